@@ -34,6 +34,8 @@ class Component(BaseModel):
 
     _lasting: ClassVar[str] = ""
     """Advice on where lasting values of a kind belong; empty if components may hold them."""
+    _former: ClassVar[Mapping[str, str]] = {}
+    """Functions of earlier versions, and what to write in place of each."""
 
     def __setattr__(self, name: str, value: Any) -> None:
         """Refuse private attributes if a run would lose them."""
@@ -135,6 +137,15 @@ class Registry(Generic[C]):
         except (Exception, SystemExit) as error:  # a user's module may do anything
             hint = unnamed(error.name or "") if isinstance(error, ModuleNotFoundError) else ""
             raise SettingsError(f"{key}: cannot be imported: {cause(error)}{hint}") from error
+        self._check(key, component)
+        return component  # type: ignore[no-any-return]
+
+    def _check(self, key: str, component: Any) -> None:
+        """Check that a user's class is a component of this kind.
+
+        Raises:
+            SettingsError: it is not, lacks something, or has what a component must not have.
+        """
         if not (isinstance(component, type) and issubclass(component, self.base)):
             raise SettingsError(f"{key}: must be a subclass of raysim.{self.base.__name__}")
         if isabstract(component):
@@ -144,9 +155,11 @@ class Registry(Generic[C]):
             )
         if "name" in component.model_fields:
             raise SettingsError(f"{key}: must not have a field `name`, the component's own name")
+        for former, advice in self.base._former.items():
+            if callable(getattr(component, former, None)):
+                raise SettingsError(f"{key}: has {former}, which is called no more: {advice}")
         if self.base._lasting and (private := sorted(component.__private_attributes__)):
             raise SettingsError(f"{key}: has {private[0]}, which {_LOST}: {self.base._lasting}")
-        return component
 
 
 def cause(error: BaseException) -> str:

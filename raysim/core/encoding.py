@@ -25,6 +25,13 @@ class Encoding:
     bits: float
     extra: int = 0
 
+    def __post_init__(self) -> None:
+        whole = all(isinstance(each, int) and each >= 0 for each in (self.values, self.extra))
+        if not whole or not 0 <= self.bits < math.inf:
+            raise ValueError(
+                f"{self}: must have whole numbers of values and extra bytes, and bits, from 0 on"
+            )
+
     @classmethod
     def of(cls, layout: Layout) -> Encoding:
         """Return the encoding of tensors that are sent as they are, complex numbers as two."""

@@ -118,6 +118,10 @@ class Method(Component, ABC):
     """Federated method; its fields are its settings."""
 
     _lasting: ClassVar[str] = "what lasts belongs in ServerState or in the state of a client"
+    _former: ClassVar[Mapping[str, str]] = {
+        "cohort": "write a selection of clients, raysim.Selection",
+        "client_model": "return a pass from `deployment`",
+    }
     revision: ClassVar[int] = 1
     """Raised when the same settings give other bits; a run resumes in its own revision only."""
     staged: ClassVar[bool] = False
@@ -197,7 +201,7 @@ class Method(Component, ABC):
         """Return the pass that makes the model which a client deploys; None for the global one.
 
         Each evaluated client runs it on its training samples, from its own state, and is evaluated
-        with the group `model` that it would send, which is then dropped: columns
+        with the tensors that it has then, or sends as the group `model`; they are dropped. Columns:
         `client_accuracy_...` and `personal_...`. The pass costs no bytes and no virtual time; of
         its attributes only `broadcast`, `rules`, `epochs`, `lr`, `trainable` and `personal` count.
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, ClassVar
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from raysim.config import Settings
 from raysim.core.channel import Received, Stage, encoded_by, sent_with
@@ -22,11 +22,8 @@ from raysim.core.seeds import torch_generator
 from raysim.core.tensors import (
     Groups,
     Layout,
-    Tensors,
     flatten,
     frozen_names,
-    nbytes,
-    parameter_names,
 )
 from raysim.core.user_input.columns import OF_CLIENTS, check_names
 from raysim.driver.riders import Rider
@@ -121,23 +118,44 @@ def _send(
     for name, stage in stages:
         given = Upload(sums=changes, samples=len(trained.samples.y), encoding=encoding)
         after = sent_through(name, stage, view, given)
-        encoding = _encoding_behind(stage, given, after, layout, view.client)
+        encoding = encoding_behind(stage, given, after, layout, view.client)
         changes = after.sums
-        check_names(metrics, OF_CLIENTS, [*after.metrics], "its number")
+        check_metrics(stage, after, {*metrics, *upload.scalars})
         metrics |= after.metrics
-        kept |= {f"{name}{OF_STAGE}{group}": tensors for group, tensors in after.state.items()}
+        kept |= stage_state(name, after)
     sums, dtypes = found.with_changes(changes)
     sent = sent_with(encoding, layout, upload.sent_bytes(view.frozen))
     return replace(upload, sums=sums, dtypes=dtypes, metrics=metrics, state=kept, bytes_up=sent)
 
 
-def _encoding_behind(
+def encoding_behind(
     stage: Stage, given: Upload, after: Upload, layout: Layout, client: int
 ) -> Encoding:
     """Return how differences are encoded behind a stage: as it sent them, or as it declares."""
     before = given.encoding or Encoding.of(layout)
     declared = encoded_by(stage, before, layout, client)
-    return declared if after.encoding in (None, before) else after.encoding
+    if after.encoding is None or after.encoding is given.encoding:
+        return declared
+    return after.encoding
+
+
+def check_metrics(stage: Stage, after: Upload, taken: Collection[str]) -> None:
+    """Check the names of the numbers that a stage reports of a client.
+
+    Raises:
+        SettingsError: one is a column of the engine, or a number of the method or another stage.
+    """
+    check_names(after.metrics, OF_CLIENTS, (), f"{called(stage)}: its number")
+    if both := sorted(after.metrics.keys() & taken):
+        raise SettingsError(
+            f"{called(stage)}: its number {both[0]!r} has the name of one that the method or"
+            " another stage reports; choose another name"
+        )
+
+
+def stage_state(name: str, after: Upload) -> Groups:
+    """Return what a client keeps for a stage, as groups of its state."""
+    return {f"{name}{OF_STAGE}{group}": tensors for group, tensors in after.state.items()}
 
 
 def sent_through(name: str, stage: Stage, view: View, given: Upload) -> Upload:
@@ -153,7 +171,7 @@ def sent_through(name: str, stage: Stage, view: View, given: Upload) -> Upload:
         SettingsError: the stage fails, returns other groups than it was given, or something else.
     """
     prefix = f"{name}{OF_STAGE}"
-    state = {g.removeprefix(prefix): t for g, t in view.stages.items() if owner_of(g) == name}
+    state = {g.removeprefix(prefix): t for g, t in view.stages.items() if owner_of(g, [name])}
     source = partial(_of_stage, view.generator, name)
     with calling(stage, "send"):
         after = stage.send(replace(view, generator=source, state=state, stages={}), given)
@@ -209,77 +227,3 @@ def _other_groups(
 
 def _of_stage(generator: Callable[[str], torch.Generator], stage: str, purpose: str) -> Any:
     return generator(f"channel/{stage}/{purpose}")
-
-
-def check_stages(settings: Settings, network: nn.Module, model: Tensors) -> int:
-    """Check each stage on a random change of the model, before anything starts.
-
-    Args:
-        settings: The run's settings.
-        network: The network as it was built.
-        model: The deployed tensors before the first round.
-
-    Returns:
-        The bytes that a client keeps for the stages.
-
-    Raises:
-        SettingsError: a stage fails, returns other groups than it was given, or keeps a state where
-            rounds overlap.
-    """
-    if not settings.channel:
-        return 0
-    draws = torch_generator(0, "channel/check")
-    kept = _tried(settings, network, model, draws, {})
-    if kept:  # once more with it
-        kept = _tried(settings, network, model, draws, kept)
-    if kept and settings.method.asynchrony(settings.cohort_size):
-        stage = settings.channel[owner_of(min(kept))]
-        raise SettingsError(
-            f"{called(stage)}: does not go with {called(settings.method)}, whose rounds overlap:"
-            " their order would change what clients keep for it"
-        )
-    return nbytes(kept)
-
-
-def _tried(
-    settings: Settings, network: nn.Module, model: Tensors, draws: torch.Generator, kept: Groups
-) -> Groups:
-    """Send a random change of the model through the stages; return what a client keeps for them."""
-    moved = {
-        name: tensor + torch.randn(tensor.shape, generator=draws).to(tensor.dtype)
-        for name, tensor in model.items()
-        if tensor.is_floating_point() or tensor.is_complex()
-    }
-    groups = {"model": model}
-    frozen = frozen_names(network)
-    found = Differences.of(
-        {"model": moved}, {"model": "model"}, groups, frozen=frozen, params=model
-    )
-    view = View(
-        params=moved,
-        trainable=sorted(parameter_names(network)),
-        start=model,
-        broadcast=groups,
-        state={},
-        personal={},
-        temperature=settings.local.temperature,
-        generator=partial(torch_generator, 0),
-        at=_not_here,
-        gradient=_not_here,
-        client=0,
-        stages=kept,
-    )
-    now = Received(0, (0,), settings.clients, partial(torch_generator, 0))
-    layout, state = found.layout, dict(kept)
-    given = Upload(sums=found.changes, samples=1, encoding=Encoding.of(layout))
-    for name, stage in settings.channel.items() if found.changes else ():
-        after = sent_through(name, stage, view, given)
-        encoding = _encoding_behind(stage, given, after, layout, 0)
-        state |= {f"{name}{OF_STAGE}{group}": tensors for group, tensors in after.state.items()}
-        given = replace(given, sums=after.sums, encoding=encoding)
-        received_through(stage, now, Reduced((0,), given.sums, {}, {}))
-    return state
-
-
-def _not_here(*given: Any) -> Any:
-    raise SettingsError("a stage of the channel must not run the network")

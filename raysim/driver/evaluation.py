@@ -228,6 +228,15 @@ class Evaluator:
             **own,
         )
 
+    def _training(self, message: EvaluationMessage, number: int, batch: int) -> float:
+        """Return the samples that the clients of a batch train on before they are evaluated."""
+        if number not in message.own_models:
+            return 0.0
+        evaluated = self.evaluated_sets[number - 1]
+        first, last = evaluated.cuts[batch : batch + 2].tolist()
+        clients = evaluated.clients[first:last].tolist()
+        return float(sum(int(self._sizes[c]) * message.work.epochs_of(c) for c in clients))
+
     def _local_scores(self) -> list[tuple[str, str]]:
         """Return of which sets clients have scores of their own, and by which metrics."""
         metrics = ["accuracy"] if "accuracy" in self._metrics else [*self._metrics]
@@ -248,7 +257,7 @@ class Evaluator:
         cuts = [*range(0, rows, EVALUATION_ROWS), rows]
         sizes = [np.diff(cuts), *(samples.batch_sizes for samples in self.evaluated_sets)]
         costs: dict[Item, float] = {
-            (number, batch): float(size)
+            (number, batch): float(size) + self._training(message, number, batch)
             for number, batches in enumerate(sizes)
             for batch, size in enumerate(batches)
         }

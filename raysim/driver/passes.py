@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -97,12 +97,33 @@ class RoundRunner:
     def run(self, work: Pass) -> Steps[Reduced]:
         """Run one pass over clients.
 
+        A method may go on after a pass that fails: the next one has a number, and so draws, opened
+        groups and files of its own.
+
         Raises:
             RunError: a client failed twice and `on_client_error` is "stop", or none is left.
         """
-        context, clients = self.context, [int(client) for client in work.clients]
+        clients = [int(client) for client in work.clients]
         if not clients:
             raise RunError(f"round {self.number + 1}: a pass has no clients")
+        try:
+            return (yield from self._run(work, clients))
+        except BaseException:
+            self._forget_states(clients)
+            raise
+        finally:
+            self.passes += 1
+
+    def _forget_states(self, clients: Iterable[int]) -> None:
+        """Have the states deleted that clients wrote in this pass, which must not be found."""
+        self.obsolete += [
+            (client, StateVersion(self.number, self.passes, in_round))
+            for client in clients
+            for in_round in (False, True)
+        ]
+
+    def _run(self, work: Pass, clients: list[int]) -> Steps[Reduced]:
+        context = self.context
         with context.watch("broadcast"):
             message = self._message(work, clients)
         stacks = stacks_of(clients, context.sizes, context.stack_size if work.epochs else 1)
@@ -110,12 +131,7 @@ class RoundRunner:
         failed_at: dict[Item, str] = {}
         failed = yield from self.train(message, stacks, sums, failed_at)
         failed = yield from self.train_again(message, stacks, sums, failed, failed_at)
-        # A resumed run must not find what a dropped client wrote before its actor died.
-        self.obsolete += [
-            (failure.client, StateVersion(self.number, self.passes, in_round))
-            for failure in failed
-            for in_round in (False, True)
-        ]
+        self._forget_states(failure.client for failure in failed)
         total = sums.get(self.number, PartialSum())
         if not total.clients:
             raise RunError(
@@ -130,7 +146,6 @@ class RoundRunner:
         received = int(work.received_bytes(clients, context.frozen).sum())
         self.log.count(work, total.bytes_up, received, columns, self.passes)
         self._record_versions(total)
-        self.passes += 1
         return reduced
 
     def train(

@@ -19,6 +19,7 @@ from raysim.core.method import Method, Metrics, Passes, Round, ServerState
 from raysim.core.rules import CHANGE, Pass, Reduced
 from raysim.core.seeds import sample_cohort, stream, torch_generator
 from raysim.core.steps import Steps, resumed
+from raysim.core.tensors import Tensors, zeros_like
 from raysim.driver.listener import Listener
 from raysim.driver.riders import Rider
 from raysim.storage.checkpoints import Checkpoint
@@ -139,6 +140,26 @@ def first_pass(
     now = round_inputs(settings, network, before, sizes=sizes, note=note, cohort=(0,))
     with closing(passes_of(settings.method, now, before.state)) as passes:
         return next(passes, None)
+
+
+def run_without_clients(work: Pass) -> Steps[Reduced]:
+    """Return the result of a pass in a round without clients: nothing that they send has moved.
+
+    Raises:
+        SettingsError: the pass has clients, which were not selected.
+    """
+    yield from ()
+    if len(work.clients):
+        raise SettingsError("it has a pass over clients that were not selected")
+    means: dict[str, Tensors] = {}
+    for group, base in work.moved_from.items():
+        if base != CHANGE:
+            sent = work.broadcast[base]
+            trained = work.trainable if group == "model" else None
+            means[group] = {n: t for n, t in sent.items() if trained is None or n in trained}
+        elif group in work.broadcast:
+            means[group] = zeros_like(work.broadcast[group])
+    return Reduced((), means, {}, {})
 
 
 def run_round(

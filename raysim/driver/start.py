@@ -13,8 +13,8 @@ from raysim.core.user_input import resume_advice
 from raysim.driver.aggregating import check_aggregation
 from raysim.driver.analyses.run_analyses import Analyses
 from raysim.driver.asynchronous.opening import check_asynchrony
-from raysim.driver.channel import check_stages
 from raysim.driver.checks.preflight import check_space, initial_checkpoint
+from raysim.driver.checks.stages import check_stages
 from raysim.driver.clock.clock import open_clock
 from raysim.driver.context import CheckedRun, Result, RunContext
 from raysim.driver.evaluation import Evaluator
@@ -126,7 +126,7 @@ def check_run(
     federation = federation.with_holdout(settings.evaluation.holdout, settings.seed)
     network, initial = initial_checkpoint(settings, federation)
     federation = federation.for_network(network)
-    of_stages = check_stages(settings, network, settings.method.deployed(initial.state))
+    of_stages = check_stages(settings, network, initial, federation.training_sizes)
     check_space(settings, states, initial.state, of_stages)
     evaluator = Evaluator(settings, federation, network)
     evaluator.deployment(initial)  # refuses one that fails

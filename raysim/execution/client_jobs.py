@@ -48,7 +48,9 @@ class ClientJobs:
         broadcast, initial = self.open(message)
         personal = message.personal.get(client)
         versions = message.versions.get(client, ())
-        state, stages = self._states.of_client(client, versions, initial, self._device)
+        state, stages = self._states.of_client(
+            client, versions, initial, self._device, self._settings.channel
+        )
         return ClientJob.of(
             message.work,
             client,
@@ -67,15 +69,16 @@ class ClientJobs:
         if not groups:
             return UNSEALED
         if not in_round and self._settings.channel:
-            groups = self._with_those_of_others(message, client, groups)
+            groups = self._with_unwritten(message, client, groups)
         version = StateVersion(message.round_number, message.pass_number, in_round)
         return self._states.write(client, version, groups, message.needed_from)
 
-    def _with_those_of_others(self, message: PassMessage, client: int, groups: Groups) -> Groups:
-        """Return groups with the client's present ones of the method or stages that write none."""
-        owners = {owner_of(group) for group in groups}
+    def _with_unwritten(self, message: PassMessage, client: int, groups: Groups) -> Groups:
+        """Return groups, and the client's present ones of owners that write none in this pass."""
+        stages = self._settings.channel
+        written = {owner_of(group, stages) for group in groups}
         before = [v for v in message.versions.get(client, ()) if not v.in_round]
-        if not before or not {"", *self._settings.channel} - owners:
+        if not before or not {"", *stages} - written:
             return groups
         kept = self._states.read(client, before[0], CPU)
-        return {g: tensors for g, tensors in kept.items() if owner_of(g) not in owners} | {**groups}
+        return {g: t for g, t in kept.items() if owner_of(g, stages) not in written} | {**groups}

@@ -300,18 +300,28 @@ class Worker:
         return sum(losses), np.concatenate(predicted)
 
     def _own_model(self, message: EvaluationMessage, client: int) -> Tensors:
-        """Return what a client would send in the pass of the deployment.
+        """Return a client's tensors after the pass of the deployment.
+
+        They are those of the group `model` that it would send, and for the rest those that it has
+        trained.
 
         Raises:
-            SettingsError: it would not send all tensors of the network.
+            RunError: the pass fails, or a tensor is not finite.
         """
-        with torch.enable_grad():
-            upload, _ = self.sequential.run(self._jobs.job(message, client))
-        model = upload.sums.get("model", {})
-        if missing := sorted(self.sequential.network.tensors().keys() - model.keys()):
-            raise SettingsError(
-                f"{called(self._settings.method)}: in the pass of deployment a client must send all"
-                f" tensors of the network, as the group model; {missing[0]} is missing"
+        try:
+            with torch.enable_grad():
+                upload, _ = self.sequential.run(self._jobs.job(message, client))
+            model = {**self.sequential.network.tensors(), **upload.sums.get("model", {})}
+            broken = [name for name, t in model.items() if not bool(t.isfinite().all())]
+        except Exception as error:
+            if isinstance(error, MachineError) or is_device_error(error):
+                raise
+            why = str(error) if isinstance(error, RaysimError) else repr(error)
+            raise RunError(f"client {client}: its deployment failed: {why}") from error
+        if broken:
+            raise RunError(
+                f"client {client}: its deployed model is not finite (tensor {broken[0]}): try a"
+                " smaller learning rate in its deployment"
             )
         return model
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 import hashlib
 import re
 import shutil
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
@@ -44,9 +44,10 @@ OF_STAGE = "@"
 """Between a stage of the channel and the name of a group that a client keeps for it."""
 
 
-def owner_of(group: str) -> str:
-    """Return the stage for which a client keeps a group; empty for the method's."""
-    return group.rpartition(OF_STAGE)[0]
+def owner_of(group: str, stages: Collection[str]) -> str:
+    """Return which of the stages a group of a client's state is kept for; empty: the method."""
+    owner = group.rpartition(OF_STAGE)[0]
+    return owner if owner in stages else ""
 
 
 class StateVersion(NamedTuple):
@@ -125,6 +126,7 @@ class ClientStates:
         versions: Sequence[StateVersion],
         initial: Groups,
         device: torch.device,
+        stages: Collection[str],
     ) -> tuple[Groups, Groups]:
         """Return what a client keeps: the method's groups, and those of the channel's stages.
 
@@ -133,18 +135,19 @@ class ClientStates:
             versions: The version of its state, if it has one, and that of its round state.
             initial: The method's groups where the client has none yet.
             device: Device of the tensors.
+            stages: Names of the stages.
 
         Raises:
             DamagedStateError: a file is damaged or missing.
         """
         read = [(version, self.read(client, version, device)) for version in versions]
         states = [groups for version, groups in read if not version.in_round]
-        known = any(not owner_of(group) for groups in states for group in groups)
+        known = any(not owner_of(group, stages) for groups in states for group in groups)
         kept: dict[str, Tensors] = {} if known else dict(initial)
         for _, groups in read:
             kept |= groups
-        stages = {group: tensors for group, tensors in kept.items() if owner_of(group)}
-        return {group: t for group, t in kept.items() if group not in stages}, stages
+        of_stages = {group: t for group, t in kept.items() if owner_of(group, stages)}
+        return {group: t for group, t in kept.items() if group not in of_stages}, of_stages
 
     def write(self, client: int, version: StateVersion, groups: Groups, needed_from: int) -> int:
         """Write a version, and delete versions that no checkpoint on disk needs.

@@ -202,7 +202,7 @@ def test_a_bad_aggregation_is_refused_before_anything_starts(tmp_path, name):
     ("method", "message"),
     [
         ("fedma", "whose clients send 'layer' without a base"),
-        ("fsvrg", "whose passes are over other clients than the cohort; choose mean"),
+        ("fsvrg", "whose passes are over more clients than the cohort; choose mean"),
         ("fedbuff", "whose rounds overlap; choose mean with its default weighting"),
     ],
 )

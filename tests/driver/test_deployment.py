@@ -7,10 +7,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from pydantic import Field
+from torch import nn
 
 import raysim
 from raysim.core.client_indices import Holdout
 from raysim.methods.fedavg import FedAvg
+from raysim.testing.tasks import SmallNet
 from tests.driver.test_regression import BASE, LR, SIZES, draw, regression
 from tests.tasks import UNEQUAL, make_settings, make_task, model_of
 
@@ -44,12 +46,34 @@ class OneStep(FedAvg):
         return raysim.Pass(now.cohort, self.broadcast(state), raysim.Rules(finish=one_step))
 
 
-class NoModel(FedAvg):
-    """FedAvg whose clients would send nothing before they are evaluated."""
+def broken(view, trained):
+    raise ZeroDivisionError("nothing")
+
+
+class Broken(FedAvg):
+    """FedAvg whose clients fail before they are evaluated."""
 
     def deployment(self, now, state):
-        rules = raysim.Rules(finish=lambda view, trained: raysim.Upload())
-        return raysim.Pass(now.cohort, self.broadcast(state), rules)
+        return raysim.Pass(now.cohort, self.broadcast(state), raysim.Rules(finish=broken))
+
+
+class Diverging(FedAvg):
+    """FedAvg whose clients take far too large steps before they are evaluated."""
+
+    def deployment(self, now, state):
+        return replace(self.training_pass(now, state), lr=1e30)
+
+
+def nothing(view, trained):
+    return raysim.Upload()
+
+
+class Silent(FedAvg):
+    """FedAvg whose clients take two epochs, of which they would send nothing."""
+
+    def deployment(self, now, state):
+        rules = raysim.Rules(finish=nothing)
+        return replace(self.training_pass(now, state), epochs=2, rules=rules)
 
 
 class NoPass(FedAvg):
@@ -110,8 +134,13 @@ def expected_figures(task, params, steps):
 
 @pytest.mark.parametrize(
     ("kind", "more", "steps"),
-    [(FineTuned, {}, 2), (FineTuned, {"method.tuning_epochs": 5}, 5), (OneStep, {}, 1)],
-    ids=["two epochs", "five epochs", "a step in finish"],
+    [
+        (FineTuned, {}, 2),
+        (FineTuned, {"method.tuning_epochs": 5}, 5),
+        (OneStep, {}, 1),
+        (Silent, {}, 2),
+    ],
+    ids=["two epochs", "five epochs", "a step in finish", "nothing sent"],
 )
 def test_clients_are_scored_with_what_comes_of_the_pass(tmp_path, kind, more, steps):
     """All of them, whether they took part or not; the global model and its columns stay."""
@@ -136,20 +165,29 @@ def test_none_scores_the_global_model(tmp_path):
     ]
 
 
+class Dropping(SmallNet):
+    """With BatchNorm, whose moments a forward pass changes, and dropout."""
+
+    def __init__(self):
+        super().__init__()
+        self.hidden = nn.Sequential(self.hidden, nn.BatchNorm1d(16), nn.Dropout(0.3))
+
+
 @pytest.mark.usefixtures("resident_actors")
 def test_its_draws_are_its_own_and_the_same_on_any_worker(tmp_path):
     """Batches of eight in an order of their own: on actors, and in a run that is resumed."""
     more = {"local.batch_size": 8, "evaluation.clients": True, "rounds": 3}
+    task = make_task((9, 8, *UNEQUAL[2:]), Dropping)
     ways = {"inline": {}, "actors": {"engine.backend": "ray", "engine.actors": 2}}
     found = {}
     for way, engine in ways.items():
         settings = settings_of(tmp_path / way, FineTuned, **more, **engine)
-        found[way] = raysim.run(settings, make_task(UNEQUAL)).metrics
+        found[way] = raysim.run(settings, task).metrics
     settings = settings_of(tmp_path / "resumed", FineTuned, **more)
-    rounds = raysim.rounds(settings, make_task(UNEQUAL))
+    rounds = raysim.rounds(settings, task)
     next(rounds)
     rounds.close()
-    found["resumed"] = raysim.resume(tmp_path / "resumed", task=make_task(UNEQUAL)).metrics
+    found["resumed"] = raysim.resume(tmp_path / "resumed", task=task).metrics
     columns = [n for n in found["inline"].column_names if n.startswith(("personal_", "client_acc"))]
     assert len(columns) == 3 + 10
     for metrics in found.values():
@@ -159,18 +197,19 @@ def test_its_draws_are_its_own_and_the_same_on_any_worker(tmp_path):
 @pytest.mark.parametrize(
     ("kind", "message"),
     [
-        (NoModel, "NoModel: in the pass of deployment a client must send all tensors of the"),
+        (Broken, r"^client \d: its deployment failed: ZeroDivisionError\('nothing'\)"),
+        (Diverging, r"^client \d: its deployed model is not finite \(tensor weight\): try a sm"),
         (NoPass, "NoPass: deployment returned .*; must return a Pass, or None$"),
         (Failing, "Failing: deployment failed: KeyError: 'c' "),
     ],
-    ids=["no model", "no pass", "failing"],
+    ids=["a client fails", "a client diverges", "no pass", "failing"],
 )
 @pytest.mark.parametrize("backend", ["inline", "ray"])
 @pytest.mark.usefixtures("resident_actors")
 def test_bad_deployments_are_one_line(tmp_path, kind, message, backend):
     settings = settings_of(tmp_path / "run", kind, **{"engine.backend": backend})
-    with pytest.raises(raysim.SettingsError, match=message) as raised:
+    with pytest.raises(raysim.RaysimError, match=message) as raised:
         raysim.run(settings, task_of_lines())
     assert "\n" not in str(raised.value)
     begun = (tmp_path / "run" / "config.json").exists()
-    assert begun == (kind is NoModel)  # the others before anything starts
+    assert begun == (kind in (Broken, Diverging))  # the others before anything starts

@@ -10,7 +10,9 @@ import torch
 from pydantic import PrivateAttr
 
 import raysim
+from raysim.core.tensors import CPU
 from raysim.methods.fedavg import FedAvg
+from raysim.storage.client_states import ClientStates
 from tests.tasks import EQUAL, make_settings, make_task
 
 FORM = (
@@ -109,6 +111,49 @@ class Catches(FedAvg):
 
     def rules(self):
         return raysim.Rules(start=fail_at_odd)
+
+
+class Retries(FedAvg):
+    """FedAvg whose first pass in each round fails, and is followed by one of other tensors."""
+
+    def client_init(self, state):
+        return {"own": {"n": torch.zeros(1)}}
+
+    def round(self, now, state):
+        model = state.groups["model"]
+        for value, fails in ((3.0, True), (7.0, False)):
+            groups = {"model": {name: t * 0 + value for name, t in model.items()}}
+            finish = fail_but_first if fails else count_up
+            rules = raysim.Rules(finish=finish)
+            try:
+                reduced = yield raysim.Pass(now.cohort, groups, rules)
+            except raysim.RunError:
+                assert fails
+        return state.replace(model=reduced.means["model"]), {}
+
+
+def fail_but_first(view, trained):
+    if view.client:
+        raise ValueError("not the first")
+    return raysim.Upload(sums={"model": view.params}, state={"own": {"n": torch.ones(1) * 100}})
+
+
+def count_up(view, trained):
+    own = {"own": {"n": view.state["own"]["n"] + 1}}
+    return raysim.Upload(sums={"model": view.params}, state=own)
+
+
+@pytest.mark.parametrize("vectorize", [0, 3])
+def test_a_pass_after_one_that_failed_has_tensors_and_states_of_its_own(tmp_path, vectorize):
+    options = {"rounds": 3, "fraction": 1.0, "engine.vectorize": vectorize}
+    settings = make_settings(tmp_path, **options, **{"method.name": f"{__name__}:Retries"})
+    result = raysim.run(settings, make_task(EQUAL))
+    assert all(bool((tensor == 7).all()) for tensor in result.params.values())
+    states = ClientStates(tmp_path / "clients")
+    for client in range(len(EQUAL)):
+        (newest, *_) = sorted(states.versions(client), reverse=True)
+        assert states.read(client, newest, CPU)["own"]["n"] == 3
+        assert {version.pass_number for version in states.versions(client)} == {1}
 
 
 def fail_at_odd(broadcast, state, personal):

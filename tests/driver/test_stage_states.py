@@ -13,9 +13,10 @@ import raysim
 from raysim.core.channel import Received
 from raysim.core.encoding import Encoding
 from raysim.core.tensors import Layout, flatten
-from raysim.driver.channel import check_stages
 from raysim.driver.checks.preflight import check_space, initial_checkpoint
+from raysim.driver.checks.stages import check_stages
 from raysim.federation.task import from_task
+from raysim.methods.fedavg import FedAvg
 from raysim.storage.client_states import ClientStates
 from raysim.testing.contract import StopAfter
 from tests.driver.test_preflight import SpaceLog
@@ -143,6 +144,7 @@ WITH_STATES = {
     "fedavg": {},
     "scaffold": {"method.name": "scaffold"},
     "ditto": {"method.name": "ditto", "evaluation.holdout": 0.2},
+    "stacked": {"method.name": "scaffold", "engine.vectorize": 3},
 }
 
 
@@ -170,7 +172,7 @@ def test_states_are_the_same_on_actors_and_after_an_interruption(tmp_path, metho
             assert all(torch.equal(kept[name], other[client][name]) for name in kept)
         own = {name.split("/")[0] for name in kept}
         expected = {f"{HERE}:Feedback@left", f"{HERE}:Count@times"}
-        expected |= {"fedavg": set(), "scaffold": {"c"}, "ditto": {"personal"}}[method]
+        expected |= {"fedavg": set(), "ditto": {"personal"}}.get(method, {"c"})
         assert own == expected
     times = [int(kept[f"{HERE}:Count@times/n"]) for kept in groups[0].values()]
     assert max(times) == 2
@@ -201,16 +203,19 @@ def test_where_rounds_overlap_a_stage_must_not_keep_a_state(tmp_path):
     assert not (tmp_path / "run").exists()
 
 
-def test_space_is_checked_for_what_stages_keep(tmp_path):
-    settings = make_settings(
-        tmp_path, channel=stages("Feedback"), rounds=1, fraction=0.5, clients=4
-    )
-    network, initial = initial_checkpoint(settings, from_task(make_task((8,) * 4)))
+@pytest.mark.parametrize("method", ["fedavg", "scaffold"])
+def test_space_is_checked_for_what_stages_keep(tmp_path, method):
+    more = {"method.name": method, "rounds": 1, "fraction": 0.5, "clients": 4}
+    settings = make_settings(tmp_path, channel=stages("Feedback"), **more)
+    federation = from_task(make_task((8,) * 4))
+    network, initial = initial_checkpoint(settings, federation)
     model, states = initial.state.groups["model"], SpaceLog()
-    kept = check_stages(settings, network, model)
-    assert kept == sum(8 * tensor.numel() for tensor in model.values())  # in float64
+    kept = check_stages(settings, network, initial, federation.training_sizes)
+    values = sum(tensor.numel() for tensor in model.values())
+    assert kept == 8 * values * (2 if method == "scaffold" else 1)  # in float64; of c, too
     check_space(settings, states, initial.state, kept)
-    assert states.needed == (2 + 2) * kept
+    own = 4 * values if method == "scaffold" else 0
+    assert states.needed == (2 + 2) * (kept + own)
 
 
 @pytest.mark.parametrize("names", [("Half", "Nibble"), ("Nibble", "Half")])
@@ -246,6 +251,97 @@ def test_a_stage_may_act_on_rounds_without_clients(tmp_path, method):
         assert 0 < len(empty) < 7
         moved[name] = [losses[n] != losses[n - 1] for n in empty]
     assert all(moved["Noise"]) and not any(moved["Quiet"])
+
+
+EMPTY = "acts on rounds without clients, in which method.name={} fails: "
+
+
+@pytest.mark.parametrize("method", ["fednova", "mifl", "fsvrg", "fedma"])
+def test_a_method_whose_round_needs_clients_is_refused_before_the_start(tmp_path, method):
+    poisson = {"selection.name": "poisson", "method.name": method}
+    with pytest.raises(raysim.SettingsError) as raised:
+        run(tmp_path / "run", ("Noise",), **poisson)
+    assert str(raised.value).startswith(f"channel.{HERE}:Noise: {EMPTY.format(method)}")
+    assert str(raised.value).endswith("choose another selection than poisson")
+    assert not (tmp_path / "run").exists()
+
+
+class Reporting(FedAvg):
+    """FedAvg whose clients report a number for the server, which reads it."""
+
+    def rules(self):
+        return raysim.Rules(finish=report)
+
+
+def report(view, trained):
+    scalars = {"uploads_before": float(view.client)}
+    return raysim.Upload(sums={"model": view.params}, scalars=scalars)
+
+
+class Counted(Count):
+    """The same under another name."""
+
+
+@pytest.mark.parametrize(
+    ("names", "method", "said"),
+    [
+        (("Count", "Counted"), "fedavg", "channel.{}:Counted: its number 'uploads_before' has the"),
+        (
+            ("Count",),
+            f"{HERE}:Reporting",
+            "channel.{}:Count: its number 'uploads_before' has the n",
+        ),
+    ],
+    ids=["two stages", "a stage and the method"],
+)
+def test_numbers_of_stages_have_names_of_their_own(tmp_path, names, method, said):
+    with pytest.raises(raysim.RaysimError) as raised:
+        run(tmp_path / "run", names, **{"method.name": method})
+    assert said.format(HERE) in str(raised.value)
+    assert (tmp_path / "run").exists() == (len(names) == 1)
+
+
+class AtSign(FedAvg):
+    """FedAvg whose clients keep a group with a name as of a stage's."""
+
+    def client_init(self, state):
+        return {"c@x": {"n": torch.zeros(1)}}
+
+    def rules(self):
+        return raysim.Rules(finish=keep)
+
+
+def keep(view, trained):
+    kept = {"c@x": {"n": view.state["c@x"]["n"] + 1}}
+    return raysim.Upload(sums={"model": view.params}, state=kept)
+
+
+def test_a_method_may_name_its_groups_as_it_likes(tmp_path):
+    result = run(tmp_path, ("Count",), **{"method.name": f"{HERE}:AtSign", "rounds": 3})
+    for kept in newest(result).values():
+        assert {*kept} == {"c@x/n", f"{HERE}:Count@times/n"}
+
+
+class Former(FedAvg):
+    """FedAvg with a function that an earlier version called."""
+
+    def cohort(self, now):
+        return [0]
+
+
+class FormerStage(raysim.Stage):
+    """A stage with a function that an earlier version called."""
+
+    def bytes_up(self, layout, client):
+        return 3
+
+
+def test_functions_of_earlier_versions_are_refused(tmp_path):
+    message = "has cohort, which is called no more: write a selection of clients"
+    with pytest.raises(raysim.SettingsError, match=message):
+        run(tmp_path / "run", (), **{"method.name": f"{HERE}:Former"})
+    with pytest.raises(raysim.SettingsError, match="has bytes_up, which is called no more: return"):
+        run(tmp_path / "run", ("FormerStage",))
 
 
 def test_without_clients_the_mean_difference_is_zero(tmp_path):

@@ -55,7 +55,7 @@ def check_asynchrony(
     key = f"method.name={method.title}: asynchronous rounds need"
     if method.client_init(state):
         raise SettingsError(f"{key} clients without state, which their order would change")
-    _check_clock(settings)
+    _check_selection_and_clock(settings)
     ones = np.ones_like(sizes)
     draws = Draws(settings, sizes, np.arange(len(sizes)), ones, always)
     if not draws(0, 0, asynchrony.concurrency, (), 0):
@@ -86,7 +86,7 @@ def _check_numbers(settings: Settings, asynchrony: Asynchrony) -> None:
             raise SettingsError(f"{key}={value}: must be from 1 to the {whose}, {most}")
 
 
-def _check_clock(settings: Settings) -> None:
+def _check_selection_and_clock(settings: Settings) -> None:
     selection, name = settings.selection, settings.method.title
     policy = settings.clock.server_policy
     if not selection.plans_ahead:

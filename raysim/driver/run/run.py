@@ -9,9 +9,8 @@ from time import perf_counter
 from raysim.core.components import called
 from raysim.core.errors import DamagedStateError, MachineError, MovedError
 from raysim.core.method import Metrics, Round, ServerState
-from raysim.core.rules import CHANGE, Pass, Reduced
 from raysim.core.steps import Steps
-from raysim.core.tensors import Tensors, frozen_names, zeros_like
+from raysim.core.tensors import frozen_names
 from raysim.core.user_input.columns import check_metrics
 from raysim.driver.aggregating import Aggregated
 from raysim.driver.analyses.round_analyses import RoundAnalyses
@@ -25,7 +24,13 @@ from raysim.driver.evaluation import Evaluation
 from raysim.driver.listener import Started
 from raysim.driver.passes import PassContext, RoundRunner
 from raysim.driver.riders import Rider
-from raysim.driver.round_inputs import RunPass, passes_of, round_inputs, run_round
+from raysim.driver.round_inputs import (
+    RunPass,
+    passes_of,
+    round_inputs,
+    run_round,
+    run_without_clients,
+)
 from raysim.driver.run.commits import Commits
 from raysim.driver.selecting import RoundSelection
 from raysim.driver.stacking import decide_stack_size
@@ -60,19 +65,6 @@ class _Begun:
     analyses: RoundAnalyses
     selection: RoundSelection | None
     clock: VirtualRound | None
-
-
-def _without_clients(run: RunPass, work: Pass) -> Steps[Reduced]:
-    """Return the result of a pass in a round without clients: nothing has moved."""
-    if work.clients:  # others than the cohort
-        return (yield from run(work))
-    means: dict[str, Tensors] = {}
-    for group, base in work.moved_from.items():
-        if base != CHANGE:
-            means[group] = work.broadcast[base]
-        elif group in work.broadcast:
-            means[group] = zeros_like(work.broadcast[group])
-    return Reduced((), means, {}, {})
 
 
 class Run:
@@ -262,7 +254,7 @@ class Run:
             riders.append(Channel(self.settings, now))
         riders.append(Aggregated(self.settings, self._passes.frozen))
         if not has_clients:
-            run = partial(_without_clients, run)
+            run = run_without_clients
             riders = [rider for rider in riders if not rider.needs_clients]
         return _Begun(now, has_clients, runner, run, riders, analyses, selection, clock)
 

@@ -64,7 +64,7 @@ def test_what_a_reader_must_know_of_runs_stands_below_their_drawing(figure, tmp_
     save_file({name: 2 * value for name, value in load_file(model).items()}, model)
     _, said, _ = figure(*SHORT)
     forced = f"{run}: forced to go on after round 1: why"
-    assert forced in said and b": forced" in drawn(tmp_path / "out")
+    assert forced in said and b"forced" in drawn(tmp_path / "out")  # where the line is wrapped
     assert f"{run}: was compared with another model than that of its reference now" in said
 
 

@@ -1,0 +1,172 @@
+"""Checks of the stages of the channel, on random changes, before anything starts."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import nn
+
+from raysim.config import Settings
+from raysim.core.channel import Received
+from raysim.core.components import called
+from raysim.core.differences import Differences
+from raysim.core.encoding import Encoding
+from raysim.core.errors import RaysimError, SettingsError
+from raysim.core.rules import CHANGE, Bases, Reduced, Upload, View
+from raysim.core.seeds import torch_generator
+from raysim.core.tensors import Groups, Layout, Tensors, frozen_names, nbytes, parameter_names
+from raysim.driver.channel import (
+    check_metrics,
+    encoding_behind,
+    received_through,
+    sent_through,
+    stage_state,
+)
+from raysim.driver.listener import Listener
+from raysim.driver.round_inputs import (
+    first_pass,
+    passes_of,
+    round_inputs,
+    run_round,
+    run_without_clients,
+)
+from raysim.storage.checkpoints import Checkpoint
+from raysim.storage.client_states import owner_of
+
+Sizes = npt.NDArray[np.int64]
+
+
+def check_stages(settings: Settings, network: nn.Module, initial: Checkpoint, sizes: Sizes) -> int:
+    """Check the stages on a random change of what clients send in their first pass.
+
+    Args:
+        settings: The run's settings.
+        network: The network as it was built.
+        initial: The checkpoint before the first round.
+        sizes: Samples that each client trains on [K].
+
+    Returns:
+        The bytes that a client keeps for the stages.
+
+    Raises:
+        SettingsError: a stage fails, returns other groups than it was given, or keeps a state where
+            rounds overlap; the method's round fails without clients, and a stage acts on it.
+    """
+    if not settings.channel:
+        return 0
+    sent = _sent(settings, network, initial, sizes)
+    trial = partial(_tried, settings, network, sent, torch_generator(0, "channel/check"))
+    kept = trial({})
+    if kept:  # once more with it
+        kept = trial(kept)
+    if kept and settings.method.asynchrony(settings.cohort_size):
+        stage = settings.channel[owner_of(min(kept), settings.channel)]
+        raise SettingsError(
+            f"{called(stage)}: does not go with {called(settings.method)}, whose rounds overlap:"
+            " their order would change what clients keep for it"
+        )
+    _check_rounds_without_clients(settings, network, initial, sizes)
+    return nbytes(kept)
+
+
+def _sent(
+    settings: Settings, network: nn.Module, initial: Checkpoint, sizes: Sizes
+) -> tuple[Groups, Bases]:
+    """Return what clients receive in the first pass, and the bases of what they send.
+
+    They are those of the model where a method's first pass has no differences.
+    """
+    work = first_pass(settings, network, initial, sizes)
+    if work and work.moved_from:
+        return work.broadcast, work.moved_from
+    return {"model": settings.method.deployed(initial.state)}, {"model": "model"}
+
+
+def _tried(
+    settings: Settings,
+    network: nn.Module,
+    sent: tuple[Groups, Bases],
+    draws: torch.Generator,
+    kept: Groups,
+) -> Groups:
+    """Send random changes through the stages; return what a client keeps for them.
+
+    A change without a group of its name in the broadcast has the tensors of the model.
+    """
+    broadcast, bases = sent
+    model = broadcast.get("model", {})
+    names = {group: group if base == CHANGE else base for group, base in bases.items()}
+    sums = {group: _moved(broadcast.get(name, model), draws) for group, name in names.items()}
+    found = Differences.of(
+        sums, bases, broadcast, frozen=frozen_names(network), params=sums.get("model", model)
+    )
+    view = View(
+        params=sums.get("model", model),
+        trainable=sorted(parameter_names(network)),
+        start=model,
+        broadcast=broadcast,
+        state={},
+        personal={},
+        temperature=settings.local.temperature,
+        generator=partial(torch_generator, 0),
+        at=_not_here,
+        gradient=_not_here,
+        client=0,
+        stages=kept,
+    )
+    now = Received(0, (0,), settings.clients, partial(torch_generator, 0))
+    layout: Layout = found.layout
+    state, metrics, changes = dict(kept), set[str](), found.changes
+    encoding = Encoding.of(layout)
+    for name, stage in settings.channel.items() if changes else ():
+        given = Upload(sums=changes, samples=1, encoding=encoding)
+        after = sent_through(name, stage, view, given)
+        encoding = encoding_behind(stage, given, after, layout, 0)
+        check_metrics(stage, after, metrics)
+        metrics |= {*after.metrics}
+        state |= stage_state(name, after)
+        changes = {group: dict(tensors) for group, tensors in after.sums.items()}
+        received_through(stage, now, Reduced((0,), changes, {}, {}))
+    return state
+
+
+def _moved(tensors: Tensors, draws: torch.Generator) -> dict[str, torch.Tensor]:
+    """Return tensors that have moved at random; integers are left out."""
+    return {
+        name: tensor + torch.randn(tensor.shape, generator=draws).to(tensor.dtype)
+        for name, tensor in tensors.items()
+        if tensor.is_floating_point() or tensor.is_complex()
+    }
+
+
+def _not_here(*given: Any) -> Any:
+    raise SettingsError("a stage of the channel must not run the network")
+
+
+def _check_rounds_without_clients(
+    settings: Settings, network: nn.Module, initial: Checkpoint, sizes: Sizes
+) -> None:
+    """Check that a method's round runs without clients, where there may be one and a stage acts.
+
+    Raises:
+        SettingsError: it fails, or has passes over clients that were not selected.
+    """
+    acting = [stage for stage in settings.channel.values() if stage.acts_on_empty_rounds]
+    if not acting or not settings.selection.may_be_empty:
+        return
+
+    note = Listener().note
+    now = round_inputs(settings, network, initial, sizes=sizes, note=note, cohort=())
+    try:
+        for _ in run_round(passes_of(settings.method, now, initial.state), run_without_clients):
+            pass
+    except RaysimError as error:
+        raise SettingsError(
+            f"{called(acting[0])}: acts on rounds without clients, in which"
+            f" {called(settings.method)} fails: {error}; choose another selection than"
+            f" {settings.selection.title}"
+        ) from error
