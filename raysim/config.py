@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Mapping
+from contextlib import suppress
 from functools import partial
 from typing import Annotated, Any, Literal, Self
 
@@ -243,13 +244,25 @@ def parse(raw: Mapping[str, Any]) -> Settings:
     try:
         settings = Settings.model_validate(raw)
     except ValidationError as error:
-        raise SettingsError(explain(error, Settings, renamed=RENAMED)) from error
+        elsewhere = partial(_of_components, raw)
+        line = explain(error, Settings, renamed=RENAMED, elsewhere=elsewhere)
+        raise SettingsError(line) from error
     for key, value in dotted(settings.to_dict()).items():
         if isinstance(value, float) and abs(value) > LARGEST:
             raise SettingsError(
                 f"{key}={value:g}: must be at most {LARGEST:.4g}, the largest number in float32"
             )
     return settings
+
+
+def _of_components(raw: Mapping[str, Any], name: str) -> list[str]:
+    """Return the settings of a name that components of a run have, by dotted key."""
+    keys = []
+    for registry in (METHODS, PARTITIONS, DATASETS, MODELS, SELECTIONS, AGGREGATIONS, CLOCKS):
+        with suppress(Exception):  # no such component; the first error is of another setting
+            component = registry.get(raw[registry.kind]["name"])
+            keys += [f"{registry.kind}.{name}"] if name in component.model_fields else []
+    return keys
 
 
 def apply_overrides(raw: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:

@@ -30,6 +30,7 @@ from raysim.cli.options import (
     StudyName,
     UsageError,
     changes,
+    several_values,
     usage_error,
 )
 from raysim.cli.output import resumable, say
@@ -72,7 +73,10 @@ def run(
     from raysim.storage.run_directory import RunDirectory
     from raysim.workloads.presets import PRESETS
 
-    settings = raysim.load_config(config, changes(overrides, profile))
+    try:
+        settings = raysim.load_config(config, changes(overrides, profile))
+    except SettingsError as error:
+        raise SettingsError(f"{error}{several_values(error, overrides)}") from error
     preset = PRESETS.get(config)
     published = preset.published_for(settings) if preset else {}
     with interruptible(), RunDirectory.reserved(settings.out, Path(config).stem) as out:

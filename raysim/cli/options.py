@@ -45,6 +45,18 @@ def changes(overrides: list[str] | None, profile: str | None) -> dict[str, Any]:
     return {**chosen, **dict(parse_override(text) for text in overrides or ())}
 
 
+def several_values(error: RaysimError, overrides: list[str] | None) -> str:
+    """Return a hint where an error is of a setting that was given several values."""
+    from raysim.workloads.sweeps import split_values
+
+    for key, _, values in (text.partition("=") for text in overrides or ()):
+        if str(error).startswith(f"{key}=") and len(split_values(values)) > 1:
+            return f"; runs of several values: raysim sweep CONFIG {visible(f'{key}={values}')}"
+    return ""
+
+
+WITH_SETTINGS = ("run", "resume", "sweep", "table", "figure", "tune", "submit")
+"""Commands that take settings."""
 UsageError: Any = typer.BadParameter.__base__
 """Error of a command line, the only name that typer has for it."""
 
@@ -52,7 +64,10 @@ UsageError: Any = typer.BadParameter.__base__
 def usage_error(error: Any) -> RaysimError:
     """Return a UsageError in one line with the given arguments, where typer would print a box."""
     given = visible(shlex.join(sys.argv[1:]))
-    return RaysimError(f"{error.format_message()} Given: {given}")
+    option, hint = getattr(error, "option_name", None) or "", ""
+    if option.startswith("--") and sys.argv[1:2] and sys.argv[1] in WITH_SETTINGS:
+        hint = f" A setting is written {visible(option[2:].replace('-', '_'))}=VALUE."
+    return RaysimError(f"{error.format_message()}{hint} Given: {given}")
 
 
 Artifacts = Annotated[

@@ -273,7 +273,9 @@ def explain(
     model: type[BaseModel],
     prefix: str = "",
     more: Sequence[str] = (),
+    *,
     renamed: Mapping[str, str] | None = None,
+    elsewhere: Callable[[str], Sequence[str]] = lambda name: (),
 ) -> str:
     """Return the first validation error in one line.
 
@@ -283,6 +285,7 @@ def explain(
         prefix: Prefix of its fields in the settings.
         more: Further keys that are allowed.
         renamed: Present names of settings of earlier versions.
+        elsewhere: Returns the settings of components with a name, by dotted key.
     """
     first = error.errors(include_url=False)[0]
     location = [visible(str(part)) for part in first["loc"]]
@@ -290,7 +293,9 @@ def explain(
         if now := (renamed or {}).get(prefix + ".".join(location)):
             return f"{location[0]}: no such setting; it is called {now!r} now"
         known = [*_group_at(model, location[:-1]).model_fields, *more]
-        return f"{prefix}{'.'.join(location)}: no such setting; {suggest(location[-1], known)}"
+        meant = [] if location[1:] else [*elsewhere(location[0]), *_in_groups(model, location[0])]
+        hint = f"did you mean {meant[0]!r}?" if meant else suggest(location[-1], known)
+        return f"{prefix}{'.'.join(location)}: no such setting; {hint}"
     if first["type"] == "missing":
         return f"{prefix}{'.'.join(location)}: must be given"
     fields = _without_union_tags(model, location)
@@ -310,6 +315,14 @@ def _all_alternatives(error: ValidationError, value: Any) -> str:
         if problem["input"] is value or problem["input"] == value
     ]
     return "must be " + " or ".join(dict.fromkeys(problems))
+
+
+def _in_groups(model: type[BaseModel], name: str) -> list[str]:
+    """Return the settings of a name in groups of a model, by dotted key."""
+    groups = {group: _group_at(model, [group]) for group in model.model_fields}
+    return [
+        f"{k}.{name}" for k, each in groups.items() if name in each.model_fields and each != model
+    ]
 
 
 def _is_group(model: type[BaseModel], fields: list[str]) -> bool:

@@ -9,7 +9,7 @@ from typing import Any
 from pydantic import BeforeValidator, PlainSerializer, PlainValidator
 
 from raysim.core.components import C, Component, Registry, build_component
-from raysim.core.errors import SettingsError
+from raysim.core.errors import SettingsError, visible
 
 
 def component_field(registry: Registry[C]) -> tuple[BeforeValidator, PlainSerializer]:
@@ -23,9 +23,10 @@ def component_field(registry: Registry[C]) -> tuple[BeforeValidator, PlainSerial
             name = registry.default  # an override `none` is read as None, too
         if not isinstance(value, Mapping) or not isinstance(name, str):
             key = f"{registry.kind}.name" if isinstance(value, Mapping) else registry.kind
+            hint = f"; did you mean {registry.kind}.name={name}?" if isinstance(value, str) else ""
             raise SettingsError(
                 f"{key}={json.dumps(name, default=str)}: {registry.kind}.name must be the name of"
-                f" a {registry.kind}"
+                f" a {registry.kind}{visible(hint)}"
             )
         fields = {key: item for key, item in value.items() if key != "name"}
         return build_component(registry.get(name), fields, f"{registry.kind}.", named=True)
