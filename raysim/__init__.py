@@ -300,7 +300,8 @@ def resume(
         task: The task that the run was started with, where it had one.
         listener: Told how the run goes.
         overrides: Values by dotted key, of `on_client_error`, `reference` (the same model),
-            `trace`, `tracker`, and the settings of `engine` that change no result.
+            `trace`, `tracker`, and the settings of `engine` that change no result. More `rounds`
+            train a run further, a finished one too, to what one of that many rounds has.
         force: Go on where data, versions or machines differ from those before; the run records it.
 
     Raises:
@@ -315,10 +316,12 @@ def resume(
     from raysim.storage.plugins import Plugins
     from raysim.storage.run_directory import RunDirectory
 
-    listener, directory = listener or Listener(), RunDirectory(user_path(run_dir))
+    overrides = overrides or {}
+    directory = RunDirectory(user_path(run_dir), grows="rounds" in overrides)
+    listener = listener or Listener()
     leave_out_working_directory(directory.path)
     from raysim.driver.checks.preflight import with_cohort  # their packages try optional imports
-    from raysim.driver.finished import check_unchanged
+    from raysim.driver.finished import check_growth, check_unchanged
     from raysim.driver.iterator import RoundIterator
     from raysim.driver.start import drive
 
@@ -326,8 +329,9 @@ def resume(
     raw, own_task = directory.read_config(listener.note)
     if own_task and task is None:
         raise RunError(f"{run_dir}: this run has a task of its own; raysim.resume needs its `task`")
-    settings = with_cohort(parse(apply_overrides(raw, overrides or {})), task)
-    check_unchanged(directory.path, raw, settings, overrides or {}, own_task=own_task)
+    settings = with_cohort(parse(apply_overrides(raw, overrides)), task)
+    check_growth(directory.path, raw, settings)
+    check_unchanged(directory.path, raw, settings, overrides, own_task=own_task)
     directory.check(settings, own_task)
     prepare, held = partial(_federation, settings, task), nullcontext(directory)
     own_task = task is not None

@@ -8,7 +8,8 @@ from typing import Any
 
 from safetensors.torch import load_file
 
-from raysim.config import Settings
+from raysim.config import Settings, parse
+from raysim.core.components import called
 from raysim.core.errors import RunError
 from raysim.core.user_input import override_text, parse_json
 from raysim.driver.context import Result
@@ -43,6 +44,8 @@ def finished_run(
         return None
     summary = parse_json(run_dir.summary.read_text(encoding="utf-8"))
     metrics = read_table(run_dir.metrics)
+    if run_dir.grows and len(metrics) < settings.rounds and not summary["rounds_to_target"]:
+        return None
     done = f"{len(metrics)} of at most {settings.rounds} rounds"
     note(f"{run_dir.path}: the run is finished ({done}); nothing is left to do")
     return Result(run_dir.path, summary, metrics, load_file(run_dir.model))
@@ -59,6 +62,30 @@ def check_same_task(run_dir: RunDirectory, identity: Mapping[str, Any]) -> None:
         raise RunError(
             f"out={run_dir.path}: holds a finished run of another task ({', '.join(parts)});"
             " choose another `out`"
+        )
+
+
+def check_growth(path: Path, recorded: Mapping[str, Any], settings: Settings) -> None:
+    """Check that a run that is resumed has no fewer rounds, and may have more.
+
+    Args:
+        path: The run directory.
+        recorded: The settings of the run.
+        settings: The settings with overrides.
+
+    Raises:
+        RunError: it has fewer, or more where rounds overlap.
+    """
+    before = parse(recorded).rounds
+    if settings.rounds < before:
+        raise RunError(
+            f"rounds={settings.rounds}: must be at least {before}, those of {path}; a run is not"
+            " shortened"
+        )
+    if settings.rounds > before and settings.method.asynchrony(settings.cohort_size):
+        raise RunError(
+            f"rounds={settings.rounds}: must be {before} with {called(settings.method)}, whose"
+            " rounds overlap: those at the end were planned as the last"
         )
 
 
@@ -82,7 +109,7 @@ def check_unchanged(
     Raises:
         RunError: they change others; the message says how to start another run with them.
     """
-    if difference := difference_from(recorded, settings):
+    if difference := difference_from(recorded, settings, grows="rounds" in overrides):
         words = " ".join(override_text(*each) for each in overrides.items())
         again = f"type: raysim run {path / 'config.json'} {words} out=none"
         if own_task:

@@ -36,8 +36,14 @@ PACKAGES = ("raysim", "torch", "ray", "numpy", "pyarrow", "safetensors")
 class RunDirectory:
     """Run directory, locked by the process that writes to it."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, path: Path, *, grows: bool = False) -> None:
+        """Name a run directory.
+
+        Args:
+            path: Its path.
+            grows: Whether the run that it holds may get more rounds.
+        """
+        self.path, self.grows = path, grows
         self.config_values: dict[str, Any] = {}
         """Content of `config.json`, set when the directory is locked."""
         self._descriptor: int | None = None
@@ -141,10 +147,13 @@ class RunDirectory:
         self, recorded: dict[str, Any], recorded_task: bool, settings: Settings, own_task: bool
     ) -> None:
         """Check that the run in this directory may continue with these settings."""
-        if difference := difference_from(recorded, settings):
-            more = "; a run is not extended" if difference.startswith("rounds=") else ""
+        if difference := difference_from(recorded, settings, grows=self.grows):
+            longer = settings.rounds > recorded.get("rounds", 0)
+            more = ""
+            if difference.startswith("rounds=") and longer:
+                more = f"; to train it further, type: raysim resume {self.path} rounds=..., or"
             raise RunError(
-                f"out={self.path}: holds a run with {difference}{more}; choose another `out`"
+                f"out={self.path}: holds a run with {difference}{more or ';'} choose another `out`"
             )
         if recorded_task != own_task:
             raise RunError(f"out={self.path}: holds a run of another task; choose another `out`")
@@ -284,12 +293,22 @@ def _other_settings(recorded: dict[str, Any], sealed: dict[str, Any]) -> str | N
         return str(error)
 
 
-def difference_from(recorded: Mapping[str, Any], settings: Settings) -> str | None:
-    """Return the first recorded setting that differs from a run's; None if it may continue."""
+def difference_from(
+    recorded: Mapping[str, Any], settings: Settings, *, grows: bool = False
+) -> str | None:
+    """Return the first recorded setting that differs from a run's; None if it may continue.
+
+    Args:
+        recorded: The recorded settings.
+        settings: The run's settings.
+        grows: Whether it may have more rounds.
+    """
     try:
         values = parse(recorded).to_dict()
     except SettingsError as error:
         return f"other settings ({error})"
+    if grows and settings.rounds > values["rounds"]:
+        values["rounds"] = settings.rounds
     return _difference(values, settings.to_dict())
 
 

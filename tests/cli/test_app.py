@@ -162,18 +162,27 @@ def test_a_finished_run_is_left_as_it_is(raysim_command, tmp_path):
     assert before == {p: p.read_bytes() for p in Path("run").rglob("*") if p.is_file()}
 
 
-def test_more_rounds_for_a_run_are_refused_with_what_to_type(raysim_command, tmp_path):
+def test_more_rounds_are_refused_to_run_and_taken_by_resume(raysim_command, tmp_path):
     quick = [word for word in QUICK if not word.startswith("rounds=")]
     assert raysim_command("run", "mnist-fedavg", *quick, "rounds=1", "out=ext")[0] == 0
     more = raysim_command("run", "mnist-fedavg", *quick, "rounds=2", "out=ext")
-    expected = "out=ext: holds a run with rounds=1 (here 2); a run is not extended; choose another"
+    expected = (
+        "out=ext: holds a run with rounds=1 (here 2); to train it further, type: raysim resume ext"
+    )
     assert expected in one_line_error(more)
-    error = one_line_error(raysim_command("resume", "ext", "rounds=2"))
-    assert "ext: is a run with rounds=1 (here 2), which cannot change when it is resumed" in error
+    code, said, _ = raysim_command("resume", "ext", "rounds=2")
+    assert code == 0 and "round 2 " in said and "round 1 " not in said
+    code, said, _ = raysim_command("resume", "ext")
+    assert code == 0 and "the run is finished (2 of at most 2 rounds)" in said
+    assert "rounds=1: must be at least 2" in one_line_error(
+        raysim_command("resume", "ext", "rounds=1")
+    )
+    error = one_line_error(raysim_command("resume", "ext", "rounds=3", "seed=4"))
+    assert "ext: is a run with seed=0 (here 4), which cannot change when it is resumed" in error
     advice = error.split("type: raysim ")[1].split()
-    assert advice == ["run", "ext/config.json", "rounds=2", "out=none"]
+    assert advice == ["run", "ext/config.json", "rounds=3", "seed=4", "out=none"]
     code, said, _ = raysim_command(*advice)
-    assert code == 0 and "round 2 " in said
+    assert code == 0 and "round 3 " in said
 
 
 def test_published_figures_stand_beside_the_same_experiment_only(raysim_command):

@@ -102,10 +102,18 @@ def test_a_run_directory_may_be_moved(tmp_path):
     assert allowed(tmp_path / "moved")
 
 
+def test_more_rounds_are_refused_with_what_to_type(tmp_path):
+    start(tmp_path)
+    assert refusal(tmp_path, rounds=6) == (
+        f"out={tmp_path}: holds a run with rounds=5 (here 6); to train it further, type: raysim"
+        f" resume {tmp_path} rounds=..., or choose another `out`"
+    )
+
+
 @pytest.mark.parametrize(
     ("overrides", "difference"),
     [
-        ({"rounds": 6}, "rounds=5 (here 6); a run is not extended"),
+        ({"rounds": 4}, "rounds=5 (here 4)"),
         ({"seed": 1}, "seed=0 (here 1)"),
         ({"local.lr": 0.2}, "local.lr=0.1 (here 0.2)"),
         ({"target_accuracy": 0.9}, "target_accuracy=None (here 0.9)"),

@@ -15,7 +15,7 @@ from raysim.driver.evaluation import Evaluation
 from raysim.driver.identity import accepted, with_environments
 from raysim.driver.round_log import RoundLog
 from raysim.execution.process import release_freed_memory
-from raysim.storage.atomic import write_json
+from raysim.storage.atomic import remove, write_json
 from raysim.storage.checkpoints import Checkpoint, Checkpoints, save_tensors
 from raysim.storage.recorder import Row, RunRecorder
 from raysim.storage.summary import summarise
@@ -70,6 +70,14 @@ class Commits:
             self.committed = replace(self.committed, ticks=ticks)
         if self._settings.trace:
             self.trace = TraceWriter(context.run_dir.path, number + 1)
+        if self.committed.number and context.run_dir.grows:
+            self._grow()
+
+    def _grow(self) -> None:
+        """Seal the run's new number of rounds, which else would be those of the checkpoint."""
+        remove(self._context.run_dir.summary)
+        self.committed = replace(self.committed, ended=False)
+        self.save()
 
     def _check_files(self, checkpoint: Checkpoint) -> None:
         """Check the files outside a checkpoint's folder that it seals."""

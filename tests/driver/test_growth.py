@@ -1,0 +1,107 @@
+"""A run that is trained further has what a run of that many rounds has."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+
+import raysim
+from raysim.storage.client_states import ClientStates
+from raysim.testing.contract import StopAfter
+from tests.tasks import UNEQUAL, make_settings, make_task, model_of
+
+CPU = torch.device("cpu")
+TIMES = ("seconds", "evaluation_seconds", "checkpoint_seconds")
+WAYS = {
+    "fedavg": {},
+    "scaffold": {"method.name": "scaffold", "local.momentum": 0.5},
+    "fedadam": {"method.name": "fedadam", "selection.name": "round_robin"},
+    "ditto": {"method.name": "ditto", "evaluation.holdout": 0.2},
+    "clock": {"clock.name": "devices", "checkpoint_every": 4},
+    "oort": {"selection.name": "oort", "clock.name": "devices"},
+    "decay": {"local.lr_decay": 0.9, "channel": {"clip": {"norm": 0.5}}},
+}
+
+
+def rows(result, *without):
+    names = [n for n in result.metrics.column_names if n not in (*TIMES, *without)]
+    return result.metrics.select(names).to_pylist()
+
+
+def newest(run):
+    states = ClientStates(run / "clients")
+    found = {}
+    for client in range(len(UNEQUAL)):
+        if versions := states.versions(client):
+            groups = states.read(client, max(versions), CPU)
+            found[client] = {g: {n: t.tolist() for n, t in of.items()} for g, of in groups.items()}
+    return found
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_rounds_of_a_finished_run_grow(tmp_path, way):
+    options = {"fraction": 0.5, **WAYS[way]}
+    whole = raysim.run(make_settings(tmp_path / "whole", rounds=7, **options), make_task(UNEQUAL))
+    raysim.run(make_settings(tmp_path / "grown", rounds=3, **options), make_task(UNEQUAL))
+    grown = raysim.resume(tmp_path / "grown", make_task(UNEQUAL), overrides={"rounds": 7})
+    assert model_of(tmp_path / "grown") == model_of(tmp_path / "whole")
+    assert newest(tmp_path / "grown") == newest(tmp_path / "whole")
+    assert rows(grown) == rows(whole)
+    timed = [name for name in whole.summary if "seconds" not in name]
+    assert {n: grown.summary[n] for n in timed} == {n: whole.summary[n] for n in timed}
+
+
+def test_rows_differ_in_the_evaluation_at_the_old_end_alone(tmp_path):
+    options = {"evaluation.every": 4}
+    whole = raysim.run(make_settings(tmp_path / "whole", rounds=8, **options), make_task(UNEQUAL))
+    raysim.run(make_settings(tmp_path / "grown", rounds=3, **options), make_task(UNEQUAL))
+    grown = raysim.resume(tmp_path / "grown", make_task(UNEQUAL), overrides={"rounds": 8})
+    both = zip(rows(grown), rows(whole), strict=True)
+    assert [one["round"] for one, other in both if one != other] == [3]
+    assert model_of(tmp_path / "grown") == model_of(tmp_path / "whole")
+
+
+def test_one_that_is_interrupted_goes_on_by_itself(tmp_path):
+    """Its new number of rounds is sealed before the first new one; twice grown, too."""
+    settings = make_settings(tmp_path / "grown", rounds=2, checkpoint_every=2)
+    raysim.run(settings, make_task(UNEQUAL))
+    with pytest.raises(KeyboardInterrupt):
+        raysim.resume(tmp_path / "grown", make_task(UNEQUAL), StopAfter(3), overrides={"rounds": 5})
+    assert not (tmp_path / "grown" / "summary.json").exists()
+    assert json.loads((tmp_path / "grown" / "config.json").read_text())["rounds"] == 5
+    result = raysim.resume(tmp_path / "grown", make_task(UNEQUAL))
+    assert result.metrics["round"].to_pylist() == [1, 2, 3, 4, 5]
+    result = raysim.resume(tmp_path / "grown", make_task(UNEQUAL), overrides={"rounds": 6})
+    whole = raysim.run(make_settings(tmp_path / "whole", rounds=6), make_task(UNEQUAL))
+    assert rows(result) == rows(whole)
+    assert model_of(tmp_path / "grown") == model_of(tmp_path / "whole")
+
+
+def test_a_run_that_was_ended_early_goes_on(tmp_path):
+    settings = make_settings(tmp_path / "ended", rounds=5)
+    with raysim.rounds(settings, make_task(UNEQUAL)) as rounds:
+        next(rounds)
+    result = raysim.resume(tmp_path / "ended", make_task(UNEQUAL), overrides={"rounds": 6})
+    assert len(result.metrics) == 6
+
+
+@pytest.mark.parametrize(
+    ("options", "rounds", "message"),
+    [
+        ({}, 2, "^rounds=2: must be at least 3, those of .*; a run is not shortened$"),
+        (
+            {"method.name": "fedbuff", "method.buffer": 2, "method.concurrency": 3},
+            4,
+            "^rounds=4: must be 3 with method.name=fedbuff, whose rounds overlap: those at the",
+        ),
+    ],
+    ids=["fewer", "overlapping"],
+)
+def test_what_cannot_grow_is_one_line_and_stays(tmp_path, options, rounds, message):
+    raysim.run(make_settings(tmp_path / "run", rounds=3, **options), make_task(UNEQUAL))
+    files = {p: p.read_bytes() for p in (tmp_path / "run").rglob("*") if p.is_file()}
+    with pytest.raises(raysim.RunError, match=message):
+        raysim.resume(tmp_path / "run", make_task(UNEQUAL), overrides={"rounds": rounds})
+    assert files == {p: p.read_bytes() for p in (tmp_path / "run").rglob("*") if p.is_file()}
