@@ -7,7 +7,7 @@ result.summary["final_accuracy"], result.metrics.to_pandas(), result.params
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from functools import partial
 from importlib import import_module
@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from torch import nn
+
     from raysim.config import Settings
     from raysim.core.aggregation import Aggregation, Updates
     from raysim.core.arrow import write_split
@@ -136,6 +138,7 @@ __all__ = [
     "View",
     "chain",
     "check",
+    "load",
     "load_config",
     "resume",
     "rounds",
@@ -337,6 +340,31 @@ def resume(
     own_task = task is not None
     steps = drive(settings, prepare, held, listener, own_task=own_task, force=force)
     return RoundIterator(steps).drain()
+
+
+def load(
+    run_dir: str | Path, model: nn.Module | Callable[[], nn.Module] | None = None
+) -> nn.Module:
+    """Return the trained network of a run, in evaluation mode, for plain PyTorch.
+
+    Args:
+        run_dir: The run directory; of an unfinished run the last checkpoint's model.
+        model: The network of a run with a task of its own, or a function that builds it; its
+            tensors are replaced.
+
+    Raises:
+        RunError: the directory holds no run or no model, or the network is another one.
+    """
+    from raysim import methods, workloads  # noqa: F401 - registers the components
+    from raysim.core.user_input import user_path
+    from raysim.core.user_input.user_modules import leave_out_working_directory
+    from raysim.driver.listener import Listener
+
+    path = user_path(run_dir)
+    leave_out_working_directory(path)
+    from raysim.driver.loading import load_network  # its packages try optional imports
+
+    return load_network(path, model, Listener().note)
 
 
 def _federation(settings: Settings, task: Task | None, listener: Listener) -> Federation:

@@ -100,9 +100,14 @@ def test_type_checkers_see_the_names_that_are_imported_late():
     }
     late = {(name, module) for module, names in raysim._HOMES.items() for name in names}
     assert late == {(name, module) for name, module in typed if name in raysim.__all__}
-    assert {name for name, _ in late} | {"check", "load_config", "resume", "rounds", "run"} == set(
-        raysim.__all__
-    )
+    assert {name for name, _ in late} | {
+        "check",
+        "load",
+        "load_config",
+        "resume",
+        "rounds",
+        "run",
+    } == set(raysim.__all__)
 
 
 def test_all_names_of_the_interface_can_be_had():

@@ -186,10 +186,13 @@ def _cast(split: S, dtype: torch.dtype, place_of: Callable[[int], str]) -> S:
 
 
 @dataclass(frozen=True)
-class _Build:
+class BuiltModel:
+    """Function that builds the model of settings."""
+
     settings: Settings
 
     def __call__(self) -> nn.Module:
+        """Build the model for the dataset's samples and classes."""
         dataset = self.settings.dataset
         shape: tuple[int, ...] = ask(
             dataset,
@@ -258,7 +261,7 @@ def from_settings(settings: Settings, root: Callable[[], Path], progress: Progre
         paths["test"],
         client_indices,
         PreparedPipeline(settings),
-        _Build(settings),
+        BuiltModel(settings),
         _Prepare(settings, root),
         scoring,
         local_test=local_test,

@@ -83,6 +83,8 @@ def test_a_run_that_was_ended_early_goes_on(tmp_path):
     settings = make_settings(tmp_path / "ended", rounds=5)
     with raysim.rounds(settings, make_task(UNEQUAL)) as rounds:
         next(rounds)
+        rounds.finish()
+    assert len(raysim.resume(tmp_path / "ended", make_task(UNEQUAL)).metrics) == 1
     result = raysim.resume(tmp_path / "ended", make_task(UNEQUAL), overrides={"rounds": 6})
     assert len(result.metrics) == 6
 

@@ -1,0 +1,47 @@
+"""Trained networks of runs, as modules."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from raysim.config import parse
+from raysim.core.errors import RunError
+from raysim.federation.federation import BuiltModel
+from raysim.storage.plugins import Plugins
+from raysim.storage.run_directory import RunDirectory
+from raysim.storage.sealed.models import read_model
+from raysim.training.network import Network
+
+
+def load_network(
+    path: Path, model: nn.Module | Callable[[], nn.Module] | None, note: Callable[[str], None]
+) -> nn.Module:
+    """Return the trained network of a run.
+
+    Args:
+        path: The run directory.
+        model: The network of a run with a task of its own, or a function that builds it.
+        note: Called with a line where a damaged file is replaced by a checkpoint's.
+
+    Raises:
+        RunError: the directory holds no run or no model, or the network is another one.
+    """
+    directory = RunDirectory(path)
+    Plugins(path).check_recorded(force=False)
+    raw, own_task = directory.read_config(note)
+    settings = parse(raw)
+    if own_task and model is None:
+        raise RunError(f"{path}: this run had a task of its own; raysim.load needs its `model`")
+    build = BuiltModel(settings) if model is None else model
+    with torch.random.fork_rng(devices=[]):
+        built = build if isinstance(build, nn.Module) else build()
+        network = settings.method.network(built)
+    tensors = read_model(path, note)
+    if other := network.state_dict().keys() ^ tensors.keys():
+        raise RunError(f"{path}: holds the model of another network (tensor {min(other)} differs)")
+    Network(network).load(tensors)
+    return network.eval()

@@ -1,0 +1,61 @@
+"""`raysim.load` returns the trained network of a run."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import nn
+
+import raysim
+from raysim.testing.tasks import SmallNet
+from tests.tasks import UNEQUAL, make_settings, make_task
+
+SYNTHETIC = {
+    "dataset.name": "synthetic",
+    "dataset.users": 5,
+    "dataset.samples": 20,
+    "partition.name": "iid",
+    "model.name": "synthetic-mlp",
+    "clients": 5,
+    "rounds": 2,
+}
+
+
+@pytest.mark.parametrize("method", ["fedavg", "fedma", "scaffold"])
+def test_the_network_of_a_run_of_settings(tmp_path, method):
+    """Ready for plain PyTorch; FedMA's has other shapes than the model as it is built."""
+    settings = make_settings(tmp_path / "run", **SYNTHETIC, **{"method.name": method})
+    result = raysim.run(settings)
+    before = torch.random.get_rng_state()
+    network = raysim.load(tmp_path / "run")
+    assert torch.equal(before, torch.random.get_rng_state())
+    assert not network.training
+    assert {name: t.tolist() for name, t in network.state_dict().items()} == {
+        name: t.tolist() for name, t in load_file(tmp_path / "run/model.safetensors").items()
+    }
+    x = torch.randn(7, *settings.dataset.shape)
+    logits = network(x)
+    assert logits.shape == (7, settings.dataset.classes) and logits.requires_grad
+    assert json.loads((tmp_path / "run/summary.json").read_text()) == result.summary
+
+
+@pytest.mark.parametrize("given", [SmallNet, SmallNet()], ids=["function", "module"])
+def test_that_of_a_task_of_one_s_own(tmp_path, given):
+    raysim.run(make_settings(tmp_path, rounds=1), make_task(UNEQUAL))
+    network = raysim.load(tmp_path, given)
+    assert isinstance(network, SmallNet)
+    for name, tensor in load_file(tmp_path / "model.safetensors").items():
+        assert torch.equal(network.state_dict()[name], tensor)
+
+
+def test_what_cannot_be_loaded_is_one_line(tmp_path):
+    with pytest.raises(raysim.RunError, match="nothing: holds no run"):
+        raysim.load(tmp_path / "nothing")
+    raysim.run(make_settings(tmp_path / "run", rounds=1), make_task(UNEQUAL))
+    with pytest.raises(raysim.RunError, match=r"had a task of its own; raysim.load needs its `mod"):
+        raysim.load(tmp_path / "run")
+    with pytest.raises(raysim.RunError, match=r"holds the model of another network .tensor bias d"):
+        raysim.load(tmp_path / "run", nn.Linear(12, 3))
