@@ -57,7 +57,7 @@ console = Console()
 KINDS = (
     *("presets", "methods", "datasets", "partitions", "models"),
     *("selections", "stages", "aggregations", "clocks"),
-    *("tables", "figures", "studies", "profiles", "manifests"),
+    *("tables", "figures", "studies", "profiles", "manifests", "runs"),
 )
 
 
@@ -113,12 +113,14 @@ def list_(
         str,
         typer.Argument(
             help="presets, methods, datasets, partitions, models, selections, stages,"
-            " aggregations, clocks, tables, figures, studies, profiles or manifests"
+            " aggregations, clocks, tables, figures, studies, profiles, manifests or runs"
         ),
     ] = "",
-    name: Annotated[str, typer.Argument(help="name of one entry, to print its page")] = "",
+    name: Annotated[
+        str, typer.Argument(help="name of one entry, to print its page; of runs, their folder")
+    ] = "",
 ) -> None:
-    """List presets, methods and other named things, or print the page of one."""
+    """List presets, methods, runs and other named things, or print the page of one."""
     if kind and kind not in KINDS:
         from raysim.core.components import suggest
 
@@ -128,10 +130,13 @@ def list_(
 
         typer.echo(manifest(name), nl=False)
         return
-    from raysim.cli.pages import page_of
+    from raysim.cli.pages import kinds_page, page_of
+    from raysim.cli.runs import runs_page
 
-    for each in [kind] if kind else KINDS:
-        console.print(page_of(each, name))
+    if kind == "runs":
+        console.print(runs_page(name))
+        return
+    console.print(page_of(kind, name) if kind else kinds_page(KINDS[:-1]))
 
 
 @app.command()

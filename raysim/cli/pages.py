@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 from collections.abc import Mapping, Sequence
+from importlib import import_module
 from types import UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
@@ -20,6 +21,16 @@ from raysim.core.user_input import override_text
 
 FORMULA = 4 * " "
 """Indentation of formulas, whose lines are not joined."""
+NAMED: Mapping[str, tuple[str, str]] = {
+    "presets": ("raysim.workloads.presets", "PRESETS"),
+    "tables": ("raysim.workloads.tables", "TABLES"),
+    "figures": ("raysim.workloads.figures", "FIGURES"),
+    "studies": ("raysim.tuning.studies", "STUDIES"),
+    "profiles": ("raysim.cluster.profiles", "PROFILES"),
+}
+"""Modules of kinds that are no components, and their mappings by name."""
+FEW = 4
+"""Names of a kind that a list of kinds shows."""
 BOUNDS = {"ge": ">=", "gt": ">", "le": "<=", "lt": "<"}
 
 
@@ -47,6 +58,29 @@ def page_of(kind: str, name: str) -> RenderableType:
         return profiles(name) if kind == "profiles" else manifests()
     registry = _registry(kind)
     return component(registry, name) if name else components(registry)
+
+
+def kinds_page(kinds: Sequence[str]) -> RenderableType:
+    """Return the table of all kinds, with how many of each there are, which fits a screen."""
+    table = _empty("raysim list KIND [NAME]", "kind", "", "some of them")
+    for kind in kinds:
+        names = names_of(kind)
+        shown = ", ".join(names[:FEW]) + (", ..." if len(names) > FEW else "")
+        table.add_row(kind, str(len(names)), shown)
+    table.add_row("runs", "", "those in a folder: raysim list runs [FOLDER]")
+    return table
+
+
+def names_of(kind: str) -> list[str]:
+    """Return the names of a kind, in the order in which they are listed."""
+    if kind == "manifests":
+        from raysim.cluster.pages import manifest_names
+
+        return manifest_names()
+    if kind in NAMED:
+        module, mapping = NAMED[kind]
+        return [*getattr(import_module(module), mapping)]
+    return [*_registry(kind)]
 
 
 def _registry(kind: str) -> Registry[Any]:

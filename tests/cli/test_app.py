@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import sys
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 import pytest
 import ray
 
-from raysim.cli.app import main
+from raysim.cli.app import KINDS, main
 from raysim.workloads.datasets.fetch import data_root
 
 QUICK = ("rounds=1", "local.epochs=1", "fraction=0.02", "engine.backend=inline")
@@ -243,8 +244,33 @@ def test_a_page_is_reflowed_but_for_its_formulas(raysim_command):
 
 
 def test_list_everything_and_unknown_kind(raysim_command):
-    assert raysim_command("list")[1].count("mnist-cnn-128") == 1
+    code, out, _ = raysim_command("list")
+    assert code == 0 and len(out.splitlines()) <= 24  # a screen
+    for kind in KINDS:
+        assert sum(line.split()[:1] == [kind] for line in out.splitlines()) == 1
     assert "did you mean 'methods'?" in one_line_error(raysim_command("list", "methds"))
+
+
+def test_list_runs(raysim_command, tmp_path):
+    """Finished, stopped and damaged ones, below any folder; those of a sweep, too."""
+    assert raysim_command("run", "mnist-fedavg", *QUICK, "out=runs/a")[0] == 0
+    assert raysim_command("run", "mnist-fedavg", *QUICK, "seed=1", "out=runs/deep/b")[0] == 0
+    (tmp_path / "runs/deep/b/summary.json").unlink()
+    (tmp_path / "runs/c").mkdir()
+    (tmp_path / "runs/c/config.json").write_text("no JSON")
+    code, out, _ = raysim_command("list", "runs")
+    lines = {line.split()[0]: line for line in out.splitlines() if line.strip().startswith("runs/")}
+    assert code == 0 and {*lines} == {"runs/a", "runs/deep/b", "runs/c"}
+    accuracy = json.loads((tmp_path / "runs/a/summary.json").read_text())["final_accuracy"]
+    told = f"fedavg mnist 1 of 1 finished {100 * accuracy:.2f} %"
+    assert told in " ".join(lines["runs/a"].split())
+    assert "running" in lines["runs/deep/b"] and "damaged" in lines["runs/c"]
+    code, out, _ = raysim_command("list", "runs", "runs/deep")
+    assert code == 0 and "runs/a" not in out and "runs/deep/b" in out
+    (tmp_path / "empty").mkdir()
+    assert "none" in raysim_command("list", "runs", "empty")[1]
+    error = one_line_error(raysim_command("list", "runs", "nothing"))
+    assert "nothing: no such folder; type: raysim list runs FOLDER" in error
 
 
 def test_data_list_and_fetch(raysim_command):
