@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
+from dataclasses import replace
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -368,9 +369,13 @@ def load(
 
 
 def _federation(settings: Settings, task: Task | None, listener: Listener) -> Federation:
+    from raysim.driver.loading import read_start
     from raysim.federation.federation import from_settings
     from raysim.federation.task import from_task
     from raysim.workloads.datasets.fetch import data_root
 
     note, preparing = listener.note, listener.preparing
-    return from_task(task, note) if task else from_settings(settings, data_root, preparing)
+    opened = from_task(task, note) if task else from_settings(settings, data_root, preparing)
+    if settings.start_from is None:
+        return opened
+    return replace(opened, start=read_start(Path(settings.start_from), note))

@@ -203,6 +203,12 @@ class Settings(SettingsGroup):
     reference: Annotated[str, AfterValidator(partial(_path, "reference", absolute=True))] | None = (
         Field(default=None, description="run directory with whose model analyses compare")
     )
+    start_from: (
+        Annotated[str, AfterValidator(partial(_path, "start_from", absolute=True))] | None
+    ) = Field(
+        default=None,
+        description="run directory or .safetensors file with whose tensors training starts",
+    )
     local: LocalSettings = LocalSettings()
     evaluation: EvaluationSettings = EvaluationSettings()
     engine: EngineSettings = EngineSettings()

@@ -43,7 +43,7 @@ from raysim.storage.environment import by_environment, environment, unknown_envi
 SAMPLED_CLIENTS = 1000
 VERSIONED = ("raysim", "torch", "torchvision")
 """Packages whose code has a version or revision in an identity."""
-INITIAL_MODEL = "initial model"
+INITIAL_MODEL, START = "initial model", "model of start_from"
 CLOCK, SELECTION = "revision of the clock", "revision of the selection"
 STAGES = "revisions of the channel's stages"
 AGGREGATION = "revision of the aggregation"
@@ -55,6 +55,7 @@ UNSEALED = {
     **dict.fromkeys((FORMULA, CLOCK, SELECTION, AGGREGATION), 1),
     STAGES: {},
     LOCAL_TEST_SAMPLES: NO_SAMPLES,
+    START: "none",
 }
 """Parts that identities of earlier versions lack, and their values then."""
 
@@ -89,6 +90,7 @@ def identity_of(
         "code of the task": _of_code(network, federation.scoring),
         INITIAL_MODEL: tensors_digest(network.state_dict()),
         REFERENCE: "none" if reference is None else tensors_digest(reference),
+        START: "none" if federation.start is None else tensors_digest(federation.start),
         **{f"file of {key}": checksum(path) for key, path in settings.clock.files().items()},
     }
 

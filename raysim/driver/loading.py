@@ -6,15 +6,32 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
-from torch import nn
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor, nn
 
 from raysim.config import parse
-from raysim.core.errors import RunError
+from raysim.core.errors import RunError, SettingsError
 from raysim.federation.federation import BuiltModel
 from raysim.storage.plugins import Plugins
 from raysim.storage.run_directory import RunDirectory
 from raysim.storage.sealed.models import read_model
 from raysim.training.network import Network
+
+
+def read_start(path: Path, note: Callable[[str], None]) -> dict[str, Tensor]:
+    """Return the tensors with which training starts, of a run or a file.
+
+    Raises:
+        SettingsError: there are none.
+    """
+    try:
+        return read_model(path, note) if path.is_dir() else load_file(path)
+    except (RunError, OSError, SafetensorError) as error:
+        why = getattr(error, "strerror", None) or str(error)
+        raise SettingsError(
+            f"start_from={path}: must be a run directory or a .safetensors file: {why}"
+        ) from error
 
 
 def load_network(

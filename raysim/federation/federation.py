@@ -29,9 +29,10 @@ from raysim.core.client_indices import (
 )
 from raysim.core.components import ask
 from raysim.core.data import Progress, Split, prepared
-from raysim.core.errors import DataError
+from raysim.core.errors import DataError, SettingsError
 from raysim.core.scoring import CLASSIFICATION, Scoring
 from raysim.core.seeds import torch_seed
+from raysim.core.tensors import Tensors
 from raysim.core.user_input.limits import MOST
 from raysim.federation.input_pipeline import InputPipeline, PreparedPipeline
 from raysim.federation.samples import not_finite
@@ -68,6 +69,7 @@ class Federation:
         local_test: Test samples of single clients, for their evaluation, if there are any.
         labels: The word of each class number, if a task's labels are words.
         default_dtype: torch's default dtype in the driver, with which each process builds.
+        start: Tensors of the model with which training starts; None: as it is built.
     """
 
     train: Split | Path
@@ -81,6 +83,7 @@ class Federation:
     local_test: LocalTest | None = None
     labels: tuple[str, ...] = ()
     default_dtype: torch.dtype = field(default_factory=torch.get_default_dtype)
+    start: Tensors | None = None
 
     @property
     def has_test(self) -> bool:
@@ -146,7 +149,18 @@ class Federation:
         return f"{name}, sample {row}"
 
     def network(self, seed: int) -> nn.Module:
-        """Build the network, its initial weights drawn from the seed."""
+        """Build the model, with weights drawn from the seed, or those with which training starts.
+
+        Raises:
+            SettingsError: those are another model's.
+        """
+        built = self._built(seed)
+        if self.start is not None:
+            _check_alike(built, self.start)
+            built.load_state_dict(dict(self.start))
+        return built
+
+    def _built(self, seed: int) -> nn.Module:
         before = torch.get_default_dtype()
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(torch_seed(seed, "init"))
@@ -155,6 +169,21 @@ class Federation:
                 return self.build()
             finally:
                 torch.set_default_dtype(before)
+
+
+def _check_alike(model: nn.Module, start: Tensors) -> None:
+    """Check that tensors are a model's, by names and shapes.
+
+    Raises:
+        SettingsError: they are not.
+    """
+    own = {name: tensor.shape for name, tensor in model.state_dict().items()}
+    given = {name: tensor.shape for name, tensor in start.items()}
+    if other := sorted(name for name in own | given if own.get(name) != given.get(name)):
+        shapes = [list(of[other[0]]) if other[0] in of else "missing" for of in (given, own)]
+        raise SettingsError(
+            f"start_from: holds another model: tensor {other[0]} is {shapes[0]}, here {shapes[1]}"
+        )
 
 
 def sample_dtype(network: nn.Module) -> torch.dtype:

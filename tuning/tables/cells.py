@@ -14,7 +14,7 @@ from hashlib import sha256
 
 from raysim.config import Settings
 from raysim.core.errors import SettingsError
-from raysim.core.user_input import canonical, key_text, may_change, portable_name
+from raysim.core.user_input import canonical, decides_result, key_text, may_change, portable_name
 from raysim.results.metrics import Metric, parse_metric
 from raysim.workloads.datasets.fetch import data_root
 from raysim.workloads.datasets.prepared import missing_files
@@ -202,7 +202,11 @@ def _runs(
 def digest_of(settings: Settings) -> str:
     """Return the name of a run's folder by all that decides its results and rows, but the seed."""
     values = canonical(settings.to_dict())
-    kept = {key: value for key, value in values.items() if key != "seed" and not may_change(key)}
+    kept = {
+        key: value
+        for key, value in values.items()
+        if key != "seed" and (decides_result(key) or not may_change(key))
+    }
     return sha256(key_text(kept).encode()).hexdigest()[:12]
 
 

@@ -1,0 +1,90 @@
+"""Runs that start from the tensors of a trained model."""
+
+from __future__ import annotations
+
+import shutil
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+import raysim
+from raysim.testing.contract import StopAfter
+from raysim.testing.tasks import SmallNet
+from tests.tasks import UNEQUAL, make_settings, make_task, model_of
+
+
+class HalfFrozen(SmallNet):
+    """With a frozen layer, whose weights each worker has from its own build."""
+
+    def __init__(self):
+        super().__init__()
+        for parameter in self.hidden.parameters():
+            parameter.requires_grad_(False)
+
+
+def first(tmp_path, model=SmallNet):
+    raysim.run(make_settings(tmp_path / "first", rounds=2), make_task(UNEQUAL, model))
+    return str(tmp_path / "first")
+
+
+@pytest.mark.usefixtures("resident_actors")
+@pytest.mark.parametrize("model", [SmallNet, HalfFrozen])
+@pytest.mark.parametrize("method", ["fedavg", "scaffold"])
+def test_training_starts_with_the_tensors_of_a_run(tmp_path, method, model):
+    """As with a module that has them; inline, on actors, from the file, and resumed."""
+    run = first(tmp_path)
+    options = {"method.name": method, "rounds": 3, "seed": 5, "fraction": 0.5}
+    given = model()
+    given.load_state_dict(load_file(f"{run}/model.safetensors"))
+    task = make_task(UNEQUAL, model)
+    expected = raysim.run(make_settings(tmp_path / "given", **options), make_task(UNEQUAL, given))
+    ways = {
+        "inline": {"start_from": run},
+        "file": {"start_from": f"{run}/model.safetensors"},
+        "actors": {"start_from": run, "engine.backend": "ray", "engine.actors": 2},
+    }
+    for way, more in ways.items():
+        found = raysim.run(make_settings(tmp_path / way, **options, **more), task)
+        assert model_of(tmp_path / way) == model_of(tmp_path / "given")
+        assert found.metrics["test_loss"].equals(expected.metrics["test_loss"])
+    with pytest.raises(KeyboardInterrupt):
+        settings = make_settings(tmp_path / "cut", **options, start_from=run)
+        raysim.run(settings, task, StopAfter(1))
+    shutil.move(run, tmp_path / "moved")
+    moved = {"start_from": str(tmp_path / "moved")}
+    raysim.resume(tmp_path / "cut", task, overrides=moved)
+    assert model_of(tmp_path / "cut") == model_of(tmp_path / "given")
+
+
+def test_another_model_is_refused_when_a_run_is_resumed(tmp_path):
+    run = first(tmp_path)
+    with pytest.raises(KeyboardInterrupt):
+        settings = make_settings(tmp_path / "cut", start_from=run)
+        raysim.run(settings, make_task(UNEQUAL), StopAfter(1))
+    other = {name: tensor + 1 for name, tensor in load_file(f"{run}/model.safetensors").items()}
+    save_file(other, tmp_path / "other.safetensors")
+    overrides = {"start_from": str(tmp_path / "other.safetensors")}
+    with pytest.raises(raysim.RunError, match="model of start_from"):
+        raysim.resume(tmp_path / "cut", make_task(UNEQUAL), overrides=overrides)
+
+
+def test_what_is_no_start_is_one_line_before_anything_starts(tmp_path):
+    (tmp_path / "words.safetensors").write_text("words")
+    save_file({"w": torch.zeros(3)}, tmp_path / "w.safetensors")
+    raysim.run(
+        make_settings(tmp_path / "wide", rounds=1), make_task(UNEQUAL, lambda: SmallNet(width=7))
+    )
+    refused = {
+        "nothing": "must be a run directory or a .safetensors file: No such file",
+        "words.safetensors": "must be a run directory or a .safetensors file: ",
+        ".": "must be a run directory or a .safetensors file: ",
+        "w.safetensors": "start_from: holds another model: tensor ",
+        "wide": "start_from: holds another model: tensor ",
+    }
+    for name, message in refused.items():
+        with pytest.raises(raysim.RaysimError) as raised:
+            settings = make_settings(tmp_path / "run", start_from=str(tmp_path / name))
+            raysim.run(settings, make_task(UNEQUAL))
+        assert message in str(raised.value) and "\n" not in str(raised.value)
+        assert not (tmp_path / "run").exists()
