@@ -354,7 +354,8 @@ def load(
             tensors are replaced.
 
     Raises:
-        RunError: the directory holds no run or no model, or the network is another one.
+        RunError: the directory holds no run or no model.
+        SettingsError: the network is another one.
     """
     from raysim import methods, workloads  # noqa: F401 - registers the components
     from raysim.core.user_input import user_path

@@ -21,14 +21,22 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from itertools import product
+from itertools import combinations, product
 from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from raysim.core.errors import SettingsError, visible
-from raysim.core.user_input import dotted, override_text, portable_name, read_file, user_path
+from raysim.core.user_input import (
+    decides_result,
+    dotted,
+    may_change,
+    override_text,
+    portable_name,
+    read_file,
+    user_path,
+)
 from raysim.workloads.papers.table import PaperCell, PaperTable
 
 METRIC = "final(test_accuracy)"
@@ -138,9 +146,10 @@ def read_sweep(
         SettingsError: a setting or the file is wrong.
     """
     given = _from_file(config) or _File(preset=config)
-    settings = {**dotted(given.settings), **(settings or {})}
     axes = {**given.axes, **(axes or {})}
-    seeds = _seeds_of(given.seeds) if seeds is None else seeds
+    _check_keys(given, settings or {}, axes)
+    settings = {**dotted(given.settings), **(settings or {})}
+    seeds = _seeds_of(given.seeds if seeds is None else seeds)
     lines = {key: _lines_of(key, values) for key, values in axes.items()}
     rows, parts = [*given.rows], [[*given.columns]] if given.columns else []
     if not rows:
@@ -154,6 +163,39 @@ def read_sweep(
     return _table(config, given.model_copy(update=changes), metrics or [given.metric], count)
 
 
+def differs_by_cell(key: str) -> bool:
+    """Return whether cells of a sweep may differ in a setting: their results depend on it."""
+    return key != "out" and (not may_change(key) or decides_result(key) or key == "reference")
+
+
+def _check_keys(
+    given: _File, settings: Mapping[str, Any], axes: Mapping[str, Sequence[Any]]
+) -> None:
+    """Check which settings rows, columns, axes and the command set.
+
+    Raises:
+        SettingsError: two of them set one, or cells would differ in one that makes no difference.
+    """
+    owners = {
+        "a row": {key for row in given.rows for key in dotted(row.settings)},
+        "a column": {key for column in given.columns for key in dotted(column.settings)},
+        "an axis": {*axes},
+    }
+    for owner, keys in owners.items():
+        for key in sorted(keys):
+            if key == "seed" or not differs_by_cell(key):
+                raise SettingsError(f"{visible(key)}: {owner} of a sweep cannot set it")
+    if "out" in {*settings, *dotted(given.settings)}:
+        raise SettingsError("out: use the option --out for a sweep")
+    if empty := [key for key, values in axes.items() if not values]:
+        raise SettingsError(f"{visible(empty[0])}: an axis must have a value")
+    owners["the command"] = {*settings}
+    for (one, keys), (other, others) in combinations(owners.items(), 2):
+        for key in sorted(keys):
+            if any(f"{key}.".startswith(f"{k}.") or f"{k}.".startswith(f"{key}.") for k in others):
+                raise SettingsError(f"{visible(key)}: is set by {one} and by {other}")
+
+
 def _joined(lines: Sequence[_Line]) -> _Line:
     """Return the column that combines a line of each axis."""
     settings = {k: v for line in lines for k, v in dotted(line.settings).items()}
@@ -163,8 +205,9 @@ def _joined(lines: Sequence[_Line]) -> _Line:
 def _table(config: str, given: _File, metrics: Sequence[str], seeds: int) -> PaperTable:
     """Return the table of rows and columns, which are repeated for each metric."""
     names, several = [row.name for row in given.rows], len(metrics) > 1
-    if twice := next((name for name in names if names.count(name) > 1), ""):
-        raise SettingsError(f"{visible(twice)}: two rows have this name")
+    for kind, lines in (("rows", names), ("columns", [line.name for line in given.columns])):
+        if twice := next((name for name in lines if lines.count(name) > 1), ""):
+            raise SettingsError(f"{visible(twice)}: two {kind} have this name")
     count = len(names) * len(given.columns) * len(metrics)
     if count > MOST_VALUES:
         raise SettingsError(f"{count} cells: must be at most {MOST_VALUES}")
@@ -257,9 +300,9 @@ def _seeds_of(given: int | str | Sequence[int] | None) -> list[int]:
     if given is None:
         return []
     if isinstance(given, int):
-        return [*range(given)]
+        given = f"0..{given - 1}" if given > 0 else str(given - 1)
     texts = split_values(given) if isinstance(given, str) else [*map(str, given)]
-    if not all(re.fullmatch(r"\d+", text) for text in texts):
+    if not texts or not all(re.fullmatch(r"\d+", text) for text in texts):
         raise SettingsError(f"seed={visible(','.join(texts))}: must be whole numbers from 0 on")
     return [*map(int, texts)]
 

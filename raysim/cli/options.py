@@ -5,12 +5,13 @@ from __future__ import annotations
 import shlex
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from raysim.core.errors import RaysimError, visible
+from raysim.core.errors import RaysimError, SettingsError, visible
 
 Overrides = Annotated[
     list[str] | None, typer.Argument(help="settings as dotted.key=value", show_default=False)
@@ -50,8 +51,9 @@ def several_values(error: RaysimError, overrides: list[str] | None) -> str:
     from raysim.workloads.sweeps import split_values
 
     for key, _, values in (text.partition("=") for text in overrides or ()):
-        if str(error).startswith(f"{key}=") and len(split_values(values)) > 1:
-            return f"; runs of several values: raysim sweep CONFIG {visible(f'{key}={values}')}"
+        with suppress(SettingsError):  # of a range; the error is another
+            if str(error).startswith(f"{key}=") and len(split_values(values)) > 1:
+                return f"; runs of several values: raysim sweep CONFIG {visible(f'{key}={values}')}"
     return ""
 
 

@@ -45,6 +45,8 @@ def finished_run(
     summary = parse_json(run_dir.summary.read_text(encoding="utf-8"))
     metrics = read_table(run_dir.metrics)
     if run_dir.grows and len(metrics) < settings.rounds and not summary["rounds_to_target"]:
+        if not Checkpoints(run_dir.checkpoints).numbers():
+            raise RunError(f"{run_dir.path}: its checkpoints are gone, from which it would go on")
         return None
     done = f"{len(metrics)} of at most {settings.rounds} rounds"
     note(f"{run_dir.path}: the run is finished ({done}); nothing is left to do")

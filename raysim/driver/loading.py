@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from raysim.config import parse
 from raysim.core.errors import RunError, SettingsError
-from raysim.federation.federation import BuiltModel
+from raysim.federation.federation import BuiltModel, load_tensors
 from raysim.storage.plugins import Plugins
 from raysim.storage.run_directory import RunDirectory
 from raysim.storage.sealed.models import read_model
@@ -45,7 +45,8 @@ def load_network(
         note: Called with a line where a damaged file is replaced by a checkpoint's.
 
     Raises:
-        RunError: the directory holds no run or no model, or the network is another one.
+        RunError: the directory holds no run or no model.
+        SettingsError: the network is another one.
     """
     directory = RunDirectory(path)
     Plugins(path).check_recorded(force=False)
@@ -58,7 +59,8 @@ def load_network(
         built = build if isinstance(build, nn.Module) else build()
         network = settings.method.network(built)
     tensors = read_model(path, note)
-    if other := network.state_dict().keys() ^ tensors.keys():
-        raise RunError(f"{path}: holds the model of another network (tensor {min(other)} differs)")
-    Network(network).load(tensors)
+    if model is None:  # a method may have given it other shapes
+        Network(network).load(tensors)
+    else:
+        load_tensors(network, tensors, str(path))
     return network.eval()

@@ -156,8 +156,7 @@ class Federation:
         """
         built = self._built(seed)
         if self.start is not None:
-            _check_alike(built, self.start)
-            built.load_state_dict(dict(self.start))
+            load_tensors(built, self.start, "start_from")
         return built
 
     def _built(self, seed: int) -> nn.Module:
@@ -171,19 +170,23 @@ class Federation:
                 torch.set_default_dtype(before)
 
 
-def _check_alike(model: nn.Module, start: Tensors) -> None:
-    """Check that tensors are a model's, by names and shapes.
+def load_tensors(model: nn.Module, tensors: Tensors, origin: str) -> None:
+    """Copy a model's parameters and buffers from tensors of these names and shapes.
 
     Raises:
-        SettingsError: they are not.
+        SettingsError: they are another model's; the message begins with their origin.
     """
-    own = {name: tensor.shape for name, tensor in model.state_dict().items()}
-    given = {name: tensor.shape for name, tensor in start.items()}
-    if other := sorted(name for name in own | given if own.get(name) != given.get(name)):
-        shapes = [list(of[other[0]]) if other[0] in of else "missing" for of in (given, own)]
+    own = dict((*model.named_parameters(), *model.named_buffers()))
+    shapes = [{name: [*tensor.shape] for name, tensor in of.items()} for of in (tensors, own)]
+    given, here = shapes
+    if other := sorted(name for name in given | here if given.get(name) != here.get(name)):
+        told = [of.get(other[0], "missing") for of in shapes]
         raise SettingsError(
-            f"start_from: holds another model: tensor {other[0]} is {shapes[0]}, here {shapes[1]}"
+            f"{origin}: holds another model: tensor {other[0]} is {told[0]}, here {told[1]}"
         )
+    with torch.no_grad():
+        for name, target in own.items():
+            target.copy_(tensors[name])
 
 
 def sample_dtype(network: nn.Module) -> torch.dtype:

@@ -149,6 +149,7 @@ class RunDirectory:
         """Check that the run in this directory may continue with these settings."""
         if difference := difference_from(recorded, settings, grows=self.grows):
             longer = settings.rounds > recorded.get("rounds", 0)
+            longer &= settings.method.asynchrony(settings.cohort_size) is None
             more = ""
             if difference.startswith("rounds=") and longer:
                 more = f"; to train it further, type: raysim resume {self.path} rounds=..., or"
@@ -220,7 +221,7 @@ class RunDirectory:
             problem = "is damaged"
         else:
             if sealed is None or (other := _other_settings(config[0], sealed)) is None:
-                return config
+                return config  # perhaps with more rounds, which the next checkpoint seals
             problem = f"differs from the newest checkpoint ({other})"
         note(f"{self.config}: {problem}; taking the settings from the checkpoint")
         return _read_settings(self.config, sealed)
@@ -288,7 +289,7 @@ def _other_settings(recorded: dict[str, Any], sealed: dict[str, Any]) -> str | N
     if other := modules_of(recorded) ^ modules_of(expected):  # not checked: `parse` would import it
         return ", ".join(sorted(other))
     try:
-        return _difference(parse(recorded).to_dict(), parse(expected).to_dict())
+        return difference_from(expected, parse(recorded), grows=True)
     except SettingsError as error:
         return str(error)
 

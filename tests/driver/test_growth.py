@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -12,6 +16,7 @@ from raysim.storage.client_states import ClientStates
 from raysim.testing.contract import StopAfter
 from tests.tasks import UNEQUAL, make_settings, make_task, model_of
 
+ROOT = Path(__file__).parents[2]
 CPU = torch.device("cpu")
 TIMES = ("seconds", "evaluation_seconds", "checkpoint_seconds")
 WAYS = {
@@ -87,6 +92,36 @@ def test_a_run_that_was_ended_early_goes_on(tmp_path):
     assert len(raysim.resume(tmp_path / "ended", make_task(UNEQUAL)).metrics) == 1
     result = raysim.resume(tmp_path / "ended", make_task(UNEQUAL), overrides={"rounds": 6})
     assert len(result.metrics) == 6
+
+
+def test_one_whose_checkpoints_are_gone_stays(tmp_path):
+    raysim.run(make_settings(tmp_path, rounds=2), make_task(UNEQUAL))
+    shutil.rmtree(tmp_path / "checkpoints")
+    rows_before = (tmp_path / "metrics.parquet").read_bytes()
+    with pytest.raises(raysim.RunError, match="its checkpoints are gone, from which it would go"):
+        raysim.resume(tmp_path, make_task(UNEQUAL), overrides={"rounds": 4})
+    assert (tmp_path / "metrics.parquet").read_bytes() == rows_before
+
+
+KILLED = """
+import os, sys, raysim
+from raysim.driver.run import commits, run
+from tests.tasks import UNEQUAL, make_task
+kinds = {"_round": run.Run, "save": commits.Commits}
+setattr(kinds[sys.argv[2]], sys.argv[2], lambda *given: os._exit(9))
+raysim.resume(sys.argv[1], make_task(UNEQUAL), overrides={"rounds": 4})
+"""
+
+
+@pytest.mark.parametrize("at", ["_round", "save"])
+def test_a_killed_one_goes_on(tmp_path, at):
+    """Before its first new round, and before the first new checkpoint."""
+    raysim.run(make_settings(tmp_path / "grown", rounds=2), make_task(UNEQUAL))
+    whole = raysim.run(make_settings(tmp_path / "whole", rounds=4), make_task(UNEQUAL))
+    command = [sys.executable, "-c", KILLED, str(tmp_path / "grown"), at]
+    assert subprocess.run(command, cwd=ROOT, check=False).returncode == 9
+    result = raysim.resume(tmp_path / "grown", make_task(UNEQUAL))
+    assert rows(result) == rows(whole) and model_of(result.run_dir) == model_of(whole.run_dir)
 
 
 @pytest.mark.parametrize(

@@ -52,8 +52,12 @@ def test_training_starts_with_the_tensors_of_a_run(tmp_path, method, model):
         settings = make_settings(tmp_path / "cut", **options, start_from=run)
         raysim.run(settings, task, StopAfter(1))
     shutil.move(run, tmp_path / "moved")
-    moved = {"start_from": str(tmp_path / "moved")}
-    raysim.resume(tmp_path / "cut", task, overrides=moved)
+    with pytest.raises(
+        raysim.SettingsError, match=r"^start_from=.*/first: must be a run directory"
+    ):
+        raysim.resume(tmp_path / "cut", task)
+    shutil.move(tmp_path / "moved", run)
+    raysim.resume(tmp_path / "cut", task)
     assert model_of(tmp_path / "cut") == model_of(tmp_path / "given")
 
 
@@ -62,11 +66,33 @@ def test_another_model_is_refused_when_a_run_is_resumed(tmp_path):
     with pytest.raises(KeyboardInterrupt):
         settings = make_settings(tmp_path / "cut", start_from=run)
         raysim.run(settings, make_task(UNEQUAL), StopAfter(1))
-    other = {name: tensor + 1 for name, tensor in load_file(f"{run}/model.safetensors").items()}
-    save_file(other, tmp_path / "other.safetensors")
-    overrides = {"start_from": str(tmp_path / "other.safetensors")}
+    raysim.resume(run, make_task(UNEQUAL), overrides={"rounds": 3})
     with pytest.raises(raysim.RunError, match="model of start_from"):
+        raysim.resume(tmp_path / "cut", make_task(UNEQUAL))
+    with pytest.raises(raysim.RunError, match=r"start_from=.*which cannot change"):
+        overrides = {"start_from": f"{run}/model.safetensors"}
         raysim.resume(tmp_path / "cut", make_task(UNEQUAL), overrides=overrides)
+
+
+class Masked(SmallNet):
+    """With tied weights, and a buffer that no state dictionary has."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("mask", torch.ones(3), persistent=False)
+        self.again = self.head
+
+    def forward(self, x):
+        return super().forward(x) * self.mask
+
+
+def test_tied_weights_and_buffers_outside_of_state_dictionaries(tmp_path):
+    run = first(tmp_path, Masked)
+    settings = make_settings(tmp_path / "next", rounds=1, start_from=run)
+    raysim.run(settings, make_task(UNEQUAL, Masked))
+    trained = load_file(tmp_path / "next/model.safetensors")
+    network = raysim.load(tmp_path / "next", Masked)
+    assert torch.equal(network.again.weight, trained["head.weight"])
 
 
 def test_what_is_no_start_is_one_line_before_anything_starts(tmp_path):

@@ -124,6 +124,9 @@ REFUSED = {
     ("local.lr=0.1,0.1",): "lr=0.1: two rows have this name",
     ("local.lr",): "'local.lr': overrides are written dotted.key=value",
     ("local.lr=1..9000", "rounds=1..2"): "18000 cells: must be at most 10000",
+    ("out=a",): "out: use the option --out for a sweep",
+    ("trace=true,false",): "trace: an axis of a sweep cannot set it",
+    ("method={},{}", "method.mu=1"): "method: is set by an axis and by the command",
 }
 
 
@@ -140,6 +143,19 @@ def test_what_is_no_sweep_is_one_line(overrides):
         (("seeds", "seed"), "my.toml: seed: Extra inputs are not permitted"),
         (('preset = "mnist-noniid"', ""), "my.toml: preset: Field required"),
         (('name = "FedProx"', 'name = "FedAvg"'), "FedAvg: two rows have this name"),
+        (
+            ('name = "many"', 'name = "few"'),
+            "few epochs=1 batch_size=10: two columns have this name",
+        ),
+        (("fraction = 0.3", "method.mu = 1"), "method.mu: is set by a row and by a column"),
+        (('local.epochs" =', 'fraction" ='), "fraction: is set by a column and by an axis"),
+        (("method.mu = 0.1", "seed = 4"), "seed: a row of a sweep cannot set it"),
+        (
+            ("fraction = 0.3", "engine.actors = 3"),
+            "engine.actors: a column of a sweep cannot set it",
+        ),
+        (("[1, 5]", "[]"), "local.epochs: an axis must have a value"),
+        (('seeds = "1..2"', "seeds = 0"), "seed=-1: must be whole numbers from 0 on"),
     ],
 )
 def test_a_wrong_file_is_one_line(tmp_path, monkeypatch, change, message):

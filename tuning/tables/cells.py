@@ -14,10 +14,11 @@ from hashlib import sha256
 
 from raysim.config import Settings
 from raysim.core.errors import SettingsError
-from raysim.core.user_input import canonical, decides_result, key_text, may_change, portable_name
+from raysim.core.user_input import canonical, key_text, portable_name
 from raysim.results.metrics import Metric, parse_metric
 from raysim.workloads.datasets.fetch import data_root
 from raysim.workloads.datasets.prepared import missing_files
+from raysim.workloads.sweeps import differs_by_cell
 from raysim.workloads.tables import PaperCell, PaperTable
 
 ITSELF = "another model than the reference, whose comparison with itself is no measurement"
@@ -202,11 +203,7 @@ def _runs(
 def digest_of(settings: Settings) -> str:
     """Return the name of a run's folder by all that decides its results and rows, but the seed."""
     values = canonical(settings.to_dict())
-    kept = {
-        key: value
-        for key, value in values.items()
-        if key != "seed" and (decides_result(key) or not may_change(key))
-    }
+    kept = {key: values[key] for key in values if key != "seed" and differs_by_cell(key)}
     return sha256(key_text(kept).encode()).hexdigest()[:12]
 
 

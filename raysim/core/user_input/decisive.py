@@ -4,10 +4,10 @@ from __future__ import annotations
 
 ENGINE = ("deterministic", "precision", "threads_per_actor", "vectorize")
 """Settings of `engine` that change results; the others decide only on which machine they run."""
-FREE = ("on_client_error", "out", "reference", "start_from", "trace", "tracker")
-"""Settings outside `engine` that may change when a run is resumed. `reference` and `start_from` may
-name another folder, but with the same model: its digest is sealed."""
-DECISIVE = ("on_client_error", "start_from")
+FREE = ("on_client_error", "out", "reference", "trace", "tracker")
+"""Settings outside `engine` that may change when a run is resumed. `reference` may name another
+folder, but with the same model: its digest is sealed."""
+DECISIVE = ("on_client_error",)
 """Settings that may change when a run is resumed although they decide its results."""
 KEPT = ("analysis", "checkpoint_every")
 """Settings that change no result but must not change when a run is resumed, since its metrics and

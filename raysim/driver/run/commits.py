@@ -74,10 +74,9 @@ class Commits:
             self._grow()
 
     def _grow(self) -> None:
-        """Seal the run's new number of rounds, which else would be those of the checkpoint."""
+        """Have a finished run go on: `config.json` has its new number of rounds."""
         remove(self._context.run_dir.summary)
         self.committed = replace(self.committed, ended=False)
-        self.save()
 
     def _check_files(self, checkpoint: Checkpoint) -> None:
         """Check the files outside a checkpoint's folder that it seals."""
