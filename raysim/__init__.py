@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
-from dataclasses import replace
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -370,6 +369,8 @@ def load(
 
 
 def _federation(settings: Settings, task: Task | None, listener: Listener) -> Federation:
+    from dataclasses import replace  # tries an optional import, which the start must not find
+
     from raysim.driver.loading import read_start
     from raysim.federation.federation import from_settings
     from raysim.federation.task import from_task
