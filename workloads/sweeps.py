@@ -163,6 +163,11 @@ def read_sweep(
     return _table(config, given.model_copy(update=changes), metrics or [given.metric], count)
 
 
+def default_folder(config: str | Path) -> Path:
+    """Return the folder of a sweep that is given none."""
+    return Path("runs") / f"{Path(config).stem}-sweep"
+
+
 def differs_by_cell(key: str) -> bool:
     """Return whether cells of a sweep may differ in a setting: their results depend on it."""
     return key != "out" and (not may_change(key) or decides_result(key) or key == "reference")

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from raysim.workloads.tables import PaperTable
 
 console = Console()
+DryRun = Annotated[
+    bool, typer.Option("--dry-run", help="print cells, sample-steps and an estimated time")
+]
 
 
 def table(
@@ -30,9 +33,7 @@ def table(
     ] = None,
     jobs: Jobs = None,
     out: StudyFolder = None,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="print cells, sample-steps and an estimated time")
-    ] = False,
+    dry_run: DryRun = False,
     profile: ProfileName = None,
 ) -> None:
     """Run a published table beside its values; the same command resumes an interrupted one."""
@@ -63,18 +64,15 @@ def sweep(
     rounds: Rounds = None,
     jobs: Jobs = None,
     out: StudyFolder = None,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="print cells, sample-steps and an estimated time")
-    ] = False,
+    dry_run: DryRun = False,
     profile: ProfileName = None,
 ) -> None:
     """Compare settings over seeds in a table; the same command resumes it, and adds to it."""
-    from raysim.workloads.sweeps import parse_axes, read_sweep
+    from raysim.workloads.sweeps import default_folder, parse_axes, read_sweep
 
     options = table_options(only, rounds, None, changes(None, profile))
-    folder = out or Path("runs") / f"{Path(config).stem}-sweep"
     given = lambda: read_sweep(config, *parse_axes(overrides or ()), metrics=metric or ())  # noqa: E731
-    _run_or_tell(given, options, jobs, folder, dry_run=dry_run)
+    _run_or_tell(given, options, jobs, out or default_folder(config), dry_run=dry_run)
 
 
 def _run_or_tell(

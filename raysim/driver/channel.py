@@ -22,6 +22,7 @@ from raysim.core.seeds import torch_generator
 from raysim.core.tensors import (
     Groups,
     Layout,
+    Tensors,
     flatten,
     frozen_names,
 )
@@ -112,23 +113,66 @@ def _send(
     )
     if not found.changes:
         return upload
-    layout, metrics, kept = found.layout, dict(upload.metrics), dict(upload.state)
-    changes: Groups = found.changes
-    encoding = Encoding.of(layout)
+    layout = found.layout
+    given = Upload(sums=found.changes, samples=len(trained.samples.y))
+    sent = through_stages(stages, view, given, layout, taken={*upload.scalars, *upload.metrics})
+    sums, dtypes = found.with_changes(sent.changes)
+    bytes_up = sent_with(sent.encoding, layout, upload.sent_bytes(view.frozen))
+    return replace(
+        upload,
+        sums=sums,
+        dtypes=dtypes,
+        metrics={**upload.metrics, **sent.metrics},
+        state={**upload.state, **sent.state},
+        bytes_up=bytes_up,
+    )
+
+
+@dataclass(frozen=True)
+class Sent:
+    """What stages make of a client's differences.
+
+    Attributes:
+        changes: The differences behind the last stage.
+        encoding: Their encoding.
+        metrics: Numbers that stages report of the client.
+        state: Groups that the client keeps for them.
+    """
+
+    changes: Groups
+    encoding: Encoding
+    metrics: Mapping[str, float]
+    state: Groups
+
+
+def through_stages(
+    stages: Named, view: View, given: Upload, layout: Layout, *, taken: Collection[str] = ()
+) -> Sent:
+    """Send a client's differences through stages.
+
+    Args:
+        stages: The stages, in order.
+        view: The client, with what it keeps for them.
+        given: The differences, and the client's samples.
+        layout: Layout of the differences, without stages.
+        taken: Names of the numbers that the method reports.
+
+    Raises:
+        SettingsError: a stage fails, or returns what it must not.
+    """
+    encoding, metrics, state = Encoding.of(layout), dict[str, float](), dict[str, Tensors]()
     for name, stage in stages:
-        given = Upload(sums=changes, samples=len(trained.samples.y), encoding=encoding)
-        after = sent_through(name, stage, view, given)
-        encoding = encoding_behind(stage, given, after, layout, view.client)
-        changes = after.sums
-        check_metrics(stage, after, {*metrics, *upload.scalars})
+        given = replace(given, encoding=encoding)
+        after = _sent_through(name, stage, view, given)
+        encoding = _encoding_behind(stage, given, after, layout, view.client)
+        given = replace(given, sums=after.sums)
+        _check_metrics(stage, after, {*taken, *metrics})
         metrics |= after.metrics
-        kept |= stage_state(name, after)
-    sums, dtypes = found.with_changes(changes)
-    sent = sent_with(encoding, layout, upload.sent_bytes(view.frozen))
-    return replace(upload, sums=sums, dtypes=dtypes, metrics=metrics, state=kept, bytes_up=sent)
+        state |= {f"{name}{OF_STAGE}{group}": tensors for group, tensors in after.state.items()}
+    return Sent(given.sums, encoding, metrics, state)
 
 
-def encoding_behind(
+def _encoding_behind(
     stage: Stage, given: Upload, after: Upload, layout: Layout, client: int
 ) -> Encoding:
     """Return how differences are encoded behind a stage: as it sent them, or as it declares."""
@@ -139,7 +183,7 @@ def encoding_behind(
     return after.encoding
 
 
-def check_metrics(stage: Stage, after: Upload, taken: Collection[str]) -> None:
+def _check_metrics(stage: Stage, after: Upload, taken: Collection[str]) -> None:
     """Check the names of the numbers that a stage reports of a client.
 
     Raises:
@@ -153,12 +197,7 @@ def check_metrics(stage: Stage, after: Upload, taken: Collection[str]) -> None:
         )
 
 
-def stage_state(name: str, after: Upload) -> Groups:
-    """Return what a client keeps for a stage, as groups of its state."""
-    return {f"{name}{OF_STAGE}{group}": tensors for group, tensors in after.state.items()}
-
-
-def sent_through(name: str, stage: Stage, view: View, given: Upload) -> Upload:
+def _sent_through(name: str, stage: Stage, view: View, given: Upload) -> Upload:
     """Return what a client sends through one stage.
 
     Args:

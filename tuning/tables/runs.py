@@ -35,6 +35,8 @@ class TableRuns(ReferencedRuns[TableRun]):
     A diverged run would diverge again. Other failed runs are repeated.
 
     Attributes:
+        plan: The table's plan.
+        folder: Its folder.
         results: The values of the runs, whose files are updated at the end of each.
     """
 
@@ -43,7 +45,7 @@ class TableRuns(ReferencedRuns[TableRun]):
     ) -> None:
         runs = [TableRun(run, seed) for run in plan.runs for seed in run.seeds(plan.seeds)]
         references = {run.reference for run in runs}
-        self._plan, self._folder = plan, folder
+        self.plan, self.folder = plan, folder
         left = [run for run in runs if not self._has_ended(run)]
         left.sort(key=lambda run: (run not in references, -work.sample_steps(run.planned.settings)))
         super().__init__(plan.table.name, left, len(runs), line)
@@ -51,7 +53,7 @@ class TableRuns(ReferencedRuns[TableRun]):
 
     def started(self, slots: int) -> None:
         """Print the cells without data, and the number of runs."""
-        for cell in self._plan.cells:
+        for cell in self.plan.cells:
             if cell.chosen and cell.missing:
                 self.note(f"{cell.label}: left out: {cell.missing}")
         super().started(slots)
@@ -62,7 +64,7 @@ class TableRuns(ReferencedRuns[TableRun]):
 
     def settings(self, run: TableRun) -> Settings:
         """Return the settings of a run."""
-        return self._folder.settings(run.planned, run.seed)
+        return self.folder.settings(run.planned, run.seed)
 
     def name(self, run: TableRun) -> str:
         """Return a run's cell and seed."""
@@ -72,14 +74,14 @@ class TableRuns(ReferencedRuns[TableRun]):
         """Return the next run, and delete its failure by an earlier command."""
         run = super().next()
         if run is not None:
-            self._folder.clear_failure(run.planned, run.seed)
+            self.folder.clear_failure(run.planned, run.seed)
         return run
 
     def record(self, run: TableRun, error: str | None) -> None:
         """Record a run that failed by itself, and update the table's files."""
         place = run.planned, run.seed
-        if error is not None and self._folder.failure(*place) is None:
-            self._folder.record_failure(*place, error)
+        if error is not None and self.folder.failure(*place) is None:
+            self.folder.record_failure(*place, error)
         self.results.write()
 
     def text_of(self, run: TableRun) -> str:
@@ -87,5 +89,5 @@ class TableRuns(ReferencedRuns[TableRun]):
         return self.results.text_of(run.planned, run.seed)
 
     def _has_ended(self, run: TableRun) -> bool:
-        folder, place = self._folder, (run.planned, run.seed)
+        folder, place = self.folder, (run.planned, run.seed)
         return is_divergence(folder.failure(*place) or "") or folder.is_finished(*place)

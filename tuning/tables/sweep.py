@@ -17,8 +17,8 @@ from raysim.results.runs import read_run
 from raysim.tuning.tables.cells import PlannedRun
 from raysim.tuning.tables.command import RESUME, run_table
 from raysim.tuning.tables.folder import TableFolder
-from raysim.tuning.tables.plan import TableOptions, TablePlan, make_plan
-from raysim.workloads.sweeps import read_sweep
+from raysim.tuning.tables.plan import TableOptions, TablePlan
+from raysim.workloads.sweeps import default_folder, read_sweep
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ def sweep(
     jobs: int | None = None,
     out: str | Path | None = None,
 ) -> Sweep:
-    """Run all combinations of values over seeds, or those that are left in the same folder.
+    """Run the combinations of values over seeds that the folder lacks.
 
     Args:
         config: A preset, or a file of settings or of a sweep.
@@ -62,11 +62,10 @@ def sweep(
             others have ended.
     """
     table = read_sweep(str(config), overrides, axes, seeds, metrics=metrics)
-    folder = user_path(out) if out else Path("runs") / f"{Path(config).stem}-sweep"
+    folder = user_path(out) if out else default_folder(config)
     runs, cells = run_table(table, TableOptions(), jobs=jobs, out=folder, line=lambda text: None)
     runs.raise_failure(RESUME)
-    plan = make_plan(table, TableOptions())
-    return Sweep(_runs_of(plan, TableFolder(folder)), to_arrow(cells))
+    return Sweep(_runs_of(runs.plan, runs.folder), to_arrow(cells))
 
 
 def _runs_of(plan: TablePlan, folder: TableFolder) -> pa.Table:

@@ -14,18 +14,11 @@ from raysim.config import Settings
 from raysim.core.channel import Received
 from raysim.core.components import called
 from raysim.core.differences import Differences
-from raysim.core.encoding import Encoding
 from raysim.core.errors import RaysimError, SettingsError
 from raysim.core.rules import CHANGE, Bases, Reduced, Upload, View
 from raysim.core.seeds import torch_generator
-from raysim.core.tensors import Groups, Layout, Tensors, frozen_names, nbytes, parameter_names
-from raysim.driver.channel import (
-    check_metrics,
-    encoding_behind,
-    received_through,
-    sent_through,
-    stage_state,
-)
+from raysim.core.tensors import Groups, Tensors, frozen_names, nbytes, parameter_names
+from raysim.driver.channel import received_through, through_stages
 from raysim.driver.listener import Listener
 from raysim.driver.round_inputs import (
     first_pass,
@@ -119,19 +112,12 @@ def _tried(
         stages=kept,
     )
     now = Received(0, (0,), settings.clients, partial(torch_generator, 0))
-    layout: Layout = found.layout
-    state, metrics, changes = dict(kept), set[str](), found.changes
-    encoding = Encoding.of(layout)
-    for name, stage in settings.channel.items() if changes else ():
-        given = Upload(sums=changes, samples=1, encoding=encoding)
-        after = sent_through(name, stage, view, given)
-        encoding = encoding_behind(stage, given, after, layout, 0)
-        check_metrics(stage, after, metrics)
-        metrics |= {*after.metrics}
-        state |= stage_state(name, after)
-        changes = {group: dict(tensors) for group, tensors in after.sums.items()}
-        received_through(stage, now, Reduced((0,), changes, {}, {}))
-    return state
+    stages = tuple(settings.channel.items()) if found.changes else ()
+    given = Upload(sums=found.changes, samples=1)
+    behind = through_stages(stages, view, given, found.layout)
+    for _, stage in stages:
+        received_through(stage, now, Reduced((0,), behind.changes, {}, {}))
+    return {**kept, **behind.state}
 
 
 def _moved(tensors: Tensors, draws: torch.Generator) -> dict[str, torch.Tensor]:

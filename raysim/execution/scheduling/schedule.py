@@ -180,12 +180,13 @@ class Schedule:
         """
         if not self.closed or self._queued:
             return [*due]
+        settled = [*due]
         last = {number: at for at, (number, _) in enumerate(due)}
         for number, at in last.items():
             asked = due[at][1]._replace(hand_over=True)
             self._queues.workers[number].in_flight[-1] = asked
-            due = [*due[:at], (number, asked), *due[at + 1 :]]
-        return [*due]
+            settled[at] = (number, asked)
+        return settled
 
     def returned(
         self,
