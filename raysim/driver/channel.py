@@ -130,7 +130,7 @@ def _send(
 
 @dataclass(frozen=True)
 class Sent:
-    """What stages make of a client's differences.
+    """Differences behind the last stage, and what the stages say of them.
 
     Attributes:
         changes: The differences behind the last stage.
