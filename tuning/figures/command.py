@@ -11,15 +11,12 @@ from raysim.core.errors import RunError
 from raysim.results.origins import origin_notes, origins_of
 from raysim.results.references import reference_notes
 from raysim.results.runs import read_run
-from raysim.storage.atomic import replace_file, write_json
-from raysim.storage.lock import lock_folder, removed_if_refused
+from raysim.storage.atomic import replace_file
+from raysim.storage.lock import removed_if_refused
 from raysim.storage.rows.parted import read_table
-from raysim.storage.schema import GRIDS, SCHEMA, check_claim
 from raysim.tuning.figures.plan import FigurePlan, make_plan
-from raysim.tuning.figures.runs import FigureRuns
-from raysim.tuning.slots.fitting import at_most
-from raysim.tuning.slots.pool import open_slots
-from raysim.tuning.slots.queue import run_in_slots
+from raysim.tuning.runs.folder import RunsFolder
+from raysim.tuning.runs.queue import Runs
 from raysim.tuning.slots.report import hinting
 from raysim.workloads.papers.drawing import check_packages, draw, rendered
 from raysim.workloads.papers.figure import Figure
@@ -53,68 +50,58 @@ def figure(
         RaysimError: an option, a setting, the data, the folder or the cluster does not allow it, or
             a run failed, after the others have been drawn.
     """
-    plan = make_plan(name, overrides, rounds, out, only)
+    plan, folder = make_plan(name, overrides, rounds, only), RunsFolder(out, "figure", name)
     check_packages()
-    plan.check()
-    with (
-        hinting(RESUME),
-        removed_if_refused(out),
-        lock_folder(out, "another raysim figure is using this folder"),
-    ):
-        check_claim(out, "figure", name)
-        runs = FigureRuns(plan, line)
+    plan.check_data()
+    with hinting(RESUME), removed_if_refused(out), folder.lock(plan.known, plan.runs):
+        runs = Runs(name, [*dict.fromkeys(plan.runs.values())], folder, line)
         for run, missing in plan.missing.items():
             runs.note(f"{run} cannot be run: {missing}")
         runs.check()
-        write_json(out / GRIDS["figure"], {"schema": SCHEMA, "figure": name})
-        if runs.remain():
-            settings = next(iter(plan.settings.values()))
-            wanted = at_most(jobs, len(runs.waiting))
-            with open_slots(settings, wanted, runs.note) as slots:
-                runs.started(len(slots))
-                run_in_slots(slots, runs)
-        _draw(plan, runs, out, line)
+        folder.seal()
+        runs.run(jobs)
+        _draw(plan, runs, folder, line)
     runs.raise_failure(RESUME)
 
 
-def _draw(plan: FigurePlan, runs: FigureRuns, folder: Path, line: Callable[[str], None]) -> None:
+def _draw(plan: FigurePlan, runs: Runs, folder: RunsFolder, line: Callable[[str], None]) -> None:
     """Draw the runs that have rows.
 
     Raises:
         RunError: no run has rows.
     """
-    figure, notes, failed = plan.figure, plan.notes, {**runs.failed}
-    drawn = [run.name for run in figure.runs if run.drawn and run.name in plan.settings]
+    figure, notes = plan.figure, plan.notes
+    failed = {label: runs.failed[run] for label, run in plan.runs.items() if run in runs.failed}
+    drawn = [run.name for run in figure.runs if run.drawn and run.name in plan.runs]
     tables: dict[str, Mapping[str, Any]] = {}
-    for run in (each for each in drawn if each not in failed):
+    for label in (each for each in drawn if each not in failed):
         try:
-            tables[run] = columns(plan.directory(run).path, figure)
+            tables[label] = columns(folder.path_of(plan.runs[label]), figure)
         except RunError as error:
-            failed[run] = str(error)
-            runs.note(f"{run}: {error}")
+            failed[label] = str(error)
+            runs.note(f"{label}: {error}")
     if not tables:
         raise RunError(f"{plan.name}: all runs failed; {drawn[0]}: {failed[drawn[0]]}; {RESUME}")
-    if lacking := [run for run in drawn if run in failed]:
+    if lacking := [label for label in drawn if label in failed]:
         notes.append(f"Failed and left out: {'; '.join(lacking)}.")
-    notes += _run_notes(plan, tables)
+    notes += _run_notes(plan, folder, tables)
     canvas = draw(figure, tables, notes)
     for suffix in FORMATS:
-        path, content = folder / f"{plan.name}.{suffix}", rendered(canvas, suffix)
+        path, content = folder.path / f"{plan.name}.{suffix}", rendered(canvas, suffix)
         replace_file(path, partial(Path.write_bytes, data=content))
         line(f"figure: {path}")
     for note in filter(None, (*notes, figure.note)):
         line(note)
 
 
-def _run_notes(plan: FigurePlan, drawn: Iterable[str]) -> list[str]:
+def _run_notes(plan: FigurePlan, folder: RunsFolder, drawn: Iterable[str]) -> list[str]:
     """Return the lines about runs for readers of their drawing."""
-    records = {run: read_run(plan.directory(run).path) for run in drawn}
-    notes = [
-        line
-        for run, record in records.items()
-        for line in (*record.notes, *reference_notes(record, plan.settings[run].reference))
-    ]
-    return notes + origin_notes({run: origins_of(record) for run, record in records.items()})
+    records = {label: read_run(folder.path_of(plan.runs[label])) for label in drawn}
+    notes = []
+    for label, record in records.items():
+        reference = folder.settings(plan.runs[label]).reference
+        notes += [*record.notes, *reference_notes(record, reference)]
+    return notes + origin_notes({label: origins_of(each) for label, each in records.items()})
 
 
 def columns(run: Path, figure: Figure) -> dict[str, Any]:

@@ -1,16 +1,13 @@
-"""Plan of a figure: the settings of its runs, and notes about missing and changed ones."""
+"""Plan of a figure: its runs, and notes about missing and changed ones."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import raysim
-from raysim.config import Settings
 from raysim.core.errors import SettingsError, visible
-from raysim.storage.run_directory import RunDirectory
 from raysim.tuning.changes import (
     changed_settings,
     check_overrides,
@@ -18,8 +15,7 @@ from raysim.tuning.changes import (
     has_words,
     shortened,
 )
-from raysim.workloads.datasets.fetch import data_root
-from raysim.workloads.datasets.prepared import missing_files
+from raysim.tuning.runs.run import Run
 from raysim.workloads.figures import find
 from raysim.workloads.papers.figure import Figure, FigureRun
 
@@ -29,51 +25,41 @@ FIXED = dict.fromkeys(("analysis", "reference"), "the figure")
 
 @dataclass(frozen=True)
 class FigurePlan:
-    """Figure with the settings of its runs.
+    """Figure with its runs.
 
     Attributes:
         name: Name of the figure.
         figure: The figure.
-        settings: Settings of each chosen run that has its data, by name.
-        missing: The files that a chosen run lacks, by its name.
-        full_rounds: Full rounds of each run, by name.
+        known: All runs of the figure, by label.
+        runs: The chosen runs that have their data, by label; references stand first.
+        missing: The files that a chosen run lacks, by its label.
+        full_rounds: Full rounds of each run, by label.
         overrides: Given settings of all runs by dotted key.
     """
 
     name: str
     figure: Figure
-    settings: Mapping[str, Settings]
+    known: Mapping[str, Run]
+    runs: Mapping[str, Run]
     missing: Mapping[str, str]
     full_rounds: Mapping[str, int]
     overrides: Mapping[str, Any]
 
-    def directory(self, run: str) -> RunDirectory:
-        """Return the directory of a run."""
-        return RunDirectory(Path(str(self.settings[run].out)))
-
-    def is_finished(self, run: str) -> bool:
-        """Return whether a run with these settings is finished."""
-        return self.directory(run).holds_finished(self.settings[run])
-
-    def check(self) -> None:
-        """Check that a run has its data, and that all runs with data are finished or can start.
+    def check_data(self) -> None:
+        """Check that a run has its data.
 
         Raises:
             SettingsError: all runs lack data.
-            RunError: a run directory holds something else.
         """
-        if not self.settings:
+        if not self.runs:
             run, missing = next(iter(self.missing.items()))
             raise SettingsError(f"{self.name}: {run} cannot be run: {missing}")
-        for run, settings in self.settings.items():
-            if not self.is_finished(run):
-                self.directory(run).check(settings, own_task=False)
 
     @property
     def notes(self) -> list[str]:
         """Lines about runs that are left out, shortened or changed by the command's options."""
-        longest = max(self.settings, key=lambda run: self.full_rounds[run])
-        rounds, full = self.settings[longest].rounds, self.full_rounds[longest]
+        longest = max(self.runs, key=lambda run: self.full_rounds[run])
+        rounds, full = self.runs[longest].settings.rounds, self.full_rounds[longest]
         lines = [f"Shortened to {rounds} of {full} rounds."] if rounds < full else []
         if self.missing:
             lines.append(f"Left out, without their data: {'; '.join(self.missing)}.")
@@ -81,11 +67,7 @@ class FigurePlan:
 
 
 def make_plan(
-    name: str,
-    overrides: Mapping[str, Any],
-    rounds: int | None,
-    folder: Path,
-    only: Sequence[str] = (),
+    name: str, overrides: Mapping[str, Any], rounds: int | None, only: Sequence[str] = ()
 ) -> FigurePlan:
     """Resolve the settings of a figure's runs.
 
@@ -93,7 +75,6 @@ def make_plan(
         name: The figure.
         overrides: Settings of all runs by dotted key.
         rounds: Rounds of the longest run, the others in proportion; None keeps them.
-        folder: Folder of the run directories; slots, which run elsewhere, get absolute paths.
         only: Words that the names of the runs must have; their references are run, too.
 
     Raises:
@@ -103,23 +84,22 @@ def make_plan(
     figure = find(name)
     check_overrides("figure", overrides, FIXED)
     chosen = _chosen(name, figure.runs, only)
-    folders = {run.name: str(folder.absolute() / run.folder) for run in figure.runs}
     settings, full = {}, {}
     for run in figure.runs:
-        preset, own = run.preset or figure.preset, figure.overrides(run)
-        placed = {"out": folders[run.name], "reference": folders.get(run.reference)}
-        settings[run.name] = raysim.load_config(preset, {**own, **overrides, **placed})
+        preset = run.preset or figure.preset
+        settings[run.name] = raysim.load_config(preset, {**figure.overrides(run), **overrides})
         full[run.name] = settings[run.name].rounds
     if rounds is not None:
         check_rounds(rounds, max(full.values()), f"the longest run of {name}")
         fewer = shortened(full, rounds)
         settings = {k: each.override({"rounds": fewer[k]}) for k, each in settings.items()}
-    missing_by_run = {
-        k: missing_files(settings[k].dataset, data_root()) for k in settings if k in chosen
-    }
-    known = {k: settings[k] for k, missing in missing_by_run.items() if not missing}
-    missing = {k: missing for k, missing in missing_by_run.items() if missing}
-    return FigurePlan(name, figure, known, missing, full, overrides)
+    known: dict[str, Run] = {}
+    for run in figure.runs:
+        known[run.name] = Run.of(run.name, settings[run.name], known.get(run.reference))
+    missing_by_run = {label: run.missing for label, run in known.items() if label in chosen}
+    runs = {label: known[label] for label, missing in missing_by_run.items() if not missing}
+    missing = {label: missing for label, missing in missing_by_run.items() if missing}
+    return FigurePlan(name, figure, known, runs, missing, full, overrides)
 
 
 def _chosen(figure: str, runs: Sequence[FigureRun], only: Sequence[str]) -> set[str]:

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping
 from time import perf_counter
 from typing import Generic, TypeVar
 
 import raysim
-from raysim.core.errors import MachineError, RaysimError, RunError, SettingsError
-from raysim.results.failures import is_divergence
-from raysim.results.runs import infinite_loss
+from raysim.core.errors import MachineError, SettingsError
 from raysim.tuning.slots.pool import SlotPool
 from raysim.tuning.slots.report import Report, SlotLost
 from raysim.tuning.slots.slot import Lane
@@ -68,148 +65,6 @@ class RunQueue(ABC, Generic[R]):
 
     def placed(self, run: R, number: int) -> None:
         """Note the number of the lane in which a run has started."""
-
-
-def reference_failed(name: str, error: str) -> str:
-    """Return the error of a run whose reference failed."""
-    return f"its reference {name} failed: {error}"
-
-
-class ReferencedRuns(RunQueue[R]):
-    """Runs of a table or a figure, each of which waits for the end of its reference.
-
-    If the reference failed, a run is not started and counts as failed. A line is printed at the end
-    of each run.
-
-    Attributes:
-        waiting: Runs that have not been started.
-        unended: Runs that have not ended, including running ones.
-        failed: Errors of the runs that failed or diverged.
-    """
-
-    def __init__(
-        self, title: str, runs: Sequence[R], total: int, line: Callable[[str], None]
-    ) -> None:
-        """Queue runs.
-
-        Args:
-            title: Name of the table or the figure.
-            runs: The remaining runs, in the order of their start.
-            total: Number of all runs.
-            line: Prints a line.
-        """
-        self.waiting, self.unended = [*runs], {*runs}
-        self.failed: dict[R, str] = {}
-        self._title, self._total, self._line = title, total, line
-
-    @abstractmethod
-    def reference(self, run: R) -> R | None:
-        """Return the reference of a run."""
-
-    @abstractmethod
-    def record(self, run: R, error: str | None) -> None:
-        """Record the end of a run, and the error of a failed run."""
-
-    @abstractmethod
-    def text_of(self, run: R) -> str:
-        """Return the text to print for a finished run."""
-
-    def check(self) -> None:
-        """Check that the remaining runs can start, once for runs that differ only in the seed.
-
-        Runs with a reference are checked without its model, which does not exist yet.
-
-        Raises:
-            RaysimError: a run cannot start; none has been started.
-        """
-        checked = set()
-        if self.waiting:
-            self._line(f"checking {len(self.waiting)} runs")
-        for run in self.waiting:
-            settings = self.settings(run)
-            if self.reference(run) is not None:
-                settings = settings.model_copy(update={"reference": None})
-            key = repr(settings.model_copy(update={"seed": 0, "out": None}))
-            if key in checked:
-                continue
-            checked.add(key)
-            try:
-                raysim.check(settings, listener=_Preparation(self._line))
-            except RaysimError as error:
-                raise type(error)(f"{self.name(run)}: {error}") from error
-
-    @property
-    def done(self) -> int:
-        """Number of runs that have ended."""
-        return self._total - len(self.unended)
-
-    def started(self, slots: int) -> None:
-        """Print the number of runs when the slots are ready."""
-        self._line(f"{self._title}: {self._total} runs, {self.done} done; {slots} slots")
-
-    def remain(self) -> bool:
-        """Return whether a run can be started."""
-        return any(map(self._is_ready, self.waiting))
-
-    def next(self) -> R | None:
-        """Return the first run that does not wait for its reference."""
-        run = next(filter(self._is_ready, self.waiting), None)
-        if run is not None:
-            self.waiting.remove(run)
-        return run
-
-    def ended(self, run: R, report: Report, seconds: float) -> None:
-        """Record the end of a run; runs that wait for a failed reference end with it."""
-        self.unended.remove(run)
-        error = report.error
-        if report.summary:
-            error = infinite_loss(Path(str(self.settings(run).out)))
-        if error is not None:
-            self.failed[run] = error
-        self.record(run, error)
-        if error is None:
-            outcome = self.text_of(run)
-        else:  # if a reference diverges, the waiting runs fail
-            own = is_divergence(error) and self.reference(run) not in self.failed
-            outcome = f"{'diverged' if own else 'failed'}: {error}"
-        self._line(f"{self.done}/{self._total} {self.name(run)}: {outcome}  {seconds:.1f} s")
-        if error is not None:
-            error = reference_failed(self.name(run), error)
-            for other in [each for each in self.waiting if self.reference(each) == run]:
-                self.waiting.remove(other)
-                self.ended(other, Report(error=error), 0.0)
-
-    def note(self, text: str) -> None:
-        """Print a note."""
-        self._line(f"note: {text}")
-
-    def raise_failure(self, next_step: str) -> None:
-        """Raise the first failure; divergence is a result.
-
-        Raises:
-            RunError: a run failed, other than by divergence.
-        """
-        failed = [(run, error) for run, error in self.failed.items() if not is_divergence(error)]
-        for run, error in failed:
-            count = f"{len(failed)} of {self._total} runs failed, the first "
-            raise RunError(
-                f"{count if len(failed) > 1 else ''}{self.name(run)}: {error}; {next_step}"
-            )
-
-    def _is_ready(self, run: R) -> bool:
-        return self.reference(run) not in self.unended
-
-
-class _Preparation(raysim.Listener):
-    """Listener that prints a line when data begins to be fetched or prepared."""
-
-    def __init__(self, line: Callable[[str], None]) -> None:
-        self._line = line
-
-    def preparing(self, what: str, done: int, total: int) -> None:
-        """Print the beginning of a preparation."""
-        if done == 0:
-            self._line(f"{what} ...")
 
 
 def run_in_slots(slots: SlotPool, queue: RunQueue[R]) -> None:

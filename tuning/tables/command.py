@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -15,15 +15,13 @@ from raysim.core.errors import MachineError, RaysimError
 from raysim.results.render import grid_of, to_rich
 from raysim.results.tables import ResultTable
 from raysim.storage.lock import removed_if_refused
-from raysim.tuning.slots.fitting import at_most, count_slots
-from raysim.tuning.slots.pool import open_slots
-from raysim.tuning.slots.queue import run_in_slots
+from raysim.tuning.runs.folder import RunsFolder
+from raysim.tuning.runs.queue import Runs
+from raysim.tuning.runs.run import Run
+from raysim.tuning.slots.fitting import count_slots
 from raysim.tuning.slots.report import hinting
-from raysim.tuning.tables.cells import PlannedRun
-from raysim.tuning.tables.folder import TableFolder
 from raysim.tuning.tables.plan import TableOptions, TablePlan, make_plan
-from raysim.tuning.tables.results import FILES
-from raysim.tuning.tables.runs import TableRuns
+from raysim.tuning.tables.results import FILES, TableResults
 from raysim.tuning.tables.work import Workload, time_in_slots
 from raysim.workloads.tables import PaperTable
 
@@ -49,7 +47,7 @@ def print_table(
             a run failed, after the others have ended.
     """
     line = _line_of(console)
-    runs, written = run_table(table, options, jobs=jobs, out=out, line=line)
+    _, runs, written = run_table(table, options, jobs=jobs, out=out, line=line)
     _print_table(console, to_rich(grid_of(written)))
     line(f"{', '.join(FILES)} in {out}")
     runs.raise_failure(RESUME)
@@ -62,8 +60,8 @@ def run_table(
     jobs: int | None,
     out: Path,
     line: Callable[[str], None],
-) -> tuple[TableRuns, ResultTable]:
-    """Run or resume a table; return its runs, of which some may have failed, and its values.
+) -> tuple[TablePlan, Runs, ResultTable]:
+    """Run or resume a table; return plan, runs, of which some may have failed, and values.
 
     Args:
         table: The table.
@@ -75,18 +73,44 @@ def run_table(
     Raises:
         RaysimError: an option, a setting, the data, the folder or the cluster does not allow it.
     """
-    plan, folder = make_plan(table, options), TableFolder(out)
+    plan, folder = make_plan(table, options), folder_of(table, out)
     plan.check_data()
-    with hinting(RESUME), removed_if_refused(out), folder.lock(plan):
-        runs = TableRuns(plan, folder, Workload(), line)
+    chosen = [cell.label for cell in plan.chosen]
+    with hinting(RESUME), removed_if_refused(out), folder.lock(plan.labels, chosen):
+        results = TableResults(plan, folder)
+        runs = queue_of(plan, folder, Workload(), line, results)
         runs.check()
         folder.seal()
-        if runs.remain():
-            wanted = at_most(jobs, len(runs.waiting))
-            with open_slots(plan.runs[0].settings, wanted, runs.note) as slots:
-                runs.started(len(slots))
-                run_in_slots(slots, runs)
-        return runs, runs.results.write()
+        runs.run(jobs)
+        return plan, runs, results.write()
+
+
+def folder_of(table: PaperTable, path: Path) -> RunsFolder:
+    """Return the folder of a table's runs."""
+    return RunsFolder(path, "table", table.name)
+
+
+def queue_of(
+    plan: TablePlan,
+    folder: RunsFolder,
+    work: Workload,
+    line: Callable[[str], None],
+    results: TableResults,
+) -> Runs:
+    """Return the queue of a table's runs: references first, then those of the most work."""
+    for cell in plan.cells:
+        if cell.chosen and cell.missing:
+            line(f"note: {cell.label}: left out: {cell.missing}")
+    references = {run.reference for run in plan.runs}
+    return Runs(
+        plan.table.name,
+        plan.runs,
+        folder,
+        line,
+        order=lambda run: (run not in references, -work.sample_steps(run.settings)),
+        text_of=results.text_of,
+        changed=results.write,
+    )
 
 
 def dry_run(
@@ -100,16 +124,17 @@ def dry_run(
     Raises:
         RaysimError: an option, a setting, the data or the folder does not allow the table.
     """
-    plan, folder, work = make_plan(table, options), TableFolder(out), Workload()
+    plan, folder, work = make_plan(table, options), folder_of(table, out), Workload()
     plan.check_data()
-    folder.check(plan)
+    folder.check(plan.labels)
     line = _line_of(console)
-    runs = TableRuns(plan, folder, work, line)
+    runs = queue_of(plan, folder, work, line, TableResults(plan, folder))
     runs.check()
-    slots = count_slots(plan.runs[0].settings, jobs)
-    left = [run.planned for run in runs.waiting]
-    estimates = {run: _estimate(work, run) for run in dict.fromkeys([*plan.runs, *left])}
-    _print_table(console, _runs(plan, runs, work, estimates))
+    slots = count_slots(plan.first_runs[0].settings, jobs)
+    firsts = {run.digest: run for run in plan.first_runs}
+    left = [firsts[run.digest] for run in runs.waiting]
+    estimates = {run: _estimate(work, run) for run in plan.first_runs}
+    _print_table(console, _runs(plan, left, work, estimates))
     runs.started(slots)
     for run in dict.fromkeys(left):
         if isinstance(error := estimates[run], str):
@@ -129,7 +154,7 @@ def dry_run(
         line(f"the estimate leaves out the analyses of the runs: {', '.join(analyses)}")
 
 
-def _estimate(work: Workload, run: PlannedRun) -> float | str:
+def _estimate(work: Workload, run: Run) -> float | str:
     """Return the estimated seconds of a run, or why there is no estimate."""
     try:
         return work.seconds(run.settings)
@@ -140,38 +165,38 @@ def _estimate(work: Workload, run: PlannedRun) -> float | str:
 
 
 def _runs(
-    plan: TablePlan, runs: TableRuns, work: Workload, estimates: Mapping[PlannedRun, float | str]
+    plan: TablePlan, left: Sequence[Run], work: Workload, estimates: Mapping[Run, float | str]
 ) -> Table:
     """Return the table of the runs: their cells, rounds, remaining seeds, and work."""
     listed = Table(title=plan.table.name, title_justify="left", box=None)
     for name in ("cells of a run", "rounds", "runs left", "sample-steps", "time of a run"):
         listed.add_column(name, justify="left" if name == "cells of a run" else "right")
-    left = Counter(run.planned for run in runs.waiting)
-    for run in plan.runs:
+    waiting = Counter(left)
+    for run in plan.first_runs:
         listed.add_row(
             Text(_cells_of(plan, run)),
-            rounds_of(run),
-            f"{left[run]} of {plan.seeds}",
+            _rounds_of(plan, run),
+            f"{waiting[run]} of {plan.seeds}",
             f"{work.sample_steps(run.settings):.3g}",
             "-" if isinstance(seconds := estimates[run], str) else duration(seconds),
         )
     return listed
 
 
-def _cells_of(plan: TablePlan, run: PlannedRun) -> str:
+def _cells_of(plan: TablePlan, run: Run) -> str:
     """Return the chosen cells of a run: each row with its columns."""
     columns: dict[str, list[str]] = {}
     for cell in plan.chosen:
-        if cell.run is run:
+        if cell.run == run:
             columns.setdefault(cell.paper.row, []).append(cell.paper.column)
     rows = [f"{row}, {'; '.join(names)}" for row, names in columns.items()]
     return "; ".join(rows) or f"{run.label} (the reference of others)"
 
 
-def rounds_of(run: PlannedRun) -> str:
-    """Return the rounds of a run, and its full rounds if it is shortened."""
-    rounds = run.settings.rounds
-    return str(rounds) if rounds == run.full_rounds else f"{rounds} of {run.full_rounds}"
+def _rounds_of(plan: TablePlan, run: Run) -> str:
+    """Return the rounds of a run, and the most rounds of its cells if these are shortened."""
+    rounds, full = run.settings.rounds, max(c.full_rounds for c in plan.cells if c.run == run)
+    return str(rounds) if rounds == full else f"{rounds} of {full}"
 
 
 def duration(seconds: float) -> str:

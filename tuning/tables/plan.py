@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 from raysim.core.errors import SettingsError, visible
 from raysim.core.user_input import canonical
 from raysim.tuning.changes import check_overrides, check_rounds, has_words, shortened
-from raysim.tuning.tables.cells import PlannedCell, PlannedRun, ResolvedCell, planned_cells
+from raysim.tuning.runs.run import Run
+from raysim.tuning.tables.cells import Cell, with_analyses
 from raysim.workloads.tables import PaperCell, PaperTable
 
 
@@ -44,19 +46,29 @@ class TablePlan:
 
     table: PaperTable
     options: TableOptions
-    cells: tuple[PlannedCell, ...]
+    cells: tuple[Cell, ...]
     seeds: int
 
     @property
-    def chosen(self) -> list[PlannedCell]:
+    def chosen(self) -> list[Cell]:
         """Chosen cells whose data is available."""
         return [cell for cell in self.cells if cell.chosen and not cell.missing]
 
-    @property
-    def runs(self) -> list[PlannedRun]:
-        """Distinct runs of the chosen cells, and the references of their analyses."""
+    @cached_property
+    def first_runs(self) -> list[Run]:
+        """Distinct runs of the chosen cells, and the references of their analyses; of one seed."""
         pairs = ((cell.run.reference, cell.run) for cell in self.chosen)
         return [*dict.fromkeys(run for pair in pairs for run in pair if run)]
+
+    @property
+    def runs(self) -> list[Run]:
+        """The same, of all seeds."""
+        return [*dict.fromkeys(each for run in self.first_runs for each in run.seeds(self.seeds))]
+
+    @property
+    def labels(self) -> dict[str, Run]:
+        """Run of each cell by the cell's label."""
+        return {cell.label: cell.run for cell in self.cells}
 
     def check_data(self) -> None:
         """Check that a chosen cell has its data.
@@ -89,7 +101,7 @@ def make_plan(table: PaperTable, options: TableOptions) -> TablePlan:
         full = max(cell.full_rounds for cell in resolved if cell.paper.column in columns)
         check_rounds(options.rounds, full, f"the longest run of {table.name} in these columns")
         resolved = _shortened(resolved, options.rounds)
-    cells = tuple(planned_cells(table, resolved))
+    cells = tuple(with_analyses(table, resolved))
     return TablePlan(table, options, cells, options.seeds or table.seeds)
 
 
@@ -123,8 +135,8 @@ def _is_chosen(cell: PaperCell, options: TableOptions) -> bool:
     return has_words(options.only, f"{cell.row} {cell.column}")
 
 
-def _resolved(cell: PaperCell, options: TableOptions) -> ResolvedCell | None:
-    """Return a cell with its settings; None for an unchosen cell without valid settings."""
+def _resolved(cell: PaperCell, options: TableOptions) -> Cell | None:
+    """Return a cell with its run; None for an unchosen cell without valid settings."""
     chosen = _is_chosen(cell, options)
     try:
         settings = cell.resolve(options.overrides)
@@ -132,10 +144,10 @@ def _resolved(cell: PaperCell, options: TableOptions) -> ResolvedCell | None:
         if chosen:
             raise
         return None
-    return ResolvedCell(cell, settings, settings.rounds, chosen)
+    return Cell(cell, Run.of("", settings), settings.rounds, chosen)
 
 
-def _shortened(cells: Sequence[ResolvedCell], most: int) -> list[ResolvedCell]:
+def _shortened(cells: Sequence[Cell], most: int) -> list[Cell]:
     """Return cells shortened so that the longest of each column has at most `most` rounds.
 
     Rows are compared within a column, whose cells are therefore shortened in proportion.
@@ -145,7 +157,7 @@ def _shortened(cells: Sequence[ResolvedCell], most: int) -> list[ResolvedCell]:
         columns.setdefault(cell.paper.column, {})[cell.paper.row] = cell.full_rounds
     fewer = {column: shortened(rounds, most) for column, rounds in columns.items()}
     return [
-        replace(cell, settings=cell.settings.override({"rounds": rounds}))
+        replace(cell, run=Run.of("", cell.run.settings.override({"rounds": rounds})))
         for cell in cells
         for rounds in [fewer[cell.paper.column][cell.paper.row]]
     ]

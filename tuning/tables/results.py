@@ -20,8 +20,9 @@ from raysim.results.runs import read_run, result_settings
 from raysim.results.tables import ResultCell, ResultTable, differing_settings
 from raysim.storage.atomic import replace_file
 from raysim.tuning.changes import changed_settings
-from raysim.tuning.tables.cells import PlannedCell, PlannedRun
-from raysim.tuning.tables.folder import TableFolder
+from raysim.tuning.runs.folder import RunsFolder
+from raysim.tuning.runs.run import Run
+from raysim.tuning.tables.cells import Cell
 from raysim.tuning.tables.plan import TablePlan
 from raysim.workloads.tables import PaperCell
 
@@ -52,13 +53,13 @@ class _Ended:
 class TableResults:
     """Values of the runs in a table's folder, which reads a finished run once."""
 
-    def __init__(self, plan: TablePlan, folder: TableFolder) -> None:
+    def __init__(self, plan: TablePlan, folder: RunsFolder) -> None:
         self._plan, self._folder = plan, folder
-        self._finished: dict[Path, _Ended] = {}
+        self._finished: dict[Run, _Ended] = {}
         self._shown = [
             cell
             for cell in plan.cells
-            if cell.name in folder.seeds or (cell.chosen and cell.missing)
+            if folder.index.get(cell.label) == cell.run.digest or (cell.chosen and cell.missing)
         ]
 
     def write(self) -> ResultTable:
@@ -72,11 +73,11 @@ class TableResults:
         replace_file(parquet, lambda aside: pq.write_table(to_arrow(table), aside))
         return table
 
-    def text_of(self, run: PlannedRun, seed: int) -> str:
+    def text_of(self, run: Run) -> str:
         """Return the values of a finished run as text."""
         if not (cells := self._cells_of(run)):
             return "the reference of others"
-        finished, paper = self._finished[self._folder.path_of(run, seed)], self._plan.table
+        finished, paper = self._finished[run], self._plan.table
         units = {paper.metric_of(cell): paper.unit_of(cell) for cell in cells}
         texts = []
         for metric, value in finished.values.items():
@@ -109,42 +110,49 @@ class TableResults:
             reference_row=paper.reference_row,
         )
 
-    def _runs_of(self, cell: PlannedCell) -> dict[int, _Ended]:
-        """Return the ended runs of a cell, by seed."""
-        ended_by_seed = {}
-        for seed in cell.run.seeds(self._folder.seeds.get(cell.name, 0)):
-            path = self._folder.path_of(cell.run, seed)
-            if ended := self._finished.get(path) or self._read(cell.run, seed):
-                ended_by_seed[seed] = ended
+    def _asked(self, cell: Cell) -> list[Run]:
+        """Return the runs of a cell: those of the plan's seeds, or of more that have begun."""
+        asked = cell.run.seeds(self._plan.seeds) if cell.chosen else []
+        return max(asked, self._folder.begun(cell.run), key=len) if not cell.missing else []
+
+    def _runs_of(self, cell: Cell) -> dict[Run, _Ended]:
+        """Return the ended runs of a cell."""
+        found = {}
+        for run in self._asked(cell):
+            if ended := self._finished.get(run) or self._read(run):
+                found[run] = ended
                 if not ended.error:
-                    self._finished[path] = ended
-        return ended_by_seed
+                    self._finished[run] = ended
+        return found
 
-    def _cells_of(self, run: PlannedRun) -> list[PaperCell]:
+    def _cells_of(self, run: Run) -> list[PaperCell]:
         """Return the cells of a run."""
-        return [cell.paper for cell in self._shown if cell.run is run and not cell.lacking]
+        digest = run.digest
+        return [c.paper for c in self._shown if c.run.digest == digest and not c.lacking]
 
-    def _read(self, run: PlannedRun, seed: int) -> _Ended | None:
-        if (error := self._folder.failure(run, seed)) is not None:
-            own = self._folder.own_failure(run, seed)
+    def _read(self, run: Run) -> _Ended | None:
+        if (error := self._folder.failure(run)) is not None:
+            own = self._folder.own_failure(run)
             return _Ended(error=error, diverged=is_divergence(own or ""))
-        if not self._folder.is_finished(run, seed):
+        if not self._folder.is_finished(run):
             return None
-        record = read_run(self._folder.path_of(run, seed))
+        record = read_run(self._folder.path_of(run))
         metrics = dict.fromkeys(map(self._plan.table.metric_of, self._cells_of(run)))
         values = {metric: parse_metric(metric).of(record) for metric in metrics}
         notes = (
             *record.notes,
-            *reference_notes(record, self._folder.settings(run, seed).reference),
+            *reference_notes(record, self._folder.settings(run).reference),
         )
         return _Ended(values, notes=notes, origins=origins_of(record))
 
-    def _result_cell(self, cell: PlannedCell, runs: Mapping[int, _Ended]) -> ResultCell:
+    def _result_cell(self, cell: Cell, runs: Mapping[Run, _Ended]) -> ResultCell:
         paper, metric = cell.paper, self._plan.table.metric_of(cell.paper)
         return ResultCell(
-            values={seed: run.values[metric] for seed, run in runs.items() if not run.error},
-            diverged=sum(run.diverged for run in runs.values()),
-            failed=sum(run.error != "" and not run.diverged for run in runs.values()),
+            values={
+                run.seed: ended.values[metric] for run, ended in runs.items() if not ended.error
+            },
+            diverged=sum(ended.diverged for ended in runs.values()),
+            failed=sum(ended.error != "" and not ended.diverged for ended in runs.values()),
             published=paper.value,
             published_deviation=paper.deviation,
             suspect=paper.suspect,
@@ -154,7 +162,7 @@ class TableResults:
             own_round=cell.run.settings.method.own_round,
         )
 
-    def _notes(self, ended: Mapping[PlannedCell, Mapping[int, _Ended]]) -> Iterator[str]:
+    def _notes(self, ended: Mapping[Cell, Mapping[Run, _Ended]]) -> Iterator[str]:
         """Yield the notes on the values for the reader."""
         plan, paper = self._plan, self._plan.table
         shown = [cell for cell in ended if not cell.missing]
@@ -162,34 +170,29 @@ class TableResults:
             yield f"Shortened to {_rounds(shown)}."
             if longer := [cell.label for cell in shown if _exceeds_share(cell, plan.cells)]:
                 yield f"More than in proportion, as one round is the least: {'; '.join(longer)}."
-        counts = {self._folder.seeds[cell.name] for cell in shown}
+        counts = {len(self._asked(cell)) for cell in shown}
         if any(count < paper.seeds for count in counts):
             yield f"Shortened to {_span(counts)} of {paper.seeds} seeds."
         yield from changed_settings(plan.options.overrides)
-        runs = {cell.run: self._folder.seeds[cell.name] for cell in shown}
-        done = {cell.run: len(ended[cell]) for cell in shown}
-        if waiting := sum(runs.values()) - sum(done.values()):
-            yield f"Unfinished: {waiting} of {sum(runs.values())} runs."
+        asked = {run for cell in shown for run in self._asked(cell)}
+        known = {run: each for runs in ended.values() for run, each in runs.items()}
+        if waiting := len(asked - known.keys()):
+            yield f"Unfinished: {waiting} of {len(asked)} runs."
         for cell in ended:
             if cell.paper.text:
                 yield f"{cell.label}: the paper prints {cell.paper.text!r}."
-        known = {
-            cell.run.label_of(seed): run
-            for cell, by_seed in ended.items()
-            for seed, run in by_seed.items()
-        }
-        yield from (f"{label}: {run.error}" for label, run in known.items() if run.error)
-        yield from (note for run in known.values() for note in run.notes)
-        yield from origin_notes({label: run.origins for label, run in known.items()})
+        yield from (f"{run.title}: {each.error}" for run, each in known.items() if each.error)
+        yield from (note for each in known.values() for note in each.notes)
+        yield from origin_notes({run.title: each.origins for run, each in known.items()})
         if paper.note:
             yield paper.note
 
 
-def _place(cell: PlannedCell) -> Place:
+def _place(cell: Cell) -> Place:
     return cell.paper.row, cell.paper.column
 
 
-def _settings_of(cell: PlannedCell) -> dict[str, Any]:
+def _settings_of(cell: Cell) -> dict[str, Any]:
     """Return the settings of a cell's runs on which their models depend, the seed left out."""
     return result_settings(canonical(cell.run.settings.to_dict()))
 
@@ -223,9 +226,9 @@ def _of_rows(
     return of_method if len(methods) == len(rows) else of_method.union(of_every_row)
 
 
-def _rounds(cells: Sequence[PlannedCell]) -> str:
+def _rounds(cells: Sequence[Cell]) -> str:
     """Return the rounds of cells; if they differ, by column, row or cell."""
-    levels: tuple[Callable[[PlannedCell], str], ...] = (
+    levels: tuple[Callable[[Cell], str], ...] = (
         lambda cell: "",
         lambda cell: cell.paper.column,
         lambda cell: cell.paper.row,
@@ -244,7 +247,7 @@ def _rounds(cells: Sequence[PlannedCell]) -> str:
     return ", ".join(f"{text} ({'; '.join(of)})" if any(of) else text for text, of in names.items())
 
 
-def _exceeds_share(cell: PlannedCell, cells: Sequence[PlannedCell]) -> bool:
+def _exceeds_share(cell: Cell, cells: Sequence[Cell]) -> bool:
     """Return whether a cell is shortened less than the longest cell of its column."""
     column = [each for each in cells if each.paper.column == cell.paper.column]
     longest = max(column, key=lambda each: each.full_rounds)

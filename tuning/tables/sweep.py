@@ -14,9 +14,9 @@ from raysim.core.user_input import canonical, user_path
 from raysim.results.metrics import parse_metric
 from raysim.results.render import to_arrow
 from raysim.results.runs import read_run
-from raysim.tuning.tables.cells import PlannedRun
-from raysim.tuning.tables.command import RESUME, run_table
-from raysim.tuning.tables.folder import TableFolder
+from raysim.tuning.runs.folder import RunsFolder
+from raysim.tuning.runs.run import Run
+from raysim.tuning.tables.command import RESUME, folder_of, run_table
 from raysim.tuning.tables.plan import TableOptions, TablePlan
 from raysim.workloads.sweeps import default_folder, read_sweep
 
@@ -63,26 +63,27 @@ def sweep(
     """
     table = read_sweep(str(config), overrides, axes, seeds, metrics=metrics)
     folder = user_path(out) if out else default_folder(config)
-    runs, cells = run_table(table, TableOptions(), jobs=jobs, out=folder, line=lambda text: None)
+    plan, runs, cells = run_table(
+        table, TableOptions(), jobs=jobs, out=folder, line=lambda text: None
+    )
     runs.raise_failure(RESUME)
-    return Sweep(_runs_of(runs.plan, runs.folder), to_arrow(cells))
+    return Sweep(_runs_of(plan, folder_of(table, folder)), to_arrow(cells))
 
 
-def _runs_of(plan: TablePlan, folder: TableFolder) -> pa.Table:
-    """Return a row for each run and seed."""
+def _runs_of(plan: TablePlan, folder: RunsFolder) -> pa.Table:
+    """Return a row for each run."""
     rows = []
     keys = dict.fromkeys(key for cell in plan.table.cells for key in cell.settings)
     axes = [key for key in keys if len({repr(c.settings.get(key)) for c in plan.table.cells}) > 1]
     for run in plan.runs:
-        for seed in run.seeds(plan.seeds):
-            path = folder.path_of(run, seed)
-            record = read_run(path)
-            values = {name: parse_metric(name).of(record) for name in plan.table.metrics}
-            rows.append({"run_dir": str(path), "seed": seed, **_values(run, axes), **values})
+        path = folder.path_of(run)
+        record = read_run(path)
+        values = {name: parse_metric(name).of(record) for name in plan.table.metrics}
+        rows.append({"run_dir": str(path), "seed": run.seed, **_values(run, axes), **values})
     return pa.Table.from_pylist(rows)
 
 
-def _values(run: PlannedRun, axes: Sequence[str]) -> dict[str, str | None]:
+def _values(run: Run, axes: Sequence[str]) -> dict[str, str | None]:
     """Return the values of the axes in a run, as JSON; None where it has no such setting."""
     settings = canonical(run.settings.to_dict())
     return {key: json.dumps(settings[key]) if key in settings else None for key in axes}

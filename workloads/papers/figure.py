@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from raysim.core.user_input import portable_name
 from raysim.workloads.papers.preset import Paper
 
 
@@ -34,11 +33,6 @@ class FigureRun:
     def name(self) -> str:
         """Its name among the runs of the figure."""
         return f"{self.label}, {self.panel}" if self.panel else self.label
-
-    @property
-    def folder(self) -> str:
-        """Name of its run directory within the figure's folder."""
-        return portable_name(self.name)
 
 
 @dataclass(frozen=True)

@@ -13,9 +13,11 @@ from safetensors.torch import load_file, save_file
 from raysim.config import parse_override
 from raysim.storage.lock import lock_folder
 from raysim.tuning.figures.plan import make_plan
-from raysim.tuning.figures.runs import FigureRuns
+from raysim.tuning.runs.folder import RunsFolder
+from raysim.tuning.runs.queue import Runs
 from raysim.tuning.slots.report import Report
 from tests.tuning.figures.conftest import SMALL
+from tests.tuning.tables.common import run_dir
 
 SHORT = ("--rounds", "2")
 
@@ -27,12 +29,16 @@ def drawn(out: Path) -> bytes:
 def test_every_run_is_run_once_and_the_drawing_names_the_options(figure, slots, tmp_path):
     code, said, err = figure(*SHORT, "trace=true", "local.weight_decay=1e-3")
     assert (code, err) == (0, "")
-    assert slots.started == ["pre-pass", "fedavg"]  # the reference first
+    assert slots.started == ["pre-pass/seed-0", "fedavg/seed-0"]  # the reference first
     out = tmp_path / "out"
-    rows = pq.read_table(out / "fedavg/analysis/weight_divergence.parquet").to_pylist()
+    rows = pq.read_table(
+        run_dir(out, "fedavg/seed-0") / "analysis/weight_divergence.parquet"
+    ).to_pylist()
     assert [row["round"] for row in rows] == [1, 1, 2, 2]
-    assert pq.read_table(out / "pre-pass/metrics.parquet")["round"].to_pylist() == [1]
-    assert "dnc-5: 2 runs, 0 done; 1 slots\n1/2 pre-pass: " in said
+    assert pq.read_table(run_dir(out, "pre-pass/seed-0") / "metrics.parquet")[
+        "round"
+    ].to_pylist() == [1]
+    assert "dnc-5: 2 runs, 0 done; 1 slots\n1/2 pre-pass, seed 0: " in said
     assert "\nShortened to 2 of 8 rounds.\n" in said
     changed = "\nSettings changed for all runs: dataset.name=synthetic, dataset.users=4, "
     assert changed in said and "fraction=0.5, local.weight_decay=0.001.\n" in said
@@ -49,14 +55,17 @@ def test_finished_runs_are_not_run_again_and_other_settings_are_refused(figure, 
     assert figure(*SHORT, "engine.cpus_per_actor=0.5")[0] == 0
     assert slots.started == [] and drawn(tmp_path / "out") == content
     code, _, err = figure(*SHORT, "local.lr=0.5")
-    assert code == 2 and "holds a run with local.lr=0.001 (here 0.5)" in err
+    assert (
+        code == 2
+        and "pre-pass: has runs with local.lr=0.001 (here 0.5); choose another --out" in err
+    )
     assert figure("--rounds", "3", out=tmp_path / "out")[0] == 2  # the same folder, said otherwise
     assert figure(*SHORT, out=tmp_path / "out")[0] == 0 and slots.started == []
 
 
 def test_what_a_reader_must_know_of_runs_stands_below_their_drawing(figure, tmp_path):
     figure(*SHORT)
-    run, reference = tmp_path / "out/fedavg", tmp_path / "out/pre-pass"
+    run, reference = (run_dir(tmp_path / "out", f"{n}/seed-0") for n in ("fedavg", "pre-pass"))
     summary = json.loads((run / "summary.json").read_text())
     (run / "summary.json").write_text(json.dumps(summary | {"forced": ["after round 1: why"]}))
     model = reference / "model.safetensors"
@@ -78,37 +87,45 @@ def test_a_figure_is_shortened_and_not_extended(figure, slots):
 
 
 def test_a_figure_that_was_stopped_goes_on(figure, slots, tmp_path):
-    slots.fault = lambda run: Report(machine_error="the disk is full") if run == "fedavg" else None
+    slots.fault = lambda run: (
+        Report(machine_error="the disk is full") if run == "fedavg/seed-0" else None
+    )
     code, _, err = figure(*SHORT)
     assert code == 75 and err == (
-        "raysim: FedAvg: the disk is full; fix this, then type the same command to resume the"
-        " figure\n"
+        "raysim: FedAvg, seed 0: the disk is full; fix this, then type the same command to resume"
+        " the figure\n"
     )
     slots.fault = lambda run: None
     slots.started.clear()
     assert figure(*SHORT)[0] == 0
-    assert slots.started == ["fedavg"]
+    assert slots.started == ["fedavg/seed-0"]
     assert figure(*SHORT, out="straight")[0] == 0
     assert drawn(tmp_path / "straight") == drawn(tmp_path / "out")
 
 
-def test_a_run_that_fails_is_left_out_and_said(figure, slots, tmp_path):
-    slots.fault = lambda run: Report(error="its update is not finite") if run == "iid" else None
-    code, said, _ = figure("partition.name=iid", name="mifl-3")
-    assert code == 0 and "1/2 IID: diverged: its update is not finite  " in said
+def test_a_run_that_fails_is_left_out_and_said(heat_maps, slots, tmp_path):
+    slots.fault = lambda run: (
+        Report(error="its update is not finite") if run == "iid/seed-0" else None
+    )
+    code, said, _ = heat_maps()
+    assert code == 0 and "1/2 IID, seed 0: diverged: its update is not finite  " in said
     assert "Failed and left out: IID.\n" in said
     assert b"Failed and left out: IID." in (tmp_path / "out/mifl-3.svg").read_bytes()
-    slots.fault = lambda run: Report(error="a bug") if run == "iid" else None
-    code, _, err = figure("partition.name=iid", name="mifl-3")
+    slots.started.clear()
+    assert heat_maps()[0] == 0 and slots.started == []  # it would diverge again
+    slots.fault = lambda run: Report(error="a bug") if run == "iid/seed-0" else None
+    code, _, err = heat_maps(out="other")
     assert code == 2 and err == (
-        "raysim: IID: a bug; fix this, then type the same command to resume the figure\n"
+        "raysim: IID, seed 0: a bug; fix this, then type the same command to resume the figure\n"
     )
-    assert b"Failed and left out: IID." in (tmp_path / "out/mifl-3.svg").read_bytes()
+    assert b"Failed and left out: IID." in (tmp_path / "other/mifl-3.svg").read_bytes()
 
 
 def test_a_run_that_cannot_start_stops_the_figure_before_any(figure, slots, tmp_path):
     code, _, err = figure(*SHORT, "target_accuracy=0.9", "model.name=char-lstm")
-    assert code == 2 and err.startswith("raysim: pre-pass: the model does not take samples of ")
+    assert code == 2 and err.startswith(
+        "raysim: pre-pass, seed 0: the model does not take samples of "
+    )
     assert slots.started == [] and not (tmp_path / "out/figure.json").exists()
 
 
@@ -140,73 +157,77 @@ UNDRAWN = {
 
 
 @pytest.mark.parametrize("harm", UNDRAWN)
-def test_a_run_that_cannot_be_drawn_is_left_out_as_a_failed_one(figure, slots, tmp_path, harm):
-    words = ("partition.name=iid",)
-    assert figure(*words, name="mifl-3")[0] == 0
-    table = tmp_path / "out/non-iid/analysis/label_heat_map.parquet"
+def test_a_run_that_cannot_be_drawn_is_left_out_as_a_failed_one(heat_maps, slots, tmp_path, harm):
+    assert heat_maps()[0] == 0
+    out, heat_map = tmp_path / "out", "analysis/label_heat_map.parquet"
+    table = run_dir(out, "non-iid/seed-0") / heat_map
     harm(table)
     slots.started.clear()
-    code, said, err = figure(*words, name="mifl-3")
+    code, said, err = heat_maps()
     assert (code, err, slots.started) == (0, "", [])
     assert f"note: non-IID: {table}: {UNDRAWN[harm]}" in said
     assert "Failed and left out: non-IID.\n" in said
     assert b"Failed and left out: non-IID." in (tmp_path / "out/mifl-3.svg").read_bytes()
-    harm(tmp_path / "out/iid/analysis/label_heat_map.parquet")
-    code, _, err = figure(*words, name="mifl-3")
+    harm(run_dir(out, "iid/seed-0") / heat_map)
+    code, _, err = heat_maps()
     assert code == 2 and err.startswith("raysim: mifl-3: all runs failed; IID: ")
 
 
 def test_runs_without_their_reference_have_failed(figure, slots, tmp_path):
     slots.fault = lambda run: Report(error="a bug")
     code, said, err = figure(*SHORT)
-    assert code == 2 and slots.started == ["pre-pass"]
-    assert "2/2 FedAvg: failed: its reference pre-pass failed: a bug  0.0 s\n" in said
+    assert code == 2 and slots.started == ["pre-pass/seed-0"]
+    assert (
+        "2/2 FedAvg, seed 0: failed: its reference pre-pass, seed 0 failed: a bug  0.0 s\n" in said
+    )
     assert err == (
-        "raysim: dnc-5: all runs failed; FedAvg: its reference pre-pass failed: a bug; fix this,"
-        " then type the same command to resume the figure\n"
+        "raysim: dnc-5: all runs failed; FedAvg: its reference pre-pass, seed 0 failed: a bug;"
+        " fix this, then type the same command to resume the figure\n"
     )
     assert not [*(tmp_path / "out").glob("dnc-5.*")]
     slots.fault = lambda run: None
     slots.started.clear()
-    assert figure(*SHORT)[0] == 0 and slots.started == ["pre-pass", "fedavg"]
+    assert figure(*SHORT)[0] == 0 and slots.started == ["pre-pass/seed-0", "fedavg/seed-0"]
 
 
 def test_runs_are_compared_with_the_reference_of_the_figure(tmp_path):
     overrides = dict(map(parse_override, SMALL))
-    plan = make_plan("flexchill-5", overrides | {"partition.alpha": 1.0}, 1, tmp_path)
-    runs = FigureRuns(plan, lambda text: None)
-    assert (runs.done, runs.next(), runs.remain()) == (0, "reference", False)
-    runs.ended("reference", Report(), 1.0)
-    assert runs.waiting == ["T=4", "T=1", "T=0.25", "T=0.05"] and runs.remain()
+    plan = make_plan("flexchill-5", overrides | {"partition.alpha": 1.0}, 1)
+    folder = RunsFolder(tmp_path, "figure", plan.name)
+    runs = Runs(plan.name, [*plan.runs.values()], folder, lambda text: None)
+    reference = runs.next()
+    assert (runs.done, reference.label, runs.remain()) == (0, "reference", False)
+    runs.ended(reference, Report(), 1.0)
+    assert [run.label for run in runs.waiting] == ["T=4", "T=1", "T=0.25", "T=0.05"]
+    assert runs.remain()
 
 
-def test_chosen_runs_are_run_and_drawn_with_their_references(figure, slots, tmp_path):
+def test_chosen_runs_are_run_and_drawn_with_their_references(figure, heat_maps, slots, tmp_path):
     assert figure(*SHORT, "--only", "fedavg")[0] == 0
-    assert slots.started == ["pre-pass", "fedavg"]
+    assert slots.started == ["pre-pass/seed-0", "fedavg/seed-0"]
     slots.started.clear()
-    words = ("partition.name=iid", "--only")
-    assert figure(*words, "iid", name="mifl-3", out="chosen")[0] == 0
-    assert slots.started == ["iid"]  # a whole word, which is not in non-iid
+    assert heat_maps("--only", "iid", out="chosen")[0] == 0
+    assert slots.started == ["iid/seed-0"]  # a whole word, which is not in non-iid
     drawing = tmp_path / "chosen/mifl-3.svg"
     assert drawing.read_bytes().count(b"<!-- non-IID -->") == 0
-    assert figure("partition.name=iid", name="mifl-3", out="chosen")[0] == 0
-    assert slots.started == ["iid", "non-iid"]
+    assert heat_maps(out="chosen")[0] == 0
+    assert slots.started == ["iid/seed-0", "non-iid/seed-0"]
     assert drawing.read_bytes().count(b"<!-- non-IID -->") == 1
 
 
 def test_the_choice_of_runs_changes_no_settings(tmp_path):
-    every = make_plan("mifl-6a", {}, 100, tmp_path)
-    some = make_plan("mifl-6a", {}, 100, tmp_path, ["C=0.1", "fa"])
-    assert [*some.settings] == ["FA, 2nn iid E=1 B=inf C=0.1"]
-    assert some.settings.items() <= every.settings.items()
+    every = make_plan("mifl-6a", {}, 100)
+    some = make_plan("mifl-6a", {}, 100, ["C=0.1", "fa"])
+    assert [*some.runs] == ["FA, 2nn iid E=1 B=inf C=0.1"]
+    assert some.runs.items() <= every.runs.items()
     assert some.notes == ["Shortened to 66 of 2000 rounds."]
 
 
-def test_runs_without_their_data_are_left_out_and_said(figure, slots, tmp_path, monkeypatch):
+def test_runs_without_their_data_are_left_out_and_said(heat_maps, slots, tmp_path, monkeypatch):
     lacking = ["", "letters missing"]
-    monkeypatch.setattr("raysim.tuning.figures.plan.missing_files", lambda *_: lacking.pop(0))
-    code, said, err = figure("partition.name=iid", name="mifl-3")
-    assert (code, err, slots.started) == (0, "", ["iid"])
+    monkeypatch.setattr("raysim.tuning.runs.run.missing_files", lambda *_: lacking.pop(0))
+    code, said, err = heat_maps()
+    assert (code, err, slots.started) == (0, "", ["iid/seed-0"])
     assert "note: non-IID cannot be run: letters missing\n" in said
     assert "mifl-3: 1 runs, 0 done" in said and "\nLeft out, without their data: non-IID.\n" in said
     drawn = (tmp_path / "out/mifl-3.svg").read_bytes()
@@ -215,10 +236,10 @@ def test_runs_without_their_data_are_left_out_and_said(figure, slots, tmp_path, 
 
 def test_data_that_cannot_be_fetched_is_that_of_some_panels(tmp_path, monkeypatch):
     monkeypatch.setenv("RAYSIM_DATA", str(tmp_path))
-    plan = make_plan("fedmax-5", {}, None, tmp_path)
-    assert {run.split()[1] for run in plan.settings} == {"cifar10"}
+    plan = make_plan("fedmax-5", {}, None)
+    assert {run.split()[1] for run in plan.runs} == {"cifar10"}
     assert {run.split()[1] for run in plan.missing} == {"femnist", "cifar100"}
-    assert (len(plan.settings), len(plan.missing)) == (6, 12)
+    assert (len(plan.runs), len(plan.missing)) == (6, 12)
 
 
 def test_a_folder_has_one_command_at_a_time(figure, tmp_path):
@@ -239,11 +260,8 @@ def test_the_folder_of_another_figure_is_refused(figure, slots, tmp_path):
     assert (code, slots.started) == (2, [])
     assert err == "raysim: out=t1: holds table dnc-2; choose another --out\n"
     (tmp_path / "out/figure.json").write_text("garbage")
-    slots.fault = lambda run: Report(error="a bug")
-    figure(*SHORT)
-    assert slots.started == ["pre-pass"]
-    found = json.loads((tmp_path / "out/figure.json").read_text())
-    assert found == {"schema": 1, "figure": "dnc-5"}
+    code, _, err = figure(*SHORT)
+    assert (code, slots.started) == (2, []) and "figure.json: is damaged, or of an earlier" in err
 
 
 def test_data_that_is_not_there_is_named_before_anything_starts(raysim_command, slots, tmp_path):

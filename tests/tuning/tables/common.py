@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from raysim.core.user_input import portable_name
+from raysim.storage.schema import GRIDS
 from raysim.workloads.presets import Paper
 from raysim.workloads.tables import PaperCell, PaperTable
 from tests.tuning.common import PRESET
@@ -58,9 +60,25 @@ def make_table(
     )
 
 
-def run_of(out: Path) -> str:
-    """Return a run as row, column and seed, as its folder is called."""
-    return "/".join(out.parts[-3:])
+def run_of(path: Path) -> str:
+    """Return the first label of a run in its folder's index, as a file is called, and its seed."""
+    listed = index(path.parents[2]).items()
+    names = [label for label, digest in listed if digest == path.parent.name]
+    return f"{portable_name(names[0]) if names else 'unlisted'}/{path.name}"
+
+
+def run_dir(out: Path, name: str) -> Path:
+    """Return the directory of a run, which is named as by `run_of`."""
+    label, _, seed = name.partition("/")
+    [found] = {digest for each, digest in index(out).items() if portable_name(each) == label}
+    return out / "runs" / found / seed
+
+
+def index(out: Path) -> dict[str, str]:
+    """Return the digests of the runs in a folder by label."""
+    [about] = [path for name in GRIDS.values() if (path := out / name).exists()]
+    found: dict[str, str] = json.loads(about.read_text())["runs"]
+    return found
 
 
 def times(out: Path) -> dict[str, int]:

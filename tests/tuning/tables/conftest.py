@@ -18,7 +18,7 @@ Said = tuple[int, str, str]
 def slots(monkeypatch: pytest.MonkeyPatch) -> LocalSlots:
     """Have tables use a slot in this process."""
     found = LocalSlots(key=run_of)
-    monkeypatch.setattr("raysim.tuning.tables.command.open_slots", found.open)
+    monkeypatch.setattr("raysim.tuning.runs.queue.open_slots", found.open)
     return found
 
 

@@ -14,7 +14,7 @@ import raysim
 from raysim.tuning.slots.report import Report, SlotLost
 from raysim.tuning.tables.plan import TableOptions, make_plan
 from raysim.workloads.tables import TABLES
-from tests.tuning.tables.common import DIVERGING, NAME, ROWS, cells, make_table, times
+from tests.tuning.tables.common import DIVERGING, NAME, ROWS, cells, make_table, run_dir, times
 
 FILES = ("table.md", "table.tex", "table.html", "table.parquet")
 
@@ -35,7 +35,7 @@ def test_a_table_runs_every_cell_once_the_longest_first(table, slots, tmp_path):
     code, said, err = table("--only", "iid")
     assert (code, err) == (0, "")
     ordered = [
-        f"{row}/{column}/seed-{seed}"
+        f"{row}-{column}/seed-{seed}"
         for column in ("iid-long", "iid-short")
         for row in ("fedavg", "fedprox")
         for seed in (0, 1)
@@ -46,8 +46,8 @@ def test_a_table_runs_every_cell_once_the_longest_first(table, slots, tmp_path):
     for (row, column), cell in found.items():
         values = []
         for seed in (0, 1):
-            folder = f"{row}/{column}/seed-{seed}".lower().replace(", ", "-")
-            summary = json.loads((tmp_path / "out/runs" / folder / "summary.json").read_text())
+            run = f"{row}-{column}/seed-{seed}".lower().replace(", ", "-")
+            summary = json.loads((run_dir(tmp_path / "out", run) / "summary.json").read_text())
             values.append({"seed": seed, "value": summary["final_accuracy"]})
         assert cell["values"] == values
         assert cell["mean"] == pytest.approx((values[0]["value"] + values[1]["value"]) / 2)
@@ -73,10 +73,10 @@ def test_finished_runs_are_not_run_again(table, slots, tmp_path):
     assert slots.started == [] and cells(tmp_path / "out") == files
     # More seeds and more cells add runs; the table has all.
     table("--only", "short", "--only", "fedprox", "--seeds", "2")
-    assert slots.started == ["fedprox/iid-short/seed-1"]
+    assert slots.started == ["fedprox-iid-short/seed-1"]
     slots.started.clear()
     table("--only", "fedprox", "--seeds", "1")
-    assert slots.started == ["fedprox/iid-long/seed-0"]
+    assert slots.started == ["fedprox-iid-long/seed-0"]
     after = times(tmp_path / "out")
     assert len(after) == 3 and before.items() <= after.items()
     found = rows_of(tmp_path / "out")
@@ -99,7 +99,7 @@ def test_a_shortened_table_says_so_in_every_output(table, tmp_path):
     for name in FILES[:3]:
         text = (out / name).read_text().replace("\\", "")
         assert all(line in text for line in lines), name
-    config = json.loads((out / "runs/fedavg/iid-long/seed-0/config.json").read_text())
+    config = json.loads((run_dir(out, "fedavg-iid-long/seed-0") / "config.json").read_text())
     assert config["rounds"] == 3 and config["local"]["lr"] == 0.04
 
 
@@ -119,10 +119,12 @@ def test_rows_of_a_column_are_shortened_in_proportion(table, tmp_path, monkeypat
     for name in FILES[:3]:
         text = (out / name).read_text()
         assert all(line in text for line in lines), name
-    assert json.loads((out / "runs/once/k=10/seed-0/config.json").read_text())["rounds"] == 3
+    assert json.loads((run_dir(out, "once-k=10/seed-0") / "config.json").read_text())["rounds"] == 3
     # A part of the table is shortened as the whole.
     table("--rounds", "6", "--seeds", "1", "--only", "once", "--out", "part")
-    config = json.loads((tmp_path / "part/runs/once/k=20/seed-0/config.json").read_text())
+    config = json.loads(
+        (run_dir(tmp_path / "part", "once-k=20/seed-0") / "config.json").read_text()
+    )
     assert config["rounds"] == 3
     assert "Shortened to 3 of 18 rounds." in (tmp_path / "part/table.md").read_text()
 
@@ -155,12 +157,10 @@ def test_rounds_by_cell_where_neither_rows_nor_columns_agree(table, tmp_path, mo
 REFUSED = {
     ("--rounds", "1"): "FedAvg, IID, short: has runs with rounds=2 (here 1); choose another --out",
     ("local.lr=0.04",): "has runs with local.lr=0.05 (here 0.04); choose another --out",
-    ("seed=1",): "has runs with seed=0 (here 1); choose another --out",
     ("--only", "long", "local.lr=0.04"): "IID, short: has runs with local.lr=0.05",
     ("--only", "nothing"): "--only=nothing: no cell of blobs-1 has all these words",
     ("--only", "fedavg,fedprox"): "--only=fedavg,fedprox: no cell of blobs-1",
     ("method.mu=0.3",): "method.mu: no such setting",
-    ("--only", "fedprox", "method.mu=0.3"): "out=out: fedavg/iid-short: has runs, which do not",
     ("out=x",): "out=x: use the option --out for a table",
     ("rounds=1",): "rounds=1: use the option --rounds for a table",
 }
@@ -187,12 +187,13 @@ def test_the_folder_of_another_table_is_refused(table, tmp_path, monkeypatch):
         line = refused(table(*words, name="blobs-2"))
         assert "out=out: holds table blobs-1; choose another" in line
     (tmp_path / "out/table.json").write_text('{"schema": 1, "table": "blobs-1"}')
-    assert "table.json: damaged file: 'cells'; restore it" in refused(table())
+    line = "table.json: is damaged, or of an earlier version, which named runs otherwise ('runs');"
+    assert line in refused(table())
 
 
 def test_a_finished_run_of_other_settings_is_not_taken(table, tmp_path):
     table("--only", "short,fedavg", "--seeds", "1")
-    path = tmp_path / "out/runs/fedavg/iid-short/seed-0"
+    path = run_dir(tmp_path / "out", "fedavg-iid-short/seed-0")
     shutil.rmtree(path / "checkpoints")
     settings = json.loads((path / "config.json").read_text())
     (path / "config.json").write_text(json.dumps(settings | {"seed": 5}))
@@ -204,8 +205,8 @@ def test_a_run_that_diverges_is_counted_and_not_run_again(table, slots, tmp_path
     monkeypatch.setitem(TABLES, NAME, make_table(tmp_path, {"Wild": DIVERGING}))
     words = ("--only", "short")
     code, said, _ = table(*words)
-    record = tmp_path / "out/runs/wild/iid-short/seed-0/failed.json"
     assert code == 0
+    record = run_dir(tmp_path / "out", "wild-iid-short/seed-0") / "failed.json"
     assert "Wild, IID, short, seed 0: diverged: client" in said
     assert "0/2, 2 diverged" in said
     cell = rows_of(tmp_path / "out")["Wild", "IID, short"]
@@ -215,29 +216,29 @@ def test_a_run_that_diverges_is_counted_and_not_run_again(table, slots, tmp_path
     assert table(*words)[0] == 0 and slots.started == []
     record.unlink()
     table(*words)
-    assert slots.started == ["wild/iid-short/seed-0"] and record.exists()
+    assert slots.started == ["wild-iid-short/seed-0"] and record.exists()
 
 
 def test_a_run_that_kills_its_slots_has_failed(table, slots, tmp_path):
     lost = SlotLost("The actor died.", suspicious=True)
-    slots.fault = lambda run: lost if run == "fedavg/iid-short/seed-0" else None
+    slots.fault = lambda run: lost if run == "fedavg-iid-short/seed-0" else None
     words = ("--only", "short", "--seeds", "1")
     code, said, err = table(*words)
-    assert slots.started == ["fedavg/iid-short/seed-0"] * 3 + ["fedprox/iid-short/seed-0"]
+    assert slots.started == ["fedavg-iid-short/seed-0"] * 3 + ["fedprox-iid-short/seed-0"]
     assert said.count("FedAvg, IID, short, seed 0: its slot was lost; resuming from its") == 2
     assert (code, err) == (
         2,
         "raysim: FedAvg, IID, short, seed 0: lost its slot 3 times: The actor died.; fix this, then"
         " type the same command to resume the table\n",
     )
-    record = tmp_path / "out/runs/fedavg/iid-short/seed-0/failed.json"
+    record = run_dir(tmp_path / "out", "fedavg-iid-short/seed-0") / "failed.json"
     assert json.loads(record.read_text())["error"] == "lost its slot 3 times: The actor died."
     cell = rows_of(tmp_path / "out")["FedAvg", "IID, short"]
     assert (cell["n"], cell["diverged"], cell["failed"], cell["seeds"]) == (0, 0, 1, 1)
     # The same command runs it again, from its checkpoint.
     slots.fault = lambda run: None
     slots.started.clear()
-    assert table(*words)[0] == 0 and slots.started == ["fedavg/iid-short/seed-0"]
+    assert table(*words)[0] == 0 and slots.started == ["fedavg-iid-short/seed-0"]
     assert not record.exists() and rows_of(tmp_path / "out")["FedAvg", "IID, short"]["n"] == 1
 
 
@@ -265,7 +266,7 @@ def test_a_run_that_cannot_start_stops_the_table_before_any(table, slots, tmp_pa
 
 def test_a_failure_of_the_machine_stops_the_table_which_goes_on_later(table, slots, tmp_path):
     slots.fault = lambda run: (
-        Report(machine_error="the disk is full") if run == "fedprox/iid-short/seed-0" else None
+        Report(machine_error="the disk is full") if run == "fedprox-iid-short/seed-0" else None
     )
     code, _, err = table("--only", "short", "--seeds", "1")
     assert code == 75 and err == (
@@ -278,7 +279,7 @@ def test_a_failure_of_the_machine_stops_the_table_which_goes_on_later(table, slo
     slots.fault = lambda run: None
     slots.started.clear()
     assert table("--only", "short", "--seeds", "1")[0] == 0
-    assert slots.started == ["fedprox/iid-short/seed-0"]
+    assert slots.started == ["fedprox-iid-short/seed-0"]
     assert "Unfinished" not in (tmp_path / "out/table.md").read_text()
 
 

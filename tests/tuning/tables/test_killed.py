@@ -51,7 +51,7 @@ def kill(process: subprocess.Popen[bytes]) -> None:
 
 def committed(out: Path) -> set[str]:
     """Return the runs that have a checkpoint."""
-    return {run_of(path.parents[1]) for path in out.glob("runs/*/*/*/checkpoints/*")}
+    return {run_of(path.parents[1]) for path in out.glob("runs/*/*/checkpoints/*")}
 
 
 def models(out: Path) -> dict[str, bytes]:
@@ -64,7 +64,7 @@ def test_a_killed_table_goes_on(table, slots, tmp_path):
     words = ("--only", "fedprox", "--rounds", "4", "--seeds", "1")
     out = tmp_path / "out"
     process = start("tests.tuning.tables.local", str(tmp_path), str(out), *words)
-    long, short = "fedprox/iid-long/seed-0", "fedprox/iid-short/seed-0"
+    long, short = "fedprox-iid-long/seed-0", "fedprox-iid-short/seed-0"
     wait_while(process, lambda: short not in committed(out))
     kill(process)
     before = times(out)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from raysim.driver import identity
 from raysim.methods.fedavg import FedAvg
 from raysim.tuning.slots.report import Report
 from raysim.workloads.tables import TABLES
-from tests.tuning.tables.common import NAME, ROWS, make_table
+from tests.tuning.tables.common import NAME, ROWS, make_table, run_dir
 from tests.tuning.tables.test_command import rows_of
 from tests.tuning.tables.test_shared_runs import analysed  # noqa: F401 - a fixture
 
@@ -90,16 +91,17 @@ def test_values_compared_with_another_model_of_the_reference_are_told(
     analysed,  # noqa: F811
     tmp_path,
 ):
-    words, runs = ("--only", "T=0.5,similarity 1", "--seeds", "1"), tmp_path / "out/runs"
+    words, out = ("--only", "T=0.5,similarity 1", "--seeds", "1"), tmp_path / "out"
     analysed(*words)
     told = [n for n in notes_of(tmp_path / "out", ("T=0.5", "similarity 1")) if "another" in n]
     assert told == []
-    model = runs / "reference/accuracy/seed-0/model.safetensors"
+    run = run_dir(out, "t=0.5-similarity-1/seed-0")
+    model = Path(json.loads((run / "config.json").read_text())["reference"]) / "model.safetensors"
     shutil.rmtree(model.with_name("checkpoints"))  # which would seal the model that it was
     save_file({name: 2 * value for name, value in load_file(model).items()}, model)
     analysed(*words)
     (note,) = (n for n in notes_of(tmp_path / "out", ("T=0.5", "similarity 1")) if "another" in n)
     assert note == (
-        f"{runs}/t=0.5/accuracy/seed-0: was compared with another model than that of its reference"
+        f"{run}: was compared with another model than that of its reference"
         f" now, {model.parent}; delete it to run it again"
     )

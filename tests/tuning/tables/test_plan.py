@@ -85,7 +85,7 @@ def test_rows_of_chains_in_another_order_are_not_overridden_by_one_chain(tmp_pat
     options = TableOptions(overrides={"method.methods": {"fedadam": {}, "fedprox": {}}})
     with pytest.raises(SettingsError, match=r"^'method.methods=.* follows from the rows; leave it"):
         make_plan(table, options)
-    runs = make_plan(table, TableOptions(overrides={"method.methods.fedprox.mu": 0.5})).runs
+    runs = make_plan(table, TableOptions(overrides={"method.methods.fedprox.mu": 0.5})).first_runs
     assert len(runs) == len({run.name for run in runs}) == 4
 
 

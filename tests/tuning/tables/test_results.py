@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow.parquet as pq
 import pytest
 
-from raysim.tuning.tables.folder import TableFolder
+from raysim.tuning.tables.command import folder_of
 from raysim.tuning.tables.plan import TableOptions, make_plan
 from raysim.tuning.tables.results import TableResults
 from raysim.workloads.tables import TABLES
@@ -15,8 +15,9 @@ ROWS = ("FA", "FSVRG", "MFA", "FMA", "MIFL")
 
 
 def test_cells_of_fedma_count_rounds_of_its_own(tmp_path):
-    plan, folder = make_plan(TABLES["mifl-5"], TableOptions(seeds=1)), TableFolder(tmp_path / "out")
-    with folder.lock(plan):
+    plan = make_plan(TABLES["mifl-5"], TableOptions(seeds=1))
+    folder = folder_of(plan.table, tmp_path / "out")
+    with folder.lock(plan.labels, plan.labels):
         found = TableResults(plan, folder).table()
     own = {
         row: {cell.own_round for (r, _), cell in found.cells.items() if r == row} for row in ROWS
@@ -60,10 +61,10 @@ def test_the_settings_of_a_row_whose_runs_diverged_are_named(table, slots, tmp_p
 def test_rows_differ_in_what_some_have_of_their_own_and_not_in_what_all_have(tmp_path):
     """As in FLex&Chill's table 8, where T=1 is there twice, once with IID clients."""
     plan = make_plan(TABLES["flexchill-8"], TableOptions(only=("accuracy",)))
-    folder = TableFolder(tmp_path)
-    with folder.lock(plan):
+    folder = folder_of(plan.table, tmp_path)
+    with folder.lock(plan.labels, [cell.label for cell in plan.chosen]):
         for cell in plan.chosen:
-            folder.record_failure(cell.run, 0, "no luck")
+            folder.record_failure(cell.run, "no luck")
         found = TableResults(plan, folder).table()
     differing = {row: dict(found.cell(row, "accuracy").differing) for row in found.rows}
     reference = differing.pop("reference (T=1, iid)")

@@ -8,13 +8,13 @@ from typing import Any
 import raysim
 from raysim.methods.fedavg import FedAvg
 from raysim.tuning.slots.report import Report
-from raysim.tuning.tables.folder import TableFolder
+from raysim.tuning.tables.command import folder_of
 from raysim.tuning.tables.plan import TableOptions, make_plan
 from raysim.workloads.tables import TABLES
-from tests.tuning.tables.common import NAME
+from tests.tuning.tables.common import NAME, run_dir
 
 WORDS = ("--only", "long,fedavg", "--seeds", "1")
-RUN = "fedavg/iid-long/seed-0"
+RUN = "fedavg-iid-long/seed-0"
 OTHER = "revision of the method's formula"
 
 
@@ -22,7 +22,7 @@ def own_settings(out: Path) -> raysim.Settings:
     """Return the settings of RUN."""
     plan = make_plan(TABLES[NAME], TableOptions(only=("long,fedavg",), seeds=1))
     (cell,) = plan.chosen
-    settings = TableFolder(out).settings(cell.run, 0)
+    settings = folder_of(TABLES[NAME], out).settings(cell.run)
     return settings.override({"engine.backend": "inline"})
 
 
@@ -39,7 +39,7 @@ def test_a_run_does_not_go_on_by_another_formula(table, tmp_path, monkeypatch):
     assert code == 2 and f"would not have the same bits: {OTHER} was 1 (here 9)" in err
     assert "0/1, 1 failed" in said
     # What the line advises ends in a finished run, of which the table says how it came about.
-    path = tmp_path / "out/runs" / RUN
+    path = run_dir(tmp_path / "out", RUN)
     raysim.resume(path, force=True)
     code, said, err = table(*WORDS)
     assert (code, err) == (0, "") and "1 failed" not in said
@@ -52,7 +52,7 @@ def test_a_finished_run_by_another_formula_is_not_taken(table, slots, tmp_path, 
     slots.started.clear()
     monkeypatch.setattr(FedAvg, "revision", 9)
     code, _, err = table(*WORDS)
-    path = tmp_path / "out/runs" / RUN
+    path = run_dir(tmp_path / "out", RUN)
     assert code == 2 and slots.started == []
     assert f"{path}: holds a finished run with {OTHER} 1 (here 9); restore it, or delete" in err
 
@@ -61,7 +61,7 @@ def test_a_failed_run_that_was_resumed_by_hand_is_finished(table, slots, tmp_pat
     begin(tmp_path / "out")
     slots.fault = lambda run: Report(error="no luck")
     assert table(*WORDS)[0] == 2
-    raysim.resume(tmp_path / "out/runs" / RUN)
+    raysim.resume(run_dir(tmp_path / "out", RUN))
     slots.fault = lambda run: None
     slots.started.clear()
     code, said, _ = table(*WORDS)

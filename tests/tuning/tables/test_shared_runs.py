@@ -11,15 +11,15 @@ import pytest
 
 import raysim
 from raysim.results.runs import read_run
+from raysim.tuning.runs.run import Run
 from raysim.tuning.slots.report import Report
-from raysim.tuning.tables.cells import ResolvedCell
-from raysim.tuning.tables.folder import TableFolder
+from raysim.tuning.tables.command import folder_of, queue_of
 from raysim.tuning.tables.plan import TableOptions, make_plan
-from raysim.tuning.tables.runs import TableRuns
+from raysim.tuning.tables.results import TableResults
 from raysim.tuning.tables.work import Workload
 from raysim.workloads.tables import TABLES
 from tests.tasks import make_settings
-from tests.tuning.tables.common import NAME, make_table, times
+from tests.tuning.tables.common import NAME, index, make_table, run_dir, times
 from tests.tuning.tables.test_command import refused, rows_of
 
 COLUMNS = {
@@ -37,13 +37,12 @@ ONE_ROW = {"FedAvg": {"method.name": "fedavg"}}
 
 
 def test_cells_of_chains_in_another_order_do_not_share_a_run(tmp_path):
-    (paper,) = TABLES["mifl-6a"].cells[:1]
-    keys = {
-        ResolvedCell(paper, make_settings(tmp_path, **chain), 1, True).key
+    runs = {
+        Run.of("", make_settings(tmp_path, **chain))
         for names in (("fedprox", "fedadam"), ("fedadam", "fedprox"))
         for chain in ({"method.name": "chain", "method.methods": {name: {} for name in names}},)
     }
-    assert len(keys) == 2
+    assert len(runs) == 2
 
 
 @pytest.fixture
@@ -56,13 +55,14 @@ def shared(table, tmp_path, monkeypatch):
 def test_columns_that_differ_in_their_metric_are_read_off_one_run(shared, slots, tmp_path):
     code, said, err = shared()
     assert (code, err) == (0, "")
-    runs = [f"fedavg/{column}/seed-{seed}" for column in ("iid", "b=40-loss") for seed in (0, 1)]
+    columns = ("iid-accuracy", "b=40-loss")
+    runs = [f"fedavg-{column}/seed-{seed}" for column in columns for seed in (0, 1)]
     assert slots.started == runs and "blobs-1: 4 runs, 0 done" in said
     out = tmp_path / "out"
     assert {*times(out)} == {*runs}
     found = rows_of(out)
     for seed in (0, 1):
-        last = read_run(out / f"runs/fedavg/iid/seed-{seed}").metrics.to_pylist()[-1]
+        last = read_run(run_dir(out, f"fedavg-iid-loss/seed-{seed}")).metrics.to_pylist()[-1]
         for column, figure in (("accuracy", "test_accuracy"), ("loss", "test_loss")):
             value = found["FedAvg", f"IID {column}"]["values"][seed]
             assert value == {"seed": seed, "value": last[figure]}
@@ -72,20 +72,20 @@ def test_columns_that_differ_in_their_metric_are_read_off_one_run(shared, slots,
         r" rounds_to\(test_accuracy, 0\.01\) 1  ",
         said,
     )
-    sealed = json.loads((out / "table.json").read_text())["cells"]
-    assert sealed["fedavg/iid-rounds"]["run"] == sealed["fedavg/iid-loss"]["run"] == "fedavg/iid"
+    sealed = index(out)
+    assert sealed["FedAvg, IID rounds"] == sealed["FedAvg, IID loss"] != sealed["FedAvg, B=40 loss"]
 
 
 def test_a_column_that_is_added_later_needs_no_run(shared, slots, tmp_path):
     shared("--only", "loss,iid", "--seeds", "1")
-    assert slots.started == ["fedavg/iid/seed-0"] and {*rows_of(tmp_path / "out")} == {
+    assert slots.started == ["fedavg-iid-loss/seed-0"] and {*rows_of(tmp_path / "out")} == {
         ("FedAvg", "IID loss")
     }
     shared("--only", "accuracy", "--seeds", "1")
     assert len(slots.started) == 1 and len(rows_of(tmp_path / "out")) == 2
     # A seed more for one of them is one for both.
     shared("--only", "rounds", "--seeds", "2")
-    assert slots.started[1:] == ["fedavg/iid/seed-1"]
+    assert slots.started[1:] == ["fedavg-iid-loss/seed-1"]
     assert {row["n"] for row in rows_of(tmp_path / "out").values()} == {2}
 
 
@@ -98,7 +98,7 @@ def test_a_dry_run_counts_a_run_once(shared, slots):
 
 
 def test_a_run_that_fails_is_noted_once(shared, slots, tmp_path):
-    slots.fault = lambda run: Report(error="no luck") if run == "fedavg/iid/seed-0" else None
+    slots.fault = lambda run: Report(error="no luck")
     shared("--only", "iid", "--seeds", "1")
     found = rows_of(tmp_path / "out")
     assert len(found) == 3 and {row["failed"] for row in found.values()} == {1}
@@ -111,8 +111,6 @@ def test_cells_of_the_papers_tables_that_share_runs():
     for name, runs in {"flexchill-1": 18, "flexchill-2": 18, "flexchill-8": 7, "mifl-4": 8}.items():
         plan = make_plan(TABLES[name], TableOptions())
         assert len({cell.run for cell in plan.cells}) == runs, name
-    names = {cell.run.name for cell in make_plan(TABLES["mifl-4"], TableOptions()).cells}
-    assert {"fa/cnn-cifar10-b=50", "mifl/resnet50-imagenet-b=64"} <= names
 
 
 SMALL = {"evaluation.clients": True, "fraction": 0.1, "rounds": 2, "partition.limit": 20}
@@ -139,12 +137,12 @@ def analysed(table, tmp_path, monkeypatch):
 def test_analyses_are_computed_after_the_reference(analysed, slots, tmp_path):
     code, said, err = analysed("--seeds", "1")
     assert (code, err) == (0, "")
-    assert slots.started == ["reference/accuracy/seed-0", "t=0.5/accuracy/seed-0"]
+    assert slots.started == ["reference-accuracy/seed-0", "t=0.5-accuracy/seed-0"]
     out = tmp_path / "out"
-    folder = out / "runs/t=0.5/accuracy/seed-0"
+    folder = run_dir(out, "t=0.5-accuracy/seed-0")
     config = json.loads((folder / "config.json").read_text())
     assert config["analysis"] == ["cka", "new_client"]
-    assert config["reference"] == str(out / "runs/reference/accuracy/seed-0")
+    assert config["reference"] == str(run_dir(out, "reference-accuracy/seed-0"))
     pairs = {
         row["layer"]: row["cka"]
         for row in pq.read_table(folder / "analysis/cka.parquet").to_pylist()
@@ -172,17 +170,18 @@ def test_a_dry_run_names_a_reference_of_which_no_cell_is_chosen(analysed):
 
 def test_references_come_first_and_a_run_waits_for_that_of_its_seed(analysed, tmp_path):
     plan = make_plan(TABLES[NAME], TableOptions(seeds=2))
-    runs = TableRuns(plan, TableFolder(tmp_path / "out"), Workload(), print)
+    folder = folder_of(plan.table, tmp_path / "out")
+    runs = queue_of(plan, folder, Workload(), print, TableResults(plan, folder))
     names = {run: runs.name(run) for run in runs.waiting}
     labels = [f"{row}, accuracy, seed {n}" for row in ("reference", "T=0.5") for n in (0, 1)]
     assert [*names.values()] == labels
-    references = [(names[run], names.get(runs.reference(run))) for run in runs.waiting]
+    references = [(names[run], names.get(run.reference)) for run in runs.waiting]
     assert references == [*zip(labels, [None, None, *labels[:2]], strict=True)]
 
 
 def test_one_cell_alone_has_its_reference_run_which_is_not_shown(analysed, slots, tmp_path):
     _, said, _ = analysed("--only", "T=0.5,joining", "--seeds", "1")
-    assert slots.started == ["reference/accuracy/seed-0", "t=0.5/accuracy/seed-0"]
+    assert slots.started == ["unlisted/seed-0", "t=0.5-joining/seed-0"]
     assert {*rows_of(tmp_path / "out")} == {("T=0.5", "joining")}
     assert "reference, accuracy, seed 0: the reference of others" in said
     slots.started.clear()
@@ -201,16 +200,15 @@ def test_a_table_that_was_moved_is_still_finished(analysed, slots, tmp_path):
 def test_a_run_whose_reference_failed_is_not_started_and_counts_as_failed(
     analysed, slots, tmp_path
 ):
-    slots.fault = lambda run: Report(error="no luck") if run.startswith("reference") else None
+    slots.fault = lambda run: Report(error="no luck") if run.startswith("unlisted") else None
     words, out = ("--only", "T=0.5,accuracy", "--seeds", "1"), tmp_path / "out"
-    reference, run = "reference/accuracy/seed-0", "t=0.5/accuracy/seed-0"
+    reference, run = "unlisted/seed-0", "t=0.5-accuracy/seed-0"
     cause = "its reference reference, accuracy, seed 0 failed: no luck"
     code, said, err = analysed(*words)
     assert code == 2 and slots.started == [reference]
     assert "2 of 2 runs failed, the first reference, accuracy, seed 0: no luck; fix" in err
     assert f"\n2/2 T=0.5, accuracy, seed 0: failed: {cause}  0.0 s\n" in said
-    record = out / f"runs/{reference}/failed.json"
-    assert [*out.rglob("failed.json")] == [record]
+    [record] = out.rglob("failed.json")
     cell = rows_of(out)["T=0.5", "accuracy"]
     assert (cell["n"], cell["failed"], cell["seeds"]) == (0, 1, 1)
     note = f"T=0.5, accuracy, seed 0: {cause}"
@@ -229,7 +227,7 @@ def test_a_run_whose_reference_failed_is_not_started_and_counts_as_failed(
 def with_a_record(path):
     (path / "summary.json").unlink()
     (cell,) = make_plan(TABLES[NAME], TableOptions(only=("reference,accuracy",))).chosen
-    TableFolder(path.parents[3]).record_failure(cell.run, 0, "its update is not finite")
+    folder_of(TABLES[NAME], path.parents[2]).record_failure(cell.run, "its update is not finite")
 
 
 def with_a_loss_that_is_no_number(path):
@@ -243,7 +241,7 @@ def test_a_run_whose_reference_diverged_is_not_started_and_has_not_diverged(
     analysed, slots, tmp_path, harm
 ):
     analysed("--only", "reference,accuracy", "--seeds", "1")
-    harm(tmp_path / "out/runs/reference/accuracy/seed-0")
+    harm(run_dir(tmp_path / "out", "reference-accuracy/seed-0"))
     slots.started.clear()
     code, _, _ = analysed("--only", "accuracy", "--seeds", "1")
     assert code == 0 and slots.started == []
@@ -258,9 +256,9 @@ def test_a_run_that_diverges_to_its_end_ends_those_that_wait_for_it(
     analysed, tmp_path, monkeypatch
 ):
     plan = make_plan(TABLES[NAME], TableOptions(only=("T=0.5,accuracy",), seeds=1))
-    folder = TableFolder(tmp_path / "out")
-    with folder.lock(plan):
-        runs = TableRuns(plan, folder, Workload(), print)
+    folder = folder_of(plan.table, tmp_path / "out")
+    with folder.lock(plan.labels, plan.labels):
+        runs = queue_of(plan, folder, Workload(), print, TableResults(plan, folder))
         reference = runs.next()
         settings = runs.settings(reference).override({"engine.backend": "inline"})
         run_of_reference = raysim.run(settings)

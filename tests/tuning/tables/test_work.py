@@ -9,7 +9,6 @@ import pytest
 import raysim
 from raysim.core.errors import MachineError
 from raysim.tuning.tables import work
-from raysim.tuning.tables.cells import folder_names
 from raysim.tuning.tables.command import duration
 from raysim.tuning.tables.work import DataSize, Pace, Workload, measure, time_in_slots
 from raysim.workloads.tables import TABLES
@@ -158,11 +157,6 @@ def test_time_in_slots_by_hand():
 )
 def test_durations(seconds, text):
     assert duration(seconds) == text
-
-
-def test_folder_names_are_portable_and_distinct():
-    places = [("T=0.5", "a, B"), ("T=0.5", "a B"), ("μ", "../x"), ("..", "é/ü")]
-    assert folder_names(places) == ["t=0.5/a-b", "t=0.5/a-b-", "-/x", "-/-"]
 
 
 def test_a_dry_run_prints_the_work_and_runs_nothing(table, slots, tmp_path):
