@@ -99,6 +99,9 @@ class EvaluationSettings(SettingsGroup):
     """Evaluation of the global model: test set, holdout, and single clients."""
 
     every: Count = Field(default=1, description="rounds between evaluations")
+    test: bool = Field(
+        default=True, description="evaluate the test set; false: it is not opened, nor clients' own"
+    )
     holdout: float = Field(
         default=0.0,
         ge=0,
@@ -110,6 +113,12 @@ class EvaluationSettings(SettingsGroup):
         description="evaluate clients one by one, on test samples in their class proportions, and"
         " on those of their key",
     )
+
+    @model_validator(mode="after")
+    def _clients_have_tests(self) -> Self:
+        if self.clients and not self.test:
+            raise ValueError("clients=true: needs evaluation.test=true")
+        return self
 
 
 class EngineSettings(SettingsGroup):

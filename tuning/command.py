@@ -15,7 +15,7 @@ from raysim.results.render import to_rich
 from raysim.tuning.artifacts import ARTIFACTS, attach
 from raysim.tuning.plots import MOST_AXES
 from raysim.tuning.report import best_trials, write_report
-from raysim.tuning.search.results import exceeded
+from raysim.tuning.search.results import trial_line
 from raysim.tuning.search.search import Search
 from raysim.tuning.search.storage import (
     error_line,
@@ -103,16 +103,7 @@ class PlainStudyOutput(StudyListener):
 
     def trial_done(self, trial: Any, seconds: float) -> None:
         """Print a trial's state, values, parameters and duration."""
-        error = trial.user_attrs.get("failed")
-        values = ", ".join(f"{value:.6g}" for value in trial.values or ())
-        outcome = error or values or f"after round {trial.last_step}"
-        outcome += "".join(f", too many {name}" for name in exceeded(trial))
-        parameters = " ".join(
-            f"{key}={value:.4g}" if isinstance(value, float) else f"{key}={value}"
-            for key, value in trial.params.items()
-        )
-        state = trial.state.name.lower()
-        self._print(f"trial {trial.number} {state}: {outcome}  {parameters}  {seconds:.1f} s")
+        self._print(trial_line(trial, seconds))
 
     def note(self, text: str) -> None:
         """Print a note."""

@@ -18,11 +18,12 @@ from raysim.tuning.studies.ranges import Range, of_one_type
 
 METRICS = {
     "accuracy": summaries.Metric("holdout_accuracy", display_name="held-out accuracy"),
+    "loss": summaries.Metric("holdout_loss", display_name="held-out loss"),
     "bytes": summaries.Metric("bytes", display_name="bytes sent"),
     "virtual_seconds": summaries.Metric("total_virtual_seconds", display_name="virtual seconds"),
     "virtual_joules": summaries.Metric("total_virtual_joules", display_name="joules"),
 }
-"""Scalars of a trial by objective; `holdout_accuracy` is written by its run."""
+"""Scalars of a trial by objective; its run writes those of held-out samples."""
 TOTALS = {
     "bytes": "bytes",
     "virtual_seconds": "total_virtual_seconds",

@@ -88,19 +88,20 @@ def _page(search: Search, best: Sequence[FrozenTrial], charts: Sequence[Chart]) 
 def _table(search: Search, trials: Sequence[FrozenTrial], title: str) -> Grid:
     """Return a table of trials."""
     space = search.resolved.space
-    outcomes = ("held-out accuracy", "test accuracy", "MB", "seconds", "state")
+    judge = "loss" if "loss" in search.options.objectives else "accuracy"
+    outcomes = (f"held-out {judge}", "test accuracy", "MB", "seconds", "state")
     rows = tuple(
         (
             _number(trial.number, "d"),
             *(_entry(trial.params.get(key, "")) for key in space),
-            *_outcome(trial),
+            *_outcome(trial, judge),
         )
         for trial in trials
     )
     return Grid(title, ("trial", *space, *outcomes), rows)
 
 
-def _outcome(trial: FrozenTrial) -> tuple[Entry, ...]:
+def _outcome(trial: FrozenTrial, judge: str) -> tuple[Entry, ...]:
     summary = trial.user_attrs.get("summary") if trial.state is TrialState.COMPLETE else None
     state = ", ".join([trial.state.name.lower(), *(f"too many {name}" for name in exceeded(trial))])
     if error := trial.user_attrs.get("failed"):
@@ -108,7 +109,7 @@ def _outcome(trial: FrozenTrial) -> tuple[Entry, ...]:
     if summary is None:
         return (*[Entry("")] * 4, Entry(state))
     return (
-        _number(summary["final_holdout_accuracy"], ".2%"),
+        _number(quantity(summary, judge), ".2%" if judge == "accuracy" else ".4g"),
         _number(summary["final_accuracy"], ".2%"),
         _number(quantity(summary, "bytes") / 1e6, ".1f"),
         _number(summary["seconds"], ".1f") if "seconds" in summary else Entry(""),
@@ -116,8 +117,8 @@ def _outcome(trial: FrozenTrial) -> tuple[Entry, ...]:
     )
 
 
-def _number(value: float, form: str) -> Entry:
-    return Entry(format(value, form), value=value)
+def _number(value: float | None, form: str) -> Entry:
+    return Entry("") if value is None else Entry(format(value, form), value=value)
 
 
 def _entry(value: Any) -> Entry:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
@@ -106,25 +107,35 @@ class Tuner(RunQueue[TrialRun]):
                 the next call resumes the study.
             RunError: the folder is used by another tuner, or belongs to another study.
         """
+        with self.begun(trials, retry_failed):
+            settings = self.search.resolved.settings
+            stack = self.search.options.stack
+            done, total = self.done, self.total
+            if not self.remain():
+                self.listener.started(0, done, total)
+                self.listener.note("the study is finished; nothing is left to do")
+                return self.result(None)
+            wanted = at_most(jobs, total - done)
+            with open_slots(settings, wanted, self.listener.note, stack) as slots:
+                self.listener.started(len(slots), done, total)
+                self._turns.ordered &= jobs == 1  # without a number, slots may join later
+                self._deadline = math.inf if timeout is None else monotonic() + timeout
+                run_in_slots(slots, self)
+                return self.result(slots.busy)
+
+    @contextmanager
+    def begun(self, trials: int, retry_failed: bool = False) -> Iterator[None]:
+        """Lock the folder and check the study, whose trials the body may run.
+
+        Raises:
+            MachineError: the database failed.
+            RunError: the folder is used by another tuner, or belongs to another study.
+        """
         with study_errors(self.search), self.folder.use():
             self._trials = min(trials, self.search.most_trials())
             with self.folder.alone():
                 self._start(retry_failed)
-            settings = self.search.resolved.settings
-            stack = self.search.options.stack
-            existing = self.search.study.get_trials(deepcopy=False)
-            done = sum(trial.state.is_finished() for trial in existing)
-            if not self.remain():
-                self.listener.started(0, done, self._total)
-                self.listener.note("the study is finished; nothing is left to do")
-                return self._result(None)
-            wanted = at_most(jobs, self._total - done)
-            with open_slots(settings, wanted, self.listener.note, stack) as slots:
-                self.listener.started(len(slots), done, self._total)
-                self._turns.ordered &= jobs == 1  # without a number, slots may join later
-                self._deadline = math.inf if timeout is None else monotonic() + timeout
-                run_in_slots(slots, self)
-                return self._result(slots.busy)
+            yield
 
     def _start(self, retry_failed: bool) -> None:
         """Check the present study, and queue the remaining runs of begun trials."""
@@ -194,9 +205,15 @@ class Tuner(RunQueue[TrialRun]):
         self.listener.trial_done(self._complete(trial), 0.0)
 
     @property
-    def _total(self) -> int:
+    def total(self) -> int:
         """Number of trials at the end of the study."""
         return int(self._trials) + self.search.retries
+
+    @property
+    def done(self) -> int:
+        """Number of trials that have ended."""
+        trials = self.search.study.get_trials(deepcopy=False)
+        return sum(trial.state.is_finished() for trial in trials)
 
     def remain(self) -> bool:
         """Return whether trials remain to be started."""
@@ -204,7 +221,7 @@ class Tuner(RunQueue[TrialRun]):
             return bool(self._waiting)
         trials = self.search.study.get_trials(deepcopy=False)
         begun = sum(trial.state is not TrialState.WAITING for trial in trials)
-        return bool(self._waiting) or begun < self._total
+        return bool(self._waiting) or begun < self.total
 
     def next(self) -> TrialRun | None:
         """Return the next run of a begun trial, or the first run of a new one."""
@@ -285,8 +302,12 @@ class Tuner(RunQueue[TrialRun]):
         attach(trial, [RunDirectory(first).model], self.artifacts)
         return search.tell(trial, search.combined(summaries))
 
-    def _result(self, busy: float | None) -> StudyResult:
-        """Write the settings of the best trials as files for `raysim run`."""
+    def result(self, busy: float | None) -> StudyResult:
+        """Write the settings of the best trials as files for `raysim run`, and return them.
+
+        Args:
+            busy: Fraction of the slots' time in trials, if known.
+        """
         trials, presets = best(self.search.study), {}
         for trial in trials:
             name = (

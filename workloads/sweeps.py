@@ -19,6 +19,7 @@ is a range of whole numbers, its ends included.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping, Sequence
 from itertools import combinations, product
@@ -41,10 +42,12 @@ from raysim.workloads.papers.table import PaperCell, PaperTable
 
 METRIC = "final(test_accuracy)"
 RANGE = re.compile(r"(-?\d+)\.\.(-?\d+)")
+NUMBER = r"-?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?"
+LIMITS = re.compile(rf"({NUMBER})\.\.({NUMBER})(:log)?")
 MOST_VALUES = 10_000
 """Most values of a range, and most cells of a sweep."""
 OPENING, CLOSING = "[{(", "]})"
-FILE_KEYS = ("rows", "columns", "axes")
+FILE_KEYS = ("rows", "columns", "axes", "tune")
 """Keys of a file of a sweep, of which one of settings has none."""
 
 
@@ -70,6 +73,7 @@ class _File(BaseModel):
     rows: tuple[_Line, ...] = ()
     columns: tuple[_Line, ...] = ()
     axes: dict[str, tuple[Any, ...] | str] = {}
+    tune: dict[str, Any] = {}
 
 
 def split_values(text: str) -> list[str]:
@@ -125,6 +129,29 @@ def parse_axes(
     return settings, axes, seeds
 
 
+def parse_ranges(ranges: Sequence[str], trials: int | None) -> dict[str, Any]:
+    """Return a table `[tune]` of ranges, as `key=LOW..HIGH`, `key=LOW..HIGH:log` or `key=A,B`.
+
+    Args:
+        ranges: The ranges.
+        trials: Trials of each search; None takes the default.
+
+    Raises:
+        SettingsError: a range is written otherwise, or there are trials without a range.
+    """
+    space: dict[str, Any] = {}
+    for text in ranges:
+        key, equals, values = (part.strip() for part in text.partition("="))
+        if not (key and equals and values):
+            raise SettingsError(f"--tune={visible(text)}: is written KEY=LOW..HIGH, or KEY=A,B")
+        if match := LIMITS.fullmatch(values):
+            low, high = map(json.loads, match.groups()[:2])
+            space[key] = {"low": low, "high": high, "log": bool(match[3])}
+        else:
+            space[key] = _override(text)[1]
+    return ({"space": space} if space else {}) | ({} if trials is None else {"trials": trials})
+
+
 def read_sweep(
     config: str,
     settings: Mapping[str, Any] | None = None,
@@ -132,6 +159,7 @@ def read_sweep(
     seeds: Sequence[int] | None = None,
     *,
     metrics: Sequence[str] = (),
+    tune: Mapping[str, Any] | None = None,
 ) -> PaperTable:
     """Return the table of a sweep.
 
@@ -141,6 +169,7 @@ def read_sweep(
         axes: Values of settings that differ between cells, by dotted key, in order.
         seeds: The seeds, which follow each other.
         metrics: Metrics of the cells, each in columns of its own; none takes the file's.
+        tune: Keys of the table `[tune]`, in place of the file's.
 
     Raises:
         SettingsError: a setting or the file is wrong.
@@ -159,7 +188,8 @@ def read_sweep(
     first_seed, count = _consecutive(seeds) if seeds else (None, 1)
     if first_seed is not None:
         settings["seed"] = first_seed
-    changes = {"settings": settings, "rows": tuple(rows), "columns": tuple(columns)}
+    tune = {**given.tune, **(tune or {})}
+    changes = {"settings": settings, "rows": tuple(rows), "columns": tuple(columns), "tune": tune}
     return _table(config, given.model_copy(update=changes), metrics or [given.metric], count)
 
 
@@ -244,6 +274,7 @@ def _table(config: str, given: _File, metrics: Sequence[str], seeds: int) -> Pap
         ),
         seeds=seeds,
         row_keys={row.name: frozenset(dotted(row.settings)) for row in given.rows},
+        tune=given.tune,
     )
 
 

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 
 from raysim.cli.options import path_option
-from raysim.core.errors import RaysimError, SettingsError
+from raysim.core.errors import SettingsError
 
 if TYPE_CHECKING:
-    import numpy.typing as npt
-
     from raysim.results.compare import RunGroup
     from raysim.results.render import Grid
-    from raysim.results.runs import RunRecord
 
 console = Console()
 
@@ -57,12 +54,13 @@ def report(
     """Write one HTML page about runs: table, curves, clients, time, settings, environment."""
     from raysim.results import report as page
     from raysim.storage.atomic import replace_file
+    from raysim.workloads.datasets.labels import training_labels
 
     if out.suffix != ".html" or out.is_dir() or not out.parent.is_dir():
         raise SettingsError(f"--out={out}: must be a .html file in an existing folder")
     page.check_extras()
     groups, table = _table(runs, target, metric)
-    text = page.report(groups, table, _labels)
+    text = page.report(groups, table, training_labels)
     replace_file(out, lambda path: path.write_text(text, encoding="utf-8"))
     console.print(f"report: {out}", highlight=False, markup=False, soft_wrap=True)
 
@@ -79,34 +77,3 @@ def _table(
     further = [parse_metric(text) for text in metrics or ()]
     groups = group_runs(read_runs(runs), further)
     return groups, comparison(groups, compared_metrics(groups, target, further))
-
-
-class _NotPreparedError(Exception):
-    """Error raised when preparing a dataset would fetch or convert it."""
-
-
-def _labels(record: RunRecord) -> npt.NDArray[Any] | None:
-    """Return the labels of a run's training samples; None if its dataset is not prepared here.
-
-    A user's own dataset is not imported, and no dataset is fetched.
-    """
-    from raysim import workloads  # noqa: F401 - registers the datasets
-    from raysim.core.arrow import open_split
-    from raysim.core.components import build_component
-    from raysim.core.data import DATASETS, prepared
-    from raysim.workloads.datasets.fetch import data_root
-
-    def refuse(what: str, done: int, total: int) -> None:
-        raise _NotPreparedError
-
-    prefix = "dataset."
-    fields = {k.removeprefix(prefix): v for k, v in record.settings.items() if k.startswith(prefix)}
-    name = fields.pop("name", None)
-    if record.own_task or name not in DATASETS or not (data_root() / name / "prepared").is_dir():
-        return None
-    try:
-        dataset = build_component(DATASETS.get(name), fields, prefix)
-        labels = open_split(prepared(dataset, data_root(), refuse)["train"]).y
-    except (RaysimError, _NotPreparedError):
-        return None
-    return labels if labels.ndim == 1 and labels.dtype.kind in "iu" else None

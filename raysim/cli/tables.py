@@ -60,6 +60,16 @@ def sweep(
         list[str] | None,
         typer.Option(help="metric of the cells, repeated for several; see raysim table"),
     ] = None,
+    tune: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="a setting to search in each row first, as local.lr=1e-3..1:log or method.mu=0,1",
+            show_default=False,
+        ),
+    ] = None,
+    tune_trials: Annotated[
+        int | None, typer.Option(min=1, max=10**6, help="trials of each search; default: 12")
+    ] = None,
     only: Only = None,
     rounds: Rounds = None,
     jobs: Jobs = None,
@@ -68,10 +78,15 @@ def sweep(
     profile: ProfileName = None,
 ) -> None:
     """Compare settings over seeds in a table; the same command resumes it, and adds to it."""
-    from raysim.workloads.sweeps import default_folder, parse_axes, read_sweep
+    from raysim.workloads.sweeps import default_folder, parse_axes, parse_ranges, read_sweep
 
     options = table_options(only, rounds, None, changes(None, profile))
-    given = lambda: read_sweep(config, *parse_axes(overrides or ()), metrics=metric or ())  # noqa: E731
+
+    def given() -> PaperTable:
+        ranges = parse_ranges(tune or (), tune_trials)
+        axes = parse_axes(overrides or ())
+        return read_sweep(config, *axes, metrics=metric or (), tune=ranges)
+
     _run_or_tell(given, options, jobs, out or default_folder(config), dry_run=dry_run)
 
 

@@ -124,6 +124,8 @@ def check_run(
     """
     states = ClientStates(run_dir.states.absolute())
     federation = federation.with_holdout(settings.evaluation.holdout, settings.seed)
+    if not settings.evaluation.test:
+        federation = federation.without_test()
     network, initial = initial_checkpoint(settings, federation)
     federation = federation.for_network(network)
     of_stages = check_stages(settings, network, initial, federation.training_sizes)

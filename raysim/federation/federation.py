@@ -111,7 +111,14 @@ class Federation:
             own = self.prepare()
         except DataError as error:
             raise DataError(f"node {socket.gethostname()}: {error}") from error
-        return replace(self, train=own["train"], test=own["test"])
+        test = own["test"] if isinstance(self.test, Path) else self.test
+        return replace(self, train=own["train"], test=test)
+
+    def without_test(self) -> Federation:
+        """Return this federation without test samples, which are not opened."""
+        train = open_samples(self.train)
+        none = Split(train.x[:1][:0], train.y[:0])  # of no sample torch could not tell the layout
+        return replace(self, test=none, local_test=None)
 
     def with_holdout(self, fraction: float, seed: int) -> Federation:
         """Return this federation with a fraction of each client's samples held out."""

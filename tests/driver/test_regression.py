@@ -142,7 +142,7 @@ class Slopes(raysim.Dataset):
         return raysim.Scoring(squared_errors, {"mae": mae})
 
     def prepare(self, root: Path, progress: Any) -> Mapping[str, Path]:
-        root.mkdir(parents=True)
+        root.mkdir(parents=True, exist_ok=True)
         paths = {name: root / f"{name}.arrow" for name in ("train", "test")}
         for path, (x, y) in zip(paths.values(), (draw(90, 1, 2), draw(30, 2, 2)), strict=True):
             write_split(path, raysim.Split(x, y.astype(np.float32)))

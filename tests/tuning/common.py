@@ -107,7 +107,7 @@ class LocalSlots:
     def __init__(self, key: Callable[[Path], Any] = lambda out: int(out.name)) -> None:
         self.started: list[Any] = []
         self.fault: Callable[[Any], Report | SlotLost | None] = lambda run: None
-        self._key = key
+        self.key = key
 
     @contextmanager
     def open(
@@ -143,7 +143,7 @@ class LocalSlots:
         lane = number if number in self._free else min(self._free)
         self._free = [each for each in self._free if each != lane and not alone]
         self._running.add(lane)
-        lane, run = LocalLane(lane), self._key(Path(settings.out))
+        lane, run = LocalLane(lane), self.key(Path(settings.out))
         self.started.append(run)
         values = settings.override({"engine.backend": "inline"}).to_dict()
         self._orders[lane] = run, (values, pausing, forced, reported)

@@ -58,10 +58,6 @@ def test_an_override_fixes_what_was_tried(tmp_path):
             "local.lr, method.mu: leave at least one to search; all are fixed",
         ),
         ({"evaluation.holdout": 0.0}, "evaluation.holdout=0.0: must be above 0; a study selects"),
-        (
-            {"dataset.name": "tests.driver.test_regression:Slopes"},
-            r"dataset.name=tests.driver.test_regression:Slopes: has no accuracy, by which a study",
-        ),
         ({"out": "here"}, "out=here: use the option --out for a study"),
         ({"local.lr": -1.0}, "local.lr=-1.0: must be greater than 0"),
         ({"method.name": "fedavg"}, "method.mu: no such setting"),

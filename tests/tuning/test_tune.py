@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
@@ -225,3 +226,22 @@ def test_the_study_of_the_front_page_searches_a_method_of_ones_own(
     result = raysim.tune("my_study.toml", overrides=quick, trials=1)
     (row,) = result.trials.to_pylist()
     assert row["state"] == "complete" and row["method.beta"] == 0.9
+
+
+def test_a_regression_is_judged_by_its_held_out_loss(tmp_path, local_slots, monkeypatch):
+    monkeypatch.setenv("RAYSIM_DATA", str(tmp_path / "data"))
+    parts = {"dataset.name": "tests.driver.test_regression:Slopes", "clients": 9, "fraction": 0.5}
+    parts |= {"model.name": "tests.driver.test_regression:Affine", "method.name": "fedavg"}
+    path = tmp_path / "own.json"
+    path.write_text(json.dumps(PRESET))
+    settings = raysim.load_config(path, {**parts, "rounds": 2, "local.lr": 0.01})
+    table = {"space": {"local.lr": [0.0001, 0.01, 0.001]}, "sampler": "grid", "pruner": "none"}
+    with pytest.raises(raysim.SettingsError, match=r"objectives=accuracy: .* has none; use loss"):
+        raysim.tune(settings, table, out=tmp_path / "a")
+    found = raysim.tune(settings, {**table, "objectives": ["loss"]}, out=tmp_path / "b", jobs=1)
+    rows = found.trials.to_pylist()
+    for row in rows:
+        summary = json.loads((Path(row["run_dir"]) / "summary.json").read_text())
+        assert row["loss"] == summary["final_holdout_loss"]
+    assert found.best[0].local.lr == min(rows, key=lambda row: row["loss"])["local.lr"]
+    assert len({row["loss"] for row in rows}) == 3

@@ -53,7 +53,8 @@ def figure(
     plan, folder = make_plan(name, overrides, rounds, only), RunsFolder(out, "figure", name)
     check_packages()
     plan.check_data()
-    with hinting(RESUME), removed_if_refused(out), folder.lock(plan.known, plan.runs):
+    with hinting(RESUME), removed_if_refused(out), folder.lock():
+        folder.enter(plan.known, plan.runs)
         runs = Runs(name, [*dict.fromkeys(plan.runs.values())], folder, line)
         for run, missing in plan.missing.items():
             runs.note(f"{run} cannot be run: {missing}")

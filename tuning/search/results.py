@@ -11,10 +11,14 @@ import optuna
 from optuna.trial import FrozenTrial, TrialState
 
 AVERAGED = (
-    *("final_holdout_accuracy", "final_accuracy", "bytes_up", "bytes_down", "seconds"),
-    *("virtual_seconds", "virtual_joules"),
+    *("final_holdout_accuracy", "final_holdout_loss", "final_accuracy"),
+    *("bytes_up", "bytes_down", "seconds", "virtual_seconds", "virtual_joules"),
 )
 """Values in the summary of a trial of several runs, if its runs have them."""
+
+HELD_OUT = {"accuracy": "final_holdout_accuracy", "loss": "final_holdout_loss"}
+"""Values in a summary of the objectives on held-out samples."""
+JUDGING = tuple(HELD_OUT.values())
 
 
 def combined(summaries: Sequence[Mapping[str, Any]], over_seeds: str) -> dict[str, Any]:
@@ -22,12 +26,12 @@ def combined(summaries: Sequence[Mapping[str, Any]], over_seeds: str) -> dict[st
 
     For several runs it has means over the seeds, and as `final_holdout_accuracy` the accuracy that
     judges the trial: their mean, or with "lower" the mean less its standard error. If clients
-    deploy their own models, it is the accuracy of these.
+    deploy their own models, it is the accuracy of these, as is `final_holdout_loss` their loss.
     """
     summaries = [_judged(summary) for summary in summaries]
     if len(summaries) == 1:
         return dict(summaries[0])
-    known = [key for key in AVERAGED if key in summaries[0]]
+    known = [key for key in AVERAGED if summaries[0].get(key) is not None]
     means = {key: mean(each[key] for each in summaries) for key in known}
     if over_seeds == "lower":
         spread = stdev(each["final_holdout_accuracy"] for each in summaries)
@@ -36,8 +40,8 @@ def combined(summaries: Sequence[Mapping[str, Any]], over_seeds: str) -> dict[st
 
 
 def _judged(summary: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the summary of a run, with the held-out accuracy of the deployed models."""
-    own = {"final_holdout_accuracy": summary.get("final_personal_holdout_accuracy")}
+    """Return the summary of a run, with the held-out scores of the deployed models."""
+    own = {name: summary.get(name.replace("holdout", "personal_holdout")) for name in JUDGING}
     return {**summary, **{name: value for name, value in own.items() if value is not None}}
 
 
@@ -46,11 +50,25 @@ def exceeded(trial: FrozenTrial) -> list[str]:
     return [name for name, excess in trial.constraints.items() if excess > 0]
 
 
+def trial_line(trial: FrozenTrial, seconds: float) -> str:
+    """Return a trial's state, values, parameters and duration in a line."""
+    error = trial.user_attrs.get("failed")
+    values = ", ".join(f"{value:.6g}" for value in trial.values or ())
+    outcome = error or values or f"after round {trial.last_step}"
+    outcome += "".join(f", too many {name}" for name in exceeded(trial))
+    parameters = " ".join(
+        f"{key}={value:.4g}" if isinstance(value, float) else f"{key}={value}"
+        for key, value in trial.params.items()
+    )
+    state = trial.state.name.lower()
+    return f"trial {trial.number} {state}: {outcome}  {parameters}  {seconds:.1f} s"
+
+
 def quantity(summary: Mapping[str, Any], name: str) -> float:
     """Return the quantity of an objective or a constraint in the summary of a run."""
     if name == "bytes":
         return bytes_sent(summary)
-    value: float = summary[{"accuracy": "final_holdout_accuracy"}.get(name, name)]
+    value: float = summary[HELD_OUT.get(name, name)]
     return value
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from time import perf_counter
 from typing import Generic, TypeVar
 
@@ -65,6 +65,60 @@ class RunQueue(ABC, Generic[R]):
 
     def placed(self, run: R, number: int) -> None:
         """Note the number of the lane in which a run has started."""
+
+
+class Together(RunQueue[tuple[str, R]]):
+    """Several queues as one, whose runs share the slots; earlier queues are served first."""
+
+    def __init__(self, queues: Mapping[str, RunQueue[R]], note: Callable[[str], None]) -> None:
+        """Join queues, which all pause or never do.
+
+        Args:
+            queues: The queues by title.
+            note: Shows the user a line.
+        """
+        self._queues, self._note = queues, note
+        self.pausing = any(queue.pausing for queue in queues.values())
+        self.forced = all(queue.forced for queue in queues.values())
+
+    def remain(self) -> bool:
+        """Return whether a queue has a run that can be started."""
+        return any(queue.remain() for queue in self._queues.values())
+
+    def next(self) -> tuple[str, R] | None:
+        """Return the next run of the first queue that has one."""
+        for title, queue in self._queues.items():
+            if queue.remain() and (run := queue.next()) is not None:
+                return title, run
+        return None
+
+    def settings(self, run: tuple[str, R]) -> raysim.Settings:
+        """Return the settings of a run."""
+        return self._queues[run[0]].settings(run[1])
+
+    def name(self, run: tuple[str, R]) -> str:
+        """Return the title of a run's queue, and its name there."""
+        return f"{run[0]}, {self._queues[run[0]].name(run[1])}"
+
+    def goes_on(self, run: tuple[str, R], report: Report) -> bool:
+        """Return whether its queue lets a run go on."""
+        return self._queues[run[0]].goes_on(run[1], report)
+
+    def resumes_at(self, run: tuple[str, R]) -> tuple[int, int | None]:
+        """Return the number of a run's known evaluations, and of its lane."""
+        return self._queues[run[0]].resumes_at(run[1])
+
+    def placed(self, run: tuple[str, R], number: int) -> None:
+        """Tell its queue the lane of a run."""
+        self._queues[run[0]].placed(run[1], number)
+
+    def ended(self, run: tuple[str, R], report: Report, seconds: float) -> None:
+        """Tell its queue the end of a run."""
+        self._queues[run[0]].ended(run[1], report, seconds)
+
+    def note(self, text: str) -> None:
+        """Show the user a line."""
+        self._note(text)
 
 
 def run_in_slots(slots: SlotPool, queue: RunQueue[R]) -> None:

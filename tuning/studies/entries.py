@@ -53,7 +53,7 @@ def read_entries(table: Mapping[str, Any]) -> dict[str, Entry]:
         SettingsError: a range is wrong or given twice, or there is none.
     """
     entries: dict[str, Entry] = {}
-    for key, value in _flat(table):
+    for key, value in by_key(table):
         if key in entries:
             raise SettingsError(f"study.space.{key}: is given twice")
         entries[key] = _entry(key, value)
@@ -62,11 +62,11 @@ def read_entries(table: Mapping[str, Any]) -> dict[str, Entry]:
     return entries
 
 
-def _flat(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+def by_key(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
     """Yield the ranges of a table by dotted key; TOML nests the keys that are not quoted."""
     for key, value in table.items():
         if isinstance(value, Mapping) and value and not value.keys() & {"low", "high", "choices"}:
-            yield from _flat(value, f"{prefix}{key}.")
+            yield from by_key(value, f"{prefix}{key}.")
         else:
             yield f"{prefix}{key}", value
 

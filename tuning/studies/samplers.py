@@ -52,11 +52,13 @@ PRUNERS: Mapping[str, type[BasePruner]] = {
 }
 OBJECTIVES = {
     "accuracy": StudyDirection.MAXIMIZE,
+    "loss": StudyDirection.MINIMIZE,
     "bytes": StudyDirection.MINIMIZE,
     "virtual_seconds": StudyDirection.MINIMIZE,
     "virtual_joules": StudyDirection.MINIMIZE,
 }
-"""Objectives: accuracy on the held-out samples; bytes sent both ways; virtual time and energy."""
+"""Objectives: accuracy or loss on the held-out samples; bytes sent both ways; virtual time and
+energy."""
 JUDGED = ("accuracy",)
 """Objectives of a study whose trials a pruner may judge: evaluations report accuracy."""
 STATISTICS = ("mean", "lower")
@@ -156,6 +158,8 @@ class SearchOptions:
                 f"study.over_seeds={visible(self.over_seeds)}: must be one of"
                 f" {', '.join(STATISTICS)}"
             )
+        if self.over_seeds == "lower" and "accuracy" not in self.objectives:
+            raise SettingsError("study.over_seeds=lower: must have the objective accuracy")
         if self.over_seeds == "lower" and self.seeds == 1:
             raise SettingsError("study.over_seeds=lower: must have seeds of 2 or more, but got 1")
         if self.stack > 1 and "seconds" in self.constraints:

@@ -37,7 +37,7 @@ class StudyTable(BaseModel):
 
     about: str = Field(default="", description="description in one line")
     objectives: list[str] = Field(
-        default=["accuracy"], description="accuracy, bytes, virtual_seconds, virtual_joules"
+        default=["accuracy"], description="accuracy, loss, bytes, virtual_seconds, virtual_joules"
     )
     sampler: str | dict[str, Any] = Field(default="tpe", description="name, or name and options")
     pruner: str | dict[str, Any] | None = Field(
@@ -112,11 +112,8 @@ class Study:
         settings = self._settings(overrides)
         if not settings.evaluation.holdout:
             raise SettingsError(
-                "evaluation.holdout=0.0: must be above 0; a study selects by held-out accuracy"
+                "evaluation.holdout=0.0: must be above 0; a study selects by held-out samples"
             )
-        if "accuracy" not in settings.dataset.scoring.metrics:
-            name = settings.dataset.title
-            raise SettingsError(f"dataset.name={name}: has no accuracy, by which a study chooses")
         if settings.out is not None:
             raise SettingsError(f"out={settings.out}: use the option --out for a study")
         entries = read_entries(self.table.space)
@@ -161,7 +158,7 @@ def check_together(options: SearchOptions, resolved: ResolvedStudy) -> None:
     Raises:
         SettingsError: stacked trials have their own actors or search a setting of `engine`, `seed`
             is searched by trials of several seeds, a pruner judges trials whose rounds or
-            evaluations differ, or an objective needs a virtual clock.
+            evaluations differ, or an objective needs a virtual clock or a classification.
     """
     stack = f"{options.label('stack')}={options.stack}"
     if options.stack > 1 and (actors := resolved.settings.engine.actors) != "auto":
@@ -177,6 +174,12 @@ def check_together(options: SearchOptions, resolved: ResolvedStudy) -> None:
     if options.pruner != "none" and (own := [key for key in SCHEDULE if key in resolved.space]):
         label = options.label("pruner")
         raise SettingsError(f"{label}={options.pruner}: must be none where `{own[0]}` is searched")
+    scoring = resolved.settings.dataset.scoring
+    if "accuracy" in options.objectives and "accuracy" not in scoring.metrics:
+        name = resolved.settings.dataset.title
+        raise SettingsError(
+            f"{options.label('objectives')}=accuracy: dataset.name={name} has none; use loss"
+        )
     for objective in options.objectives:
         if objective.startswith("virtual_") and not resolved.settings.clock.has_time:
             label = options.label("objectives")

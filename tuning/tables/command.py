@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from raysim.core.errors import MachineError, RaysimError
+from raysim.core.errors import MachineError, RaysimError, SettingsError
 from raysim.results.render import grid_of, to_rich
 from raysim.results.tables import ResultTable
 from raysim.storage.lock import removed_if_refused
@@ -20,8 +21,12 @@ from raysim.tuning.runs.queue import Runs
 from raysim.tuning.runs.run import Run
 from raysim.tuning.slots.fitting import count_slots
 from raysim.tuning.slots.report import hinting
+from raysim.tuning.studies.entries import by_key
+from raysim.tuning.tables.page import write_page
 from raysim.tuning.tables.plan import TableOptions, TablePlan, make_plan
 from raysim.tuning.tables.results import FILES, TableResults
+from raysim.tuning.tables.searches import budget, read_tune, to_search
+from raysim.tuning.tables.tuned import Chosen, tuned
 from raysim.tuning.tables.work import Workload, time_in_slots
 from raysim.workloads.tables import PaperTable
 
@@ -47,10 +52,41 @@ def print_table(
             a run failed, after the others have ended.
     """
     line = _line_of(console)
-    _, runs, written = run_table(table, options, jobs=jobs, out=out, line=line)
-    _print_table(console, to_rich(grid_of(written)))
+    ended = run_table(table, options, jobs=jobs, out=out, line=line)
+    _print_table(console, to_rich(grid_of(ended.results)))
     line(f"{', '.join(FILES)} in {out}")
-    runs.raise_failure(RESUME)
+    if table.paper is None:
+        _print_page(ended, line)
+    ended.runs.raise_failure(RESUME)
+
+
+def _print_page(ended: EndedTable, line: Callable[[str], None]) -> None:
+    """Write the page of a sweep, and print its path."""
+    try:
+        path = write_page(ended.plan, ended.folder, ended.results, ended.chosen)
+    except SettingsError as lacking:
+        line(f"note: no page: {lacking}")
+    else:
+        line(f"report: {path}")
+
+
+@dataclass(frozen=True)
+class EndedTable:
+    """A table whose runs have ended.
+
+    Attributes:
+        plan: The table's plan, with the settings that were chosen by tuning.
+        folder: The folder of its runs.
+        runs: Their queue, of which some may have failed.
+        results: The values.
+        chosen: Outcomes of the searches before the runs, if there were any.
+    """
+
+    plan: TablePlan
+    folder: RunsFolder
+    runs: Runs
+    results: ResultTable
+    chosen: Sequence[Chosen] = ()
 
 
 def run_table(
@@ -60,8 +96,8 @@ def run_table(
     jobs: int | None,
     out: Path,
     line: Callable[[str], None],
-) -> tuple[TablePlan, Runs, ResultTable]:
-    """Run or resume a table; return plan, runs, of which some may have failed, and values.
+) -> EndedTable:
+    """Run or resume a table, tuned first if it asks for that.
 
     Args:
         table: The table.
@@ -73,16 +109,24 @@ def run_table(
     Raises:
         RaysimError: an option, a setting, the data, the folder or the cluster does not allow it.
     """
-    plan, folder = make_plan(table, options), folder_of(table, out)
+    plan, folder, work = make_plan(table, options), folder_of(table, out), Workload()
     plan.check_data()
-    chosen = [cell.label for cell in plan.chosen]
-    with hinting(RESUME), removed_if_refused(out), folder.lock(plan.labels, chosen):
+    tune = read_tune(table.tune) if table.tune else None
+    with hinting(RESUME), removed_if_refused(out), folder.lock():
+        chosen: list[Chosen] = []
+        if tune:
+            to_search(plan, tune)
+            queue_of(plan, folder, work, line, TableResults(plan, folder)).check()
+            table, chosen = tuned(plan, tune, out, jobs, line)
+            plan = make_plan(table, options)
+        searched = [key for each in chosen for key in each.values]
+        folder.enter(plan.labels, [cell.label for cell in plan.chosen], searched)
         results = TableResults(plan, folder)
-        runs = queue_of(plan, folder, Workload(), line, results)
+        runs = queue_of(plan, folder, work, line, results)
         runs.check()
         folder.seal()
         runs.run(jobs)
-        return plan, runs, results.write()
+        return EndedTable(plan, folder, runs, results.write(), chosen)
 
 
 def folder_of(table: PaperTable, path: Path) -> RunsFolder:
@@ -126,8 +170,11 @@ def dry_run(
     """
     plan, folder, work = make_plan(table, options), folder_of(table, out), Workload()
     plan.check_data()
-    folder.check(plan.labels)
+    tune = read_tune(table.tune) if table.tune else None
+    folder.check(plan.labels, dict(by_key(tune.space)) if tune else ())
     line = _line_of(console)
+    if tune:
+        line(f"{budget(tune, to_search(plan, tune))}; the estimate leaves the trials out")
     runs = queue_of(plan, folder, work, line, TableResults(plan, folder))
     runs.check()
     slots = count_slots(plan.first_runs[0].settings, jobs)

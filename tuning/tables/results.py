@@ -22,6 +22,7 @@ from raysim.storage.atomic import replace_file
 from raysim.tuning.changes import changed_settings
 from raysim.tuning.runs.folder import RunsFolder
 from raysim.tuning.runs.run import Run
+from raysim.tuning.studies.entries import by_key
 from raysim.tuning.tables.cells import Cell
 from raysim.tuning.tables.plan import TablePlan
 from raysim.workloads.tables import PaperCell
@@ -91,6 +92,7 @@ class TableResults:
         paper = self._plan.table
         ended = {cell: self._runs_of(cell) for cell in self._shown}
         places = {_place(cell) for cell in self._shown}
+        searched = {*dict(by_key(paper.tune.get("space", {})))}
         # Ratios need the published values of the baseline even if its row is not shown.
         baseline = [cell for cell in self._plan.cells if cell.paper.row == paper.baseline]
         known = dict.fromkeys([*ended, *baseline])
@@ -102,7 +104,7 @@ class TableResults:
             columns=tuple(name for name in paper.columns if name in {name for _, name in places}),
             cells=_with_differences(
                 {_place(cell): self._result_cell(cell, ended.get(cell, {})) for cell in known},
-                {_place(cell): _settings_of(cell) for cell, runs in ended.items() if runs},
+                {_place(c): _settings_of(c, searched) for c, runs in ended.items() if runs},
                 frozenset.intersection(*paper.row_keys.values()),
             ),
             notes=tuple(self._notes(ended)),
@@ -184,17 +186,20 @@ class TableResults:
         yield from (f"{run.title}: {each.error}" for run, each in known.items() if each.error)
         yield from (note for each in known.values() for note in each.notes)
         yield from origin_notes({run.title: each.origins for run, each in known.items()})
-        if paper.note:
-            yield paper.note
+        yield from paper.note.splitlines()
 
 
 def _place(cell: Cell) -> Place:
     return cell.paper.row, cell.paper.column
 
 
-def _settings_of(cell: Cell) -> dict[str, Any]:
-    """Return the settings of a cell's runs on which their models depend, the seed left out."""
-    return result_settings(canonical(cell.run.settings.to_dict()))
+def _settings_of(cell: Cell, searched: Collection[str]) -> dict[str, Any]:
+    """Return the settings of a cell's runs on which their models depend.
+
+    The seed is left out, and so are settings that were searched, which the notes name.
+    """
+    settings = result_settings(canonical(cell.run.settings.to_dict()))
+    return {key: value for key, value in settings.items() if key not in searched}
 
 
 def _with_differences(

@@ -16,7 +16,7 @@ from raysim.results.render import to_arrow
 from raysim.results.runs import read_run
 from raysim.tuning.runs.folder import RunsFolder
 from raysim.tuning.runs.run import Run
-from raysim.tuning.tables.command import RESUME, folder_of, run_table
+from raysim.tuning.tables.command import RESUME, run_table
 from raysim.tuning.tables.plan import TableOptions, TablePlan
 from raysim.workloads.sweeps import default_folder, read_sweep
 
@@ -42,6 +42,7 @@ def sweep(
     seeds: Sequence[int] | None = None,
     overrides: Mapping[str, Any] | None = None,
     metrics: Sequence[str] = (),
+    tune: Mapping[str, Any] | None = None,
     jobs: int | None = None,
     out: str | Path | None = None,
 ) -> Sweep:
@@ -54,6 +55,8 @@ def sweep(
         seeds: The seeds, which follow each other; None takes that of the settings.
         overrides: Settings of all runs by dotted key.
         metrics: Metrics of the cells; none takes final(test_accuracy), or the file's.
+        tune: Table `[tune]`: a search of each row, or cell, before it is trained, for example
+            {"space": {"local.lr": {"low": 0.001, "high": 1, "log": True}}, "trials": 12}.
         jobs: Number of slots; None takes as many as fit.
         out: Folder; None is `runs/NAME-sweep`.
 
@@ -61,13 +64,11 @@ def sweep(
         RaysimError: a setting, the data or the folder does not allow it, or a run failed, after the
             others have ended.
     """
-    table = read_sweep(str(config), overrides, axes, seeds, metrics=metrics)
+    table = read_sweep(str(config), overrides, axes, seeds, metrics=metrics, tune=tune)
     folder = user_path(out) if out else default_folder(config)
-    plan, runs, cells = run_table(
-        table, TableOptions(), jobs=jobs, out=folder, line=lambda text: None
-    )
-    runs.raise_failure(RESUME)
-    return Sweep(_runs_of(plan, folder_of(table, folder)), to_arrow(cells))
+    ended = run_table(table, TableOptions(), jobs=jobs, out=folder, line=lambda text: None)
+    ended.runs.raise_failure(RESUME)
+    return Sweep(_runs_of(ended.plan, ended.folder), to_arrow(ended.results))
 
 
 def _runs_of(plan: TablePlan, folder: RunsFolder) -> pa.Table:

@@ -82,7 +82,7 @@ def check_scoring(settings: Settings, scoring: Scoring) -> None:
 
 
 def check_without_test(settings: Settings) -> None:
-    """Check that no setting needs a test set, which a task may lack.
+    """Check that no setting needs a test set, which a task or a run may lack.
 
     Raises:
         SettingsError: a setting does.
@@ -94,7 +94,8 @@ def check_without_test(settings: Settings) -> None:
     }
     for setting, needed in needs.items():
         if needed:
-            raise SettingsError(f"{setting}: needs a test set; give Task.test, or leave it out")
+            lacking = "give Task.test" if settings.evaluation.test else "use evaluation.test=true"
+            raise SettingsError(f"{setting}: needs a test set; {lacking}, or leave it out")
 
 
 def check_samples(method: Method, module: nn.Module, samples: Batch) -> Tensor:

@@ -143,6 +143,27 @@ def deciles(groups: Sequence[RunGroup], name: str) -> Chart | None:
         return Chart("accuracy of clients by decile", to_svg(figure, name, groups), _limits(axes))
 
 
+def searches(found: Mapping[str, Mapping[int, float]], title: str, *, least: bool) -> Chart:
+    """Draw the scores of searches: a point per trial, and the best score so far as a line.
+
+    Args:
+        found: Score by number of the trial, of each search by name.
+        title: What is scored.
+        least: Whether the least score is the best.
+    """
+    with style_of("searches"):
+        figure, axes = _axes("trial")
+        best = np.minimum if least else np.maximum
+        for number, (name, scores) in enumerate(found.items()):
+            trials, values = [*scores], np.array([*scores.values()])
+            look: dict[str, Any] = {"color": f"C{number % COLOURS}", "linestyle": _dashes(number)}
+            axes.plot(trials, values, "o", markersize=3, color=look["color"])
+            reached = best.accumulate(values)
+            axes.step(trials, reached, where="post", label=visible(name, 30), **look)
+        axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.14), ncol=2, frameon=False)
+        return Chart(title, to_svg(figure, "searches", (), tight=True))
+
+
 def heat_map(title: str, counts: npt.NDArray[Any], name: str) -> Chart:
     """Draw samples by client and class [K, C]."""
     from matplotlib.ticker import MaxNLocator

@@ -41,19 +41,30 @@ def check_extras() -> None:
         raise SettingsError(f"report: needs {' and '.join(missing)}; pip install 'raysim[report]'")
 
 
-def report(groups: Sequence[RunGroup], table: Grid, labels: Labels) -> str:
+def report(
+    groups: Sequence[RunGroup],
+    table: Grid,
+    labels: Labels,
+    *,
+    tuning: Grid | None = None,
+    searches: Sequence[Chart] = (),
+) -> str:
     """Return the page of groups of runs.
 
     Args:
         groups: The runs.
         table: Their comparison.
         labels: Labels of a run's training samples, for the heat maps.
+        tuning: What searches before the runs have chosen, if there were any.
+        searches: Their charts.
     """
     records = [record for group in groups for record in group.records]
     return render(
         "page.html",
         title=f"raysim: {table.title}",
         table=html_table(table),
+        tuning=tuning and html_table(tuning),
+        searches=searches,
         curves=_curves(groups),
         legend=charts.legend(groups),
         clients=_present([charts.deciles(groups, "deciles")]),

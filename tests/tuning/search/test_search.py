@@ -402,7 +402,7 @@ def test_a_step_that_was_reported_before_is_not_reported_again(tmp_path):
         ),
         (
             SearchOptions(objectives=("speed",)),
-            "objectives=speed: must be distinct ones of accuracy, bytes",
+            "objectives=speed: must be distinct ones of accuracy, loss, bytes",
         ),
         (
             SearchOptions(pruner="median", objectives=("accuracy", "bytes")),

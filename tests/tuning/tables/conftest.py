@@ -18,7 +18,8 @@ Said = tuple[int, str, str]
 def slots(monkeypatch: pytest.MonkeyPatch) -> LocalSlots:
     """Have tables use a slot in this process."""
     found = LocalSlots(key=run_of)
-    monkeypatch.setattr("raysim.tuning.runs.queue.open_slots", found.open)
+    for module in ("runs.queue", "tables.tuned"):
+        monkeypatch.setattr(f"raysim.tuning.{module}.open_slots", found.open)
     return found
 
 

@@ -17,7 +17,8 @@ ROWS = ("FA", "FSVRG", "MFA", "FMA", "MIFL")
 def test_cells_of_fedma_count_rounds_of_its_own(tmp_path):
     plan = make_plan(TABLES["mifl-5"], TableOptions(seeds=1))
     folder = folder_of(plan.table, tmp_path / "out")
-    with folder.lock(plan.labels, plan.labels):
+    with folder.lock():
+        folder.enter(plan.labels, plan.labels)
         found = TableResults(plan, folder).table()
     own = {
         row: {cell.own_round for (r, _), cell in found.cells.items() if r == row} for row in ROWS
@@ -62,7 +63,8 @@ def test_rows_differ_in_what_some_have_of_their_own_and_not_in_what_all_have(tmp
     """As in FLex&Chill's table 8, where T=1 is there twice, once with IID clients."""
     plan = make_plan(TABLES["flexchill-8"], TableOptions(only=("accuracy",)))
     folder = folder_of(plan.table, tmp_path)
-    with folder.lock(plan.labels, [cell.label for cell in plan.chosen]):
+    with folder.lock():
+        folder.enter(plan.labels, [cell.label for cell in plan.chosen])
         for cell in plan.chosen:
             folder.record_failure(cell.run, "no luck")
         found = TableResults(plan, folder).table()

@@ -257,7 +257,8 @@ def test_a_run_that_diverges_to_its_end_ends_those_that_wait_for_it(
 ):
     plan = make_plan(TABLES[NAME], TableOptions(only=("T=0.5,accuracy",), seeds=1))
     folder = folder_of(plan.table, tmp_path / "out")
-    with folder.lock(plan.labels, plan.labels):
+    with folder.lock():
+        folder.enter(plan.labels, plan.labels)
         runs = queue_of(plan, folder, Workload(), print, TableResults(plan, folder))
         reference = runs.next()
         settings = runs.settings(reference).override({"engine.backend": "inline"})

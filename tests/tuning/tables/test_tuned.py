@@ -1,0 +1,238 @@
+"""Tuning within a sweep: each row has the same budget on held-out samples before it trains."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+from optuna.distributions import (
+    CategoricalDistribution,
+    FloatDistribution,
+    IntDistribution,
+)
+
+import raysim
+from raysim.core.errors import DataError
+from raysim.tuning.slots.report import Report
+from raysim.tuning.tables.tuned import on_edge
+from tests.blobs import Blobs
+from tests.tasks import EQUAL, make_settings, make_task
+from tests.tuning.common import PRESET
+from tests.tuning.tables.common import index
+
+METHODS = ("method.name=fedavg,fedprox", "rounds=2")
+SEARCH = ("--tune", "local.lr=1e-3..1:log", "--tune", "method.mu=0.001,0.1,1")
+FEW = ("--tune-trials", "3")
+
+
+@pytest.fixture
+def sweep(slots, raysim_command, tmp_path):
+    """Run `raysim sweep blobs.json ... --out out`; return exit code, stdout and stderr."""
+    (tmp_path / "blobs.json").write_text(json.dumps(PRESET))
+    slots.key = lambda out: str(out.relative_to(tmp_path / "out"))
+    return lambda *words: raysim_command("sweep", "blobs.json", *words, "--out", "out")
+
+
+def configs(folder: Path) -> list[dict]:
+    """Return the settings of the runs under a folder."""
+    return [json.loads(path.read_text()) for path in sorted(folder.rglob("config.json"))]
+
+
+def trials_of(out: Path, method: str) -> dict[float, float]:
+    """Return the held-out accuracy of a method's trials by learning rate."""
+    found = {}
+    for path in (out / "tuning").rglob("summary.json"):
+        settings = json.loads((path.parent / "config.json").read_text())
+        if settings["method"]["name"] == method:
+            score = json.loads(path.read_text())["final_holdout_accuracy"]
+            found[settings["local"]["lr"]] = score
+    return found
+
+
+def test_each_row_is_searched_with_the_same_budget_and_trained_with_its_best(
+    sweep, slots, tmp_path
+):
+    code, said, err = sweep(*METHODS, "seed=3..4", *SEARCH, *FEW)
+    assert (code, err) == (0, "") and len(slots.started) == 2 * 3 + 2 * 2
+    out = tmp_path / "out"
+    tried = {method: trials_of(out, method) for method in ("fedavg", "fedprox")}
+    rates = [*tried["fedavg"]]
+    assert sorted(rates) == sorted(tried["fedprox"]) and len({*rates}) == 3
+    assert PRESET["local"]["lr"] in rates  # the settings' own value is tried
+    for config in configs(out / "tuning"):
+        assert config["evaluation"]["holdout"] == 0.1 and not config["evaluation"]["test"]
+        assert (config["seed"], config["rounds"]) == (3, 2)
+    for method, scores in tried.items():
+        best = max(scores, key=scores.get)
+        runs = [c for c in configs(out / "runs") if c["method"]["name"] == method]
+        assert [(c["seed"], c["local"]["lr"], c["evaluation"]["holdout"]) for c in runs] == [
+            (3, best, 0.0),
+            (4, best, 0.0),
+        ]
+        assert f"{method}: local.lr={float(f'{best:.4g}')}" in said
+        assert f"(held-out accuracy {scores[best]:.2%})." in said
+    budget = "Tuned by 3 trials of 2 rounds for each row, judged by 10% of each client's training"
+    for name in ("table.md", "table.html", "table.tex"):
+        assert "Tuned by 3 trials of 2 rounds for each row" in (out / name).read_text()
+    notes = pq.read_table(out / "table.parquet")["notes"].to_pylist()[0]
+    page = (out / "report.html").read_text()
+    assert "Settings chosen on held-out samples" in page and "held-out accuracy by trial" in page
+    assert "report: out/report.html" in said
+    assert budget in said and any(note.startswith(budget) for note in notes)
+
+
+class WithoutTest(Blobs):
+    """Samples whose test set cannot be read."""
+
+    def prepare(self, root, progress):
+        return {**super().prepare(root, progress), "test": root / "nowhere.arrow"}
+
+
+def test_the_runs_of_a_search_do_not_open_the_test_set(tmp_path):
+    """As these have `evaluation.test=false`; with it the test set is read."""
+    changes = {"dataset.name": "tests.tuning.tables.test_tuned:WithoutTest", "rounds": 1}
+    changes |= {"evaluation.holdout": 0.2, "engine.backend": "inline"}
+    (tmp_path / "blobs.json").write_text(json.dumps(PRESET))
+    settings = raysim.load_config(tmp_path / "blobs.json", changes)
+    without = settings.override({"evaluation.test": False, "out": str(tmp_path / "a")})
+    found = raysim.run(without).metrics
+    assert {"holdout_accuracy", "holdout_loss"} <= {*found.column_names}
+    assert not [name for name in found.column_names if name.startswith("test_")]
+    with pytest.raises((DataError, OSError)):
+        raysim.run(settings.override({"out": str(tmp_path / "b")}))
+
+
+def test_a_task_without_evaluation_of_its_tests(tmp_path):
+    task = make_task(EQUAL)
+    task = replace(task, client_tests=[*task.clients])
+    settings = make_settings(tmp_path, rounds=1, fraction=1.0)
+    evaluated = settings.override({"out": str(tmp_path / "a")})
+    columns = {*raysim.run(evaluated, task=task).metrics.column_names}
+    assert {"test_loss", "local_test_accuracy_mean"} <= columns
+    without = settings.override({"out": str(tmp_path / "b"), "evaluation.test": False})
+    left = {*raysim.run(without, task=task).metrics.column_names}
+    assert columns - left == {name for name in columns if name.startswith(("test_", "local_test_"))}
+
+
+def test_only_what_is_new_is_searched_and_trained(sweep, slots, tmp_path):
+    assert sweep(*METHODS, *SEARCH, *FEW)[0] == 0
+    slots.started.clear()
+    assert sweep(*METHODS, *SEARCH, *FEW)[0] == 0 and slots.started == []
+    code, said, _ = sweep("method.name=fedavg,fedprox,scaffold", "rounds=2", *SEARCH, *FEW)
+    assert code == 0 and "3 trials left" in said
+    assert [run.split("/")[0] for run in slots.started] == ["tuning"] * 3 + ["runs"]
+    # More trials are added to those that there are.
+    before, digests = trials_of(tmp_path / "out", "fedavg"), index(tmp_path / "out")
+    slots.started.clear()
+    assert sweep(*METHODS, *SEARCH, "--tune-trials", "6")[0] == 0
+    assert sum(run.startswith("tuning") for run in slots.started) == 2 * 3
+    after = trials_of(tmp_path / "out", "fedavg")
+    assert before.items() < after.items()
+    improved = max(after.values()) > max(before.values())
+    label = "fedavg, final(test_accuracy)"
+    assert (digests[label] != index(tmp_path / "out")[label]) == improved
+
+
+def test_a_killed_search_goes_on_with_the_same_trials(sweep, slots, tmp_path):
+    full = Report(machine_error="the disk is full")
+    slots.fault = lambda run: full if len(slots.started) == 2 else None
+    code, _, err = sweep(*METHODS, *SEARCH, *FEW)
+    assert code == 75 and err.endswith("then type the same command to resume the table\n")
+    slots.fault = lambda run: None
+    assert sweep(*METHODS, *SEARCH, *FEW)[0] == 0
+    cells = (tmp_path / "out/table.parquet").read_bytes()
+    (tmp_path / "out").rename(tmp_path / "killed")
+    assert sweep(*METHODS, *SEARCH, *FEW)[0] == 0
+    assert (tmp_path / "out/table.parquet").read_bytes() == cells
+
+
+FILE = """
+preset = "blobs.json"
+settings = { rounds = 2 }
+rows = [
+    { name = "A", settings = { method.name = "fedavg" } },
+    { name = "B", settings = { method.name = "fedprox", method.mu = 0.1 } },
+]
+[axes]
+"local.batch_size" = [20, 40]
+[tune]
+trials = 2
+%s
+space = { local.lr = { low = 0.01, high = 0.1, log = true } }
+"""
+
+
+@pytest.mark.parametrize(
+    ("more", "searched"),
+    [
+        ("", [20, 20]),
+        ('column = "batch_size=40"', [40, 40]),
+        ('each = "cell"\nobjective = "loss"', [20, 20, 40, 40]),
+    ],
+)
+def test_a_row_is_searched_on_a_column_and_a_cell_on_its_own(
+    slots, raysim_command, tmp_path, more, searched
+):
+    (tmp_path / "blobs.json").write_text(json.dumps(PRESET))
+    (tmp_path / "own.toml").write_text(FILE % more)
+    slots.key = lambda out: out.parts[-3]
+    code, said, err = raysim_command("sweep", "own.toml", "--out", "out")
+    assert (code, err) == (0, "")
+    sizes = [c["local"]["batch_size"] for c in configs(tmp_path / "out/tuning") if "own_task" in c]
+    assert sorted(sizes) == sorted(2 * searched)
+    title = "A, batch_size=40: " if "cell" in more else f"A (on batch_size={searched[0]}): "
+    assert f"{title}local.lr=" in said
+    chosen = {
+        (c["method"]["name"], c["local"]["batch_size"]): c["local"]["lr"]
+        for c in configs(tmp_path / "out/runs")
+    }
+    if "cell" not in more:
+        assert all(chosen[name, 20] == chosen[name, 40] for name in ("fedavg", "fedprox"))
+    if "loss" in more:
+        assert "(held-out loss " in said
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--tune", "local.lr"), "--tune=local.lr: is written KEY=LOW..HIGH, or KEY=A,B"),
+        (("--tune", "local.lr=1..0.1"), "tune.space.local.lr.low=1: must be below high=0.1"),
+        (("--tune", "local.lr=0..1:log"), "tune.space.local.lr.low=0: must be above 0 with log"),
+        (("--tune", "local.rate=0..1"), "tune.space.local.rate: no row has it; did you mean"),
+        (("--tune", "method.name=fedavg,fedmax"), "tune.space.method.name: is set by rows or"),
+        (("--tune", "local.lr=-1..1"), "fedavg: tune.space.local.lr: local.lr=-1"),
+        (("--tune-trials", "3"), "tune.space: must be given"),
+    ],
+)
+def test_a_wrong_search_is_refused_before_anything_starts(sweep, slots, tmp_path, words, message):
+    code, _, err = sweep(*METHODS, *words)
+    assert code == 2 and err.count("\n") == 1 and err.startswith(f"raysim: {message}"), err
+    assert slots.started == [] and not (tmp_path / "out").exists()
+
+
+def test_a_row_without_a_trial_that_succeeds_is_named(sweep, slots, tmp_path):
+    slots.fault = lambda run: Report(error="no luck") if run.startswith("tuning") else None
+    code, _, err = sweep(*METHODS, *SEARCH, *FEW)
+    assert code == 2 and err == "raysim: fedavg: all 3 trials failed, the first: no luck\n"
+
+
+LOG, LINEAR = FloatDistribution(1e-3, 1.0, log=True), FloatDistribution(0.0, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("values", "edges", "inside"),
+    [
+        (LOG, (1e-3, 1.3e-3, 0.8, 1.0), (1.6e-3, 0.03, 0.6)),
+        (LINEAR, (0.0, 0.04, 0.96, 1.0), (0.06, 0.5, 0.94)),
+        (IntDistribution(1, 100), (1, 5, 100), (10, 50)),
+        (CategoricalDistribution([0.1, 1.0, 0.01]), (0.01, 1.0), (0.1,)),
+        (CategoricalDistribution(["a", "b", "c"]), (), ("a", "c")),
+        (CategoricalDistribution([1, 2]), (), (1, 2)),
+        (CategoricalDistribution([True, False, None]), (), (True, False, None)),
+    ],
+)
+def test_edges_of_ranges_by_hand(values, edges, inside):
+    assert [each for each in (*edges, *inside) if on_edge(values, each)] == [*edges]

@@ -1,0 +1,174 @@
+"""Searches of a sweep: a study of each row, or of each cell, on held-out samples.
+
+The runs of a search do not open the test set. By default its trials are points of one quasi-random
+sequence, the same for all rows and independent of the number of slots, and the settings' own
+values are the first trial.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from raysim.config import Settings
+from raysim.core.components import explain, suggest
+from raysim.core.errors import SettingsError
+from raysim.core.user_input import dotted
+from raysim.tuning.studies.entries import Entry, by_key, read_entries
+from raysim.tuning.studies.ranges import contains
+from raysim.tuning.studies.study import Study, StudyTable
+from raysim.tuning.tables.cells import Cell
+from raysim.tuning.tables.plan import TablePlan
+
+
+class TuneTable(BaseModel):
+    """Table `[tune]` of a sweep."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    space: dict[str, Any] = Field(description="ranges by setting, as in [study]")
+    trials: int = Field(default=12, ge=1, le=10**6, strict=True, description="trials of a search")
+    seeds: int = Field(default=1, ge=1, le=1000, strict=True, description="runs of a trial")
+    holdout: float = Field(
+        default=0.1, gt=0, lt=1, description="fraction of each client's samples that judges"
+    )
+    each: Literal["row", "cell"] = Field(default="row", description="what is searched")
+    column: str = Field(default="", description="column of a row's search; default: the first")
+    objective: Literal["accuracy", "loss"] | None = Field(
+        default=None, description="on held-out samples; default: accuracy where there is one"
+    )
+    sampler: str | dict[str, Any] = Field(default="qmc", description="as in [study]")
+    pruner: str | dict[str, Any] = Field(default="none", description="as in [study]")
+
+
+def read_tune(values: Mapping[str, Any]) -> TuneTable:
+    """Validate a table `[tune]`.
+
+    Raises:
+        SettingsError: a key is unknown or missing, or has a value of another type.
+    """
+    try:
+        return TuneTable.model_validate(values)
+    except ValidationError as error:
+        raise SettingsError(explain(error, TuneTable, "tune.")) from error
+
+
+@dataclass(frozen=True)
+class Searched:
+    """A row or a cell to be searched.
+
+    Attributes:
+        title: Its name.
+        cells: Its cells, which take the best settings.
+        study: The search; None where none of the ranges is of its settings.
+    """
+
+    title: str
+    cells: tuple[Cell, ...]
+    study: Study | None
+
+
+def to_search(plan: TablePlan, tune: TuneTable) -> list[Searched]:
+    """Return the searches of a plan's chosen cells.
+
+    Raises:
+        SettingsError: a range is wrong, is of no row's settings, or of one that rows or columns
+            set.
+    """
+    with _named():
+        entries = read_entries(tune.space)
+    known = {key: 0 for cell in plan.cells for key in dotted(cell.run.settings.to_dict())}
+    for key in entries:
+        if key not in known:
+            raise SettingsError(f"tune.space.{key}: no row has it; {suggest(key, [*known])}")
+        if len({repr(cell.settings.get(key)) for cell in plan.table.cells}) > 1:
+            raise SettingsError(f"tune.space.{key}: is set by rows or columns; leave it out there")
+    units = _by_row(plan, tune) if tune.each == "row" else _by_cell(plan)
+    searched = []
+    for title, cells, settings in units:
+        with _named(title):
+            study = _study(_searchable(settings, tune.holdout), tune, entries)
+        searched.append(Searched(title, cells, study))
+    return searched
+
+
+@contextmanager
+def _named(title: str = "") -> Iterator[None]:
+    """Name errors of a study by the table `[tune]`, and a row.
+
+    Raises:
+        SettingsError: the body raised one.
+    """
+    try:
+        yield
+    except SettingsError as error:
+        text = str(error)
+        own = f"tune.{text.removeprefix('study.')}" if text.startswith("study.") else text
+        raise SettingsError(f"{title}: {own}" if title else own) from error
+
+
+def _by_row(plan: TablePlan, tune: TuneTable) -> Iterator[tuple[str, tuple[Cell, ...], Settings]]:
+    columns = plan.table.columns
+    if tune.column and tune.column not in columns:
+        raise SettingsError(f"tune.column={tune.column}: must be one of {'; '.join(columns)}")
+    for row in dict.fromkeys(cell.paper.row for cell in plan.chosen):
+        cells = tuple(cell for cell in plan.cells if cell.paper.row == row)
+        on = next((c for c in cells if c.paper.column == tune.column), cells[0])
+        title = row if len({cell.run for cell in cells}) == 1 else f"{row} (on {on.paper.column})"
+        yield title, cells, on.run.settings
+
+
+def _by_cell(plan: TablePlan) -> Iterator[tuple[str, tuple[Cell, ...], Settings]]:
+    for run in dict.fromkeys(cell.run for cell in plan.chosen):
+        cells = tuple(cell for cell in plan.cells if cell.run == run)
+        yield run.label, cells, run.settings
+
+
+def _searchable(settings: Settings, holdout: float) -> Settings:
+    """Return the settings of trials, which judge by held-out samples alone."""
+    quiet = {"analysis": (), "trace": False, "tracker": None, "target_accuracy": None}
+    judged = {"evaluation.test": False, "evaluation.clients": False, "evaluation.holdout": holdout}
+    return settings.override({**quiet, **judged})
+
+
+def _study(settings: Settings, tune: TuneTable, entries: Mapping[str, Entry]) -> Study | None:
+    """Return the search of settings, by the ranges that are of these settings."""
+    own, ranges = dotted(settings.to_dict()), dict(by_key(tune.space))
+    space = {
+        key: ranges[key]
+        for key, entry in entries.items()
+        if key in own and all(p in entries or own.get(p) in v for p, v in entry.conditions.items())
+    }
+    if not space:
+        return None
+    metrics = settings.dataset.scoring.metrics
+    table = StudyTable(
+        objectives=[tune.objective or ("accuracy" if "accuracy" in metrics else "loss")],
+        sampler=tune.sampler,
+        pruner=tune.pruner,
+        seeds=tune.seeds,
+        trials=tune.trials,
+        space=space,
+    )
+    study = Study(table, settings, own)
+    searched = study.resolve({}).space.common
+    first = {key: own[key] for key in searched if contains(searched[key], own[key])}
+    if not first:
+        return study
+    return replace(study, table=table.model_copy(update={"first": [first]}))
+
+
+def budget(tune: TuneTable, searched: Sequence[Searched]) -> str:
+    """Return the budget of the searches in words; it is the same for all."""
+    studies = [each.study for each in searched if each.study]
+    rounds = sorted({study.resolve({}).settings.rounds for study in studies})
+    each = f"{tune.trials} trials of {' or '.join(map(str, rounds))} rounds"
+    each += f" and {tune.seeds} seeds" if tune.seeds > 1 else ""
+    return (
+        f"Tuned by {each} for each {tune.each}, judged by {tune.holdout:.0%} of each client's"
+        " training samples without the test set, then trained on all"
+    )

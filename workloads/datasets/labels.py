@@ -1,0 +1,41 @@
+"""Labels of the training samples of finished runs, for the heat maps of reports."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy.typing as npt
+
+from raysim.core.arrow import open_split
+from raysim.core.components import build_component
+from raysim.core.data import DATASETS, prepared
+from raysim.core.errors import RaysimError
+from raysim.results.runs import RunRecord
+from raysim.workloads.datasets.fetch import data_root
+
+
+class _NotPreparedError(Exception):
+    """Error raised when preparing a dataset would fetch or convert it."""
+
+
+def training_labels(record: RunRecord) -> npt.NDArray[Any] | None:
+    """Return the labels of a run's training samples; None if its dataset is not prepared here.
+
+    A user's own dataset is not imported, and no dataset is fetched.
+    """
+    from raysim import workloads  # noqa: F401 - registers the datasets
+
+    def refuse(what: str, done: int, total: int) -> None:
+        raise _NotPreparedError
+
+    prefix = "dataset."
+    fields = {k.removeprefix(prefix): v for k, v in record.settings.items() if k.startswith(prefix)}
+    name = fields.pop("name", None)
+    if record.own_task or name not in DATASETS or not (data_root() / name / "prepared").is_dir():
+        return None
+    try:
+        dataset = build_component(DATASETS.get(name), fields, prefix)
+        labels = open_split(prepared(dataset, data_root(), refuse)["train"]).y
+    except (RaysimError, _NotPreparedError):
+        return None
+    return labels if labels.ndim == 1 and labels.dtype.kind in "iu" else None
