@@ -160,6 +160,7 @@ def read_sweep(
     *,
     metrics: Sequence[str] = (),
     tune: Mapping[str, Any] | None = None,
+    by: str = "",
 ) -> PaperTable:
     """Return the table of a sweep.
 
@@ -170,6 +171,7 @@ def read_sweep(
         seeds: The seeds, which follow each other.
         metrics: Metrics of the cells, each in columns of its own; none takes the file's.
         tune: Keys of the table `[tune]`, in place of the file's.
+        by: The axis that makes the rows; "" takes the first.
 
     Raises:
         SettingsError: a setting or the file is wrong.
@@ -182,15 +184,20 @@ def read_sweep(
     lines = {key: _lines_of(key, values) for key, values in axes.items()}
     rows, parts = [*given.rows], [[*given.columns]] if given.columns else []
     if not rows:
-        first = next(iter(lines), None)
-        rows = lines.pop(first) if first else [_Line(name="all")]
-    columns = [_joined(combined) for combined in product(*parts, *lines.values())]
+        by = by or next(iter(lines), "")
+        if by and by not in lines:
+            raise SettingsError(f"--rows={visible(by)}: must be one of {', '.join(lines)}")
+        rows = lines.pop(by) if by else [_Line(name="all")]
+    elif by:
+        raise SettingsError(f"--rows={visible(by)}: the file gives the rows")
+    columns = [*product(*parts, *lines.values())]
     first_seed, count = _consecutive(seeds) if seeds else (None, 1)
     if first_seed is not None:
         settings["seed"] = first_seed
     tune = {**given.tune, **(tune or {})}
-    changes = {"settings": settings, "rows": tuple(rows), "columns": tuple(columns), "tune": tune}
-    return _table(config, given.model_copy(update=changes), metrics or [given.metric], count)
+    changes = {"settings": settings, "rows": tuple(rows), "tune": tune}
+    own = given.model_copy(update=changes)
+    return _table(config, own, columns, metrics or [given.metric], count)
 
 
 def default_folder(config: str | Path) -> Path:
@@ -231,26 +238,26 @@ def _check_keys(
                 raise SettingsError(f"{visible(key)}: is set by {one} and by {other}")
 
 
-def _joined(lines: Sequence[_Line]) -> _Line:
-    """Return the column that combines a line of each axis."""
-    settings = {k: v for line in lines for k, v in dotted(line.settings).items()}
-    return _Line(name=" ".join(line.name for line in lines), settings=settings)
-
-
-def _table(config: str, given: _File, metrics: Sequence[str], seeds: int) -> PaperTable:
-    """Return the table of rows and columns, which are repeated for each metric."""
-    names, several = [row.name for row in given.rows], len(metrics) > 1
-    for kind, lines in (("rows", names), ("columns", [line.name for line in given.columns])):
+def _table(
+    config: str,
+    given: _File,
+    combined: Sequence[Sequence[_Line]],
+    metrics: Sequence[str],
+    seeds: int,
+) -> PaperTable:
+    """Return the table of rows and columns: a line of each axis combined, again for each metric."""
+    names = [row.name for row in given.rows]
+    parts = [
+        ([line.name for line in lines] + [metric] * (len(metrics) > 1) or [metric], lines, metric)
+        for metric in metrics
+        for lines in combined
+    ]
+    columns = {" ".join(each): (lines, metric) for each, lines, metric in parts}
+    for kind, lines in (("rows", names), ("columns", [" ".join(each) for each, *_ in parts])):
         if twice := next((name for name in lines if lines.count(name) > 1), ""):
             raise SettingsError(f"{visible(twice)}: two {kind} have this name")
-    count = len(names) * len(given.columns) * len(metrics)
-    if count > MOST_VALUES:
+    if (count := len(names) * len(parts)) > MOST_VALUES:
         raise SettingsError(f"{count} cells: must be at most {MOST_VALUES}")
-    columns = {
-        " ".join(filter(None, [column.name, metric if several else ""])) or metric: (column, metric)
-        for metric in metrics
-        for column in given.columns
-    }
     return PaperTable(
         name=f"{portable_name(Path(config).stem)}-sweep",
         title=given.title or f"Sweep of {Path(config).stem}",
@@ -265,13 +272,14 @@ def _table(config: str, given: _File, metrics: Sequence[str], seeds: int) -> Pap
                 row=row.name,
                 column=name,
                 preset=given.preset,
-                settings=_settings_of(given, column, row),
+                settings=_settings_of(given, *lines, row),
                 metric="" if metric == metrics[0] else metric,
                 unit=None if metric == metrics[0] else unit_of(metric),
             )
             for row in given.rows
-            for name, (column, metric) in columns.items()
+            for name, (lines, metric) in columns.items()
         ),
+        groups={" ".join(p): (" ".join(p[:-1]), p[-1]) for p, *_ in parts if len(p) > 1},
         seeds=seeds,
         row_keys={row.name: frozenset(dotted(row.settings)) for row in given.rows},
         tune=given.tune,

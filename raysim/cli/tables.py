@@ -60,6 +60,10 @@ def sweep(
         list[str] | None,
         typer.Option(help="metric of the cells, repeated for several; see raysim table"),
     ] = None,
+    rows: Annotated[
+        str | None,
+        typer.Option(help="the setting that makes the rows; default: the first of several values"),
+    ] = None,
     tune: Annotated[
         list[str] | None,
         typer.Option(
@@ -85,7 +89,7 @@ def sweep(
     def given() -> PaperTable:
         ranges = parse_ranges(tune or (), tune_trials)
         axes = parse_axes(overrides or ())
-        return read_sweep(config, *axes, metrics=metric or (), tune=ranges)
+        return read_sweep(config, *axes, metrics=metric or (), tune=ranges, by=rows or "")
 
     _run_or_tell(given, options, jobs, out or default_folder(config), dry_run=dry_run)
 

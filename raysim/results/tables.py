@@ -90,6 +90,7 @@ class ResultTable:
         ratio_to: Row whose mean is divided by the means of cells that count rounds, bytes or
             seconds to a target; "" shows no ratios. It may have cells without being in `rows`.
         reference_row: Row whose models the others are compared with; it is never the best.
+        groups: Group of a column and its name there, by its full name; empty without groups.
     """
 
     title: str
@@ -101,6 +102,7 @@ class ResultTable:
     notes: tuple[str, ...] = ()
     ratio_to: str = ""
     reference_row: str = ""
+    groups: Mapping[str, tuple[str, str]] = field(default_factory=dict)
 
     def cell(self, row: str, column: str) -> ResultCell:
         """Return a cell; an empty one if it is missing."""

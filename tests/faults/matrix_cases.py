@@ -10,6 +10,7 @@ from pathlib import Path
 from tests.faults.damages import DAMAGES
 from tests.faults.interrupted import InterruptedRun
 from tests.faults.interrupted_study import InterruptedStudy, interrupted_studies
+from tests.faults.interrupted_sweep import InterruptedSweep
 from tests.faults.matrix import Strike, Verdict
 
 METHODS = {"fedavg": "", "scaffold": r"checkpoints|clients($|/00000$|/00000/00000000)"}
@@ -32,8 +33,8 @@ def run_strikes(folder: Path) -> Iterator[Strike]:
             yield from (Strike(run, target, name, folder, run.undisturbed) for name in DAMAGES)
 
 
-def study_strikes(study: InterruptedStudy, folder: Path) -> Iterator[Strike]:
-    """Yield all damages of a study."""
+def target_strikes(study: InterruptedStudy | InterruptedSweep, folder: Path) -> Iterator[Strike]:
+    """Yield all damages of a study or a sweep."""
     for target in study.targets():
         yield from (Strike(study, target, damage, folder) for damage in DAMAGES)
 
@@ -47,9 +48,12 @@ def verdicts(folder: Path, only: str) -> Iterator[Verdict]:
     # Forked before Ray has threads in this process, which do not survive a fork.
     with multiprocessing.get_context("fork").Pool(LANES) as pool:
         runs = pool.imap(Strike.verdict, chosen(run_strikes(folder)))
+        if re.search("sweep", only) or not only:
+            for strike in chosen(target_strikes(InterruptedSweep(folder), folder)):
+                yield strike.verdict()
         if re.search("study", only) or not only:
             with interrupted_studies(folder) as studies:
-                strikes = (strike for study in studies for strike in study_strikes(study, folder))
+                strikes = (strike for study in studies for strike in target_strikes(study, folder))
                 for strike in chosen(strikes):
                     yield strike.verdict()
         yield from runs

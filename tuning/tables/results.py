@@ -110,6 +110,7 @@ class TableResults:
             notes=tuple(self._notes(ended)),
             ratio_to=paper.baseline,
             reference_row=paper.reference_row,
+            groups=paper.groups,
         )
 
     def _asked(self, cell: Cell) -> list[Run]:

@@ -20,6 +20,7 @@ import raysim
 from raysim.core.errors import RunError
 from raysim.core.user_input import key_text, override_text
 from raysim.storage.lock import make_folder
+from raysim.tuning.runs.folder import check_folders
 from raysim.tuning.runs.run import digest_of
 from raysim.tuning.search.record import record_of
 from raysim.tuning.search.results import trial_line
@@ -157,6 +158,7 @@ def _opened(
     """Open the study of a search, and check that its trials can start."""
     resolved, options = study.resolve({}), study.options()
     raysim.check(resolved.settings)
+    check_folders([folder])
     make_folder(folder)
     with closing(Search(folder.name, default_storage(folder), options, resolved)) as search:
         tuner = _Titled(title, search, folder, line)

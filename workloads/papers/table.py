@@ -87,6 +87,7 @@ class PaperTable:
         row_keys: Settings that each row sets itself, by dotted key, besides its preset's.
         baseline: The row to which the paper states ratios of rounds; empty if it states none.
         note: Further remarks.
+        groups: Group of a column and its name there, by its full name; empty without groups.
         tune: Table `[tune]` of a sweep: a search of each row before its runs; empty without one.
         reference_row: The row whose models the analyses of the others compare with; empty without
             such analyses.
@@ -106,6 +107,7 @@ class PaperTable:
     baseline: str = ""
     note: str = ""
     reference_row: str = ""
+    groups: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     tune: Mapping[str, Any] = field(default_factory=dict)
 
     @property

@@ -48,9 +48,8 @@ class _Terminal:
             for number in columns:
                 most = None if number else max(width // 2, 1)
                 justify: JustifyMethod = "right" if number else "left"
-                table.add_column(
-                    Text(grid.header[number]), justify=justify, overflow="fold", max_width=most
-                )
+                name = Text("\n".join(_lines(grid, number, columns)))
+                table.add_column(name, justify=justify, overflow="fold", max_width=most)
             for row in grid.rows:
                 texts = (Text(row[n].text, "bold" if row[n].bold else "") for n in columns)
                 table.add_row(*texts)
@@ -59,11 +58,25 @@ class _Terminal:
             yield Text(note)
 
 
+def _lines(grid: Grid, number: int, columns: list[int]) -> tuple[str, ...]:
+    """Return the lines above a column: its group's name where that begins, and its own."""
+    if not grid.groups:
+        return (grid.header[number],)
+    group, name = grid.groups[number]
+    at = columns.index(number) if number in columns else 0
+    begins = not at or grid.groups[columns[at - 1]][0] != group
+    return (group if begins else "", name)
+
+
 def _blocks(grid: Grid, width: int) -> list[list[int]]:
     """Return blocks of columns that fit side by side, after the column of the rows' names."""
     widths = [
-        PADDING + max(cell_len(text) for text in (name, *(row[number].text for row in grid.rows)))
-        for number, name in enumerate(grid.header)
+        PADDING
+        + max(
+            cell_len(text)
+            for text in (*_lines(grid, number, []), *(row[number].text for row in grid.rows))
+        )
+        for number in range(len(grid.header))
     ]
     names = min(widths[0], PADDING + width // 2)
     blocks, used = [[0]], names
@@ -112,6 +125,12 @@ def to_latex(grid: Grid) -> str:
         guard = "{}" if text.startswith(("[", "*")) else ""  # else `\\` takes it as its argument
         return f"{guard}{text} \\\\"
 
+    def header() -> list[list[str]]:
+        if not grid.groups:
+            return [[cell(Entry(name)) for name in grid.header]]
+        above = [rf"\multicolumn{{{n}}}{{c}}{{{cell(Entry(name))}}}" for name, n in grid.spans]
+        return [above, [cell(Entry(name)) for _, name in grid.groups]]
+
     title, *notes = [cell(Entry(note)) for note in (grid.title, *grid.notes)]
     return "\n".join(
         [
@@ -119,7 +138,7 @@ def to_latex(grid: Grid) -> str:
             rf"\caption{{{title}}}",
             rf"\begin{{tabular}}{{l{'r' * (len(grid.header) - 1)}}}",
             r"\hline",
-            line([cell(Entry(name)) for name in grid.header]),
+            *(line(names) for names in header()),
             r"\hline",
             *(line([cell(entry) for entry in row]) for row in grid.rows),
             r"\hline",
@@ -139,7 +158,12 @@ def html_table(grid: Grid) -> str:
         text = escape(entry.text)
         return f"<td{value}>{f'<strong>{text}</strong>' if entry.bold else text}</td>"
 
-    names = "".join(f'<th scope="col">{escape(name)}</th>' for name in grid.header)
+    own = [name for _, name in grid.groups] or grid.header
+    above = "".join(
+        f'<th colspan="{n}" scope="colgroup">{escape(name)}</th>' for name, n in grid.spans
+    )
+    names = f"{above}</tr>\n<tr>" if above else ""
+    names += "".join(f'<th scope="col">{escape(name)}</th>' for name in own)
     rows = "\n".join(f"<tr>{''.join(map(cell, row))}</tr>" for row in grid.rows)
     notes = "\n".join(f'<p class="note">{escape(note)}</p>' for note in grid.notes)
     return (

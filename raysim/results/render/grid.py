@@ -54,15 +54,28 @@ class Grid:
         header: Names of the columns, starting with the column of the rows' names.
         rows: Entries of each row, its name first.
         notes: Lines below the table.
+        groups: Group of each column and its name there; empty without groups.
     """
 
     title: str
     header: tuple[str, ...]
     rows: tuple[tuple[Entry, ...], ...]
     notes: tuple[str, ...] = ()
+    groups: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def spans(self) -> list[tuple[str, int]]:
+        """The groups, each with the number of its neighbouring columns."""
+        spans: list[tuple[str, int]] = []
+        for group, _ in self.groups:
+            same = spans and spans[-1][0] == group
+            spans[-1:] = [(group, spans[-1][1] + 1)] if same else [*spans[-1:], (group, 1)]
+        return spans
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "title", visible(self.title, LONGEST))
+        pairs = ((visible(a, LONGEST), visible(b, LONGEST)) for a, b in self.groups)
+        object.__setattr__(self, "groups", tuple(pairs))
         for name in ("header", "notes"):
             lines = tuple(visible(line, LONGEST) for line in getattr(self, name))
             object.__setattr__(self, name, lines)
@@ -107,7 +120,14 @@ def grid_of(table: ResultTable, footnotes: Footnotes | None = None) -> Grid:
         rows.append(tuple(entries))
     unit = f" [{table.unit}]" if table.unit else ""
     notes = (*table.notes, *_legend(table), *footnotes.lines())
-    return Grid(f"{table.title}{unit}", ("", *table.columns), tuple(rows), notes)
+    groups = [("", ""), *(table.groups.get(name, ("", name)) for name in table.columns)]
+    return Grid(
+        f"{table.title}{unit}",
+        ("", *table.columns),
+        tuple(rows),
+        notes,
+        tuple(groups) if table.groups else (),
+    )
 
 
 def shown(value: float, unit: str) -> str:

@@ -3,7 +3,7 @@
 for (const table of document.querySelectorAll("table")) {
   const body = table.tBodies[0];
   [...body.rows].forEach((row, number) => { row.dataset.group = number; });
-  const heads = [...table.tHead.rows[0].cells];
+  const heads = [...[...table.tHead.rows].at(-1).cells];
   heads.forEach((head, column) => head.addEventListener("click", () => {
     const down = head.getAttribute("aria-sort") === "ascending";
     heads.forEach((each) => each.removeAttribute("aria-sort"));
@@ -19,11 +19,14 @@ for (const table of document.querySelectorAll("table")) {
     body.append(...(down ? sorted.reverse() : sorted), ...last);
   }));
 }
-// Show the curves of the group under the pointer, in a chart or in the first table.
+// Show the curves of the group under the pointer, in a chart or in the first table, where a row
+// is a group.
 const curves = [...document.querySelectorAll(".curve")];
 const show = (name) => curves.forEach((curve) =>
   curve.classList.toggle("dim", name !== null && !curve.classList.contains(name)));
-for (const row of document.querySelectorAll("#comparison tbody tr")) {
+const compared = document.querySelectorAll("#comparison tbody tr");
+const groups = document.querySelectorAll("#curves .legend .curve").length;
+for (const row of compared.length === groups ? compared : []) {
   row.addEventListener("mouseenter", () => show(`g${row.dataset.group}`));
   row.addEventListener("mouseleave", () => show(null));
 }

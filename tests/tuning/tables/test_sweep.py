@@ -104,6 +104,25 @@ def test_from_python_it_returns_runs_and_cells(slots, tmp_path, monkeypatch):
         assert summary["final_accuracy"] == value
 
 
+def test_more_than_two_axes_are_groups_of_columns_and_any_makes_the_rows(sweep, slots, tmp_path):
+    axes = ("method.name=fedavg,fedprox", "local.lr=0.1,0.02", "fraction=0.2,0.5", "rounds=1")
+    code, said, _ = sweep(*axes)
+    assert code == 0 and len(slots.started) == 8
+    lines = [line.split() for line in said.splitlines()]
+    top = lines.index(["lr=0.1", "lr=0.02"])
+    assert lines[top + 1] == ["fraction=0.2", "fraction=0.5"] * 2
+    tex, html = ((tmp_path / f"out/table.{kind}").read_text() for kind in ("tex", "html"))
+    assert r"\multicolumn{2}{c}{lr=0.1} & \multicolumn{2}{c}{lr=0.02} \\" in tex
+    assert '<th colspan="2" scope="colgroup">lr=0.02</th></tr>' in html
+    assert {column for _, column in values(tmp_path / "out")} == {
+        f"lr={lr} fraction={share}" for lr in (0.1, 0.02) for share in (0.2, 0.5)
+    }
+    slots.started.clear()
+    code, said, _ = sweep(*axes, "--rows", "fraction")
+    assert code == 0 and slots.started == []  # the same runs
+    assert {row for row, _ in values(tmp_path / "out")} == {"fraction=0.2", "fraction=0.5"}
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -111,6 +130,7 @@ def test_from_python_it_returns_runs_and_cells(slots, tmp_path, monkeypatch):
         (("local.lr=0.1,-1",), "raysim: local.lr=-1: must be greater than 0"),
         (("local.lr=0.1,0.2", "--only", "x"), "raysim: --only=x: no cell of blobs-sweep has all"),
         (("local.lr=0.1,0.2", "--metric", "y"), "raysim: blobs-sweep: lr=0.1, final"),
+        (("local.lr=0.1,0.2", "--rows", "seed"), "raysim: --rows=seed: must be one of local.lr"),
         (("seed=0,2",), "raysim: seed=0,2: must follow each other, as in seed=0..4"),
     ],
 )

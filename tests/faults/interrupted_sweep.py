@@ -1,0 +1,106 @@
+"""An interrupted, tuned sweep that damages strike, and its comparison with an undisturbed one."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+import traceback
+from collections.abc import Iterator
+from contextlib import ExitStack, redirect_stderr, redirect_stdout
+from io import StringIO
+from pathlib import Path
+from unittest import mock
+
+import pyarrow.parquet as pq
+
+from raysim.cli import app
+from raysim.tuning.runs.queue import Runs
+from raysim.tuning.runs.run import Run
+from raysim.tuning.slots.report import Report
+from tests.faults.forked import Ended
+from tests.tuning.common import PRESET, LocalSlots
+
+WORDS = ("method.name=fedavg,fedprox", "seed=0..1", "rounds=2")
+SEARCH = ("--tune", "local.lr=0.01..0.5:log", "--tune-trials", "2", "--jobs", "1")
+KILLED_RUN = 3
+SLOTS = ("runs.queue", "tables.tuned")
+"""Modules that open slots."""
+
+
+class Killed(BaseException):
+    """Ends a sweep as a kill does: nothing that it would still do is done."""
+
+
+class InterruptedSweep:
+    """A sweep that was killed before its third run was recorded, and the same undisturbed.
+
+    Its slot is this process.
+    """
+
+    name = "sweep"
+
+    def __init__(self, folder: Path) -> None:
+        """Make the sweeps in a folder."""
+        own = folder / "sweep"
+        own.mkdir()
+        self._preset = own / "blobs.json"
+        self._preset.write_text(json.dumps(PRESET))
+        self.path, self.undisturbed = own / "killed", own / "undisturbed"
+        ended = self.resume(self.undisturbed)
+        assert not ended.code, ended.errors
+        record, count = Runs.ended, iter(range(1, 100))
+
+        def dying(runs: Runs, run: Run, report: Report, seconds: float) -> None:
+            if next(count) == KILLED_RUN:
+                shutil.copytree(own / "running", self.path, symlinks=True)
+                raise Killed
+            record(runs, run, report, seconds)
+
+        with mock.patch.object(Runs, "ended", dying):
+            ended = self.resume(own / "running")
+        assert "Killed" in ended.errors, ended.errors
+
+    def targets(self) -> Iterator[Path]:
+        """Yield what is damaged: files of the sweep, of a finished run, and of its searches."""
+        run = min((self.path / "runs").glob("*/seed-0"))
+        study = min((self.path / "tuning").iterdir())
+        names = ("config.json", "summary.json", "metrics.parquet", "checkpoints")
+        found = [self.path / "table.json", self.path / "table.parquet", self.path / "table.md"]
+        found += [self.path / "runs", self.path / "tuning", study, study / "study.db"]
+        found += [study / "study.json", study / "trials/0000/summary.json"]
+        yield from (path.relative_to(self.path) for path in (*found, *(run / n for n in names)))
+
+    def resume(self, path: Path) -> Ended:
+        said, errors, code = StringIO(), StringIO(), 0
+        sys.argv = ["raysim", "sweep", str(self._preset), *WORDS, *SEARCH, "--out", str(path)]
+        with ExitStack() as patches:
+            for module in SLOTS:
+                target = f"raysim.tuning.{module}.open_slots"
+                patches.enter_context(mock.patch(target, LocalSlots(key=str).open))
+            for redirect, stream in ((redirect_stdout, said), (redirect_stderr, errors)):
+                patches.enter_context(redirect(stream))
+            try:
+                app.main()
+            except SystemExit as end:
+                code = end.code if isinstance(end.code, int) else int(end.code is not None)
+            except BaseException:
+                code = 1
+                traceback.print_exc()
+        return Ended(code, said.getvalue(), errors.getvalue())
+
+    def start(self, path: Path) -> Ended:
+        return self.resume(path)
+
+    def difference(self, path: Path) -> str | None:
+        """Return how a sweep that is to be finished differs from the undisturbed one.
+
+        Notes may tell of what was lost, as of the formula of a run without its checkpoints.
+        """
+        found, expected = (
+            pq.read_table(each / "table.parquet") for each in (path, self.undisturbed)
+        )
+        for name in {*expected.column_names} - {"notes"}:
+            if found[name].to_pylist() != expected[name].to_pylist():
+                return f"other {name}: {found[name].to_pylist()}"
+        return None
