@@ -35,7 +35,7 @@ from raysim.cli.options import (
 )
 from raysim.cli.output import resumable, say
 from raysim.cli.results import compare, report
-from raysim.cli.tables import sweep, table, table_options
+from raysim.cli.tables import sweep, table
 from raysim.core.errors import RaysimError, SettingsError
 from raysim.core.exits import interruptible
 from raysim.core.user_input.user_modules import find_named_modules, leave_out_working_directory
@@ -231,7 +231,8 @@ def submit(
     words: Annotated[
         list[str],
         typer.Argument(
-            metavar="-- COMMAND...", help="run, tune, table or resume, with its arguments"
+            metavar="-- COMMAND...",
+            help="run, tune, table, sweep, figure or resume, with its arguments",
         ),
     ],
     *,
@@ -266,35 +267,13 @@ def submit(
 
 def _check_job(name: str, *rest: str) -> None:
     """Validate a job's command on this machine, before it is uploaded."""
-    from raysim.cluster import command
+    from raysim.cli import submitted
 
-    if name not in {"run", "tune", "table", "resume"}:
-        raise SettingsError(f"{name}: cannot be submitted; must be run, tune, table or resume")
+    if name not in submitted.CHECKS:
+        *names, last = submitted.CHECKS
+        raise SettingsError(f"{name}: cannot be submitted; must be {', '.join(names)} or {last}")
     options = typer.main.get_group(app).commands[name].make_context(name, list(rest)).params
-    if name == "resume":
-        command.check_folder("RUN_DIR", options["run_dir"])
-        return
-    overrides = changes(options["overrides"], options["profile"])
-    if name == "run":
-        settings = raysim.load_config(options["config"], overrides)
-        command.check_file(options["config"])
-        command.check_folder("out", settings.out)
-    elif name == "table":
-        from raysim.tuning.tables.plan import make_plan
-        from raysim.workloads.tables import find as find_table
-
-        chosen = options["only"], options["rounds"], options["seeds"]
-        make_plan(find_table(options["name"]), table_options(*chosen, overrides))
-        command.check_folder("--out", options["out"])
-    else:
-        from raysim.tuning.studies import find
-
-        study = find(options["study"])
-        study.resolve(overrides)
-        names = ("sampler", "pruner", "objectives", "seeds", "stack")
-        study.options(*(options[key] for key in names))
-        command.check_file(options["study"])
-        command.check_folder("--out", options["out"])
+    submitted.CHECKS[name](options)
 
 
 def main() -> None:

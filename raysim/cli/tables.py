@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -82,16 +83,25 @@ def sweep(
     profile: ProfileName = None,
 ) -> None:
     """Compare settings over seeds in a table; the same command resumes it, and adds to it."""
-    from raysim.workloads.sweeps import default_folder, parse_axes, parse_ranges, read_sweep
+    from raysim.workloads.sweeps import default_folder
 
     options = table_options(only, rounds, None, changes(None, profile))
-
-    def given() -> PaperTable:
-        ranges = parse_ranges(tune or (), tune_trials)
-        axes = parse_axes(overrides or ())
-        return read_sweep(config, *axes, metrics=metric or (), tune=ranges, by=rows or "")
-
+    asked = {"metric": metric, "rows": rows, "tune": tune, "tune_trials": tune_trials}
+    given = partial(given_sweep, config, overrides, asked)
     _run_or_tell(given, options, jobs, out or default_folder(config), dry_run=dry_run)
+
+
+def given_sweep(config: str, overrides: list[str] | None, options: Mapping[str, Any]) -> PaperTable:
+    """Return the table of a sweep, given by the arguments and options of the command."""
+    from raysim.workloads.sweeps import parse_axes, parse_ranges, read_sweep
+
+    return read_sweep(
+        config,
+        *parse_axes(overrides or ()),
+        metrics=options["metric"] or (),
+        tune=parse_ranges(options["tune"] or (), options["tune_trials"]),
+        by=options["rows"] or "",
+    )
 
 
 def _run_or_tell(

@@ -222,7 +222,12 @@ REFUSED = {
         "final(client_accuracy_mean): needs evaluation.clients=true",
     ),
     "resume": (["resume", "runs/x"], "RUN_DIR=runs/x: must be an absolute path"),
-    "command": (["data", "list"], "data: cannot be submitted; must be run, tune, table or resume"),
+    "sweep": (["sweep", "mnist-noniid", "local.lr=0.1,0.2"], "--out=none: must be an absolute"),
+    "axis": (["sweep", "mnist-noniid", "local.lr=0.1,0", "--out", "/x"], "local.lr=0: must be"),
+    "file of a sweep": (["sweep", "runs/best.json", "--out", "/x"], "runs/best.json: runs, data,"),
+    "figure": (["figure", "mifl-3"], "--out=none: must be an absolute path"),
+    "no such figure": (["figure", "mifl-33", "--out", "/x"], "mifl-33: no such figure; did you"),
+    "command": (["data", "list"], "must be run, tune, table, sweep, figure or resume"),
 }
 
 

@@ -134,9 +134,7 @@ class RunsFolder:
         index = self._read()
         for label, run in runs.items():
             digest = index.get(label, run.digest)
-            if digest != run.digest and (
-                difference := self._difference(digest, run, free)
-            ):
+            if digest != run.digest and (difference := self._difference(digest, run, free)):
                 raise RunError(
                     f"out={self.path}: {label}: has runs with {difference}; choose another --out"
                 )

@@ -164,9 +164,7 @@ class Runs(RunQueue[Run]):
         failed = [(run, error) for run, error in self.failed.items() if not is_divergence(error)]
         for run, error in failed:
             count = f"{len(failed)} of {self._total} runs failed, the first "
-            raise RunError(
-                f"{count if len(failed) > 1 else ''}{run.title}: {error}; {next_step}"
-            )
+            raise RunError(f"{count if len(failed) > 1 else ''}{run.title}: {error}; {next_step}")
 
     def _is_ready(self, run: Run) -> bool:
         return run.reference not in self.unended

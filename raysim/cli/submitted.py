@@ -1,0 +1,77 @@
+"""Checks of the commands that `raysim submit` uploads, made on this machine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import raysim
+from raysim.cli.options import changes
+from raysim.cli.tables import given_sweep, table_options
+from raysim.cluster.command import check_file, check_folder
+
+Options = Mapping[str, Any]
+"""Values of a command's options and arguments by name."""
+
+
+def _overrides(options: Options) -> dict[str, Any]:
+    return changes(options["overrides"], options["profile"])
+
+
+def _run(options: Options) -> None:
+    settings = raysim.load_config(options["config"], _overrides(options))
+    check_file(options["config"])
+    check_folder("out", settings.out)
+
+
+def _tune(options: Options) -> None:
+    from raysim.tuning.studies import find
+
+    study = find(options["study"])
+    study.resolve(_overrides(options))
+    names = ("sampler", "pruner", "objectives", "seeds", "stack")
+    study.options(*(options[key] for key in names))
+    check_file(options["study"])
+    check_folder("--out", options["out"])
+
+
+def _table(options: Options) -> None:
+    from raysim.tuning.tables.plan import make_plan
+    from raysim.workloads.tables import find
+
+    chosen = options["only"], options["rounds"], options["seeds"]
+    make_plan(find(options["name"]), table_options(*chosen, _overrides(options)))
+    check_folder("--out", options["out"])
+
+
+def _sweep(options: Options) -> None:
+    from raysim.tuning.tables.plan import make_plan
+
+    table = given_sweep(options["config"], options["overrides"], options)
+    profile = changes(None, options["profile"])
+    make_plan(table, table_options(options["only"], options["rounds"], None, profile))
+    check_file(options["config"])
+    check_folder("--out", options["out"])
+
+
+def _figure(options: Options) -> None:
+    from raysim.tuning.figures.plan import make_plan
+
+    chosen = options["rounds"], options["only"] or ()
+    make_plan(options["name"], _overrides(options), *chosen)
+    check_folder("--out", options["out"])
+
+
+def _resume(options: Options) -> None:
+    check_folder("RUN_DIR", options["run_dir"])
+
+
+CHECKS: Mapping[str, Callable[[Options], None]] = {
+    "run": _run,
+    "tune": _tune,
+    "table": _table,
+    "sweep": _sweep,
+    "figure": _figure,
+    "resume": _resume,
+}
+"""Check by command."""
