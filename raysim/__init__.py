@@ -38,7 +38,7 @@ if TYPE_CHECKING:
         Upload,
         View,
     )
-    from raysim.core.scoring import CLASSIFICATION, Scoring
+    from raysim.core.scoring import CLASSIFICATION, REGRESSION, Scoring
     from raysim.core.selection import Results, Sampling, Selection
     from raysim.core.steps import Steps
     from raysim.driver.context import Result
@@ -66,7 +66,7 @@ else:
             "Round",
             "ServerState",
         ),
-        "raysim.core.scoring": ("CLASSIFICATION", "Scoring"),
+        "raysim.core.scoring": ("CLASSIFICATION", "REGRESSION", "Scoring"),
         "raysim.core.rules": (
             *("Batch", "Outputs", "Pass", "Reduced", "Rules"),
             *("Trained", "Transform", "Upload", "View"),
@@ -96,6 +96,7 @@ else:
 
 __all__ = [
     "CLASSIFICATION",
+    "REGRESSION",
     "Aggregation",
     "Asynchrony",
     "Batch",
@@ -364,8 +365,9 @@ def load(
     path = user_path(run_dir)
     leave_out_working_directory(path)
     from raysim.driver.loading import load_network  # its packages try optional imports
+    from raysim.workloads.datasets.fetch import data_root
 
-    return load_network(path, model, Listener().note)
+    return load_network(path, model, data_root, Listener().note)
 
 
 def _federation(settings: Settings, task: Task | None, listener: Listener) -> Federation:

@@ -19,6 +19,8 @@ DATASETS.add(
         "shakespeare": "raysim.workloads.datasets.shakespeare:Shakespeare",
         "mimic3": "raysim.workloads.datasets.mimic3:Mimic3",
         "synthetic": "raysim.workloads.datasets.synthetic:Synthetic",
+        "files": "raysim.workloads.datasets.files.dataset:Files",
+        "huggingface": "raysim.workloads.datasets.files.saved:HuggingFace",
     }
 )
 
@@ -34,6 +36,7 @@ PARTITIONS.add(
         "color_skew": "raysim.workloads.partitions.color_skew:ColorSkew",
         "permuted": "raysim.workloads.partitions.permuted:Permuted",
         "by_key": "raysim.workloads.partitions.by_key:ByKey",
+        "natural": "raysim.workloads.partitions.natural:Natural",
         "sorted_by": "raysim.workloads.partitions.sorted_by:SortedBy",
         "proportions": "raysim.workloads.partitions.proportions:Proportions",
     }
@@ -41,6 +44,7 @@ PARTITIONS.add(
 
 MODELS.add(
     {
+        "linear": "raysim.workloads.models.mlp:Linear",
         "2nn": "raysim.workloads.models.mlp:TwoNN",
         "mnist-cnn-128": "raysim.workloads.models.cnn:MnistCnn128",
         "mnist-cnn": "raysim.workloads.models.cnn:MnistCnn",

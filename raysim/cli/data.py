@@ -25,7 +25,8 @@ def fetch(name: Annotated[str, typer.Argument(help="a dataset")]) -> None:
     from raysim import workloads  # noqa: F401 - registers the datasets
     from raysim.cli.live_view import make_listener
     from raysim.core.components import build_component
-    from raysim.core.data import DATASETS, prepared
+    from raysim.core.data import DATASETS
+    from raysim.core.prepared import prepared
     from raysim.workloads.datasets.fetch import data_root
 
     dataset = build_component(DATASETS.get(name), {}, "dataset.")
@@ -52,8 +53,7 @@ def show(
     from raysim.cli import data_page
     from raysim.cli.live_view import make_listener
     from raysim.config import parse_override
-    from raysim.core.arrow import open_split
-    from raysim.core.data import prepared
+    from raysim.core.prepared import network_size, open_prepared, prepared
     from raysim.workloads.datasets.fetch import data_root
 
     settings = raysim.load_config(config, dict(parse_override(text) for text in overrides or ()))
@@ -61,9 +61,9 @@ def show(
         data_page.check_drawing(out)
     with interruptible(), make_listener(console, {}) as listener:
         paths = prepared(settings.dataset, data_root(), listener.preparing)
-    train = open_split(paths["train"])
+    train = open_prepared(settings.dataset, paths["train"])
     indices = settings.partition.client_indices(train, settings.clients, settings.seed)
-    held = data_page.count(indices, train.y, settings.dataset.classes)
+    held = data_page.count(indices, train.y, network_size(settings.dataset, lambda: train)[1])
     heading = data_page.title(settings)
     console.print(data_page.page(heading, held))
     if out:

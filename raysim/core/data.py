@@ -60,14 +60,23 @@ class Dataset(Component, ABC):
     """Dataset: origin, checks and decoding of its files."""
 
     @property
-    @abstractmethod
-    def shape(self) -> tuple[int, ...]:
-        """Shape of one decoded input, without the batch dimension."""
+    def shape(self) -> tuple[int, ...] | None:
+        """Shape of one decoded input, without the batch dimension; None: that of the samples."""
+        return None
 
     @property
-    @abstractmethod
-    def classes(self) -> int:
-        """Number of classes C; of a network's outputs if targets are not class numbers."""
+    def classes(self) -> int | None:
+        """Number of classes C; of a network's outputs if targets are not class numbers.
+
+        None: one more than the largest class number of the training samples; of other targets, the
+        number of values of a target.
+        """
+        return None
+
+    @property
+    def client_column(self) -> str:
+        """Column whose values are the natural clients, those of `partition.name=natural`."""
+        return "client"
 
     @property
     def scoring(self) -> Scoring:
@@ -110,25 +119,6 @@ class Dataset(Component, ABC):
             generator: Source of all draws, on the inputs' device; keyed by seed, round and client.
         """
         return x
-
-
-def prepared(dataset: Dataset, root: Path, progress: Progress) -> Mapping[str, Path]:
-    """Prepare a dataset; return the paths of its Arrow files by split.
-
-    Raises:
-        DataError: a file is missing and cannot be fetched, or is damaged.
-        SettingsError: the dataset fails, or lacks a split.
-    """
-    paths: Mapping[str, Path] = ask(
-        dataset,
-        "prepare",
-        *(root, progress),
-        returns=lambda returned: all(
-            isinstance(returned[split], Path) for split in ("train", "test")
-        ),
-        expected='a mapping of "train" and "test" to a Path each',
-    )
-    return paths
 
 
 @dataclass(frozen=True)

@@ -130,3 +130,34 @@ def macro_f1(predicted: npt.NDArray[Any], labels: npt.NDArray[Any]) -> float:
 CLASSIFICATION = Scoring(
     cross_entropies, {"accuracy": accuracy, "macro_f1": macro_f1}, predicted_classes, True
 )
+
+
+def squared_errors(outputs: Tensor, targets: Tensor) -> Tensor:
+    """Return the squared error of each sample [B], the mean over the values of a target."""
+    return (outputs - targets.reshape(outputs.shape)).square().flatten(1).mean(1)
+
+
+def mean_absolute_error(predicted: npt.NDArray[Any], targets: npt.NDArray[Any]) -> float:
+    """Return the mean of the absolute errors of predictions [N, ...] of targets [N, ...]."""
+    return float(np.abs(_errors(predicted, targets)).mean())
+
+
+def r2(predicted: npt.NDArray[Any], targets: npt.NDArray[Any]) -> float:
+    """Return 1 less the squared errors by those of the mean; over all values of a target.
+
+    It is 0 where the targets are all equal, of which no fraction can be explained.
+    """
+    flat = targets.reshape(len(targets), -1).astype(np.float64)
+    spread = np.square(flat - flat.mean(axis=0)).sum()
+    return float(1 - np.square(_errors(predicted, targets)).sum() / spread) if spread else 0.0
+
+
+def _errors(predicted: npt.NDArray[Any], targets: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
+    size = len(targets)
+    errors: npt.NDArray[np.float64] = predicted.reshape(size, -1).astype(
+        np.float64
+    ) - targets.reshape(size, -1)
+    return errors
+
+
+REGRESSION = Scoring(squared_errors, {"mae": mean_absolute_error, "r2": r2})

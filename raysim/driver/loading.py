@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -10,8 +11,10 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from raysim.config import parse
+from raysim.config import Settings, parse
+from raysim.core.data import Split
 from raysim.core.errors import RunError, SettingsError
+from raysim.core.prepared import open_prepared, prepared
 from raysim.federation.federation import BuiltModel, load_tensors
 from raysim.storage.plugins import Plugins
 from raysim.storage.run_directory import RunDirectory
@@ -35,13 +38,17 @@ def read_start(path: Path, note: Callable[[str], None]) -> dict[str, Tensor]:
 
 
 def load_network(
-    path: Path, model: nn.Module | Callable[[], nn.Module] | None, note: Callable[[str], None]
+    path: Path,
+    model: nn.Module | Callable[[], nn.Module] | None,
+    root: Callable[[], Path],
+    note: Callable[[str], None],
 ) -> nn.Module:
     """Return the trained network of a run.
 
     Args:
         path: The run directory.
         model: The network of a run with a task of its own, or a function that builds it.
+        root: Returns the data root, with the samples of a dataset whose size they say.
         note: Called with a line where a damaged file is replaced by a checkpoint's.
 
     Raises:
@@ -54,7 +61,9 @@ def load_network(
     settings = parse(raw)
     if own_task and model is None:
         raise RunError(f"{path}: this run had a task of its own; raysim.load needs its `model`")
-    build = BuiltModel(settings) if model is None else model
+    build = (
+        model if model is not None else BuiltModel.of(settings, partial(_samples, settings, root))
+    )
     with torch.random.fork_rng(devices=[]):
         built = build if isinstance(build, nn.Module) else build()
         network = settings.method.network(built)
@@ -64,3 +73,8 @@ def load_network(
     else:
         load_tensors(network, tensors, str(path))
     return network.eval()
+
+
+def _samples(settings: Settings, root: Callable[[], Path]) -> Split:
+    paths = prepared(settings.dataset, root(), lambda *_: None)
+    return open_prepared(settings.dataset, paths["train"])

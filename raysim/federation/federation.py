@@ -28,12 +28,12 @@ from raysim.core.client_indices import (
     owner_of,
 )
 from raysim.core.components import ask
-from raysim.core.data import Progress, Split, prepared
+from raysim.core.data import Progress, Split
 from raysim.core.errors import DataError, SettingsError
+from raysim.core.prepared import network_size, open_prepared, prepared
 from raysim.core.scoring import CLASSIFICATION, Scoring
 from raysim.core.seeds import torch_seed
 from raysim.core.tensors import Tensors
-from raysim.core.user_input.limits import MOST
 from raysim.federation.input_pipeline import InputPipeline, PreparedPipeline
 from raysim.federation.samples import not_finite
 
@@ -226,39 +226,43 @@ def _cast(split: S, dtype: torch.dtype, place_of: Callable[[int], str]) -> S:
 
 @dataclass(frozen=True)
 class BuiltModel:
-    """Function that builds the model of settings."""
+    """Function that builds the model of settings.
+
+    Attributes:
+        settings: The settings.
+        shape: Shape of an input.
+        classes: Number of classes C, or of outputs.
+    """
 
     settings: Settings
+    shape: tuple[int, ...]
+    classes: int
+
+    @classmethod
+    def of(cls, settings: Settings, train: Callable[[], Split]) -> BuiltModel:
+        """Return the function for the dataset's samples and classes.
+
+        Args:
+            settings: The settings.
+            train: Opens the training samples, of which some datasets' sizes are read.
+
+        Raises:
+            SettingsError: the dataset fails.
+        """
+        return cls(settings, *network_size(settings.dataset, train))
 
     def __call__(self) -> nn.Module:
-        """Build the model for the dataset's samples and classes."""
-        dataset = self.settings.dataset
-        shape: tuple[int, ...] = ask(
-            dataset,
-            "shape",
-            returns=lambda returned: isinstance(returned, tuple) and all(map(_is_count, returned)),
-            expected=f"a tuple of whole numbers from 1 to {MOST}",
-        )
-        classes: int = ask(
-            dataset,
-            "classes",
-            returns=_is_count,
-            expected=f"a whole number from 1 to {MOST}",
-        )
+        """Build the model."""
         built: nn.Module = ask(
             self.settings.model,
             "build",
-            *(shape, classes),
+            *(self.shape, self.classes),
             returns=lambda returned: any(
                 weights.requires_grad for weights in returned.parameters()
             ),
             expected="a torch.nn.Module with parameters that are trained",
         )
         return built
-
-
-def _is_count(value: object) -> bool:
-    return isinstance(value, int) and 1 <= value <= MOST
 
 
 @dataclass(frozen=True)
@@ -283,11 +287,12 @@ def from_settings(settings: Settings, root: Callable[[], Path], progress: Progre
         SettingsError: dataset or partition fails.
     """
     paths = prepared(settings.dataset, root(), progress)
-    train, local_test = open_split(paths["train"]), None
+    train, local_test = open_prepared(settings.dataset, paths["train"]), None
     partition = settings.partition
     client_indices = partition.client_indices(train, settings.clients, settings.seed)
     if settings.evaluation.clients:
-        own = partition.local_test_indices(train, open_split(paths["test"]), client_indices)
+        test = open_prepared(settings.dataset, paths["test"])
+        own = partition.local_test_indices(train, test, client_indices)
         local_test = LocalTest(own) if own else None
     scoring: Scoring = ask(
         settings.dataset,
@@ -300,7 +305,7 @@ def from_settings(settings: Settings, root: Callable[[], Path], progress: Progre
         paths["test"],
         client_indices,
         PreparedPipeline(settings),
-        BuiltModel(settings),
+        BuiltModel.of(settings, lambda: train),
         _Prepare(settings, root),
         scoring,
         local_test=local_test,

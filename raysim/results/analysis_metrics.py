@@ -13,6 +13,7 @@ from raysim.analysis.accuracy import CONVERGED
 from raysim.config import Settings
 from raysim.core.components import ask, suggest
 from raysim.core.errors import SettingsError
+from raysim.core.user_input.limits import MOST
 from raysim.results.column_metrics import Metric
 from raysim.results.runs import RunRecord
 from raysim.storage.recorder import ANALYSIS
@@ -127,16 +128,22 @@ class AnalysisMetric(Metric):
 
 
 def _count_layers(settings: Settings) -> int:
-    """Return the number of trained weight layers of the network; 0 without stages."""
+    """Return the number of trained weight layers of the network; 0 without stages.
+
+    One that is built for sizes read from the samples counts as long enough.
+    """
     from torch import nn
 
     from raysim.analysis.layers import trained_layers
     from raysim.core.layers import STAGES
 
+    shape, classes = settings.dataset.shape, settings.dataset.classes
+    if shape is None or classes is None:
+        return MOST
     network: nn.Module = ask(
         settings.model,
         "build",
-        *(settings.dataset.shape, settings.dataset.classes),
+        *(shape, classes),
         returns=lambda built: isinstance(built, nn.Module),
         expected="a torch.nn.Module",
     )

@@ -17,6 +17,7 @@ import ray
 import typer
 
 from raysim.cli.app import app, main
+from tests.inputs import data_files
 from tests.inputs.case import Case
 from tests.inputs.files import BAD_FILES, GOOD_FILES, SMALL
 from tests.inputs.plugins import MODULES
@@ -43,6 +44,7 @@ def kit(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         (folder / name).write_bytes(content)
     study = SMALL.replace("rounds = 1\n", "") + "[study.space]\nrounds = [1, 2]\n"
     (folder / "...toml").write_text(study)  # its stem is the folder above
+    data_files.write(folder / "files")
     (folder / "folder.png").mkdir()
     (folder / "zeros.toml").symlink_to("/dev/zero")
     (folder / "loop.toml").symlink_to("loop.toml")

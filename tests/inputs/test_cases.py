@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.inputs import commands, files, plugins, runs, settings
+from tests.inputs import commands, data_files, files, plugins, runs, settings
 from tests.inputs.case import Case
 from tests.inputs.conftest import Said, damaged
 
-CASES = [*settings.CASES, *files.CASES, *plugins.CASES, *runs.CASES, *commands.CASES]
+OF_DATA = [*data_files.CASES]
+CASES = [*settings.CASES, *files.CASES, *plugins.CASES, *runs.CASES, *commands.CASES, *OF_DATA]
 LONGEST = 2_000
 """Most characters of a message."""
 

@@ -14,4 +14,5 @@ def test_registered_names_lead_to_components(registry: Registry[Any]) -> None:
     names = list(registry)
     assert names
     for name in names:
-        assert registry.get(name)().settings()["name"] == name
+        given = {n: "a" for n, f in registry.get(name).model_fields.items() if f.is_required()}
+        assert registry.get(name)(**given).settings()["name"] == name

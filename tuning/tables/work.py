@@ -24,7 +24,7 @@ import raysim
 from raysim.config import Settings
 from raysim.core.arrow import open_split
 from raysim.core.client_indices import Holdout
-from raysim.core.data import prepared
+from raysim.core.prepared import open_prepared, prepared
 from raysim.core.user_input import canonical, key_text
 from raysim.workloads.datasets.fetch import data_root
 
@@ -109,9 +109,8 @@ def _key(settings: Settings, *names: str) -> str:
 
 def _measure_size(settings: Settings) -> DataSize:
     paths = prepared(settings.dataset, data_root(), lambda *_: None)
-    clients = settings.partition.client_indices(
-        open_split(paths["train"]), settings.clients, settings.seed
-    )
+    train = open_prepared(settings.dataset, paths["train"])
+    clients = settings.partition.client_indices(train, settings.clients, settings.seed)
     holdout = Holdout(settings.evaluation.holdout, settings.seed)
     sizes = holdout.training_sizes(clients.sizes)
     return DataSize(float(sizes.mean()), len(open_split(paths["test"])))

@@ -9,6 +9,7 @@ and hence torchvision's downloader, which knows no other version, is no source h
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import ClassVar
@@ -91,6 +92,11 @@ class Cifar(PublishedImages):
     def files(self) -> Mapping[str, Collection[str]]:
         """Names of each split's files."""
         return self.rows
+
+    @property
+    @abstractmethod
+    def classes(self) -> int:
+        """Number of classes."""
 
     def augment(self, x: Tensor, generator: torch.Generator) -> Tensor:
         """Crop decoded images [n, 3, 32, 32] at random and flip half of them, if `augmented`.

@@ -55,6 +55,11 @@ class Femnist(Dataset):
         """Digits and letters of both cases, or the letters of the alphabet."""
         return LETTERS if self.letters else CLASSES
 
+    @property
+    def client_column(self) -> str:
+        """One client per writer."""
+        return "writer"
+
     def decode(self, x: Tensor) -> Tensor:
         """Scale bytes [B, 1, 28, 28] to [0, 1]."""
         return x.float() / 255

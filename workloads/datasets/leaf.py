@@ -81,7 +81,7 @@ def read_leaf(folder: Path, key: str, convert: Convert, how: str, progress: Prog
         origins: dict[str, Path] = {}
         for path in paths:
             progress(f"read {folder.name}", done, total)
-            for user in _users(path, origins):
+            for user in users(path, origins):
                 x, y = convert(user)
                 number = numbers.setdefault(user.name, len(numbers))
                 published[number] += len(user.y)
@@ -126,7 +126,7 @@ def _files(folder: Path, split: str, how: str) -> list[Path]:
     )
 
 
-def _users(path: Path, origins: dict[str, Path]) -> Iterator[User]:
+def users(path: Path, origins: dict[str, Path]) -> Iterator[User]:
     """Yield the users of a file; add them to `origins`, the files of earlier users."""
     content = _content(path)
     names, data = (_member(content, name, path) for name in ("users", "user_data"))

@@ -97,6 +97,11 @@ class Mimic3(Dataset):
         """Survived (0), died in hospital (1)."""
         return 2
 
+    @property
+    def client_column(self) -> str:
+        """One client per subject."""
+        return "subject"
+
     def decode(self, x: Tensor) -> Tensor:
         """Convert bytes [B, features] to floats."""
         return x.float()

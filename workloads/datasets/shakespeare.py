@@ -85,6 +85,11 @@ class Shakespeare(Dataset):
         """Number of symbols."""
         return len(SYMBOLS)
 
+    @property
+    def client_column(self) -> str:
+        """One client per role."""
+        return "role"
+
     def decode(self, x: Tensor) -> Tensor:
         """Convert bytes [B, 80] to integers for an embedding."""
         return x.long()

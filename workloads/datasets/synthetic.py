@@ -63,6 +63,11 @@ class Synthetic(Dataset):
         """Number of outputs of the labelling networks."""
         return CLASSES
 
+    @property
+    def client_column(self) -> str:
+        """One client per user."""
+        return "user"
+
     def prepare(self, root: Path, progress: Progress) -> Mapping[str, Path]:
         """Draw the samples, and write each split as an Arrow file."""
         variant = ",".join(f"{name}={value}" for name, value in self.model_dump().items())

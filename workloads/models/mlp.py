@@ -27,18 +27,34 @@ from raysim.core.errors import SettingsError
 from raysim.workloads.models.parts import fully_connected, unsuitable
 from raysim.workloads.models.stages import Staged
 
+ANY_SHAPE = "inputs of at least one number, of any shape"
+
 
 def _perceptron(
     model: Model, shape: tuple[int, ...], widths: tuple[int, ...], outputs: int
 ) -> Staged:
     """Build layers of these widths; `features` ends after the first, `hidden` after the last."""
     if min(shape, default=0) < 1:
-        raise unsuitable(model, shape, "inputs of at least one number, of any shape")
+        raise unsuitable(model, shape, ANY_SHAPE)
     return Staged(
         features=nn.Sequential(nn.Flatten(), *fully_connected((math.prod(shape), widths[0]))),
         hidden=nn.Sequential(*fully_connected(widths)),
         head=nn.Sequential(nn.Linear(widths[-1], outputs)),
     )
+
+
+class Linear(Model):
+    """No hidden layer: logistic regression of classes, linear regression of other targets."""
+
+    def build(self, shape: tuple[int, ...], classes: int) -> Staged:
+        """Build the network for inputs of any shape, which it flattens."""
+        if min(shape, default=0) < 1:
+            raise unsuitable(self, shape, ANY_SHAPE)
+        return Staged(
+            features=nn.Sequential(nn.Flatten()),
+            hidden=nn.Sequential(),
+            head=nn.Sequential(nn.Linear(math.prod(shape), classes)),
+        )
 
 
 class TwoNN(Model):

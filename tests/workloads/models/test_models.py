@@ -21,6 +21,7 @@ torch.set_num_threads(1)
 MNIST, CIFAR = (1, 28, 28), (3, 32, 32)
 # name, input shape, classes, parameters, shape of features, width of hidden, weight layers
 NETWORKS = {
+    "linear": (MNIST, 10, 7850, (784,), 784, 1),
     "2nn": (MNIST, 10, 199_210, (200,), 200, 3),
     "mnist-cnn-128": (MNIST, 10, 454_922, (64, 7, 7), 128, 4),
     "mnist-cnn": (MNIST, 10, 1_663_370, (64, 7, 7), 512, 4),
@@ -37,7 +38,7 @@ NETWORKS = {
     "resnet50": ((3, 64, 64), 1000, 25_557_032, (2048, 2, 2), 2048, 54),
 }
 every_network = pytest.mark.parametrize("name", NETWORKS)
-FULLY_CONNECTED = ("2nn", "flexchill-dnn", "3nn-mimic", "synthetic-mlp")
+FULLY_CONNECTED = ("linear", "2nn", "flexchill-dnn", "3nn-mimic", "synthetic-mlp")
 IMAGES_OF = {
     "mnist-cnn-128": 4,
     "mnist-cnn": 4,

@@ -32,6 +32,7 @@ ALL: list[Partition] = [
     PARTITIONS.get("resample").model_validate({"samples": 5}),
     PARTITIONS.get("classes").model_validate({"per_client": 1}),
     PARTITIONS.get("by_key")(),
+    PARTITIONS.get("natural").model_validate({"key": "writer"}),
 ]
 WITH_TERMS = {"split_classes", "color_skew"}
 """Partitions that take certain numbers of clients and classes alone; see their own tests."""

@@ -1,0 +1,107 @@
+"""Prepared data of a dataset: its files, its samples, and the size of a network for them.
+
+Legend: N samples, C classes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy.typing as npt
+
+from raysim.core.arrow import open_split
+from raysim.core.components import ask
+from raysim.core.data import Dataset, Progress, Split
+from raysim.core.user_input.limits import MOST
+
+NATURAL = "client"
+"""Column of natural clients in opened samples, by whatever name a dataset has it."""
+
+
+def prepared(dataset: Dataset, root: Path, progress: Progress) -> Mapping[str, Path]:
+    """Prepare a dataset; return the paths of its Arrow files by split.
+
+    Raises:
+        DataError: a file is missing and cannot be fetched, or is damaged.
+        SettingsError: the dataset fails, or lacks a split.
+    """
+    paths: Mapping[str, Path] = ask(
+        dataset,
+        "prepare",
+        *(root, progress),
+        returns=lambda returned: all(
+            isinstance(returned[split], Path) for split in ("train", "test")
+        ),
+        expected='a mapping of "train" and "test" to a Path each',
+    )
+    return paths
+
+
+def open_prepared(dataset: Dataset, path: Path) -> Split:
+    """Map a prepared split; its natural clients, if it has any, are also the column `client`.
+
+    Raises:
+        DataError: the file was not written by `raysim.write_split`.
+    """
+    split = open_split(path)
+    if (column := dataset.client_column) not in split.columns:
+        return split
+    return replace(split, columns={**split.columns, NATURAL: split.columns[column]})
+
+
+def network_size(dataset: Dataset, train: Callable[[], Split]) -> tuple[tuple[int, ...], int]:
+    """Return the shape of an input and the number of classes, for which a network is built.
+
+    Args:
+        dataset: The dataset.
+        train: Opens its training samples, which say what the dataset does not.
+
+    Raises:
+        SettingsError: the dataset fails, or returns something else.
+    """
+    shape: tuple[int, ...] | None = ask(
+        dataset,
+        "shape",
+        returns=lambda found: (
+            found is None or (isinstance(found, tuple) and all(map(_is_count, found)))
+        ),
+        expected=f"a tuple of whole numbers from 1 to {MOST}, or None",
+    )
+    classes: int | None = ask(
+        dataset,
+        "classes",
+        returns=lambda found: found is None or _is_count(found),
+        expected=f"a whole number from 1 to {MOST}, or None",
+    )
+    if shape is None:
+        shape = _decoded_shape(dataset, train())
+    return shape, _outputs(dataset, train().y) if classes is None else classes
+
+
+def _decoded_shape(dataset: Dataset, samples: Split) -> tuple[int, ...]:
+    from raysim.core.tensors.packed import as_tensor
+
+    first = as_tensor(samples.x[:1]).clone()
+    decoded = ask(
+        dataset,
+        "decode",
+        first,
+        returns=lambda found: len(found) == len(first),
+        expected="a tensor with one row per input",
+    )
+    return tuple(decoded.shape[1:])
+
+
+def _outputs(dataset: Dataset, targets: npt.NDArray[Any]) -> int:
+    """Return the number of classes, or of values of a target [N, ...]."""
+    if dataset.scoring.classifies and len(targets) and targets.dtype.kind in "iu":
+        return max(int(targets.max()) + 1, 1)
+    return max(math.prod(targets.shape[1:]), 1)
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and 1 <= value <= MOST

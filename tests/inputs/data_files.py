@@ -1,0 +1,262 @@
+"""Data files that are damaged, hostile, or that the settings do not fit."""
+
+from __future__ import annotations
+
+import io
+import json
+import struct
+import zipfile
+import zlib
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+from PIL import Image
+
+from tests.inputs.case import Case, run
+
+HEADER = b"site,a,b,y\n"
+ROWS = b"".join(b"%c,%d,%d,%d\n" % (97 + i % 2, i, i * i, i % 2) for i in range(20))
+
+
+def chunk(kind: bytes, content: bytes) -> bytes:
+    return (
+        struct.pack(">I", len(content))
+        + kind
+        + content
+        + struct.pack(">I", zlib.crc32(kind + content))
+    )
+
+
+def huge_png() -> bytes:
+    """Return a PNG file that declares 100,000x100,000 pixels."""
+    header = struct.pack(">IIBBBBB", 100_000, 100_000, 8, 0, 0, 0, 0)
+    chunks = chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(b"\0" * 9)) + chunk(b"IEND", b"")
+    return b"\x89PNG\r\n\x1a\n" + chunks
+
+
+def png(size: int = 4) -> bytes:
+    file = io.BytesIO()
+    Image.new("L", (size, size), 9).save(file, "PNG")
+    return file.getvalue()
+
+
+def archive(**arrays: object) -> bytes:
+    file = io.BytesIO()
+    np.savez_compressed(file, **arrays)
+    return file.getvalue()
+
+
+def bomb() -> bytes:
+    """Return an archive of 300 KB with an array of 300 MB."""
+    header = io.BytesIO()
+    shape = (3 * 10**8,)
+    about = {"descr": "|u1", "fortran_order": False, "shape": shape}
+    np.lib.format.write_array_header_1_0(header, about)
+    file = io.BytesIO()
+    opened = zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED, compresslevel=1)
+    with opened, opened.open("x.npy", "w", force_zip64=True) as member:
+        member.write(header.getvalue())
+        for _ in range(300):
+            member.write(bytes(10**6))
+    return file.getvalue()
+
+
+def declaring(rows: int) -> bytes:
+    """Return an archive whose array declares other rows than it has, 3."""
+    header = io.BytesIO()
+    about = {"descr": "<f4", "fortran_order": False, "shape": (rows, 2)}
+    np.lib.format.write_array_header_1_0(header, about)
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w") as opened:
+        opened.writestr("x.npy", header.getvalue() + bytes(24))
+    return file.getvalue()
+
+
+def lying_about_its_size() -> bytes:
+    """Return an archive whose directory gives a member a tenth of its size."""
+    content = archive(x=np.zeros(10_000), y=np.zeros(10_000))
+    size = struct.pack("<I", 80_128)
+    assert content.count(size) >= 2
+    return content.replace(size, struct.pack("<I", 8_128))
+
+
+FILES: dict[str, bytes] = {
+    "good.csv": HEADER + ROWS,
+    "rows/other.csv": HEADER + ROWS,
+    "empty.csv": b"",
+    "blank.csv": b"\n\n",
+    "header.csv": HEADER,
+    "nul.csv": HEADER + b"a,1,\x00,0\n",
+    "utf16.csv": (HEADER + ROWS).decode().encode("utf-16"),
+    "latin.csv": HEADER + b"\xe9\xff,1,1,0\n",
+    "ragged.csv": HEADER + ROWS + b"a,1\n",
+    "twice.csv": b"a,b,a,y\n1,2,3,0\n",
+    "wide.csv": b",".join(b"c%d" % i for i in range(10**6)) + b"\n" + b"1," * (10**6 - 1) + b"1\n",
+    "wide.jsonl": json.dumps({f"c{i}": 1 for i in range(20_000)}).encode(),
+    "words.csv": b"a,y\n" + b"".join(b"w%d,%d\n" % (i, i % 2) for i in range(2_000)),
+    "one-class.csv": b"a,y\n1,0\n2,0\n3,0\n4,0\n5,0\n",
+    "unseen.csv": b"a,y,part\n1,no,train\n2,yes,train\n3,maybe,test\n",
+    "parts.csv": b"a,y,part\n1,0,train\n2,1,validation\n",
+    "all-train.csv": b"a,y,part\n1,0,train\n2,1,train\n",
+    "infinite.csv": b"a,y\n1,0\ninf,1\n3,0\n4,1\n",
+    "missing.csv": b"a,y\n1,0\n,1\n3,0\n",
+    "no-target.csv": b"a,y\n1,0\n2,\n3,0\n",
+    "brackets.jsonl": b"[" * 100_000,
+    "broken.jsonl": b'{"a": 1, "y": 0}\n{"a": ',
+    "twice.jsonl": b'{"a": 1, "a": 2, "y": 0}\n',
+    "nested.jsonl": b'{"a": {"b": 1}, "y": 0}\n{"a": {"b": 2}, "y": 1}\n',
+    "uneven.jsonl": b'{"a": [1], "y": 0}\n{"a": [1, 2], "y": 1}\n',
+    "text.parquet": HEADER,
+    "text.arrow": HEADER,
+    "text.npz": HEADER,
+    "text.h5": HEADER,
+    "bomb.npz": bomb(),
+    "declares-more.npz": declaring(10**9),
+    "declares-less.npz": declaring(1),
+    "lying.npz": lying_about_its_size(),
+    "pickle.npz": archive(data=np.array({"x": [1], "y": [0]}, object)),
+    "lengths.npz": archive(x=np.zeros((3, 2)), y=np.zeros(4)),
+    "no-arrays.npz": archive(),
+    "scalar.npz": archive(x=np.float32(1), y=np.float32(1)),
+    "pfl/train/0.npz": archive(data=np.array({"x": [[1.0]], "y": [0]}, object)),
+    "pfl/test/0.npz": archive(data=np.array({"x": [[1.0]], "y": [0]}, object)),
+    "huge/a/0.png": huge_png(),
+    "huge/b/0.png": png(),
+    "sizes/a/0.png": png(),
+    "sizes/a/1.png": png(),
+    "sizes/b/0.png": png(5),
+    "sizes/b/1.png": png(5),
+    "sizes/b/2.png": png(5),
+    "damaged/a/0.png": png()[:40],
+    "damaged/b/0.png": png(),
+    "mixed/a/0.png": png(),
+    "mixed/b/0.txt": b"",
+    "leaves/in.png": png(),
+    "leaves/labels.csv": b"file,y\n" + b"in.png,0\n../rows/other.csv,1\n" * 3,
+    "outside.png": png(),
+    "climbs/in.png": png(),
+    "climbs/labels.csv": b"file,y\nin.png,0\n../outside.png,1\nin.png,1\nin.png,0\n",
+    "nothing/readme": b"",
+    "leaf/train/a.json": b'{"users": ["u"], "user_data": {"u": {"x": [[1], "a"], "y": [0, 1]}}}',
+    "leaf/test/a.json": b'{"users": ["u"], "user_data": {"u": {"x": [[1]], "y": [0]}}}',
+    "saved/state.json": b'{"_data_files": [{"filename": "../good.csv"}]}',
+    "empty-state/state.json": b"[]",
+    "plain.arrow": b"ARROW1\0\0" + bytes(100),
+}
+"""Files by the path in the kit's folder `files`."""
+
+
+def write(folder: Path) -> None:
+    """Write the files to a folder."""
+    for name, content in FILES.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+    dates = pa.table({"a": pa.array([0, 1], pa.timestamp("s")), "y": [0, 1]})
+    path = str(folder / "dates.arrow")
+    with pa.OSFile(path, "wb") as sink, pa.ipc.new_file(sink, dates.schema) as file:
+        file.write_table(dates)
+    (folder / "linked/a").mkdir(parents=True)
+    (folder / "linked/in.png").write_bytes(png())
+    (folder / "linked/link.png").symlink_to(folder / "outside.png")
+    (folder / "linked/labels.csv").write_text("file,y\n" + "in.png,0\nlink.png,1\n" * 3)
+
+
+def case(name: str, *overrides: str, says: tuple[str, ...], dataset: str = "files") -> Case:
+    given = (f"dataset.name={dataset}", f"dataset.path=KIT/files/{name}", *overrides)
+    return run(*given, "model.name=linear", says=says)
+
+
+Y = "dataset.target=y"
+PART = "dataset.split=part"
+CASES = [
+    run("dataset.name=files", says=("dataset.path: must be given",)),
+    run("dataset.name=files", "dataset.path=", says=("dataset.path", "one character")),
+    case("absent.csv", says=("absent.csv: not there",)),
+    case("nothing", says=("no known format", ".csv", "LEAF")),
+    case("outside.png", says=("no known format",)),
+    case("empty.csv", Y, says=("empty.csv: is empty",)),
+    case("blank.csv", Y, says=("blank.csv: its first line is empty",)),
+    case("header.csv", Y, says=("of 0 rows",)),
+    case("nul.csv", Y, says=("nul.csv: has NUL bytes",)),
+    case("utf16.csv", Y, says=("utf16.csv: has NUL bytes", "UTF-8")),
+    case("latin.csv", Y, says=("latin.csv: ", "UTF8")),
+    case("ragged.csv", Y, says=("ragged.csv: ", "Expected 4 columns, got 2")),
+    case("twice.csv", Y, says=("twice.csv: two columns are named 'a'",)),
+    case("wide.csv", Y, says=("wide.csv: has 1000000 columns; at most 10000",)),
+    case("wide.jsonl", Y, says=("wide.jsonl: has 20000 columns",)),
+    case("words.csv", Y, says=("column 'a' has more than 1000 different words",)),
+    case("one-class.csv", Y, says=("dataset.target='y'", "two classes")),
+    case("unseen.csv", Y, PART, says=("dataset.target='y'", "'maybe'", "test set alone")),
+    case("parts.csv", Y, PART, says=("dataset.split='part'", "'validation'", "train or test")),
+    case("all-train.csv", Y, PART, says=("all-train.csv: the test set has no samples",)),
+    case("good.csv", Y, "dataset.split=0.01", says=("dataset.split=0.01: of 20 rows, 0",)),
+    case("good.csv", Y, "dataset.split=1.5", says=("dataset.split=1.5",)),
+    case("good.csv", Y, "dataset.split=prat", says=("dataset.split='prat'",)),
+    case("infinite.csv", Y, says=("column 'a'", "infinite")),
+    case("missing.csv", Y, says=("column 'a': 1 values are missing", "row 2", "dataset.missing")),
+    case("no-target.csv", Y, "dataset.missing=mean", says=("column 'y'", "missing=drop")),
+    case("good.csv", "dataset.target=z", says=("dataset.target='z': no such column", "known are")),
+    case("words.csv", "dataset.target=a", says=("dataset.target='a'", "test set alone")),
+    case(
+        *("words.csv", "dataset.target=a", "dataset.task=regression"),
+        says=("dataset.target='a': holds words", "dataset.task=regression"),
+    ),
+    case("good.csv", Y, "dataset.features=a,c", says=("dataset.features='c'", "no such column")),
+    case("good.csv", Y, "dataset.features=a,y", says=("dataset.features", "not the target")),
+    case("good.csv", Y, "dataset.client=town", says=("dataset.client='town'",)),
+    case(
+        "good.csv", Y, "partition.name=natural", says=("partition.name=natural", "dataset.client")
+    ),
+    case(
+        *("good.csv", Y, "dataset.client=site", "partition.name=natural"),
+        says=("clients=4: 2 of the 2 values",),
+    ),
+    case(
+        *("good.csv", Y, "dataset.task=regression", "dataset.standardise=true"),
+        *("dataset.split=0.5", "target_accuracy=0.5"),
+        says=("target_accuracy=0.5: ", "mae, r2"),
+    ),
+    case("brackets.jsonl", Y, says=("brackets.jsonl: ",)),
+    case("broken.jsonl", Y, says=("broken.jsonl: ",)),
+    case("twice.jsonl", Y, says=("twice.jsonl: ",)),
+    case("nested.jsonl", Y, says=("column 'a'", "leave it out of dataset.features")),
+    case("uneven.jsonl", Y, says=("column 'a'", "differ in length")),
+    case("text.parquet", Y, says=("text.parquet: cannot be read as Parquet",)),
+    case("text.arrow", Y, says=("text.arrow: cannot be read as Arrow",)),
+    case("plain.arrow", Y, says=("plain.arrow: cannot be read as Arrow",)),
+    case("text.npz", says=("text.npz: cannot be read as an .npz archive",)),
+    case("text.h5", says=("text.h5: cannot be read as HDF5",)),
+    case("dates.arrow", Y, says=("column 'a'", "timestamp")),
+    case("bomb.npz", says=("bomb.npz: 'x.npy'", "at most 100 times")),
+    case("declares-more.npz", says=("declares 8000000000 bytes, and has 24",)),
+    case("declares-less.npz", says=("declares 8 bytes, and has 24",)),
+    case("lying.npz", says=("lying.npz: ",)),
+    case("pickle.npz", says=("pickle.npz: 'data' is a pickle", "python -c")),
+    case("lengths.npz", says=("lengths.npz: its arrays must have one length",)),
+    case("no-arrays.npz", says=("it has no array",)),
+    case("scalar.npz", says=("scalar.npz: ",)),
+    case("pfl", says=("0.npz: 'data' is a pickle", "python -c", "allow_pickle=True")),
+    case("huge", says=("huge/a/0.png: ", "pixels")),
+    case("sizes", says=("sizes/b/", "has 5x5 pixels", "dataset.image_size")),
+    case("damaged", says=("damaged/a/0.png: cannot be decoded",)),
+    case("mixed", says=("mixed/b/0.txt: is no .png",)),
+    case(
+        "leaves",
+        Y,
+        "dataset.split=0.5",
+        says=("labels.csv: '../rows/other.csv' must be an image in the folder",),
+    ),
+    case("climbs", Y, says=("labels.csv: '../outside.png' must be an image in the folder",)),
+    case(
+        "linked",
+        Y,
+        "dataset.split=0.5",
+        says=("labels.csv: 'link.png' must be an image in the folder",),
+    ),
+    case("leaf", says=("leaf/train/a.json: ",)),
+    case("saved", dataset="huggingface", says=("state.json: '../good.csv' must be a file",)),
+    case("empty-state", dataset="huggingface", says=("state.json: must hold an object",)),
+    case("good.csv", dataset="huggingface", says=("has no state.json",)),
+]

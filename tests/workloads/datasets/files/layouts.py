@@ -1,0 +1,278 @@
+"""Small files of one set of samples in the layouts that each format publishes.
+
+The samples are six of two features, of two clients, labelled `no` and `yes`; or images of 4x4
+pixels in their place.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from PIL import Image
+
+X = np.array([[0.5, 2], [1, -1], [3, 0.25], [-2, 8], [0, 1], [7, 7.5]], np.float32)
+Y = np.array([0, 1, 1, 0, 1, 0])
+WORDS = np.array(["no", "yes"])[Y]
+CLIENTS = np.array(["a", "a", "b", "b", "a", "b"])
+TEST = np.array([False, False, False, False, True, True])
+PIXELS = np.random.default_rng(0).integers(256, size=(6, 4, 4), dtype=np.uint8)
+ALL = np.ones(6, bool)
+SETS = {"train": ~TEST, "test": TEST}
+
+Columns = dict[str, Any]
+
+
+def columns(rows: np.ndarray = ALL) -> Columns:
+    """Return the columns of a table, without the split."""
+    x = X[rows].astype(float)
+    return {
+        "site": CLIENTS[rows].tolist(),
+        "first": x[:, 0].tolist(),
+        "second": x[:, 1].tolist(),
+        "spam": WORDS[rows].tolist(),
+    }
+
+
+def divided() -> Columns:
+    """Return the columns with that of the split."""
+    return {**columns(), "part": np.where(TEST, "Test", "train").tolist()}
+
+
+def text(path: Path, given: Columns, separator: str = ",", end: str = "\n") -> None:
+    with path.open("w", newline="") as file:
+        writer = csv.writer(file, delimiter=separator, lineterminator=end)
+        writer.writerow(given)
+        writer.writerows(zip(*given.values(), strict=True))
+
+
+def as_csv(folder: Path) -> Path:
+    text(folder / "mails.csv", divided())
+    return folder / "mails.csv"
+
+
+def windows_csv(folder: Path) -> Path:
+    """Write a byte-order mark and mixed line ends."""
+    path = as_csv(folder)
+    lines = path.read_text().splitlines()
+    ends = ["\r\n", "\n", "\r\n", "\n", "\r\n", "\n", ""]
+    path.write_bytes(
+        b"\xef\xbb\xbf" + "".join(map("".join, zip(lines, ends, strict=True))).encode()
+    )
+    return path
+
+
+def tsv(folder: Path) -> Path:
+    text(folder / "mails.tsv", divided(), "\t")
+    return folder / "mails.tsv"
+
+
+def parquet(folder: Path) -> Path:
+    pq.write_table(pa.table(divided()), folder / "mails.parquet", row_group_size=2)
+    return folder / "mails.parquet"
+
+
+def parquet_of_lists(folder: Path) -> Path:
+    given = divided()
+    lists = {"x": X.astype(float).tolist()}
+    more = {name: given[name] for name in ("site", "spam", "part")}
+    pq.write_table(pa.table({**lists, **more}), folder / "mails.parquet")
+    return folder / "mails.parquet"
+
+
+def arrow_file(folder: Path) -> Path:
+    table = pa.table(divided())
+    with pa.OSFile(str(folder / "m.arrow"), "wb") as sink, pa.ipc.new_file(sink, table.schema) as f:
+        f.write_table(table, max_chunksize=2)
+    return folder / "m.arrow"
+
+
+def arrow_stream(folder: Path) -> Path:
+    table = pa.table(divided())
+    path = folder / "m.arrow"
+    with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_stream(sink, table.schema) as f:
+        f.write_table(table)
+    return path
+
+
+def json_lines(folder: Path) -> Path:
+    rows = pa.table(divided()).to_pylist()
+    (folder / "mails.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    return folder / "mails.jsonl"
+
+
+def two_files(folder: Path) -> Path:
+    for split, rows in SETS.items():
+        text(folder / f"{split}.csv", columns(rows))
+    return folder
+
+
+def parts(folder: Path) -> Path:
+    given = pa.table(divided())
+    pq.write_table(given.slice(0, 3), folder / "part-0.parquet")
+    pq.write_table(given.slice(3), folder / "part-1.parquet")
+    return folder
+
+
+def sets_of_arrays(x: np.ndarray) -> dict[str, np.ndarray]:
+    return {
+        f"{name}_{split}": values[rows]
+        for split, rows in SETS.items()
+        for name, values in {"x": x, "y": Y, "client": CLIENTS}.items()
+    }
+
+
+def npz(folder: Path) -> Path:
+    np.savez_compressed(folder / "mails.npz", **sets_of_arrays(X))
+    return folder / "mails.npz"
+
+
+def npy(folder: Path) -> Path:
+    for name, values in sets_of_arrays(X).items():
+        np.save(folder / f"{name}.npy", values)
+    return folder
+
+
+def of_clients(rows: np.ndarray) -> dict[str, np.ndarray]:
+    return {each: np.flatnonzero(rows & (each == CLIENTS)) for each in "ab"}
+
+
+def leaf(folder: Path) -> Path:
+    for split, rows in SETS.items():
+        held = of_clients(rows)
+        data = {c: {"x": X[at].tolist(), "y": Y[at].tolist()} for c, at in held.items()}
+        sizes = [len(at) for at in held.values()]
+        content = {"users": [*held], "num_samples": sizes, "user_data": data}
+        (folder / split).mkdir()
+        (folder / split / "all_data_niid_0.json").write_text(json.dumps(content))
+    return folder
+
+
+def pfllib(folder: Path) -> Path:
+    """Write plain arrays, as the error for PFLlib's pickles asks for."""
+    for split, rows in SETS.items():
+        (folder / split).mkdir()
+        for number, at in enumerate(of_clients(rows).values()):
+            np.savez_compressed(folder / split / f"{number}.npz", x=X[at], y=Y[at])
+    return folder
+
+
+def tff(folder: Path) -> Path:
+    import h5py
+
+    for split, rows in SETS.items():
+        with h5py.File(folder / f"fed_mails_{split}.h5", "w") as file:
+            for client, at in of_clients(rows).items():
+                file[f"examples/{client}/pixels"] = X[at]
+                file[f"examples/{client}/label"] = Y[at].astype(np.int32)
+    return folder
+
+
+def saved(folder: Path, tables: dict[str, pa.Table]) -> Path:
+    """Write what `save_to_disk` of Hugging Face's `datasets` 5.2 writes of a DatasetDict."""
+    for split, table in tables.items():
+        inside = folder / split
+        inside.mkdir()
+        name = "data-00000-of-00001.arrow"
+        with (
+            pa.OSFile(str(inside / name), "wb") as sink,
+            pa.ipc.new_stream(sink, table.schema) as f,
+        ):
+            f.write_table(table)
+        state = {"_data_files": [{"filename": name}], "_fingerprint": "0", "_split": None}
+        (inside / "state.json").write_text(json.dumps(state))
+        (inside / "dataset_info.json").write_text("{}")
+    (folder / "dataset_dict.json").write_text(json.dumps({"splits": [*tables]}))
+    return folder
+
+
+def hugging_face(folder: Path) -> Path:
+    return saved(folder, {split: pa.table(columns(rows)) for split, rows in SETS.items()})
+
+
+NAMED = {"target": "spam", "client": "site"}
+VECTORS: dict[Callable[[Path], Path], Columns] = {
+    **{
+        layout: {**NAMED, "split": "part"}
+        for layout in (
+            *(as_csv, windows_csv, tsv, parquet, parquet_of_lists, arrow_file, arrow_stream),
+            *(json_lines, parts),
+        )
+    },
+    two_files: NAMED,
+    hugging_face: NAMED,
+    npz: {},
+    npy: {},
+    leaf: {},
+    pfllib: {},
+    tff: {},
+}
+"""Layouts of vectors, and the settings that read them."""
+
+
+def image(number: int) -> Image.Image:
+    return Image.fromarray(PIXELS[number])
+
+
+def by_class(folder: Path) -> Path:
+    for split, rows in SETS.items():
+        for number in np.flatnonzero(rows):
+            path = folder / split / WORDS[number] / f"{number}.png"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            image(number).save(path)
+    return folder
+
+
+def with_labels(folder: Path) -> Path:
+    (folder / "images").mkdir()
+    for number in range(6):
+        image(number).save(folder / "images" / f"{number}.png")
+    names = [f"images/{number}.png" for number in range(6)]
+    given = {key: divided()[key] for key in ("site", "spam", "part")}
+    text(folder / "labels.csv", {"file": names, **given})
+    return folder
+
+
+def image_arrays(folder: Path) -> Path:
+    np.savez(folder / "images.npz", **sets_of_arrays(PIXELS))
+    return folder / "images.npz"
+
+
+def encoded(number: int) -> dict[str, Any]:
+    from io import BytesIO
+
+    file = BytesIO()
+    image(number).save(file, "PNG")
+    return {"bytes": file.getvalue(), "path": None}
+
+
+def hugging_face_images(folder: Path) -> Path:
+    kind = pa.struct({"bytes": pa.binary(), "path": pa.string()})
+    return saved(
+        folder,
+        {
+            split: pa.table(
+                {
+                    "image": pa.array([encoded(n) for n in np.flatnonzero(rows)], kind),
+                    "label": Y[rows],
+                    "site": CLIENTS[rows],
+                }
+            )
+            for split, rows in SETS.items()
+        },
+    )
+
+
+IMAGES: dict[Callable[[Path], Path], Columns] = {
+    by_class: {},
+    with_labels: {**NAMED, "split": "part"},
+    image_arrays: {},
+    hugging_face_images: {"client": "site"},
+}
+"""Layouts of images, and the settings that read them."""

@@ -1,0 +1,134 @@
+"""Columns of tables as inputs and targets: words, missing values, figures, regression."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from raysim.core.errors import DataError
+from raysim.core.prepared import network_size
+from raysim.core.scoring import REGRESSION
+from raysim.workloads.datasets.files.columns import Figures
+from tests.workloads.datasets.files import layouts
+from tests.workloads.datasets.files.test_formats import dataset, read
+
+ROWS = {
+    "city": ["Rome", "Oslo", "Rome", "", "Lima", "Bonn"],
+    "size": ["1", "4", "", "3", "100", "5"],
+    "month": ["1", "2", "2", "12", "1", "12"],
+    "price": ["10", "20", "30", "40.5", "50", "60"],
+    "part": ["train", "train", "train", "train", "test", "test"],
+}
+
+
+@pytest.fixture
+def table(tmp_path):
+    layouts.text(tmp_path / "t.csv", ROWS)
+    return tmp_path / "t.csv"
+
+
+def splits(table, **fields):
+    chosen = {"target": "price", "task": "regression", "split": "part", "missing": "zero"}
+    return read(table, table.parent / "data", **{**chosen, **fields})
+
+
+def test_words_are_one_input_each_and_others_of_the_test_set_are_none(table):
+    found = splits(table, features=["city"])
+    assert found["train"].x.tolist() == [[0, 1], [1, 0], [0, 1], [0, 0]]  # Oslo, Rome
+    assert found["test"].x.tolist() == [[0, 0], [0, 0]]
+
+
+def test_numbers_are_words_if_asked(table):
+    found = splits(table, features=["month"], categories=["month"])
+    assert found["train"].x.tolist() == [[1, 0, 0], [0, 0, 1], [0, 0, 1], [0, 1, 0]]  # 1, 12, 2
+    assert splits(table, features=["month"])["train"].x.tolist() == [[1], [2], [2], [12]]
+
+
+@pytest.mark.parametrize(("missing", "filled"), [("zero", 0.0), ("mean", 8 / 3)])
+def test_missing_numbers_are_filled_with_the_training_figures(table, missing, filled):
+    found = splits(table, features="size", missing=missing)
+    assert np.allclose(found["train"].x[:, 0], [1, 4, filled, 3])
+    assert found["test"].x[:, 0].tolist() == [100, 5]
+
+
+def test_rows_that_lack_a_value_are_dropped(table):
+    found = splits(table, features=["city", "size"], missing="drop")
+    assert found["train"].y.tolist() == [10, 20] and found["test"].y.tolist() == [50, 60]
+    assert found["train"].x.tolist() == [[0, 1, 1], [1, 0, 4]]
+
+
+def test_missing_values_are_refused_with_the_first_row_of_them(table):
+    with pytest.raises(DataError, match=r"column 'size': 1 values are missing, the first in row 3"):
+        splits(table, features=["size"], missing="refuse")
+    with pytest.raises(DataError, match=r"column 'city': 1 values.*row 4.*dataset\.missing=drop"):
+        splits(table, target="city", task="classification", features=["price"], missing="mean")
+
+
+def test_numbers_are_standardised_with_the_training_figures(table):
+    found = splits(
+        table, features=["price", "month"], target="size", standardise=True, missing="drop"
+    )
+    prices, months = np.array([10, 20, 40.5]), np.array([1, 2, 12])  # the third lacks its target
+    means, deviations = [prices.mean(), months.mean()], [prices.std(), months.std()]
+    given = np.array([[10, 1], [20, 2], [40.5, 12], [50, 1], [60, 12]])
+    x = np.concatenate([found["train"].x, found["test"].x])
+    assert np.allclose(x, (given - means) / deviations, atol=1e-6)
+
+
+def test_vectors_of_arrays_are_standardised_and_images_are_refused(tmp_path):
+    (tmp_path / "given").mkdir()
+    found = read(layouts.npz(tmp_path / "given"), tmp_path / "data", standardise=True)["test"]
+    train, test = (layouts.X[rows] for rows in layouts.SETS.values())
+    assert np.allclose(found.x, (test - train.mean(0)) / train.std(0), atol=1e-6)
+    with pytest.raises(DataError, match=r"dataset\.standardise=true: .*shape \[4, 4\]"):
+        read(layouts.image_arrays(tmp_path), tmp_path / "data", standardise=True)
+
+
+def test_a_regression_has_one_output_and_its_own_metrics(table):
+    found = splits(table, features=["month"])
+    chosen = dataset(table, target="price", task="regression")
+    assert found["train"].y.dtype == np.float32
+    assert network_size(chosen, lambda: found["train"]) == ((1,), 1)
+    assert chosen.scoring is REGRESSION
+
+
+def test_a_late_word_makes_words_of_the_numbers_before_it(tmp_path):
+    """In another batch: all values before it are numbers."""
+    count = 70_000
+    given = {
+        "code": ["7"] * count + ["x", "x", "7"],
+        "y": [0, 1] * (count // 2) + [0, 1, 1],
+        "part": ["train"] * (count + 2) + ["test"],
+    }
+    pq.write_table(pa.table(given), tmp_path / "t.parquet")
+    found = read(tmp_path / "t.parquet", tmp_path / "data", target="y", split="part")
+    assert found["train"].x[[0, -1]].tolist() == [[1, 0], [0, 1]]
+    assert found["test"].x.tolist() == [[1, 0]]
+
+
+def test_equal_numbers_have_a_deviation_of_one():
+    figures = Figures()
+    figures.see(np.full((3, 1), 0.1))
+    figures.see(np.full((7, 1), 0.1))
+    assert figures.deviation.tolist() == [1]
+
+
+@settings(max_examples=50, deadline=None)
+@given(
+    values=st.lists(st.floats(-1e6, 1e6) | st.none(), min_size=1, max_size=40),
+    cuts=st.lists(st.integers(0, 40), max_size=4),
+)
+def test_figures_do_not_depend_on_the_batches(values, cuts):
+    numbers = np.array([np.nan if v is None else v for v in values])[:, None] + 1e7
+    figures = Figures()
+    for part in np.split(numbers, sorted(cuts)):
+        figures.see(part)
+    there = numbers[~np.isnan(numbers)]
+    if len(there):
+        assert np.isclose(figures.mean[0], there.mean(), rtol=1e-9)
+        deviation = there.std() if there.std() > 1e-4 else figures.deviation[0]
+        assert np.isclose(figures.deviation[0], deviation, rtol=1e-3)

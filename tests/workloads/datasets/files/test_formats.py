@@ -1,0 +1,124 @@
+"""The same samples in each format's own layout become the same arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from raysim import workloads  # noqa: F401 - registers the datasets
+from raysim.core.components import build_component
+from raysim.core.data import DATASETS, Dataset, Split
+from raysim.core.prepared import network_size, open_prepared, prepared
+from raysim.workloads.partitions.natural import Natural
+from tests.workloads.datasets.files import layouts
+from tests.workloads.datasets.files.layouts import CLIENTS, PIXELS, SETS, TEST, X, Y
+
+
+def dataset(path: Path, **fields: Any) -> Dataset:
+    folder = path.is_dir() and (path / "dataset_dict.json").exists()
+    name = "huggingface" if folder else "files"
+    return build_component(DATASETS.get(name), {"path": str(path), **fields}, "dataset.")
+
+
+def read(path: Path, root: Path, **fields: Any) -> Mapping[str, Split]:
+    """Return the prepared samples of each split."""
+    chosen = dataset(path, **fields)
+    paths = prepared(chosen, root, lambda *_: None)
+    return {name: open_prepared(chosen, paths[name]) for name in ("train", "test")}
+
+
+def in_order(split: Split, x: np.ndarray, rows: np.ndarray) -> list[int]:
+    """Return which of the samples each row is, as formats of clients store them by client."""
+    flat = x.reshape(len(x), -1)
+    return [
+        int(np.flatnonzero(rows & (flat == each.reshape(-1)).all(axis=1))[0]) for each in split.x
+    ]
+
+
+@pytest.mark.parametrize("layout", layouts.VECTORS, ids=lambda layout: layout.__name__)
+def test_vectors(layout, tmp_path):
+    (tmp_path / "given").mkdir()
+    path, fields = layout(tmp_path / "given"), layouts.VECTORS[layout]
+    splits = read(path, tmp_path / "data", **fields)
+    for name, rows in SETS.items():
+        split = splits[name]
+        order = in_order(split, X, rows)
+        assert sorted(order) == np.flatnonzero(rows).tolist()
+        assert split.x.dtype == np.float32 and np.array_equal(split.x, X[order])
+        assert np.array_equal(split.y, Y[order])
+        own = split.columns["client"]
+        numbered = np.unique(own, return_inverse=True)[1]
+        assert np.array_equal(np.unique(own)[numbered], own)
+        assert np.array_equal(numbered, (CLIENTS[order] == "b").astype(int))
+    size = network_size(dataset(path, **fields), lambda: splits["train"])
+    assert size == ((2,), 2)
+    indices = Natural().split(splits["train"], 2, 0)
+    assert [len(indices[client]) for client in (0, 1)] == [2, 2]
+
+
+@pytest.mark.parametrize("layout", layouts.IMAGES, ids=lambda layout: layout.__name__)
+def test_images(layout, tmp_path):
+    (tmp_path / "given").mkdir()
+    path, fields = layout(tmp_path / "given"), layouts.IMAGES[layout]
+    splits = read(path, tmp_path / "data", **fields)
+    chosen = dataset(path, **fields)
+    for name, rows in SETS.items():
+        split = splits[name]
+        order = in_order(split, PIXELS, rows)
+        assert sorted(order) == np.flatnonzero(rows).tolist()
+        assert split.x.dtype == np.uint8 and np.array_equal(split.x, PIXELS[order][:, None])
+        assert np.array_equal(split.y, Y[order])
+        decoded = chosen.decode(torch.tensor(np.asarray(split.x)))
+        assert np.array_equal(decoded.numpy(), PIXELS[order][:, None].astype(np.float32) / 255)
+    assert network_size(chosen, lambda: splits["train"]) == ((1, 4, 4), 2)
+
+
+def test_a_fraction_divides_rows_once_and_by_no_order_of_reading(tmp_path):
+    path = layouts.as_csv(tmp_path)
+    fields = {**layouts.NAMED, "features": ["first", "second"], "split": 0.34}
+    splits = read(path, tmp_path / "data", **fields)
+    orders = [in_order(splits[name], X, np.ones(6, bool)) for name in ("train", "test")]
+    assert [len(order) for order in orders] == [4, 2]
+    assert sorted([*orders[0], *orders[1]]) == [0, 1, 2, 3, 4, 5]
+    assert orders[1] != np.flatnonzero(TEST).tolist()  # drawn, not the last rows
+
+
+def test_colour_images_are_resized_and_channels_come_first(tmp_path):
+    from PIL import Image
+
+    noise = np.random.default_rng(1).integers(256, size=(4, 6, 5, 3), dtype=np.uint8)
+    for number, pixels in enumerate(noise):
+        folder = tmp_path / "given" / "ab"[number % 2]
+        folder.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(pixels).save(folder / f"{number}.png")
+    np.savez(tmp_path / "given.npz", x=noise, y=[0, 1, 0, 1])
+    plain = read(tmp_path / "given", tmp_path / "data", split=0.25)
+    arrays = read(tmp_path / "given.npz", tmp_path / "data", split=0.25)
+    small = read(tmp_path / "given", tmp_path / "data", split=0.25, image_size=3)
+    assert small["train"].x.shape == (3, 3, 3, 3)
+    found = np.concatenate([plain[name].x for name in ("train", "test")])
+    same = np.concatenate([arrays[name].x for name in ("train", "test")])
+    expected = {pixels.transpose(2, 0, 1).tobytes() for pixels in noise}
+    assert {each.tobytes() for each in found} == {each.tobytes() for each in same} == expected
+
+
+def test_changed_files_and_settings_are_prepared_anew(tmp_path):
+    path = layouts.as_csv(tmp_path)
+    fields = {**layouts.NAMED, "split": "part"}
+
+    def place(**more: Any) -> Path:
+        return prepared(dataset(path, **fields, **more), tmp_path / "data", lambda *_: None)[
+            "train"
+        ]
+
+    first = place()
+    assert place() == first and place(standardise=True) != first
+    changed = path.read_text().replace("7.5", "9.5").replace("0.5,2", "4.5,2")
+    path.write_text(changed)
+    assert place() != first
+    assert 4.5 in read(path, tmp_path / "data", **fields)["train"].x

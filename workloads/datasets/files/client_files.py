@@ -1,0 +1,134 @@
+"""Files of federated benchmarks, which have natural clients: LEAF, PFLlib, TensorFlow Federated.
+
+Sources: Caldas et al., LEAF: a Benchmark for Federated Settings, arXiv:1812.01097, 2018 (JSON, see
+`raysim.workloads.datasets.leaf`); https://github.com/TsingZ0/PFLlib, whose `dataset/utils` writes
+`train/0.npz` and `test/0.npz` for client 0 and so on; TensorFlow Federated's HDF5 files, in which
+`examples/CLIENT/FEATURE` is an array of a client's samples.
+"""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from raysim.core.errors import DataError, SettingsError
+from raysim.workloads.datasets.files.arrays import archive
+from raysim.workloads.datasets.files.source import (
+    Array,
+    Batches,
+    Source,
+    Sources,
+    as_columns,
+    reading,
+    shown,
+    side_by_side,
+)
+from raysim.workloads.datasets.leaf import users
+
+CLIENT = "client"
+HDF5 = (".h5", ".hdf5")
+
+
+def leaf(folder: Path) -> Sources:
+    """Return the samples of LEAF's folders `train` and `test` of JSON files."""
+    return {split: _leaf(folder / split) for split in ("train", "test")}
+
+
+def _leaf(folder: Path) -> Source:
+    paths = tuple(sorted(folder.glob("*.json")))
+
+    def read(wanted: tuple[str, ...]) -> Batches:
+        origins: dict[str, Path] = {}
+        for path in paths:
+            for user in users(path, origins):
+                with reading(path, f"LEAF's samples of user {shown(user.name)}"):
+                    columns = {"x": _as_array(user.x), "y": _as_array(user.y)}
+                columns[CLIENT] = np.full(len(user.y), user.name)
+                yield as_columns({name: columns[name] for name in wanted})
+
+    return Source(folder, ("x", "y", CLIENT), read, paths, CLIENT)
+
+
+def _as_array(values: list[Any]) -> Array:
+    array = np.array(values)
+    if array.dtype.kind not in "fiubU" or (array.dtype.kind == "U" and array.ndim > 1):
+        raise ValueError(f"values of type {array.dtype}; must be numbers, or a word a sample")
+    return array
+
+
+def pfllib(folder: Path) -> Sources:
+    """Return the samples of PFLlib's folders `train` and `test` of .npz files, one a client.
+
+    Raises:
+        DataError: a file holds a pickle, as PFLlib writes it; the message says how to convert it.
+    """
+    return {split: _pfllib(folder / split) for split in ("train", "test")}
+
+
+def _pfllib(folder: Path) -> Source:
+    paths = sorted(folder.glob("*.npz"), key=lambda path: (len(path.stem), path.stem))
+    first = archive(paths[0])[""]
+
+    def read(wanted: tuple[str, ...]) -> Batches:
+        own = tuple(name for name in wanted if name != CLIENT)
+        for path in paths:
+            sources = archive(path)
+            if {*sources.get("", first).names} != {*first.names}:
+                raise DataError(f"{path}: has other arrays than {paths[0].name}")
+            number = int(path.stem) if path.stem.isdecimal() else path.stem
+            for batch in sources[""].read(own):
+                client = as_columns({CLIENT: np.full(len(batch), number)})
+                columns = {n: (batch if n in own else client) for n in wanted}
+                yield side_by_side(columns)
+
+    return Source(folder, (*first.names, CLIENT), read, tuple(paths), CLIENT)
+
+
+def tff(path: Path) -> Source:
+    """Return the samples of one of TensorFlow Federated's HDF5 files.
+
+    Raises:
+        SettingsError: h5py is not installed.
+        DataError: the file is damaged, has another layout, or leads to other files.
+    """
+    if find_spec("h5py") is None:
+        raise SettingsError(f"dataset.path={path}: needs h5py; pip install 'raysim[hdf5]'")
+    import h5py
+
+    def arrays(client: Any, name: str) -> Any:
+        link = client.get(name, getlink=True)
+        held = client[name] if type(link) is h5py.HardLink else None
+        if not isinstance(held, h5py.Dataset) or held.external or held.is_virtual:
+            raise DataError(f"{path}: {shown(name)} of a client is no array of this file")
+        return held
+
+    def clients(file: Any) -> Any:
+        examples = file.get("examples")
+        if type(file.get("examples", getlink=True)) is not h5py.HardLink or not len(examples):
+            raise DataError(f"{path}: has no group `examples` of clients, as TFF's files have")
+        return examples
+
+    def read(wanted: tuple[str, ...]) -> Batches:
+        with reading(path, "HDF5", RuntimeError), h5py.File(path, "r") as file:
+            examples = clients(file)
+            for name in examples:
+                if type(examples.get(name, getlink=True)) is not h5py.HardLink:
+                    raise DataError(f"{path}: client {shown(name)} is no group of this file")
+                own = {n: _words(arrays(examples[name], n)) for n in wanted if n != CLIENT}
+                own[CLIENT] = np.full(len(next(iter(own.values()))), name)
+                yield as_columns({n: own[n] for n in wanted})
+
+    with reading(path, "HDF5", RuntimeError), h5py.File(path, "r") as file:
+        examples = clients(file)
+        names = tuple(examples[next(iter(examples))])
+    return Source(path, (*names, CLIENT), read, (path,), CLIENT)
+
+
+def _words(held: Any) -> Array:
+    """Return an HDF5 array, with bytes of text as words."""
+    if held.dtype.kind == "O":
+        return np.array(held.asstr()[...].tolist())
+    return np.asarray(held[...])

@@ -1,0 +1,366 @@
+"""Columns of a table as inputs and targets: kinds of columns, training figures, encoding.
+
+Numbers are inputs as they are, words a 0 or 1 per word (one-hot), arrays as they are where they are
+the only feature, else flattened. Means, deviations, words and classes are those of the training
+samples.
+
+Legend: n rows of a batch, F features, C classes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from raysim.core.errors import DataError
+from raysim.workloads.datasets.files.source import (
+    Array,
+    as_array,
+    is_list,
+    is_number,
+    is_text,
+    shown,
+)
+
+MOST_WORDS = 1_000
+"""Most different words of a feature."""
+MOST_CLASSES = 100_000
+EQUAL = 1e-12
+"""Deviation, as a fraction of the mean, up to which numbers differ by rounding alone."""
+CHANNELS = (1, 3, 4)
+"""Channels of an image."""
+
+
+@dataclass
+class Kind:
+    """Kind of a column's values, after all batches have been seen.
+
+    Attributes:
+        rows: Number of rows.
+        missing: Number of missing values, and the number of the row of the first one.
+        numbers: Whether all values are numbers.
+        arrays: Shape and type of the arrays that it holds; None if it holds none.
+    """
+
+    rows: int = 0
+    missing: tuple[int, int] = (0, 0)
+    numbers: bool = True
+    arrays: tuple[tuple[int, ...], np.dtype[Any]] | None = None
+
+    def count(self, values: pa.Array) -> None:
+        """Count the rows and the missing values of a batch of a column."""
+        if values.null_count:
+            first = self.rows + pc.index(values.is_null(), True).as_py()
+            first = self.missing[1] if self.missing[0] else first
+            self.missing = (self.missing[0] + values.null_count, first)
+        self.rows += len(values)
+
+    def see(self, values: pa.Array, column: pa.Field) -> None:
+        """Take in a batch of a column.
+
+        Raises:
+            DataError: its values are of no kind that can be an input.
+        """
+        self.count(values)
+        if is_list(values.type):
+            found = as_array(values, column)
+            self.see_arrays(found.shape[1:], found.dtype, column.name)
+        elif is_text(values.type):
+            self.numbers = self.numbers and as_numbers(values) is not None
+        elif not is_number(values.type) and not pa.types.is_null(values.type):
+            raise DataError(
+                f"column {shown(column.name)} holds values of type {values.type}; must be numbers,"
+                " words or lists of numbers: leave it out of dataset.features"
+            )
+
+    def see_arrays(self, shape: tuple[int, ...], dtype: np.dtype[Any], name: str) -> None:
+        """Take in the shape and the type of a column's arrays.
+
+        Raises:
+            DataError: arrays before had another shape.
+        """
+        if self.arrays and self.arrays[0] != shape:
+            raise DataError(
+                f"column {shown(name)}: arrays have shape {[*shape]}, those before"
+                f" {[*self.arrays[0]]}; must be of one shape"
+            )
+        self.arrays = (shape, np.result_type(dtype, self.arrays[1]) if self.arrays else dtype)
+
+
+def as_numbers(values: pa.Array) -> pa.Array | None:
+    """Return the values of a column as float64; None if they are words."""
+    try:
+        return pc.cast(as_words(values) if is_text(values.type) else values, pa.float64())
+    except pa.ArrowInvalid:
+        return None
+
+
+def as_words(values: pa.Array) -> pa.Array:
+    """Return the values of a column as words without outer blanks."""
+    return pc.utf8_trim_whitespace(pc.cast(values, pa.string()))
+
+
+@dataclass
+class Figures:
+    """Means and deviations [F] of numbers [n, F], merged from batches, in float64.
+
+    Source: Chan, Golub and LeVeque, Updating Formulae and a Pairwise Algorithm for Computing Sample
+    Variances, COMPSTAT 1982.
+    """
+
+    count: Array = field(default_factory=lambda: np.zeros(1))
+    mean: Array = field(default_factory=lambda: np.zeros(1))
+    squares: Array = field(default_factory=lambda: np.zeros(1))
+
+    def see(self, values: Array) -> None:
+        """Take in numbers [n, F]; those that are missing (NaN) are left out."""
+        there = ~np.isnan(values)
+        count = there.sum(axis=0)
+        mean = np.where(there, values, 0.0).sum(axis=0) / np.maximum(count, 1)
+        squares = np.square(np.where(there, values - mean, 0.0)).sum(axis=0)
+        total, shift = self.count + count, mean - self.mean
+        self.squares = self.squares + squares + shift**2 * self.count * count / np.maximum(total, 1)
+        self.mean = self.mean + shift * count / np.maximum(total, 1)
+        self.count = total
+
+    @property
+    def deviation(self) -> Array:
+        """Standard deviations [F] over all numbers; 1 where these are equal but for rounding."""
+        deviation: Array = np.sqrt(self.squares / np.maximum(self.count, 1))
+        return np.where(deviation > EQUAL * np.abs(self.mean), deviation, 1.0)
+
+    def standardised(self, values: Array) -> Array:
+        """Return numbers [n, F] less their means, by their deviations."""
+        standardised: Array = (values - self.mean) / self.deviation
+        return standardised
+
+
+def finite_numbers(values: pa.Array, name: str) -> Array:
+    """Return numbers [n] of a column, NaN where missing.
+
+    Raises:
+        DataError: a value is infinite.
+    """
+    numbers: Array = as_numbers(values).to_numpy(zero_copy_only=False)  # type: ignore[union-attr]
+    if np.isinf(numbers).any():
+        raise DataError(f"column {shown(name)}: holds an infinite number; must be finite")
+    return numbers
+
+
+def as_float32(values: Array) -> Array:
+    """Return numbers in float32."""
+    return values.astype(np.float32)
+
+
+@dataclass
+class Number:
+    """A column of numbers as an input [n, 1], filled and standardised as asked."""
+
+    name: str
+    fill: bool
+    standardise: bool
+    figures: Figures = field(default_factory=Figures)
+
+    def see(self, batch: pa.RecordBatch) -> None:
+        """Take in a batch of training samples."""
+        self.figures.see(finite_numbers(batch[self.name], self.name)[:, None])
+
+    def encode(self, batch: pa.RecordBatch) -> Array:
+        """Return the inputs of a batch, in float32."""
+        numbers = finite_numbers(batch[self.name], self.name)[:, None]
+        numbers = np.where(np.isnan(numbers), self.figures.mean if self.fill else 0.0, numbers)
+        scaled = self.figures.standardised(numbers) if self.standardise else numbers
+        return as_float32(scaled)
+
+
+@dataclass
+class Words:
+    """A column of words as inputs [n, words]: 1 for its word, 0 for others.
+
+    A word that no training sample has, or a missing one, is 0 everywhere.
+    """
+
+    name: str
+    seen: set[str] = field(default_factory=set)
+
+    def see(self, batch: pa.RecordBatch) -> None:
+        """Take in a batch of training samples.
+
+        Raises:
+            DataError: the column has too many different words.
+        """
+        self.seen |= {
+            word for word in pc.unique(as_words(batch[self.name])).to_pylist() if word is not None
+        }
+        if len(self.seen) > MOST_WORDS:
+            raise DataError(
+                f"column {shown(self.name)} has more than {MOST_WORDS} different words; leave it"
+                " out of dataset.features"
+            )
+
+    def encode(self, batch: pa.RecordBatch) -> Array:
+        """Return the inputs of a batch, in float32."""
+        known = pa.array(sorted(self.seen), pa.string())
+        at = pc.fill_null(pc.index_in(as_words(batch[self.name]), known), -1).to_numpy(
+            zero_copy_only=False
+        )
+        return as_float32(at[:, None] == np.arange(len(known)))
+
+
+@dataclass
+class Arrays:
+    """A column of arrays as inputs [n, ...]; images become channels first.
+
+    Arrays of two dimensions are images of one channel, those of three with 1, 3 or 4 values along
+    the last dimension, and another number along the first, images with the channels last.
+    """
+
+    name: str
+    dtype: np.dtype[Any]
+    standardise: bool
+    figures: Figures = field(default_factory=Figures)
+
+    def _values(self, batch: pa.RecordBatch) -> Array:
+        x = as_array(batch[self.name], batch.schema.field(self.name))
+        if not np.isfinite(x).all():
+            raise DataError(f"column {shown(self.name)}: holds a value that is not finite")
+        return x
+
+    def see(self, batch: pa.RecordBatch) -> None:
+        """Take in a batch of training samples.
+
+        Raises:
+            DataError: arrays of several dimensions are to be standardised.
+        """
+        if self.standardise:
+            x = self._values(batch)
+            if x.ndim > 2:
+                raise DataError(
+                    f"dataset.standardise=true: column {shown(self.name)} holds arrays of shape"
+                    f" {[*x.shape[1:]]}; only numbers and lists of them are standardised"
+                )
+            self.figures.see(x.astype(np.float64))
+
+    def encode(self, batch: pa.RecordBatch) -> Array:
+        """Return the inputs of a batch: integers in their type, bytes for true and false.
+
+        Raises:
+            DataError: a value is not finite.
+        """
+        x = self._values(batch)
+        if self.standardise:
+            return as_float32(self.figures.standardised(x))
+        if x.ndim == 3:
+            x = x[:, None]
+        elif x.ndim == 4 and x.shape[3] in CHANNELS and x.shape[1] not in CHANNELS:
+            x = np.moveaxis(x, 3, 1)
+        if self.dtype.kind in "fb":
+            return x.astype(np.float32)
+        return x.astype(self.dtype, copy=False)
+
+
+@dataclass
+class Classes:
+    """A target column as class numbers [n]: ranks of the training samples' labels."""
+
+    name: str
+    numbers: bool
+    seen: set[Any] = field(default_factory=set)
+
+    @property
+    def labels(self) -> list[str]:
+        """Labels by class number [C], whole numbers without a point."""
+        return [*map(self._shown, sorted(self.seen))]
+
+    @staticmethod
+    def _shown(label: Any) -> str:
+        return str(int(label) if isinstance(label, float) and label.is_integer() else label)
+
+    def _values(self, values: pa.Array) -> pa.Array:
+        return as_numbers(values) if self.numbers else as_words(values)
+
+    def see(self, batch: pa.RecordBatch) -> None:
+        """Take in a batch of training samples."""
+        self.seen |= {*pc.unique(self._values(batch[self.name])).to_pylist()}
+        if len(self.seen) > MOST_CLASSES:
+            raise DataError(f"dataset.target={shown(self.name)}: {self._many()}")
+
+    def _many(self) -> str:
+        return (
+            f"has more than {MOST_CLASSES} different values; classes must be fewer;"
+            " dataset.task=regression takes numbers"
+        )
+
+    def check(self) -> None:
+        """Check that there are two classes at least.
+
+        Raises:
+            DataError: there is one.
+        """
+        if len(self.seen) < 2:
+            raise DataError(
+                f"dataset.target={shown(self.name)}: all training samples have the label"
+                f" {shown(self.labels[0])}; a classification needs two classes"
+            )
+
+    def encode(self, batch: pa.RecordBatch) -> Array:
+        """Return the class numbers of a batch.
+
+        Raises:
+            DataError: a label is not among those of the training samples.
+        """
+        given = self._values(batch[self.name])
+        at = pc.index_in(given, pa.array(sorted(self.seen), given.type))
+        if at.null_count:
+            label = self._shown(given[pc.index(at.is_null(), True).as_py()].as_py())
+            raise DataError(
+                f"dataset.target={shown(self.name)}: the label {shown(label)} is in the test set"
+                " alone; no client trains on it"
+            )
+        numbers: Array = at.to_numpy(zero_copy_only=False).astype(np.int64)
+        return numbers
+
+
+@dataclass
+class Targets:
+    """A target column of numbers, in float32 [n], or of arrays of them [n, ...]."""
+
+    name: str
+
+    def see(self, batch: pa.RecordBatch) -> None:
+        """Take in a batch of training samples, of which nothing is needed."""
+
+    def check(self) -> None:
+        """Accept any training samples."""
+
+    def encode(self, batch: pa.RecordBatch) -> Array:
+        """Return the targets of a batch."""
+        values = batch[self.name]
+        if is_list(values.type):
+            return as_array(values, batch.schema.field(self.name)).astype(np.float32)
+        return as_float32(finite_numbers(values, self.name))
+
+
+Feature = Number | Words | Arrays
+
+
+def inputs(features: Iterable[Feature], batch: pa.RecordBatch) -> Array:
+    """Return the inputs of a batch: one feature's [n, ...], or several side by side [n, F]."""
+    encoded = [each.encode(batch) for each in features]
+    if len(encoded) == 1:
+        return encoded[0]
+    flat = [x.reshape(len(x), -1) for x in encoded]
+    return np.concatenate(flat, axis=1, dtype=np.float32)
+
+
+def clients(values: pa.Array) -> Array:
+    """Return natural clients [n] as whole numbers or words."""
+    if pa.types.is_integer(values.type):
+        numbers: Array = values.to_numpy(zero_copy_only=False).astype(np.int64)
+        return numbers
+    return np.array(pc.cast(values, pa.string()).to_pylist(), dtype=object)

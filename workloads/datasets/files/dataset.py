@@ -1,0 +1,155 @@
+"""Data of one's own, without code: tables, arrays, folders of images, clients of other simulators.
+
+`raysim run mnist-fedavg dataset.name=files dataset.path=mails.csv dataset.target=spam
+partition.name=natural dataset.client=domain` trains on a CSV file. Formats are told by the names of
+files and folders, see `sources`. A file is read in batches, three times: for the kinds of its
+columns, for the figures of the training set, and for the prepared file.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, ClassVar, Literal
+
+import numpy as np
+from pydantic import AfterValidator, BeforeValidator, Field
+from torch import Tensor
+
+from raysim.core.data import Dataset, Progress, Split
+from raysim.core.errors import DataError
+from raysim.core.scoring import CLASSIFICATION, REGRESSION, Scoring
+from raysim.core.user_input import portable_name, user_path
+from raysim.workloads.datasets.files.samples import Choice, Samples
+from raysim.workloads.datasets.files.source import Sources
+from raysim.workloads.datasets.files.sources import find_sources
+from raysim.workloads.datasets.prepared import prepare_once
+
+REVISION = 1
+"""Raised when the same files and settings give other prepared data."""
+
+
+def _absolute(path: str) -> str:
+    return str(user_path(path, "dataset.path").absolute())
+
+
+def _names(given: object) -> object:
+    """Return names, given as a list or as one word separated by commas."""
+    if isinstance(given, str):
+        return tuple(name.strip() for name in given.split(","))
+    return tuple(given) if isinstance(given, list) else given
+
+
+Names = Annotated[tuple[str, ...], BeforeValidator(_names)]
+
+
+class Files(Dataset):
+    """Samples in your own files: CSV, Parquet, JSON lines, NumPy, images, LEAF, PFLlib, TFF.
+
+    Classes are numbered by rank: of labels 3, 5 and 7, class 0 is 3; the prepared file `classes`
+    has the labels. With `partition.name=natural` the clients are the values of `dataset.client`, or
+    those that LEAF's, PFLlib's and TFF's formats have; every other partition works, too.
+    """
+
+    path: Annotated[str, AfterValidator(_absolute)] = Field(description="file or folder")
+    target: str | None = Field(
+        default=None, description="column to predict; none: y or label, of formats that have it"
+    )
+    features: Names | None = Field(
+        default=None, description="columns of inputs; none: all but target, client and split"
+    )
+    client: str | None = Field(
+        default=None, description="column of natural clients, for partition.name=natural"
+    )
+    split: Annotated[float, Field(gt=0, lt=1)] | str = Field(
+        default=0.2,
+        description="test set: a fraction of the rows, a column of train and test, or a file",
+    )
+    task: Literal["classification", "regression"] = Field(
+        default="classification", description="whether the target is a class or a number"
+    )
+    categories: Names = Field(
+        default=(), description="features of numbers that are read as words, one input each"
+    )
+    missing: Literal["refuse", "drop", "mean", "zero"] = Field(
+        default="refuse",
+        description="refuse missing values, drop their rows, or fill features in; words become 0",
+    )
+    standardise: bool = Field(
+        default=False, description="features of numbers less their mean, by their deviation"
+    )
+    image_size: int | None = Field(
+        default=None, ge=1, le=4096, description="resize images to this height and width"
+    )
+    folder: ClassVar[str] = "files"
+
+    @property
+    def scoring(self) -> Scoring:
+        """Classification, or squared errors."""
+        return CLASSIFICATION if self.task == "classification" else REGRESSION
+
+    def decode(self, x: Tensor) -> Tensor:
+        """Scale bytes [B, ...] to [0, 1]; leave other numbers as they are, in torch's types."""
+        if x.is_floating_point():
+            return x
+        return x.float() / 255 if x.element_size() == 1 else x.long()
+
+    def check_files(self, root: Path) -> None:
+        """Check that the files are there.
+
+        Raises:
+            DataError: the path leads nowhere, or to files of no known format.
+        """
+        self.sources(root)
+
+    def prepare(self, root: Path, progress: Progress) -> Mapping[str, Path]:
+        """Read the files, and write each split as an Arrow file.
+
+        They are prepared again if a file's size or time of change differs.
+
+        Raises:
+            DataError: a file is missing, damaged, or does not fit the settings.
+        """
+        sources = self.sources(root)
+        folder, variant = root / self.folder, self._variant(sources)
+        splits = ("train", "test", *(["classes"] if self.task == "classification" else []))
+
+        def build(work: Path) -> dict[str, Split | Iterator[Split]]:
+            choice = Choice.model_validate(self.model_dump(exclude={"path", "image_size"}))
+            samples = Samples.of(sources, choice, progress)
+            built: dict[str, Split | Iterator[Split]] = {
+                split: samples.parts(split) for split in ("train", "test")
+            }
+            if "classes" in splits:
+                labels = np.array(samples.labels)
+                built["classes"] = Split(labels, np.arange(len(labels)))
+            return built
+
+        return prepare_once(folder, splits, build, progress, variant)
+
+    def sources(self, root: Path) -> Sources:
+        """Return the samples of each split, or of both together.
+
+        Raises:
+            DataError: the path leads nowhere, or to files of no known format.
+        """
+        path = Path(self.path)
+        try:
+            return find_sources(path, self.split, self.image_size)
+        except OSError as error:
+            raise DataError(f"dataset.path={path}: cannot be read: {error.strerror}") from error
+
+    def _variant(self, sources: Sources) -> str:
+        """Return the name of the prepared files, of settings and the files' sizes and times."""
+        fields = self.model_dump(mode="json", exclude={"path"})
+        files = [
+            (split, path.name, about.st_size, about.st_mtime_ns)
+            for split, source in sources.items()
+            for path in source.files
+            for about in (path.stat(),)
+        ]
+        text = json.dumps([REVISION, self.path, fields, files])
+        digest = hashlib.sha256(text.encode()).hexdigest()[:16]
+        return f"{portable_name(Path(self.path).stem)[:40]}-{digest}"

@@ -1,0 +1,94 @@
+"""Division of rows into a training and a test set: by a fraction, a column or files.
+
+Legend: N rows of a source, n of a batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from raysim.core.errors import DataError
+from raysim.core.seeds import stream
+from raysim.workloads.datasets.files.columns import as_words
+from raysim.workloads.datasets.files.source import Array, Source, shown
+
+SPLITS = ("train", "test")
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Rows of a source that belong to one split, read in batches any number of times.
+
+    Attributes:
+        source: The source.
+        names: Columns to read.
+        chosen: Whether each row of the source belongs to the split [N]; None: all do.
+        column: Column that names each row's split; empty without one.
+        split: Name of the split.
+        drop: Whether rows that lack a value are left out.
+    """
+
+    source: Source
+    names: tuple[str, ...]
+    chosen: Array | None = None
+    column: str = ""
+    split: str = ""
+    drop: bool = False
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        read = (*self.names, self.column) if self.column else self.names
+        start = 0
+        for whole in self.source.read(read):
+            batch = whole
+            if self.chosen is not None:
+                batch = whole.filter(pa.array(self.chosen[start : start + len(whole)]))
+            elif self.column:
+                batch = whole.filter(pa.array(_is_in(whole[self.column], self.column, self.split)))
+            start += len(whole)
+            if self.drop:
+                batch = batch.filter(pa.array(_complete(batch)))
+            if len(batch):
+                yield batch
+
+
+def _is_in(values: pa.Array, column: str, split: str) -> Array:
+    words = pc.utf8_lower(as_words(values))
+    known = pc.is_in(words, pa.array(SPLITS))
+    if not pc.all(known).as_py() and len(known):
+        other = values[pc.index(known, False).as_py()].as_py()
+        raise DataError(
+            f"dataset.split={shown(column)}: a row has {shown(other)}; must be train or test"
+        )
+    chosen: Array = pc.equal(words, split).to_numpy(zero_copy_only=False)
+    return chosen
+
+
+def _complete(batch: pa.RecordBatch) -> Array:
+    """Return which rows [n] have all values."""
+    complete = np.ones(len(batch), dtype=bool)
+    for column in batch.columns:
+        if column.null_count:
+            complete &= column.is_valid().to_numpy(zero_copy_only=False)
+    return complete
+
+
+def by_fraction(fraction: float, rows: int) -> dict[str, Array]:
+    """Return whether each of N rows belongs to the training and to the test set [N].
+
+    Raises:
+        DataError: a set is empty.
+    """
+    wanted = round(fraction * rows)
+    if not 0 < wanted < rows:
+        raise DataError(
+            f"dataset.split={fraction:g}: of {rows} rows, {wanted} are for testing; both sets need"
+            " one at least"
+        )
+    test = np.zeros(rows, dtype=bool)
+    test[stream(0, "files").permutation(rows)[:wanted]] = True
+    return {"train": ~test, "test": test}

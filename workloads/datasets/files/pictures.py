@@ -1,0 +1,191 @@
+"""Images in folders: one folder per class, or a table of file names beside them.
+
+Images keep their size, which must then be the same for all, or are resized to
+`dataset.image_size`. They have the channels of the first one: one if it is grey, else three.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from io import BytesIO
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+from PIL import Image
+
+from raysim.core.errors import DataError
+from raysim.core.machine.cores import usable_cores
+from raysim.workloads.datasets.files.source import (
+    Array,
+    ArrayKind,
+    Batches,
+    Source,
+    as_columns,
+    shown,
+    side_by_side,
+)
+from raysim.workloads.datasets.files.tables import table
+from raysim.workloads.datasets.image_files import DAMAGE, FORMATS, visible
+
+SUFFIXES = (".png", ".jpg", ".jpeg")
+GREY = ("1", "L", "LA", "I;16", "I", "F")
+MOST_PIXELS = 2**26
+"""Most pixels of an image, 8192x8192; Pillow warns above 89 million."""
+PART_BYTES = 16 * 2**20
+X, Y = "x", "y"
+
+File = Path | BytesIO
+Size = tuple[int, int]
+Pixels = npt.NDArray[np.uint8]
+
+
+def is_image(name: object) -> bool:
+    """Return whether a file's name is that of an image."""
+    return isinstance(name, str) and name.lower().endswith(SUFFIXES)
+
+
+def class_folders(folder: Path) -> list[Path]:
+    """Return the sorted folders in a folder; empty if it has none, or other files."""
+    inside = [folder / name for name in visible(folder)]
+    return inside if all(path.is_dir() for path in inside) else []
+
+
+def by_class(folder: Path, image_size: int | None) -> Source:
+    """Return the images of a folder's folders, labelled with their names.
+
+    Raises:
+        DataError: a folder has no images, or holds other files.
+    """
+    listed = []
+    for each in class_folders(folder):
+        names = visible(each)
+        if wrong := [name for name in names if not is_image(name)]:
+            raise DataError(f"{each / wrong[0]}: is no {' or '.join(SUFFIXES)} file; remove it")
+        listed += [(each / name, each.name) for name in names]
+    if not listed:
+        raise DataError(f"{folder}: contains no images")
+    read_all = ImageReader.of(listed[0][0], image_size)
+
+    def read(wanted: tuple[str, ...]) -> Batches:
+        for start in range(0, len(listed), read_all.rows):
+            part = listed[start : start + read_all.rows]
+            columns: dict[str, Array] = {Y: np.array([label for _, label in part])}
+            if X in wanted:
+                columns[X] = read_all([path for path, _ in part])
+            yield as_columns({name: columns[name] for name in wanted})
+
+    return Source(
+        folder, (X, Y), read, tuple(path for path, _ in listed), arrays={X: read_all.kind}
+    )
+
+
+def by_table(folder: Path, labels: Path, image_size: int | None) -> Source:
+    """Return the images that a table of a folder names, with the table's other columns.
+
+    The first column whose values are names of images is the column of images.
+
+    Raises:
+        DataError: the table has no such column, or a name leads out of the folder.
+    """
+    rows = table([labels])
+    first = next(rows.read(rows.names), None)
+    found = {} if first is None else first.slice(0, 1).to_pydict()
+    column = next((name for name, values in found.items() if is_image(values[0])), None)
+    if column is None:
+        raise DataError(f"{labels}: has no column of image files ({', '.join(SUFFIXES)})")
+    inside = folder.resolve()
+
+    def place(name: object) -> Path:
+        path = (folder / str(name)).resolve()
+        if not is_image(name) or not path.is_relative_to(inside):
+            raise DataError(f"{labels}: {shown(name)} must be an image in the folder {folder}")
+        return path
+
+    names = next(rows.read((column,)))[0]
+    read_all = ImageReader.of(place(names[0].as_py()), image_size)
+
+    def read(wanted: tuple[str, ...]) -> Batches:
+        for whole in rows.read(tuple(dict.fromkeys((*wanted, column)))):
+            for start in range(0, len(whole), read_all.rows):
+                batch = whole.slice(start, read_all.rows)
+                if column in wanted:
+                    paths = [place(name) for name in batch[column].to_pylist()]
+                    images = as_columns({column: read_all(paths)})
+                    of = {name: images if name == column else batch for name in wanted}
+                    batch = side_by_side(of)
+                yield batch.select([*wanted])
+
+    files = (labels, *_images(folder))
+    return Source(folder, rows.names, read, files, arrays={column: read_all.kind})
+
+
+def _images(folder: Path) -> Iterator[Path]:
+    return (path for path in sorted(folder.rglob("*")) if is_image(path.name))
+
+
+class ImageReader:
+    """Reads images as bytes [n, channels, height, width] of one size.
+
+    Attributes:
+        rows: Images that are read at once.
+        kind: Shape and type of an image.
+    """
+
+    def __init__(self, size: Size, mode: str, resize: bool) -> None:
+        self._size, self._mode, self._resize = size, mode, resize
+        width, height = size
+        self.rows = max(PART_BYTES // (len(mode) * width * height), 1)
+        self.kind: ArrayKind = ((len(mode), height, width), np.dtype(np.uint8))
+
+    @classmethod
+    def of(cls, first: File, image_size: int | None) -> ImageReader:
+        """Return the reader for images like a first one."""
+        with _opened(first) as image:
+            mode = "L" if image.mode in GREY else "RGB"
+            size = image.size if image_size is None else (image_size, image_size)
+        return cls(size, mode, image_size is not None)
+
+    def __call__(self, paths: Sequence[File]) -> Pixels:
+        """Return the images of files, decoded in parallel."""
+        with ThreadPoolExecutor(usable_cores()) as pool:  # decoding leaves the interpreter lock
+            return np.stack([*pool.map(self._read, paths)])
+
+    def _read(self, path: File) -> Pixels:
+        try:
+            with _opened(path) as image:
+                whole = image.convert(self._mode)
+        except DAMAGE as error:
+            raise _not_decoded(path, error) from error
+        if self._resize:
+            whole = whole.resize(self._size, Image.Resampling.BILINEAR)
+        if whole.size != self._size:
+            raise DataError(
+                f"{_named(path)}: has {whole.width}x{whole.height} pixels, the first image"
+                f" {self._size[0]}x{self._size[1]}; dataset.image_size=64 resizes all to 64x64"
+            )
+        pixels = np.asarray(whole)
+        return pixels[None] if self._mode == "L" else pixels.transpose(2, 0, 1)
+
+
+def _opened(path: File) -> Image.Image:
+    try:
+        image = Image.open(path, formats=FORMATS)
+    except DAMAGE as error:
+        raise _not_decoded(path, error) from error
+    if image.width * image.height > MOST_PIXELS:
+        image.close()
+        raise DataError(
+            f"{_named(path)}: has {image.width}x{image.height} pixels; at most {MOST_PIXELS} are"
+            " decoded"
+        )
+    return image
+
+
+def _not_decoded(path: File, error: Exception) -> DataError:
+    return DataError(f"{_named(path)}: cannot be decoded as a {' or '.join(FORMATS)} ({error})")
+
+
+def _named(path: File) -> str:
+    return str(path) if isinstance(path, Path) else "an image"

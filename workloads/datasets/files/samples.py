@@ -1,0 +1,274 @@
+"""Samples of sources as settings ask: checked, divided, encoded, and read in parts.
+
+Legend: N samples.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+import pyarrow as pa
+from pydantic import BaseModel, ConfigDict
+
+from raysim.core.components import suggest
+from raysim.core.data import Progress, Split
+from raysim.core.errors import DataError
+from raysim.workloads.datasets.files.columns import (
+    Arrays,
+    Classes,
+    Feature,
+    Kind,
+    Number,
+    Targets,
+    Words,
+    clients,
+    inputs,
+)
+from raysim.workloads.datasets.files.division import SPLITS, Rows, by_fraction
+from raysim.workloads.datasets.files.source import Source, Sources, shown
+
+PART_BYTES = 64 * 2**20
+"""Bytes of inputs that are written as one part."""
+TARGETS = ("y", "label")
+"""Targets of formats without column names of a user's own."""
+
+
+class Choice(BaseModel):
+    """Settings of `Files` that say what of a source becomes samples, and how."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    target: str | None
+    features: tuple[str, ...] | None
+    client: str | None
+    split: float | str
+    task: Literal["classification", "regression"]
+    categories: tuple[str, ...]
+    missing: Literal["refuse", "drop", "mean", "zero"]
+    standardise: bool
+
+
+@dataclass(frozen=True)
+class Roles:
+    """Columns of a source by what they are for; `client` and `split` are empty without one."""
+
+    features: tuple[str, ...]
+    target: str
+    client: str
+    split: str
+
+    @classmethod
+    def of(cls, source: Source, choice: Choice) -> Roles:
+        """Return the columns that the settings name.
+
+        Raises:
+            DataError: the source lacks a column, or a column has two roles.
+        """
+        known = [name for name in TARGETS if name in source.names]
+        target = choice.target or (known[0] if known else None)
+        if target is None:
+            names = shown(", ".join(source.names))
+            raise DataError(f"dataset.target: must name a column of {source.path}: {names}")
+        client = choice.client or source.client
+        split = choice.split if isinstance(choice.split, str) else ""
+        others = [name for name in source.names if name not in (target, client, split)]
+        features = choice.features or tuple(others)
+        roles = cls(features, target, client, split if split in source.names else "")
+        roles._check(source, choice)
+        return roles
+
+    def _check(self, source: Source, choice: Choice) -> None:
+        given = {name: "features" for name in self.features} | {
+            name: "categories" for name in choice.categories
+        }
+        for name, setting in {**given, self.client: "client", self.target: "target"}.items():
+            if name and name not in source.names:
+                hint = suggest(name, [*source.names])
+                raise DataError(
+                    f"dataset.{setting}={shown(name)}: no such column in {source.path}; {hint}"
+                )
+        if not self.features:
+            raise DataError(f"{source.path}: has no column beside the target; needs a feature")
+        if len({*self.features}) < len(self.features) or self.target in self.features:
+            names = shown(",".join(self.features))
+            raise DataError(
+                f"dataset.features={names}: must name each column once, and not the target"
+                f" {shown(self.target)}"
+            )
+
+    @property
+    def used(self) -> tuple[str, ...]:
+        """Columns that are read, each once."""
+        names = (*self.features, self.target, self.client)
+        return tuple(dict.fromkeys(name for name in names if name))
+
+
+@dataclass(frozen=True)
+class Samples:
+    """Samples of the training and the test set, in parts.
+
+    Attributes:
+        rows: The rows of each split.
+        features: The features, with the figures of the training set.
+        target: The target.
+        client: Column of natural clients; empty without any.
+    """
+
+    rows: Mapping[str, Rows]
+    features: tuple[Feature, ...]
+    target: Classes | Targets
+    client: str
+
+    @classmethod
+    def of(cls, sources: Sources, choice: Choice, progress: Progress) -> Samples:
+        """Read the sources twice, for the kinds of columns and for the training set's figures.
+
+        Raises:
+            DataError: they do not fit the settings.
+        """
+        roles = Roles.of(next(iter(sources.values())), choice)
+        drop = choice.missing == "drop"
+        whole = {name: Rows(source, roles.used, drop=drop) for name, source in sources.items()}
+        progress("read files", 0, 3)
+        kinds = _kinds(whole, roles)
+        if not drop:
+            _check_missing(kinds, roles, choice)
+        rows = _divided(sources, roles, choice)
+        features = tuple(_feature(name, kinds[name], choice) for name in roles.features)
+        samples = cls(
+            rows, features, _target(roles.target, kinds[roles.target], choice), roles.client
+        )
+        progress("read files", 1, 3)
+        samples._fit()
+        progress("read files", 2, 3)
+        return samples
+
+    def _fit(self) -> None:
+        train, count = self.rows["train"], 0
+        plain = {f.name for f in self.features if isinstance(f, Arrays) and not f.standardise}
+        names = tuple(name for name in train.names if name not in plain)
+        seeing = [each for each in (*self.features, self.target) if each.name not in plain]
+        for batch in replace(train, names=names):
+            count += len(batch)
+            for each in seeing:
+                each.see(batch)
+        if not count:
+            raise DataError(f"{self.rows['train'].source.path}: the training set has no samples")
+        self.target.check()
+
+    @property
+    def labels(self) -> list[str]:
+        """Labels by class number."""
+        return self.target.labels if isinstance(self.target, Classes) else []
+
+    def parts(self, split: str) -> Iterator[Split]:
+        """Yield the samples of a split in parts of about PART_BYTES.
+
+        Raises:
+            DataError: the split has no samples, or a value does not fit.
+        """
+        waiting: list[Split] = []
+        done = False
+        for batch in self.rows[split]:
+            waiting.append(self._encoded(batch))
+            done = True
+            if sum(each.x.nbytes for each in waiting) >= PART_BYTES:
+                yield _joined(waiting)
+                waiting = []
+        if not done:
+            raise DataError(f"{self.rows[split].source.path}: the {split} set has no samples")
+        if waiting:
+            yield _joined(waiting)
+
+    def _encoded(self, batch: pa.RecordBatch) -> Split:
+        columns = {"client": clients(batch[self.client])} if self.client else {}
+        return Split(inputs(self.features, batch), self.target.encode(batch), columns)
+
+
+def _kinds(rows: Mapping[str, Rows], roles: Roles) -> dict[str, Kind]:
+    """Return the kinds of columns; of several sources, of all of them together."""
+    kinds = {name: Kind() for name in roles.used}
+    for each in rows.values():
+        if absent := sorted({*roles.used} - {*each.source.names}):
+            raise DataError(f"{each.source.path}: has no column {shown(absent[0])}")
+        unread = each.source.arrays
+        for name in kinds.keys() & unread.keys():
+            kinds[name].see_arrays(*unread[name], name)
+        names = [name for name in kinds if name not in unread]
+        for batch in replace(each, names=tuple(names)):
+            for name in names:
+                kind = kinds[name]
+                if name == roles.client and name not in (*roles.features, roles.target):
+                    kind.count(batch[name])
+                else:
+                    kind.see(batch[name], batch.schema.field(name))
+    return kinds
+
+
+def _check_missing(kinds: Mapping[str, Kind], roles: Roles, choice: Choice) -> None:
+    for name, kind in kinds.items():
+        count, first = kind.missing
+        needed = name in (roles.target, roles.client)
+        if count and (needed or choice.missing == "refuse"):
+            advice = "dataset.missing=drop leaves such rows out"
+            advice += "" if needed else ", dataset.missing=mean fills in the training mean"
+            raise DataError(
+                f"column {shown(name)}: {count} values are missing, the first in row {first + 1};"
+                f" {advice}"
+            )
+
+
+def _divided(sources: Sources, roles: Roles, choice: Choice) -> dict[str, Rows]:
+    drop = choice.missing == "drop"
+    if "train" in sources:
+        if roles.split:
+            raise DataError(f"dataset.split={roles.split}: the data has a test set; leave it out")
+        return {name: Rows(sources[name], roles.used, drop=drop) for name in SPLITS}
+    (source,) = sources.values()
+    if roles.split:
+        return {
+            name: Rows(source, roles.used, column=roles.split, split=name, drop=drop)
+            for name in SPLITS
+        }
+    if isinstance(choice.split, str):
+        raise DataError(
+            f"dataset.split={shown(choice.split)}: is neither a column of {source.path} nor a file;"
+            f" {suggest(choice.split, [*source.names])}"
+        )
+    total = sum(len(batch) for batch in source.read((roles.target,)))
+    chosen = by_fraction(choice.split, total)
+    return {name: Rows(source, roles.used, chosen[name], drop=drop) for name in SPLITS}
+
+
+def _feature(name: str, kind: Kind, choice: Choice) -> Feature:
+    if kind.arrays:
+        return Arrays(name, kind.arrays[1], choice.standardise)
+    if kind.numbers and name not in choice.categories:
+        return Number(name, choice.missing == "mean", choice.standardise)
+    return Words(name)
+
+
+def _target(name: str, kind: Kind, choice: Choice) -> Classes | Targets:
+    if choice.task == "classification":
+        if kind.arrays:
+            raise DataError(
+                f"dataset.target={shown(name)}: holds arrays; a class must be a number or a word"
+            )
+        return Classes(name, kind.numbers)
+    if not kind.numbers:
+        raise DataError(
+            f"dataset.target={shown(name)}: holds words; must hold numbers for"
+            " dataset.task=regression"
+        )
+    return Targets(name)
+
+
+def _joined(parts: list[Split]) -> Split:
+    return Split(
+        np.concatenate([part.x for part in parts]),
+        np.concatenate([part.y for part in parts]),
+        {name: np.concatenate([part.columns[name] for part in parts]) for name in parts[0].columns},
+    )

@@ -1,0 +1,180 @@
+"""Datasets that Hugging Face's `datasets` saved on disk, or that its hub has.
+
+Source: https://huggingface.co/docs/datasets, `save_to_disk`: a folder with `state.json`, which
+names the files, and `data-*.arrow`, Arrow streams; several splits are such folders below one with
+`dataset_dict.json`. They are read here without that library, so that no code of a dataset runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from io import BytesIO
+from pathlib import Path
+from typing import Annotated, Any, ClassVar
+
+import numpy as np
+import pyarrow as pa
+from pydantic import AfterValidator, Field
+
+from raysim.core.components import suggest
+from raysim.core.errors import DataError, SettingsError
+from raysim.core.user_input import parse_json, portable_name, user_path
+from raysim.workloads.datasets.files.dataset import Files
+from raysim.workloads.datasets.files.pictures import ImageReader
+from raysim.workloads.datasets.files.source import (
+    Batches,
+    Source,
+    Sources,
+    as_columns,
+    reading,
+    shown,
+    side_by_side,
+)
+from raysim.workloads.datasets.files.tables import table
+
+STATE, SPLITS = "state.json", "dataset_dict.json"
+
+
+def _folder_or_name(path: str) -> str:
+    found = user_path(path, "dataset.path")
+    return str(found.absolute()) if found.exists() else path
+
+
+class HuggingFace(Files):
+    """Dataset that Hugging Face's `datasets` saved with `save_to_disk`, or of its hub.
+
+    Of the hub's, the name is given: `dataset.path=ylecun/mnist`; this needs `pip install
+    'raysim[huggingface]'`, and the dataset is saved under the data root. `dataset.split` may also
+    name the split to test on, by default `test`.
+    """
+
+    path: Annotated[str, AfterValidator(_folder_or_name)] = Field(
+        description="folder of save_to_disk, or name on the hub"
+    )
+    folder: ClassVar[str] = "huggingface"
+
+    def sources(self, root: Path) -> Sources:
+        """Return the samples of each split; fetch them from the hub if there is no such folder.
+
+        Raises:
+            DataError: there is nothing, or what there is was not saved by `save_to_disk`.
+        """
+        path = Path(self.path)
+        if not path.exists():
+            path = root / self.folder / "hub" / portable_name(self.path)
+            if not path.exists():
+                fetch(self.path, path)
+        return find_saved(path, self.split, self.image_size)
+
+
+def fetch(name: str, path: Path) -> None:
+    """Save a dataset of the hub to a folder.
+
+    Raises:
+        SettingsError: the library is not installed.
+        DataError: the hub cannot be reached, or lacks the dataset.
+    """
+    try:
+        import datasets
+    except ModuleNotFoundError as error:
+        raise SettingsError(
+            f"dataset.path={name}: no such folder; a dataset of the hub needs pip install"
+            " 'raysim[huggingface]'"
+        ) from error
+    work = path.with_name(f".{path.name}")
+    try:
+        datasets.load_dataset(name).save_to_disk(str(work))
+        work.rename(path)
+    except Exception as error:  # its many libraries raise their own
+        text = shown(" ".join(str(error).split()))
+        raise DataError(
+            f"dataset.path={name}: no such folder, and not fetched from the hub: {text}"
+        ) from error
+
+
+def find_saved(path: Path, split: float | str, image_size: int | None) -> Sources:
+    """Return the sources of a folder that `save_to_disk` wrote.
+
+    Args:
+        path: The folder.
+        split: The setting `dataset.split`, which may name the split to test on.
+        image_size: Height and width of images; None: those of the files.
+
+    Raises:
+        DataError: the folder is another.
+    """
+    if (path / STATE).is_file():
+        return {"": _saved(path, image_size)}
+    if not (path / SPLITS).is_file():
+        raise DataError(f"dataset.path={path}: has no {STATE} or {SPLITS}, as save_to_disk writes")
+    names = _read(path / SPLITS).get("splits")
+    if not isinstance(names, list) or "train" not in names:
+        raise DataError(f"{path / SPLITS}: names no split train")
+    test = split if isinstance(split, str) else "test"
+    if test in names:
+        chosen = {"train": "train", "test": test}
+        return {name: _saved(path / of, image_size) for name, of in chosen.items()}
+    if isinstance(split, str):
+        raise DataError(f"dataset.split={shown(split)}: no such split; {suggest(split, names)}")
+    return {"": _saved(path / "train", image_size)}
+
+
+def _read(path: Path) -> Mapping[str, Any]:
+    with reading(path, "JSON"):
+        content = parse_json(path.read_bytes())
+    if not isinstance(content, dict):
+        raise DataError(f"{path}: must hold an object")
+    return content
+
+
+def _saved(folder: Path, image_size: int | None) -> Source:
+    rows = table(_files(folder))
+    first = next(rows.read(rows.names), None)
+    if first is None:
+        raise DataError(f"{folder}: has no rows")
+    images = {
+        field.name: ImageReader.of(_content(first[field.name][0], field.name), image_size)
+        for field in first.schema
+        if pa.types.is_struct(field.type) and "bytes" in {each.name for each in field.type}
+    }
+
+    def read(wanted: tuple[str, ...]) -> Batches:
+        for whole in rows.read(wanted):
+            sizes = [reader.rows for name, reader in images.items() if name in wanted]
+            for start in range(0, len(whole), size := min([len(whole), *sizes])):
+                yield _decoded(whole.slice(start, size), images)
+
+    return replace(rows, path=folder, read=read, arrays={n: r.kind for n, r in images.items()})
+
+
+def _files(folder: Path) -> list[Path]:
+    listed = _read(folder / STATE).get("_data_files")
+    paths = []
+    for each in listed if isinstance(listed, list) else []:
+        name = each.get("filename") if isinstance(each, dict) else None
+        if not isinstance(name, str) or Path(name).name != name:
+            raise DataError(f"{folder / STATE}: {shown(name)} must be a file in the folder")
+        paths.append(folder / name)
+    if not paths:
+        raise DataError(f"{folder / STATE}: names no files")
+    return paths
+
+
+def _decoded(batch: pa.RecordBatch, images: Mapping[str, ImageReader]) -> pa.RecordBatch:
+    of: dict[str, pa.RecordBatch] = {}
+    for name in batch.schema.names:
+        if name in images:
+            content = [_content(value, name) for value in batch[name]]
+            of[name] = as_columns({name: np.asarray(images[name](content))})
+        else:
+            of[name] = batch
+    return side_by_side(of)
+
+
+def _content(value: pa.Scalar, name: str) -> BytesIO:
+    """Return the bytes of an image; a path beside them is not followed."""
+    content = value["bytes"].as_py() if value.is_valid else None
+    if not content:
+        raise DataError(f"column {shown(name)}: an image has no bytes; embed_external_files=True")
+    return BytesIO(content)

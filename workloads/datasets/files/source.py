@@ -1,0 +1,166 @@
+"""Source of samples: a table whose rows are read in batches, any number of times.
+
+Every format is read as such a table, so that all settings go with all formats. A column of arrays
+is a column of lists; `shape` in its field's metadata is the shape of a value.
+
+Legend: n rows of a batch.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from raysim.core.errors import DataError, visible
+
+MOST_COLUMNS = 10_000
+"""Most columns of a table."""
+
+Array = npt.NDArray[Any]
+ArrayKind = tuple[tuple[int, ...], np.dtype[Any]]
+Batches = Iterator[pa.RecordBatch]
+
+
+@dataclass(frozen=True)
+class Source:
+    """Samples of a split, or of both.
+
+    Attributes:
+        path: The file or folder, for errors.
+        names: Names of the columns.
+        read: Reads the columns of these names, in batches.
+        files: The files that are read.
+        client: Name of the column of natural clients that the format has; empty if it has none.
+        arrays: Shape and type of columns that are known to hold arrays, before any is read.
+    """
+
+    path: Path
+    names: tuple[str, ...]
+    read: Callable[[tuple[str, ...]], Batches]
+    files: tuple[Path, ...]
+    client: str = ""
+    arrays: Mapping[str, ArrayKind] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Check the names.
+
+        Raises:
+            DataError: two columns have one name, or there are too many.
+        """
+        check_width(self.path, len(self.names))
+        if doubled := sorted({n for n in self.names if self.names.count(n) > 1}):
+            raise DataError(f"{self.path}: two columns are named {shown(doubled[0])}; rename one")
+
+
+Sources = Mapping[str, Source]
+"""Sources by split: `train` and `test`, or `""` for samples that are still to be divided."""
+
+
+def check_width(path: Path, columns: int) -> None:
+    """Check the number of columns of a table.
+
+    Raises:
+        DataError: it is too large.
+    """
+    if columns > MOST_COLUMNS:
+        raise DataError(f"{path}: has {columns} columns; at most {MOST_COLUMNS} are read")
+
+
+def shown(text: object) -> str:
+    """Return a name or value of a file as it stands in a message."""
+    return visible(repr(text) if isinstance(text, str) else str(text))[:80]
+
+
+@contextmanager
+def reading(path: Path, what: str, *more: type[Exception]) -> Iterator[None]:
+    """Turn the errors of a library that reads a file into one line.
+
+    Raises:
+        DataError: the file is damaged, or is not what its name says.
+    """
+    try:
+        yield
+    except DataError:
+        raise
+    except (pa.ArrowException, OSError, ValueError, LookupError, TypeError, *more) as error:
+        text = visible(" ".join(str(error).split()))[:200]
+        raise DataError(f"{path}: cannot be read as {what}: {text}") from error
+
+
+def side_by_side(of: Mapping[str, pa.RecordBatch]) -> pa.RecordBatch:
+    """Return the columns of these names, each from its batch, as one batch."""
+    fields = [batch.schema.field(name) for name, batch in of.items()]
+    return pa.record_batch([batch[name] for name, batch in of.items()], schema=pa.schema(fields))
+
+
+def as_columns(arrays: Mapping[str, Array]) -> pa.RecordBatch:
+    """Return arrays [n, ...] as the columns of a batch."""
+    columns, fields = [], []
+    for name, values in arrays.items():
+        flat = pa.array(np.ascontiguousarray(values).reshape(-1))
+        if values.ndim > 1:
+            flat = pa.FixedSizeListArray.from_arrays(flat, math.prod(values.shape[1:]))
+        columns.append(flat)
+        shape = {"shape": json.dumps(values.shape[1:])}
+        fields.append(pa.field(name, flat.type, metadata=shape))
+    return pa.record_batch(columns, schema=pa.schema(fields))
+
+
+def as_array(column: pa.Array, about: pa.Field) -> Array:
+    """Return a column of numbers or of lists of numbers as an array [n, ...].
+
+    Raises:
+        DataError: lists of one column differ in length, or hold no numbers.
+    """
+    shape, flat = [len(column)], column
+    while is_list(flat.type):
+        size, flat = len(flat), flat.flatten()
+        if (size and len(flat) % size) or not _is_even(column):
+            raise DataError(
+                f"column {shown(about.name)}: its lists differ in length; must be equal"
+            )
+        shape.append(len(flat) // size if size else 0)
+    if flat.null_count or not is_number(flat.type):
+        raise DataError(f"column {shown(about.name)}: its lists must hold numbers")
+    values: Array = flat.to_numpy(zero_copy_only=False).reshape(shape)
+    inner = (about.metadata or {}).get(b"shape")
+    return values.reshape(len(column), *json.loads(inner)) if inner else values
+
+
+def _is_even(column: pa.Array) -> bool:
+    import pyarrow.compute as pc
+
+    while is_list(column.type):
+        lengths = pc.list_value_length(column)
+        if lengths.null_count or len(pc.unique(lengths)) > 1:
+            return False
+        column = column.flatten()
+    return True
+
+
+def is_list(kind: pa.DataType) -> bool:
+    """Return whether a column's values are lists."""
+    tests = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
+    return any(test(kind) for test in tests)
+
+
+def is_number(kind: pa.DataType) -> bool:
+    """Return whether a column's values are numbers, or true and false."""
+    tests = (pa.types.is_integer, pa.types.is_floating, pa.types.is_boolean, pa.types.is_decimal)
+    return any(test(kind) for test in tests)
+
+
+def is_text(kind: pa.DataType) -> bool:
+    """Return whether a column's values are words."""
+    if pa.types.is_dictionary(kind):
+        return is_text(kind.value_type)
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))

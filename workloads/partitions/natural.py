@@ -1,0 +1,35 @@
+"""Natural clients of a dataset: the writers of FEMNIST, the roles of Shakespeare, a table's column.
+
+Source: Caldas et al., LEAF: a Benchmark for Federated Settings, arXiv:1812.01097, 2018.
+"""
+
+from __future__ import annotations
+
+from raysim.core.client_indices import ListedIndices
+from raysim.core.data import Split
+from raysim.core.errors import DataError
+from raysim.core.prepared import NATURAL
+from raysim.workloads.partitions.by_key import ByKey
+
+
+class Natural(ByKey):
+    """One client per natural client of the dataset; `clients` is the number that takes part.
+
+    It is `by_key` on the dataset's own column: `writer` of FEMNIST, `role` of Shakespeare, the
+    column that `dataset.client` names of `files`.
+    """
+
+    key: str = NATURAL
+
+    def split(self, data: Split, clients: int, seed: int) -> ListedIndices:
+        """Give each client all samples of its value.
+
+        Raises:
+            DataError: the dataset has no natural clients, or fewer fitting ones than `clients`.
+        """
+        if self.key == NATURAL and NATURAL not in data.columns:
+            raise DataError(
+                "partition.name=natural: the dataset has no natural clients; of files,"
+                " dataset.client names their column"
+            )
+        return super().split(data, clients, seed)
