@@ -67,7 +67,7 @@ KIND_CASES = [
 
 DATASETS = {
     "Abstract": "prepare",
-    "HalfAbstract": "shape",
+    "HalfAbstract": "prepare",
     "NonePrepared": "prepare",
     "NothingPrepared": "prepare",
     "HalfPrepared": "test",
@@ -79,13 +79,11 @@ DATASETS = {
     "FailingLong": "ValueError: first second",
     "Leaving": "SystemExit",
     "NoArguments": "TypeError",
-    "NoneShape": "shape",
     "TextShape": "shape",
     "RealShape": "shape",
     "NegativeShape": "shape",
     "HugeShape": "shape",
     "FailingShape": "RuntimeError: no shape",
-    "NoneClasses": "classes",
     "NoClasses": "classes",
     "TextClasses": "classes",
     "HugeClasses": "classes",

@@ -62,8 +62,13 @@ VALUES = st.recursive(
 
 
 def overrides_of(name: str, key: str, value: Any) -> dict[str, Any]:
+    if not name:
+        return {key: value}
     kind = key.partition(".")[0]
-    return {f"{kind}.name": name, key: value} if name else {key: value}
+    registry = next(each for each in REGISTRIES if each.kind == kind)
+    fields = registry.get(name).model_fields.items()
+    needed = {f"{kind}.{each}": "a" for each, field in fields if field.is_required()}
+    return {f"{kind}.name": name, **needed, key: value}
 
 
 def test_every_setting_is_there():
