@@ -20,6 +20,8 @@ DATASETS.add(
         "mimic3": "raysim.workloads.datasets.mimic3:Mimic3",
         "synthetic": "raysim.workloads.datasets.synthetic:Synthetic",
         "files": "raysim.workloads.datasets.files.dataset:Files",
+        "flights": "raysim.workloads.datasets.flights:Flights",
+        "spam-assassin": "raysim.workloads.datasets.spam:SpamAssassin",
         "huggingface": "raysim.workloads.datasets.files.saved:HuggingFace",
     }
 )

@@ -30,13 +30,13 @@ class Client:
 
     Attributes:
         name: Its name.
-        commands: Returns its commands for (package, version); they leave an archive in the work
-            folder.
+        commands: Returns its commands for (package, version, sha256 of its archive); they leave the
+            archive in the work folder.
         unpack: Unpacks an archive into a folder.
     """
 
     name: str
-    commands: Callable[[str, str], list[list[str]]]
+    commands: Callable[[str, str, str], list[list[str]]]
     unpack: Callable[[Path, Path], None]
 
 
@@ -98,18 +98,33 @@ def run_client(command: list[str], work: Path, report: Callable[[int], None]) ->
             raise DataError(_error_line(log.read()))
 
 
-def _pip(name: str, version: str) -> list[list[str]]:
+def _pip(name: str, version: str, sha256: str) -> list[list[str]]:
     options = ["--no-deps", "--only-binary=:all:", "--no-cache-dir", "--retries=1", "--dest=."]
     return [[sys.executable, "-m", "pip", "download", *options, f"{name}=={version}"]]
 
 
-def _npm(name: str, version: str) -> list[list[str]]:
+def _sdist(name: str, version: str, sha256: str) -> list[list[str]]:
+    """Return the commands for a source distribution, which pip asks for its metadata.
+
+    That runs code of the archive, so that pip has to check its sha256 before.
+    """
+    write = "import sys; open('asked.txt', 'w').write(sys.argv[1])"
+    asked = f"{name}=={version} --hash=sha256:{sha256}"
+    options = ["--no-deps", "--no-cache-dir", "--retries=1", "--dest=.", f"--no-binary={name}"]
+    options += ["--require-hashes", "--requirement=asked.txt"]
+    return [
+        [sys.executable, "-c", write, asked],
+        [sys.executable, "-m", "pip", "download", *options],
+    ]
+
+
+def _npm(name: str, version: str, sha256: str) -> list[list[str]]:
     options = ["--ignore-scripts", "--cache=./cache", "--fetch-retries=1", "--fetch-timeout=60000"]
     options += ["--json", "--loglevel=silent"]
     return [["npm", "pack", *options, f"{name}@{version}"]]
 
 
-def _apt(name: str, version: str) -> list[list[str]]:
+def _apt(name: str, version: str, sha256: str) -> list[list[str]]:
     # Package lists in the work folder: the machine's need root, and may be missing.
     apt = ["apt-get", "-o", "Dir::State::Lists=./lists", "-o", "Dir::Cache=./cache"]
     return [["mkdir", "lists"], [*apt, "update"], [*apt, "download", f"{name}={version}"]]
@@ -131,5 +146,6 @@ def _undeb(archive: Path, target: Path) -> None:
 
 
 PIP = Client("pip", _pip, _unzip)
+SDIST = Client("pip", _sdist, _untar)
 NPM = Client("npm", _npm, _untar)
 APT = Client("apt-get", _apt, _undeb)

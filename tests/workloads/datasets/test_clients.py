@@ -104,7 +104,7 @@ def test_the_last_line_of_a_failed_client_is_the_reason(work: Path) -> None:
 @pytest.mark.skipif(shutil.which("npm") is None, reason="npm is not installed")
 def test_npm_names_the_cause(work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("npm_config_registry", "http://127.0.0.1:9")
-    [command] = NPM.commands("left-pad", "1.3.0")
+    [command] = NPM.commands("left-pad", "1.3.0", "")
     with pytest.raises(DataError, match=r"127\.0\.0\.1:9/left-pad failed, reason: .*ECONNREFUSED"):
         run_client([*command, "--fetch-retries=0"], work, lambda done: None)
 

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+from abc import abstractmethod
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar
 
 import numpy as np
 from pydantic import AfterValidator, BeforeValidator, Field
@@ -22,7 +23,7 @@ from raysim.core.data import Dataset, Progress, Split
 from raysim.core.errors import DataError
 from raysim.core.scoring import CLASSIFICATION, REGRESSION, Scoring
 from raysim.core.user_input import portable_name, user_path
-from raysim.workloads.datasets.files.samples import Choice, Samples
+from raysim.workloads.datasets.files.samples import Choice, Missing, Samples, Task
 from raysim.workloads.datasets.files.source import Sources
 from raysim.workloads.datasets.files.sources import find_sources
 from raysim.workloads.datasets.prepared import prepare_once
@@ -45,15 +46,13 @@ def _names(given: object) -> object:
 Names = Annotated[tuple[str, ...], BeforeValidator(_names)]
 
 
-class Files(Dataset):
-    """Samples in your own files: CSV, Parquet, JSON lines, NumPy, images, LEAF, PFLlib, TFF.
+class FileDataset(Dataset):
+    """Base of datasets that are read from files in common formats.
 
-    Classes are numbered by rank: of labels 3, 5 and 7, class 0 is 3; the prepared file `classes`
-    has the labels. With `partition.name=natural` the clients are the values of `dataset.client`, or
-    those that LEAF's, PFLlib's and TFF's formats have; every other partition works, too.
+    Attributes:
+        folder: The dataset's folder under the data root.
     """
 
-    path: Annotated[str, AfterValidator(_absolute)] = Field(description="file or folder")
     target: str | None = Field(
         default=None, description="column to predict; none: y or label, of formats that have it"
     )
@@ -67,13 +66,13 @@ class Files(Dataset):
         default=0.2,
         description="test set: a fraction of the rows, a column of train and test, or a file",
     )
-    task: Literal["classification", "regression"] = Field(
+    task: Task = Field(
         default="classification", description="whether the target is a class or a number"
     )
     categories: Names = Field(
         default=(), description="features of numbers that are read as words, one input each"
     )
-    missing: Literal["refuse", "drop", "mean", "zero"] = Field(
+    missing: Missing = Field(
         default="refuse",
         description="refuse missing values, drop their rows, or fill features in; words become 0",
     )
@@ -83,7 +82,7 @@ class Files(Dataset):
     image_size: int | None = Field(
         default=None, ge=1, le=4096, description="resize images to this height and width"
     )
-    folder: ClassVar[str] = "files"
+    folder: ClassVar[str]
 
     @property
     def scoring(self) -> Scoring:
@@ -117,7 +116,7 @@ class Files(Dataset):
         splits = ("train", "test", *(["classes"] if self.task == "classification" else []))
 
         def build(work: Path) -> dict[str, Split | Iterator[Split]]:
-            choice = Choice.model_validate(self.model_dump(exclude={"path", "image_size"}))
+            choice = Choice.model_validate(self.model_dump(include={*Choice.model_fields}))
             samples = Samples.of(sources, choice, progress)
             built: dict[str, Split | Iterator[Split]] = {
                 split: samples.parts(split) for split in ("train", "test")
@@ -128,6 +127,40 @@ class Files(Dataset):
             return built
 
         return prepare_once(folder, splits, build, progress, variant)
+
+    @abstractmethod
+    def sources(self, root: Path) -> Sources:
+        """Return the samples of each split, or of both together.
+
+        Raises:
+            DataError: there are no files, or files of no known format.
+        """
+
+    def _variant(self, sources: Sources) -> str:
+        """Return the name of the prepared files, of settings and the files' sizes and times."""
+        fields = self.model_dump(mode="json")
+        files = [
+            (split, str(path), about.st_size, about.st_mtime_ns)
+            for split, source in sources.items()
+            for path in source.files
+            for about in (path.stat(),)
+        ]
+        text = json.dumps([REVISION, fields, files])
+        digest = hashlib.sha256(text.encode()).hexdigest()[:16]
+        (first, *_) = sources.values()
+        return f"{portable_name(first.path.stem)[:40]}-{digest}"
+
+
+class Files(FileDataset):
+    """Samples in your own files: CSV, Parquet, JSON lines, NumPy, images, LEAF, PFLlib, TFF.
+
+    Classes are numbered by rank: of labels 3, 5 and 7, class 0 is 3; the prepared file `classes`
+    has the labels. With `partition.name=natural` the clients are the values of `dataset.client`, or
+    those that LEAF's, PFLlib's and TFF's formats have; every other partition works, too.
+    """
+
+    path: Annotated[str, AfterValidator(_absolute)] = Field(description="file or folder")
+    folder: ClassVar[str] = "files"
 
     def sources(self, root: Path) -> Sources:
         """Return the samples of each split, or of both together.
@@ -140,16 +173,3 @@ class Files(Dataset):
             return find_sources(path, self.split, self.image_size)
         except OSError as error:
             raise DataError(f"dataset.path={path}: cannot be read: {error.strerror}") from error
-
-    def _variant(self, sources: Sources) -> str:
-        """Return the name of the prepared files, of settings and the files' sizes and times."""
-        fields = self.model_dump(mode="json", exclude={"path"})
-        files = [
-            (split, path.name, about.st_size, about.st_mtime_ns)
-            for split, source in sources.items()
-            for path in source.files
-            for about in (path.stat(),)
-        ]
-        text = json.dumps([REVISION, self.path, fields, files])
-        digest = hashlib.sha256(text.encode()).hexdigest()[:16]
-        return f"{portable_name(Path(self.path).stem)[:40]}-{digest}"

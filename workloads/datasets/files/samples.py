@@ -35,6 +35,9 @@ PART_BYTES = 64 * 2**20
 TARGETS = ("y", "label")
 """Targets of formats without column names of a user's own."""
 
+Task = Literal["classification", "regression"]
+Missing = Literal["refuse", "drop", "mean", "zero"]
+
 
 class Choice(BaseModel):
     """Settings of `Files` that say what of a source becomes samples, and how."""
@@ -45,9 +48,9 @@ class Choice(BaseModel):
     features: tuple[str, ...] | None
     client: str | None
     split: float | str
-    task: Literal["classification", "regression"]
+    task: Task
     categories: tuple[str, ...]
-    missing: Literal["refuse", "drop", "mean", "zero"]
+    missing: Missing
     standardise: bool
 
 

@@ -20,7 +20,7 @@ from pydantic import AfterValidator, Field
 from raysim.core.components import suggest
 from raysim.core.errors import DataError, SettingsError
 from raysim.core.user_input import parse_json, portable_name, user_path
-from raysim.workloads.datasets.files.dataset import Files
+from raysim.workloads.datasets.files.dataset import FileDataset
 from raysim.workloads.datasets.files.pictures import ImageReader
 from raysim.workloads.datasets.files.source import (
     Batches,
@@ -41,7 +41,7 @@ def _folder_or_name(path: str) -> str:
     return str(found.absolute()) if found.exists() else path
 
 
-class HuggingFace(Files):
+class HuggingFace(FileDataset):
     """Dataset that Hugging Face's `datasets` saved with `save_to_disk`, or of its hub.
 
     Of the hub's, the name is given: `dataset.path=ylecun/mnist`; this needs `pip install
