@@ -47,6 +47,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
         "config",
         "methods",
         "storage",
+        "federation",
         "execution",
         "results",
         "facade",

@@ -26,7 +26,7 @@ def fetch(name: Annotated[str, typer.Argument(help="a dataset")]) -> None:
     from raysim.cli.live_view import make_listener
     from raysim.core.components import build_component
     from raysim.core.data import DATASETS
-    from raysim.core.prepared import prepared
+    from raysim.federation.prepared import prepared
     from raysim.workloads.datasets.fetch import data_root
 
     dataset = build_component(DATASETS.get(name), {}, "dataset.")
@@ -53,7 +53,7 @@ def show(
     from raysim.cli import data_page
     from raysim.cli.live_view import make_listener
     from raysim.config import parse_override
-    from raysim.core.prepared import network_size, open_prepared, prepared
+    from raysim.federation.prepared import network_size, open_prepared, prepared
     from raysim.workloads.datasets.fetch import data_root
 
     settings = raysim.load_config(config, dict(parse_override(text) for text in overrides or ()))

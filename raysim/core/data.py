@@ -52,6 +52,8 @@ class Split:
         return len(self.y)
 
 
+NATURAL = "client"
+"""Column of natural clients in opened samples, by whatever name a dataset has it."""
 Progress = Callable[[str, int, int], None]
 """Callback (description, units done, total units); units are bytes or steps."""
 
@@ -93,11 +95,14 @@ class Dataset(Component, ABC):
         """
 
     @abstractmethod
-    def prepare(self, root: Path, progress: Progress) -> Mapping[str, Path]:
-        """Fetch and check missing files, and return prepared Arrow files by split.
+    def prepare(self, root: Path, progress: Progress) -> Mapping[str, Any]:
+        """Fetch and check missing files, and return the samples of "train" and "test".
 
-        `raysim.write_split` writes the files of "train" and "test" from a `raysim.Split` of inputs,
-        targets and further columns, from one of which `partition.name=by_key` reads clients.
+        A split is the path of a file that `raysim.write_split` wrote; or samples in memory, which
+        are written at each start: a `raysim.Split` of inputs, targets and further columns, arrays
+        (x, y), or a torch `Dataset`, a `DataLoader` or an iterable of samples (x, y) or
+        (x, y, client), which is read once. They are never in memory all at once unless they are
+        arrays or a `DataLoader`.
 
         Args:
             root: The data root, which holds a folder per dataset.

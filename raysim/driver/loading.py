@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from raysim.config import Settings, parse
 from raysim.core.data import Split
 from raysim.core.errors import RunError, SettingsError
-from raysim.core.prepared import open_prepared, prepared
 from raysim.federation.federation import BuiltModel, load_tensors
+from raysim.federation.prepared import open_prepared, prepared
 from raysim.storage.plugins import Plugins
 from raysim.storage.run_directory import RunDirectory
 from raysim.storage.sealed.models import read_model

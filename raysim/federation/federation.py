@@ -30,11 +30,11 @@ from raysim.core.client_indices import (
 from raysim.core.components import ask
 from raysim.core.data import Progress, Split
 from raysim.core.errors import DataError, SettingsError
-from raysim.core.prepared import network_size, open_prepared, prepared
 from raysim.core.scoring import CLASSIFICATION, Scoring
 from raysim.core.seeds import torch_seed
 from raysim.core.tensors import Tensors
 from raysim.federation.input_pipeline import InputPipeline, PreparedPipeline
+from raysim.federation.prepared import network_size, open_prepared, prepared
 from raysim.federation.samples import not_finite
 
 CLIENT_TESTS = "Task.client_tests"

@@ -115,7 +115,7 @@ def _parts(name: str, given: Any) -> dict[str, Any]:
     if type(given) is TensorDataset and len(given.tensors) == 2:
         given = given.tensors
     elif isinstance(given, Dataset):
-        samples = enumerate(_samples_of(name, given))
+        samples = enumerate(samples_of(name, given))
         pairs = [_pair_of(name, f"sample {i}", sample) for i, sample in samples]
         return {"inputs": [x for x, _ in pairs], "targets": [y for _, y in pairs]}
     x, y = _pair_of(name, "", given)
@@ -139,7 +139,7 @@ def _dataset_of(loader: DataLoader[Any]) -> Dataset[Any] | None:
     return loader.dataset if all_once or type(order) is SequentialSampler else None
 
 
-def _samples_of(name: str, given: Any) -> Iterator[Any]:
+def samples_of(name: str, given: Any) -> Iterator[Any]:
     """Yield the samples of a dataset.
 
     Raises:

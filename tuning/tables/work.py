@@ -24,8 +24,8 @@ import raysim
 from raysim.config import Settings
 from raysim.core.arrow import open_split
 from raysim.core.client_indices import Holdout
-from raysim.core.prepared import open_prepared, prepared
 from raysim.core.user_input import canonical, key_text
+from raysim.federation.prepared import open_prepared, prepared
 from raysim.workloads.datasets.fetch import data_root
 
 EVALUATED = 1 / 3

@@ -6,9 +6,8 @@ Source: Caldas et al., LEAF: a Benchmark for Federated Settings, arXiv:1812.0109
 from __future__ import annotations
 
 from raysim.core.client_indices import ListedIndices
-from raysim.core.data import Split
+from raysim.core.data import NATURAL, Split
 from raysim.core.errors import DataError
-from raysim.core.prepared import NATURAL
 from raysim.workloads.partitions.by_key import ByKey
 
 

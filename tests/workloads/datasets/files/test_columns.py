@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from raysim.core.errors import DataError
-from raysim.core.prepared import network_size
 from raysim.core.scoring import REGRESSION
+from raysim.federation.prepared import network_size
 from raysim.workloads.datasets.files.columns import Figures
 from tests.workloads.datasets.files import layouts
 from tests.workloads.datasets.files.test_formats import dataset, read

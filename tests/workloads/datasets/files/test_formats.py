@@ -13,7 +13,7 @@ import torch
 from raysim import workloads  # noqa: F401 - registers the datasets
 from raysim.core.components import build_component
 from raysim.core.data import DATASETS, Dataset, Split
-from raysim.core.prepared import network_size, open_prepared, prepared
+from raysim.federation.prepared import network_size, open_prepared, prepared
 from raysim.workloads.partitions.natural import Natural
 from tests.workloads.datasets.files import layouts
 from tests.workloads.datasets.files.layouts import CLIENTS, PIXELS, SETS, TEST, X, Y

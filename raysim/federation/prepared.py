@@ -14,12 +14,10 @@ from typing import Any
 import numpy.typing as npt
 
 from raysim.core.arrow import open_split
-from raysim.core.components import ask
-from raysim.core.data import Dataset, Progress, Split
+from raysim.core.components import ask, calling
+from raysim.core.data import NATURAL, Dataset, Progress, Split
+from raysim.core.user_input import portable_name
 from raysim.core.user_input.limits import MOST
-
-NATURAL = "client"
-"""Column of natural clients in opened samples, by whatever name a dataset has it."""
 
 
 def prepared(dataset: Dataset, root: Path, progress: Progress) -> Mapping[str, Path]:
@@ -29,16 +27,31 @@ def prepared(dataset: Dataset, root: Path, progress: Progress) -> Mapping[str, P
         DataError: a file is missing and cannot be fetched, or is damaged.
         SettingsError: the dataset fails, or lacks a split.
     """
-    paths: Mapping[str, Path] = ask(
+    given: Mapping[str, Any] = ask(
         dataset,
         "prepare",
         *(root, progress),
-        returns=lambda returned: all(
-            isinstance(returned[split], Path) for split in ("train", "test")
-        ),
-        expected='a mapping of "train" and "test" to a Path each',
+        returns=lambda returned: all(_is_split(returned[split]) for split in ("train", "test")),
+        expected='a mapping of "train" and "test" to a Path or to samples each',
     )
-    return paths
+    if all(isinstance(each, Path) for each in given.values()):
+        return given
+    from raysim.federation.written import write_samples
+
+    folder = root / portable_name(dataset.title) / "prepared"
+    with calling(dataset, "prepare"):
+        return {
+            split: each if isinstance(each, Path) else write_samples(folder, split, each)
+            for split, each in given.items()
+        }
+
+
+def _is_split(given: object) -> bool:
+    if isinstance(given, Path):
+        return True
+    from raysim.federation.written import is_samples
+
+    return is_samples(given)
 
 
 def open_prepared(dataset: Dataset, path: Path) -> Split:

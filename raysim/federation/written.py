@@ -1,0 +1,108 @@
+"""Samples in memory that a dataset's `prepare` returned, written as prepared files.
+
+Files are named by their checksum, so that the same samples are the same file: a run that is resumed
+finds its own, and several processes may write at once.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterable, Iterator
+from itertools import chain, islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from torch.utils.data import DataLoader
+from torch.utils.data import Dataset as TorchDataset
+
+from raysim.core.arrow import write_split
+from raysim.core.data import NATURAL, Split
+from raysim.core.errors import DataError
+from raysim.federation.samples import read_pair, samples_of
+
+PART_BYTES = 64 * 2**20
+"""Bytes of inputs that are collected from single samples before they are written."""
+MOST_PART = 65_536
+
+
+def is_samples(given: object) -> bool:
+    """Return whether an object may hold samples."""
+    if isinstance(given, tuple | list):
+        return True
+    kinds = (Split, TorchDataset, DataLoader)
+    return isinstance(given, kinds) or (
+        isinstance(given, Iterable) and not isinstance(given, str | bytes | dict)
+    )
+
+
+def write_samples(folder: Path, split: str, given: Any) -> Path:
+    """Write samples to a file of this folder, and return its path.
+
+    Args:
+        folder: The dataset's folder of prepared files.
+        split: Name of the split.
+        given: A `Split`, arrays (x, y), a torch `Dataset`, a `DataLoader`, or an iterable of
+            samples (x, y) or (x, y, client).
+
+    Raises:
+        DataError: the samples cannot be read, or the folder cannot be written.
+    """
+    work = folder / f".{split}.{os.getpid()}"
+    try:
+        written = work / f"{split}.arrow"
+        write_split(written, _parts(split, given))
+        final = folder / written.with_suffix(".sha256").read_text()[:16]
+        if not final.exists():
+            work.rename(final)
+        return final / written.name
+    except OSError as error:
+        raise DataError(
+            f"{folder}: samples cannot be written: {error.strerror}; RAYSIM_DATA must be a writable"
+            " folder with space for them"
+        ) from error
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+
+
+def _parts(name: str, given: Any) -> Iterator[Split]:
+    """Yield the samples in parts.
+
+    Raises:
+        DataError: there are none, or they cannot be read.
+    """
+    if isinstance(given, Split):
+        yield given
+        return
+    pair = isinstance(given, tuple) and len(given) == 2
+    if pair or isinstance(given, DataLoader):
+        yield Split(*read_pair(name, given))
+        return
+    samples = iter(samples_of(name, given) if isinstance(given, TorchDataset) else given)
+    first = next(samples, None)
+    if first is None:
+        raise DataError(f"{name}: has no samples")
+    samples, done = chain([first], samples), 0
+    size = np.asarray(_fields(name, 0, first)[0]).nbytes
+    count = min(max(PART_BYTES // max(size, 1), 1), MOST_PART)
+    while part := [*islice(samples, count)]:
+        yield _joined(name, done, part)
+        done += len(part)
+
+
+def _joined(name: str, start: int, part: list[Any]) -> Split:
+    fields = [_fields(name, start + row, sample) for row, sample in enumerate(part)]
+    if len({len(each) for each in fields}) > 1:
+        raise DataError(f"{name}: samples must all be (x, y), or all (x, y, client)")
+    x, y, *clients = zip(*fields, strict=True)
+    columns = {NATURAL: np.array(clients[0])} if clients else {}
+    return Split(*read_pair(f"{name}, from sample {start} on", ([*x], [*y])), columns)
+
+
+def _fields(name: str, row: int, sample: Any) -> tuple[Any, ...]:
+    if isinstance(sample, tuple | list) and len(sample) in (2, 3):
+        return tuple(sample)
+    raise DataError(
+        f"{name}, sample {row}: must be (x, y) or (x, y, client); is a {type(sample).__name__}"
+    )
