@@ -124,6 +124,7 @@ def component(registry: Registry[Any], name: str) -> RenderableType:
     settings = Table("setting", "default", "range", "description", box=None)
     for key, field in described.model_fields.items():
         default = json.dumps(field.get_default(call_default_factory=True), default=str)
+        default = "must be given" if field.is_required() else default
         settings.add_row(
             registry.setting(name, key), default, allowed(field), field.description or ""
         )

@@ -68,7 +68,7 @@ def archive(path: Path) -> Sources:
     for info in members:
         _check_ratio(path, info)
         name = info.filename.removesuffix(".npy")
-        stored[name] = _stored(path, name, partial(_member, path, info.filename), info.file_size)
+        stored[name] = _stored(path, name, partial(_Member, path, info.filename), info.file_size)
     return _sources(path, stored, (path,))
 
 
@@ -86,7 +86,7 @@ def folder(path: Path, files: list[Path]) -> Sources:
     return _sources(path, stored, tuple(files))
 
 
-class _member(AbstractContextManager[IO[bytes]]):  # noqa: N801 - called like a function
+class _Member(AbstractContextManager[IO[bytes]]):
     """Member of an archive, opened with the archive and closed with it."""
 
     def __init__(self, path: Path, name: str) -> None:

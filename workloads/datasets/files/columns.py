@@ -22,6 +22,7 @@ from raysim.workloads.datasets.files.source import (
     Array,
     as_array,
     is_list,
+    is_missing,
     is_number,
     is_text,
     shown,
@@ -54,10 +55,11 @@ class Kind:
 
     def count(self, values: pa.Array) -> None:
         """Count the rows and the missing values of a batch of a column."""
-        if values.null_count:
-            first = self.rows + pc.index(values.is_null(), True).as_py()
+        missing = is_missing(values)
+        if count := pc.sum(missing).as_py():
+            first = self.rows + pc.index(missing, True).as_py()
             first = self.missing[1] if self.missing[0] else first
-            self.missing = (self.missing[0] + values.null_count, first)
+            self.missing = (self.missing[0] + count, first)
         self.rows += len(values)
 
     def see(self, values: pa.Array, column: pa.Field) -> None:

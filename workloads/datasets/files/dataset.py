@@ -1,9 +1,11 @@
 """Data of one's own, without code: tables, arrays, folders of images, clients of other simulators.
 
 `raysim run mnist-fedavg dataset.name=files dataset.path=mails.csv dataset.target=spam
-partition.name=natural dataset.client=domain` trains on a CSV file. Formats are told by the names of
-files and folders, see `sources`. A file is read in batches, three times: for the kinds of its
-columns, for the figures of the training set, and for the prepared file.
+partition.name=natural dataset.client=domain clients=3` trains on a CSV file. Formats are told by
+the names of files and folders: CSV, TSV, Parquet, Arrow, JSON lines, .npz, .npy and .h5 by their
+ends; folders of images by class, LEAF's and PFLlib's by what is in them. A file is read in batches,
+three times: for the kinds of its columns, for the figures of the training set, and for the prepared
+file.
 """
 
 from __future__ import annotations
@@ -112,7 +114,10 @@ class FileDataset(Dataset):
             DataError: a file is missing, damaged, or does not fit the settings.
         """
         sources = self.sources(root)
-        folder, variant = root / self.folder, self._variant(sources)
+        try:
+            folder, variant = root / self.folder, self._variant(sources)
+        except OSError as error:
+            raise DataError(f"{error.filename}: cannot be read: {error.strerror}") from error
         splits = ("train", "test", *(["classes"] if self.task == "classification" else []))
 
         def build(work: Path) -> dict[str, Split | Iterator[Split]]:

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from raysim.core.errors import DataError
 from raysim.core.seeds import stream
 from raysim.workloads.datasets.files.columns import as_words
-from raysim.workloads.datasets.files.source import Array, Source, shown
+from raysim.workloads.datasets.files.source import Array, Source, is_missing, shown
 
 SPLITS = ("train", "test")
 
@@ -72,8 +72,7 @@ def _complete(batch: pa.RecordBatch) -> Array:
     """Return which rows [n] have all values."""
     complete = np.ones(len(batch), dtype=bool)
     for column in batch.columns:
-        if column.null_count:
-            complete &= column.is_valid().to_numpy(zero_copy_only=False)
+        complete &= ~is_missing(column).to_numpy(zero_copy_only=False)
     return complete
 
 

@@ -30,7 +30,9 @@ from raysim.workloads.datasets.files.tables import table
 from raysim.workloads.datasets.image_files import DAMAGE, FORMATS, visible
 
 SUFFIXES = (".png", ".jpg", ".jpeg")
-GREY = ("1", "L", "LA", "I;16", "I", "F")
+GREY = ("1", "L", "LA")
+DEEP = ("I", "F")
+"""Beginnings of the modes of images with more than 8 bits a pixel."""
 MOST_PIXELS = 2**26
 """Most pixels of an image, 8192x8192; Pillow warns above 89 million."""
 PART_BYTES = 16 * 2**20
@@ -92,7 +94,7 @@ def by_table(folder: Path, labels: Path, image_size: int | None) -> Source:
     rows = table([labels])
     first = next(rows.read(rows.names), None)
     found = {} if first is None else first.slice(0, 1).to_pydict()
-    column = next((name for name, values in found.items() if is_image(values[0])), None)
+    column = next((name for name, values in found.items() if values and is_image(values[0])), None)
     if column is None:
         raise DataError(f"{labels}: has no column of image files ({', '.join(SUFFIXES)})")
     inside = folder.resolve()
@@ -174,6 +176,9 @@ def _opened(path: File) -> Image.Image:
         image = Image.open(path, formats=FORMATS)
     except DAMAGE as error:
         raise _not_decoded(path, error) from error
+    if image.mode.startswith(DEEP):
+        image.close()
+        raise DataError(f"{_named(path)}: has more than 8 bits a pixel; convert it to 8")
     if image.width * image.height > MOST_PIXELS:
         image.close()
         raise DataError(

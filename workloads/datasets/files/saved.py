@@ -7,6 +7,8 @@ names the files, and `data-*.arrow`, Arrow streams; several splits are such fold
 
 from __future__ import annotations
 
+import os
+import shutil
 from collections.abc import Mapping
 from dataclasses import replace
 from io import BytesIO
@@ -82,7 +84,7 @@ def fetch(name: str, path: Path) -> None:
             f"dataset.path={name}: no such folder; a dataset of the hub needs pip install"
             " 'raysim[huggingface]'"
         ) from error
-    work = path.with_name(f".{path.name}")
+    work = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         datasets.load_dataset(name).save_to_disk(str(work))
         work.rename(path)
@@ -91,6 +93,8 @@ def fetch(name: str, path: Path) -> None:
         raise DataError(
             f"dataset.path={name}: no such folder, and not fetched from the hub: {text}"
         ) from error
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
 
 
 def find_saved(path: Path, split: float | str, image_size: int | None) -> Sources:

@@ -25,6 +25,9 @@ from raysim.core.errors import DataError, visible
 MOST_COLUMNS = 10_000
 """Most columns of a table."""
 
+NAN = ("nan", "+nan", "-nan")
+"""Words that are read as a number that is none."""
+
 Array = npt.NDArray[Any]
 ArrayKind = tuple[tuple[int, ...], np.dtype[Any]]
 Batches = Iterator[pa.RecordBatch]
@@ -157,6 +160,18 @@ def is_number(kind: pa.DataType) -> bool:
     """Return whether a column's values are numbers, or true and false."""
     tests = (pa.types.is_integer, pa.types.is_floating, pa.types.is_boolean, pa.types.is_decimal)
     return any(test(kind) for test in tests)
+
+
+def is_missing(values: pa.Array) -> pa.Array:
+    """Return which values of a column are missing: null, or not a number (NaN)."""
+    import pyarrow.compute as pc
+
+    if pa.types.is_floating(values.type):
+        return pc.is_null(values, nan_is_null=True)
+    if not is_text(values.type):
+        return values.is_null()
+    words = pc.utf8_lower(pc.utf8_trim_whitespace(pc.cast(values, pa.string())))
+    return pc.or_(values.is_null(), pc.is_in(words, pa.array(NAN)))
 
 
 def is_text(kind: pa.DataType) -> bool:

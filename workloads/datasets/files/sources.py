@@ -65,13 +65,13 @@ def _of_file(path: Path) -> Sources:
 def _of_folder(folder: Path, image_size: int | None) -> Sources:
     inside = [folder / name for name in visible(folder)]
     files = [path for path in inside if path.is_file()]
+    of_tables = [path for path in files if path.suffix.lower() in tables.SUFFIXES]
+    if len(of_tables) == 1 and any(map(pictures.is_image, _names_below(folder))):
+        return {"": pictures.by_table(folder, of_tables[0], image_size)}
     named = {split: folder / split for split in ("train", "test")}
     if all(path.is_dir() for path in named.values()):
         return _of_sets(folder, named, image_size)
     ends = {path.suffix.lower() for path in files}
-    of_tables = [path for path in files if path.suffix.lower() in tables.SUFFIXES]
-    if len(of_tables) == 1 and any(map(pictures.is_image, _names_below(folder))):
-        return {"": pictures.by_table(folder, of_tables[0], image_size)}
     if ends == {".npy"}:
         return arrays.folder(folder, files)
     if len(ends) == 1 and (ends <= {*tables.SUFFIXES} or ends <= {*client_files.HDF5}):
@@ -89,7 +89,10 @@ def _of_sets(folder: Path, sets: dict[str, Path], image_size: int | None) -> Sou
         return client_files.pfllib(folder)
     if all(map(pictures.class_folders, sets.values())):
         return {split: pictures.by_class(path, image_size) for split, path in sets.items()}
-    return {split: _of_folder(path, image_size)[""] for split, path in sets.items()}
+    found = {split: _of_folder(path, image_size) for split, path in sets.items()}
+    if any("" not in each for each in found.values()):
+        raise DataError(f"dataset.path={folder}: a set in it is divided into sets again")
+    return {split: each[""] for split, each in found.items()}
 
 
 def _together(files: list[Path]) -> Sources:
@@ -97,6 +100,8 @@ def _together(files: list[Path]) -> Sources:
     named = {split: [path for path in files if split in path.stem] for split in ("train", "test")}
     if len(files) == 2 and all(len(paths) == 1 for paths in named.values()):
         return {split: _of_file(paths[0])[""] for split, paths in named.items()}
+    if any(path.suffix.lower() in client_files.HDF5 for path in files):
+        raise DataError(f"dataset.path={files[0].parent}: must hold one *train*.h5, one *test*.h5")
     return {"": tables.table(files)}
 
 

@@ -68,6 +68,20 @@ def test_missing_values_are_refused_with_the_first_row_of_them(table):
         splits(table, target="city", task="classification", features=["price"], missing="mean")
 
 
+def test_a_number_that_is_none_is_missing(tmp_path):
+    given = {
+        **{"a": [1.0, float("nan"), 3.0, 4.0, 5.0], "b": ["1", "2", "-NaN", "4", "5"]},
+        **{"y": [0, 1, 0, 1, 0], "part": ["train"] * 4 + ["test"]},
+    }
+    pq.write_table(pa.table(given), tmp_path / "t.parquet")
+    path, root, fields = tmp_path / "t.parquet", tmp_path / "data", {"target": "y", "split": "part"}
+    with pytest.raises(DataError, match=r"column 'a': 1 values are missing, the first in row 2"):
+        read(path, root, features=["a"], **fields)
+    with pytest.raises(DataError, match=r"column 'b': 1 values are missing, the first in row 3"):
+        read(path, root, features=["b"], **fields)
+    assert read(path, root, missing="drop", **fields)["train"].x.tolist() == [[1, 1], [4, 4]]
+
+
 def test_numbers_are_standardised_with_the_training_figures(table):
     found = splits(
         table, features=["price", "month"], target="size", standardise=True, missing="drop"
