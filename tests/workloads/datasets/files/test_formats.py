@@ -13,10 +13,11 @@ import torch
 from raysim import workloads  # noqa: F401 - registers the datasets
 from raysim.core.components import build_component
 from raysim.core.data import DATASETS, Dataset, Split
+from raysim.core.seeds import stream
 from raysim.federation.prepared import network_size, open_prepared, prepared
 from raysim.workloads.partitions.natural import Natural
 from tests.workloads.datasets.files import layouts
-from tests.workloads.datasets.files.layouts import CLIENTS, PIXELS, SETS, TEST, X, Y
+from tests.workloads.datasets.files.layouts import CLIENTS, PIXELS, SETS, X, Y
 
 
 def dataset(path: Path, **fields: Any) -> Dataset:
@@ -78,14 +79,15 @@ def test_images(layout, tmp_path):
     assert network_size(chosen, lambda: splits["train"]) == ((1, 4, 4), 2)
 
 
-def test_a_fraction_divides_rows_once_and_by_no_order_of_reading(tmp_path):
-    path = layouts.as_csv(tmp_path)
+@pytest.mark.parametrize("layout", [layouts.as_csv, layouts.arrow_file])
+def test_a_fraction_divides_rows_once_whatever_the_batches(layout, tmp_path):
+    path = layout(tmp_path)  # one batch, or three
     fields = {**layouts.NAMED, "features": ["first", "second"], "split": 0.34}
     splits = read(path, tmp_path / "data", **fields)
     orders = [in_order(splits[name], X, np.ones(6, bool)) for name in ("train", "test")]
     assert [len(order) for order in orders] == [4, 2]
     assert sorted([*orders[0], *orders[1]]) == [0, 1, 2, 3, 4, 5]
-    assert orders[1] != np.flatnonzero(TEST).tolist()  # drawn, not the last rows
+    assert orders[1] == np.sort(stream(0, "files").permutation(6)[:2]).tolist() != [4, 5]
 
 
 def test_colour_images_are_resized_and_channels_come_first(tmp_path):
