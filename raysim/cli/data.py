@@ -50,6 +50,8 @@ def show(
     ] = None,
 ) -> None:
     """Show each client's samples and classes, and its number of samples per label."""
+    import numpy as np
+
     from raysim.cli import data_page
     from raysim.cli.live_view import make_listener
     from raysim.config import parse_override
@@ -63,7 +65,11 @@ def show(
         paths = prepared(settings.dataset, data_root(), listener.preparing)
     train = open_prepared(settings.dataset, paths["train"])
     indices = settings.partition.client_indices(train, settings.clients, settings.seed)
-    held = data_page.count(indices, train.y, network_size(settings.dataset, lambda: train)[1])
+    classes = network_size(settings.dataset, lambda: train)[1]
+    if settings.dataset.scoring.classifies:
+        held = data_page.count(indices, train.y, classes)
+    else:
+        held = data_page.count(indices, np.zeros(len(train), np.int64), 1)
     heading = data_page.title(settings)
     console.print(data_page.page(heading, held))
     if out:

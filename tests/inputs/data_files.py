@@ -9,6 +9,7 @@ import zipfile
 import zlib
 from pathlib import Path
 
+import h5py
 import numpy as np
 import pyarrow as pa
 from PIL import Image
@@ -157,6 +158,19 @@ def write(folder: Path) -> None:
     path = str(folder / "dates.arrow")
     with pa.OSFile(path, "wb") as sink, pa.ipc.new_file(sink, dates.schema) as file:
         file.write_table(dates)
+    with h5py.File(folder / "other.h5", "w") as file:
+        file["examples/u/x"], file["examples/u/y"] = np.zeros((3, 2)), np.zeros(3)
+    with h5py.File(folder / "external.h5", "w") as file:
+        file["examples/u/y"] = np.zeros(3)
+        file["examples/u/x"] = h5py.ExternalLink("other.h5", "examples/u/x")
+    with h5py.File(folder / "outside.h5", "w") as file:
+        raw = [(str(folder / "good.csv"), 0, 3)]
+        file["examples/u/y"] = np.zeros(3)
+        file["examples/u"].create_dataset("x", (3,), "u1", external=raw)
+    with h5py.File(folder / "groups.h5", "w") as file:
+        file["examples/u/x/deep"], file["examples/u/y"] = np.zeros(3), np.zeros(3)
+    with h5py.File(folder / "flat.h5", "w") as file:
+        file["x"], file["y"] = np.zeros(3), np.zeros(3)
     (folder / "linked/a").mkdir(parents=True)
     (folder / "linked/in.png").write_bytes(png())
     (folder / "linked/link.png").symlink_to(folder / "outside.png")
@@ -228,6 +242,10 @@ CASES = [
     case("plain.arrow", Y, says=("plain.arrow: cannot be read as Arrow",)),
     case("text.npz", says=("text.npz: cannot be read as an .npz archive",)),
     case("text.h5", says=("text.h5: cannot be read as HDF5",)),
+    case("external.h5", says=("external.h5: 'x' of a client is no array of this file",)),
+    case("outside.h5", says=("outside.h5: 'x' of a client is no array of this file",)),
+    case("groups.h5", says=("groups.h5: 'x' of a client is no array of this file",)),
+    case("flat.h5", says=("flat.h5: has no group `examples`",)),
     case("dates.arrow", Y, says=("column 'a'", "timestamp")),
     case("bomb.npz", says=("bomb.npz: 'x.npy'", "at most 100 times")),
     case("declares-more.npz", says=("declares 8000000000 bytes, and has 24",)),

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+import subprocess
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -13,6 +16,7 @@ import torch
 from raysim import workloads  # noqa: F401 - registers the datasets
 from raysim.core.components import build_component
 from raysim.core.data import DATASETS, Dataset, Split
+from raysim.core.errors import DataError
 from raysim.core.seeds import stream
 from raysim.federation.prepared import network_size, open_prepared, prepared
 from raysim.workloads.partitions.natural import Natural
@@ -88,6 +92,20 @@ def test_a_fraction_divides_rows_once_whatever_the_batches(layout, tmp_path):
     assert [len(order) for order in orders] == [4, 2]
     assert sorted([*orders[0], *orders[1]]) == [0, 1, 2, 3, 4, 5]
     assert orders[1] == np.sort(stream(0, "files").permutation(6)[:2]).tolist() != [4, 5]
+
+
+def test_the_line_for_pickles_converts_them(tmp_path):
+    """PFLlib writes each client's samples as one pickled mapping."""
+    for path in layouts.pfllib(tmp_path).rglob("*.npz"):
+        arrays = dict(np.load(path))
+        np.savez_compressed(path, data=arrays)
+    with pytest.raises(DataError, match=r"train/0\.npz: 'data' is a pickle") as caught:
+        read(tmp_path, tmp_path / "data")
+    (code, files) = re.findall(r'python -c "(.*)" (.*), of files', str(caught.value))[0]
+    paths = [path for pattern in files.split() for path in sorted(tmp_path.glob(pattern))]
+    subprocess.run([sys.executable, "-c", code, *map(str, paths)], check=True)
+    splits = read(tmp_path, tmp_path / "data")
+    assert len(splits["train"]) == 4 and in_order(splits["test"], X, SETS["test"]) == [4, 5]
 
 
 def test_colour_images_are_resized_and_channels_come_first(tmp_path):
