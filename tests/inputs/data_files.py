@@ -158,6 +158,12 @@ def write(folder: Path) -> None:
     path = str(folder / "dates.arrow")
     with pa.OSFile(path, "wb") as sink, pa.ipc.new_file(sink, dates.schema) as file:
         file.write_table(dates)
+    offsets = pa.py_buffer(np.array([0, 10**8, 2], np.int32).tobytes())
+    lying = pa.Array.from_buffers(pa.string(), 2, [None, offsets, pa.py_buffer(b"ab")])
+    words = pa.table({"a": lying, "y": [0, 1]})
+    path = str(folder / "lying.arrow")
+    with pa.OSFile(path, "wb") as sink, pa.ipc.new_file(sink, words.schema) as file:
+        file.write_table(words)
     with h5py.File(folder / "other.h5", "w") as file:
         file["examples/u/x"], file["examples/u/y"] = np.zeros((3, 2)), np.zeros(3)
     with h5py.File(folder / "external.h5", "w") as file:
@@ -167,6 +173,9 @@ def write(folder: Path) -> None:
         raw = [(str(folder / "good.csv"), 0, 3)]
         file["examples/u/y"] = np.zeros(3)
         file["examples/u"].create_dataset("x", (3,), "u1", external=raw)
+    with h5py.File(folder / "bomb.h5", "w") as file:
+        file["examples/u/y"] = np.zeros(3)
+        file["examples/u"].create_dataset("x", (10**10,), "u1", chunks=True, compression="gzip")
     with h5py.File(folder / "groups.h5", "w") as file:
         file["examples/u/x/deep"], file["examples/u/y"] = np.zeros(3), np.zeros(3)
     with h5py.File(folder / "flat.h5", "w") as file:
@@ -244,8 +253,10 @@ CASES = [
     case("text.h5", says=("text.h5: cannot be read as HDF5",)),
     case("external.h5", says=("external.h5: 'x' of a client is no array of this file",)),
     case("outside.h5", says=("outside.h5: 'x' of a client is no array of this file",)),
+    case("bomb.h5", says=("bomb.h5: 'x' has 0 bytes and declares 10000000000",)),
     case("groups.h5", says=("groups.h5: 'x' of a client is no array of this file",)),
     case("flat.h5", says=("flat.h5: has no group `examples`",)),
+    case("lying.arrow", Y, says=("lying.arrow: cannot be read as Arrow",)),
     case("dates.arrow", Y, says=("column 'a'", "timestamp")),
     case("bomb.npz", says=("bomb.npz: 'x.npy'", "at most 100 times")),
     case("declares-more.npz", says=("declares 8000000000 bytes, and has 24",)),

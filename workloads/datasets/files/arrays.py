@@ -66,7 +66,7 @@ def archive(path: Path) -> Sources:
         members = [info for info in file.infolist() if info.filename.endswith(".npy")]
     stored = {}
     for info in members:
-        _check_ratio(path, info)
+        check_ratio(path, info.filename, info.compress_size, info.file_size)
         name = info.filename.removesuffix(".npy")
         stored[name] = _stored(path, name, partial(_Member, path, info.filename), info.file_size)
     return _sources(path, stored, (path,))
@@ -102,12 +102,16 @@ class _Member(AbstractContextManager[IO[bytes]]):
         self._archive.close()
 
 
-def _check_ratio(path: Path, info: zipfile.ZipInfo) -> None:
-    if info.file_size > max(LARGE_BYTES, MOST_RATIO * info.compress_size):
+def check_ratio(path: Path, name: str, size: int, declared: int) -> None:
+    """Check that a compressed array is no bomb.
+
+    Raises:
+        DataError: it declares many times the bytes that it has.
+    """
+    if declared > max(LARGE_BYTES, MOST_RATIO * size):
         raise DataError(
-            f"{path}: {shown(info.filename)} has {info.compress_size} bytes and declares"
-            f" {info.file_size}; at most {MOST_RATIO} times as many are read: save it with"
-            " numpy.savez, uncompressed"
+            f"{path}: {shown(name)} has {size} bytes and declares {declared}; at most"
+            f" {MOST_RATIO} times as many are read: save it uncompressed"
         )
 
 

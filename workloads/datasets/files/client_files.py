@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from raysim.core.errors import DataError, SettingsError
-from raysim.workloads.datasets.files.arrays import archive
+from raysim.workloads.datasets.files.arrays import archive, check_ratio
 from raysim.workloads.datasets.files.source import (
     Array,
     Batches,
@@ -103,6 +103,7 @@ def tff(path: Path) -> Source:
         held = client[name] if type(link) is h5py.HardLink else None
         if not isinstance(held, h5py.Dataset) or held.external or held.is_virtual:
             raise DataError(f"{path}: {shown(name)} of a client is no array of this file")
+        check_ratio(path, name, held.id.get_storage_size(), held.nbytes)
         return held
 
     def clients(file: Any) -> Any:

@@ -16,6 +16,7 @@ from pydantic import BaseModel, ConfigDict
 from raysim.core.components import suggest
 from raysim.core.data import Progress, Split
 from raysim.core.errors import DataError
+from raysim.core.user_input.limits import MOST
 from raysim.workloads.datasets.files.columns import (
     Arrays,
     Classes,
@@ -176,11 +177,14 @@ class Samples:
         waiting: list[Split] = []
         done = False
         for batch in self.rows[split]:
-            waiting.append(self._encoded(batch))
+            row_bytes = self._encoded(batch.slice(0, 1)).x.nbytes  # one-hot words may be wide
+            rows = max(PART_BYTES // max(row_bytes, 1), 1)
+            for start in range(0, len(batch), rows):
+                waiting.append(self._encoded(batch.slice(start, rows)))
+                if sum(each.x.nbytes for each in waiting) >= PART_BYTES:
+                    yield _joined(waiting)
+                    waiting = []
             done = True
-            if sum(each.x.nbytes for each in waiting) >= PART_BYTES:
-                yield _joined(waiting)
-                waiting = []
         if not done:
             raise DataError(f"{self.rows[split].source.path}: the {split} set has no samples")
         if waiting:
@@ -201,7 +205,10 @@ def _kinds(rows: Mapping[str, Rows], roles: Roles) -> dict[str, Kind]:
         for name in kinds.keys() & unread.keys():
             kinds[name].see_arrays(*unread[name], name)
         names = [name for name in kinds if name not in unread]
+        count = 0
         for batch in replace(each, names=tuple(names)):
+            if (count := count + len(batch)) > MOST:
+                raise DataError(f"{each.source.path}: has more than {MOST} rows")
             for name in names:
                 kind = kinds[name]
                 if name == roles.client and name not in (*roles.features, roles.target):

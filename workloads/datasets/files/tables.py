@@ -130,6 +130,7 @@ def _arrow(path: Path) -> Source:
         with reading(path, "Arrow"):
             for batch in opened()[1]:
                 chosen = batch.select([*wanted])
+                chosen.validate(full=True)  # an offset beyond its buffer would end the process
                 for start in range(0, len(chosen), BATCH_ROWS):
                     yield chosen.slice(start, BATCH_ROWS)
 

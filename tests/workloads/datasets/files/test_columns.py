@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from raysim.core.errors import DataError
 from raysim.core.scoring import REGRESSION
 from raysim.federation.prepared import network_size
-from raysim.workloads.datasets.files.columns import Figures
+from raysim.workloads.datasets.files import samples
+from raysim.workloads.datasets.files.columns import Figures, inputs
 from tests.workloads.datasets.files import layouts
 from tests.workloads.datasets.files.test_formats import dataset, read
 
@@ -108,6 +109,25 @@ def test_a_regression_has_one_output_and_its_own_metrics(table):
     assert found["train"].y.dtype == np.float32
     assert network_size(chosen, lambda: found["train"]) == ((1,), 1)
     assert chosen.scoring is REGRESSION
+
+
+def test_wide_inputs_are_written_in_parts(tmp_path, monkeypatch):
+    """Of 20 inputs in float32 a row, three rows a part."""
+    monkeypatch.setattr(samples, "PART_BYTES", 3 * 20 * 4)
+    encoded = []
+
+    def counted(*given):
+        encoded.append(inputs(*given))
+        return encoded[-1]
+
+    monkeypatch.setattr(samples, "inputs", counted)
+    given = {"w": [f"w{i}" for i in range(20)], "y": [0, 1] * 10, "part": ["train"] * 20}
+    rest = {"w": ["w3"], "y": [1], "part": ["test"]}
+    table = pa.concat_tables([pa.table(given), pa.table(rest)])
+    pq.write_table(table, tmp_path / "t.parquet")
+    found = read(tmp_path / "t.parquet", tmp_path / "data", target="y", split="part")["train"]
+    order = np.argsort([f"w{i}" for i in range(20)])
+    assert np.array_equal(found.x[:], np.eye(20)[:, order]) and max(map(len, encoded)) == 3
 
 
 def test_a_late_word_makes_words_of_the_numbers_before_it(tmp_path):
