@@ -2,6 +2,6 @@
 
 `dataset` has the settings; `sources` finds the format of a path; `tables`, `arrays`, `pictures` and
 `client_files` read one family of formats each, as batches of rows (`source`). `samples` makes
-samples of them as the settings ask: `columns` turns columns into inputs and targets, `division`
+samples of them as the settings ask: `columns` are inputs, `targets` targets and clients, `division`
 assigns rows to the training and the test set. `saved` is the dataset of Hugging Face's files.
 """

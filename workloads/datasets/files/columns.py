@@ -1,10 +1,9 @@
-"""Columns of a table as inputs and targets: kinds of columns, training figures, encoding.
+"""Columns of a table as inputs: kinds of columns, training figures, encoding.
 
 Numbers are inputs as they are, words a 0 or 1 per word (one-hot), arrays as they are where they are
-the only feature, else flattened. Means, deviations, words and classes are those of the training
-samples.
+the only feature, else flattened. Means, deviations and words are those of the training samples.
 
-Legend: n rows of a batch, F features, C classes.
+Legend: n rows of a batch, F features.
 """
 
 from __future__ import annotations
@@ -30,7 +29,6 @@ from raysim.workloads.datasets.files.source import (
 
 MOST_WORDS = 1_000
 """Most different words of a feature."""
-MOST_CLASSES = 100_000
 EQUAL = 1e-12
 """Deviation, as a fraction of the mean, up to which numbers differ by rounding alone."""
 CHANNELS = (1, 3, 4)
@@ -266,88 +264,6 @@ class Arrays:
         return x.astype(self.dtype, copy=False)
 
 
-@dataclass
-class Classes:
-    """A target column as class numbers [n]: ranks of the training samples' labels."""
-
-    name: str
-    numbers: bool
-    seen: set[Any] = field(default_factory=set)
-
-    @property
-    def labels(self) -> list[str]:
-        """Labels by class number [C], whole numbers without a point."""
-        return [*map(self._shown, sorted(self.seen))]
-
-    @staticmethod
-    def _shown(label: Any) -> str:
-        return str(int(label) if isinstance(label, float) and label.is_integer() else label)
-
-    def _values(self, values: pa.Array) -> pa.Array:
-        return as_numbers(values) if self.numbers else as_words(values)
-
-    def see(self, batch: pa.RecordBatch) -> None:
-        """Take in a batch of training samples."""
-        self.seen |= {*pc.unique(self._values(batch[self.name])).to_pylist()}
-        if len(self.seen) > MOST_CLASSES:
-            raise DataError(f"dataset.target={shown(self.name)}: {self._many()}")
-
-    def _many(self) -> str:
-        return (
-            f"has more than {MOST_CLASSES} different values; classes must be fewer;"
-            " dataset.task=regression takes numbers"
-        )
-
-    def check(self) -> None:
-        """Check that there are two classes at least.
-
-        Raises:
-            DataError: there is one.
-        """
-        if len(self.seen) < 2:
-            raise DataError(
-                f"dataset.target={shown(self.name)}: all training samples have the label"
-                f" {shown(self.labels[0])}; a classification needs two classes"
-            )
-
-    def encode(self, batch: pa.RecordBatch) -> Array:
-        """Return the class numbers of a batch.
-
-        Raises:
-            DataError: a label is not among those of the training samples.
-        """
-        given = self._values(batch[self.name])
-        at = pc.index_in(given, pa.array(sorted(self.seen), given.type))
-        if at.null_count:
-            label = self._shown(given[pc.index(at.is_null(), True).as_py()].as_py())
-            raise DataError(
-                f"dataset.target={shown(self.name)}: the label {shown(label)} is in the test set"
-                " alone; no client trains on it"
-            )
-        numbers: Array = at.to_numpy(zero_copy_only=False).astype(np.int64)
-        return numbers
-
-
-@dataclass
-class Targets:
-    """A target column of numbers, in float32 [n], or of arrays of them [n, ...]."""
-
-    name: str
-
-    def see(self, batch: pa.RecordBatch) -> None:
-        """Take in a batch of training samples, of which nothing is needed."""
-
-    def check(self) -> None:
-        """Accept any training samples."""
-
-    def encode(self, batch: pa.RecordBatch) -> Array:
-        """Return the targets of a batch."""
-        values = batch[self.name]
-        if is_list(values.type):
-            return as_array(values, batch.schema.field(self.name)).astype(np.float32)
-        return as_float32(finite_numbers(values, self.name))
-
-
 Feature = Number | Words | Arrays
 
 
@@ -358,11 +274,3 @@ def inputs(features: Iterable[Feature], batch: pa.RecordBatch) -> Array:
         return encoded[0]
     flat = [x.reshape(len(x), -1) for x in encoded]
     return np.concatenate(flat, axis=1, dtype=np.float32)
-
-
-def clients(values: pa.Array) -> Array:
-    """Return natural clients [n] as whole numbers or words."""
-    if pa.types.is_integer(values.type):
-        numbers: Array = values.to_numpy(zero_copy_only=False).astype(np.int64)
-        return numbers
-    return np.array(pc.cast(values, pa.string()).to_pylist(), dtype=object)

@@ -19,17 +19,15 @@ from raysim.core.errors import DataError
 from raysim.core.user_input.limits import MOST
 from raysim.workloads.datasets.files.columns import (
     Arrays,
-    Classes,
     Feature,
     Kind,
     Number,
-    Targets,
     Words,
-    clients,
     inputs,
 )
 from raysim.workloads.datasets.files.division import SPLITS, Rows, by_fraction
 from raysim.workloads.datasets.files.source import Source, Sources, shown
+from raysim.workloads.datasets.files.targets import Classes, Targets, clients
 
 PART_BYTES = 64 * 2**20
 """Bytes of inputs that are written as one part."""

@@ -1,0 +1,114 @@
+"""Columns of a table as targets and natural clients.
+
+Legend: n rows of a batch, C classes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from raysim.core.errors import DataError
+from raysim.workloads.datasets.files.columns import (
+    as_float32,
+    as_numbers,
+    as_words,
+    finite_numbers,
+)
+from raysim.workloads.datasets.files.source import Array, as_array, is_list, shown
+
+MOST_CLASSES = 100_000
+
+
+@dataclass
+class Classes:
+    """A target column as class numbers [n]: ranks of the training samples' labels."""
+
+    name: str
+    numbers: bool
+    seen: set[Any] = field(default_factory=set)
+
+    @property
+    def labels(self) -> list[str]:
+        """Labels by class number [C], whole numbers without a point."""
+        return [*map(self._shown, sorted(self.seen))]
+
+    @staticmethod
+    def _shown(label: Any) -> str:
+        return str(int(label) if isinstance(label, float) and label.is_integer() else label)
+
+    def _values(self, values: pa.Array) -> pa.Array:
+        return as_numbers(values) if self.numbers else as_words(values)
+
+    def see(self, batch: pa.RecordBatch) -> None:
+        """Take in a batch of training samples."""
+        self.seen |= {*pc.unique(self._values(batch[self.name])).to_pylist()}
+        if len(self.seen) > MOST_CLASSES:
+            raise DataError(f"dataset.target={shown(self.name)}: {self._many()}")
+
+    def _many(self) -> str:
+        return (
+            f"has more than {MOST_CLASSES} different values; classes must be fewer;"
+            " dataset.task=regression takes numbers"
+        )
+
+    def check(self) -> None:
+        """Check that there are two classes at least.
+
+        Raises:
+            DataError: there is one.
+        """
+        if len(self.seen) < 2:
+            raise DataError(
+                f"dataset.target={shown(self.name)}: all training samples have the label"
+                f" {shown(self.labels[0])}; a classification needs two classes"
+            )
+
+    def encode(self, batch: pa.RecordBatch) -> Array:
+        """Return the class numbers of a batch.
+
+        Raises:
+            DataError: a label is not among those of the training samples.
+        """
+        given = self._values(batch[self.name])
+        at = pc.index_in(given, pa.array(sorted(self.seen), given.type))
+        if at.null_count:
+            label = self._shown(given[pc.index(at.is_null(), True).as_py()].as_py())
+            raise DataError(
+                f"dataset.target={shown(self.name)}: the label {shown(label)} is in the test set"
+                " alone; no client trains on it"
+            )
+        numbers: Array = at.to_numpy(zero_copy_only=False).astype(np.int64)
+        return numbers
+
+
+@dataclass
+class Targets:
+    """A target column of numbers, in float32 [n], or of arrays of them [n, ...]."""
+
+    name: str
+
+    def see(self, batch: pa.RecordBatch) -> None:
+        """Take in a batch of training samples, of which nothing is needed."""
+
+    def check(self) -> None:
+        """Accept any training samples."""
+
+    def encode(self, batch: pa.RecordBatch) -> Array:
+        """Return the targets of a batch."""
+        values = batch[self.name]
+        if is_list(values.type):
+            return as_array(values, batch.schema.field(self.name)).astype(np.float32)
+        return as_float32(finite_numbers(values, self.name))
+
+
+def clients(values: pa.Array) -> Array:
+    """Return natural clients [n] as whole numbers or words."""
+    if pa.types.is_integer(values.type):
+        numbers: Array = values.to_numpy(zero_copy_only=False).astype(np.int64)
+        return numbers
+    return np.array(pc.cast(values, pa.string()).to_pylist(), dtype=object)
