@@ -41,7 +41,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "results": ("core", "config", "methods", "analysis", "storage"),
     "facade": (*ENGINE, "driver", *UPPER),
     "cli": (*ENGINE, "facade", "driver", "results", *UPPER),
-    "workloads": ("core", "config", "methods", "storage", "results", "facade"),
+    "workloads": ("core", "config", "methods", "storage", "federation", "results", "facade"),
     "tuning": (
         "core",
         "config",

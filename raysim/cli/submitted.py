@@ -3,15 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import raysim
 from raysim.cli.options import changes
 from raysim.cli.tables import given_sweep, table_options
-from raysim.cluster.command import check_file, check_folder
 
 Options = Mapping[str, Any]
 """Values of a command's options and arguments by name."""
+
+
+def _check_file(config: str) -> None:
+    """Check that a settings file is uploaded with the job."""
+    from raysim.cluster import command
+
+    command.check_file(config)
+
+
+def _check_folder(setting: str, path: str | Path | None) -> None:
+    """Check that a job's results do not lie in its uploaded working directory."""
+    from raysim.cluster import command
+
+    command.check_folder(setting, path)
 
 
 def _overrides(options: Options) -> dict[str, Any]:
@@ -20,8 +34,8 @@ def _overrides(options: Options) -> dict[str, Any]:
 
 def _run(options: Options) -> None:
     settings = raysim.load_config(options["config"], _overrides(options))
-    check_file(options["config"])
-    check_folder("out", settings.out)
+    _check_file(options["config"])
+    _check_folder("out", settings.out)
 
 
 def _tune(options: Options) -> None:
@@ -31,8 +45,8 @@ def _tune(options: Options) -> None:
     study.resolve(_overrides(options))
     names = ("sampler", "pruner", "objectives", "seeds", "stack")
     study.options(*(options[key] for key in names))
-    check_file(options["study"])
-    check_folder("--out", options["out"])
+    _check_file(options["study"])
+    _check_folder("--out", options["out"])
 
 
 def _table(options: Options) -> None:
@@ -41,7 +55,7 @@ def _table(options: Options) -> None:
 
     chosen = options["only"], options["rounds"], options["seeds"]
     make_plan(find(options["name"]), table_options(*chosen, _overrides(options)))
-    check_folder("--out", options["out"])
+    _check_folder("--out", options["out"])
 
 
 def _sweep(options: Options) -> None:
@@ -50,8 +64,8 @@ def _sweep(options: Options) -> None:
     table = given_sweep(options["config"], options["overrides"], options)
     profile = changes(None, options["profile"])
     make_plan(table, table_options(options["only"], options["rounds"], None, profile))
-    check_file(options["config"])
-    check_folder("--out", options["out"])
+    _check_file(options["config"])
+    _check_folder("--out", options["out"])
 
 
 def _figure(options: Options) -> None:
@@ -59,11 +73,11 @@ def _figure(options: Options) -> None:
 
     chosen = options["rounds"], options["only"] or ()
     make_plan(options["name"], _overrides(options), *chosen)
-    check_folder("--out", options["out"])
+    _check_folder("--out", options["out"])
 
 
 def _resume(options: Options) -> None:
-    check_folder("RUN_DIR", options["run_dir"])
+    _check_folder("RUN_DIR", options["run_dir"])
 
 
 CHECKS: Mapping[str, Callable[[Options], None]] = {

@@ -9,8 +9,8 @@ import numpy.typing as npt
 from raysim.core.arrow import open_split
 from raysim.core.components import build_component
 from raysim.core.data import DATASETS
-from raysim.federation.prepared import prepared
 from raysim.core.errors import RaysimError
+from raysim.federation.prepared import prepared
 from raysim.results.runs import RunRecord
 from raysim.workloads.datasets.fetch import data_root
 
