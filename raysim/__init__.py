@@ -344,7 +344,10 @@ def resume(
 
 
 def load(
-    run_dir: str | Path, model: nn.Module | Callable[[], nn.Module] | None = None
+    run_dir: str | Path,
+    model: nn.Module | Callable[[], nn.Module] | None = None,
+    *,
+    best: bool = False,
 ) -> nn.Module:
     """Return the trained network of a run, in evaluation mode, for plain PyTorch.
 
@@ -352,6 +355,7 @@ def load(
         run_dir: The run directory; of an unfinished run the last checkpoint's model.
         model: The network of a run with a task of its own, or a function that builds it; its
             tensors are replaced.
+        best: Return that of the best round, by `patience_metric`, in place of the last one.
 
     Raises:
         RunError: the directory holds no run or no model.
@@ -367,7 +371,7 @@ def load(
     from raysim.driver.loading import load_network  # its packages try optional imports
     from raysim.workloads.datasets.fetch import data_root
 
-    return load_network(path, model, data_root, Listener().note)
+    return load_network(path, model, data_root, Listener().note, best=best)
 
 
 def _federation(settings: Settings, task: Task | None, listener: Listener) -> Federation:

@@ -195,6 +195,18 @@ class Settings(SettingsGroup):
     target_accuracy: Annotated[float, Field(gt=0, le=1)] | None = Field(
         default=None, description="stop when the test accuracy reaches this value"
     )
+    patience: Count | None = Field(
+        default=None, description="stop after so many rounds in which the metric has not improved"
+    )
+    patience_metric: str | None = Field(
+        default=None,
+        description="column of evaluated rounds, of patience and model_best.safetensors; none: the"
+        " accuracy, or else the loss, on the test set, or else on held-out samples",
+    )
+    patience_mode: Literal["auto", "max", "min"] = Field(
+        default="auto",
+        description="whether larger or smaller values of it are better; auto: by its name",
+    )
     out: Annotated[str, AfterValidator(partial(_path, "out"))] | None = Field(
         default=None, description="run directory; none: a new one under runs/"
     )
@@ -229,6 +241,13 @@ class Settings(SettingsGroup):
                 raise ValueError(
                     f"local.{name}={given}: must be {value} with method.name={self.method.title}"
                 )
+        return self
+
+    @model_validator(mode="after")
+    def _patience_sees_evaluations(self) -> Self:
+        every = self.evaluation.every
+        if self.patience is not None and self.patience < every:
+            raise ValueError(f"patience={self.patience}: must be at least evaluation.every={every}")
         return self
 
     @property

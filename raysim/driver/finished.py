@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +11,14 @@ from safetensors.torch import load_file
 from raysim.config import Settings, parse
 from raysim.core.components import called
 from raysim.core.errors import RunError
+from raysim.core.tensors.digests import tensors_digest
 from raysim.core.user_input import override_text, parse_json
 from raysim.driver.context import Result
-from raysim.driver.identity import differing_parts
+from raysim.driver.identity import START, differing_parts
+from raysim.driver.loading import read_start
+from raysim.driver.run.stopping import Stopping
 from raysim.storage.checkpoints import Checkpoints
+from raysim.storage.recorder import Row
 from raysim.storage.rows.parted import read_table
 from raysim.storage.run_directory import RunDirectory, difference_from
 from raysim.storage.sealed.models import model_problem
@@ -35,22 +39,57 @@ def finished_run(
     Raises:
         RunError: the model is damaged, and no checkpoint has it.
     """
-    if not run_dir.is_finished(settings.target_accuracy, settings.rounds):
+    recorded = _recorded(run_dir, settings)
+    if not run_dir.is_finished_by(recorded):
         return None
-    if problem := model_problem(run_dir.path):
-        if not Checkpoints(run_dir.checkpoints).numbers():
-            raise RunError(f"{problem}; restore it, or choose another `out`")
-        note(f"{run_dir.model}: is damaged; writing it anew from the checkpoint")
-        return None
+    for path in (run_dir.model, run_dir.best_model):
+        if problem := model_problem(run_dir.path, path.name):
+            if not Checkpoints(run_dir.checkpoints).numbers():
+                raise RunError(f"{problem}; restore it, or choose another `out`")
+            note(f"{path}: is damaged; writing it anew from the checkpoint")
+            return None
     summary = parse_json(run_dir.summary.read_text(encoding="utf-8"))
     metrics = read_table(run_dir.metrics)
-    if run_dir.grows and len(metrics) < settings.rounds and not summary["rounds_to_target"]:
+    if run_dir.grows and _goes_on(metrics.to_pylist(), settings):
         if not Checkpoints(run_dir.checkpoints).numbers():
             raise RunError(f"{run_dir.path}: its checkpoints are gone, from which it would go on")
         return None
+    _check_start(run_dir, settings, note)
     done = f"{len(metrics)} of at most {settings.rounds} rounds"
     note(f"{run_dir.path}: the run is finished ({done}); nothing is left to do")
     return Result(run_dir.path, summary, metrics, load_file(run_dir.model))
+
+
+def _recorded(run_dir: RunDirectory, settings: Settings) -> Settings:
+    """Return the settings of the run as it is recorded, which may have fewer rounds."""
+    if not run_dir.grows:
+        return settings
+    return settings.model_copy(update={"rounds": run_dir.read_config()[0]["rounds"]})
+
+
+def _goes_on(rows: Sequence[Row], settings: Settings) -> bool:
+    """Return whether a finished run goes on with settings of more rounds."""
+    stopping = Stopping(settings, [*rows[-1]])
+    for row in rows:
+        stopping.add(row)
+    return stopping.reason(len(rows)) is None
+
+
+def _check_start(run_dir: RunDirectory, settings: Settings, note: Callable[[str], None]) -> None:
+    """Check that a finished run began with what `start_from` holds now, if that is still there.
+
+    Raises:
+        RunError: it began with other tensors.
+    """
+    if settings.start_from is None or not Path(settings.start_from).exists():
+        return
+    sealed = Checkpoints(run_dir.checkpoints).identity()
+    now = {START: tensors_digest(read_start(Path(settings.start_from), note))}
+    if parts := differing_parts(sealed, now) if sealed else []:
+        raise RunError(
+            f"out={run_dir.path}: holds a finished run with another content of"
+            f" start_from={settings.start_from} ({', '.join(parts)}); choose another `out`"
+        )
 
 
 def check_same_task(run_dir: RunDirectory, identity: Mapping[str, Any]) -> None:

@@ -16,6 +16,7 @@ from raysim.core.data import Split
 from raysim.core.errors import RunError, SettingsError
 from raysim.federation.federation import BuiltModel, load_tensors
 from raysim.federation.prepared import open_prepared, prepared
+from raysim.storage.checkpoints import BEST_MODEL, MODEL
 from raysim.storage.plugins import Plugins
 from raysim.storage.run_directory import RunDirectory
 from raysim.storage.sealed.models import read_model
@@ -42,6 +43,8 @@ def load_network(
     model: nn.Module | Callable[[], nn.Module] | None,
     root: Callable[[], Path],
     note: Callable[[str], None],
+    *,
+    best: bool,
 ) -> nn.Module:
     """Return the trained network of a run.
 
@@ -50,6 +53,7 @@ def load_network(
         model: The network of a run with a task of its own, or a function that builds it.
         root: Returns the data root, with the samples of a dataset whose size they say.
         note: Called with a line where a damaged file is replaced by a checkpoint's.
+        best: Whether to return that of its best round.
 
     Raises:
         RunError: the directory holds no run or no model.
@@ -67,7 +71,11 @@ def load_network(
     with torch.random.fork_rng(devices=[]):
         built = build if isinstance(build, nn.Module) else build()
         network = settings.method.network(built)
-    tensors = read_model(path, note)
+    if best and not directory.best_model.exists():
+        raise RunError(
+            f"{path}: has no {BEST_MODEL}: no round until its last checkpoint was evaluated"
+        )
+    tensors = read_model(path, note, BEST_MODEL if best else MODEL)
     if model is None:  # a method may have given it other shapes
         Network(network).load(tensors)
     else:

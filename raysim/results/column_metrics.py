@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -12,7 +11,7 @@ from raysim.core.components import suggest
 from raysim.core.data import Partition
 from raysim.core.errors import SettingsError
 from raysim.results.runs import CUMULATED, RunRecord
-from raysim.storage.summary import reached_at
+from raysim.storage.summary import larger_is_better, reached_at
 
 LAST = 10
 OF_COLUMN: Mapping[str, str] = {
@@ -39,8 +38,6 @@ COSTS = ("train_loss", "bytes_up", "bytes_down", "bytes", "total_seconds")
 """Columns of every run, besides the scores."""
 OF_CLIENTS = ("client_accuracy_", "local_test_", "personal_local_test_")
 """Prefixes of the columns that summarise scores of single clients."""
-SMALLER = re.compile(r"loss|objective|seconds|joules|bytes|error|mae|mse|divergence|^lost_")
-"""Parts of the names of columns whose smaller value is better."""
 
 
 @dataclass(frozen=True)
@@ -175,7 +172,7 @@ class Metric:
 
     @property
     def _is_gain(self) -> bool:
-        return not SMALLER.search(self.column)
+        return larger_is_better(self.column)
 
     def _value(self, points: list[tuple[int, float]]) -> float | None:
         if not points:

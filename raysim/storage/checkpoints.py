@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -41,6 +41,8 @@ from raysim.storage.recorder import METRICS, SealedTables
 from raysim.storage.sealed.words import read_sealed, write_sealed
 
 KEPT_CHECKPOINTS = 2
+MODEL, BEST_MODEL = "model.safetensors", "model_best.safetensors"
+"""Names of a run's models, the last one and the best one."""
 STATE, CLIENTS = "state.safetensors", "clients.safetensors"
 IN_FLIGHT, SELECTION = "in_flight.safetensors", "selection.safetensors"
 FORMULA = "revision of the method's formula"
@@ -48,6 +50,18 @@ FORMULA = "revision of the method's formula"
 TRAINING_SAMPLES, TEST_SAMPLES = "training samples", "test samples"
 LOCAL_TEST_SAMPLES, REFERENCE = "clients' own test samples", "model of the reference"
 """Names of digests in an identity."""
+
+
+class Best(NamedTuple):
+    """Best model of a run's rounds.
+
+    Attributes:
+        number: Its round, counted from 1.
+        model: The deployed tensors; None where it is the checkpoint's own round.
+    """
+
+    number: int
+    model: Tensors | None
 
 
 @dataclass(frozen=True)
@@ -66,6 +80,7 @@ class Checkpoint:
         selection: State of the selection.
         ticks: Virtual time since the start of the run.
         ended: Whether it is the end of a run that has not run all rounds.
+        best: The best model until its round; None before the first, or where nothing is evaluated.
         tables: The tables as of its round, of one that was read; None in one of an earlier version,
             which sealed neither tables nor versions.
     """
@@ -81,6 +96,7 @@ class Checkpoint:
     selection: State = field(default_factory=dict)
     ticks: int | None = 0
     ended: bool = False
+    best: Best | None = None
     tables: SealedTables | None = None
 
 
@@ -107,7 +123,7 @@ class Checkpoints:
         self,
         checkpoint: Checkpoint,
         seal_tables: Callable[[Path], Mapping[str, str]] | None = None,
-        model: Path | None = None,
+        models: Iterable[Path] = (),
     ) -> None:
         """Write a checkpoint and delete all but the last two.
 
@@ -115,7 +131,7 @@ class Checkpoints:
             checkpoint: The checkpoint.
             seal_tables: Called when the states are on disk and `latest` does not find them yet;
                 writes tables into the folder and returns the checksums of those outside it.
-            model: File of the deployed model, whose checksum is sealed.
+            models: Files of deployed models, whose checksums are sealed.
         """
 
         def write(folder: Path) -> None:
@@ -124,6 +140,9 @@ class Checkpoints:
             if checkpoint.selection:
                 arrays = {name: a.copy("C") for name, a in checkpoint.selection.items()}
                 save_arrays(arrays, folder / SELECTION)
+            best = checkpoint.best
+            if best and best.model is not None:
+                save_file(contiguous(best.model), folder / BEST_MODEL)
             under_way = checkpoint.in_flight
             if under_way:
                 save_file(contiguous(under_way.tensors()), folder / IN_FLIGHT)
@@ -138,7 +157,8 @@ class Checkpoints:
                 **({"ended": True} if checkpoint.ended else {}),
                 **({"in_flight": under_way.to_json()} if under_way else {}),
                 "config": self._config,
-                "model": model and checksum(model),
+                **({"best": best.number} if best else {}),
+                **{path.stem: checksum(path) for path in models},
                 "closed": seal_tables(folder) if seal_tables else None,
                 "sha256": {path.name: checksum(path) for path in sorted(folder.iterdir())},
             }
@@ -278,6 +298,7 @@ class Checkpoints:
             identity=body.get("identity", {}),
             forced=tuple(body.get("forced", ())),
             ended=body.get("ended", False),
+            best=_best(body, contents),
             selection=load_arrays(contents[SELECTION]) if SELECTION in contents else {},
             ticks=body.get("ticks"),
             in_flight=under_way and InFlight.of(under_way, _in_order(contents[IN_FLIGHT])),
@@ -291,6 +312,13 @@ class Checkpoints:
 def _in_order(content: bytes) -> dict[str, torch.Tensor]:
     """Return a file's tensors by name, aligned as they were; `load` gives them in any order."""
     return {name: aligned(tensor) for name, tensor in sorted(load(content).items())}
+
+
+def _best(body: Mapping[str, Any], contents: Mapping[str, bytes]) -> Best | None:
+    """Return the best model that a checkpoint seals; those of earlier versions have none."""
+    if "best" not in body:
+        return None
+    return Best(body["best"], _in_order(contents[BEST_MODEL]) if BEST_MODEL in contents else None)
 
 
 def _of_clients(checkpoint: Checkpoint) -> dict[str, torch.Tensor]:

@@ -22,7 +22,7 @@ from raysim.core.client_indices import ClientIndices, ListedIndices
 from raysim.core.errors import RunError, SettingsError
 from raysim.core.user_input import canonical, may_change, parse_json
 from raysim.storage.atomic import is_leftover, remove, replace_file, sweep, write_json
-from raysim.storage.checkpoints import FORMULA, Checkpoints
+from raysim.storage.checkpoints import BEST_MODEL, FORMULA, MODEL, Checkpoints
 from raysim.storage.environment import by_environment, environment, gpu_names, installed_version
 from raysim.storage.lock import LOCK, check_place, lock_folder, make_new_folder
 from raysim.storage.plugins import SEALS, Plugins, modules_of
@@ -54,7 +54,8 @@ class RunDirectory:
     metrics = property(lambda self: self.path / "metrics.parquet")
     clients = property(lambda self: self.path / "clients.parquet")
     summary = property(lambda self: self.path / "summary.json")
-    model = property(lambda self: self.path / "model.safetensors")
+    model = property(lambda self: self.path / MODEL)
+    best_model = property(lambda self: self.path / BEST_MODEL)
     partition = property(lambda self: self.path / "partition.arrow")
     checkpoints = property(lambda self: self.path / "checkpoints")
     errors = property(lambda self: self.path / "errors.log")
@@ -83,11 +84,12 @@ class RunDirectory:
                 path.rmdir()
                 path.parent.rmdir()
 
-    def is_finished(self, target: float | None, rounds: int) -> bool:
+    def is_finished(self, target: float | None, rounds: int, every: int = 1) -> bool:
         """Return whether the summary agrees with the rounds; resuming replaces a damaged one."""
         try:
             recorded = parse_json(self.summary.read_text("utf-8"))
-            expected = summarise(read_metrics(self.metrics, rounds).to_pylist(), target)
+            rows = read_metrics(self.metrics, rounds).to_pylist()
+            expected = summarise(rows, target, every=every, rounds=rounds)
             # As text: a loss of NaN is not equal to itself.
             return all(
                 json.dumps(recorded[name]) == json.dumps(expected[name]) for name in expected
@@ -95,10 +97,14 @@ class RunDirectory:
         except (OSError, ValueError, LookupError, TypeError, RecursionError, pa.ArrowException):
             return False
 
+    def is_finished_by(self, settings: Settings) -> bool:
+        """Return `is_finished` by the settings of the run."""
+        every = settings.evaluation.every
+        return self.is_finished(settings.target_accuracy, settings.rounds, every)
+
     def holds_finished(self, settings: Settings) -> bool:
         """Return whether this is a finished run with equal settings and formula."""
-        finished = self.is_finished(settings.target_accuracy, settings.rounds)
-        if not finished or not self.config.exists():
+        if not self.is_finished_by(settings) or not self.config.exists():
             return False
         recorded, own_task = self.read_config()
         return not (
@@ -159,7 +165,7 @@ class RunDirectory:
         if recorded_task != own_task:
             raise RunError(f"out={self.path}: holds a run of another task; choose another `out`")
         other = self.other_revision(settings)
-        if other and self.is_finished(settings.target_accuracy, settings.rounds):
+        if other and self.is_finished_by(settings):
             raise RunError(
                 f"out={self.path}: holds a finished run with {other}; choose another `out`"
             )
@@ -182,12 +188,19 @@ class RunDirectory:
             self.check(settings, own_task)
             Plugins(self.path).seal(settings.to_dict())  # before a run needs them
             self.config_values = {"schema": SCHEMA, **settings.to_dict(), "own_task": own_task}
-            write_json(self.config, self.config_values)
+            # A run that grows has its new rounds once nothing refuses it any more.
+            before = {"rounds": self.read_config()[0]["rounds"]} if self.grows else {}
+            write_json(self.config, self.config_values | before)
             remove(self.failed)
             try:
                 yield
             finally:
                 self._descriptor = None
+
+    def grow(self) -> None:
+        """Write the new number of rounds of a run that goes on after its end."""
+        remove(self.summary)
+        write_json(self.config, self.config_values)
 
     def check_place(self) -> None:
         """Check that the path still leads to the directory that this process has locked.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Sequence
 
 import numpy as np
@@ -16,6 +17,8 @@ EVALUATED = (
     *("personal_holdout_", "personal_local_test_"),
 )
 """Prefixes of the columns of evaluations, besides the test set's."""
+SMALLER = re.compile(r"loss|objective|seconds|joules|bytes|error|mae|mse|divergence|^lost_")
+"""Parts of the names of columns whose smaller value is better."""
 VIRTUAL = ("virtual_seconds", "virtual_joules")
 """Columns of a virtual clock whose sums are in the summary."""
 
@@ -55,12 +58,43 @@ SHOWN = ("test_loss", "holdout_loss", "local_test_loss")
 """Columns of evaluated rounds: the first present one tells whether a round was evaluated."""
 
 
-def summarise(rows: Sequence[Row], target: float | None) -> Row:
+def larger_is_better(column: str) -> bool:
+    """Return whether the better of two values of a column is the larger one."""
+    return not SMALLER.search(column)
+
+
+def is_evaluated(column: str) -> bool:
+    """Return whether a column of `metrics.parquet` has values of evaluated rounds alone."""
+    return column.startswith(("test_", *EVALUATED))
+
+
+def is_counted(number: int, every: int, rounds: int) -> bool:
+    """Return whether the evaluation of a round, counted from 1, is one of the run.
+
+    The end of a run is always evaluated. Where the run has gone on since, the evaluation at its
+    former end stays in its rows, and nothing counts it.
+    """
+    return number % every == 0 or number == rounds
+
+
+def summarise(rows: Sequence[Row], target: float | None, *, every: int = 1, rounds: int = 0) -> Row:
     """Return the figures of a run, as in `summary.json`.
 
     Rounds below 1, as the first version numbered a pre-pass, are left out.
+
+    Args:
+        rows: A row per round.
+        target: The accuracy to be reached.
+        every: Rounds between its evaluations.
+        rounds: The run's maximum number of rounds.
     """
-    counted = [row for row in rows if row["round"] >= 1]
+    counted: list[Row] = [
+        row
+        if is_counted(row["round"], every, rounds)
+        else {name: None if is_evaluated(name) else value for name, value in row.items()}
+        for row in rows
+        if row["round"] >= 1
+    ]
     shown = next((n for n in SHOWN if n in counted[-1]), "test_loss")
     evaluated = [row for row in counted if row.get(shown) is not None]
     accuracies = [row["test_accuracy"] for row in evaluated if "test_accuracy" in row]

@@ -161,8 +161,9 @@ def test_mappings_in_lists_are_compared_in_order(names):
 def test_the_text_of_settings_without_ordered_mappings_stays(preset, digest):
     """As earlier versions had it, which lacked some settings."""
     values = raysim.load_config(preset).to_dict()
-    for later in ("selection", "channel", "aggregation", "start_from"):
-        del values[later]
+    later = ("patience", "patience_metric", "patience_mode", "start_from")
+    for name in ("selection", "channel", "aggregation", *later):
+        del values[name]
     settings = result_settings(canonical(values))
     text = key_text(settings, False, False, None)
     assert hashlib.sha256(text.encode()).hexdigest() == digest

@@ -16,6 +16,7 @@ from raysim.storage.client_states import ClientStates
 from raysim.testing.contract import StopAfter
 from tests.tasks import UNEQUAL, make_settings, make_task, model_of
 
+OTHER = (2, *UNEQUAL[1:])
 ROOT = Path(__file__).parents[2]
 CPU = torch.device("cpu")
 TIMES = ("seconds", "evaluation_seconds", "checkpoint_seconds")
@@ -94,8 +95,19 @@ def test_a_run_that_was_ended_early_goes_on(tmp_path):
     assert len(result.metrics) == 6
 
 
-def test_one_whose_checkpoints_are_gone_stays(tmp_path):
-    raysim.run(make_settings(tmp_path, rounds=2), make_task(UNEQUAL))
+def test_one_that_other_data_refuses_keeps_its_rounds(tmp_path):
+    result = raysim.run(make_settings(tmp_path, rounds=2), make_task(UNEQUAL))
+    with pytest.raises(raysim.RunError, match="would not have the same bits: training samples"):
+        raysim.resume(tmp_path, make_task(OTHER), overrides={"rounds": 4})
+    assert json.loads((tmp_path / "config.json").read_text())["rounds"] == 2
+    again = raysim.resume(tmp_path, make_task(UNEQUAL))
+    assert again.summary == result.summary and (tmp_path / "summary.json").exists()
+
+
+@pytest.mark.parametrize("every", [1, 2])
+def test_one_whose_checkpoints_are_gone_stays(tmp_path, every):
+    options = {"rounds": 3, "evaluation.every": every}
+    raysim.run(make_settings(tmp_path, **options), make_task(UNEQUAL))
     shutil.rmtree(tmp_path / "checkpoints")
     rows_before = (tmp_path / "metrics.parquet").read_bytes()
     with pytest.raises(raysim.RunError, match="its checkpoints are gone, from which it would go"):

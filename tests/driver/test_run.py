@@ -35,7 +35,8 @@ COLUMNS = {
 SUMMARY = {
     "final_loss",
     *("final_accuracy", "best_accuracy", "rounds_to_target", "rounds", "seconds"),
-    *("seconds_per_round", "bytes_up", "bytes_down", "final_macro_f1"),
+    *("seconds_per_round", "bytes_up", "bytes_down", "final_macro_f1", "best_round"),
+    "stopped_by",
 }
 
 

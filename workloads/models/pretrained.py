@@ -11,7 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from raysim.core.errors import DataError, SettingsError
-from raysim.storage.sealed.models import MODEL, model_problem
+from raysim.storage.checkpoints import MODEL
+from raysim.storage.sealed.models import model_problem
 
 OPTIONAL_KEY = "num_batches_tracked"
 """BatchNorm's counter, missing in old files; it starts at 0."""

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from time import perf_counter
 from typing import Any
 
 from raysim.clock.availability import TICKS_PER_SECOND
 from raysim.core.errors import RunError
 from raysim.core.exits import delay_signals
+from raysim.core.tensors import Tensors
 from raysim.driver.clock.clock import VIRTUAL_SECONDS
 from raysim.driver.context import Result, RunContext
 from raysim.driver.evaluation import Evaluation
 from raysim.driver.identity import accepted, with_environments
 from raysim.driver.round_log import RoundLog
+from raysim.driver.run.stopping import Stopping
 from raysim.execution.process import release_freed_memory
 from raysim.storage.atomic import remove, write_json
-from raysim.storage.checkpoints import Checkpoint, Checkpoints, save_tensors
+from raysim.storage.checkpoints import Best, Checkpoint, Checkpoints, save_tensors
 from raysim.storage.recorder import Row, RunRecorder
 from raysim.storage.summary import summarise
 from raysim.storage.trace import TraceWriter
@@ -42,6 +45,10 @@ class Commits:
         self.recorder = RunRecorder(context.run_dir.path, self._settings.to_dict())
         self.trace: TraceWriter | None = None
         self.committed = replace(context.initial, identity=context.identity)
+        self._stopping = Stopping(self._settings, context.evaluator.skipped.figures)
+        self._best: dict[int, Tensors] = {}
+        """Models of the best rounds, by their numbers."""
+        self._best_written = 0
 
     def restore(self) -> None:
         """Roll back to the newest intact checkpoint; delete everything later.
@@ -56,7 +63,7 @@ class Commits:
         if latest:
             self.committed = accepted(latest, context)
             # A rolled-back run has the model of a later round, schema 0 an earlier one.
-            save_tensors(context.run_dir.model, self._settings.method.deployed(latest.state))
+            save_tensors(context.run_dir.model, self._deployed())
         number = self.committed.number
         on_disk = context.states.roll_back(number, self._clients)
         context.updates.clear()
@@ -70,13 +77,24 @@ class Commits:
             self.committed = replace(self.committed, ticks=ticks)
         if self._settings.trace:
             self.trace = TraceWriter(context.run_dir.path, number + 1)
-        if self.committed.number and context.run_dir.grows:
-            self._grow()
+        if context.run_dir.grows:
+            context.run_dir.grow()
+            self.committed = replace(self.committed, ended=False)
+        self._restore_best()
 
-    def _grow(self) -> None:
-        """Have a finished run go on: `config.json` has its new number of rounds."""
-        remove(self._context.run_dir.summary)
-        self.committed = replace(self.committed, ended=False)
+    def _restore_best(self) -> None:
+        """Take the best round from the rows, and its model from the checkpoint."""
+        for row in self.recorder.rows:
+            self._stopping.add(row)
+        if best := self.committed.best:
+            self._best[best.number] = self._deployed() if best.model is None else best.model
+        if self._stopping.best == self.committed.number > 0:
+            self._best[self.committed.number] = self._deployed()
+        if not self._save_best():
+            remove(self._context.run_dir.best_model)
+
+    def _deployed(self) -> Tensors:
+        return self._settings.method.deployed(self.committed.state)
 
     def _check_files(self, checkpoint: Checkpoint) -> None:
         """Check the files outside a checkpoint's folder that it seals."""
@@ -91,11 +109,12 @@ class Commits:
 
     @property
     def are_done(self) -> bool:
-        """True if all rounds are committed, or one that reached the target or ended the run."""
-        target, rows = self._settings.target_accuracy, self.recorder.rows
-        accuracy = rows[-1].get("test_accuracy") if rows else None
-        reached = target is not None and accuracy is not None and accuracy >= target
-        return self.committed.number >= self._settings.rounds or reached or self.committed.ended
+        """True if the last committed round is the end; see `Stopping.reason`."""
+        return self._reason is not None
+
+    @property
+    def _reason(self) -> str | None:
+        return self._stopping.reason(self.committed.number, ended=self.committed.ended)
 
     @delay_signals()
     def end(self) -> None:
@@ -135,24 +154,48 @@ class Commits:
             self.trace.virtual(after.number, log.columns)
         after.history.add(after.number, log.losses())  # in place: the round before is read no more
         self.committed = after
+        self._stopping.add(row)
+        if self._stopping.best == after.number:
+            self._keep_best()
         if after.number % self._settings.checkpoint_every == 0 or self.are_done:
             self.save()
         self.recorder.publish(row)
         release_freed_memory()
         listener.round_done(row)
 
+    def _keep_best(self) -> None:
+        """Keep the model of the last committed round, as the best one, until it is written."""
+        best = {name: tensor.clone() for name, tensor in self._deployed().items()}
+        kept = self._stopping.regular_best
+        self._best = {n: of for n, of in self._best.items() if n == kept}
+        self._best[self.committed.number] = best
+
+    def _save_best(self) -> list[Path]:
+        """Write the best model, unless it is written; return its file, if there is one."""
+        path, number = self._context.run_dir.best_model, self._stopping.best
+        if number not in self._best:  # none, or of a round of an earlier version
+            return []
+        if self._best_written != number:
+            save_tensors(path, self._best[number])
+            self._best_written = number
+        return [path]
+
     def save(self) -> None:
-        """Write model and checkpoint; the row has their seconds before the checkpoint is seen."""
+        """Write models and checkpoint; the row has their seconds before the checkpoint is seen."""
         start, number = perf_counter(), self.committed.number
         identity = with_environments(self.committed.identity, self._workers.get("actors", ()))
         self.committed = replace(self.committed, identity=identity)
-        deployed = self._settings.method.deployed(self.committed.state)
-        save_tensors(self._context.run_dir.model, deployed)
+        model, regular = self._context.run_dir.model, self._stopping.regular_best
+        save_tensors(model, self._deployed())
+        if regular in self._best:
+            own = regular == number
+            best = Best(regular, None if own else self._best[regular])
+            self.committed = replace(self.committed, best=best)
         self._context.states.force_to_disk(self.committed.versions, self._on_disk)
         self._checkpoints.save(
             self.committed,
             lambda folder: self.recorder.seal(folder, number, perf_counter() - start),
-            model=self._context.run_dir.model,
+            models=[model, *self._save_best()],
         )
         self._on_disk = number
 
@@ -172,12 +215,16 @@ class Commits:
         """Write the summary; return the finished run."""
         run_dir = self._context.run_dir
         run_dir.check_place()
-        deployed = self._settings.method.deployed(self.committed.state)
         self.recorder.close()
         self._context.updates.clear()
-        summary = summarise(self.recorder.rows, self._settings.target_accuracy)
+        settings = self._settings
+        every, rounds = settings.evaluation.every, settings.rounds
+        summary = summarise(
+            self.recorder.rows, settings.target_accuracy, every=every, rounds=rounds
+        )
+        summary |= {"best_round": self._stopping.best or None, "stopped_by": self._reason}
         if self.committed.forced:
             summary["forced"] = [*self.committed.forced]
         write_json(run_dir.summary, summary)
         self._context.listener.finished(summary)
-        return Result(run_dir.path, summary, self.recorder.table(), dict(deployed))
+        return Result(run_dir.path, summary, self.recorder.table(), dict(self._deployed()))

@@ -15,39 +15,40 @@ from raysim.core.arrow import checksum
 from raysim.core.errors import RunError
 from raysim.core.tensors import contiguous, unflatten
 from raysim.core.user_input import resume_advice
-from raysim.storage.checkpoints import STATE, Checkpoints
+from raysim.storage.checkpoints import BEST_MODEL, MODEL, STATE, Checkpoints
 
-MODEL, CHECKPOINTS = "model.safetensors", "checkpoints"
+CHECKPOINTS = "checkpoints"
 
 
-def read_model(run: Path, note: Callable[[str], None]) -> dict[str, Tensor]:
-    """Return the deployed model of a run, from its newest checkpoint if the file is damaged.
+def read_model(run: Path, note: Callable[[str], None], name: str = MODEL) -> dict[str, Tensor]:
+    """Return a deployed model of a run, from its newest checkpoint if the file is damaged.
 
     Args:
         run: The run directory.
         note: Called with a line if the checkpoint's model is used.
+        name: MODEL, or BEST_MODEL of its best round.
 
     Raises:
         RunError: there is no model, or it is damaged and not in the newest checkpoint.
     """
-    problem = model_problem(run)
+    problem = model_problem(run, name)
     if problem is None:
-        return load_file(run / MODEL)
-    if (copy := _of_checkpoint(run)) is None:
+        return load_file(run / name)
+    if (copy := _of_checkpoint(run, name)) is None:
         raise RunError(problem)
     folder, model = copy
     note(f"{problem}; meanwhile taking the model of {folder}")
     return model
 
 
-def model_problem(run: Path) -> str | None:
+def model_problem(run: Path, name: str = MODEL) -> str | None:
     """Return a line if the model of a run differs from the one that its newest checkpoint sealed.
 
     A model without seal, as of earlier versions, must be a file of tensors. None if the model is
     valid.
     """
-    path = run / MODEL
-    _, digest, own_task = _sealed(run)
+    path = run / name
+    _, digest, own_task = _sealed(run, name)
     try:
         if digest is None:
             with safe_open(path, "pt"):
@@ -61,31 +62,33 @@ def model_problem(run: Path) -> str | None:
     return f"{path}: {problem}{advice}"
 
 
-def _of_checkpoint(run: Path) -> tuple[Path, dict[str, Tensor]] | None:
-    """Return the newest checkpoint's folder and model; None if no group of it is the model."""
-    folder, digest, _ = _sealed(run)
+def _of_checkpoint(run: Path, name: str) -> tuple[Path, dict[str, Tensor]] | None:
+    """Return the newest checkpoint's folder and model; None if none of it is the model."""
+    folder, digest, _ = _sealed(run, name)
     if folder is None or digest is None:
         return None
     try:
-        groups = unflatten(load((folder / STATE).read_bytes()))
+        groups = [*unflatten(load((folder / STATE).read_bytes())).values()]
+        if (folder / BEST_MODEL).exists():
+            groups.append(load((folder / BEST_MODEL).read_bytes()))
     except (OSError, ValueError, SafetensorError):
         return None
-    for group in groups.values():
+    for group in groups:
         content = save(contiguous(group))
         if hashlib.sha256(content).hexdigest() == digest:
             with TemporaryDirectory() as other:  # mapped: a tensor's alignment decides last bits
-                path = Path(other) / MODEL
+                path = Path(other) / name
                 path.write_bytes(content)
                 return folder, load_file(path)
     return None
 
 
-def _sealed(run: Path) -> tuple[Path | None, str | None, bool]:
+def _sealed(run: Path, name: str) -> tuple[Path | None, str | None, bool]:
     """Return the newest checkpoint's folder, the model's checksum, and whether the task is own."""
     folder = run / CHECKPOINTS
     newest = Checkpoints(folder).newest() if folder.is_dir() else None
     if newest is None:
         return None, None, False
-    digest, config = newest[1].get("model"), newest[1].get("config")
+    digest, config = newest[1].get(Path(name).stem), newest[1].get("config")
     own_task = isinstance(config, dict) and bool(config.get("own_task"))
     return newest[0], digest if isinstance(digest, str) else None, own_task

@@ -1,0 +1,107 @@
+"""End of a run: its rounds, a target, or patience with the metric of its evaluations.
+
+It is a function of the rows and the settings alone, so a resumed run ends where an undisturbed one
+does, with the same best model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from raysim.config import Settings
+from raysim.core.components import suggest
+from raysim.core.errors import SettingsError
+from raysim.storage.recorder import Row
+from raysim.storage.summary import is_counted, is_evaluated, larger_is_better
+
+
+class Stopping:
+    """Stopping rule of a run, and its best rounds.
+
+    A value that is not finite is no improvement, and neither is an equal one.
+
+    Attributes:
+        metric: The column that patience and the best model follow; none where nothing is evaluated.
+        best: The best of the counted rounds; 0 before the first value.
+        regular_best: The best without an end that is evaluated only as the end, which no longer
+            counts where the run goes on.
+    """
+
+    def __init__(self, settings: Settings, columns: Collection[str]) -> None:
+        """Choose the metric.
+
+        Args:
+            settings: The run's settings.
+            columns: Columns of its rows, or those of its evaluations.
+
+        Raises:
+            SettingsError: the chosen metric is no column of an evaluation.
+        """
+        self._settings = settings
+        evaluated = [name for name in columns if is_evaluated(name)]
+        self.metric = settings.patience_metric or _main_metric(evaluated)
+        _check(settings, evaluated)
+        larger = settings.patience_mode == "max" or (
+            settings.patience_mode == "auto" and larger_is_better(self.metric or "")
+        )
+        self._sign = 1 if larger else -1
+        self.best = self.regular_best = 0
+        self._best_value = float("-inf")
+        self._last = 0
+        self._has_reached = False
+
+    def add(self, row: Row) -> None:
+        """Add the next round."""
+        settings, number = self._settings, row["round"]
+        every, target = settings.evaluation.every, settings.target_accuracy
+        self._has_reached = False
+        if number < 1 or not is_counted(number, every, settings.rounds):
+            return
+        accuracy = row.get("test_accuracy")
+        self._has_reached = target is not None and accuracy is not None and accuracy >= target
+        value = row.get(self.metric) if self.metric else None
+        if value is None:
+            return
+        self._last = number
+        if self._best_value < self._sign * value < float("inf"):
+            self._best_value, self.best = self._sign * value, number
+            if number % every == 0:
+                self.regular_best = number
+
+    def reason(self, number: int, *, ended: bool = False) -> str | None:
+        """Return the setting by which the run ends with a round; None if it goes on.
+
+        Args:
+            number: The number of committed rounds; all are added.
+            ended: Whether its caller has ended it, which gives "finish".
+        """
+        settings = self._settings
+        patience = settings.patience
+        reasons = {
+            "target_accuracy": self._has_reached,
+            "rounds": number >= settings.rounds,
+            "patience": patience is not None and self._last - self.best >= patience,
+            "finish": ended,
+        }
+        return next((name for name, applies in reasons.items() if applies), None)
+
+
+def _main_metric(evaluated: Collection[str]) -> str | None:
+    """Return the accuracy, or else the loss, of the first evaluated set of samples."""
+    loss = next((name for name in evaluated if name.endswith("_loss")), None)
+    accuracy = f"{(loss or '').removesuffix('_loss')}_accuracy"
+    return accuracy if accuracy in evaluated else loss
+
+
+def _check(settings: Settings, evaluated: list[str]) -> None:
+    chosen = settings.patience_metric
+    if chosen is not None and chosen not in evaluated:
+        known = suggest(chosen, evaluated) if evaluated else "nothing is evaluated"
+        raise SettingsError(
+            f"patience_metric={chosen}: is no column of this run's evaluations; {known}"
+        )
+    if settings.patience is not None and not evaluated:
+        raise SettingsError(
+            f"patience={settings.patience}: nothing is evaluated; give a test set or"
+            " evaluation.holdout"
+        )
