@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from raysim import methods  # noqa: F401 - registers them
+from raysim.config import Settings
 from raysim.core.arrow import checksum
 from raysim.core.errors import RunError, SettingsError
 from raysim.core.method import METHODS
@@ -28,7 +29,7 @@ from raysim.storage.rows.parted import read_table
 from raysim.storage.run_directory import RunDirectory
 from raysim.storage.schema import GRIDS, current_settings
 from raysim.storage.sealed.models import model_problem
-from raysim.storage.summary import DROPPED
+from raysim.storage.summary import DROPPED, is_counted, is_evaluated
 
 State = Literal["finished", "running", "diverged", "failed"]
 LOSSES = ("train_loss", "test_loss")
@@ -115,12 +116,16 @@ class RunRecord:
         return checkpoints.identity() if checkpoints else {}
 
     def points(self, column: str) -> list[tuple[int, float]]:
-        """Return round and value of each value of a column."""
+        """Return round and value of each value of a column that counts; see `is_counted`."""
         if column not in self.metrics.column_names:
             return []
         values = self.metrics[column].to_pylist()
-        rounds = self.metrics["round"].to_pylist()
-        return [(n, v) for n, v in zip(rounds, values, strict=True) if v is not None]
+        numbers = self.metrics["round"].to_pylist()
+        points = [(n, v) for n, v in zip(numbers, values, strict=True) if v is not None]
+        if not is_evaluated(column):
+            return points
+        every, rounds = self.settings.get("evaluation.every", 1), self.settings["rounds"]
+        return [point for point in points if is_counted(point[0], every, rounds)]
 
     def analysis(self, name: str) -> list[dict[str, Any]]:
         """Return an analysis's rows of the last evaluated round; empty without any.
@@ -149,7 +154,9 @@ def read_run(path: Path) -> RunRecord:
     settings, own_task = _settings(directory)
     rounds, target = settings["rounds"], settings.get("target_accuracy")
     metrics = _metrics(directory, rounds, notes.append)
-    summary = _json(directory.summary) if directory.is_finished(target, rounds) else None
+    every = settings.get("evaluation.every", 1)
+    finished = directory.is_finished(target, rounds, every)
+    summary = _json(directory.summary) if finished else None
     state, error = _end(directory, metrics, finished=summary is not None)
     notes += [f"{path}: {state}: {error}"] if error else []
     notes += _dropped(path, metrics)
@@ -211,7 +218,26 @@ def _settings(directory: RunDirectory) -> tuple[dict[str, Any], bool]:
     for key, meaning in (("seed", "seed"), ("rounds", "number of rounds")):
         if type(settings.get(key)) is not int:
             raise RunError(f"{directory.config}: {key}={settings.get(key)!r} is no {meaning}")
-    return settings, own_task
+    return settings | _defaults(settings), own_task
+
+
+def _defaults(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the defaults of settings that earlier versions lacked.
+
+    Not those of a component's fields where settings name another component of its kind.
+    """
+    none: dict[str, Any] = {}
+    defaults = canonical(Settings.model_construct(**none).to_dict())
+    given = {key.partition(".")[0] for key in settings}
+    return {
+        key: value
+        for key, value in defaults.items()
+        if key not in settings
+        and (
+            (kind := key.partition(".")[0]) not in given
+            or ("." in key and settings.get(f"{kind}.name") == defaults.get(f"{kind}.name"))
+        )
+    }
 
 
 def _checkpoints(path: Path) -> Checkpoints | None:

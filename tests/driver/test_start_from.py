@@ -74,6 +74,21 @@ def test_another_model_is_refused_when_a_run_is_resumed(tmp_path):
         raysim.resume(tmp_path / "cut", make_task(UNEQUAL), overrides=overrides)
 
 
+def test_a_finished_run_is_compared_with_what_its_start_holds_now(tmp_path):
+    options = {"rounds": 1}
+    first = raysim.run(make_settings(tmp_path / "first", **options), make_task(UNEQUAL))
+    start = tmp_path / "start.safetensors"
+    shutil.copy(first.run_dir / "model.safetensors", start)
+    settings = make_settings(tmp_path / "next", **options, start_from=str(start))
+    done = raysim.run(settings, make_task(UNEQUAL))
+    assert raysim.run(settings, make_task(UNEQUAL)).summary == done.summary
+    save_file({name: t + 1 for name, t in first.params.items()}, start)
+    with pytest.raises(raysim.RunError, match="finished run with another content of start_from"):
+        raysim.run(settings, make_task(UNEQUAL))
+    with pytest.raises(raysim.RunError, match="finished run with another content of start_from"):
+        raysim.resume(tmp_path / "next", make_task(UNEQUAL))
+
+
 class Masked(SmallNet):
     """With tied weights, and a buffer that no state dictionary has."""
 
