@@ -211,6 +211,10 @@ class Settings(SettingsGroup):
         default=None, description="run directory; none: a new one under runs/"
     )
     checkpoint_every: Count = Field(default=10, description="rounds between checkpoints")
+    keep_clients: bool = Field(
+        default=False,
+        description="keep the networks of the last round's clients as they have trained them",
+    )
     on_client_error: Literal["stop", "drop"] = Field(
         default="stop", description="a client that failed twice stops the run, or is dropped"
     )

@@ -22,6 +22,7 @@ from raysim.driver.finished import check_same_task, finished_run
 from raysim.driver.identity import STACK, identity_of
 from raysim.driver.listener import Listener
 from raysim.driver.run import Run
+from raysim.driver.run.client_models import check_kept_clients
 from raysim.driver.run.stopping import Stopping
 from raysim.driver.selecting import RoundSelection
 from raysim.driver.trackers import tracked
@@ -134,6 +135,7 @@ def check_run(
     evaluator = Evaluator(settings, federation, network)
     evaluator.deployment(initial)  # refuses one that fails
     Stopping(settings, evaluator.skipped.figures)
+    check_kept_clients(settings)
     analyses = Analyses(settings, federation, network, initial, note)
     check_asynchrony(settings, network, initial, federation.training_sizes, analyses.parts)
     clock = open_clock(settings, federation, network, states)

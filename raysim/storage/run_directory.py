@@ -60,6 +60,7 @@ class RunDirectory:
     checkpoints = property(lambda self: self.path / "checkpoints")
     errors = property(lambda self: self.path / "errors.log")
     failed = property(lambda self: self.path / "failed.json")
+    client_models = property(lambda self: self.path / "client_models")
     states = property(lambda self: self.path / "clients")
 
     @classmethod

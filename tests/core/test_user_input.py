@@ -161,7 +161,7 @@ def test_mappings_in_lists_are_compared_in_order(names):
 def test_the_text_of_settings_without_ordered_mappings_stays(preset, digest):
     """As earlier versions had it, which lacked some settings."""
     values = raysim.load_config(preset).to_dict()
-    later = ("patience", "patience_metric", "patience_mode", "start_from")
+    later = ("keep_clients", "patience", "patience_metric", "patience_mode", "start_from")
     for name in ("selection", "channel", "aggregation", *later):
         del values[name]
     settings = result_settings(canonical(values))
@@ -180,7 +180,7 @@ def test_settings_that_decide_no_result():
     }
     assert {key for key in settings if may_change(key)} == free
     others = {key for key in settings if not decides_result(key)}
-    assert others == free - {"on_client_error"} | {"analysis", "checkpoint_every"}
+    assert others == free - {"on_client_error"} | {"analysis", "checkpoint_every", "keep_clients"}
 
 
 def test_a_run_directory_whose_settings_have_a_key_twice_is_one_all_the_same(tmp_path):

@@ -9,7 +9,7 @@ FREE = ("on_client_error", "out", "reference", "trace", "tracker")
 folder, but with the same model: its digest is sealed."""
 DECISIVE = ("on_client_error",)
 """Settings that may change when a run is resumed although they decide its results."""
-KEPT = ("analysis", "checkpoint_every")
+KEPT = ("analysis", "checkpoint_every", "keep_clients")
 """Settings that change no result but must not change when a run is resumed, since its metrics and
 checkpoints depend on them."""
 

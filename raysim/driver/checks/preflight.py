@@ -171,5 +171,7 @@ def check_space(
     in_round = cohort * method.round_state_bytes(state)
     if settings.aggregation.sees_updates:
         in_round += cohort * nbytes({"model": method.deployed(state)})
+    if settings.keep_clients:  # of the round, and of the one before
+        in_round += 2 * cohort * nbytes({"model": method.deployed(state)})
     of_client = method.client_bytes(state) + of_stages
     states.check_space((expected + versions) * of_client + in_round)

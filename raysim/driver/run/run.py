@@ -31,10 +31,12 @@ from raysim.driver.round_inputs import (
     run_round,
     run_without_clients,
 )
+from raysim.driver.run.client_models import KeptClients
 from raysim.driver.run.commits import Commits
 from raysim.driver.selecting import RoundSelection
 from raysim.driver.stacking import decide_stack_size
 from raysim.storage.checkpoints import Checkpoint
+from raysim.storage.client_models import ClientModels
 from raysim.storage.client_states import updated
 from raysim.storage.recorder import Row
 from raysim.storage.trace import DRIVER
@@ -173,6 +175,12 @@ class Run:
         )
 
     @cached_property
+    def _client_models(self) -> ClientModels | None:
+        """Files of the clients' networks; None unless `keep_clients` asks for them."""
+        folder = self.context.run_dir.client_models.absolute()
+        return ClientModels(folder) if self.settings.keep_clients else None
+
+    @cached_property
     def _asynchronous(self) -> AsynchronousRounds | None:
         """Asynchronous rounds from the last checkpoint on; None if rounds do not overlap."""
         return asynchronous_rounds(self.context, self._passes, self.commits.committed)
@@ -216,6 +224,8 @@ class Run:
             row |= self.commits.trace.round(number, seconds, workers, spans, evaluated)
         context.run_dir.check_place()
         self.commits.note_workers()
+        if self._client_models:
+            self._client_models.keep_only(number)
         self.commits.commit(after, row, runner.log, evaluation)
 
     def _begin(self, before: Checkpoint) -> _Begun:
@@ -250,6 +260,8 @@ class Run:
         analyses = RoundAnalyses(context.analyses, runner)
         if self._is_due(before.number + 1):
             riders.append(analyses)
+        if self._client_models:
+            riders.append(KeptClients(self._client_models, before.number + 1))
         if self.settings.channel:
             riders.append(Channel(self.settings, now))
         riders.append(Aggregated(self.settings, self._passes.frozen))

@@ -1,0 +1,48 @@
+"""Trained networks of a round's clients, one safetensors file each.
+
+Workers write them to `client_models/round_000012/17.safetensors`, on storage that all nodes share.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from pathlib import Path
+
+from safetensors.torch import save_file
+
+from raysim.core.tensors import Tensors, contiguous
+from raysim.storage.atomic import discard_folder, remove, replace_file, writing
+
+
+class ClientModels:
+    """Files of the clients' networks of one run."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def save(self, number: int, client: int, tensors: Tensors) -> None:
+        """Write the network of a client of a round.
+
+        Raises:
+            MachineError: the file cannot be written.
+        """
+        path = self._path(number, client)
+        with writing(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+        content = contiguous({name: tensor.cpu() for name, tensor in tensors.items()})
+        replace_file(path, lambda aside: save_file(content, aside))
+
+    def delete(self, number: int, clients: Collection[int]) -> None:
+        """Delete the networks of clients whose results do not count."""
+        for client in clients:
+            remove(self._path(number, client))
+
+    def keep_only(self, number: int) -> None:
+        """Delete the networks of all rounds but one."""
+        kept = self._path(number, 0).parent
+        for folder in self._folder.glob("*"):
+            if folder != kept:
+                discard_folder(folder)
+
+    def _path(self, number: int, client: int) -> Path:
+        return self._folder / f"round_{number:06d}" / f"{client}.safetensors"
