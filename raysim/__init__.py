@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from torch import nn
 
+    __version__: str
+
     from raysim.config import Settings
     from raysim.core.aggregation import Aggregation, Updates
     from raysim.core.arrow import write_split
@@ -82,6 +84,8 @@ else:
 
     def __getattr__(name: str) -> Any:
         """Import a name of the interface when it is first asked for; torch takes seconds."""
+        if name == "__version__":
+            return _version()
         home = next((module for module, names in _HOMES.items() if name in names), None)
         if home is None:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
@@ -148,6 +152,16 @@ __all__ = [
     "tune",
     "write_split",
 ]
+
+
+def _version() -> str:
+    """Return the installed version; that of a checkout that is not installed is unknown."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version("raysim")
+    except PackageNotFoundError:
+        return "unknown"
 
 
 def load_config(source: str | Path, overrides: Mapping[str, Any] | None = None) -> Settings:

@@ -16,6 +16,7 @@ import typer
 from rich.console import Console
 
 import raysim
+from raysim.cli.completion import complete_entry, complete_kind, names_of_kind
 from raysim.cli.data import data
 from raysim.cli.figures import figure
 from raysim.cli.jobs import Address, Follow, job
@@ -23,6 +24,7 @@ from raysim.cli.options import (
     Artifacts,
     Force,
     Jobs,
+    Json,
     Overrides,
     ProfileName,
     RunDir,
@@ -33,7 +35,7 @@ from raysim.cli.options import (
     several_values,
     usage_error,
 )
-from raysim.cli.output import resumable, say
+from raysim.cli.output import resumable, say, to_json
 from raysim.cli.results import compare, report
 from raysim.cli.tables import sweep, table
 from raysim.core.errors import RaysimError, SettingsError
@@ -61,9 +63,30 @@ KINDS = (
 )
 
 
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"raysim {raysim.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    *,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="print it")
+    ] = False,
+) -> None:
+    pass
+
+
 @app.command()
 def run(
-    config: Annotated[str, typer.Argument(help="a preset, or a .toml or .json file")],
+    config: Annotated[
+        str,
+        typer.Argument(
+            help="a preset, or a .toml or .json file", autocompletion=names_of_kind("presets")
+        ),
+    ],
     overrides: Overrides = None,
     *,
     profile: ProfileName = None,
@@ -113,36 +136,53 @@ def list_(
         str,
         typer.Argument(
             help="presets, methods, datasets, partitions, models, selections, stages,"
-            " aggregations, clocks, tables, figures, studies, profiles, manifests or runs"
+            " aggregations, clocks, tables, figures, studies, profiles, manifests or runs",
+            autocompletion=complete_kind,
         ),
     ] = "",
     name: Annotated[
-        str, typer.Argument(help="name of one entry, to print its page; of runs, their folder")
+        str,
+        typer.Argument(
+            help="name of one entry, to print its page; of runs, their folder",
+            autocompletion=complete_entry,
+        ),
     ] = "",
+    *,
+    json: Json = False,
 ) -> None:
     """List presets, methods, runs and other named things, or print the page of one."""
     if kind and kind not in KINDS:
         from raysim.core.components import suggest
 
         raise SettingsError(f"list {kind}: no such kind; {suggest(kind, list(KINDS))}")
+    if json:
+        from raysim.cli.documents import listed
+
+        typer.echo(to_json(listed(kind, name)))
+        return
     if kind == "manifests" and name:  # plain text, to be redirected to a file
         from raysim.cluster.pages import manifest
 
         typer.echo(manifest(name), nl=False)
         return
-    from raysim.cli.pages import kinds_page, page_of
+    from raysim.cli.pages import kinds_page, page_of, uncut
     from raysim.cli.runs import runs_page
 
     if kind == "runs":
-        console.print(runs_page(name))
-        return
-    console.print(page_of(kind, name) if kind else kinds_page(KINDS[:-1]))
+        page = runs_page(name)
+    else:
+        page = page_of(kind, name) if kind else kinds_page(KINDS[:-1])
+    console.print(uncut(page))
 
 
 @app.command()
 def tune(
     study: Annotated[
-        str, typer.Argument(help="a study, see raysim list studies; or a .toml or .json file")
+        str,
+        typer.Argument(
+            help="a study, see raysim list studies; or a .toml or .json file",
+            autocompletion=names_of_kind("studies"),
+        ),
     ],
     overrides: Overrides = None,
     *,

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from raysim.cli.completion import names_of_kind
 from raysim.cli.options import Jobs, Only, Overrides, ProfileName, Rounds, changes, path_option
 from raysim.cli.output import resumable
 
@@ -15,7 +16,12 @@ console = Console()
 
 
 def figure(
-    name: Annotated[str, typer.Argument(help="a figure; see raysim list figures")],
+    name: Annotated[
+        str,
+        typer.Argument(
+            help="a figure; see raysim list figures", autocompletion=names_of_kind("figures")
+        ),
+    ],
     overrides: Overrides = None,
     *,
     only: Only = None,

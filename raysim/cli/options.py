@@ -11,10 +11,16 @@ from typing import Annotated, Any
 
 import typer
 
+from raysim.cli.completion import complete_override, names_of_kind
 from raysim.core.errors import RaysimError, SettingsError, visible
 
 Overrides = Annotated[
-    list[str] | None, typer.Argument(help="settings as dotted.key=value", show_default=False)
+    list[str] | None,
+    typer.Argument(
+        help="settings as dotted.key=value",
+        show_default=False,
+        autocompletion=complete_override,
+    ),
 ]
 
 
@@ -111,6 +117,14 @@ StudyFolder = Annotated[
     typer.Option(parser=path_option("--out"), metavar="PATH", help="folder; default: runs/NAME"),
 ]
 ProfileName = Annotated[
-    str | None, typer.Option("--profile", help="resource profile; see raysim list profiles")
+    str | None,
+    typer.Option(
+        "--profile",
+        help="resource profile; see raysim list profiles",
+        autocompletion=names_of_kind("profiles"),
+    ),
+]
+Json = Annotated[
+    bool, typer.Option("--json", help="print one JSON document, and messages on stderr")
 ]
 Force = Annotated[bool, typer.Option("--force", help="go on with other data, versions or machines")]

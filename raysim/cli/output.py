@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import io
+import json
+import math
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -87,6 +89,19 @@ def resumable(console: Console, hint: Callable[[], str]) -> Iterator[None]:
         if said := hint():
             console.print(said, highlight=False, soft_wrap=True)
         raise typer.Exit(exit_code(stop)) from None
+
+
+def to_json(values: Any) -> str:
+    """Return values as JSON; numbers that are not finite are null."""
+    return json.dumps(_finite(values), indent=2, ensure_ascii=False, allow_nan=False, default=str)
+
+
+def _finite(values: Any) -> Any:
+    if isinstance(values, Mapping):
+        return {str(key): _finite(value) for key, value in values.items()}
+    if isinstance(values, list | tuple):
+        return [_finite(value) for value in values]
+    return None if isinstance(values, float) and not math.isfinite(values) else values
 
 
 def say(text: str) -> None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from importlib import import_module
 from types import UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from pydantic.fields import FieldInfo
+from rich.cells import cell_len
 from rich.console import Group, RenderableType
 from rich.json import JSON
 from rich.padding import Padding
@@ -31,6 +32,8 @@ NAMED: Mapping[str, tuple[str, str]] = {
 """Modules of kinds that are no components, and their mappings by name."""
 FEW = 4
 """Names of a kind that a list of kinds shows."""
+WIDEST_NAME = 40
+"""Columns of a terminal up to which the names of a table are not folded."""
 BOUNDS = {"ge": ">=", "gt": ">", "le": "<=", "lt": "<"}
 
 
@@ -56,7 +59,7 @@ def page_of(kind: str, name: str) -> RenderableType:
         from raysim.cluster.pages import manifests, profiles
 
         return profiles(name) if kind == "profiles" else manifests()
-    registry = _registry(kind)
+    registry = registry_of(kind)
     return component(registry, name) if name else components(registry)
 
 
@@ -71,6 +74,31 @@ def kinds_page(kinds: Sequence[str]) -> RenderableType:
     return table
 
 
+def uncut(page: RenderableType) -> RenderableType:
+    """Return a page whose tables fold what does not fit, and cut nothing; names stay whole."""
+    for table in tables_of(page):
+        for number, column in enumerate(table.columns):
+            column.overflow = "fold"
+            if number == 0:
+                longest = max((cell_len(plain(cell)) for cell in column.cells), default=0)
+                column.min_width = min(longest, WIDEST_NAME)
+    return page
+
+
+def tables_of(page: Any) -> Iterator[Table]:
+    """Yield the tables of a page, in order."""
+    if isinstance(page, Table):
+        yield page
+    for part in getattr(page, "renderables", [getattr(page, "renderable", None)]):
+        if part is not None:
+            yield from tables_of(part)
+
+
+def plain(cell: RenderableType) -> str:
+    """Return the text of a table's cell."""
+    return (cell if isinstance(cell, Text) else Text.from_markup(str(cell))).plain
+
+
 def names_of(kind: str) -> list[str]:
     """Return the names of a kind, in the order in which they are listed."""
     if kind == "manifests":
@@ -80,10 +108,10 @@ def names_of(kind: str) -> list[str]:
     if kind in NAMED:
         module, mapping = NAMED[kind]
         return [*getattr(import_module(module), mapping)]
-    return [*_registry(kind)]
+    return [*registry_of(kind)]
 
 
-def _registry(kind: str) -> Registry[Any]:
+def registry_of(kind: str) -> Registry[Any]:
     """Return the filled registry of a kind of components."""
     from raysim import methods, workloads  # noqa: F401 - registers the components
     from raysim.aggregation import AGGREGATIONS

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from raysim.cli.options import path_option
+from raysim.cli.options import Json, path_option
+from raysim.cli.output import to_json
 from raysim.core.errors import SettingsError
 
 if TYPE_CHECKING:
     from raysim.results.compare import RunGroup
-    from raysim.results.render import Grid
+    from raysim.results.metrics import Metric
 
 console = Console()
 
@@ -33,11 +34,18 @@ Metrics = Annotated[
 ]
 
 
-def compare(runs: Runs, target: Target = None, metric: Metrics = None) -> None:
+def compare(
+    runs: Runs, target: Target = None, metric: Metrics = None, *, json: Json = False
+) -> None:
     """Compare runs: a row per group of equal settings, mean and deviation over seeds."""
+    from raysim.results.compare import comparison, comparison_document
     from raysim.results.render import to_rich
 
-    console.print(to_rich(_table(runs, target, metric)[1]))
+    groups, columns = _compared(runs, target, metric)
+    if json:
+        typer.echo(to_json(comparison_document(groups, columns)))
+    else:
+        console.print(to_rich(comparison(groups, columns)))
 
 
 def report(
@@ -53,22 +61,24 @@ def report(
 ) -> None:
     """Write one HTML page about runs: table, curves, clients, time, settings, environment."""
     from raysim.results import report as page
+    from raysim.results.compare import comparison
     from raysim.storage.atomic import replace_file
     from raysim.workloads.datasets.labels import training_labels
 
     if out.suffix != ".html" or out.is_dir() or not out.parent.is_dir():
         raise SettingsError(f"--out={out}: must be a .html file in an existing folder")
     page.check_extras()
-    groups, table = _table(runs, target, metric)
-    text = page.report(groups, table, training_labels)
+    groups, columns = _compared(runs, target, metric)
+    text = page.report(groups, comparison(groups, columns), training_labels)
     replace_file(out, lambda path: path.write_text(text, encoding="utf-8"))
     console.print(f"report: {out}", highlight=False, markup=False, soft_wrap=True)
 
 
-def _table(
+def _compared(
     runs: list[Path], target: float | None, metrics: list[str] | None
-) -> tuple[list[RunGroup], Grid]:
-    from raysim.results.compare import compared_metrics, comparison, group_runs
+) -> tuple[list[RunGroup], list[tuple[str, Metric, str]]]:
+    """Return the groups of runs, and the columns of their table."""
+    from raysim.results.compare import compared_metrics, group_runs
     from raysim.results.metrics import parse_metric
     from raysim.results.runs import read_runs
 
@@ -76,4 +86,4 @@ def _table(
         raise SettingsError(f"--target={target}: must be above 0 and at most 1")
     further = [parse_metric(text) for text in metrics or ()]
     groups = group_runs(read_runs(runs), further)
-    return groups, comparison(groups, compared_metrics(groups, target, further))
+    return groups, compared_metrics(groups, target, further)

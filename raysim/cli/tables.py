@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
+from raysim.cli.completion import complete_override, names_of_kind
 from raysim.cli.options import Jobs, Only, Overrides, ProfileName, Rounds, StudyFolder, changes
 from raysim.cli.output import resumable
 
@@ -24,7 +25,12 @@ DryRun = Annotated[
 
 
 def table(
-    name: Annotated[str, typer.Argument(help="a table; see raysim list tables")],
+    name: Annotated[
+        str,
+        typer.Argument(
+            help="a table; see raysim list tables", autocompletion=names_of_kind("tables")
+        ),
+    ],
     overrides: Overrides = None,
     *,
     only: Only = None,
@@ -46,7 +52,11 @@ def table(
 
 def sweep(
     config: Annotated[
-        str, typer.Argument(help="a preset, a .toml or .json file of settings, or one of a sweep")
+        str,
+        typer.Argument(
+            help="a preset, a .toml or .json file of settings, or one of a sweep",
+            autocompletion=names_of_kind("presets"),
+        ),
     ],
     overrides: Annotated[
         list[str] | None,
@@ -54,6 +64,7 @@ def sweep(
             help="settings as dotted.key=value; of several values, key=A,B or key=0..4, the first"
             " setting makes the rows, others the columns, and seed=0..4 the seeds",
             show_default=False,
+            autocompletion=complete_override,
         ),
     ] = None,
     *,

@@ -206,6 +206,56 @@ def compared_metrics(
     ]
 
 
+def comparison_document(
+    groups: Sequence[RunGroup], columns: Iterable[tuple[str, Metric, str]]
+) -> dict[str, Any]:
+    """Return the comparison as plain values: per group its runs, and its metrics as measured."""
+    metrics = [(name, metric) for name, metric, _ in columns]
+    documents = []
+    for group in groups:
+        cells = {name: (metric, group.cell(metric)) for name, metric in metrics}
+        documents.append(
+            {
+                "label": group.label,
+                "settings": group.settings,
+                "runs": [_run_document(record) for record in group.records],
+                "metrics": {name: _cell_document(*pair) for name, pair in cells.items()},
+            }
+        )
+    return {"groups": documents, "notes": _notes([r for g in groups for r in g.records])}
+
+
+def _run_document(record: RunRecord) -> dict[str, Any]:
+    return {
+        "run": str(record.path),
+        "seed": record.seed,
+        "state": record.state,
+        "rounds": record.rounds,
+        "of": record.settings["rounds"],
+    }
+
+
+def _cell_document(metric: Metric, cell: ResultCell) -> dict[str, Any]:
+    return {
+        "metric": str(metric),
+        "mean": cell.mean,
+        "deviation": cell.deviation,
+        "n": len(cell.measured),
+        "seeds": cell.seeds,
+        "values": [{"seed": seed, "value": value} for seed, value in sorted(cell.values.items())],
+    }
+
+
+def _notes(records: Sequence[RunRecord]) -> list[str]:
+    """Return lines about unfinished and damaged runs, and those of other origin."""
+    states = {record.state for record in records}
+    said = [note for state, note in STATES.items() if state in states]
+    damaged = [line for record in records for line in record.notes]
+    damaged += [note for record in records if (note := record.model_problem)]
+    damaged += origin_notes({str(record.path): origins_of(record) for record in records})
+    return [*said, *damaged]
+
+
 def comparison(groups: Sequence[RunGroup], columns: Iterable[tuple[str, Metric, str]]) -> Grid:
     """Return the comparison as a grid: a row per group, a column per metric."""
     labels = tuple(group.label for group in groups)
@@ -220,18 +270,13 @@ def comparison(groups: Sequence[RunGroup], columns: Iterable[tuple[str, Metric, 
         notes += grid.notes[1:]
         for row, entries in zip(rows, grid.rows, strict=True):
             row.append(entries[1])
-    states = {record.state for group in groups for record in group.records}
-    said = [note for state, note in STATES.items() if state in states]
     records = [record for group in groups for record in group.records]
-    damaged = [line for record in records for line in record.notes]
-    damaged += [note for record in records if (note := record.model_problem)]
-    damaged += origin_notes({str(record.path): origins_of(record) for record in records})
     runs = len(records)
     return Grid(
         f"{runs} run{'s' if runs > 1 else ''}, grouped by settings apart from the seed",
         tuple(header),
         tuple(map(tuple, rows)),
-        tuple(dict.fromkeys([*said, *damaged, *definitions, *notes])),
+        tuple(dict.fromkeys([*_notes(records), *definitions, *notes])),
     )
 
 

@@ -1,0 +1,158 @@
+"""Completion in the shell: presets, names, settings and their values.
+
+`raysim --install-completion` installs it. Words come from `completion.json` beside this file, since
+a completion must not import torch, as the registries do. `python -m raysim.cli.completion` writes
+the file anew, and a test compares it with them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import typer
+
+FILE = Path(__file__).with_name("completion.json")
+COMPONENTS = ("dataset", "partition", "model", "method", "selection", "aggregation", "clock")
+
+
+@cache
+def known_words() -> dict[str, Any]:
+    """Return the words: names by kind, components by preset, and values by setting."""
+    words: dict[str, Any] = json.loads(FILE.read_text(encoding="utf-8"))
+    return words
+
+
+def names_of_kind(kind: str) -> Callable[[str], list[str]]:
+    """Return the completion of an argument that is a name of a kind."""
+
+    def complete(incomplete: str) -> list[str]:
+        return [name for name in known_words()["names"][kind] if name.startswith(incomplete)]
+
+    return complete
+
+
+def complete_kind(incomplete: str) -> list[str]:
+    """Complete the kind of `raysim list`."""
+    return [kind for kind in [*known_words()["names"], "runs"] if kind.startswith(incomplete)]
+
+
+def complete_entry(context: typer.Context, incomplete: str) -> list[str]:
+    """Complete the name of `raysim list KIND`."""
+    names = known_words()["names"].get(context.params.get("kind"), [])
+    return [name for name in names if name.startswith(incomplete)]
+
+
+def complete_override(context: typer.Context, incomplete: str) -> list[str]:
+    """Complete a setting, or behind its `=` the value.
+
+    bash splits words at `=`: there the value alone is completed.
+    """
+    before = list(context.params.get("overrides") or ())
+    if not incomplete and before and before[-1] in _settings(before, context):  # behind its "="
+        return _values(before[-1], "", before, context)
+    if before[-1:] == ["="]:
+        return _values(before[-2], incomplete, before, context)
+    key, equals, value = incomplete.partition("=")
+    if equals:
+        return [f"{key}={each}" for each in _values(key, value, before, context)]
+    settings = _settings(before, context)
+    keys = [key for key in settings if key.startswith(incomplete)]
+    if len(keys) == 1:  # with its values, or else the shell would put a space behind the "="
+        return [f"{keys[0]}=", *(f"{keys[0]}={value}" for value in settings[keys[0]])]
+    return [f"{key}=" for key in keys]
+
+
+def _values(key: str, begun: str, before: list[str], context: typer.Context) -> list[str]:
+    values = _settings(before, context).get(key, [])
+    return [value for value in values if value.startswith(begun)]
+
+
+def _settings(before: Iterable[str], context: typer.Context) -> dict[str, list[str]]:
+    """Return values by setting: those of a run, and those of the components that are named."""
+    words = known_words()
+    preset = context.params.get("config")
+    named = dict(words["presets"].get(preset, {}))
+    named |= dict(_named("".join(f"{word} " for word in before).replace(" = ", "=").split()))
+    found = dict(words["settings"])
+    for key, name in named.items():
+        found |= words["fields"].get(f"{key}={name}", {})
+    return found
+
+
+def _named(overrides: Iterable[str]) -> Iterator[tuple[str, str]]:
+    """Yield setting and value of the overrides that name a component."""
+    for key, _, name in (word.partition("=") for word in overrides):
+        if key.endswith(".name"):
+            yield key, name
+
+
+def collect() -> dict[str, Any]:
+    """Collect the words from the registries and the settings."""
+    from raysim.cli.app import KINDS
+    from raysim.cli.pages import names_of, registry_of
+    from raysim.config import Settings, SettingsGroup
+    from raysim.workloads.presets import PRESETS
+
+    settings, fields = dict[str, list[str]](), dict[str, dict[str, list[str]]]()
+    for key, field in Settings.model_fields.items():
+        if key in COMPONENTS:
+            registry = registry_of(f"{key}s")
+            settings[f"{key}.name"] = [*registry]
+            for name in registry:
+                fields[f"{key}.name={name}"] = _fields(registry.get(name), f"{key}.")
+        elif isinstance(field.default, SettingsGroup):
+            settings |= _fields(type(field.default), f"{key}.")
+        elif key != "channel":
+            settings[key] = _choices(field)
+    stages = registry_of("stages")
+    for name in stages:
+        settings |= _fields(stages.get(name), f"channel.{name}.")
+    return {
+        "names": {kind: names_of(kind) for kind in KINDS if kind != "runs"},
+        "presets": {name: _components(preset.settings) for name, preset in PRESETS.items()},
+        "settings": settings,
+        "fields": {name: of for name, of in fields.items() if of},
+    }
+
+
+def _components(settings: Any) -> dict[str, str]:
+    values = settings.to_dict()
+    return {f"{kind}.name": values[kind]["name"] for kind in COMPONENTS}
+
+
+def _fields(kind: Any, prefix: str) -> dict[str, list[str]]:
+    return {f"{prefix}{key}": _choices(field) for key, field in kind.model_fields.items()}
+
+
+def _choices(field: Any) -> list[str]:
+    """Return the choices of a setting; of one without choices its default, if it has one."""
+    from raysim.cli.pages import allowed
+
+    words = allowed(field).split(" | ")
+    choices = [word for word in words if word.replace("-", "").replace("_", "").isalnum()]
+    default = None if field.is_required() else field.get_default(call_default_factory=True)
+    if isinstance(default, str | int | float) and not isinstance(default, bool):
+        choices.append(str(default))
+    return list(dict.fromkeys(choices))
+
+
+def written(words: dict[str, Any]) -> str:
+    """Return words as JSON with a line per name, preset, setting and component."""
+    sections = []
+    for section, entries in words.items():
+        lines = (f"  {json.dumps(name)}: {json.dumps(entry)}" for name, entry in entries.items())
+        sections.append(f" {json.dumps(section)}: {{\n" + ",\n".join(lines) + "\n }")
+    return "{\n" + ",\n".join(sections) + "\n}\n"
+
+
+def main() -> None:
+    """Write the file."""
+    FILE.write_text(written(collect()), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,96 @@
+"""Documents of `raysim list --json`: what its pages say, as plain values."""
+
+from __future__ import annotations
+
+import inspect
+from io import StringIO
+from typing import Any
+
+from pydantic.fields import FieldInfo
+from rich.console import Console, RenderableType
+
+from raysim.cli.pages import NAMED, allowed, names_of, page_of, plain, registry_of, tables_of
+from raysim.core.components import Component, look_up
+
+PAGE_WIDTH = 100
+
+
+def listed(kind: str, name: str) -> dict[str, Any]:
+    """Return the document of `raysim list KIND NAME`; both may be empty.
+
+    Raises:
+        RaysimError: there is no such entry or folder.
+    """
+    from raysim.cli.app import KINDS
+
+    if not kind:
+        return {each: names_of(each) for each in KINDS if each != "runs"}
+    if kind == "runs":
+        from raysim.cli.runs import runs_in
+
+        return {"runs": runs_in(name)}
+    return _entry(kind, name) if name else {kind: _rows(page_of(kind, ""))}
+
+
+def _entry(kind: str, name: str) -> dict[str, Any]:
+    """Return the document of one entry; a page that is no list of settings is text."""
+    if kind == "presets":
+        return _preset(name)
+    if kind == "manifests":
+        from raysim.cluster.pages import manifest
+
+        return {"name": name, "page": manifest(name)}
+    if kind in NAMED:
+        return {"name": name, "page": _text(kind, name)}
+    return _component(kind, name)
+
+
+def _rows(page: RenderableType) -> list[dict[str, str]]:
+    """Return the rows of a table by the names of its columns, with underscores for spaces."""
+    (table,) = tables_of(page)
+    names = [plain(column.header).replace(" ", "_") for column in table.columns]
+    columns = [[plain(cell) for cell in column.cells] for column in table.columns]
+    return [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
+
+
+def _component(kind: str, name: str) -> dict[str, Any]:
+    registry = registry_of(kind)
+    described: type[Component] = registry.get(name)
+    settings = [
+        {
+            "setting": registry.setting(name, key),
+            "required": field.is_required(),
+            "default": None
+            if field.is_required()
+            else field.get_default(call_default_factory=True),
+            "range": allowed(field),
+            "description": field.description or "",
+        }
+        for key, field in described.model_fields.items()
+    ]
+    return {"name": name, "description": inspect.getdoc(described) or "", "settings": settings}
+
+
+def _default(field: FieldInfo) -> Any:
+    return None if field.is_required() else field.get_default(call_default_factory=True)
+
+
+def _preset(name: str) -> dict[str, Any]:
+    from raysim.workloads.presets import PRESETS
+
+    preset = look_up("preset", name, PRESETS)
+    return {
+        "name": name,
+        "description": preset.about,
+        "source": preset.source,
+        "published": dict(preset.published),
+        "settings": preset.settings.to_dict(),
+    }
+
+
+def _text(kind: str, name: str) -> str:
+    """Return a page as plain text."""
+    console = Console(file=StringIO(), width=PAGE_WIDTH)
+    with console.capture() as captured:
+        console.print(page_of(kind, name))
+    return "\n".join(line.rstrip() for line in captured.get().splitlines())

@@ -1,0 +1,76 @@
+"""Completion in the shell: what TAB offers, as bash and zsh ask for it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from raysim.cli.completion import FILE, collect, written
+from tests.test_lean_start import HEAVY
+
+PROGRAM = """
+import sys
+from raysim.cli.app import main
+sys.argv = ["raysim"]
+try:
+    main()
+finally:
+    print(*sys.modules, file=sys.stderr)
+"""
+
+
+def asked(**variables):
+    """Return what the program prints to a shell that asks it for completions, and its modules."""
+    environment = {**os.environ, **variables}
+    command = [sys.executable, "-c", PROGRAM]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    return done.stdout.split(), {*done.stderr.split()}
+
+
+def offered(*words):
+    """Return what bash is offered behind the last word, which it splits at `=`."""
+    split = " ".join(words).replace("=", " = ").split(" ")
+    last = "" if not split[-1] else split[-1]
+    return asked(
+        _RAYSIM_COMPLETE="complete_bash",
+        COMP_WORDS="\n".join(["raysim", *(word for word in split if word)]),
+        COMP_CWORD=str(len([word for word in split if word]) + (not last)),
+    )[0]
+
+
+CASES = {
+    ("run", "mnist-n"): ["mnist-noniid"],
+    ("run", "mnist-fedavg", "local.l"): ["local.lr=", "local.lr_decay=", "local.lr_min="],
+    ("run", "mnist-fedavg", "local.mom"): ["local.momentum=", "local.momentum=0.0"],
+    ("run", "mnist-fedavg", "method.name=fedp"): ["fedprox"],
+    ("run", "mnist-fedavg", "weighting="): ["examples", "uniform"],
+    ("run", "mnist-fedavg", "method.name=fedprox", "method."): [
+        *("method.name=", "method.mu=", "method.reduction="),
+    ],
+    ("run", "mnist-fedavg", "method.m"): [],
+    ("sweep", "mnist-noniid", "engine.backend="): ["ray", "inline"],
+    ("list", "clo"): ["clocks"],
+    ("list", "clocks", ""): ["none", "devices"],
+    ("table", "fedmax-"): ["fedmax-1", "fedmax-2"],
+}
+
+
+@pytest.mark.parametrize("words", CASES)
+def test_what_bash_is_offered(words):
+    assert sorted(offered(*words)) == sorted(CASES[words])
+
+
+def test_zsh_completes_whole_words_and_nothing_imports_torch():
+    line = "raysim run mnist-fedavg method.name=fedp"
+    found, modules = asked(_RAYSIM_COMPLETE="complete_zsh", _TYPER_COMPLETE_ARGS=line)
+    assert '(("method.name=fedprox"))' in " ".join(found)
+    assert "raysim.cli.completion" in modules
+    assert modules & {*HEAVY, "numpy"} == set()
+
+
+def test_the_words_are_those_of_the_registries():
+    """Else type: python -m raysim.cli.completion."""
+    assert FILE.read_text(encoding="utf-8") == written(collect())

@@ -1,0 +1,104 @@
+"""`--json`: one document, with the fields that are written down; and names that are never cut."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+
+import pytest
+
+import raysim
+from raysim.cli.app import KINDS
+from raysim.cli.pages import names_of
+from tests.cli.test_app import QUICK, one_line_error, raysim_command  # noqa: F401 - a fixture
+from tests.results.conftest import make_rows, write_run  # noqa: F401 - a fixture
+
+
+@pytest.fixture
+def document(raysim_command):  # noqa: F811
+    """Return the document that a command prints, which is all that it prints."""
+
+    def ask(*arguments):
+        code, out, err = raysim_command(*arguments, "--json")
+        assert (code, err) == (0, "")
+        return json.loads(out, parse_constant=pytest.fail)
+
+    return ask
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "runs"])
+def test_lists_have_the_names_in_order_and_pages_have_one(document, kind):
+    listed = document("list", kind)
+    assert [*listed] == [kind] and [entry["name"] for entry in listed[kind]] == names_of(kind)
+    assert all("description" in entry for entry in listed[kind])
+    assert document("list")[kind] == names_of(kind)
+    entry = document("list", kind, names_of(kind)[-1])
+    assert entry["name"] == names_of(kind)[-1] and len(entry) > 1
+
+
+def test_a_component_has_its_settings_as_they_are_typed(document):
+    (mu, reduction) = document("list", "methods", "fedprox")["settings"]
+    assert mu == {
+        "setting": "method.mu",
+        "required": False,
+        "default": 0.01,
+        "range": ">= 0",
+        "description": mu["description"],
+    }
+    assert reduction["setting"] == "method.reduction"
+    preset = document("list", "presets", "mnist-fedavg")
+    assert preset["settings"] == raysim.load_config("mnist-fedavg").to_dict()
+    assert preset["published"] == {"rounds_to_target": 47}
+
+
+def test_runs_and_their_comparison(document, write_run, tmp_path):  # noqa: F811
+    """A loss that is not finite is null; the values are those measured."""
+    runs = [write_run(f"r{seed}", make_rows([0.25, 0.5 + seed / 8]), seed=seed) for seed in (0, 1)]
+    runs.append(write_run("half", make_rows([0.5]), finished=False))
+    runs.append(write_run("nan", make_rows([0.5], test_loss=[float("nan")]), seed=7))
+    (tmp_path / "bad").mkdir()
+    (tmp_path / "bad/config.json").write_text("{}")
+    listed = {run.pop("run"): run for run in document("list", "runs", str(tmp_path))["runs"]}
+    assert listed[str(runs[1])] == {
+        **{"method": "fedavg", "dataset": "mnist", "rounds": 2, "of": 5, "state": "finished"},
+        **{"accuracy": 0.625, "loss": 0.375, "error": None},
+    }
+    assert listed[str(runs[2])]["state"] == "running"
+    assert listed[str(runs[3])]["loss"] is None
+    assert "holds no run" in listed[str(tmp_path / "bad")]["error"]
+    compared = document("compare", *map(str, runs))
+    first, *_ = compared["groups"]
+    assert [run["run"] for run in first["runs"]] == [str(runs[0]), str(runs[1]), str(runs[3])]
+    assert {name: first["runs"][1][name] for name in ("seed", "state", "rounds", "of")} == {
+        **{"seed": 1, "state": "finished", "rounds": 2, "of": 5},
+    }
+    final = first["metrics"]["final accuracy"]
+    values = [{"seed": 0, "value": 0.5}, {"seed": 1, "value": 0.625}]
+    assert final["values"] == values and final["metric"] == "final(test_accuracy)"
+    assert (final["mean"], final["n"], final["seeds"]) == (0.5625, 2, 3)
+    assert any("running" in note for note in compared["notes"])
+
+
+def test_errors_are_a_line_on_stderr(raysim_command):  # noqa: F811
+    assert "nosuch" in one_line_error(raysim_command("list", "methods", "nosuch", "--json"))
+    assert "nosuch" in one_line_error(raysim_command("compare", "nosuch", "--json"))
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_names_are_whole_at_any_width(raysim_command, document, monkeypatch, width):  # noqa: F811
+    from raysim.cli import app
+
+    monkeypatch.setattr(app.console, "width", width)
+    for kind in KINDS:
+        if kind != "runs":
+            _, out, _ = raysim_command("list", kind)
+            assert {*names_of(kind)} <= {*out.split()} and "…" not in out
+            assert max(map(len, out.splitlines())) <= width
+    _, out, _ = raysim_command("list", "clocks", "devices")
+    settings = {each["setting"] for each in document("list", "clocks", "devices")["settings"]}
+    assert "clock.dropout" in settings and settings <= {*out.split()} and "…" not in out
+
+
+def test_the_version(raysim_command):  # noqa: F811
+    assert raysim_command("--version") == (0, f"raysim {raysim.__version__}\n", "")
+    assert raysim.__version__ == importlib.metadata.version("raysim")
