@@ -160,6 +160,8 @@ def closing_lines(
             f"{text} after {summary['rounds']} rounds, {summary['seconds']:.1f} s,"
             f" median {summary['seconds_per_round']:.3f} s a round"
         )
+    if summary.get("stopped_by") == "patience":
+        lines.append(f"stopped by patience: the best round is {summary['best_round'] or 'none'}")
     if run and run.target:
         reached = summary["rounds_to_target"]
         measured = "not reached" if reached is None else f"{reached:.1f}"

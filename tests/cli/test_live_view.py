@@ -130,6 +130,13 @@ def test_closing_lines_with_a_target_that_was_missed():
     assert found[1] == "rounds to 97.0%: not reached (published 134.5)"
 
 
+@pytest.mark.parametrize(("best", "said"), [(31, "31"), (None, "none")])
+def test_closing_lines_of_a_run_that_patience_has_ended(best, said):
+    summary = SUMMARY | {"stopped_by": "patience", "best_round": best}
+    lines = closing_lines(summary, started(target=None), {})
+    assert lines[1] == f"stopped by patience: the best round is {said}"
+
+
 def test_closing_lines_without_published_values():
     assert closing_lines(SUMMARY, started(), {})[1] == "rounds to 97.0%: 46.2"
 
