@@ -11,8 +11,18 @@ import typer
 from rich.console import Console
 
 from raysim.cli.completion import complete_override, names_of_kind
-from raysim.cli.options import Jobs, Only, Overrides, ProfileName, Rounds, StudyFolder, changes
-from raysim.cli.output import resumable
+from raysim.cli.options import (
+    Jobs,
+    Json,
+    Only,
+    Overrides,
+    ProfileName,
+    Rounds,
+    StudyFolder,
+    changes,
+)
+from raysim.cli.output import resumable, to_json
+from raysim.core.errors import SettingsError
 
 if TYPE_CHECKING:
     from raysim.tuning.tables.plan import TableOptions
@@ -41,13 +51,15 @@ def table(
     jobs: Jobs = None,
     out: StudyFolder = None,
     dry_run: DryRun = False,
+    json: Json = False,
     profile: ProfileName = None,
 ) -> None:
     """Run a published table beside its values; the same command resumes an interrupted one."""
     from raysim.workloads.tables import find
 
     options = table_options(only, rounds, seeds, changes(overrides, profile))
-    _run_or_tell(lambda: find(name), options, jobs, out or Path("runs") / name, dry_run=dry_run)
+    folder = out or Path("runs") / name
+    _run_or_tell(lambda: find(name), options, jobs, folder, dry_run=dry_run, json=json)
 
 
 def sweep(
@@ -91,6 +103,7 @@ def sweep(
     jobs: Jobs = None,
     out: StudyFolder = None,
     dry_run: DryRun = False,
+    json: Json = False,
     profile: ProfileName = None,
 ) -> None:
     """Compare settings over seeds in a table; the same command resumes it, and adds to it."""
@@ -99,7 +112,8 @@ def sweep(
     options = table_options(only, rounds, None, changes(None, profile))
     asked = {"metric": metric, "rows": rows, "tune": tune, "tune_trials": tune_trials}
     given = partial(given_sweep, config, overrides, asked)
-    _run_or_tell(given, options, jobs, out or default_folder(config), dry_run=dry_run)
+    folder = out or default_folder(config)
+    _run_or_tell(given, options, jobs, folder, dry_run=dry_run, json=json)
 
 
 def given_sweep(config: str, overrides: list[str] | None, options: Mapping[str, Any]) -> PaperTable:
@@ -122,16 +136,38 @@ def _run_or_tell(
     folder: Path,
     *,
     dry_run: bool,
+    json: bool,
 ) -> None:
     """Run a table, or tell what it would take."""
     from raysim.tuning.tables import command
 
+    if json and dry_run:
+        raise SettingsError("--json: does not go with --dry-run")
+    if json:
+        _print_document(table(), options, jobs, folder)
+        return
     if dry_run:
         with resumable(console, lambda: ""):
             command.dry_run(table(), options, jobs=jobs, out=folder, console=console)
         return
     with resumable(console, lambda: "interrupted; the same command resumes the table"):
         command.print_table(table(), options, jobs=jobs, out=folder, console=console)
+
+
+def _print_document(
+    table: PaperTable, options: TableOptions, jobs: int | None, folder: Path
+) -> None:
+    """Run a table; print its values as JSON, and messages on stderr."""
+    from raysim.results.render import to_document
+    from raysim.tuning.tables import command
+
+    messages = Console(stderr=True)
+    line = partial(messages.print, highlight=False, markup=False, soft_wrap=True)
+    with resumable(messages, lambda: "interrupted; the same command resumes the table"):
+        ended = command.run_table(table, options, jobs=jobs, out=folder, line=line)
+        command.write_outputs(ended, line)
+    typer.echo(to_json({**to_document(ended.results), "folder": str(folder)}))
+    ended.runs.raise_failure(command.RESUME)
 
 
 def table_options(

@@ -98,6 +98,8 @@ class Runs(RunQueue[Run]):
             with open_slots(self.waiting[0].settings, wanted, self.note) as slots:
                 self.started(len(slots))
                 run_in_slots(slots, self)
+        else:
+            self._line("every run is finished; nothing is left to do")
 
     @property
     def done(self) -> int:

@@ -54,14 +54,15 @@ def print_table(
     line = _line_of(console)
     ended = run_table(table, options, jobs=jobs, out=out, line=line)
     _print_table(console, to_rich(grid_of(ended.results)))
-    line(f"{', '.join(FILES)} in {out}")
-    if table.paper is None:
-        _print_page(ended, line)
+    write_outputs(ended, line)
     ended.runs.raise_failure(RESUME)
 
 
-def _print_page(ended: EndedTable, line: Callable[[str], None]) -> None:
-    """Write the page of a sweep, and print its path."""
+def write_outputs(ended: EndedTable, line: Callable[[str], None]) -> None:
+    """Write the page of a sweep, and print the files of a table."""
+    line(f"{', '.join(FILES)} in {ended.folder.path}")
+    if ended.plan.table.paper is not None:
+        return
     try:
         path = write_page(ended.plan, ended.folder, ended.results, ended.chosen)
     except SettingsError as lacking:

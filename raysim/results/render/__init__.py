@@ -1,9 +1,10 @@
-"""Output of tables: terminal, Markdown, LaTeX, HTML and Arrow.
+"""Output of tables: terminal, Markdown, LaTeX, HTML, Arrow and JSON.
 
 `grid_of` lays a table out as text; the formats escape it and change nothing else.
 """
 
 from raysim.results.render.arrow import to_arrow
+from raysim.results.render.document import to_document
 from raysim.results.render.formats import to_html, to_latex, to_markdown, to_rich
 from raysim.results.render.grid import Entry, Footnotes, Grid, grid_of
 
@@ -13,6 +14,7 @@ __all__ = [
     "Grid",
     "grid_of",
     "to_arrow",
+    "to_document",
     "to_html",
     "to_latex",
     "to_markdown",

@@ -50,6 +50,26 @@ def test_a_sweep_runs_each_cell_and_prints_their_table(sweep, slots, tmp_path):
     assert sweep(*words)[0] == 0 and slots.started == []  # the same command resumes it
 
 
+def test_its_document_is_all_that_it_prints(sweep, slots, tmp_path):
+    """Messages are on stderr; the second time no run is left, and the document is the same."""
+    words = ("method.name=fedavg,fedprox", "seed=0..1", "rounds=2", "--json")
+    code, said, err = sweep(*words)
+    document = json.loads(said)
+    assert code == 0 and "2/4" in err and len(slots.started) == 4
+    assert {document[name] for name in ("title", "folder")} == {"Sweep of blobs", "out"}
+    found = {
+        (cell["row"], cell["column"]): {each["seed"]: each["value"] for each in cell["values"]}
+        for cell in document["cells"]
+    }
+    assert found == values(tmp_path / "out")
+    assert [cell["row"] for cell in document["cells"]] == document["rows"] == ["fedavg", "fedprox"]
+    code, again, err = sweep(*words)
+    assert (code, again) == (0, said)
+    assert "every run is finished; nothing is left to do" in err and len(slots.started) == 4
+    code, said, err = sweep(*words, "--dry-run")
+    assert (code, said) == (2, "") and err == "raysim: --json: does not go with --dry-run\n"
+
+
 def test_only_what_is_new_is_run(sweep, slots, tmp_path):
     """A row, a seed, and an axis of which one value is the settings' own."""
     assert sweep("method.name=fedavg,fedprox", "seed=0..1", "rounds=2")[0] == 0

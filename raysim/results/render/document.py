@@ -1,0 +1,28 @@
+"""Tables of results as plain values, for JSON."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from raysim.results.render.arrow import to_arrow
+from raysim.results.tables import ResultTable
+
+
+def to_document(table: ResultTable) -> dict[str, Any]:
+    """Return a table with an object per cell; values are as measured, published ones in their unit.
+
+    The fields of a cell are the columns of its Parquet file, but for the notes, which are common.
+    """
+    cells = [
+        {name: value for name, value in cell.items() if name != "notes"}
+        for cell in to_arrow(table).to_pylist()
+    ]
+    return {
+        "title": table.title,
+        "metric": str(table.metric),
+        "unit": table.unit,
+        "rows": [*table.rows],
+        "columns": [*table.columns],
+        "cells": cells,
+        "notes": [*table.notes],
+    }
