@@ -172,7 +172,7 @@ def list_(
         page = runs_page(name)
     else:
         page = page_of(kind, name) if kind else kinds_page(KINDS[:-1])
-    console.print(uncut(page))
+    console.print(uncut(page, console.width))
 
 
 @app.command()

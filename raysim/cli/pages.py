@@ -14,7 +14,7 @@ from rich.cells import cell_len
 from rich.console import Group, RenderableType
 from rich.json import JSON
 from rich.padding import Padding
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from raysim.core.components import Component, Registry, look_up
@@ -32,8 +32,8 @@ NAMED: Mapping[str, tuple[str, str]] = {
 """Modules of kinds that are no components, and their mappings by name."""
 FEW = 4
 """Names of a kind that a list of kinds shows."""
-WIDEST_NAME = 40
-"""Columns of a terminal up to which the names of a table are not folded."""
+PADDING = 2
+"""Characters between two columns."""
 BOUNDS = {"ge": ">=", "gt": ">", "le": "<=", "lt": "<"}
 
 
@@ -74,15 +74,27 @@ def kinds_page(kinds: Sequence[str]) -> RenderableType:
     return table
 
 
-def uncut(page: RenderableType) -> RenderableType:
-    """Return a page whose tables fold what does not fit, and cut nothing; names stay whole."""
+def uncut(page: RenderableType, width: int) -> RenderableType:
+    """Return a page whose tables fold what does not fit in a width, and cut nothing.
+
+    Names, which stand in the first column, stay whole where the words of the others leave room,
+    or a third of the width does.
+    """
     for table in tables_of(page):
-        for number, column in enumerate(table.columns):
+        for column in table.columns:
             column.overflow = "fold"
-            if number == 0:
-                longest = max((cell_len(plain(cell)) for cell in column.cells), default=0)
-                column.min_width = min(longest, WIDEST_NAME)
+        names, *others = table.columns
+        room = width - sum(_longest(column, words=True) + PADDING for column in others) - PADDING
+        names.width = min(_longest(names), max(room, width // 3))
     return page
+
+
+def _longest(column: Column, *, words: bool = False) -> int:
+    """Return the width of the longest cell of a column, or of its longest word."""
+    texts = [plain(cell) for cell in (column.header, *column.cells)]
+    return max(
+        cell_len(part) for text in texts for part in (text.split() if words else [text]) or [""]
+    )
 
 
 def tables_of(page: Any) -> Iterator[Table]:

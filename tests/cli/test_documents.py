@@ -79,6 +79,18 @@ def test_runs_and_their_comparison(document, write_run, tmp_path):  # noqa: F811
     assert any("running" in note for note in compared["notes"])
 
 
+def test_long_paths_of_runs_leave_room_for_what_is_told(raysim_command, write_run, monkeypatch):  # noqa: F811
+    from raysim.cli import app
+
+    monkeypatch.setattr(app.console, "width", 80)
+    path = write_run("an-experiment-with-a-name-" * 5, make_rows([0.5] * 5))
+    _, out, _ = raysim_command("list", "runs", str(path.parent))
+    assert out.splitlines()[1].split()[-2:] == ["state", "accuracy"]
+    (first, *rest) = out.splitlines()[2:]
+    assert "50.00 %" in first and max(map(len, out.splitlines()[1:])) <= 80
+    assert first.split()[0] + "".join("".join(line.split()) for line in rest) == str(path)
+
+
 def test_errors_are_a_line_on_stderr(raysim_command):  # noqa: F811
     assert "nosuch" in one_line_error(raysim_command("list", "methods", "nosuch", "--json"))
     assert "nosuch" in one_line_error(raysim_command("compare", "nosuch", "--json"))
@@ -94,6 +106,10 @@ def test_names_are_whole_at_any_width(raysim_command, document, monkeypatch, wid
             _, out, _ = raysim_command("list", kind)
             assert {*names_of(kind)} <= {*out.split()} and "…" not in out
             assert max(map(len, out.splitlines())) <= width
+            entries = document("list", kind)[kind]
+            last = [word for entry in entries for word in [*entry.values()][-1].split()]
+            assert {*last} <= {*out.split()} or width == 80  # the last column is not pushed out
+            assert out.splitlines()[1].split()[-1] == [*entries[0]][-1].split("_")[-1]
     _, out, _ = raysim_command("list", "clocks", "devices")
     settings = {each["setting"] for each in document("list", "clocks", "devices")["settings"]}
     assert "clock.dropout" in settings and settings <= {*out.split()} and "…" not in out
