@@ -328,14 +328,14 @@ def resume(
     from raysim import methods, workloads  # noqa: F401 - registers the components
     from raysim.config import apply_overrides, parse
     from raysim.core.errors import RunError
-    from raysim.core.user_input import user_path
+    from raysim.core.user_input import may_grow, user_path
     from raysim.core.user_input.user_modules import leave_out_working_directory
     from raysim.driver.listener import Listener
     from raysim.storage.plugins import Plugins
     from raysim.storage.run_directory import RunDirectory
 
     overrides = overrides or {}
-    directory = RunDirectory(user_path(run_dir), grows="rounds" in overrides)
+    directory = RunDirectory(user_path(run_dir), grows=any(map(may_grow, overrides)))
     listener = listener or Listener()
     leave_out_working_directory(directory.path)
     from raysim.driver.checks.preflight import with_cohort  # their packages try optional imports

@@ -12,7 +12,7 @@ from raysim.config import Settings, parse
 from raysim.core.components import called
 from raysim.core.errors import RunError
 from raysim.core.tensors.digests import tensors_digest
-from raysim.core.user_input import override_text, parse_json
+from raysim.core.user_input import may_grow, override_text, parse_json
 from raysim.driver.context import Result
 from raysim.driver.identity import START, differing_parts
 from raysim.driver.loading import read_start
@@ -150,7 +150,7 @@ def check_unchanged(
     Raises:
         RunError: they change others; the message says how to start another run with them.
     """
-    if difference := difference_from(recorded, settings, grows="rounds" in overrides):
+    if difference := difference_from(recorded, settings, grows=any(map(may_grow, overrides))):
         words = " ".join(override_text(*each) for each in overrides.items())
         again = f"type: raysim run {path / 'config.json'} {words} out=none"
         if own_task:

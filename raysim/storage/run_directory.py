@@ -20,7 +20,7 @@ from pyarrow import ipc
 from raysim.config import Settings, parse
 from raysim.core.client_indices import ClientIndices, ListedIndices
 from raysim.core.errors import RunError, SettingsError
-from raysim.core.user_input import canonical, may_change, parse_json
+from raysim.core.user_input import canonical, may_change, may_grow, parse_json
 from raysim.storage.atomic import is_leftover, remove, replace_file, sweep, write_json
 from raysim.storage.checkpoints import BEST_MODEL, FORMULA, MODEL, Checkpoints
 from raysim.storage.environment import by_environment, environment, gpu_names, installed_version
@@ -190,8 +190,9 @@ class RunDirectory:
             Plugins(self.path).seal(settings.to_dict())  # before a run needs them
             self.config_values = {"schema": SCHEMA, **settings.to_dict(), "own_task": own_task}
             # A run that grows has its new rounds once nothing refuses it any more.
-            before = {"rounds": self.read_config()[0]["rounds"]} if self.grows else {}
-            write_json(self.config, self.config_values | before)
+            before = self.read_config()[0] if self.grows else {}
+            grown = {key: before[key] for key in filter(may_grow, before)}
+            write_json(self.config, self.config_values | grown)
             remove(self.failed)
             try:
                 yield
@@ -316,15 +317,16 @@ def difference_from(
     Args:
         recorded: The recorded settings.
         settings: The run's settings.
-        grows: Whether it may have more rounds.
+        grows: Whether it may have larger values of settings that may grow.
     """
     try:
         values = parse(recorded).to_dict()
     except SettingsError as error:
         return f"other settings ({error})"
-    if grows and settings.rounds > values["rounds"]:
-        values["rounds"] = settings.rounds
-    return _difference(values, settings.to_dict())
+    wanted = settings.to_dict()
+    if grows:
+        values |= {key: max(values[key], wanted[key]) for key in filter(may_grow, wanted)}
+    return _difference(values, wanted)
 
 
 def _difference(found: dict[str, Any], wanted: dict[str, Any]) -> str | None:

@@ -4,7 +4,7 @@ Without heavy imports: before the command line imports anything else, it checks 
 directory is a run directory (`run_folders`).
 """
 
-from raysim.core.user_input.decisive import decides_result, may_change
+from raysim.core.user_input.decisive import decides_result, may_change, may_grow
 from raysim.core.user_input.paths import check_inside, portable_name, user_path
 from raysim.core.user_input.values import (
     RepeatedKeyError,
@@ -30,6 +30,7 @@ __all__ = [
     "dotted",
     "key_text",
     "may_change",
+    "may_grow",
     "or_none",
     "override_text",
     "parse_json",

@@ -9,6 +9,9 @@ FREE = ("on_client_error", "out", "reference", "trace", "tracker")
 folder, but with the same model: its digest is sealed."""
 DECISIVE = ("on_client_error",)
 """Settings that may change when a run is resumed although they decide its results."""
+GROWING = ("rounds",)
+"""Settings that may grow, and only grow, where `resume` is given them: results become those of a
+run that has had the new value from the start."""
 KEPT = ("analysis", "checkpoint_every", "keep_clients")
 """Settings that change no result but must not change when a run is resumed, since its metrics and
 checkpoints depend on them."""
@@ -18,6 +21,11 @@ def may_change(key: str) -> bool:
     """Return whether a setting may differ from its recorded value when a run is resumed."""
     group, _, name = key.partition(".")
     return name not in ENGINE if group == "engine" and name else key in FREE
+
+
+def may_grow(key: str) -> bool:
+    """Return whether a setting may be larger than its recorded value when a run is resumed."""
+    return key in GROWING
 
 
 def decides_result(key: str) -> bool:
