@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from raysim.core.encoding import Encoding
     from raysim.core.errors import RaysimError, RunError, SettingsError
     from raysim.core.method import Asynchrony, Method, Passes, Round, ServerState
+    from raysim.core.optimizer import Optimizer
     from raysim.core.rules import (
         Batch,
         Outputs,
@@ -68,6 +69,7 @@ else:
             "Round",
             "ServerState",
         ),
+        "raysim.core.optimizer": ("Optimizer",),
         "raysim.core.scoring": ("CLASSIFICATION", "REGRESSION", "Scoring"),
         "raysim.core.rules": (
             *("Batch", "Outputs", "Pass", "Reduced", "Rules"),
@@ -111,6 +113,7 @@ __all__ = [
     "Listener",
     "Method",
     "Model",
+    "Optimizer",
     "Outputs",
     "Partition",
     "Pass",

@@ -6,6 +6,7 @@ value and the allowed range.
 
 from __future__ import annotations
 
+import json
 from bisect import bisect_left
 from collections.abc import Mapping
 from contextlib import suppress
@@ -32,6 +33,7 @@ from raysim.core.components import explain
 from raysim.core.data import DATASETS, MODELS, PARTITIONS, Dataset, Model, Partition
 from raysim.core.errors import SettingsError, visible
 from raysim.core.method import METHODS, Method
+from raysim.core.optimizer import OPTIMIZER, build_optimizer
 from raysim.core.rules import Weighting
 from raysim.core.user_input import (
     RepeatedKeyError,
@@ -51,9 +53,13 @@ from raysim.core.user_input.limits import (
     RayName,
     Seed,
 )
+from raysim.optimizers import Optimizer
 from raysim.selection import SELECTIONS, Selection
 from raysim.selection.uniform import Uniform
 
+OF_OPTIMIZERS = ("momentum", "nesterov", "betas", "alpha", "eps")
+"""Settings of local training that some optimizers have; none: the optimizer's default."""
+Beta = Annotated[float, Field(ge=0, lt=1)]
 RENAMED = {"profile": "trace"}  # settings of earlier versions, and their present names
 
 
@@ -63,19 +69,48 @@ class SettingsGroup(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
 
+def _word(value: Any) -> str:
+    """Return a value as it is typed."""
+    if value is None:
+        return "none"
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def _as_tuple(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value
+
+
 class LocalSettings(SettingsGroup):
-    """Local training on a client: SGD, restarted every round."""
+    """Local training on a client."""
 
     epochs: Count = Field(default=1, description="local epochs E")
     batch_size: Count | Literal["full"] = Field(default=10, description='batch size B, or "full"')
+    optimizer: str = Field(
+        default="sgd", description="sgd, adam, adamw, adagrad, rmsprop, or package.module:Class"
+    )
     lr: float = Field(default=0.1, gt=0, description="learning rate")
     lr_decay: float = Field(default=1.0, gt=0, le=1, description="factor of lr per round")
     lr_min: float = Field(
         default=0.0, ge=0, description="the first decayed lr at or below it stays"
     )
-    momentum: float = Field(default=0.0, ge=0, lt=1, description="of SGD, reset every round")
+    momentum: float = Field(default=0.0, ge=0, lt=1, description="of sgd and rmsprop")
     nesterov: bool = Field(default=False, description="Nesterov momentum; needs momentum above 0")
-    weight_decay: float = Field(default=0.0, ge=0, description="L2 penalty of SGD")
+    betas: Annotated[tuple[Beta, Beta], BeforeValidator(_as_tuple)] | None = Field(
+        default=None, description="of adam and adamw; none: 0.9 and 0.999"
+    )
+    alpha: Beta | None = Field(default=None, description="of rmsprop; none: 0.99")
+    eps: Annotated[float, Field(ge=0)] | None = Field(
+        default=None, description="added to the root of squares; none: 1e-8, of adagrad 1e-10"
+    )
+    weight_decay: float = Field(
+        default=0.0, ge=0, description="L2 penalty; of adamw decoupled (torch's default is 0.01)"
+    )
+    clip_norm: Annotated[float, Field(gt=0)] | None = Field(
+        default=None, description="largest norm of the loss's gradient; none: not clipped"
+    )
+    keep: bool = Field(
+        default=False, description="a client keeps its optimizer's state between its rounds"
+    )
     temperature: float = Field(
         default=1.0, gt=0, description="T, divides the logits in the training loss only"
     )
@@ -87,6 +122,23 @@ class LocalSettings(SettingsGroup):
 
     def _is_least(self, round_number: int) -> bool:
         return self.lr * self.lr_decay**round_number <= self.lr_min
+
+    def build_optimizer(self) -> Optimizer:
+        """Return the optimizer with its settings."""
+        given = [(name, getattr(self, name)) for name in OF_OPTIMIZERS]
+        return build_optimizer(self.optimizer, tuple(each for each in given if each[1] is not None))
+
+    @model_validator(mode="after")
+    def _optimizer_has_settings(self) -> Self:
+        optimizer = self.build_optimizer()
+        for name in OF_OPTIMIZERS:
+            value, default = getattr(self, name), type(self).model_fields[name].default
+            if value != default and name not in type(optimizer).model_fields:
+                key = f"local.optimizer={self.optimizer}"
+                raise ValueError(f"{name}={_word(value)}: {key} has no {name}")
+        if self.keep and not optimizer.slots:
+            raise ValueError(f"keep=true: local.optimizer={self.optimizer} so set keeps nothing")
+        return self
 
     @model_validator(mode="after")
     def _nesterov_has_momentum(self) -> Self:
@@ -242,9 +294,8 @@ class Settings(SettingsGroup):
     def _local_suits_method(self) -> Self:
         for name, value in self.method.needs_local.items():
             if (given := getattr(self.local, name)) != value:
-                raise ValueError(
-                    f"local.{name}={given}: must be {value} with method.name={self.method.title}"
-                )
+                key = f"method.name={self.method.title}"
+                raise ValueError(f"local.{name}={_word(given)}: must be {_word(value)} with {key}")
         return self
 
     @model_validator(mode="after")
@@ -253,6 +304,11 @@ class Settings(SettingsGroup):
         if self.patience is not None and self.patience < every:
             raise ValueError(f"patience={self.patience}: must be at least evaluation.every={every}")
         return self
+
+    @property
+    def keepers(self) -> tuple[str, ...]:
+        """Owners of what clients keep, besides the method: stages, and the optimizer."""
+        return (*self.channel, *([OPTIMIZER] if self.local.keep else []))
 
     @property
     def cohort_size(self) -> int:

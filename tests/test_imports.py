@@ -17,7 +17,7 @@ ROOT = Path(__file__).parent.parent
 UPPER = ("workloads", "tuning", "cluster")
 
 ENGINE = (
-    *("core", "config", "methods", "selection", "channel", "aggregation"),
+    *("core", "config", "methods", "selection", "channel", "aggregation", "optimizers"),
     *("analysis", "clock", "storage"),
     *("federation", "training", "execution"),
 )
@@ -28,7 +28,11 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "selection": ("core",),
     "channel": ("core",),
     "aggregation": ("core",),
-    "config": ("core", "analysis", "clock", "selection", "channel", "aggregation"),
+    "optimizers": ("core",),
+    "config": (
+        *("core", "analysis", "clock", "selection", "channel"),
+        *("aggregation", "optimizers"),
+    ),
     "methods": ("core",),
     "storage": ("core", "config"),
     "federation": ("core", "config"),

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import raysim
-from raysim.training.sgd import Sgd
+from raysim.training.update import Update
 from tests.tasks import make_settings, make_task
 from tests.test_imports import ALLOWED, SOURCES, area, imports
 
@@ -114,18 +114,18 @@ def words(tree: ast.Module) -> set[str]:
 
 
 def test_a_step_is_at_most_fifteen_frames_below_run(tmp_path, monkeypatch):
-    """From `raysim.run` to `Sgd.step` of an inline run, both included."""
+    """From `raysim.run` to `Update.move` of an inline run, both included."""
     stacks: list[list[str]] = []
-    step = Sgd.step
+    move = Update.move
 
-    def stepping(sgd: Sgd, *tensors: Any) -> None:
+    def moving(update: Update, *tensors: Any) -> None:
         frames = traceback.extract_stack()[:-1]
         stacks.append([f"{f.filename}:{f.name}" for f in frames if is_ours(f.filename)])
-        step(sgd, *tensors)
+        move(update, *tensors)
 
-    monkeypatch.setattr(Sgd, "step", stepping)
+    monkeypatch.setattr(Update, "move", moving)
     raysim.run(make_settings(tmp_path, rounds=1), make_task((8, 8)))
-    first = [*stacks[0], f"{Sgd.__module__}:step"]
+    first = [*stacks[0], f"{Update.__module__}:move"]
     assert first[0].endswith("raysim/__init__.py:run")
     assert len(first) <= FRAMES, "\n".join(first)
 

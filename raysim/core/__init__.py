@@ -1,6 +1,7 @@
 """Core: the interfaces that methods and workloads are written against, and what all packages share.
 
-- Methods: `method` and `rules`, the `chain` of rules, `scoring` of outputs, a network's `layers`.
+- Methods: `method` and `rules`, the `chain` of rules, `scoring` of outputs, a network's `layers`,
+  the `optimizer` of local steps.
 - Around a method: the `selection` of clients, the `channel` of their uploads, whose stages
   change `differences` and their `encoding`, and their `aggregation`.
 - Samples: `data` has the interfaces of datasets, partitions and models; `arrow` prepared samples on

@@ -143,8 +143,12 @@ class Method(Component, ABC):
         return ""
 
     @property
-    def needs_local(self) -> Mapping[str, float]:
-        """The `local` settings that the method needs at one value, by name."""
+    def needs_local(self) -> Mapping[str, object]:
+        """The `local` settings that the method needs at one value, by name.
+
+        `{"optimizer": "sgd"}` is that of a method whose formula takes a step for the learning rate
+        times a gradient, or times a momentum of gradients.
+        """
         return {}
 
     def network(self, model: nn.Module) -> nn.Module:

@@ -136,12 +136,14 @@ class Trained:
         lr: Learning rate used.
         states: The last state of every transform, by the transform's name.
         samples: All of the client's samples, shared with others: left as they are.
+        optimizer: What the optimizer keeps, by slot and name of the parameter; for the engine.
     """
 
     steps: int
     lr: float
     states: Mapping[str, Tensors]
     samples: Batch
+    optimizer: Groups = field(default_factory=dict)
 
     @cached_property
     def data(self) -> Batch:

@@ -5,11 +5,18 @@ from __future__ import annotations
 from pathlib import Path
 
 from raysim.config import Settings
+from raysim.core.optimizer import OPTIMIZER
 from raysim.core.tensors import CPU, Groups
 from raysim.execution.messages import PassMessage
 from raysim.federation.federation import Federation
 from raysim.federation.opened import OpenedSamples
-from raysim.storage.client_states import UNSEALED, ClientStates, StateVersion, owner_of
+from raysim.storage.client_states import (
+    UNSEALED,
+    ClientStates,
+    StateVersion,
+    of_optimizer,
+    owner_of,
+)
 from raysim.training.job import ClientJob
 
 
@@ -48,8 +55,8 @@ class ClientJobs:
         broadcast, initial = self.open(message)
         personal = message.personal.get(client)
         versions = message.versions.get(client, ())
-        state, stages = self._states.of_client(
-            client, versions, initial, self._device, self._settings.channel
+        state, others = self._states.of_client(
+            client, versions, initial, self._device, self._settings.keepers
         )
         return ClientJob.of(
             message.work,
@@ -58,7 +65,8 @@ class ClientJobs:
             keys=(self._settings.seed, message.round_number, message.pass_number, client),
             broadcast=broadcast,
             state=state,
-            stages=stages,
+            stages=others,
+            optimizer=of_optimizer(others, message.pass_number),
             personal=personal.open(self._device) if personal else {},
             augment=self._augment,
             device=self._device,
@@ -68,17 +76,17 @@ class ClientJobs:
         """Write a client's state or round state, where it has one; return the file's digest."""
         if not groups:
             return UNSEALED
-        if not in_round and self._settings.channel:
+        if not in_round and self._settings.keepers:
             groups = self._with_unwritten(message, client, groups)
         version = StateVersion(message.round_number, message.pass_number, in_round)
         return self._states.write(client, version, groups, message.needed_from)
 
     def _with_unwritten(self, message: PassMessage, client: int, groups: Groups) -> Groups:
         """Return groups, and the client's present ones of owners that write none in this pass."""
-        stages = self._settings.channel
-        written = {owner_of(group, stages) for group in groups}
+        owners = self._settings.keepers
+        written = {owner_of(group, owners) for group in groups} - {OPTIMIZER}  # kept by pass
         before = [v for v in message.versions.get(client, ()) if not v.in_round]
-        if not before or not {"", *stages} - written:
+        if not before or not {"", *owners} - written:
             return groups
         kept = self._states.read(client, before[0], CPU)
-        return {g: t for g, t in kept.items() if owner_of(g, stages) not in written} | {**groups}
+        return {g: t for g, t in kept.items() if owner_of(g, owners) not in written} | {**groups}

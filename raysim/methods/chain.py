@@ -111,6 +111,12 @@ class Chain(FedAvg):
         """True if one of the methods needs real parameters."""
         return any(member.real for member in self.methods.values())
 
+    @property
+    def needs_local(self) -> Mapping[str, object]:
+        """The settings that the methods need."""
+        needed = [member.needs_local for member in self.methods.values()]
+        return {name: value for each in needed for name, value in each.items()}
+
     def network(self, model: nn.Module) -> nn.Module:
         """Return the network as the methods wrap it in turn."""
         for member in self.methods.values():

@@ -37,7 +37,7 @@ W_d.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Generator, Sequence
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from functools import partial
 from itertools import pairwise
 from typing import ClassVar, Literal
@@ -85,6 +85,11 @@ class DivideAndConquer(FedAvg):
     continue_from_prepass: bool = Field(
         default=False, description="start from the pre-pass model, not from the initial one"
     )
+
+    @property
+    def needs_local(self) -> Mapping[str, object]:
+        """No kept optimizer: its passes train other parameters from round to round."""
+        return {"keep": False}
 
     def init(self, network: nn.Module) -> ServerState:
         """Find the layers and check the split against them.

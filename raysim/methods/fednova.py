@@ -15,6 +15,7 @@ steps; the paper's ||a_k||_1 for momentum is not used.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import ClassVar
 
@@ -42,6 +43,11 @@ class FedNova(FedAvg):
         le=MOST,
         description="clients do 1 to max_epochs epochs; 0: all do local.epochs",
     )
+
+    @property
+    def needs_local(self) -> Mapping[str, object]:
+        """SGD: ||a_k||_1 is that of its steps."""
+        return {"optimizer": "sgd"}
 
     def rules(self) -> Rules:
         """Return the rules of local training: plain SGD, of which the mean step is sent."""

@@ -51,9 +51,10 @@ class Fsvrg(FedAvg):
     h: float = Field(default=0.6, gt=0, description="learning rate x local steps, if scaled")
 
     @property
-    def needs_local(self) -> Mapping[str, float]:
-        """No local.momentum with scaled steps, nor a floor of local.lr, which they do not use."""
-        return {"momentum": 0.0, "lr_min": 0.0} if self.step == "scaled" else {}
+    def needs_local(self) -> Mapping[str, object]:
+        """SGD on whole gradients; with scaled steps no local.momentum and no floor of local.lr."""
+        always = {"optimizer": "sgd", "clip_norm": None}
+        return {**always, "momentum": 0.0, "lr_min": 0.0} if self.step == "scaled" else always
 
     def rules(self) -> Rules:
         """Return the rules of the second pass: SGD along the corrected gradient."""

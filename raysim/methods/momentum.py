@@ -16,6 +16,7 @@ for bit.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import ClassVar
 
 from pydantic import Field
@@ -38,6 +39,11 @@ class Momentum(FedAvg):
     bases: ClassVar[Bases | None] = {"model": "model", "d": "d"}
 
     gamma: float = Field(default=0.5, ge=0, lt=1, description="decay of the momentum")
+
+    @property
+    def needs_local(self) -> Mapping[str, object]:
+        """SGD: the averaged d is the direction of its steps."""
+        return {"optimizer": "sgd"}
 
     def init(self, network: nn.Module) -> ServerState:
         """Start with the momentum d at zero."""

@@ -17,6 +17,7 @@ The norm of c is `c_norm` of a round in the tables, that of c_k `c_norm` of a cl
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import ClassVar
 
 from pydantic import Field
@@ -60,6 +61,11 @@ class Scaffold(FedAvg):
     bases: ClassVar[Bases | None] = {"model": "model", "c": CHANGE}
 
     lr_global: float = Field(default=1.0, gt=0, description="step of the server")
+
+    @property
+    def needs_local(self) -> Mapping[str, object]:
+        """SGD: c_k is a mean of gradients, as the steps over the learning rate are."""
+        return {"optimizer": "sgd"}
 
     def init(self, network: nn.Module) -> ServerState:
         """Start with the server's control variate c at zero."""

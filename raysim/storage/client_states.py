@@ -1,13 +1,14 @@
 """Client states on disk: tensors that clients keep between rounds, or between passes of a round.
 
 There is one file per client and version, named by the round and pass that wrote it. Groups of the
-method and of each stage of the channel lie in it together; those of an owner that writes none in a
-pass are taken over. (Files by owner would need a version of each owner in every checkpoint.) The
-driver sends with a pass the version of each client to read: the latest one handed over. A repeated
-chunk reads the same state as the first time and writes the same bytes to the same name: a lost,
-retried or duplicated chunk changes nothing. Workers read by name, as a listing cached by a network
-file system may lack the newest version. Round state has its own files, deleted with the round.
-Versions are kept back to the older of the last two checkpoints; a resumed run deletes later ones.
+method, of each stage of the channel and of the optimizer lie in it together; those of an owner that
+writes none in a pass are taken over. (Files by owner would need a version of each owner in every
+checkpoint.) The driver sends with a pass the version of each client to read: the latest one handed
+over. A repeated chunk reads the same state as the first time and writes the same bytes to the same
+name: a lost, retried or duplicated chunk changes nothing. Workers read by name, as a listing cached
+by a network file system may lack the newest version. Round state has its own files, deleted with
+the round. Versions are kept back to the older of the last two checkpoints; a resumed run deletes
+later ones.
 
 A version travels with the digest of its file, and checkpoints seal it: a state is read as it was
 written, or the run stops. A resumed run checks every state that its checkpoint seals.
@@ -30,6 +31,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 
 from raysim.core.errors import DamagedStateError, MachineError, RunError
+from raysim.core.optimizer import OPTIMIZER
 from raysim.core.tensors import Groups, Tensors, contiguous, flatten, unflatten
 from raysim.storage.atomic import force_to_disk, remove, replace_file, writing
 
@@ -41,13 +43,24 @@ CHECKING_THREADS, CHECKED_AT_ONCE = 4, 10_000
 
 
 OF_STAGE = "@"
-"""Between a stage of the channel and the name of a group that a client keeps for it."""
+"""Between a stage of the channel, or the optimizer, and a group that a client keeps for it."""
 
 
-def owner_of(group: str, stages: Collection[str]) -> str:
-    """Return which of the stages a group of a client's state is kept for; empty: the method."""
+def owner_of(group: str, owners: Collection[str]) -> str:
+    """Return which of the owners a group of a client's state is kept for; empty: the method."""
     owner = group.rpartition(OF_STAGE)[0]
-    return owner if owner in stages else ""
+    return owner if owner in owners else ""
+
+
+def optimizer_group(pass_number: int, slot: str) -> str:
+    """Return the group of what an optimizer keeps from this pass of a round to that of the next."""
+    return f"{OPTIMIZER}{OF_STAGE}{pass_number}.{slot}"
+
+
+def of_optimizer(groups: Groups, pass_number: int) -> Groups:
+    """Return what the optimizer kept in this pass, by slot."""
+    prefix = optimizer_group(pass_number, "")
+    return {g.removeprefix(prefix): t for g, t in groups.items() if g.startswith(prefix)}
 
 
 class StateVersion(NamedTuple):
@@ -126,28 +139,28 @@ class ClientStates:
         versions: Sequence[StateVersion],
         initial: Groups,
         device: torch.device,
-        stages: Collection[str],
+        owners: Collection[str],
     ) -> tuple[Groups, Groups]:
-        """Return what a client keeps: the method's groups, and those of the channel's stages.
+        """Return what a client keeps: the method's groups, and those of other owners.
 
         Args:
             client: The client's id.
             versions: The version of its state, if it has one, and that of its round state.
             initial: The method's groups where the client has none yet.
             device: Device of the tensors.
-            stages: Names of the stages.
+            owners: Names of the other owners.
 
         Raises:
             DamagedStateError: a file is damaged or missing.
         """
         read = [(version, self.read(client, version, device)) for version in versions]
         states = [groups for version, groups in read if not version.in_round]
-        known = any(not owner_of(group, stages) for groups in states for group in groups)
+        known = any(not owner_of(group, owners) for groups in states for group in groups)
         kept: dict[str, Tensors] = {} if known else dict(initial)
         for _, groups in read:
             kept |= groups
-        of_stages = {group: t for group, t in kept.items() if owner_of(group, stages)}
-        return {group: t for group, t in kept.items() if group not in of_stages}, of_stages
+        of_others = {group: t for group, t in kept.items() if owner_of(group, owners)}
+        return {group: t for group, t in kept.items() if group not in of_others}, of_others
 
     def write(self, client: int, version: StateVersion, groups: Groups, needed_from: int) -> int:
         """Write a version, and delete versions that no checkpoint on disk needs.

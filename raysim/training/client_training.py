@@ -14,9 +14,9 @@ from raysim.core.rules import Batch, Trained, Transform, Upload, View
 from raysim.core.tensors import Tensors
 from raysim.core.tensors.torch_private import gradients_of
 from raysim.training.job import ClientJob, LocalLosses, batch_bounds, iterate_epochs, only_in_finish
+from raysim.training.objective import objective, reported_objective
 from raysim.training.recorded_steps import ClientSteps, GuardedView
 from raysim.training.rule_keys import functions_of_step
-from raysim.training.sgd import Sgd, objective, reported_objective
 
 if TYPE_CHECKING:  # which imports this module
     from raysim.training.sequential import SequentialTrainer
@@ -59,15 +59,15 @@ class ClientTraining:
         self.states = {t.name: {**t.init(self.view)} for t in transforms}
         self.before_momentum = [t for t in transforms if not t.after_momentum]
         self.after_momentum = [t for t in transforms if t.after_momentum]
-        if not trainer.local.momentum:
+        if trainer.optimizer.keeps_gradient:
             self.before_momentum += self.after_momentum
             self.after_momentum = []
         self.keys = [(t.name, key) for t in self.before_momentum for key in self.states[t.name]]
-        self.sgd, self.rng = Sgd(trainer.local, job.lr), trainer.rng_state()
+        self.update, self.rng = trainer.update(job.lr), trainer.rng_state()
+        self.update.start(self.detached_params, self.names, job.optimizer)
         standard = not (self.rules.criterion or self.rules.penalties)
         self.loss_is_objective = standard and trainer.local.temperature == 1
-        self.recorded = self.recorded_steps(())
-        before = self.before_momentum
+        self.recorded, before = self.recorded_steps(()), self.before_momentum
         self.recorded_direction = self.recorded_steps(before) if before else None
         self.guarded = GuardedView(**vars(self.view)) if self.recorded else self.view
 
@@ -89,7 +89,8 @@ class ClientTraining:
             sizes.append(len(batch.y))
         detached = dict(zip(self.names, self.detached_params, strict=True))
         self.trainer.network.bindings.check_parameters(detached)
-        trained = Trained(len(sizes), self.job.lr, self.states, self.job.data)
+        kept = self.update.kept(self.names) if sizes else {}
+        trained = Trained(len(sizes), self.job.lr, self.states, self.job.data, kept)
         with torch.no_grad():
             gradient = partial(self.trainer.gradient, self.rules, self.view)
             upload = self.rules.finish(self.job.finishing(self.view, gradient), trained)
@@ -111,7 +112,7 @@ class ClientTraining:
                 yield Batch(*pair, scoring=data.scoring)
 
     def step(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Take one step of SGD; return the loss at T=1 and the objective before it."""
+        """Take one step; return the loss at T=1 and the objective before it."""
         if self.rules.transforms:
             self.rng = self.trainer.rng_state()
         states = [self.states[name][key] for name, key in self.keys]
@@ -122,11 +123,12 @@ class ClientTraining:
         for (name, key), state in zip(self.keys, states, strict=True):
             self.states[name][key] = state
         with torch.no_grad():
-            directions = self.sgd.apply_momentum(directions)
+            directions = self.update.directions(directions)
             directions = self.transform(
                 self.after_momentum, self.view, directions, batch, self.states
             )
-            self.sgd.step(self.detached_params, directions)
+            directions = self.update.add_decoupled_decay(directions, self.detached_params)
+            self.update.move(self.detached_params, directions)
             return loss, reported_objective(self.rules, self.states, value)
 
     def plain_direction(self, batch: Batch, states: Sequence[Tensor]) -> tuple[Tensor, ...]:
@@ -159,7 +161,8 @@ class ClientTraining:
         for (name, key), state in zip(self.keys, states, strict=True):
             named[name][key] = state
         with torch.no_grad():
-            gradients = self.sgd.add_weight_decay(gradients, self.params)
+            gradients = self.update.clip(gradients)
+            gradients = self.update.add_weight_decay(gradients, self.params)
             gradients = self.transform(self.before_momentum, view, gradients, batch, named)
             return loss, value, *gradients, *(named[name][key] for name, key in self.keys)
 
@@ -208,7 +211,7 @@ class ClientTraining:
             gradients = taken[2:] if taken else self.gradients_at(copies, batch)
         self.trainer.set_rng_state(before)
         with torch.no_grad():
-            decayed = self.sgd.add_weight_decay([*gradients], points)
+            decayed = self.update.add_weight_decay([*gradients], points)
             return dict(zip(self.names, decayed, strict=True))
 
     def gradients_at(self, tensors: Tensors, batch: Batch) -> list[Tensor]:

@@ -41,6 +41,7 @@ class ClientJob:
     generator: Callable[[str], torch.Generator]
     client: int = -1
     stages: Groups = field(default_factory=dict)
+    optimizer: Groups = field(default_factory=dict)
 
     @classmethod
     def of(
@@ -61,7 +62,8 @@ class ClientJob:
             data: Its samples.
             keys: Keys of its random draws: seed, round, pass and client.
             device: Device of its generators.
-            opened: The attributes `broadcast`, `state`, `stages`, `personal` and `augment`.
+            opened: The attributes `broadcast`, `state`, `stages`, `optimizer`, `personal` and
+                `augment`.
         """
         seed, *places = keys
         return cls(

@@ -22,8 +22,9 @@ from raysim.core.tensors.torch_private import can_record_steps, gradients_of
 from raysim.training.client_training import ClientTraining
 from raysim.training.job import ClientJob, LocalLosses
 from raysim.training.network import Network
+from raysim.training.objective import objective
 from raysim.training.recorded_steps import RecordedSteps
-from raysim.training.sgd import Sgd, objective
+from raysim.training.update import Update
 
 
 class SequentialTrainer:
@@ -31,7 +32,7 @@ class SequentialTrainer:
 
     def __init__(self, network: Network, local: LocalSettings, precision: str) -> None:
         self.network = network
-        self.local = local
+        self.local, self.optimizer = local, local.build_optimizer()
         self._frozen: Network | None = None
         self._buffer: Batch | None = None
         self._device = next((p.device for p in network.parameters()), CPU)
@@ -56,6 +57,10 @@ class SequentialTrainer:
             return ClientTraining(self, job).run()
         finally:
             self.set_rng_state(before)
+
+    def update(self, lr: float) -> Update:
+        """Return the updates of a client's parameters."""
+        return Update(self.local, self.optimizer, lr)
 
     def outputs(self, x: Tensor) -> Outputs:
         """Return the resident network's outputs; logits are in float32 at any precision."""
@@ -98,7 +103,7 @@ class SequentialTrainer:
             value = objective(rules, replace(view, params=points), outputs, batch)
             gradients = gradients_of(value, trainable)
         with torch.no_grad():
-            decayed = Sgd(self.local, 0.0).add_weight_decay([*gradients], trainable)
+            decayed = self.update(0.0).add_weight_decay([*gradients], trainable)
         return dict(zip(view.trainable, decayed, strict=True))
 
     def seed(self, seed: int) -> None:

@@ -14,8 +14,8 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 import raysim
 from raysim.core.method import METHODS
 from raysim.core.rules import Trained, View
+from raysim.training.objective import objective
 from raysim.training.sequential import SequentialTrainer
-from raysim.training.sgd import objective
 from tests.methods.test_contract import SETTINGS
 from tests.tasks import make_settings, make_task
 

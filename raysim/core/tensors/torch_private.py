@@ -25,7 +25,6 @@ def _part(path: str) -> Any:
 
 _foreach_add = _part("_foreach_add")
 _foreach_add_ = _part("_foreach_add_")
-_foreach_mul_ = _part("_foreach_mul_")
 _foreach_norm = _part("_foreach_norm")
 _innermost_transform = _part("_C._functorch.peek_interpreter_stack")
 _run_backward = _part("autograd.Variable._execution_engine.run_backward")
@@ -71,15 +70,6 @@ def foreach_add_(
         return
     for tensor, other in zip(tensors, others, strict=True):
         tensor.add_(other, alpha=alpha)
-
-
-def foreach_mul_(tensors: Sequence[Tensor], factor: float) -> None:
-    """Multiply every tensor by a factor in place."""
-    if _runs_foreach(_foreach_mul_):
-        _foreach_mul_(tensors, factor)
-        return
-    for tensor in tensors:
-        tensor.mul_(factor)
 
 
 def foreach_norm(tensors: Sequence[Tensor]) -> list[Tensor]:

@@ -174,4 +174,7 @@ def check_space(
     if settings.keep_clients:  # of the round, and of the one before
         in_round += 2 * cohort * nbytes({"model": method.deployed(state)})
     of_client = method.client_bytes(state) + of_stages
+    if settings.local.keep:
+        slots = len(settings.local.build_optimizer().slots)
+        of_client += slots * nbytes({"model": method.deployed(state)})
     states.check_space((expected + versions) * of_client + in_round)

@@ -108,8 +108,8 @@ class WorkCosts:
         """Return the state with which a client would begin."""
         versions = runner.versions([client]).get(client, ())
         initial = self._settings.method.client_init(runner.state)
-        stages = self._settings.channel
-        return self._states.of_client(client, versions, initial, CPU, stages)[0]
+        keepers = self._settings.keepers
+        return self._states.of_client(client, versions, initial, CPU, keepers)[0]
 
     def _job(self, work: Pass, client: int, state: Groups) -> ClientJob:
         """Return the job of a client."""

@@ -21,6 +21,7 @@ from raysim.driver.clock.clock import VirtualRound
 from raysim.driver.clock.lost import noted_if_lost
 from raysim.driver.context import Result, RunContext
 from raysim.driver.evaluation import Evaluation
+from raysim.driver.keeping import Keeping
 from raysim.driver.listener import Started
 from raysim.driver.passes import PassContext, RoundRunner
 from raysim.driver.riders import Rider
@@ -264,6 +265,8 @@ class Run:
             riders.append(KeptClients(self._client_models, before.number + 1))
         if self.settings.channel:
             riders.append(Channel(self.settings, now))
+        if self.settings.local.keep:
+            riders.append(Keeping(runner))
         riders.append(Aggregated(self.settings, self._passes.frozen))
         if not has_clients:
             run = run_without_clients

@@ -95,6 +95,11 @@ class FedMa(Method):
                 module.register_forward_pre_hook(_fit_sizes)
         return model
 
+    @property
+    def needs_local(self) -> Mapping[str, object]:
+        """No kept optimizer: its passes train other parameters from round to round."""
+        return {"keep": False}
+
     def init(self, network: nn.Module) -> ServerState:
         """Describe the layers.
 

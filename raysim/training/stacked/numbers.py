@@ -20,6 +20,7 @@ from torch import Tensor
 
 from raysim.config import LocalSettings
 from raysim.core.rules import Rules
+from raysim.training.update import coupled_decay
 
 Build = Callable[[Sequence[Any]], Any]
 """Function that returns a merged value, given a number for each column."""
@@ -136,7 +137,8 @@ class StepNumbers:
 
     def at(self, numbers: Sequence[Tensor]) -> Step:
         """Return the parts for a step, given a client's number of each column."""
-        criterion, penalties, updates, (temperature, weight_decay), _ = self._build(numbers)
+        criterion, penalties, updates, own, _ = self._build(numbers)
+        temperature, weight_decay, _ = own
         if not self.columns:
             return Step(self._rules, temperature, weight_decay)
         transforms = [
@@ -159,6 +161,8 @@ def in_common(rules: Rules) -> tuple[Any, ...]:
 
 
 def _of_a_step(rules: Rules, local: LocalSettings) -> tuple[Any, ...]:
-    numbers = (local.temperature, local.weight_decay)
-    equal = (bool(local.momentum), local.nesterov, str(local.batch_size))
+    optimizer = local.build_optimizer()
+    numbers = (local.temperature, coupled_decay(local, optimizer), local.clip_norm or 0.0)
+    clips = local.clip_norm is not None
+    equal = (local.optimizer, optimizer.slots, local.nesterov, clips, str(local.batch_size))
     return (*in_common(rules), numbers, equal)

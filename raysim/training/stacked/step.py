@@ -24,14 +24,14 @@ from raysim.core.scoring import Scoring
 from raysim.core.tensors import Tensors
 from raysim.training.job import only_in_finish
 from raysim.training.network import Network
+from raysim.training.objective import objective
 from raysim.training.rule_keys import functions_of_step, key_of_rules
 from raysim.training.sequential import SequentialTrainer
-from raysim.training.sgd import objective
 from raysim.training.stacked.batch_norm import Padding
 from raysim.training.stacked.cuda_graphs import NO_MEMORY, GraphedSteps, GraphRecorder
 from raysim.training.stacked.numbers import Step, StepNumbers
-from raysim.training.stacked.sgd import StackedSgd
 from raysim.training.stacked.stacks import Tree, assign, copy_tree, leaves
+from raysim.training.stacked.update import StackedUpdate
 
 MAX_KINDS = 8
 """Most kinds of steps to keep, with their tensors and recordings."""
@@ -56,7 +56,8 @@ class StackedStep:
         numbers: Merged rules and settings of all clients.
         trainable: Setting of the trained parameters, as of a pass.
         names: Names of the trained parameters.
-        sgd: Adds the weight decay.
+        update: Clips gradients, and adds the weight decay; not the group's, whose slots a kept step
+            would outlive.
         momentum: Whether transforms after the momentum are left to the caller.
         scoring: Compares outputs with targets.
         loss_is_objective: Whether the loss at T=1 is the objective.
@@ -74,7 +75,7 @@ class StackedStep:
     numbers: StepNumbers
     trainable: frozenset[str] | None
     names: Sequence[str]
-    sgd: StackedSgd
+    update: StackedUpdate
     momentum: bool
     scoring: Scoring
     loss_is_objective: bool
@@ -127,7 +128,8 @@ class StackedStep:
             values.sum(), params, allow_unused=True, materialize_grads=True
         )
         with torch.no_grad():
-            steps = self.sgd.add_weight_decay([*gradients], params)
+            steps = self.update.clip([*gradients])
+            steps = self.update.add_weight_decay(steps, params)
             steps = self.transform(False, steps, batch, rng)
             if not self.momentum:
                 steps = self.transform(True, steps, batch, rng)

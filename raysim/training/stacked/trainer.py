@@ -22,13 +22,12 @@ from raysim.core.rules import Trained, Upload, View
 from raysim.core.tensors import CPU, Tensors
 from raysim.training.job import ClientJob, LocalLosses
 from raysim.training.network import Network
+from raysim.training.objective import reported_objective
 from raysim.training.sequential import SequentialTrainer
-from raysim.training.sgd import reported_objective
 from raysim.training.stacked.batch_norm import Padding, with_padding
 from raysim.training.stacked.batches import stacked_batches
 from raysim.training.stacked.cuda_graphs import recorder_on
 from raysim.training.stacked.numbers import Step, StepNumbers, UnstackableError
-from raysim.training.stacked.sgd import StackedSgd
 from raysim.training.stacked.stacks import (
     Shape,
     assign,
@@ -39,6 +38,8 @@ from raysim.training.stacked.stacks import (
     stack_trees,
 )
 from raysim.training.stacked.step import KeptSteps, StackedStep
+from raysim.training.stacked.update import StackedUpdate
+from raysim.training.update import coupled_decay
 
 
 class StackedTrainer:
@@ -149,7 +150,8 @@ class _StackedTraining:
             for start, j in zip(starts, jobs, strict=True)
         ]
         fixed, axes = stack_trees(self.given, equal)
-        self.sgd = StackedSgd(local, rates, device, equal)
+        optimizers = [each.optimizer for each in trainers]
+        self.update = StackedUpdate(local, optimizers, rates, device, equal)
         scaled = equal or any(each.temperature != 1 for each in local)
         self.tensors = stack_sets(starts)  # the views below are views of these
         own = self.step = StackedStep(
@@ -160,9 +162,8 @@ class _StackedTraining:
             numbers=numbers,
             trainable=job.trainable,
             names=trainer.network.trainable_names(job.trainable),
-            # Not self.sgd: a kept step outlives the group, and would keep its velocities.
-            sgd=StackedSgd(local, rates, device, equal),
-            momentum=bool(self.local.momentum),
+            update=StackedUpdate(local, optimizers, rates, device, equal),
+            momentum=not self.update.optimizer.keeps_gradient,
             scoring=job.data.scoring,
             loss_is_objective=not (job.rules.criterion or job.rules.penalties or scaled),
             tensors=self.tensors,
@@ -173,6 +174,8 @@ class _StackedTraining:
         self.step, self.steps = trainer.kept.of(own)
         self.is_kept = self.step is not own
         self.tensors, self.states = self.step.tensors, self.step.states
+        params = [self.tensors[name].detach() for name in own.names]
+        self.update.start_each(params, own.names, [each.optimizer for each in jobs])
 
     def _first_states(self) -> dict[str, dict[str, Tensor]]:
         """Return the states of the transforms before the first step."""
@@ -205,7 +208,8 @@ class _StackedTraining:
             name: {key: tensor[k] for key, tensor in state.items()}
             for name, state in self.states.items()
         }
-        trained = Trained(len(own), self.jobs[k].lr, states, self.jobs[k].data)
+        kept = self.update.kept_of(k, self.step.names)
+        trained = Trained(len(own), self.jobs[k].lr, states, self.jobs[k].data, kept)
         with torch.no_grad():
             upload = self.jobs[k].rules.finish(self._view_of(k), trained)
         loss, value = figures[:, own]
@@ -227,24 +231,26 @@ class _StackedTraining:
 
     def _moving(self) -> list[Tensor]:
         states = [tensor for state in self.step.states.values() for tensor in state.values()]
-        return [*self.step.tensors.values(), *states, *self.sgd.velocity]
+        return [*self.step.tensors.values(), *states, *self.update.moving()]
 
     def _update(self, batch: Tensors, repeats: int) -> tuple[Tensor, Tensor]:
-        """Take one step of SGD; return the losses at T=1 and the objectives [K] before it."""
+        """Take one step; return the losses at T=1 and the objectives [K] before it."""
         step, count = self.step, len(self.step.names)
         rng = self.sequential.rng_state() if step.momentum else []
         losses, objectives, *more = self.steps(batch, repeats)
         with torch.no_grad():
-            directions = self.sgd.apply_momentum(more[:count])
+            directions = self.update.directions(more[:count])
             if step.momentum:
                 directions = step.transform(True, directions, batch, rng)
-            self.sgd.step([step.tensors[name] for name in step.names], directions)
+            params = [step.tensors[name] for name in step.names]
+            self.update.move(params, self.update.add_decoupled_decay(directions, params))
             assign(step.tensors, dict(zip(step.buffers, more[count:], strict=True)))
             return losses.clone(), reported_objective(self.rules, step.states, objectives).clone()
 
     def _view_of(self, k: int) -> View:
         job, own = self.jobs[k], self.trainers[k]
-        step = Step(job.rules, own.local.temperature, own.local.weight_decay)
+        decay = coupled_decay(own.local, own.optimizer)
+        step = Step(job.rules, own.local.temperature, decay)
         tensors = {name: tensor[k].detach() for name, tensor in self.tensors.items()}
         view = self.step.view(tensors, self.given[k], step)
         gradient = partial(own.gradient, job.rules, view)

@@ -1,0 +1,88 @@
+"""Interface of an optimizer: from the gradient of a step to its direction.
+
+    w <- w - lr * direction                                coupled weight decay: g <- g + decay * w
+    w <- w - lr * (direction + weight_decay * w)           decoupled
+
+Clipping, weight decay, transforms of methods and the move itself are the engine's. An optimizer is
+arithmetic on tensors, written once: it serves one client, or a stack of clients whose numbers, as
+its fields and the number of the step, are then tensors that broadcast to the gradient's.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any, ClassVar, TypeVar
+
+from torch import Tensor
+
+from raysim.core.components import Component, Registry, build_component
+
+OPTIMIZER = "optimizer"
+"""Owner, in a client's state, of what its optimizer keeps."""
+N = TypeVar("N", float, Tensor, float | Tensor)
+
+
+class Optimizer(Component, ABC):
+    """Optimizer of local steps; its fields are those of the `local` settings that it reads."""
+
+    _lasting: ClassVar[str] = "what lasts belongs in its slots"
+    decoupled: ClassVar[bool] = False
+    """Whether `local.weight_decay` shrinks the parameters, and is no part of the gradient."""
+
+    @property
+    def slots(self) -> tuple[str, ...]:
+        """Names of the tensors kept beside each parameter, of its shape; zero at first."""
+        return ()
+
+    @property
+    def keeps_gradient(self) -> bool:
+        """True if the direction is the gradient itself."""
+        return False
+
+    @abstractmethod
+    def direction(
+        self, gradient: Tensor, slots: Mapping[str, Tensor], step: float | Tensor
+    ) -> Tensor:
+        """Return the direction of a step; update the slots in place, not the gradient.
+
+        Args:
+            gradient: The gradient of one parameter, real.
+            slots: Its tensors.
+            step: Number of the step, from 1.
+        """
+
+
+OPTIMIZERS: Registry[Optimizer] = Registry(
+    OPTIMIZER,
+    Optimizer,  # type: ignore[type-abstract]
+    "local.optimizer={}",
+)
+
+
+@lru_cache(maxsize=256)
+def build_optimizer(name: str, given: tuple[tuple[str, Any], ...]) -> Optimizer:
+    """Return the optimizer of a name, with its fields among the given ones.
+
+    Raises:
+        SettingsError: there is no such optimizer.
+    """
+    kind = OPTIMIZERS.get(name)
+    fields = {key: value for key, value in given if key in kind.model_fields}
+    return build_component(kind, fields, "local.")
+
+
+def beside(number: N, tensor: Tensor) -> N:
+    """Return a number as a factor of a tensor: in its type, if the number is a tensor, too.
+
+    Numbers of a stack are in float64 until then, as 1 - 0.999 has five digits in float32.
+    """
+    return number.to(tensor.dtype) if isinstance(number, Tensor) else number
+
+
+def add_times(tensor: Tensor, other: Tensor, factor: float | Tensor) -> Tensor:
+    """Return `tensor + factor * other`."""
+    if isinstance(factor, Tensor):
+        return tensor.addcmul(other, beside(factor, tensor))
+    return tensor.add(other, alpha=factor)

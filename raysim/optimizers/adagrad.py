@@ -1,0 +1,35 @@
+"""Adagrad, as torch.optim.Adagrad without its decay of the learning rate.
+
+Source: Duchi, Hazan and Singer, "Adaptive Subgradient Methods for Online Learning and Stochastic
+Optimization", JMLR 12, 2011.
+
+    s <- s + g^2                           direction: g / (sqrt(s) + eps)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from torch import Tensor
+
+from raysim.core.optimizer import Optimizer, beside
+
+SUM = "sum"
+
+
+class Adagrad(Optimizer):
+    """Adagrad; the sum of squares starts at zero."""
+
+    eps: float = 1e-10
+
+    @property
+    def slots(self) -> tuple[str, ...]:
+        """The sum of the squares of gradients."""
+        return (SUM,)
+
+    def direction(
+        self, gradient: Tensor, slots: Mapping[str, Tensor], step: float | Tensor
+    ) -> Tensor:
+        """Update the sum; return the direction."""
+        total = slots[SUM].add_(gradient.square())
+        return gradient / total.sqrt().add_(beside(self.eps, total))

@@ -1,0 +1,40 @@
+"""Adam, as torch.optim.Adam.
+
+Source: Kingma and Ba, "Adam: A Method for Stochastic Optimization", ICLR 2015.
+
+    m <- beta_1 * m + (1 - beta_1) * g          v <- beta_2 * v + (1 - beta_2) * g^2
+    direction: (m / (1 - beta_1^t)) / (sqrt(v / (1 - beta_2^t)) + eps)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from torch import Tensor
+
+from raysim.core.optimizer import Optimizer, beside
+
+MEAN, SQUARE = "exp_avg", "exp_avg_sq"
+
+
+class Adam(Optimizer):
+    """Adam; weight decay is a part of the gradient."""
+
+    betas: tuple[float, float] = (0.9, 0.999)
+    eps: float = 1e-8
+
+    @property
+    def slots(self) -> tuple[str, ...]:
+        """The means of gradients and of their squares."""
+        return (MEAN, SQUARE)
+
+    def direction(self, gradient: Tensor, slots: Mapping[str, Tensor], step: Any) -> Tensor:
+        """Update both means; return the direction."""
+        first, second = self.betas
+        m, v = slots[MEAN], slots[SQUARE]
+        m.mul_(beside(first, m)).add_(gradient * beside(1 - first, m))
+        v.mul_(beside(second, v)).add_(gradient.square() * beside(1 - second, v))
+        root = v.sqrt().div_(beside((1 - second**step) ** 0.5, v)).add_(beside(self.eps, v))
+        direction: Tensor = m / root / beside(1 - first**step, m)
+        return direction

@@ -1,0 +1,40 @@
+"""RMSprop, as torch.optim.RMSprop without centering.
+
+Source: Tieleman and Hinton, "Lecture 6.5: RMSProp", Coursera, 2012.
+
+    v <- alpha * v + (1 - alpha) * g^2     d = g / (sqrt(v) + eps)
+    direction: d, or with momentum b <- momentum * b + d
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from torch import Tensor
+
+from raysim.core.optimizer import Optimizer, beside
+
+SQUARE, BUFFER = "square_avg", "momentum_buffer"
+
+
+class RmsProp(Optimizer):
+    """RMSprop, with momentum if it is set."""
+
+    alpha: float = 0.99
+    eps: float = 1e-8
+    momentum: float = 0.0
+
+    @property
+    def slots(self) -> tuple[str, ...]:
+        """The mean of the squares of gradients, and the momentum if there is one."""
+        return (SQUARE, BUFFER) if self.momentum else (SQUARE,)
+
+    def direction(self, gradient: Tensor, slots: Mapping[str, Tensor], step: Any) -> Tensor:
+        """Update the mean and the momentum; return the direction."""
+        v = slots[SQUARE]
+        v.mul_(beside(self.alpha, v)).add_(gradient.square() * beside(1 - self.alpha, v))
+        scaled = gradient / v.sqrt().add_(beside(self.eps, v))
+        if BUFFER not in slots:
+            return scaled
+        return slots[BUFFER].mul_(beside(self.momentum, scaled)).add_(scaled)

@@ -1,0 +1,38 @@
+"""SGD with (Nesterov) momentum, as torch.optim.SGD without dampening.
+
+b <- momentum * b + g                  direction: b, or with nesterov g + momentum * b
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from torch import Tensor
+
+from raysim.core.optimizer import Optimizer, add_times, beside
+
+BUFFER = "momentum_buffer"
+
+
+class Sgd(Optimizer):
+    """Stochastic gradient descent."""
+
+    momentum: float = 0.0
+    nesterov: bool = False
+
+    @property
+    def slots(self) -> tuple[str, ...]:
+        """The momentum, if there is one."""
+        return () if self.keeps_gradient else (BUFFER,)
+
+    @property
+    def keeps_gradient(self) -> bool:
+        """True without momentum."""
+        return self.momentum == 0
+
+    def direction(
+        self, gradient: Tensor, slots: Mapping[str, Tensor], step: float | Tensor
+    ) -> Tensor:
+        """Update the momentum; return the direction."""
+        buffer = slots[BUFFER].mul_(beside(self.momentum, gradient)).add_(gradient)
+        return add_times(gradient, buffer, self.momentum) if self.nesterov else buffer
