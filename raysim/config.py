@@ -11,6 +11,7 @@ from bisect import bisect_left
 from collections.abc import Mapping
 from contextlib import suppress
 from functools import partial
+from math import cos, pi
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
@@ -34,7 +35,7 @@ from raysim.core.data import DATASETS, MODELS, PARTITIONS, Dataset, Model, Parti
 from raysim.core.errors import SettingsError, visible
 from raysim.core.method import METHODS, Method
 from raysim.core.optimizer import OPTIMIZER, build_optimizer
-from raysim.core.rules import Weighting
+from raysim.core.rules import LocalSteps, LocalWork, Weighting
 from raysim.core.user_input import (
     RepeatedKeyError,
     check_plain,
@@ -59,6 +60,7 @@ from raysim.selection.uniform import Uniform
 
 OF_OPTIMIZERS = ("momentum", "nesterov", "betas", "alpha", "eps")
 """Settings of local training that some optimizers have; none: the optimizer's default."""
+Weight = Annotated[float, Field(ge=0)]
 Beta = Annotated[float, Field(ge=0, lt=1)]
 RENAMED = {"profile": "trace"}  # settings of earlier versions, and their present names
 
@@ -83,15 +85,26 @@ def _as_tuple(value: Any) -> Any:
 class LocalSettings(SettingsGroup):
     """Local training on a client."""
 
-    epochs: Count = Field(default=1, description="local epochs E")
+    epochs: Count = Field(default=1, description="local epochs E; 1 with local.steps")
+    steps: Count | None = Field(
+        default=None, description="local steps of a client in place of epochs; none: epochs"
+    )
     batch_size: Count | Literal["full"] = Field(default=10, description='batch size B, or "full"')
     optimizer: str = Field(
         default="sgd", description="sgd, adam, adamw, adagrad, rmsprop, or package.module:Class"
     )
     lr: float = Field(default=0.1, gt=0, description="learning rate")
-    lr_decay: float = Field(default=1.0, gt=0, le=1, description="factor of lr per round")
+    schedule: Literal["constant", "cosine", "linear"] = Field(
+        default="constant", description="lr by round: lr_decay alone, or down to lr_min at the end"
+    )
+    warmup_rounds: Annotated[int, Field(ge=0, le=MOST)] = Field(
+        default=0, description="rounds in which lr rises to its full value"
+    )
+    lr_decay: float = Field(
+        default=1.0, gt=0, le=1, description="factor of lr per round, of schedule=constant"
+    )
     lr_min: float = Field(
-        default=0.0, ge=0, description="the first decayed lr at or below it stays"
+        default=0.0, ge=0, description="the first decayed lr at or below it stays; see schedule"
     )
     momentum: float = Field(default=0.0, ge=0, lt=1, description="of sgd and rmsprop")
     nesterov: bool = Field(default=False, description="Nesterov momentum; needs momentum above 0")
@@ -111,12 +124,38 @@ class LocalSettings(SettingsGroup):
     keep: bool = Field(
         default=False, description="a client keeps its optimizer's state between its rounds"
     )
+    label_smoothing: float = Field(
+        default=0.0, ge=0, le=1, description="share of a target that is spread over all classes"
+    )
+    class_weights: Annotated[tuple[Weight, ...], BeforeValidator(_as_tuple)] | None = Field(
+        default=None, description="weight of each class in the loss; none: equal"
+    )
     temperature: float = Field(
         default=1.0, gt=0, description="T, divides the logits in the training loss only"
     )
 
-    def lr_at(self, round_number: int) -> float:
-        """Return the learning rate of a round, counted from 0."""
+    @property
+    def work(self) -> LocalWork:
+        """Local epochs, or local steps in their place."""
+        return self.epochs if self.steps is None else LocalSteps(self.steps)
+
+    def lr_at(self, round_number: int, rounds: int) -> float:
+        """Return the learning rate of a round, counted from 0.
+
+        Args:
+            round_number: The round; one behind the last has the rate of the last.
+            rounds: Rounds of the run.
+        """
+        warmup = self.warmup_rounds
+        if round_number < warmup:
+            return self.lr * (round_number + 1) / (warmup + 1)
+        if self.schedule == "constant":
+            return self._decayed(round_number - warmup)
+        passed = (min(round_number, rounds - 1) - warmup) / (rounds - warmup)
+        left = 1 - passed if self.schedule == "linear" else (1 + cos(pi * passed)) / 2
+        return self.lr_min + (self.lr - self.lr_min) * left
+
+    def _decayed(self, round_number: int) -> float:
         reached = bisect_left(range(round_number), True, key=self._is_least)
         return self.lr * self.lr_decay**reached
 
@@ -127,6 +166,21 @@ class LocalSettings(SettingsGroup):
         """Return the optimizer with its settings."""
         given = [(name, getattr(self, name)) for name in OF_OPTIMIZERS]
         return build_optimizer(self.optimizer, tuple(each for each in given if each[1] is not None))
+
+    @model_validator(mode="after")
+    def _one_way_each(self) -> Self:
+        if self.steps is not None and self.epochs != 1:
+            raise ValueError(
+                f"steps={self.steps}: takes the place of local.epochs={self.epochs}; with it, give"
+                " local.epochs=1"
+            )
+        if self.schedule != "constant" and self.lr_decay != 1:
+            raise ValueError(
+                f"lr_decay={self.lr_decay}: must be 1.0 with local.schedule={self.schedule}"
+            )
+        if self.schedule != "constant" and self.lr_min >= self.lr:
+            raise ValueError(f"lr_min={self.lr_min}: must be below local.lr={self.lr}")
+        return self
 
     @model_validator(mode="after")
     def _optimizer_has_settings(self) -> Self:
@@ -304,6 +358,16 @@ class Settings(SettingsGroup):
         if self.patience is not None and self.patience < every:
             raise ValueError(f"patience={self.patience}: must be at least evaluation.every={every}")
         return self
+
+    @model_validator(mode="after")
+    def _warmup_ends(self) -> Self:
+        if (warmup := self.local.warmup_rounds) and warmup >= self.rounds:
+            raise ValueError(f"local.warmup_rounds={warmup}: must be below rounds={self.rounds}")
+        return self
+
+    def lr_at(self, round_number: int) -> float:
+        """Return the learning rate of a round, counted from 0."""
+        return self.local.lr_at(round_number, self.rounds)
 
     @property
     def keepers(self) -> tuple[str, ...]:

@@ -33,7 +33,7 @@ import torch
 from torch import nn
 
 from raysim.core.components import Component, Registry
-from raysim.core.rules import Pass, Reduced, Weighting
+from raysim.core.rules import LocalWork, Pass, Reduced, Weighting
 from raysim.core.tensors import Groups, Tensors, nbytes
 
 Metrics = Mapping[str, float]
@@ -62,12 +62,12 @@ class Round:
         number: Rounds committed before this one.
         cohort: The clients that take part, ascending.
         clients: K, the number of clients in all.
-        epochs: `local.epochs`.
+        epochs: `local.epochs`, or `LocalSteps(local.steps)`: for `Pass.epochs`.
         lr: Learning rate of this round, `lr_at(number)`.
         lr_at: Learning rate of any round.
         weighting: The run's `weighting`.
         network: The network as it was built, for its structure; its tensors are not the state's.
-        steps: `steps(client)`: the local steps of a client in `epochs` epochs.
+        steps: `steps(client)`: the local steps of a client in `epochs`.
         sample: `sample(*keys)`: a further uniform cohort of m clients, keyed by seed, round, keys.
         generator: `generator(purpose)`: a generator on the CPU, keyed by seed, round and purpose.
         note: Shows the user one line.
@@ -76,7 +76,7 @@ class Round:
     number: int
     cohort: tuple[int, ...]
     clients: int
-    epochs: int
+    epochs: LocalWork
     lr: float
     lr_at: Callable[[int], float]
     weighting: Weighting

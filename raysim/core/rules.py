@@ -31,6 +31,31 @@ CHANGE = ""
 """Base of a group that is a change already."""
 
 
+@dataclass(frozen=True)
+class LocalSteps:
+    """Number of local steps in place of local epochs; the last epoch is cut. False for none."""
+
+    count: int
+
+    def __bool__(self) -> bool:
+        """Return whether there are any."""
+        return self.count > 0
+
+
+LocalWork = int | LocalSteps
+"""Local epochs, or local steps in their place."""
+
+
+def count_of(work: LocalWork) -> int:
+    """Return the number of epochs or of steps."""
+    return work.count if isinstance(work, LocalSteps) else work
+
+
+def with_count(work: LocalWork, count: int) -> LocalWork:
+    """Return another number of epochs or of steps."""
+    return LocalSteps(count) if isinstance(work, LocalSteps) else count
+
+
 class Outputs(NamedTuple):
     """Outputs of a network on a batch; `features` and `hidden` are None without these stages."""
 
@@ -62,9 +87,22 @@ class Batch(NamedTuple):
 
     def loss(self, outputs: Tensor) -> Tensor:
         """Return the mean loss of a network's outputs; by default their cross-entropy."""
-        if self.weights is not None:
-            return self.mean(self.losses(outputs))
+        if self.weights is not None or self.scoring.weights is not None:
+            return self.mean_of_losses(outputs)
         return self.scoring.mean_loss(outputs, self.y)
+
+    def mean_of_losses(self, outputs: Tensor) -> Tensor:
+        """Return the mean loss as the mean of the samples' losses, padded or not."""
+        losses = self.losses(outputs)
+        if self.scoring.weights is None:
+            return self.mean(losses)
+        total = self.padded_with_zeros(self.scoring.weights(self.y).to(losses.dtype)).sum()
+        return self.padded_with_zeros(losses).sum() / torch.where(total > 0, total, 1)
+
+    @property
+    def reported(self) -> Batch:
+        """This batch with the loss that is reported, where another one is minimised."""
+        return self._replace(scoring=self.scoring.reported or self.scoring)
 
     def losses(self, outputs: Tensor) -> Tensor:
         """Return the loss of each sample [B]."""
@@ -270,7 +308,7 @@ class Pass:
         clients: The ids of the clients that take part.
         broadcast: Groups sent to all of them; "model" is the network's parameters and buffers.
         rules: What each client does.
-        epochs: Local epochs of all clients, or by client.
+        epochs: Local epochs of all clients, or by client; `LocalSteps` in their place.
         lr: Local learning rate of all clients, or by client.
         trainable: Names of the parameters that are trained; None trains all. Modules whose own
             parameters are all frozen run in evaluation mode, so BatchNorm keeps its statistics.
@@ -290,7 +328,7 @@ class Pass:
     clients: Sequence[int]
     broadcast: Groups
     rules: Rules = Rules()
-    epochs: int | Mapping[int, int] = 0
+    epochs: LocalWork | Mapping[int, LocalWork] = 0
     lr: float | Mapping[int, float] = 0.0
     trainable: frozenset[str] | None = None
     weighting: Weighting | None = None
@@ -307,9 +345,9 @@ class Pass:
             return self.bases
         return {"model": "model"} if "model" in self.broadcast else {}
 
-    def epochs_of(self, client: int) -> int:
-        """Return the local epochs of one client."""
-        return self.epochs if isinstance(self.epochs, int) else self.epochs[client]
+    def epochs_of(self, client: int) -> LocalWork:
+        """Return the local epochs or steps of one client."""
+        return self.epochs[client] if isinstance(self.epochs, Mapping) else self.epochs
 
     def lr_of(self, client: int) -> float:
         """Return the local learning rate of one client."""

@@ -6,7 +6,8 @@ Legend: B batch, N samples of a set, C classes.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -48,12 +49,17 @@ class Scoring:
         predict: `predict(outputs [B, ...])`: the predictions [B, ...] that metrics compare.
         classifies: Whether targets are class numbers [B] and outputs logits [B, C]; a temperature,
             and accuracies of single clients, need it.
+        weights: `weights(targets [B, ...])`: the weight of each sample [B] in the mean loss, by the
+            sum of which the sum of `losses` is then divided. None: equal weights of 1.
+        reported: The scoring whose loss is reported, where this one is for training alone.
     """
 
     losses: Callable[[Tensor, Tensor], Tensor]
     metrics: Mapping[str, Metric] = field(default_factory=dict)
     predict: Callable[[Tensor], Tensor] = identity
     classifies: bool = False
+    weights: Callable[[Tensor], Tensor] | None = None
+    reported: Scoring | None = None
 
     def __post_init__(self) -> None:
         """Check the metrics' names.
@@ -102,6 +108,56 @@ def cross_entropies(logits: Tensor, labels: Tensor) -> Tensor:
     classes = torch.arange(logits.shape[-1], device=logits.device)
     others = labels.unsqueeze(-1) != classes  # [B, C]
     return -F.log_softmax(logits, dim=-1).masked_fill(others, 0).sum(-1)
+
+
+def smoothed_losses(
+    smoothing: float, class_weights: tuple[float, ...], logits: Tensor, labels: Tensor
+) -> Tensor:
+    """Return the smoothed, weighted cross-entropy of each sample [B], as torch's without reduction.
+
+    Args:
+        smoothing: Share of the target that is spread over all classes.
+        class_weights: Weight of each class [C]; empty for 1.
+        logits: Logits [B, C]; with one logit per sample there are two classes.
+        labels: Class numbers [B].
+    """
+    if logits.shape[-1] == 1:
+        log_p = F.logsigmoid(torch.cat([-logits, logits], dim=-1))
+    else:
+        log_p = F.log_softmax(logits, dim=-1)
+    classes = torch.arange(log_p.shape[-1], device=logits.device)
+    target = (labels.unsqueeze(-1) == classes).to(log_p.dtype) * (1 - smoothing)
+    target = target + smoothing / log_p.shape[-1]  # [B, C]
+    if class_weights:
+        target = target * _row(class_weights, log_p)
+    return -(target * log_p).sum(-1)
+
+
+def weights_of(class_weights: tuple[float, ...], labels: Tensor) -> Tensor:
+    """Return the weight of each sample's class [B]."""
+    classes = torch.arange(len(class_weights), device=labels.device)
+    own = labels.unsqueeze(-1) == classes  # [B, C]
+    row = _row(class_weights, torch.empty((), dtype=torch.float64, device=labels.device))
+    return row.masked_fill(~own, 0).sum(-1)
+
+
+def _row(numbers: tuple[float, ...], like: Tensor) -> Tensor:
+    """Return numbers as a tensor; by kernels, as a CUDA graph records no copy from the host."""
+    return torch.cat([like.new_full((1,), number) for number in numbers])
+
+
+def for_training(
+    scoring: Scoring, smoothing: float, class_weights: tuple[float, ...] | None
+) -> Scoring:
+    """Return the scoring that training minimises, which reports the given one's loss."""
+    if not smoothing and class_weights is None:
+        return scoring
+    return replace(
+        scoring,
+        losses=partial(smoothed_losses, smoothing, class_weights or ()),
+        weights=partial(weights_of, class_weights) if class_weights else None,
+        reported=scoring,
+    )
 
 
 def predicted_classes(logits: Tensor) -> Tensor:

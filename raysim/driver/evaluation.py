@@ -43,6 +43,7 @@ from raysim.federation.federation import Federation, open_samples
 from raysim.storage.checkpoints import Checkpoint
 from raysim.storage.client_states import latest_versions
 from raysim.storage.trace import Span
+from raysim.training.job import samples_of
 
 CLIENT_FIGURES = figure_names("client_accuracy")
 LOCAL_TEST, PERSONAL = "local_test", "personal_"
@@ -106,6 +107,7 @@ class Evaluator:
         self._settings, self._network = settings, network
         self._method, indices = settings.method, federation.client_indices
         self._sizes = federation.training_sizes
+        self._batch_size = settings.local.batch_size
         splits = {"train": federation.train, "test": federation.test}
         evaluated_sets: dict[str, EvaluationSet] = {}
         if settings.evaluation.holdout:
@@ -235,7 +237,9 @@ class Evaluator:
         evaluated = self.evaluated_sets[number - 1]
         first, last = evaluated.cuts[batch : batch + 2].tolist()
         clients = evaluated.clients[first:last].tolist()
-        return float(sum(int(self._sizes[c]) * message.work.epochs_of(c) for c in clients))
+        work, rows = message.work, self._batch_size
+        own = (samples_of(work.epochs_of(c), self._sizes[[c]], rows) for c in clients)
+        return float(sum(int(samples[0]) for samples in own))
 
     def _local_scores(self) -> list[tuple[str, str]]:
         """Return of which sets clients have scores of their own, and by which metrics."""

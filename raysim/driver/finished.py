@@ -123,6 +123,11 @@ def check_growth(path: Path, recorded: Mapping[str, Any], settings: Settings) ->
             f"rounds={settings.rounds}: must be at least {before}, those of {path}; a run is not"
             " shortened"
         )
+    if settings.rounds > before and (schedule := settings.local.schedule) != "constant":
+        raise RunError(
+            f"rounds={settings.rounds}: must be {before} with local.schedule={schedule}, which ends"
+            " with the rounds that it was planned for"
+        )
     if settings.rounds > before and settings.method.asynchrony(settings.cohort_size):
         raise RunError(
             f"rounds={settings.rounds}: must be {before} with {called(settings.method)}, whose"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -33,6 +33,7 @@ from raysim.storage.atomic import writing
 from raysim.storage.client_states import StateVersion, Versions, latest_versions
 from raysim.storage.trace import Stopwatch
 from raysim.storage.updates import UpdateFiles, blocks_of
+from raysim.training.job import samples_of
 from raysim.training.stacked.stack_size import stacks_of
 
 
@@ -261,16 +262,18 @@ class RoundRunner:
         self._round_states = {}
 
     def cost(self, work: Pass, stack: Item) -> float:
-        """Return the work of a stack: its samples times their epochs."""
-        sizes = self.context.sizes[list(stack)]
-        if isinstance(work.epochs, int):
-            return float(sizes.sum() * max(work.epochs, 1))
-        return float(sum(n * max(work.epochs[c], 1) for c, n in zip(stack, sizes, strict=True)))
+        """Return the work of a stack: the samples that it trains on, or reads."""
+        sizes, batch = self.context.sizes, self.context.settings.local.batch_size
+        if not isinstance(work.epochs, Mapping):
+            return float(samples_of(work.epochs or 1, sizes[list(stack)], batch).sum())
+        own = (samples_of(work.epochs[c] or 1, sizes[[c]], batch) for c in stack)
+        return float(sum(int(samples[0]) for samples in own))
 
     def mean_cost(self, work: Pass) -> float:
         """Return the mean work of all clients, where they have as many epochs."""
-        epochs = work.epochs if isinstance(work.epochs, int) else 1
-        return float(self.context.sizes.mean()) * max(epochs, 1)
+        epochs = 1 if isinstance(work.epochs, Mapping) else work.epochs or 1
+        batch = self.context.settings.local.batch_size
+        return float(samples_of(epochs, self.context.sizes, batch).mean())
 
     def accept(self, result: WorkerResult | FailedItem, sums: Sums) -> list[Failure]:
         """Add the uploads of a result to the sums; return the clients that failed.

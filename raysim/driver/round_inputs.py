@@ -23,7 +23,7 @@ from raysim.core.tensors import Tensors, zeros_like
 from raysim.driver.listener import Listener
 from raysim.driver.riders import Rider
 from raysim.storage.checkpoints import Checkpoint
-from raysim.training.job import batch_bounds
+from raysim.training.job import batch_bounds, steps_of
 from raysim.training.network import has_batch_norm
 
 RunPass = Callable[[Pass], Steps[Reduced]]
@@ -54,9 +54,9 @@ def round_inputs(
         number=number,
         cohort=cohort,
         clients=len(sizes),
-        epochs=settings.local.epochs,
-        lr=settings.local.lr_at(number),
-        lr_at=settings.local.lr_at,
+        epochs=settings.local.work,
+        lr=settings.lr_at(number),
+        lr_at=settings.lr_at,
         weighting=settings.weighting,
         network=network,
         steps=partial(_steps, settings.local, sizes, has_batch_norm(network)),
@@ -67,7 +67,7 @@ def round_inputs(
 
 
 def _steps(local: LocalSettings, sizes: npt.NDArray[np.int64], joins: bool, client: int) -> int:
-    return local.epochs * len(batch_bounds(int(sizes[client]), local.batch_size, joins))
+    return steps_of(local.work, len(batch_bounds(int(sizes[client]), local.batch_size, joins)))
 
 
 def _sample(settings: Settings, before: Checkpoint, *keys: int) -> tuple[int, ...]:

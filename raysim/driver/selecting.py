@@ -21,6 +21,7 @@ from raysim.driver.clock.clock import VirtualClock, VirtualRound
 from raysim.driver.riders import Rider
 from raysim.driver.round_log import RoundLog
 from raysim.storage.checkpoints import Checkpoint
+from raysim.training.job import samples_of
 
 SHOWN = 10
 """Most clients that an error shows."""
@@ -62,7 +63,7 @@ def sampling_of(
         wanted=settings.cohort_size,
         samples=sizes,
         generator=partial(generator, settings.seed, [before.number]),
-        seconds=partial(_work, settings.local.epochs * sizes),
+        seconds=partial(_work, samples_of(settings.local.work, sizes, settings.local.batch_size)),
         state={name: _read_only(array) for name, array in before.selection.items()},
         history=before.history.for_reading(),
     )

@@ -141,7 +141,7 @@ class Rehearsal:
         few = slice(0, FEW_SAMPLES if size == "full" else size + 1)
         data = self._samples.client(client)
         return ClientJob.of(
-            replace(work, epochs=min(work.epochs_of(client), 1)),
+            replace(work, epochs=1 if work.epochs_of(client) else 0),
             client,
             data._replace(x=data.x[few], y=data.y[few]),
             keys=(0, 0, 0, client),

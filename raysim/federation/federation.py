@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from raysim.config import Settings
+from raysim.config import LocalSettings, Settings
 from raysim.core.arrow import open_split
 from raysim.core.client_indices import (
     NO_HOLDOUT,
@@ -30,7 +30,7 @@ from raysim.core.client_indices import (
 from raysim.core.components import ask
 from raysim.core.data import Progress, Split
 from raysim.core.errors import DataError, SettingsError
-from raysim.core.scoring import CLASSIFICATION, Scoring
+from raysim.core.scoring import CLASSIFICATION, Scoring, for_training
 from raysim.core.seeds import torch_seed
 from raysim.core.tensors import Tensors
 from raysim.federation.input_pipeline import InputPipeline, PreparedPipeline
@@ -65,6 +65,7 @@ class Federation:
         build: Builds the network.
         prepare: Prepares the files on a node and returns them by split; None without files.
         scoring: Loss and metrics.
+        training: Scoring whose loss is minimised, if it is not that of `scoring`.
         holdout: Divides a client's samples into training samples and held-out samples.
         local_test: Test samples of single clients, for their evaluation, if there are any.
         labels: The word of each class number, if a task's labels are words.
@@ -79,6 +80,7 @@ class Federation:
     build: Callable[[], nn.Module]
     prepare: Callable[[], Mapping[str, Path]] = dict
     scoring: Scoring = CLASSIFICATION
+    training: Scoring | None = None
     holdout: Holdout = NO_HOLDOUT
     local_test: LocalTest | None = None
     labels: tuple[str, ...] = ()
@@ -123,6 +125,11 @@ class Federation:
     def with_holdout(self, fraction: float, seed: int) -> Federation:
         """Return this federation with a fraction of each client's samples held out."""
         return replace(self, holdout=Holdout(fraction, seed))
+
+    def with_objective(self, local: LocalSettings) -> Federation:
+        """Return this federation with the loss that the settings have clients minimise."""
+        own = for_training(self.scoring, local.label_smoothing, local.class_weights)
+        return replace(self, training=own)
 
     def for_network(self, network: nn.Module) -> Federation:
         """Return this federation with floating-point samples in the type of a network's parameters.

@@ -42,7 +42,8 @@ class OpenedSamples:
         """
         self._client_indices = federation.client_indices
         self._holdout = federation.holdout
-        self._objective = federation.scoring
+        self._scoring = federation.scoring
+        self._training = federation.training or federation.scoring
         self._inputs = federation.inputs
         self.device = device
         splits = {"train": federation.train, "test": federation.test}
@@ -56,7 +57,7 @@ class OpenedSamples:
 
     def client(self, client: int) -> Batch:
         """Return one client's training samples, decoded."""
-        whole = self._whole(client)
+        whole = self._whole(client)._replace(scoring=self._training)
         if not self._holdout.fraction:
             return whole
         return _selected(whole, self._holdout.divide(client, len(whole.y))[0])
@@ -96,7 +97,7 @@ class OpenedSamples:
         return self._batch(self._inputs.test(x, torch.arange(start, start + len(y))), y)
 
     def _batch(self, x: Tensor, y: Tensor) -> Batch:
-        return Batch(x, self._inputs.cast(y), scoring=self._objective)
+        return Batch(x, self._inputs.cast(y), scoring=self._scoring)
 
     def _whole(self, client: int) -> Batch:
         """Return all samples of one client, transformed for it."""

@@ -46,8 +46,8 @@ class FedNova(FedAvg):
 
     @property
     def needs_local(self) -> Mapping[str, object]:
-        """SGD: ||a_k||_1 is that of its steps."""
-        return {"optimizer": "sgd"}
+        """SGD: ||a_k||_1 is that of its steps; epochs, where they are drawn."""
+        return {"optimizer": "sgd", **({"steps": None} if self.max_epochs else {})}
 
     def rules(self) -> Rules:
         """Return the rules of local training: plain SGD, of which the mean step is sent."""

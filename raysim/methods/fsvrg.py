@@ -52,9 +52,10 @@ class Fsvrg(FedAvg):
 
     @property
     def needs_local(self) -> Mapping[str, object]:
-        """SGD on whole gradients; with scaled steps no local.momentum and no floor of local.lr."""
+        """SGD on whole gradients; with scaled steps no momentum, and no schedule but lr_decay."""
         always = {"optimizer": "sgd", "clip_norm": None}
-        return {**always, "momentum": 0.0, "lr_min": 0.0} if self.step == "scaled" else always
+        plain = {"momentum": 0.0, "lr_min": 0.0, "schedule": "constant", "warmup_rounds": 0}
+        return {**always, **plain} if self.step == "scaled" else always
 
     def rules(self) -> Rules:
         """Return the rules of the second pass: SGD along the corrected gradient."""

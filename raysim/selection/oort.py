@@ -122,7 +122,7 @@ class Oort(Selection):
         for start in range(0, len(data.y), FORWARD_ROWS):
             rows = slice(start, start + FORWARD_ROWS)
             part = data._replace(x=data.x[rows], y=data.y[rows])
-            losses = part.losses(view.at(view.params, part.x).logits)
+            losses = part.reported.losses(view.at(view.params, part.x).logits)
             squares.append(losses.double().square().sum())
         return {SQUARED_LOSS: float(sum(squares)) / len(data.y)}
 

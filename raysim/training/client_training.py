@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import islice
 from typing import TYPE_CHECKING
 
 import torch
@@ -13,7 +14,15 @@ from torch import Tensor
 from raysim.core.rules import Batch, Trained, Transform, Upload, View
 from raysim.core.tensors import Tensors
 from raysim.core.tensors.torch_private import gradients_of
-from raysim.training.job import ClientJob, LocalLosses, batch_bounds, iterate_epochs, only_in_finish
+from raysim.training.job import (
+    Bounds,
+    ClientJob,
+    LocalLosses,
+    batch_bounds,
+    iterate_epochs,
+    only_in_finish,
+    steps_of,
+)
 from raysim.training.objective import objective, reported_objective
 from raysim.training.recorded_steps import ClientSteps, GuardedView
 from raysim.training.rule_keys import functions_of_step
@@ -65,8 +74,8 @@ class ClientTraining:
         self.keys = [(t.name, key) for t in self.before_momentum for key in self.states[t.name]]
         self.update, self.rng = trainer.update(job.lr), trainer.rng_state()
         self.update.start(self.detached_params, self.names, job.optimizer)
-        standard = not (self.rules.criterion or self.rules.penalties)
-        self.loss_is_objective = standard and trainer.local.temperature == 1
+        other = job.data.scoring.reported or self.rules.criterion or self.rules.penalties
+        self.loss_is_objective = not other and trainer.local.temperature == 1
         self.recorded, before = self.recorded_steps(()), self.before_momentum
         self.recorded_direction = self.recorded_steps(before) if before else None
         self.guarded = GuardedView(**vars(self.view)) if self.recorded else self.view
@@ -99,9 +108,16 @@ class ClientTraining:
         return upload, LocalLosses.of(torch.stack(losses), torch.stack(objectives), sizes)
 
     def batches(self) -> Iterator[Batch]:
-        """Yield the batches of all epochs."""
-        data, network = self.job.data, self.trainer.network
-        bounds = batch_bounds(len(data.y), self.trainer.local.batch_size, network.has_batchnorm)
+        """Yield the batches of all steps."""
+        bounds = batch_bounds(
+            len(self.job.data.y),
+            self.trainer.local.batch_size,
+            self.trainer.network.has_batchnorm,
+        )
+        return islice(self._batches(bounds), steps_of(self.job.epochs, len(bounds)))
+
+    def _batches(self, bounds: Bounds) -> Iterator[Batch]:
+        data = self.job.data
         buffer = self.trainer.buffer(data)
         sizes = [stop - start for start, stop in bounds]
         for inputs, order in iterate_epochs(self.job, bounds):
@@ -195,7 +211,7 @@ class ClientTraining:
             self.tensors.update(bindings.settle(rebound))
         value = value.detach()
         with torch.no_grad():
-            loss = value if self.loss_is_objective else batch.loss(outputs.logits)
+            loss = value if self.loss_is_objective else batch.reported.loss(outputs.logits)
             return loss, value, *gradients
 
     def gradient(self, tensors: Tensors, batch: Batch) -> dict[str, Tensor]:

@@ -22,7 +22,7 @@ from torch import nn
 
 from raysim.config import LocalSettings
 from raysim.core.differences import Differences
-from raysim.core.rules import Bases, Pass, Upload
+from raysim.core.rules import Bases, LocalSteps, LocalWork, Pass, Upload
 from raysim.core.tensors import CPU, Layout, flatten
 from raysim.core.tensors.torch_private import watch_operations, without_mkldnn
 from raysim.training.job import ClientJob, batch_bounds
@@ -65,19 +65,29 @@ class KindFlops:
     bytes_up: int
     differences: Layout
 
-    def epoch(
-        self, sizes: npt.NDArray[np.int64], batch: int | Literal["full"], join: bool
+    def each(
+        self,
+        work: LocalWork,
+        sizes: npt.NDArray[np.int64],
+        batch: int | Literal["full"],
+        join: bool,
     ) -> Floats:
-        """Return the FLOPs of an epoch of clients with `sizes` [n] samples [n].
+        """Return the FLOPs of an epoch, or the mean of the steps, of clients [n].
 
         Args:
-            sizes: The clients' samples.
+            work: Their epochs or steps.
+            sizes: Their samples [n].
             batch: `local.batch_size`.
             join: Whether a trailing batch of one sample joins the previous batch.
         """
         distinct, inverse = np.unique(sizes, return_inverse=True)
         batches = [np.diff(batch_bounds(n, batch, join)) for n in distinct.tolist()]
-        return np.array([self.step.at(b.astype(float)).sum() for b in batches])[inverse]
+        epochs = [self.step.at(own.astype(float)) for own in batches]
+        if isinstance(work, LocalSteps):
+            taken = [np.resize(own, max(work.count, 1)).mean() for own in epochs]
+        else:
+            taken = [own.sum() for own in epochs]
+        return np.array(taken)[inverse]
 
 
 class FlopCounter:
@@ -108,7 +118,7 @@ class FlopCounter:
     def _counted(self, job: ClientJob, bases: Bases) -> KindFlops:
         step, finish, upload = [], [], Upload()
         for n in range(FEW, FEW + 3):
-            once, upload = self._count(job, n, min(job.epochs, 1))
+            once, upload = self._count(job, n, 1 if job.epochs else 0)
             twice = self._count(job, n, 2)[0] if job.epochs else once
             step.append(twice - once)
             finish.append(once - (twice - once))

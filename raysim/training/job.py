@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from raysim.core.errors import SettingsError
-from raysim.core.rules import Batch, Pass, Rules, View
+from raysim.core.rules import Batch, LocalSteps, LocalWork, Pass, Rules, View
 from raysim.core.seeds import stream, torch_generator, torch_seed
 from raysim.core.tensors import CPU, Groups, Tensors
 
@@ -28,7 +28,7 @@ class ClientJob:
     """One client's work in a pass: its rules, samples, groups and random draws."""
 
     rules: Rules
-    epochs: int
+    epochs: LocalWork
     lr: float
     trainable: frozenset[str] | None
     data: Batch
@@ -133,13 +133,36 @@ def batch_bounds(n: int, size: int | Literal["full"], join_single: bool) -> Boun
     return list(zip(starts, [*starts[1:], n], strict=True))
 
 
+def steps_of(work: LocalWork, batches: int) -> int:
+    """Return the local steps of a client with so many batches an epoch."""
+    return work.count if isinstance(work, LocalSteps) else work * batches
+
+
+def samples_of(
+    work: LocalWork, sizes: npt.NDArray[np.int64], batch: int | Literal["full"]
+) -> npt.NDArray[np.int64]:
+    """Return the samples that clients train on, each time that they do [n].
+
+    Args:
+        work: Their local epochs or steps.
+        sizes: The clients' samples [n].
+        batch: `local.batch_size`.
+    """
+    if not isinstance(work, LocalSteps):
+        return work * sizes
+    rows = np.minimum(sizes, sizes if batch == "full" else batch)
+    whole, rest = np.divmod(work.count, -(-sizes // rows))
+    samples: npt.NDArray[np.int64] = whole * sizes + rest * rows
+    return samples
+
+
 def iterate_epochs(
     job: ClientJob, bounds: Bounds
 ) -> Iterator[tuple[Tensor, npt.NDArray[np.int64]]]:
     """Yield for each local epoch the inputs [n, ...] and the order of the samples [n]."""
     x, n = job.data.x, len(job.data.y)
     generator = torch.Generator(x.device).manual_seed(job.torch_seed)
-    for _ in range(job.epochs):
+    for _ in range(-(-steps_of(job.epochs, len(bounds)) // len(bounds))):
         order = np.arange(n) if len(bounds) == 1 else job.batches.permutation(n)
         yield job.augment(x, generator), order
 

@@ -164,6 +164,11 @@ def test_the_text_of_settings_without_ordered_mappings_stays(preset, digest):
     later = ("keep_clients", "patience", "patience_metric", "patience_mode", "start_from")
     for name in ("selection", "channel", "aggregation", *later):
         del values[name]
+    for name in (
+        *("steps", "optimizer", "schedule", "warmup_rounds", "betas", "alpha", "eps"),
+        *("clip_norm", "keep", "label_smoothing", "class_weights"),
+    ):
+        del values["local"][name]
     del values["evaluation"]["test"]
     settings = result_settings(canonical(values))
     text = key_text(settings, False, False, None)

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import warnings
+from dataclasses import replace
 from functools import partial
 
+import numpy as np
+import pyarrow.parquet as pq
 import pytest
 import torch
+from torch import nn
 
 import raysim
-from raysim.core.errors import SettingsError
+from raysim.core.errors import RunError, SettingsError
+from raysim.core.scoring import for_training
+from raysim.testing.tasks import samples
 from raysim.training import recorded_steps
-from tests.tasks import make_settings
-from tests.training.torch_reference import BATCH, Reference, cohorts, task
+from tests.tasks import EQUAL, make_settings, make_task
+from tests.training.torch_reference import BATCH, SIZES, Reference, batches, cohorts, model, task
 
 ROUNDS, LR = 4, 0.02
 OPTIMIZERS = {
@@ -85,6 +92,155 @@ def test_a_kept_optimizer_goes_on_in_the_next_round_and_when_resumed(tmp_path, n
     assert_equal(resumed.params, expected)
 
 
+SCHEDULES = {
+    "cosine": lambda o: torch.optim.lr_scheduler.CosineAnnealingLR(o, T_max=7, eta_min=0.002),
+    "linear": lambda o: torch.optim.lr_scheduler.LinearLR(
+        o, start_factor=1.0, end_factor=0.1, total_iters=7
+    ),
+    "constant": lambda o: torch.optim.lr_scheduler.ExponentialLR(o, gamma=0.9),
+}
+
+
+def rates_of_torch(schedule, rounds):
+    """Learning rates by torch's schedulers, behind a warm-up of 3 rounds."""
+    optimizer = torch.optim.SGD([torch.zeros(1)], lr=LR)
+    warmup = torch.optim.lr_scheduler.LinearLR(optimizer, start_factor=1 / 4, total_iters=3)
+    behind = SCHEDULES[schedule](optimizer)
+    scheduler = torch.optim.lr_scheduler.SequentialLR(optimizer, [warmup, behind], [3])
+    rates = []
+    for _ in range(rounds):
+        rates.append(optimizer.param_groups[0]["lr"])
+        optimizer.step()
+        with warnings.catch_warnings():  # of torch, about its own call in SequentialLR
+            warnings.simplefilter("ignore", UserWarning)
+            scheduler.step()
+    return rates
+
+
+@pytest.mark.parametrize("mode", MODES, indirect=True)
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_a_schedule_is_that_of_torch(tmp_path, schedule, mode):
+    own = {"local.lr_decay": 0.9} if schedule == "constant" else {"local.lr_min": 0.002}
+    given = {"local.schedule": schedule, "local.warmup_rounds": 3, **own, **mode}
+    result = run(tmp_path / "run", rounds=10, **{"local.optimizer": "adam"}, **given)
+    rates = rates_of_torch(schedule, 10)
+    assert result.metrics["lr"].to_pylist() == pytest.approx(rates, rel=1e-12)
+    assert len({*rates}) == 10
+    assert_equal(result.params, Reference(torch.optim.Adam, rates).run(cohorts(result)))
+
+
+@pytest.mark.parametrize("mode", MODES, indirect=True)
+@pytest.mark.parametrize("steps", [5, 31, 50])
+def test_steps_in_place_of_epochs(tmp_path, steps, mode):
+    given = {"local.epochs": 1, "local.steps": steps, "local.optimizer": "adam", **mode}
+    result = run(tmp_path / "run", rounds=6 if steps == 5 else ROUNDS, **given)
+    rows = pq.read_table(result.run_dir / "clients.parquet")
+    assert {*rows["steps"].to_pylist()} == {steps}
+    expected = Reference(torch.optim.Adam, [LR] * 6, steps=steps).run(cohorts(result))
+    assert_equal(result.params, expected)
+
+
+DEVICES = {"clock.name": "devices", "clock.dropout": 0.1, "fraction": 0.5}
+ALIKE = {
+    "fedavg": {},
+    "fednova stacked": {"method.name": "fednova", "engine.vectorize": 3},
+    "scaffold in virtual time": {"method.name": "scaffold", **DEVICES},
+    "fsvrg": {"method.name": "fsvrg"},
+    "ditto deployed": {"method.name": "ditto", "evaluation.clients": False},
+    "oort": {"selection.name": "oort", **DEVICES},
+    "late clients": {**DEVICES, "clock.policy": "deadline", "clock.deadline": 0.5},
+    "overlapping": {"method.name": "fedbuff", "method.buffer": 2, "method.concurrency": 3},
+}
+
+
+@pytest.mark.parametrize("case", ALIKE)
+def test_steps_of_whole_epochs_are_these_epochs(tmp_path, case):
+    """Ten steps on batches of 8 are two epochs of 40 samples, whatever rides on the pass."""
+    epochs, steps = (
+        raysim.run(make_settings(tmp_path / name, **ALIKE[case], **work), make_task(EQUAL))
+        for name, work in (
+            ("epochs", {"local.epochs": 2}),
+            ("steps", {"local.epochs": 1, "local.steps": 10}),
+        )
+    )
+    same = [torch.equal(epochs.params[n], t) for n, t in steps.params.items()]
+    assert all(same) or "stacked" in case
+    assert_equal(steps.params, epochs.params)
+    for name in {"virtual_seconds", "clients", "train_loss"} & {*epochs.metrics.column_names}:
+        before, after = (each.metrics[name].to_pylist() for each in (epochs, steps))
+        assert after == pytest.approx(before, rel=1e-9, nan_ok=True), name
+
+
+def test_late_clients_take_the_steps_that_the_deadline_allows(tmp_path):
+    """Of seven steps, where an epoch has 5, a client takes any number from 1 on."""
+    table = tmp_path / "devices.csv"
+    speeds = [f"{client},{30_000 * (client + 1)}" for client in range(len(EQUAL))]
+    table.write_text("\n".join(["client,speed", *speeds]))
+    given = {"clock.name": "devices", "clock.table": str(table), "clock.policy": "partial"}
+    work = {"local.epochs": 1, "local.steps": 7, "fraction": 1.0, "clock.deadline": 1.0}
+    result = raysim.run(make_settings(tmp_path / "run", **given, **work), make_task(EQUAL))
+    rows = pq.read_table(result.run_dir / "clients.parquet").to_pylist()
+    taken = {row["client"]: row["steps"] for row in rows}
+    assert [*taken.values()] == sorted(taken.values()) and taken[5] == 7
+    assert 1 <= min(taken.values()) < 5
+
+
+@pytest.mark.parametrize("mode", MODES, indirect=True)
+@pytest.mark.parametrize(
+    ("smoothing", "weights"), [(0.2, None), (0.0, [0.5, 2.0, 1.0]), (0.1, [3.0, 0.1, 0.25])]
+)
+def test_smoothing_and_class_weights_are_those_of_torch(tmp_path, smoothing, weights, mode):
+    given = {"local.label_smoothing": smoothing, "local.class_weights": weights, **mode}
+    result = run(tmp_path / "run", **given)
+    own = None if weights is None else torch.tensor(weights, dtype=torch.float64)
+    loss = nn.CrossEntropyLoss(weight=own, label_smoothing=smoothing)
+    reference = Reference(torch.optim.SGD, [LR] * ROUNDS, loss=loss)
+    assert_equal(result.params, reference.run(cohorts(result)))
+    assert_losses(result, loss)
+
+
+def assert_losses(result, loss):
+    """Of a client's first step: the plain loss is reported, the other one is the objective."""
+    row = pq.read_table(result.run_dir / "clients.parquet").to_pylist()[0]
+    assert row["round"] == 1
+    client, local = row["client"], model()
+    x, y = map(torch.as_tensor, samples(SIZES[client], client))
+    plain, objective, optimizer = [], [], torch.optim.SGD(local.parameters(), lr=LR)
+    sizes = []
+    for rows in batches(0, client, 2):
+        logits, targets = local(x[rows].double()), y[rows]
+        sizes.append(len(rows))
+        plain.append(nn.functional.cross_entropy(logits, targets).item())
+        value = loss(logits, targets)
+        objective.append(value.item())
+        optimizer.zero_grad()
+        value.backward()
+        optimizer.step()
+    assert row["train_loss"] == pytest.approx(np.average(plain, weights=sizes), abs=1e-9)
+    assert row["objective"] == pytest.approx(np.average(objective, weights=sizes), abs=1e-9)
+    assert abs(row["objective"] - row["train_loss"]) > 1e-3
+
+
+def test_one_logit_is_smoothed_and_weighted_as_two():
+    logits, labels = torch.tensor([[0.3], [-2.0], [1.1]]), torch.tensor([1, 0, 0])
+    both = torch.cat([torch.zeros(3, 1), logits], dim=1)
+    expected = nn.functional.cross_entropy(
+        both, labels, torch.tensor([0.5, 2.0]), label_smoothing=0.3
+    )
+    scoring = for_training(raysim.CLASSIFICATION, 0.3, (0.5, 2.0))
+    padded = raysim.Batch(logits, labels, torch.ones(3), scoring)
+    for batch in (padded, padded._replace(weights=None)):
+        assert torch.allclose(batch.loss(logits), expected, atol=1e-6)
+
+
+def test_a_batch_of_classes_without_weight_has_no_loss():
+    scoring = for_training(raysim.CLASSIFICATION, 0.0, (0.0, 1.0))
+    logits = torch.tensor([[0.3, 0.1]], requires_grad=True)
+    loss = raysim.Batch(logits.detach(), torch.tensor([0]), None, scoring).loss(logits)
+    (gradient,) = torch.autograd.grad(loss, logits)
+    assert loss.item() == 0 and not gradient.any()
+
+
 REFUSED = {
     "no such": ({"local.optimizer": "adm"}, "local.optimizer=adm: no such optimizer", "'adam'"),
     "another's": (
@@ -94,6 +250,30 @@ REFUSED = {
     "betas of sgd": ({"local.betas": [0.9, 0.99]}, "local.betas=[0.9, 0.99]: local.optimizer=sgd"),
     "range": ({"local.optimizer": "adam", "local.betas": [0.9, 1.0]}, "less than 1"),
     "nothing to keep": ({"local.keep": True}, "local.keep=true", "keeps nothing"),
+    "epochs and steps": (
+        {"local.steps": 3, "local.epochs": 2},
+        "local.steps=3: takes the place of local.epochs=2",
+    ),
+    "drawn epochs": (
+        {"method.name": "fednova", "method.max_epochs": 3, "local.steps": 3, "local.epochs": 1},
+        "local.steps=3: must be none with method.name=fednova",
+    ),
+    "two decays": (
+        {"local.schedule": "cosine", "local.lr_decay": 0.9},
+        "local.lr_decay=0.9: must be 1.0 with local.schedule=cosine",
+    ),
+    "rising": (
+        {"local.schedule": "linear", "local.lr": 0.1, "local.lr_min": 0.1, "local.lr_decay": 1.0},
+        "local.lr_min=0.1: must be below local.lr=0.1",
+    ),
+    "warm-up without an end": (
+        {"local.warmup_rounds": 100, "rounds": 100},
+        "local.warmup_rounds=100: must be below rounds=100",
+    ),
+    "scaled steps": (
+        {"method.name": "fsvrg", "local.warmup_rounds": 2},
+        "local.warmup_rounds=2: must be 0 with method.name=fsvrg",
+    ),
     "variates": (
         {"method.name": "scaffold", "local.optimizer": "adam"},
         "local.optimizer=adam: must be sgd with method.name=scaffold",
@@ -121,6 +301,33 @@ def test_settings_that_do_not_go_together_are_refused(case):
     text = str(caught.value)
     assert len(text.splitlines()) == 1
     assert all(part in text for part in parts), text
+
+
+OF_TASKS = {
+    "too few": ({"local.class_weights": [1.0, 2.0]}, "local.class_weights=[1.0, 2.0]: must have 3"),
+    "own loss": ({"local.label_smoothing": 0.1}, "local.label_smoothing=0.1: the task has a loss"),
+}
+
+
+@pytest.mark.parametrize("case", OF_TASKS)
+def test_settings_that_do_not_suit_the_task_are_refused(tmp_path, case):
+    overrides, part = OF_TASKS[case]
+    given = task()
+    if case == "own loss":
+        given = replace(given, scoring=replace(raysim.CLASSIFICATION, losses=own_losses))
+    with pytest.raises(SettingsError) as caught:
+        raysim.run(make_settings(tmp_path, **overrides), given)
+    assert part in str(caught.value)
+
+
+def own_losses(outputs, targets):
+    return nn.functional.cross_entropy(outputs, targets, reduction="none")
+
+
+def test_a_planned_schedule_is_not_prolonged(tmp_path):
+    run(tmp_path / "run", rounds=2, **{"local.schedule": "cosine"})
+    with pytest.raises(RunError, match=r"rounds=4: must be 2 with local\.schedule=cosine"):
+        raysim.resume(tmp_path / "run", task(), overrides={"rounds": 4})
 
 
 def test_rounds_that_overlap_keep_no_optimizer(tmp_path):

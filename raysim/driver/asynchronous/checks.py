@@ -19,7 +19,7 @@ def check_pass(settings: Settings, work: Pass, cohort: Sequence[int]) -> None:
     key = f"method.name={settings.method.title}"
     if tuple(sorted(work.clients)) != tuple(cohort):
         raise SettingsError(f"{key}: must run its pass over the cohort, as rounds overlap")
-    if work.personal or not isinstance(work.epochs, int) or isinstance(work.lr, Mapping):
+    if work.personal or isinstance(work.epochs, Mapping) or isinstance(work.lr, Mapping):
         raise SettingsError(
             f"{key}: epochs, learning rates or groups by client do not go with asynchronous rounds"
         )
@@ -61,7 +61,7 @@ def _fixed(work: Pass) -> dict[str, Hashable]:
     transforms = tuple((each.name, each.term, each.after_momentum) for each in rules.transforms)
     counted = (rules.criterion is None, len(rules.penalties), transforms)
     return {
-        "epochs": work.epochs if isinstance(work.epochs, int) else None,
+        "epochs": None if isinstance(work.epochs, Mapping) else work.epochs,
         "trainable parameters": work.trainable or frozenset(),
         "weighting": work.weighting or "",
         "label": work.label,

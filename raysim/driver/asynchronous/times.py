@@ -18,6 +18,7 @@ from raysim.driver.clock.clock import LOST, VIRTUAL_JOULES, VIRTUAL_SECONDS, Vir
 from raysim.driver.clock.policies import moved_until
 from raysim.driver.passes import RoundRunner
 from raysim.execution.partial_sum import Columns
+from raysim.training.job import samples_of
 
 
 @dataclass(frozen=True)
@@ -138,7 +139,7 @@ class _Tier:
 
 def equal_devices(settings: Settings, sizes: Integers, tiers: int) -> list[Clock]:
     """Return the clocks of tiers of devices always available: a tick a sample and local epoch."""
-    ticks = settings.local.epochs * sizes
+    ticks = samples_of(settings.local.work, sizes, settings.local.batch_size)
     return [
         Clock(
             draw=Draws(settings, sizes, members, ticks, always),

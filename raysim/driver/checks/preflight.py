@@ -17,6 +17,7 @@ from raysim.core.selection import History, State
 from raysim.core.tensors import CPU, nbytes
 from raysim.driver.checks.model import check_model
 from raysim.driver.checks.samples import (
+    check_class_weights,
     check_labels,
     check_samples,
     check_scoring,
@@ -66,6 +67,7 @@ def initial_checkpoint(settings: Settings, federation: Federation) -> tuple[nn.M
     outputs = check_samples(method, network, samples.first(2))
     if federation.scoring.classifies:
         check_labels(federation, outputs.shape[-1])
+        check_class_weights(settings.local, outputs.shape[-1])
     return network, initial
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -9,11 +10,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from raysim.config import Settings
+from raysim.config import LocalSettings, Settings
 from raysim.core.errors import DataError, SettingsError, visible
 from raysim.core.method import Method
 from raysim.core.rules import Batch
-from raysim.core.scoring import Scoring
+from raysim.core.scoring import Scoring, cross_entropies
 from raysim.core.tensors import at_least_float32
 from raysim.federation.federation import Federation, open_samples
 from raysim.federation.samples import Array, problem_of
@@ -79,6 +80,31 @@ def check_scoring(settings: Settings, scoring: Scoring) -> None:
     for setting, needed in needs_classes.items():
         if needed and not scoring.classifies:
             raise SettingsError(f"{setting}: the task is no classification; leave it out")
+    own_loss = scoring.losses is not cross_entropies
+    for setting, needed in of_cross_entropy(settings.local).items():
+        if needed and own_loss:
+            raise SettingsError(f"{setting}: the task has a loss of its own; leave it out")
+
+
+def of_cross_entropy(local: LocalSettings) -> dict[str, bool]:
+    """Return the settings that change the cross-entropy, and whether they do."""
+    return {
+        f"local.label_smoothing={local.label_smoothing}": local.label_smoothing != 0,
+        f"local.class_weights={json.dumps(local.class_weights)}": local.class_weights is not None,
+    }
+
+
+def check_class_weights(local: LocalSettings, outputs: int) -> None:
+    """Check that there is a weight for each class.
+
+    Raises:
+        SettingsError: there are more or fewer.
+    """
+    classes, weights = max(outputs, 2), local.class_weights
+    if weights is not None and len(weights) != classes:
+        raise SettingsError(
+            f"local.class_weights={json.dumps(weights)}: must have {classes} numbers, one a class"
+        )
 
 
 def check_without_test(settings: Settings) -> None:

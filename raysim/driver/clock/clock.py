@@ -15,7 +15,7 @@ from raysim.clock.base import Policy
 from raysim.clock.fleet import Fleet
 from raysim.config import Settings
 from raysim.core.errors import SettingsError
-from raysim.core.rules import Pass, Reduced
+from raysim.core.rules import Pass, Reduced, with_count
 from raysim.core.tensors import Tensors
 from raysim.driver.clock.costs import PassCosts, WorkCosts
 from raysim.driver.clock.lost import LostRoundError
@@ -161,8 +161,9 @@ class VirtualRound(Rider):
             own = {client: work.personal[client] for client in clients if client in work.personal}
             work = replace(work, clients=clients, personal=own)
         if (outcome.epochs != costs.epochs).any():
-            epochs = outcome.epochs[kept].tolist()
-            work = replace(work, epochs=dict(zip(clients, epochs, strict=True)))
+            counts = zip(clients, outcome.epochs[kept].tolist(), strict=True)
+            own_work = {client: with_count(work.epochs_of(client), n) for client, n in counts}
+            work = replace(work, epochs=own_work)
         return work
 
     def undress(self, reduced: Reduced) -> Reduced:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -13,7 +13,7 @@ from torch import nn
 
 from raysim.config import Settings
 from raysim.core.channel import sent_bytes
-from raysim.core.rules import Pass
+from raysim.core.rules import Pass, count_of
 from raysim.core.tensors import CPU, Groups, Tensors, frozen_names
 from raysim.driver.passes import RoundRunner
 from raysim.federation.federation import Federation
@@ -32,8 +32,8 @@ class PassCosts:
 
     Attributes:
         clients: The clients [n].
-        epochs: Local epochs of each [n].
-        epoch: FLOPs of an epoch [n].
+        epochs: Local epochs, or steps in their place, of each [n].
+        epoch: FLOPs of one of them [n].
         finish: FLOPs besides the epochs [n].
         bytes_up: Bytes that each sends [n].
         bytes_down: Bytes that each receives [n].
@@ -76,7 +76,7 @@ class WorkCosts:
     def of_training(self, model: Tensors, clients: Any) -> PassCosts:
         """Return the costs of plain local training of a model, of clients [n]."""
         local = self._settings.local
-        work = Pass(clients, {"model": model}, epochs=local.epochs, lr=local.lr)
+        work = Pass(clients, {"model": model}, epochs=local.work, lr=local.lr)
         return self._of(work, lambda client: {})
 
     def _of(self, work: Pass, state: Callable[[int], Groups]) -> PassCosts:
@@ -86,15 +86,25 @@ class WorkCosts:
         epochs = _epochs(work, clients)
         counted = int(clients[np.argmax(epochs)])  # one that trains, if any does
         kind = self._counter.kind(work, self._job(work, counted, state(counted)))
-        batch = self._settings.local.batch_size
         return PassCosts(
             clients=clients,
             epochs=epochs,
-            epoch=kind.epoch(sizes, batch, self._counter.joins),
+            epoch=self._each(work, kind, clients),
             finish=kind.finish.at(sizes.astype(np.float64)),
             bytes_up=self._bytes_up(kind, clients),
             bytes_down=work.received_bytes(clients.tolist(), self._frozen),
         )
+
+    def _each(self, work: Pass, kind: KindFlops, clients: Integers) -> Floats:
+        """Return the FLOPs of one local epoch, or step, of each client [n]."""
+        batch, joins, sizes = self._settings.local.batch_size, self._counter.joins, self.sizes
+        if not isinstance(work.epochs, Mapping):
+            return kind.each(work.epochs, sizes[clients], batch, joins)
+        own = [
+            kind.each(work.epochs[client], sizes[[client]], batch, joins)
+            for client in clients.tolist()
+        ]
+        return np.concatenate(own)
 
     def _bytes_up(self, kind: KindFlops, clients: Integers) -> Integers:
         """Return the bytes that clients send [n], through the stages of the channel."""
@@ -126,7 +136,7 @@ class WorkCosts:
 
 
 def _epochs(work: Pass, clients: Integers) -> Integers:
-    """Return the local epochs of each client of a pass [n]."""
-    if isinstance(work.epochs, int):
-        return np.full(len(clients), work.epochs)
-    return np.array([work.epochs[client] for client in clients.tolist()])
+    """Return the local epochs, or steps, of each client of a pass [n]."""
+    if not isinstance(work.epochs, Mapping):
+        return np.full(len(clients), count_of(work.epochs))
+    return np.array([count_of(work.epochs[client]) for client in clients.tolist()])

@@ -14,6 +14,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from raysim.core.rules import LocalSteps
 from raysim.training.job import Bounds, ClientJob, batch_bounds, iterate_epochs
 
 
@@ -34,6 +35,9 @@ def stacked_batches(
             as needed.
     """
     bounds = [batch_bounds(len(job.data.y), size, join_single) for job in jobs]
+    if isinstance(work := jobs[0].epochs, LocalSteps):
+        yield from _batches_of_steps(jobs, bounds, work.count, rows)
+        return
     sizes = batch_sizes(bounds)
     y = torch.cat([job.data.y for job in jobs])
     is_sample = np.arange(max(rows, sizes.max())) < sizes[:, :, None]  # [S, K, B]
@@ -53,8 +57,36 @@ def stacked_batches(
                 batch["weights"] = weights[step, :, :largest]
             if idle:
                 batch["active"] = active[step]
-            yield batch, sizes[step].tolist(), jobs[0].epochs * repeats[shape]
+            yield batch, sizes[step].tolist(), work * repeats[shape]
         del x  # before the next epoch's inputs are allocated
+
+
+def _batches_of_steps(
+    jobs: Sequence[ClientJob], bounds: Sequence[Bounds], count: int, rows: int
+) -> Iterator[tuple[dict[str, Tensor], Sequence[int], int]]:
+    """Yield the batches of `count` steps, where each client ends its epochs at steps of its own."""
+    device, epochs = jobs[0].data.y.device, [*map(iterate_epochs, jobs, bounds)]
+    taken = [[own[step % len(own)] for step in range(count)] for own in bounds]
+    sizes = batch_sizes(taken)
+    is_sample = np.arange(max(rows, sizes.max())) < sizes[:, :, None]  # [S, K, B]
+    weights = torch.from_numpy(is_sample).to(device, torch.float32)
+    shapes = batch_shapes(sizes, rows)
+    repeats = Counter(shapes)
+    y = torch.cat([job.data.y for job in jobs])
+    places = np.cumsum([0, *(len(job.data.y) for job in jobs)])
+    inputs, orders = map(list, zip(*(next(each) for each in epochs), strict=True))
+    x = torch.cat(inputs)
+    for step, shape in enumerate(shapes):
+        for k, own in enumerate(bounds):
+            if step and step % len(own) == 0:
+                x[places[k] : places[k + 1]], orders[k] = next(epochs[k])
+        now = [[own[step]] for own in taken]
+        index = sample_numbers(orders, now, is_sample[step : step + 1]).to(device)
+        chosen = index[0, :, : shape[0]]
+        batch = {"x": x[chosen], "y": y[chosen]}
+        if shape[1]:
+            batch["weights"] = weights[step, :, : shape[0]]
+        yield batch, sizes[step].tolist(), repeats[shape]
 
 
 def batch_sizes(bounds: Sequence[Bounds]) -> npt.NDArray[np.int64]:

@@ -164,5 +164,9 @@ def _of_a_step(rules: Rules, local: LocalSettings) -> tuple[Any, ...]:
     optimizer = local.build_optimizer()
     numbers = (local.temperature, coupled_decay(local, optimizer), local.clip_norm or 0.0)
     clips = local.clip_norm is not None
-    equal = (local.optimizer, optimizer.slots, local.nesterov, clips, str(local.batch_size))
+    objective = (local.label_smoothing, str(local.class_weights))
+    equal = (
+        *(local.optimizer, optimizer.slots, local.nesterov, clips, str(local.batch_size)),
+        str(objective),
+    )
     return (*in_common(rules), numbers, equal)

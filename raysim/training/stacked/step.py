@@ -41,7 +41,7 @@ class _Stacked(Batch):
     """One client's batch in a stack; its loss needs no indexing, padded or not."""
 
     def loss(self, logits: Tensor) -> Tensor:
-        return self.mean(self.losses(logits))
+        return self.mean_of_losses(logits)
 
 
 @dataclass
@@ -183,7 +183,7 @@ class StackedStep:
         value = objective(step.rules, self.view(tensors, fixed, step), outputs, samples)
         with torch.no_grad():
             detached = value.detach()
-            loss = detached if self.loss_is_objective else samples.loss(outputs.logits)
+            loss = detached if self.loss_is_objective else samples.reported.loss(outputs.logits)
             return value, (loss, detached), buffers
 
     def _samples(self, batch: Tree) -> Batch:

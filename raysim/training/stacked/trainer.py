@@ -152,7 +152,7 @@ class _StackedTraining:
         fixed, axes = stack_trees(self.given, equal)
         optimizers = [each.optimizer for each in trainers]
         self.update = StackedUpdate(local, optimizers, rates, device, equal)
-        scaled = equal or any(each.temperature != 1 for each in local)
+        other = equal or job.data.scoring.reported or any(e.temperature != 1 for e in local)
         self.tensors = stack_sets(starts)  # the views below are views of these
         own = self.step = StackedStep(
             sequential=self.sequential,
@@ -165,7 +165,7 @@ class _StackedTraining:
             update=StackedUpdate(local, optimizers, rates, device, equal),
             momentum=not self.update.optimizer.keeps_gradient,
             scoring=job.data.scoring,
-            loss_is_objective=not (job.rules.criterion or job.rules.penalties or scaled),
+            loss_is_objective=not (job.rules.criterion or job.rules.penalties or other),
             tensors=self.tensors,
             fixed={**fixed, "numbers": numbers.columns},
             axes={**axes, "numbers": 0},
