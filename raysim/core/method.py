@@ -128,6 +128,8 @@ class Method(Component, ABC):
     """Whether a network must have the three stages `features`, `hidden` and `head`."""
     real: ClassVar[bool] = False
     """Whether all parameters must be real, because the method compares or orders them."""
+    needs_sample_losses: ClassVar[bool] = False
+    """Whether the task's loss must be a mean over samples, not one of whole batches."""
     own_round: ClassVar[str] = ""
     """A round in words, if it is more than one trip of the model to the clients and back: values in
     such rounds are not compared with those of other methods."""

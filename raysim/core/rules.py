@@ -87,6 +87,8 @@ class Batch(NamedTuple):
 
     def loss(self, outputs: Tensor) -> Tensor:
         """Return the mean loss of a network's outputs; by default their cross-entropy."""
+        if self.scoring.whole_batch:
+            return self.scoring.mean_loss(outputs, self.y)
         if self.weights is not None or self.scoring.weights is not None:
             return self.mean_of_losses(outputs)
         return self.scoring.mean_loss(outputs, self.y)

@@ -43,7 +43,7 @@ class Scoring:
 
     Attributes:
         losses: `losses(outputs [B, ...], targets [B, ...])`: one loss per sample [B], of tensors
-            and free of branches on their values.
+            and free of branches on their values; with `whole_batch` the loss of the batch [].
         metrics: By name, `metric(predictions [N, ...], targets [N, ...])`: the score of a set of
             samples, computed from arrays.
         predict: `predict(outputs [B, ...])`: the predictions [B, ...] that metrics compare.
@@ -51,6 +51,8 @@ class Scoring:
             and accuracies of single clients, need it.
         weights: `weights(targets [B, ...])`: the weight of each sample [B] in the mean loss, by the
             sum of which the sum of `losses` is then divided. None: equal weights of 1.
+        whole_batch: Whether samples of a batch are compared with each other, as by a contrastive
+            loss or Cox's; evaluations take batches of FORWARD_ROWS samples, and average them.
         reported: The scoring whose loss is reported, where this one is for training alone.
     """
 
@@ -59,6 +61,7 @@ class Scoring:
     predict: Callable[[Tensor], Tensor] = identity
     classifies: bool = False
     weights: Callable[[Tensor], Tensor] | None = None
+    whole_batch: bool = False
     reported: Scoring | None = None
 
     def __post_init__(self) -> None:
@@ -81,13 +84,21 @@ class Scoring:
                 )
 
     def sample_losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """Return the loss of each sample [B]; a user's function may change its arguments."""
+        """Return the loss of each sample [B]; a user's function may change its arguments.
+
+        Raises:
+            SettingsError: the loss is one of whole batches.
+        """
+        if self.whole_batch:
+            raise SettingsError("the task's loss is of whole batches: samples have none alone")
         if self.losses is cross_entropies:
             return cross_entropies(outputs, targets)
         return self.losses(outputs.clone(), targets.clone())
 
     def mean_loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """Return the mean loss of a batch without padding."""
+        if self.whole_batch:
+            return self.losses(outputs.clone(), targets.clone())
         if self.losses is not cross_entropies:
             return self.sample_losses(outputs, targets).mean()
         if outputs.shape[-1] == 1:

@@ -163,6 +163,8 @@ class Selection(Component, ABC):
     _lasting: ClassVar[str] = "what lasts belongs in the selection's state"
     revision: ClassVar[int] = 1
     """Raised when the same settings give other bits; a run resumes in its own revision only."""
+    needs_sample_losses: ClassVar[bool] = False
+    """Whether the task's loss must be a mean over samples, not one of whole batches."""
     plans_ahead: ClassVar[bool] = False
     """Whether it suits asynchronous rounds, which are planned before results: it uses neither
     results nor state."""

@@ -30,30 +30,54 @@ from raysim.core.errors import DataError, MachineError, RunError, visible
 from raysim.core.rules import Batch
 
 Array = npt.NDArray[Any]
+Inputs = Array | dict[str, Array] | tuple[Array, ...]
+"""Inputs of samples, along the first dimension of one array or of each of several."""
 
 
-def read_pair(name: str, given: Any) -> tuple[Any, Any]:
+def read_pair(name: str, given: Any) -> tuple[Inputs, Array | None]:
     """Return inputs [N, ...] and targets [N, ...] as arrays.
 
     Args:
         name: Name of the samples in errors: `client 3`.
         given: A pair of inputs and targets, a torch `Dataset` of such pairs, or a `DataLoader`.
+            Inputs may be a mapping or a tuple of several, targets None.
 
     Raises:
         DataError: the samples cannot be read, do not match, or are not finite.
     """
-    parts = _parts(name, given).items()
-    x, y = (_as_torch_has(_stacked(name, part, values)) for part, values in parts)
-    if not x.ndim or not y.ndim or len(x) != len(y):
-        raise DataError(f"{name}: inputs {x.shape} and targets {y.shape} do not match")
+    x, y = _parts(name, given)
+    targets = None if y is None else _as_torch_has(_stacked(name, "targets", y))
+    if isinstance(x, Mapping):
+        inputs: Inputs = {str(key): _read_inputs(name, each, f" {key}") for key, each in x.items()}
+    elif type(x) is tuple:
+        inputs = tuple(_read_inputs(name, each, f" {key}") for key, each in enumerate(x))
+    else:
+        inputs = _read_inputs(name, x)
+    several = [*inputs.values()] if isinstance(inputs, dict) else inputs
+    arrays = [*several] if isinstance(inputs, dict | tuple) else [inputs]
+    if not arrays:
+        raise DataError(f"{name}: has no inputs")
+    for values in (*arrays[1:], *([] if targets is None else [targets])):
+        if not arrays[0].ndim or not values.ndim or len(arrays[0]) != len(values):
+            what = "inputs" if values is not targets else "targets"
+            raise DataError(
+                f"{name}: inputs {arrays[0].shape} and {what} {values.shape} do not match"
+            )
+    if targets is not None and (problem := not_finite("target", targets)):
+        raise DataError(f"{name}, {problem}")
+    return inputs, targets
+
+
+def _read_inputs(name: str, values: Any, which: str = "") -> Array:
+    """Return inputs of samples as an array of numbers."""
+    x = _as_torch_has(_stacked(name, f"inputs{which}", values))
     if x.dtype.kind not in "fiubc":
         row = next((row for row, value in enumerate(x) if not _is_number(value)), 0)
         shown = visible(str(x[row].tolist()))
-        raise DataError(f"{name}, sample {row}: inputs must be numbers; these are {shown}")
-    for part, values in {"input": x, "target": y}.items():
-        if problem := not_finite(part, values):
-            raise DataError(f"{name}, {problem}")
-    return x, y
+        raise DataError(f"{name}, sample {row}: inputs{which} must be numbers; these are {shown}")
+    if problem := not_finite(f"input{which}", x):
+        raise DataError(f"{name}, {problem}")
+    return x
 
 
 def not_finite(
@@ -102,24 +126,38 @@ def problem_of(samples: Batch) -> str:
     return next(filter(None, (not_finite(*each) for each in arrays.items())), "")
 
 
-def _parts(name: str, given: Any) -> dict[str, Any]:
+def _parts(name: str, given: Any) -> tuple[Any, Any]:
     """Return the inputs and the targets."""
     if isinstance(given, DataLoader):
         if (dataset := _dataset_of(given)) is None:  # its batches, in the order it gives them
             batches = [_pair_of(name, f"batch {i}", batch) for i, batch in enumerate(given)]
-            return {
-                "inputs": [each for x, _ in batches for each in x],
-                "targets": [each for _, y in batches for each in y],
-            }
+            inputs, targets = zip(*batches, strict=True) if batches else ((), ())
+            return _by_input(inputs, _chained), _by_input(targets, _chained)
         given = dataset
     if type(given) is TensorDataset and len(given.tensors) == 2:
         given = given.tensors
     elif isinstance(given, Dataset):
         samples = enumerate(samples_of(name, given))
         pairs = [_pair_of(name, f"sample {i}", sample) for i, sample in samples]
-        return {"inputs": [x for x, _ in pairs], "targets": [y for _, y in pairs]}
-    x, y = _pair_of(name, "", given)
-    return {"inputs": x, "targets": y}
+        inputs, targets = zip(*pairs, strict=True) if pairs else ((), ())
+        return _by_input(inputs, list), _by_input(targets, list)
+    return _pair_of(name, "", given)
+
+
+def _chained(batches: Sequence[Any]) -> list[Any]:
+    return [each for batch in batches for each in batch]
+
+
+def _by_input(values: Sequence[Any], join: Callable[[Sequence[Any]], list[Any]]) -> Any:
+    """Join values of samples or batches: each of several inputs by itself."""
+    first = values[0] if values else None
+    if first is None and values:
+        return None
+    if isinstance(first, Mapping):
+        return {key: join([value[key] for value in values]) for key in first}
+    if type(first) is tuple:
+        return tuple(join(each) for each in zip(*values, strict=True))
+    return join(values)
 
 
 def _dataset_of(loader: DataLoader[Any]) -> Dataset[Any] | None:

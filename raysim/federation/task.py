@@ -21,6 +21,7 @@ from raysim.federation.client_tests import local_test_of, names_of
 from raysim.federation.federation import Federation
 from raysim.federation.input_pipeline import InputPipeline
 from raysim.federation.samples import Array, read_pair
+from raysim.federation.several_inputs import SeveralInputs, packed
 from raysim.federation.words import number_words
 
 Samples = tuple[Any, Any] | Dataset[Any] | DataLoader[Any]
@@ -52,7 +53,9 @@ class Task:
             global model.
         clients: Per client, its inputs [n_k, ...] and targets [n_k, ...], as tensors, arrays, lists
             or a DataFrame with a Series; or a torch `Dataset` of such pairs, or a `DataLoader`,
-            which is read once.
+            which is read once. Several inputs are a mapping or a tuple of these, with which the
+            module's `forward` is called by name or in order: padded sequences and their mask, say.
+            Targets None are the inputs, as an autoencoder's; of several inputs they are zeros.
         test: The test inputs [N, ...] and targets [N, ...] in one of these forms, or None.
         client_tests: Per client, its own test inputs and targets, on which its deployed model is
             evaluated; None for a client without any. Empty: no client has any.
@@ -82,6 +85,7 @@ class _Builder:
     """Builder of a task's network: calls the user's function, or copies the module."""
 
     model: Callable[[], Any] | nn.Module
+    several: SeveralInputs | None = None
 
     def __call__(self) -> nn.Module:
         """Build the network.
@@ -98,7 +102,7 @@ class _Builder:
         if not isinstance(built, nn.Module):
             shown = visible(repr(built))
             raise DataError(f"Task.model: must build a torch.nn.Module; what it built is {shown}")
-        return built
+        return self.several.attach(built) if self.several else built
 
 
 def from_task(task: Task, note: Callable[[str], None] = lambda text: None) -> Federation:
@@ -123,8 +127,9 @@ def from_task(task: Task, note: Callable[[str], None] = lambda text: None) -> Fe
     given |= {} if task.test is None else {"Task.test": task.test}
     given |= {name: task.client_tests[number] for number, name in own_tests.items()}
     pairs = {name: read_pair(name, pair) for name, pair in given.items()}
-    inputs = _alike({name: x for name, (x, _) in pairs.items()})
-    targets, labels = {name: y for name, (_, y) in pairs.items()}, tuple[str, ...]()
+    several, arrays = packed({name: x for name, (x, _) in pairs.items()})
+    inputs, labels = _alike(arrays), tuple[str, ...]()
+    targets = _targets(task.scoring, {n: y for n, (_, y) in pairs.items()}, inputs, several)
     if task.scoring.classifies:
         targets, labels = number_words(targets)
     if labels:
@@ -141,7 +146,7 @@ def from_task(task: Task, note: Callable[[str], None] = lambda text: None) -> Fe
         Split(train.x[:0], train.y[:0]) if test is None else test,
         ListedIndices.of(np.split(np.arange(sum(sizes)), np.cumsum(sizes)[:-1])),
         InputPipeline(),
-        _Builder(task.model),
+        _Builder(task.model, several),
         scoring=task.scoring,
         local_test=local_test_of(own_tests, sets, train, len(clients)),
         labels=labels,
@@ -155,6 +160,27 @@ def _alike(inputs: Mapping[str, Array]) -> dict[str, Array]:
         return dict(inputs)
     common = np.result_type(*(x.dtype for x in inputs.values()))
     return {name: x.astype(common, copy=False) for name, x in inputs.items()}
+
+
+def _targets(
+    scoring: Scoring,
+    given: Mapping[str, Array | None],
+    inputs: Mapping[str, Array],
+    several: SeveralInputs | None,
+) -> dict[str, Array]:
+    """Return targets of each set; for None the inputs, or zeros where these are several.
+
+    Raises:
+        DataError: the scoring needs targets, or some sets have none.
+    """
+    targets = {name: y for name, y in given.items() if y is not None}
+    if len(targets) == len(given):
+        return targets
+    name = next(name for name, y in given.items() if y is None)
+    if scoring.classifies or targets:
+        why = f"those of {next(iter(targets))} are given" if targets else "give Task.scoring"
+        raise DataError(f"{name}: targets are None; {why}")
+    return {n: np.zeros(len(x)) if several else x for n, x in inputs.items()}
 
 
 def _check_alike(clients: Sequence[Split], test: Split | None) -> None:

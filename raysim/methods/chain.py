@@ -112,6 +112,11 @@ class Chain(FedAvg):
         return any(member.real for member in self.methods.values())
 
     @property
+    def needs_sample_losses(self) -> bool:  # type: ignore[override]  # a constant of other methods
+        """True if one of the methods needs a mean over samples."""
+        return any(member.needs_sample_losses for member in self.methods.values())
+
+    @property
     def needs_local(self) -> Mapping[str, object]:
         """The settings that the methods need."""
         needed = [member.needs_local for member in self.methods.values()]

@@ -44,6 +44,7 @@ class Fsvrg(FedAvg):
     """
 
     revision: ClassVar[int] = 2
+    needs_sample_losses: ClassVar[bool] = True
 
     step: Literal["scaled", "constant"] = Field(
         default="scaled", description="learning rate: h over a client's local steps, or local.lr"

@@ -117,8 +117,11 @@ def wrong(value: object, dtype: type = float) -> np.ndarray:
 
 NAMES = ("client 0", "client 1", "test")
 REFUSED = {
-    "dictionary": (({"a": X, "b": X}, Y), r"client 1: inputs are a dict \(a, b\); must be one"),
-    "mapping": ((UserDict(a=X), Y), r"client 1: inputs are a UserDict \(a\); must be one array"),
+    "dictionary": (
+        ({"a": X, "b": X}, Y),
+        r"client 1: inputs a\[4\], b\[4\] a sample; must be as those of client 0, \[4\]",
+    ),
+    "mapping": ((UserDict(a=X), Y), r"client 1: inputs a\[4\] a sample; must be as those"),
     "ragged": (
         ([row[: k % 3 + 1] for k, row in enumerate(X)], Y),
         r"client 1, sample 1: inputs",

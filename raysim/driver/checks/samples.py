@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from raysim.config import LocalSettings, Settings
+from raysim.core.components import called
 from raysim.core.errors import DataError, SettingsError, visible
 from raysim.core.method import Method
 from raysim.core.rules import Batch
@@ -80,6 +81,10 @@ def check_scoring(settings: Settings, scoring: Scoring) -> None:
     for setting, needed in needs_classes.items():
         if needed and not scoring.classifies:
             raise SettingsError(f"{setting}: the task is no classification; leave it out")
+    whole = "needs a loss of each sample; that of the task is of whole batches"
+    for component in (settings.method, settings.selection):
+        if component.needs_sample_losses and scoring.whole_batch:
+            raise SettingsError(f"{called(component)}: {whole}")
     own_loss = scoring.losses is not cross_entropies
     for setting, needed in of_cross_entropy(settings.local).items():
         if needed and own_loss:
@@ -150,6 +155,9 @@ def check_samples(method: Method, module: nn.Module, samples: Batch) -> Tensor:
         raise SettingsError(
             "the model's outputs are not finite, on the first samples of the test set"
         )
+    if samples.scoring.whole_batch:
+        _check_whole_batch(samples, outputs)
+        return outputs
     whole_batch = _losses(samples, outputs)
     rows = [slice(row, row + 1) for row in range(len(samples.y))]
     alone = [_losses(samples._replace(y=samples.y[row]), outputs[row]) for row in rows]
@@ -160,6 +168,20 @@ def check_samples(method: Method, module: nn.Module, samples: Batch) -> Tensor:
             f" outputs {[*outputs.shape]} with targets {[*samples.y.shape]} row by row"
         )
     return outputs
+
+
+def _check_whole_batch(samples: Batch, outputs: Tensor) -> None:
+    """Check that the loss of a batch is one number."""
+    shapes = f"outputs {[*outputs.shape]} and targets {[*samples.y.shape]}"
+    try:
+        loss = torch.as_tensor(samples.loss(outputs))
+    except Exception as error:  # a user's function may raise anything
+        raise SettingsError(f"scoring.losses: {shapes}: {' '.join(str(error).split())}") from error
+    if loss.shape:
+        raise SettingsError(
+            f"scoring.losses: must return one loss [] with whole_batch=True; of {shapes} it"
+            f" returned {[*loss.shape]}"
+        )
 
 
 def _losses(samples: Batch, outputs: Tensor) -> Tensor:

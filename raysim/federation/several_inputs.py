@@ -1,0 +1,137 @@
+"""Several inputs of a sample, a mapping or a tuple of arrays, as one row of numbers.
+
+Between a user's arrays and the user's module they are one array [N, F], so that all that gathers,
+stacks, pads and records samples knows one input alone. Floating-point values have the type of the
+model, as other inputs have; whole numbers are exact up to MOST_EXACT.
+
+Legend: N samples, F numbers of a sample.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from raysim.core.errors import DataError
+from raysim.federation.samples import Array, Inputs
+
+MOST_EXACT = 2**24
+"""Largest whole number up to which float32 has all."""
+
+
+@dataclass(frozen=True)
+class SeveralInputs:
+    """Shapes and types of the inputs of a sample, in order.
+
+    Attributes:
+        names: Names of a mapping's inputs; empty for a tuple.
+        shapes: Shapes of a sample's inputs.
+        dtypes: Their types, by NumPy's names.
+    """
+
+    names: tuple[str, ...]
+    shapes: tuple[tuple[int, ...], ...]
+    dtypes: tuple[str, ...]
+
+    @property
+    def width(self) -> int:
+        """F, the numbers of a sample."""
+        return sum(map(math.prod, self.shapes))
+
+    def attach(self, module: nn.Module) -> nn.Module:
+        """Have a module take rows of numbers, and its `forward` the inputs: by name, or in order.
+
+        Where it is called with inputs of their own, it takes these.
+        """
+        module.register_forward_pre_hook(self._unpacked, with_kwargs=True)
+        return module
+
+    def _unpacked(self, module: nn.Module, args: Any, kwargs: Any) -> Any:
+        packed = args[0] if len(args) == 1 and not kwargs else None
+        if not isinstance(packed, Tensor) or packed.shape[1:] != (self.width,):
+            return args, kwargs
+        parts = packed.split_with_sizes([math.prod(shape) for shape in self.shapes], dim=1)
+        inputs = [
+            _typed(part.reshape(len(packed), *shape), dtype)
+            for part, shape, dtype in zip(parts, self.shapes, self.dtypes, strict=True)
+        ]
+        if self.names:
+            return (), dict(zip(self.names, inputs, strict=True))
+        return tuple(inputs), {}
+
+
+def _typed(values: Tensor, dtype: str) -> Tensor:
+    """Return values in their type; floating-point values have that of the model."""
+    if dtype == "bool":
+        return values != 0
+    wanted: torch.dtype = getattr(torch, dtype)
+    return values if wanted.is_floating_point else values.to(wanted)
+
+
+def packed(given: Mapping[str, Inputs]) -> tuple[SeveralInputs | None, dict[str, Array]]:
+    """Return the inputs of each set as one array, and their layout if they are several.
+
+    Args:
+        given: Inputs of each set, by the name of the set in errors.
+
+    Raises:
+        DataError: sets have other inputs than the first one, or a number is too large.
+    """
+    parts = {name: _parts_of(inputs) for name, inputs in given.items()}
+    first = next(iter(parts))
+    for name, own in parts.items():
+        if _layout(own) != _layout(parts[first]):
+            raise DataError(
+                f"{name}: inputs {_shown(own)} a sample; must be as those of {first},"
+                f" {_shown(parts[first])}"
+            )
+    if not isinstance(given[first], dict | tuple):
+        return None, {name: own[""] for name, own in parts.items()}
+    types = {key: np.result_type(*(own[key] for own in parts.values())) for key in parts[first]}
+    layout = SeveralInputs(
+        tuple(map(str, parts[first])) if isinstance(given[first], dict) else (),
+        tuple(values.shape[1:] for values in parts[first].values()),
+        tuple(_torch_name(dtype) for dtype in types.values()),
+    )
+    return layout, {name: _row(name, own) for name, own in parts.items()}
+
+
+def _parts_of(inputs: Inputs) -> dict[Any, Array]:
+    if isinstance(inputs, dict):
+        return inputs
+    return dict(enumerate(inputs)) if isinstance(inputs, tuple) else {"": inputs}
+
+
+def _layout(parts: Mapping[Any, Array]) -> Any:
+    several = "" not in parts  # shapes of a single input are compared elsewhere
+    return [(key, values.shape[1:] if several else ()) for key, values in parts.items()]
+
+
+def _shown(parts: Mapping[Any, Array]) -> str:
+    return ", ".join(f"{key}{[*values.shape[1:]]}" for key, values in parts.items())
+
+
+def _torch_name(dtype: np.dtype[Any]) -> str:
+    """Return a type that torch has: whole numbers are int64 in a model, as torch's indices are."""
+    return "bool" if dtype.kind == "b" else "int64" if dtype.kind in "iu" else "float32"
+
+
+def _row(name: str, parts: Mapping[Any, Array]) -> Array:
+    for key, values in parts.items():
+        if values.dtype.kind == "c":
+            raise DataError(f"{name}: input {key} is complex; several inputs must be real")
+        if values.dtype.kind in "iu" and values.size:
+            beyond = np.argwhere((values > MOST_EXACT) | (values < -MOST_EXACT))
+            if len(beyond):
+                raise DataError(
+                    f"{name}, sample {beyond[0][0]}: input {key} is"
+                    f" {values[tuple(beyond[0])]}; several inputs have whole numbers up to 2^24"
+                )
+    rows = [values.reshape(len(values), -1).astype(np.float64) for values in parts.values()]
+    return np.concatenate(rows, axis=1)
