@@ -10,11 +10,13 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import torch
+from safetensors.torch import load_file
 from torch import nn
 
 import raysim
 from raysim.core.errors import RunError, SettingsError
 from raysim.core.scoring import for_training
+from raysim.execution.lockstep import Lockstep
 from raysim.testing.tasks import samples
 from raysim.training import recorded_steps
 from tests.tasks import EQUAL, make_settings, make_task
@@ -239,6 +241,92 @@ def test_a_batch_of_classes_without_weight_has_no_loss():
     loss = raysim.Batch(logits.detach(), torch.tensor([0]), None, scoring).loss(logits)
     (gradient,) = torch.autograd.grad(loss, logits)
     assert loss.item() == 0 and not gradient.any()
+
+
+def in_lockstep(folder, given, own_task):
+    """Run settings whose clients may share stacks; return the results and the notes."""
+    runs, found = Lockstep(len(given)), []
+    for number, overrides in enumerate(given):
+        common = {"rounds": ROUNDS, "fraction": 0.75, "local.batch_size": BATCH, "local.lr": LR}
+        settings = make_settings(folder / str(number), **common | overrides)
+        runs.start(number, settings.engine, raysim.steps(settings, own_task))
+    while runs.advance():
+        pass
+    for number in range(len(given)):
+        found.append(raysim.resume(folder / str(number), own_task))
+    return found, runs.notes
+
+
+TRIALS = {
+    "adamw": [
+        {"local.lr": 0.02, "local.betas": [0.9, 0.999], "local.weight_decay": 0.1},
+        {"local.lr": 0.01, "local.betas": [0.7, 0.9], "local.weight_decay": 0.0},
+        {"local.lr": 0.02, "local.betas": [0.9, 0.99], "local.weight_decay": 0.3},
+    ],
+    "sgd": [
+        {"local.momentum": 0.9, "local.nesterov": True, "local.weight_decay": 0.1},
+        {"local.momentum": 0.5, "local.nesterov": True, "local.weight_decay": 0.0},
+    ],
+    "rmsprop": [
+        {"local.alpha": 0.9, "local.momentum": 0.5, "local.eps": 1e-6},
+        {"local.alpha": 0.99, "local.momentum": 0.1, "local.eps": 1e-8},
+    ],
+}
+
+
+@pytest.mark.parametrize("name", TRIALS)
+def test_stacked_trials_have_optimizers_of_their_own(tmp_path, name):
+    norms = (0.5, 2.0, 1.0)
+    given = [
+        {"local.optimizer": name, "local.clip_norm": norm, **own}
+        for norm, own in zip(norms, TRIALS[name], strict=False)
+    ]
+    results, notes = in_lockstep(tmp_path, given, task())
+    assert notes == []
+    for result, norm, own in zip(results, norms, TRIALS[name], strict=False):
+        fields = {key.removeprefix("local."): value for key, value in own.items()}
+        lr = fields.pop("lr", LR)
+        make = partial(OPTIMIZERS[name][1], **fields)
+        expected = Reference(make, [lr] * ROUNDS, clip_norm=norm).run(cohorts(result))
+        assert_equal(result.params, expected)
+
+
+APART = {
+    "optimizers": [{"local.optimizer": "adam"}, {}],
+    "clipping": [{"local.clip_norm": 1.0}, {}],
+    "smoothing": [{"local.label_smoothing": 0.1}, {"local.label_smoothing": 0.2}],
+}
+
+
+@pytest.mark.parametrize("case", APART)
+def test_trials_that_differ_in_more_than_numbers_are_trained_apart(tmp_path, case):
+    results, _ = in_lockstep(tmp_path, APART[case], task())
+    for number, (result, overrides) in enumerate(zip(results, APART[case], strict=True)):
+        alone = run(tmp_path / f"alone {number}", **overrides)
+        assert_equal(result.params, alone.params)
+
+
+@pytest.mark.usefixtures("resident_actors")
+def test_a_kept_optimizer_is_the_same_on_actors(tmp_path):
+    given = {"local.optimizer": "adam", "local.keep": True, "method.name": "ditto", "rounds": 3}
+    inline = run(tmp_path / "inline", **given)
+    actors = run(tmp_path / "actors", **given, **{"engine.backend": "ray", "engine.actors": 2})
+    assert all(torch.equal(actors.params[n], t) for n, t in inline.params.items())
+    afresh = run(tmp_path / "afresh", **{**given, "local.keep": False})
+    assert not all(torch.equal(afresh.params[n], t) for n, t in inline.params.items())
+
+
+def test_a_stage_and_the_method_keep_their_state_beside_an_optimizers(tmp_path):
+    """A client's file has the optimizer's groups, in each of two passes, and the method's own."""
+    given = {"local.optimizer": "adam", "local.keep": True, "method.name": "ditto", "rounds": 3}
+    run(tmp_path / "run", **given)
+    newest = [load_file(path) for path in (tmp_path / "run/clients").glob("*/*/2_1.safetensors")]
+    assert newest
+    for tensors in newest:
+        groups = {name.partition("/")[0] for name in tensors}
+        slots = ("exp_avg", "exp_avg_sq", "step")
+        kept = {f"optimizer@{number}.{slot}" for number in (0, 1) for slot in slots}
+        assert kept < groups and any("@" not in group for group in groups)
 
 
 REFUSED = {
