@@ -68,8 +68,6 @@ class SeveralInputs:
 
 def _typed(values: Tensor, dtype: str) -> Tensor:
     """Return values in their type; floating-point values have that of the model."""
-    if dtype == "bool":
-        return values != 0
     wanted: torch.dtype = getattr(torch, dtype)
     return values if wanted.is_floating_point else values.to(wanted)
 

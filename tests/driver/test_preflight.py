@@ -37,3 +37,13 @@ def test_space_is_checked_for_what_clients_keep_in_a_round(tmp_path, update):
     check_space(settings, states, initial.state)
     copies = (2 + 2) if update else 2  # two clients take part; a version more for a checkpoint
     assert states.needed == copies * nbytes({"model": initial.state.groups["model"]})
+
+
+def test_space_is_checked_for_kept_optimizers(tmp_path):
+    """Adam keeps two numbers for each parameter; two of four clients take part in a round."""
+    overrides = {"local.optimizer": "adam", "local.keep": True, "rounds": 1, "fraction": 0.5}
+    settings = make_settings(tmp_path, **overrides, clients=4)
+    _, initial = initial_checkpoint(settings, from_task(make_task((8,) * 4)))
+    states = SpaceLog()
+    check_space(settings, states, initial.state)
+    assert states.needed == (2 + 2) * 2 * nbytes({"model": initial.state.groups["model"]})

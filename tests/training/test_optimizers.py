@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from dataclasses import replace
 from functools import partial
+from types import SimpleNamespace
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -15,10 +16,16 @@ from torch import nn
 
 import raysim
 from raysim.core.errors import RunError, SettingsError
+from raysim.core.rules import LocalSteps, Rules
 from raysim.core.scoring import for_training
+from raysim.core.selection import History
+from raysim.driver.asynchronous.times import equal_devices
+from raysim.driver.selecting import sampling_of
 from raysim.execution.lockstep import Lockstep
 from raysim.testing.tasks import samples
 from raysim.training import recorded_steps
+from raysim.training.job import ClientJob, batch_bounds, iterate_epochs, samples_of
+from raysim.training.stacked.batches import stacked_batches
 from tests.tasks import EQUAL, make_settings, make_task
 from tests.training.torch_reference import BATCH, SIZES, Reference, batches, cohorts, model, task
 
@@ -171,6 +178,55 @@ def test_steps_of_whole_epochs_are_these_epochs(tmp_path, case):
     for name in {"virtual_seconds", "clients", "train_loss"} & {*epochs.metrics.column_names}:
         before, after = (each.metrics[name].to_pylist() for each in (epochs, steps))
         assert after == pytest.approx(before, rel=1e-9, nan_ok=True), name
+
+
+def test_steps_are_counted_in_samples_by_hand(tmp_path):
+    """Seven steps on batches of 8 of 17, 8 and 1 samples: 2 x 17 + 8, 7 x 8 and 7 x 1."""
+    sizes, expected = np.array([17, 8, 1]), [42, 56, 7]
+    assert samples_of(LocalSteps(7), sizes, 8).tolist() == expected
+    assert samples_of(LocalSteps(7), sizes, "full").tolist() == [7 * 17, 7 * 8, 7]
+    assert samples_of(3, sizes, 8).tolist() == [51, 24, 3]
+    settings = make_settings(tmp_path, **{"local.epochs": 1, "local.steps": 7})
+    (clock,) = equal_devices(settings, sizes, 1)
+    assert [clock.fly(client, 5)[0] - 5 for client in range(3)] == expected
+    before = SimpleNamespace(number=0, selection={}, history=History.empty(3))
+    assert sampling_of(settings, before, sizes, None).seconds([2, 0]).tolist() == [7, 42]
+
+
+def test_stacked_steps_see_the_inputs_of_each_epoch():
+    """Inputs are altered anew in each epoch, which ends at another step for each client."""
+
+    def job(client, n):
+        x, y = map(torch.as_tensor, samples(n, client))
+        return ClientJob(
+            rules=Rules(),
+            epochs=LocalSteps(7),
+            lr=LR,
+            trainable=None,
+            data=raysim.Batch(x, y),
+            broadcast={},
+            state={},
+            personal={},
+            augment=lambda x, generator: x + torch.randn(x.shape, generator=generator),
+            batches=np.random.default_rng(client),
+            torch_seed=client,
+            generator=None,
+        )
+
+    sizes = (17, 5, 9)
+    seen = [[], [], []]
+    for batch, counts, _ in stacked_batches([*map(job, range(3), sizes)], 8, False):
+        for k, count in enumerate(counts):
+            seen[k].append((batch["x"][k, :count], batch["y"][k, :count]))
+    for k, n in enumerate(sizes):
+        alone, bounds = job(k, n), batch_bounds(n, 8, False)
+        expected = [
+            (x[order[start:stop]], alone.data.y[order[start:stop]])
+            for x, order in iterate_epochs(alone, bounds)
+            for start, stop in bounds
+        ][:7]
+        for (x, y), (own_x, own_y) in zip(seen[k], expected, strict=True):
+            assert torch.equal(x, own_x) and torch.equal(y, own_y)
 
 
 def test_late_clients_take_the_steps_that_the_deadline_allows(tmp_path):

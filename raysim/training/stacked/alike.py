@@ -14,8 +14,6 @@ from raysim.training.stacked.numbers import UnstackableError, in_common, merge
 
 SHARED = ("dataset", "model", "engine")
 """Settings in which runs must be equal; `method` and `local` may differ in numbers."""
-PADS = "the task's loss is of whole batches, which a stack pads"
-"""Why a stack cannot train with such a loss."""
 
 
 def unsupported_reason(network: nn.Module) -> str | None:

@@ -21,7 +21,7 @@ from raysim.core.tensors import CPU
 from raysim.federation.federation import Federation
 from raysim.federation.opened import OpenedSamples
 from raysim.training.network import Network
-from raysim.training.stacked.alike import PADS, unsupported_reason
+from raysim.training.stacked.alike import unsupported_reason
 
 MAX_STACK = 256
 """Largest stack of "auto": more clients gain nothing once kernels fill the device."""
@@ -55,8 +55,6 @@ def stack_size(
     requested = settings.engine.vectorize
     if requested in {0, 1}:
         return 1, None
-    if federation.scoring.whole_batch:
-        return 1, PADS
     if reason := unsupported_reason(module):
         return 1, reason
     if requested != "auto":

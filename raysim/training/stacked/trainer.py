@@ -24,7 +24,6 @@ from raysim.training.job import ClientJob, LocalLosses
 from raysim.training.network import Network
 from raysim.training.objective import reported_objective
 from raysim.training.sequential import SequentialTrainer
-from raysim.training.stacked.alike import PADS
 from raysim.training.stacked.batch_norm import Padding, with_padding
 from raysim.training.stacked.batches import stacked_batches
 from raysim.training.stacked.cuda_graphs import recorder_on
@@ -71,11 +70,11 @@ class StackedTrainer:
             shape: Common shape of all stacks, so that no client's bits depend on the others.
 
         Raises:
-            UnstackableError: rules or local settings differ in more than numbers, or steps of
-                stacks of one shape draw random numbers.
+            UnstackableError: rules or local settings differ in more than numbers, the loss is of
+                whole batches, or steps of stacks of one shape draw random numbers.
         """
         if jobs[0].data.scoring.whole_batch:
-            raise UnstackableError(PADS)
+            raise UnstackableError("the task's loss is of whole batches, which a stack pads")
         trainers = trainers or [self.sequential] * len(jobs)
         before = self.sequential.rng_state()
         self.sequential.seed(jobs[0].torch_seed)
