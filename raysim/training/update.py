@@ -40,6 +40,7 @@ class Update:
         self._clips = local.clip_norm is not None
         self._slots: list[dict[str, Tensor]] = []
         self._steps: Any = 0
+        self._is_complex = False
 
     def start(self, params: Sequence[Tensor], names: Sequence[str], kept: Groups) -> None:
         """Start with zeros beside the parameters, or with what was kept of them.
@@ -49,6 +50,7 @@ class Update:
         """
         if self.optimizer.keeps_gradient:
             return
+        self._is_complex = any(param.is_complex() for param in params)
         for name, param in zip(names, params, strict=True):
             slots = {
                 slot: _copy(kept[slot], name, param) if kept else torch.zeros_like(as_real(param))
@@ -86,10 +88,10 @@ class Update:
         if self.optimizer.keeps_gradient:
             return gradients
         self._steps = self._steps + 1
-        return [
-            like(self._direction(as_real(gradient), slots), gradient)
-            for gradient, slots in zip(gradients, self._slots, strict=True)
-        ]
+        pairs = zip(gradients, self._slots, strict=True)
+        if not self._is_complex:  # 1% of a small network's step
+            return [self._direction(gradient, slots) for gradient, slots in pairs]
+        return [like(self._direction(as_real(g), slots), g) for g, slots in pairs]
 
     def _direction(self, gradient: Tensor, slots: Mapping[str, Tensor]) -> Tensor:
         return self.optimizer.direction(gradient, slots, self._steps)

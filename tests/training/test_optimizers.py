@@ -26,6 +26,7 @@ from raysim.testing.tasks import samples
 from raysim.training import recorded_steps
 from raysim.training.job import ClientJob, batch_bounds, iterate_epochs, samples_of
 from raysim.training.stacked.batches import stacked_batches
+from raysim.training.update import Update
 from tests.tasks import EQUAL, make_settings, make_task
 from tests.training.torch_reference import BATCH, SIZES, Reference, batches, cohorts, model, task
 
@@ -99,6 +100,31 @@ def test_a_kept_optimizer_goes_on_in_the_next_round_and_when_resumed(tmp_path, n
     resumed = raysim.resume(tmp_path / "run", task(), overrides={"rounds": ROUNDS})
     expected = Reference(make, [LR] * ROUNDS, keep=True).run(cohorts(resumed))
     assert_equal(resumed.params, expected)
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_complex_parameters_are_pairs_of_reals(name):
+    make, overrides = reference(name)
+    generator = torch.Generator().manual_seed(0)
+    drawn = [
+        [torch.randn(shape, generator=generator, dtype=dtype) for _ in range(21)]
+        for shape, dtype in (((3, 2), torch.complex128), ((4,), torch.float64))
+    ]
+    ours, theirs = ([first.clone().requires_grad_() for first, *_ in drawn] for _ in range(2))
+    optimizer = make(theirs, lr=LR)
+    local = raysim.load_config("mnist-fedavg", {"local.optimizer": name, **overrides}).local
+    update, names = Update(local, local.build_optimizer(), LR), ["pairs", "reals"]
+    params = [param.detach() for param in ours]
+    update.start(params, names, {})
+    for step in range(1, 21):
+        gradients = [each[step] for each in drawn]
+        for param, gradient in zip(theirs, gradients, strict=True):
+            param.grad = gradient.clone()
+        optimizer.step()
+        directions = update.directions(update.add_weight_decay(gradients, params))
+        update.move(params, update.add_decoupled_decay(directions, params))
+    for own, param in zip(params, theirs, strict=True):
+        assert (own - param).abs().max() < 1e-6
 
 
 SCHEDULES = {
