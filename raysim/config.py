@@ -78,8 +78,12 @@ def _word(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value)
 
 
-def _as_tuple(value: Any) -> Any:
-    return tuple(value) if isinstance(value, list) else value
+def _numbers(count: int | None, value: Any) -> Any:
+    """Return a list of numbers as a tuple."""
+    is_list = isinstance(value, list | tuple) and (count is None or len(value) == count)
+    if value is None or (is_list and all(isinstance(each, int | float) for each in value)):
+        return None if value is None else tuple(value)
+    raise ValueError(f"must be a list of {'numbers' if count is None else f'{count} numbers'}")
 
 
 class LocalSettings(SettingsGroup):
@@ -108,7 +112,7 @@ class LocalSettings(SettingsGroup):
     )
     momentum: float = Field(default=0.0, ge=0, lt=1, description="of sgd and rmsprop")
     nesterov: bool = Field(default=False, description="Nesterov momentum; needs momentum above 0")
-    betas: Annotated[tuple[Beta, Beta], BeforeValidator(_as_tuple)] | None = Field(
+    betas: Annotated[tuple[Beta, Beta], BeforeValidator(partial(_numbers, 2))] | None = Field(
         default=None, description="of adam and adamw; none: 0.9 and 0.999"
     )
     alpha: Beta | None = Field(default=None, description="of rmsprop; none: 0.99")
@@ -127,9 +131,9 @@ class LocalSettings(SettingsGroup):
     label_smoothing: float = Field(
         default=0.0, ge=0, le=1, description="share of a target that is spread over all classes"
     )
-    class_weights: Annotated[tuple[Weight, ...], BeforeValidator(_as_tuple)] | None = Field(
-        default=None, description="weight of each class in the loss; none: equal"
-    )
+    class_weights: (
+        Annotated[tuple[Weight, ...], BeforeValidator(partial(_numbers, None))] | None
+    ) = Field(default=None, description="weight of each class in the loss; none: equal")
     temperature: float = Field(
         default=1.0, gt=0, description="T, divides the logits in the training loss only"
     )

@@ -28,6 +28,8 @@ class Optimizer(Component, ABC):
     """Optimizer of local steps; its fields are those of the `local` settings that it reads."""
 
     _lasting: ClassVar[str] = "what lasts belongs in its slots"
+    revision: ClassVar[int] = 1
+    """Raised when the same settings give other bits; a run resumes in its own revision only."""
     decoupled: ClassVar[bool] = False
     """Whether `local.weight_decay` shrinks the parameters, and is no part of the gradient."""
 

@@ -46,13 +46,13 @@ VERSIONED = ("raysim", "torch", "torchvision")
 INITIAL_MODEL, START = "initial model", "model of start_from"
 CLOCK, SELECTION = "revision of the clock", "revision of the selection"
 STAGES = "revisions of the channel's stages"
-AGGREGATION = "revision of the aggregation"
+AGGREGATION, OPTIMIZER = "revision of the aggregation", "revision of the optimizer"
 ENVIRONMENTS = "environments"
 STACK = "number of stacked trials"
 SHOWN_DIGITS = 12
 NO_SAMPLES = "none"
 UNSEALED = {
-    **dict.fromkeys((FORMULA, CLOCK, SELECTION, AGGREGATION), 1),
+    **dict.fromkeys((FORMULA, CLOCK, SELECTION, AGGREGATION, OPTIMIZER), 1),
     STAGES: {},
     LOCAL_TEST_SAMPLES: NO_SAMPLES,
     START: "none",
@@ -79,6 +79,7 @@ def identity_of(
         CLOCK: settings.clock.revision,
         SELECTION: settings.selection.revision,
         AGGREGATION: settings.aggregation.revision,
+        OPTIMIZER: settings.local.build_optimizer().revision,
         STAGES: {name: stage.revision for name, stage in settings.channel.items()},
         "clients": len(federation.training_sizes),
         TRAINING_SAMPLES: _of_split(federation.train),

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from raysim.core.errors import RunError
+from raysim.core.optimizer import OPTIMIZER
 from raysim.core.user_input import parse_json, resume_advice
 from raysim.core.user_input.run_folders import run_directory_of
 from raysim.core.user_input.user_modules import OWN, sources, spec_of
@@ -23,6 +24,8 @@ from raysim.storage.checkpoints import Checkpoints
 
 TARGET = re.compile(r"([A-Za-z_]\w*(?:\.\w+)*):[A-Za-z_][\w.]*")
 """`package.module:Class`."""
+NAMING = ("name", OPTIMIZER)
+"""Settings whose values may be such a target."""
 SEALS = "plugins.json"
 
 
@@ -120,10 +123,10 @@ class Plugins:
 
 
 def modules_of(settings: Any) -> set[str]:
-    """Return the modules that settings name, as a value of `name` or as a key."""
+    """Return the modules that settings name, as a value of `name` or `optimizer`, or as a key."""
     if not isinstance(settings, Mapping):
         return set()
-    names = {*map(str, settings), str(settings.get("name"))}
+    names = {*map(str, settings), *(str(settings.get(key)) for key in NAMING)}
     modules = {match[1] for match in map(TARGET.fullmatch, names) if match}
     modules = {module for module in modules if module.partition(".")[0] not in OWN}
     return modules.union(*map(modules_of, settings.values()))

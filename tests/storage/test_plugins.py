@@ -241,9 +241,10 @@ def test_modules_of_settings():
         "model": {"name": "raysim.workloads.models.cnn:Cnn"},
         "dataset": {"name": "d:D", "path": "x:y"},
         "partition": {"name": "__main__:P"},
+        "local": {"optimizer": "g:H"},
         "out": "e:F",
     }
-    assert modules_of(settings) == {"a.b", "d"}
+    assert modules_of(settings) == {"a.b", "d", "g"}
 
 
 def test_a_digest_is_of_what_a_plugin_imports_in_its_package(tmp_path, monkeypatch):
