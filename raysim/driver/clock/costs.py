@@ -13,7 +13,7 @@ from torch import nn
 
 from raysim.config import Settings
 from raysim.core.channel import sent_bytes
-from raysim.core.rules import Pass, count_of
+from raysim.core.rules import LocalSteps, Pass, count_of
 from raysim.core.tensors import CPU, Groups, Tensors, frozen_names
 from raysim.driver.passes import RoundRunner
 from raysim.federation.federation import Federation
@@ -100,11 +100,13 @@ class WorkCosts:
         batch, joins, sizes = self._settings.local.batch_size, self._counter.joins, self.sizes
         if not isinstance(work.epochs, Mapping):
             return kind.each(work.epochs, sizes[clients], batch, joins)
-        own = [
-            kind.each(work.epochs[client], sizes[[client]], batch, joins)
-            for client in clients.tolist()
-        ]
-        return np.concatenate(own)
+        units = [work.epochs[client] for client in clients.tolist()]
+        units = [unit if isinstance(unit, LocalSteps) else 1 for unit in units]  # alike
+        found = np.empty(len(clients))
+        for unit in {*units}:
+            rows = [row for row, own in enumerate(units) if own == unit]
+            found[rows] = kind.each(unit, sizes[clients[rows]], batch, joins)
+        return found
 
     def _bytes_up(self, kind: KindFlops, clients: Integers) -> Integers:
         """Return the bytes that clients send [n], through the stages of the channel."""
