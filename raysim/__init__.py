@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from raysim.core.optimizer import Optimizer
     from raysim.core.rules import (
         Batch,
+        LocalSteps,
         Outputs,
         Pass,
         Reduced,
@@ -72,7 +73,7 @@ else:
         "raysim.core.optimizer": ("Optimizer",),
         "raysim.core.scoring": ("CLASSIFICATION", "REGRESSION", "Scoring"),
         "raysim.core.rules": (
-            *("Batch", "Outputs", "Pass", "Reduced", "Rules"),
+            *("Batch", "LocalSteps", "Outputs", "Pass", "Reduced", "Rules"),
             *("Trained", "Transform", "Upload", "View"),
         ),
         "raysim.core.selection": ("Results", "Sampling", "Selection"),
@@ -111,6 +112,7 @@ __all__ = [
     "Encoding",
     "ListedIndices",
     "Listener",
+    "LocalSteps",
     "Method",
     "Model",
     "Optimizer",
