@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
@@ -77,7 +77,7 @@ def _parts(name: str, given: Any) -> Iterator[Split]:
         return
     pair = isinstance(given, tuple) and len(given) == 2
     if pair or isinstance(given, DataLoader):
-        yield Split(*read_pair(name, given))
+        yield _split(name, given)
         return
     samples = iter(samples_of(name, given) if isinstance(given, TorchDataset) else given)
     first = next(samples, None)
@@ -97,7 +97,22 @@ def _joined(name: str, start: int, part: list[Any]) -> Split:
         raise DataError(f"{name}: samples must all be (x, y), or all (x, y, client)")
     x, y, *clients = zip(*fields, strict=True)
     columns = {NATURAL: np.array(clients[0])} if clients else {}
-    return Split(*read_pair(f"{name}, from sample {start} on", ([*x], [*y])), columns)
+    return _split(f"{name}, from sample {start} on", ([*x], [*y]), columns)
+
+
+def _split(name: str, given: Any, columns: Mapping[str, Any] | None = None) -> Split:
+    """Return samples of one input and a target each.
+
+    Raises:
+        DataError: they cannot be read, or have several inputs or no targets, as a task's may.
+    """
+    x, y = read_pair(name, given)
+    if isinstance(x, dict | tuple) or y is None:
+        raise DataError(
+            f"{name}: a dataset's samples have one input and a target; give a raysim.Task for"
+            " samples of several inputs, or without targets"
+        )
+    return Split(x, y, columns or {})
 
 
 def _fields(name: str, row: int, sample: Any) -> tuple[Any, ...]:

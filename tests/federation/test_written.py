@@ -54,6 +54,8 @@ BAD: dict[str, tuple[Any, str]] = {
     "mixed": (lambda: iter([(X[0], 0), (X[1], 1, "a")]), r"all be \(x, y\), or all"),
     "shapes": (lambda: iter([(X[0], 0), (X[1, :2], 1)]), r"sample 1: .* shape \[2\]"),
     "nan": (lambda: (X * np.nan, Y), "the input is not finite"),
+    "several": (lambda: ({"a": X, "b": X}, Y), "have one input and a target; give a raysim.Task"),
+    "no target": (lambda: (X, None), "have one input and a target"),
     "text": (lambda: "train.arrow", "a Path or to samples"),
     "failing": (lambda: (1 / 0 for _ in X), "prepare failed: ZeroDivisionError"),
 }
