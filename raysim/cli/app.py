@@ -58,7 +58,7 @@ console = Console()
 
 KINDS = (
     *("presets", "methods", "datasets", "partitions", "models"),
-    *("selections", "stages", "aggregations", "clocks"),
+    *("optimizers", "selections", "stages", "aggregations", "clocks"),
     *("tables", "figures", "studies", "profiles", "manifests", "runs"),
 )
 
@@ -135,7 +135,7 @@ def list_(
     kind: Annotated[
         str,
         typer.Argument(
-            help="presets, methods, datasets, partitions, models, selections, stages,"
+            help="presets, methods, datasets, partitions, models, optimizers, selections, stages,"
             " aggregations, clocks, tables, figures, studies, profiles, manifests or runs",
             autocompletion=complete_kind,
         ),

@@ -131,10 +131,11 @@ def registry_of(kind: str) -> Registry[Any]:
     from raysim.clock import CLOCKS
     from raysim.core.data import DATASETS, MODELS, PARTITIONS
     from raysim.core.method import METHODS
+    from raysim.optimizers import OPTIMIZERS
     from raysim.selection import SELECTIONS
 
     components: tuple[Registry[Any], ...] = (METHODS, DATASETS, PARTITIONS, MODELS)
-    registries = (*components, SELECTIONS, STAGES, AGGREGATIONS, CLOCKS)
+    registries = (*components, OPTIMIZERS, SELECTIONS, STAGES, AGGREGATIONS, CLOCKS)
     return next(registry for registry in registries if f"{registry.kind}s" == kind)
 
 

@@ -110,8 +110,8 @@ class Registry(Generic[C]):
 
     def setting(self, name: str, field: str) -> str:
         """Return the key of a component's field in the settings."""
-        named = self._key.format(name)
-        return f"{named}.{field}" if "=" not in named else f"{self.kind}.{field}"
+        named, equals, _ = self._key.format(name).partition("=")
+        return f"{named.rpartition('.')[0] if equals else named}.{field}"
 
     def __iter__(self) -> Iterator[str]:
         return iter(sorted(self._targets))

@@ -43,7 +43,7 @@ def offered(*words):
 
 CASES = {
     ("run", "mnist-n"): ["mnist-noniid"],
-    ("run", "mnist-fedavg", "local.l"): ["local.lr=", "local.lr_decay=", "local.lr_min="],
+    ("run", "mnist-fedavg", "local.lr"): ["local.lr=", "local.lr_decay=", "local.lr_min="],
     ("run", "mnist-fedavg", "local.mom"): ["local.momentum=", "local.momentum=0.0"],
     ("run", "mnist-fedavg", "method.name=fedp"): ["fedprox"],
     ("run", "mnist-fedavg", "weighting="): ["examples", "uniform"],

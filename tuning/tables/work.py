@@ -1,9 +1,10 @@
 """Work of runs in sample-steps, and its estimated time at the measured speed of this machine.
 
-The work is rounds x clients of a round x local epochs x samples of a client; an asynchronous round
-counts the clients whose updates make a version. The speed is measured on rounds of the run's own
-settings, with fewer clients and samples if these would take longer than a few seconds, and includes
-a method's further passes, its server and the driver, but no analyses and clocks.
+The work is rounds x clients of a round x local epochs x samples of a client, or local steps x batch
+size; an asynchronous round counts the clients whose updates make a version. The speed is measured
+on rounds of the run's own settings, with fewer clients and samples if these would take longer than
+a few seconds, and includes a method's further passes, its server and the driver, but no analyses
+and clocks.
 """
 
 from __future__ import annotations
@@ -61,13 +62,15 @@ class Workload:
         self._paces: dict[str, Pace] = {}
 
     def sample_steps(self, settings: Settings) -> float:
-        """Return the number of samples that a run trains on, in all local epochs.
+        """Return the number of samples that a run trains on, in all local epochs or steps.
 
         Raises:
             DataError: the data cannot be fetched or split.
         """
-        per_round = _trained(settings) * settings.local.epochs * self._size(settings).client
-        return settings.rounds * per_round
+        local, client = settings.local, self._size(settings).client
+        batch = client if local.batch_size == "full" else local.batch_size
+        of_client = local.epochs * client if local.steps is None else local.steps * batch
+        return settings.rounds * _trained(settings) * of_client
 
     def seconds(self, settings: Settings) -> float:
         """Return an estimate of the seconds of a run on one slot.
@@ -124,6 +127,7 @@ def measure(settings: Settings, size: DataSize) -> Pace:
     Raises:
         RaysimError: the run fails.
     """
+    settings = settings.override({"local.steps": None})  # a sample-step is as fast in an epoch
     trained, epochs = _trained(settings), settings.local.epochs
     batch = settings.local.batch_size
     least = size.client if batch == "full" else min(batch, size.client)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from time import perf_counter
@@ -259,19 +260,25 @@ class Run:
         )
         has_clients = bool(cohort or overlapping)
         analyses = RoundAnalyses(context.analyses, runner)
-        if self._is_due(before.number + 1):
-            riders.append(analyses)
-        if self._client_models:
-            riders.append(KeptClients(self._client_models, before.number + 1))
-        if self.settings.channel:
-            riders.append(Channel(self.settings, now))
-        if self.settings.local.keep:
-            riders.append(Keeping(runner))
-        riders.append(Aggregated(self.settings, self._passes.frozen))
+        riders += self._riders(before.number + 1, now, runner, analyses)
         if not has_clients:
             run = run_without_clients
             riders = [rider for rider in riders if not rider.needs_clients]
         return _Begun(now, has_clients, runner, run, riders, analyses, selection, clock)
+
+    def _riders(
+        self, number: int, now: Round, runner: RoundRunner, analyses: RoundAnalyses
+    ) -> Iterator[Rider]:
+        """Yield what rides on the passes of a round, but for clock and selection."""
+        if self._is_due(number):
+            yield analyses
+        if self._client_models:
+            yield KeptClients(self._client_models, number)
+        if self.settings.channel:
+            yield Channel(self.settings, now)
+        if self.settings.local.keep:
+            yield Keeping(runner)
+        yield Aggregated(self.settings, self._passes.frozen)
 
     def _after(
         self, before: Checkpoint, state: ServerState, begun: _Begun
