@@ -167,7 +167,7 @@ def _print_document(
         ended = command.run_table(table, options, jobs=jobs, out=folder, line=line)
         command.write_outputs(ended, line)
     typer.echo(to_json({**to_document(ended.results), "folder": str(folder)}))
-    ended.runs.raise_failure(command.RESUME)
+    ended.raise_failure()
 
 
 def table_options(

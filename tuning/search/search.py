@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -165,12 +165,17 @@ class Search:
         done = [trial.params for trial in earlier]
         return next((point for point in self._points if point not in done), {})
 
-    def retry_failed(self) -> None:
-        """Enqueue the parameters of each failed trial once more, as a new trial that names it."""
+    def retry_failed(self, worth: Callable[[str], bool] = lambda error: True) -> None:
+        """Enqueue the parameters of each failed trial once more, as a new trial that names it.
+
+        Args:
+            worth: Whether an error is worth another try.
+        """
         trials = self.study.get_trials(deepcopy=False)
         tried = {trial.user_attrs.get(RETRY_OF) for trial in trials}
         for trial in trials:
-            if trial.state is TrialState.FAIL and trial.number not in tried:
+            error = str(trial.user_attrs.get("failed", ""))
+            if trial.state is TrialState.FAIL and trial.number not in tried and worth(error):
                 self.study.enqueue_trial(trial.params, user_attrs={RETRY_OF: trial.number})
 
     @property

@@ -12,7 +12,8 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from raysim.core.errors import MachineError, RaysimError, SettingsError
+from raysim.core.errors import MachineError, RaysimError, RunError, SettingsError
+from raysim.results.failures import is_divergence
 from raysim.results.render import grid_of, to_rich
 from raysim.results.tables import ResultTable
 from raysim.storage.lock import removed_if_refused
@@ -55,7 +56,7 @@ def print_table(
     ended = run_table(table, options, jobs=jobs, out=out, line=line)
     _print_table(console, to_rich(grid_of(ended.results)))
     write_outputs(ended, line)
-    ended.runs.raise_failure(RESUME)
+    ended.raise_failure()
 
 
 def write_outputs(ended: EndedTable, line: Callable[[str], None]) -> None:
@@ -89,6 +90,17 @@ class EndedTable:
     results: ResultTable
     chosen: Sequence[Chosen] = ()
 
+    def raise_failure(self) -> None:
+        """Raise the first failure of a run or a search; divergence is a result.
+
+        Raises:
+            RunError: one failed, other than by divergence.
+        """
+        self.runs.raise_failure(RESUME)
+        for each in self.chosen:
+            if each.error and not is_divergence(each.error):
+                raise RunError(f"{each.title}: all its trials failed; {each.error}; {RESUME}")
+
 
 def run_table(
     table: PaperTable,
@@ -120,7 +132,7 @@ def run_table(
             queue_of(plan, folder, work, line, TableResults(plan, folder)).check()
             table, chosen = tuned(plan, tune, out, jobs, line)
             plan = make_plan(table, options)
-        searched = [key for each in chosen for key in each.values]
+        searched = dict(by_key(tune.space)) if tune else ()
         folder.enter(plan.labels, [cell.label for cell in plan.chosen], searched)
         results = TableResults(plan, folder)
         runs = queue_of(plan, folder, work, line, results)

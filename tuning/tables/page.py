@@ -77,14 +77,15 @@ def _tuning(chosen: Sequence[Chosen]) -> Grid:
     rows = tuple(
         (
             Entry(each.title),
-            Entry(each.settings or "-"),
+            Entry(each.settings or each.error or "-"),
             Entry(f"{each.objective} {each.shown_score}".strip(), value=each.score),
-            Entry(str(len(each.curve) + each.failed)),
+            Entry(str(each.trials)),
             Entry(str(each.failed)),
+            Entry(str(each.pruned)),
             Entry(str(each.rounds)),
-            Entry("; ".join(f"{key}: {allowed}" for key, allowed in each.edges.items()) or "-"),
+            Entry("; ".join(f"{key}: {edge}" for key, edge in each.edges.items()) or "-"),
         )
         for each in chosen
     )
-    header = ("search", "chosen", "held-out", "trials", "failed", "rounds", "on an edge of")
+    header = ("search", "chosen", "held-out", "trials", "failed", "pruned", "rounds", "on an edge")
     return Grid("Settings chosen on held-out samples", header, rows)

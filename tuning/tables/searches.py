@@ -23,6 +23,11 @@ from raysim.tuning.studies.ranges import contains
 from raysim.tuning.studies.study import Study, StudyTable
 from raysim.tuning.tables.cells import Cell
 from raysim.tuning.tables.plan import TablePlan
+from raysim.workloads.sweeps import differs_by_cell
+
+FIXED = ("rounds", "seed", "patience", "target_accuracy")
+FIXED_GROUPS = ("evaluation.", "engine.")
+"""Settings, and groups of them, that decide a trial's budget or its judge."""
 
 
 class TuneTable(BaseModel):
@@ -71,13 +76,18 @@ class Searched:
     cells: tuple[Cell, ...]
     study: Study | None
 
+    @property
+    def is_chosen(self) -> bool:
+        """True if one of its cells is to be run; of others, earlier searches are read."""
+        return any(cell.chosen and not cell.missing for cell in self.cells)
+
 
 def to_search(plan: TablePlan, tune: TuneTable) -> list[Searched]:
-    """Return the searches of a plan's chosen cells.
+    """Return the searches of a plan's cells.
 
     Raises:
-        SettingsError: a range is wrong, is of no row's settings, or of one that rows or columns
-            set.
+        SettingsError: a range is wrong, is of no row's settings, of one that rows or columns set,
+            or of one that decides budget or judge; or the grids of rows have other sizes.
     """
     with _named():
         entries = read_entries(tune.space)
@@ -85,15 +95,35 @@ def to_search(plan: TablePlan, tune: TuneTable) -> list[Searched]:
     for key in entries:
         if key not in known:
             raise SettingsError(f"tune.space.{key}: no row has it; {suggest(key, [*known])}")
+        if key in FIXED or key.startswith(FIXED_GROUPS) or not differs_by_cell(key):
+            raise SettingsError(
+                f"tune.space.{key}: cannot be searched; all trials have one budget and one judge"
+            )
         if len({repr(cell.settings.get(key)) for cell in plan.table.cells}) > 1:
             raise SettingsError(f"tune.space.{key}: is set by rows or columns; leave it out there")
     units = _by_row(plan, tune) if tune.each == "row" else _by_cell(plan)
-    searched = []
+    searched = list[Searched]()
     for title, cells, settings in units:
         with _named(title):
             study = _study(_searchable(settings, tune.holdout), tune, entries)
-        searched.append(Searched(title, cells, study))
+        known_titles = {each.title for each in searched}
+        own = title if title not in known_titles else f"{title} ({cells[0].label})"
+        searched.append(Searched(own, cells, study))
+    _check_grids(tune, searched)
     return searched
+
+
+def _check_grids(tune: TuneTable, searched: Sequence[Searched]) -> None:
+    """Check that grids have as many points as there are trials, so that budgets are equal."""
+    if tune.sampler != "grid":
+        return
+    for each in searched:
+        points = len(each.study.resolve({}).space.points()) if each.study else tune.trials
+        if points < tune.trials:
+            raise SettingsError(
+                f"tune.trials={tune.trials}: the grid of {each.title} has {points} points; must be"
+                " at most that, so that all rows have the same budget"
+            )
 
 
 @contextmanager
@@ -115,7 +145,7 @@ def _by_row(plan: TablePlan, tune: TuneTable) -> Iterator[tuple[str, tuple[Cell,
     columns = plan.table.columns
     if tune.column and tune.column not in columns:
         raise SettingsError(f"tune.column={tune.column}: must be one of {'; '.join(columns)}")
-    for row in dict.fromkeys(cell.paper.row for cell in plan.chosen):
+    for row in dict.fromkeys(cell.paper.row for cell in plan.cells):
         cells = tuple(cell for cell in plan.cells if cell.paper.row == row)
         on = next((c for c in cells if c.paper.column == tune.column), cells[0])
         title = row if len({cell.run for cell in cells}) == 1 else f"{row} (on {on.paper.column})"
@@ -123,14 +153,15 @@ def _by_row(plan: TablePlan, tune: TuneTable) -> Iterator[tuple[str, tuple[Cell,
 
 
 def _by_cell(plan: TablePlan) -> Iterator[tuple[str, tuple[Cell, ...], Settings]]:
-    for run in dict.fromkeys(cell.run for cell in plan.chosen):
+    for run in dict.fromkeys(cell.run for cell in plan.cells):
         cells = tuple(cell for cell in plan.cells if cell.run == run)
         yield run.label, cells, run.settings
 
 
 def _searchable(settings: Settings, holdout: float) -> Settings:
     """Return the settings of trials, which judge by held-out samples alone."""
-    quiet = {"analysis": (), "trace": False, "tracker": None, "target_accuracy": None}
+    quiet = {"analysis": (), "trace": False, "tracker": None, "keep_clients": False}
+    quiet |= {"target_accuracy": None, "patience": None}
     judged = {"evaluation.test": False, "evaluation.clients": False, "evaluation.holdout": holdout}
     return settings.override({**quiet, **judged})
 
@@ -164,11 +195,15 @@ def _study(settings: Settings, tune: TuneTable, entries: Mapping[str, Entry]) ->
 
 def budget(tune: TuneTable, searched: Sequence[Searched]) -> str:
     """Return the budget of the searches in words; it is the same for all."""
-    studies = [each.study for each in searched if each.study]
+    chosen = [each for each in searched if each.is_chosen]
+    studies = [each.study for each in chosen if each.study]
     rounds = sorted({study.resolve({}).settings.rounds for study in studies})
     each = f"{tune.trials} trials of {' or '.join(map(str, rounds))} rounds"
     each += f" and {tune.seeds} seeds" if tune.seeds > 1 else ""
+    each += f", pruned by {tune.pruner}" if tune.pruner != "none" else ""
+    kept = {cell.run.settings.evaluation.holdout for found in chosen for cell in found.cells}
+    on = "all" if not any(kept) else "what evaluation.holdout leaves"
     return (
         f"Tuned by {each} for each {tune.each}, judged by {tune.holdout:.0%} of each client's"
-        " training samples without the test set, then trained on all"
+        f" training samples without the test set, then trained on {on}"
     )

@@ -16,7 +16,8 @@ from raysim.results.render import to_arrow
 from raysim.results.runs import read_run
 from raysim.tuning.runs.folder import RunsFolder
 from raysim.tuning.runs.run import Run
-from raysim.tuning.tables.command import RESUME, run_table
+from raysim.tuning.studies.entries import by_key
+from raysim.tuning.tables.command import run_table, write_outputs
 from raysim.tuning.tables.plan import TableOptions, TablePlan
 from raysim.workloads.sweeps import default_folder, read_sweep
 
@@ -26,8 +27,8 @@ class Sweep:
     """A finished sweep.
 
     Attributes:
-        runs: A row per run: its folder `run_dir`, `seed`, the values of the axes by dotted key, as
-            JSON, and of each metric.
+        runs: A row per run: its folder `run_dir`, `seed`, the values of the axes and of what was
+            tuned by dotted key, as JSON, and of each metric.
         cells: A row per cell: mean, deviation and values by seed, as in `table.parquet`.
     """
 
@@ -67,7 +68,8 @@ def sweep(
     table = read_sweep(str(config), overrides, axes, seeds, metrics=metrics, tune=tune)
     folder = user_path(out) if out else default_folder(config)
     ended = run_table(table, TableOptions(), jobs=jobs, out=folder, line=lambda text: None)
-    ended.runs.raise_failure(RESUME)
+    write_outputs(ended, lambda text: None)
+    ended.raise_failure()
     return Sweep(_runs_of(ended.plan, ended.folder), to_arrow(ended.results))
 
 
@@ -76,6 +78,7 @@ def _runs_of(plan: TablePlan, folder: RunsFolder) -> pa.Table:
     rows = []
     keys = dict.fromkeys(key for cell in plan.table.cells for key in cell.settings)
     axes = [key for key in keys if len({repr(c.settings.get(key)) for c in plan.table.cells}) > 1]
+    axes += [key for key in dict(by_key(plan.table.tune.get("space", {}))) if key not in axes]
     for run in plan.runs:
         path = folder.path_of(run)
         record = read_run(path)

@@ -6,36 +6,42 @@ They become those of the row, or the cell, which is then trained with all seeds 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, closing, contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from optuna.distributions import CategoricalDistribution
+from optuna.distributions import CategoricalDistribution, IntDistribution
 from optuna.trial import FrozenTrial, TrialState
 
 import raysim
-from raysim.core.errors import RunError
+from raysim.core.errors import RunError, SettingsError
 from raysim.core.user_input import key_text, override_text
+from raysim.results.failures import is_divergence
 from raysim.storage.lock import make_folder
 from raysim.tuning.runs.folder import check_folders
 from raysim.tuning.runs.run import digest_of
 from raysim.tuning.search.record import record_of
 from raysim.tuning.search.results import trial_line
-from raysim.tuning.search.search import Search
+from raysim.tuning.search.search import RETRY_OF, Search
 from raysim.tuning.search.storage import default_storage
 from raysim.tuning.slots.fitting import at_most
 from raysim.tuning.slots.pool import open_slots
 from raysim.tuning.slots.queue import Together, run_in_slots
 from raysim.tuning.studies.ranges import Range, format_range
-from raysim.tuning.studies.study import Study
+from raysim.tuning.studies.study import ResolvedStudy, Study
 from raysim.tuning.tables.plan import TablePlan
-from raysim.tuning.tables.searches import TuneTable, budget, to_search
+from raysim.tuning.tables.searches import Searched, TuneTable, budget, to_search
 from raysim.tuning.tuner import StudyListener, Tuner
-from raysim.workloads.tables import PaperTable
+from raysim.workloads.tables import PaperCell, PaperTable
 
+NAME = "tuning"
+"""Name of every search in its own storage; pruners may draw by it, alike for all rows."""
+AGAIN = "fix this, then type the same command to try them again"
+THREE = 3
+"""Fewest choices of which the least and the largest are edges."""
 EDGE = 0.05
 """Share of a range, on its own scale, within which its ends are edges."""
 
@@ -47,12 +53,15 @@ class Chosen:
     Attributes:
         title: Name of the row or the cell.
         values: The best settings by dotted key; none where nothing was to be searched.
-        edges: The keys whose best value lies on the edge of its range, with the range in words.
+        edges: The keys whose best value lies on an edge of its range, with edge and range in words.
         score: The best held-out accuracy or loss.
         objective: Which of both.
         curve: The score of each completed trial by its number.
         rounds: Rounds of all trials.
-        failed: Trials that failed, as those that diverged.
+        trials: Number of trials that ended.
+        failed: How many of them failed, as those that diverged.
+        pruned: How many of them were pruned.
+        error: The first trial's error where no trial succeeded, so that nothing was chosen.
     """
 
     title: str
@@ -62,7 +71,10 @@ class Chosen:
     objective: str = ""
     curve: Mapping[int, float] = field(default_factory=dict)
     rounds: int = 0
+    trials: int = 0
     failed: int = 0
+    pruned: int = 0
+    error: str = ""
 
     @property
     def settings(self) -> str:
@@ -78,14 +90,19 @@ class Chosen:
 
     def lines(self) -> Iterator[str]:
         """Yield what was chosen in words."""
+        if self.error:
+            yield f"{self.title}: left out: all {self.trials} trials failed; first: {self.error}"
+            return
         if self.score is None:
             yield f"{self.title}: none of the ranges is of its settings, which stay."
             return
-        failed = f"; {self.failed} trials failed" if self.failed else ""
+        lost = {"failed": self.failed, "pruned": self.pruned}
+        words = "".join(f"; {count} trials {how}" for how, count in lost.items() if count)
+        words += f"; {self.rounds} rounds in all" if self.pruned else ""
         score = f"held-out {self.objective} {self.shown_score}"
-        yield f"{self.title}: {self.settings} ({score}{failed})."
-        for key, allowed in self.edges.items():
-            yield f"{self.title}: {key} lies on the edge of its range, {allowed}; widen it."
+        yield f"{self.title}: {self.settings} ({score}{words})."
+        for key, edge in self.edges.items():
+            yield f"{self.title}: {key} lies on the {edge}; widen it."
 
 
 def _short(value: Any) -> Any:
@@ -111,35 +128,47 @@ def tuned(
     searched = to_search(plan, tune)
     with ExitStack() as ends:
         opened: dict[Path, _Titled] = {}
-        tuners: dict[str, Tuner] = {}
+        found: list[Chosen] = []
         for each in searched:
-            if each.study is not None:
+            if each.study is not None and each.is_chosen:
                 folder = _folder(out, each.study)
                 if folder not in opened:
                     study = _opened(each.title, each.study, folder, line)
                     opened[folder] = ends.enter_context(study)
-                tuners[each.title] = opened[folder]
         queue = Together({t.title: t for t in opened.values()}, lambda text: line(f"note: {text}"))
         if queue.remain():
             first = next(iter(opened.values()))
-            left = sum(tuner.total - tuner.done for tuner in opened.values())
+            left = sum(max(tuner.total - tuner.done, 0) for tuner in opened.values())
             settings = first.search.resolved.settings
             with open_slots(settings, at_most(jobs, left), queue.note) as slots:
                 line(f"{budget(tune, searched)}; {left} trials left; {len(slots)} slots")
                 run_in_slots(slots, queue)
-        chosen = [_chosen(each.title, tuners.get(each.title)) for each in searched]
-    values = {
-        (cell.paper.row, cell.paper.column): found.values
-        for each, found in zip(searched, chosen, strict=True)
-        for cell in each.cells
-    }
-    cells = tuple(
-        replace(cell, settings={**cell.settings, **values.get((cell.row, cell.column), {})})
-        for cell in plan.table.cells
-    )
+        found = [_chosen(each, out, opened, tune.trials) for each in searched]
+    chosen = [each for each, of in zip(found, searched, strict=True) if of.is_chosen]
+    errors = [f"{each.title}: {each.error}" for each in chosen if each.error]
+    if errors and len(errors) == len(chosen):
+        raise RunError(f"all trials of all rows failed; {errors[0]}; {AGAIN}")
     notes = [note for note in (plan.table.note, f"{budget(tune, searched)}.") if note]
     notes += [said for each in chosen for said in each.lines()]
+    cells = _with_values(plan.table, searched, found)
     return replace(plan.table, cells=cells, note="\n".join(notes)), chosen
+
+
+def _with_values(
+    table: PaperTable, searched: Sequence[Searched], found: Sequence[Chosen]
+) -> tuple[PaperCell, ...]:
+    """Return a table's cells with what was chosen for them, without those of failed searches."""
+    by_place = {
+        (cell.paper.row, cell.paper.column): each
+        for of, each in zip(searched, found, strict=True)
+        for cell in of.cells
+    }
+    chosen = [(cell, by_place.get((cell.row, cell.column))) for cell in table.cells]
+    return tuple(
+        replace(cell, settings={**cell.settings, **each.values}) if each else cell
+        for cell, each in chosen
+        if not (each and each.error)
+    )
 
 
 def _folder(out: Path, study: Study) -> Path:
@@ -160,9 +189,10 @@ def _opened(
     raysim.check(resolved.settings)
     check_folders([folder])
     make_folder(folder)
-    with closing(Search(folder.name, default_storage(folder), options, resolved)) as search:
+    with closing(Search(NAME, default_storage(folder), options, resolved)) as search:
         tuner = _Titled(title, search, folder, line)
         with tuner.begun(study.table.trials):
+            search.retry_failed(lambda error: not is_divergence(error))
             yield tuner
 
 
@@ -187,33 +217,70 @@ class _Told(StudyListener):
         self._line(f"{self._title}, {trial_line(trial, seconds)}")
 
 
-def _chosen(title: str, tuner: Tuner | None) -> Chosen:
-    """Return the outcome of a search.
+def _chosen(each: Searched, out: Path, opened: Mapping[Path, _Titled], limit: int) -> Chosen:
+    """Return the outcome of a search among its first trials; of none where it was not made."""
+    if each.study is None:
+        return Chosen(each.title, {}, {})
+    folder = _folder(out, each.study)
+    if folder in opened:
+        opened[folder].result(None)  # writes the files of the best settings
+        return _outcome(each.title, opened[folder].search, limit)
+    storage = default_storage(folder)
+    if not any((folder / name).exists() for name in ("study.db", "study.journal")):
+        return Chosen(each.title, {}, {})
+    options, resolved = each.study.options(), each.study.resolve({})
+    with closing(Search(NAME, storage, options, resolved)) as search:
+        return _outcome(each.title, search, limit)
 
-    Raises:
-        RunError: all its trials failed.
-    """
-    if tuner is None:
-        return Chosen(title, {}, {})
-    search, trials = tuner.search, tuner.search.study.get_trials(deepcopy=False)
-    failed = [trial for trial in trials if trial.state is TrialState.FAIL]
-    found = tuner.result(None).best
-    if not found:
-        error = failed[0].user_attrs.get("failed") if failed else "none was completed"
-        raise RunError(f"{title}: all {len(trials)} trials failed, the first: {error}")
-    (trial,) = found
-    space = search.resolved.space
-    curve = {t.number: t.values[0] for t in trials if t.state is TrialState.COMPLETE}
+
+def _outcome(title: str, search: Search, limit: int) -> Chosen:
+    """Return the outcome of a search among the first trials; repeated ones count as the first."""
+    trials = search.study.get_trials(deepcopy=False)
+    repeated = {t.user_attrs[RETRY_OF]: t for t in trials if RETRY_OF in t.user_attrs}
+    asked = [_last(t, repeated) for t in trials if RETRY_OF not in t.user_attrs][:limit]
+    done = [trial for trial in asked if trial.state is TrialState.COMPLETE]
+    failed = [trial for trial in asked if trial.state is TrialState.FAIL]
+    counts: dict[str, Any] = {
+        "rounds": sum(map(_rounds, asked)),
+        "trials": sum(trial.state.is_finished() for trial in asked),
+        "failed": len(failed),
+        "pruned": sum(trial.state is TrialState.PRUNED for trial in asked),
+    }
+    if not done:
+        error = failed[0].user_attrs.get("failed", "") if failed else ""
+        return Chosen(title, {}, {}, error=str(error), **counts)
+    objective = search.options.objectives[0]
+    sign = -1 if objective == "loss" else 1
+    best = max(done, key=lambda trial: sign * trial.values[0])  # of equal ones, the first
     return Chosen(
         title,
-        trial.params,
-        {k: format_range(space[k]) for k, v in trial.params.items() if on_edge(space[k], v)},
-        trial.values[0],
-        search.options.objectives[0],
-        curve,
-        sum(map(_rounds, trials)),
-        len(failed),
+        best.params,
+        _edges(search.resolved, best.params),
+        best.values[0],
+        objective,
+        {number: t.values[0] for number, t in enumerate(asked) if t in done},
+        **counts,
     )
+
+
+def _last(trial: FrozenTrial, repeated: Mapping[int, FrozenTrial]) -> FrozenTrial:
+    """Return a trial, or the last one that repeats it after a failure and has ended."""
+    again = repeated.get(trial.number)
+    return trial if again is None or not again.state.is_finished() else _last(again, repeated)
+
+
+def _edges(resolved: ResolvedStudy, values: Mapping[str, Any]) -> dict[str, str]:
+    """Return in words the edges on which values lie, if their ranges can be widened there."""
+    found = {}
+    for key, value in values.items():
+        allowed = resolved.space[key]
+        if (beyond := beyond_edge(allowed, value)) is None:
+            continue
+        with suppress(SettingsError):  # the setting itself ends there
+            resolved.settings.override({**values, key: beyond})
+            side = "lower" if beyond < value else "upper"
+            found[key] = f"{side} edge of its range, {format_range(allowed)}"
+    return found
 
 
 def _rounds(trial: FrozenTrial) -> int:
@@ -222,15 +289,27 @@ def _rounds(trial: FrozenTrial) -> int:
     return rounds
 
 
-def on_edge(values: Range, value: Any) -> bool:
-    """Return whether a value lies on an edge of its range, beyond which there may be better ones.
+def beyond_edge(values: Range, value: Any) -> float | None:
+    """Return a value beyond the edge of a range on which a value lies; None if it lies on none.
 
     The edges of a range are its outer EDGEs, on its own scale; those of choices are the least and
     the largest number of three or more.
     """
     if isinstance(values, CategoricalDistribution):
-        numbers = [v for v in values.choices if isinstance(v, int | float) and v is not True]
-        return len(numbers) > 2 and value in (min(numbers), max(numbers))
+        numbers = [v for v in values.choices if isinstance(v, int | float) and type(v) is not bool]
+        if len(numbers) < THREE or value not in (min(numbers), max(numbers)):
+            return None
+        whole = all(isinstance(number, int) for number in numbers)
+        step = 1 if whole else (max(numbers) - min(numbers)) / 2
+        return min(numbers) - step if value == min(numbers) else max(numbers) + step
     scale = math.log if values.log else float
     low, high = scale(values.low), scale(values.high)
-    return not EDGE < (scale(value) - low) / (high - low) < 1 - EDGE
+    share = (scale(value) - low) / (high - low)
+    if EDGE < share < 1 - EDGE:
+        return None
+    end = values.low if share <= EDGE else values.high
+    if isinstance(values, IntDistribution):
+        return end - 1 if share <= EDGE else end + 1
+    factor = 0.5 if share <= EDGE else 2.0
+    width = values.high - values.low
+    return end * factor if values.log else end + (-width if share <= EDGE else width) / 2

@@ -16,8 +16,10 @@ from optuna.distributions import (
 
 import raysim
 from raysim.core.errors import DataError
+from raysim.federation import federation
 from raysim.tuning.slots.report import Report
-from raysim.tuning.tables.tuned import on_edge
+from raysim.tuning.slots.slot import SlotActor
+from raysim.tuning.tables.tuned import beyond_edge
 from tests.blobs import Blobs
 from tests.tasks import EQUAL, make_settings, make_task
 from tests.tuning.common import PRESET
@@ -39,6 +41,12 @@ def sweep(slots, raysim_command, tmp_path):
 def configs(folder: Path) -> list[dict]:
     """Return the settings of the runs under a folder."""
     return [json.loads(path.read_text()) for path in sorted(folder.rglob("config.json"))]
+
+
+def values_of(out: Path) -> dict[tuple[str, str], list]:
+    """Return the values of the cells by row and column."""
+    rows = pq.read_table(out / "table.parquet").to_pylist()
+    return {(row["row"], row["column"]): row["values"] for row in rows}
 
 
 def trials_of(out: Path, method: str) -> dict[float, float]:
@@ -205,6 +213,10 @@ def test_a_row_is_searched_on_a_column_and_a_cell_on_its_own(
         (("--tune", "method.name=fedavg,fedmax"), "tune.space.method.name: is set by rows or"),
         (("--tune", "local.lr=-1..1"), "fedavg: tune.space.local.lr: local.lr=-1"),
         (("--tune-trials", "3"), "tune.space: must be given"),
+        (("--tune", "evaluation.test=true,false"), "tune.space.evaluation.test: cannot be"),
+        (("--tune", "seed=0,1"), "tune.space.seed: cannot be searched; all trials have one budget"),
+        (("--tune", "rounds=1..4"), "tune.space.rounds: cannot be searched"),
+        (("--tune", "engine.vectorize=0,4"), "tune.space.engine.vectorize: cannot be searched"),
     ],
 )
 def test_a_wrong_search_is_refused_before_anything_starts(sweep, slots, tmp_path, words, message):
@@ -213,10 +225,87 @@ def test_a_wrong_search_is_refused_before_anything_starts(sweep, slots, tmp_path
     assert slots.started == [] and not (tmp_path / "out").exists()
 
 
-def test_a_row_without_a_trial_that_succeeds_is_named(sweep, slots, tmp_path):
+def test_a_search_without_success_leaves_its_row_out_and_is_tried_again(sweep, slots, tmp_path):
+    first = []
+
+    def fail(run):
+        study = run.split("/")[1]
+        if run.startswith("tuning") and study not in first:
+            first.append(study)
+        return Report(error="no luck") if run.startswith("tuning") and study == first[0] else None
+
+    slots.fault = fail
+    code, said, err = sweep(*METHODS, *SEARCH, *FEW)
+    assert code == 2 and "fedavg: all its trials failed; no luck; fix this, then type" in err
+    assert "fedavg: left out: all 3 trials failed; first: no luck" in said
+    assert {row for row, _ in values_of(tmp_path / "out")} == {"fedprox"}
+    slots.fault = lambda run: None
+    slots.started.clear()
+    code, said, err = sweep(*METHODS, *SEARCH, *FEW)
+    assert (code, err) == (0, "") and len(slots.started) == 3 + 1
+    assert {row for row, _ in values_of(tmp_path / "out")} == {"fedavg", "fedprox"}
     slots.fault = lambda run: Report(error="no luck") if run.startswith("tuning") else None
+    (tmp_path / "out").rename(tmp_path / "before")
     code, _, err = sweep(*METHODS, *SEARCH, *FEW)
-    assert code == 2 and err == "raysim: fedavg: all 3 trials failed, the first: no luck\n"
+    assert code == 2 and err.startswith("raysim: all trials of all rows failed; fedavg: no luck;")
+
+
+def test_fewer_trials_than_there_are_choose_among_the_first(sweep, slots, tmp_path):
+    assert sweep(*METHODS, *SEARCH, "--tune-trials", "5")[0] == 0
+    assert sweep(*METHODS, *SEARCH, "--tune-trials", "2")[0] == 0
+    first = [
+        (config["local"]["lr"], json.loads((path.parent / "summary.json").read_text()))
+        for path in sorted((tmp_path / "out/tuning").rglob("trials/000[01]/config.json"))
+        if (config := json.loads(path.read_text()))["method"]["name"] == "fedavg"
+    ]
+    best, _ = max(first, key=lambda pair: pair[1]["final_holdout_accuracy"])
+    digest = index(tmp_path / "out")["fedavg, final(test_accuracy)"]
+    config = json.loads((tmp_path / f"out/runs/{digest}/seed-0/config.json").read_text())
+    assert len(first) == 2 and config["local"]["lr"] == best
+
+
+def test_a_part_of_a_tuned_sweep_is_chosen(sweep, slots, tmp_path):
+    assert sweep(*METHODS, *SEARCH, *FEW)[0] == 0
+    before = values_of(tmp_path / "out")
+    slots.started.clear()
+    code, _, err = sweep(*METHODS, *SEARCH, *FEW, "--only", "fedavg")
+    assert (code, err, slots.started) == (0, "", [])
+    assert values_of(tmp_path / "out") == before  # the other row stays
+
+
+def test_a_search_reads_no_sample_of_the_test_set(sweep, slots, tmp_path, monkeypatch):
+    """Whereas the runs after it do."""
+    opened, now = {"tuning": set(), "runs": set()}, [None, None]
+    open_split, advance = federation.open_split, SlotActor.advance
+
+    def noted(path):
+        kind, in_slot = now
+        if in_slot:
+            opened[kind].add(path.name)
+            assert (kind, path.name) != ("tuning", "blobs-test.arrow")
+        return open_split(path)
+
+    def in_slot(actor, orders):
+        now[1] = True
+        try:
+            return advance(actor, orders)
+        finally:
+            now[1] = False
+
+    def starts(run):
+        now[0] = run.split("/")[0]
+
+    monkeypatch.setattr(federation, "open_split", noted)
+    monkeypatch.setattr(SlotActor, "advance", in_slot)
+    slots.fault = starts
+    code, _, err = sweep(*METHODS, *SEARCH, *FEW)
+    assert (code, err) == (0, "")
+    both = {"blobs-train.arrow", "blobs-test.arrow"}
+    assert opened == {"tuning": {"blobs-train.arrow"}, "runs": both}
+    trials = [*(tmp_path / "out/tuning").rglob("trials/*/metrics.parquet")]
+    assert len(trials) == 6
+    for path in trials:
+        assert not [n for n in pq.read_table(path).column_names if n.startswith("test_")]
 
 
 LOG, LINEAR = FloatDistribution(1e-3, 1.0, log=True), FloatDistribution(0.0, 1.0)
@@ -235,4 +324,4 @@ LOG, LINEAR = FloatDistribution(1e-3, 1.0, log=True), FloatDistribution(0.0, 1.0
     ],
 )
 def test_edges_of_ranges_by_hand(values, edges, inside):
-    assert [each for each in (*edges, *inside) if on_edge(values, each)] == [*edges]
+    assert [each for each in (*edges, *inside) if beyond_edge(values, each) is not None] == [*edges]
