@@ -13,13 +13,13 @@ others. A file names rows and columns itself, has axes beside or in place of the
     [axes]
     "partition.shards_per_client" = [1, 2]
 
-Values on a command line are separated by commas outside of brackets, braces and quotes, and `0..4`
-is a range of whole numbers, its ends included.
+A row or a column may have a preset of its own, and a column a metric. Values on a command line are
+separated by commas outside of brackets, braces and quotes, and `0..4` is a range of whole numbers,
+its ends included.
 """
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping, Sequence
 from itertools import combinations, product
@@ -42,7 +42,7 @@ from raysim.workloads.papers.table import PaperCell, PaperTable
 
 METRIC = "final(test_accuracy)"
 RANGE = re.compile(r"(-?\d+)\.\.(-?\d+)")
-NUMBER = r"-?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?"
+NUMBER = r"-?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
 LIMITS = re.compile(rf"({NUMBER})\.\.({NUMBER})(:log)?")
 MOST_VALUES = 10_000
 """Most values of a range, and most cells of a sweep."""
@@ -52,11 +52,13 @@ FILE_KEYS = ("rows", "columns", "axes", "tune")
 
 
 class _Line(BaseModel):
-    """A row or a column."""
+    """A row or a column; a column may have a metric of its own."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     name: str
+    preset: str = ""
+    metric: str = ""
     settings: dict[str, Any] = {}
 
 
@@ -68,6 +70,7 @@ class _File(BaseModel):
     preset: str
     title: str = ""
     metric: str = METRIC
+    metrics: tuple[str, ...] = ()
     settings: dict[str, Any] = {}
     seeds: int | str | tuple[int, ...] | None = None
     rows: tuple[_Line, ...] = ()
@@ -144,12 +147,18 @@ def parse_ranges(ranges: Sequence[str], trials: int | None) -> dict[str, Any]:
         key, equals, values = (part.strip() for part in text.partition("="))
         if not (key and equals and values):
             raise SettingsError(f"--tune={visible(text)}: is written KEY=LOW..HIGH, or KEY=A,B")
+        if key in space:
+            raise SettingsError(f"--tune={visible(text)}: {visible(key)} has a range already")
         if match := LIMITS.fullmatch(values):
-            low, high = map(json.loads, match.groups()[:2])
+            low, high = map(_number, match.groups()[:2])
             space[key] = {"low": low, "high": high, "log": bool(match[3])}
         else:
             space[key] = _override(text)[1]
     return ({"space": space} if space else {}) | ({} if trials is None else {"trials": trials})
+
+
+def _number(text: str) -> int | float:
+    return int(text) if re.fullmatch(r"-?\d+", text) else float(text)
 
 
 def read_sweep(
@@ -197,7 +206,8 @@ def read_sweep(
     tune = {**given.tune, **(tune or {})}
     changes = {"settings": settings, "rows": tuple(rows), "tune": tune}
     own = given.model_copy(update=changes)
-    return _table(config, own, columns, metrics or [given.metric], count)
+    asked = metrics or given.metrics or [given.metric]
+    return _table(config, own, columns, asked, count)
 
 
 def default_folder(config: str | Path) -> Path:
@@ -229,6 +239,8 @@ def _check_keys(
                 raise SettingsError(f"{visible(key)}: {owner} of a sweep cannot set it")
     if "out" in {*settings, *dotted(given.settings)}:
         raise SettingsError("out: use the option --out for a sweep")
+    if own := [row.name for row in given.rows if row.metric]:
+        raise SettingsError(f"{visible(own[0])}: a row has no metric of its own, as a column may")
     if empty := [key for key, values in axes.items() if not values]:
         raise SettingsError(f"{visible(empty[0])}: an axis must have a value")
     owners["the command"] = {*settings}
@@ -248,10 +260,13 @@ def _table(
     """Return the table of rows and columns: a line of each axis combined, again for each metric."""
     names = [row.name for row in given.rows]
     parts = [
-        ([line.name for line in lines] + [metric] * (len(metrics) > 1) or [metric], lines, metric)
-        for metric in metrics
+        ([line.name for line in lines] + [metric] * (len(of) > 1) or [metric], lines, metric)
         for lines in combined
+        for of in [[line.metric for line in lines if line.metric][:1] or metrics]
+        for metric in of
     ]
+    units = {unit_of(metric) for *_, metric in parts}
+    unit = units.pop() if len(units) == 1 else None
     columns = {" ".join(each): (lines, metric) for each, lines, metric in parts}
     for kind, lines in (("rows", names), ("columns", [" ".join(each) for each, *_ in parts])):
         if twice := next((name for name in lines if lines.count(name) > 1), ""):
@@ -264,17 +279,17 @@ def _table(
         paper=None,
         reference="",
         metric=metrics[0],
-        unit=unit_of(metrics[0]),
+        unit=unit or "",
         rows=tuple(names),
         columns=tuple(columns),
         cells=tuple(
             PaperCell(
                 row=row.name,
                 column=name,
-                preset=given.preset,
+                preset=next(each for each in (row.preset, *_presets(lines), given.preset) if each),
                 settings=_settings_of(given, *lines, row),
                 metric="" if metric == metrics[0] else metric,
-                unit=None if metric == metrics[0] else unit_of(metric),
+                unit=unit_of(metric) if unit is None else None,
             )
             for row in given.rows
             for name, (lines, metric) in columns.items()
@@ -284,6 +299,10 @@ def _table(
         row_keys={row.name: frozenset(dotted(row.settings)) for row in given.rows},
         tune=given.tune,
     )
+
+
+def _presets(lines: Sequence[_Line]) -> list[str]:
+    return [line.preset for line in lines]
 
 
 def _settings_of(*lines: _File | _Line) -> dict[str, Any]:
@@ -311,11 +330,13 @@ def _from_file(config: str) -> _File | None:
     if not {*FILE_KEYS} & values.keys():
         return None
     try:
-        return _File.model_validate(values)
+        given = _File.model_validate(values)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         place = ".".join(str(part) for part in first["loc"])
         raise SettingsError(f"{config}: {visible(place)}: {first['msg']}") from error
+    beside = user_path(config).parent / given.preset
+    return given.model_copy(update={"preset": str(beside)}) if beside.is_file() else given
 
 
 def _override(text: str) -> tuple[str, list[Any]]:

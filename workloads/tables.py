@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from raysim.core.components import look_up
+from raysim.core.errors import SettingsError, visible
 from raysim.workloads.papers.table import PaperCell, PaperTable
 from raysim.workloads.papers.table_file import read_tables
 
@@ -25,6 +26,8 @@ def find(name: str) -> PaperTable:
     Raises:
         SettingsError: there is no such table.
     """
+    if Path(name).suffix == ".toml":
+        raise SettingsError(f"{visible(name)}: a file is run by raysim sweep")
     return look_up("table", name, TABLES)
 
 

@@ -60,10 +60,13 @@ def _table(options: Options) -> None:
 
 def _sweep(options: Options) -> None:
     from raysim.tuning.tables.plan import make_plan
+    from raysim.tuning.tables.searches import read_tune, to_search
 
     table = given_sweep(options["config"], options["overrides"], options)
     profile = changes(None, options["profile"])
-    make_plan(table, table_options(options["only"], options["rounds"], None, profile))
+    plan = make_plan(table, table_options(options["only"], options["rounds"], None, profile))
+    if table.tune:
+        to_search(plan, read_tune(table.tune))
     _check_file(options["config"])
     _check_folder("--out", options["out"])
 

@@ -154,6 +154,8 @@ class Metric:
             needs = "evaluation.clients=true"
         elif self.column.startswith(OF_CLIENTS[1:]) and not own:
             needs = "a partition whose clients have own test samples, such as by_key"
+        elif self.column.startswith("test_") and not settings.evaluation.test:
+            needs = "evaluation.test=true"
         elif "holdout_" in self.column and not settings.evaluation.holdout:
             needs = "evaluation.holdout above 0"
         if needs:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import raysim
-from raysim.workloads.sweeps import parse_axes, read_sweep, split_values
+from raysim.workloads.sweeps import parse_axes, parse_ranges, read_sweep, split_values
 
 
 @pytest.mark.parametrize(
@@ -109,6 +109,52 @@ def test_a_file_names_rows_and_columns(tmp_path):
     assert cell.resolve().method.mu == 0.1
 
 
+OWN = """
+preset = "base.toml"
+metrics = ["final(test_accuracy)", "final(test_loss)"]
+rows = [{ name = "A" }, { name = "B", preset = "mnist-fedavg" }]
+columns = [{ name = "x" }, { name = "y", metric = "rounds_to(test_accuracy, 0.9)" }]
+"""
+
+
+def test_columns_have_metrics_of_their_own_and_rows_presets(tmp_path):
+    """The file's preset lies beside it, whatever the working directory."""
+    (tmp_path / "base.toml").write_text('preset = "mnist-noniid"\nrounds = 3\n')
+    (tmp_path / "own.toml").write_text(OWN)
+    found = sweep_of(str(tmp_path / "own.toml"))
+    loss, rounds = "final(test_loss)", "rounds_to(test_accuracy, 0.9)"
+    assert found.columns == ("x final(test_accuracy)", f"x {loss}", "y")
+    assert [found.metric_of(found.cell("A", column)) for column in found.columns] == [
+        *("final(test_accuracy)", loss, rounds)
+    ]
+    assert [found.unit_of(found.cell("A", column)) for column in found.columns] == [
+        *("%", "", "rounds")
+    ]
+    assert found.groups == {
+        "x final(test_accuracy)": ("x", "final(test_accuracy)"),
+        f"x {loss}": ("x", loss),
+    }
+    assert found.cell("A", "y").preset == str(tmp_path / "base.toml")
+    assert found.cell("B", "y").preset == "mnist-fedavg"
+
+
+@pytest.mark.parametrize(
+    ("text", "space"),
+    [
+        ("local.lr=1e-3..1:log", {"low": 1e-3, "high": 1, "log": True}),
+        ("local.lr=.5..2.", {"low": 0.5, "high": 2.0, "log": False}),
+        ("local.epochs=1..5", {"low": 1, "high": 5, "log": False}),
+        ("method.mu=0,0.1", [0, 0.1]),
+        ("method.name=fedavg", ["fedavg"]),
+    ],
+)
+def test_ranges_of_a_search_by_hand(text, space):
+    found = parse_ranges([text], 3)
+    assert found == {"space": {text.partition("=")[0]: space}, "trials": 3}
+    with pytest.raises(raysim.SettingsError, match="has a range already"):
+        parse_ranges([text, text], None)
+
+
 def test_a_file_of_settings_is_the_base_of_all_cells(tmp_path):
     path = tmp_path / "base.toml"
     path.write_text('preset = "mnist-fedavg"\nrounds = 4\n')
@@ -153,6 +199,10 @@ def test_what_is_no_sweep_is_one_line(overrides):
         (
             ("fraction = 0.3", "engine.actors = 3"),
             "engine.actors: a column of a sweep cannot set it",
+        ),
+        (
+            ('name = "FedAvg"', 'name = "FedAvg", metric = "x"'),
+            "FedAvg: a row has no metric of its own, as a column may",
         ),
         (("[1, 5]", "[]"), "local.epochs: an axis must have a value"),
         (('seeds = "1..2"', "seeds = 0"), "seed=-1: must be whole numbers from 0 on"),

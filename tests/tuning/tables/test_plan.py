@@ -52,6 +52,10 @@ def test_the_folder_of_a_figure_or_a_study_is_refused(table, slots, tmp_path):
     assert slots.started == [] and not (out / "table.json").exists()
 
 
+def test_a_file_is_for_raysim_sweep(table):
+    assert table(name="my.toml")[2] == "raysim: my.toml: a file is run by raysim sweep\n"
+
+
 ROWS_REFUSE = {
     ("flexchill-1", "cifar10", "local.temperature"): 1,
     ("flexchill-1", "cifar10,T=4", "local.temperature"): 1.0,

@@ -149,15 +149,20 @@ def test_more_than_two_axes_are_groups_of_columns_and_any_makes_the_rows(sweep, 
         (("method.name=fedavg,nope",), "raysim: method.name=nope: no such method;"),
         (("local.lr=0.1,-1",), "raysim: local.lr=-1: must be greater than 0"),
         (("local.lr=0.1,0.2", "--only", "x"), "raysim: --only=x: no cell of blobs-sweep has all"),
-        (("local.lr=0.1,0.2", "--metric", "y"), "raysim: blobs-sweep: lr=0.1, final"),
+        (("local.lr=0.1,0.2", "--metric", "y"), "raysim: blobs-sweep: lr=0.1, y: metric='y'"),
         (("local.lr=0.1,0.2", "--rows", "seed"), "raysim: --rows=seed: must be one of local.lr"),
+        (
+            ("local.lr=0.1,0.2", "evaluation.test=false"),
+            "raysim: blobs-sweep: lr=0.1, final",  # (test_accuracy): needs evaluation.test=true
+        ),
         (("seed=0,2",), "raysim: seed=0,2: must follow each other, as in seed=0..4"),
     ],
 )
 def test_bad_input_is_one_line_before_anything_starts(sweep, slots, tmp_path, words, message):
     code, _, err = sweep(*words)
     assert code == 2 and err.count("\n") == 1 and slots.started == []
-    assert err.startswith(message) or (message.endswith("final") and "y" in err), err
+    assert err.startswith(message), err
+    assert "evaluation.test=false" not in words or "needs evaluation.test=true" in err
     assert not (tmp_path / "out").exists()
 
 
