@@ -78,39 +78,53 @@ def test_a_killed_table_goes_on(table, slots, tmp_path):
     assert models(tmp_path / "straight") == models(out)
 
 
-@pytest.mark.full
-def test_a_table_killed_at_three_random_moments_has_the_cells_of_an_undisturbed_one(tmp_path):
-    """The command itself, with a Ray of its own each time.
+BLOBS = {
+    "dataset.name": "tests.blobs:Blobs",
+    "model.name": "tests.blobs:Linear",
+    "partition.name": "iid",
+    "clients": 20,
+    "fraction": 0.2,
+    "checkpoint_every": 5,
+}
+SEARCH = ("--tune", "local.lr=0.01..0.5:log", "--tune-trials", "2")
+KILLED = {
+    "table": ("mifl-6a", "--only", "2nn", "--rounds", "30", "--seeds", "1"),
+    "sweep": ("mnist-fedavg", "method.name=fedavg,scaffold", "seed=0..2", "rounds=40", *SEARCH),
+}
+"""Commands, each with its words; the table's two columns share their runs, by one partition."""
 
-    One partition for all makes two columns out of each, which share their runs.
-    """
-    blobs = {
-        "dataset.name": "tests.blobs:Blobs",
-        "model.name": "tests.blobs:Linear",
-        "partition.name": "iid",
-        "clients": 20,
-        "fraction": 0.2,
-        "checkpoint_every": 5,
-    }
-    words = ["--only", "2nn", "--rounds", "30", "--seeds", "1", "--jobs", "2"]
-    words += [f"{key}={value}" for key, value in blobs.items()]
+
+def ends(out: Path) -> dict[Path, int]:
+    """Return when the runs and trials in a folder ended, in ns."""
+    found = out.rglob("summary.json")
+    return {path.parent.relative_to(out): path.stat().st_mtime_ns for path in found}
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(("command", "count"), [("table", 12), ("sweep", 2 * 2 + 2 * 3)])
+def test_what_is_killed_at_three_random_moments_has_the_cells_of_an_undisturbed_one(
+    tmp_path, command, count
+):
+    """The command itself, with a Ray of its own each time."""
+    words = [*KILLED[command], "--jobs", "2", *(f"{key}={value}" for key, value in BLOBS.items())]
     data = {"RAYSIM_DATA": str(tmp_path / "data")}
 
-    def start_table(out: Path) -> subprocess.Popen[bytes]:
-        return start("raysim", "table", "mifl-6a", "--out", str(out), *words, **data)
+    def begin(out: Path) -> subprocess.Popen[bytes]:
+        return start("raysim", command, words[0], "--out", str(out), *words[1:], **data)
 
     out, ended = tmp_path / "out", {}
     for _ in range(3):
-        process, known = start_table(out), len(times(out))
-        wait_while(process, lambda known=known: len(times(out)) == known)
+        process, known = begin(out), len(ends(out))
+        wait_while(process, lambda known=known: len(ends(out)) == known)
         time.sleep(random.uniform(0, 3))
         kill(process)
-        ended |= times(out)
+        ended |= ends(out)
     for each in (out, tmp_path / "straight"):
-        process = start_table(each)
+        process = begin(each)
         said = process.communicate(timeout=PATIENCE)[0].decode()
         assert process.returncode == 0, said
-    after = times(out)
-    assert len(after) == 12 and ended.items() <= after.items() and len(ended) >= 3
+    after = ends(out)
+    assert len(after) == count and ended.items() <= after.items() and len(ended) >= 3
     assert cells(out) == cells(tmp_path / "straight")
-    assert models(out) == models(tmp_path / "straight")
+    of = [{run: model_of(each / run) for run in after} for each in (out, tmp_path / "straight")]
+    assert of[0] == of[1]
