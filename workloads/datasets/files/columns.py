@@ -31,6 +31,8 @@ MOST_WORDS = 1_000
 """Most different words of a feature."""
 EQUAL = 1e-12
 """Deviation, as a fraction of the mean, up to which numbers differ by rounding alone."""
+EXACT = 2**53
+"""Size from which on float64 holds one number for several integers."""
 CHANNELS = (1, 3, 4)
 """Channels of an image."""
 
@@ -43,12 +45,16 @@ class Kind:
         rows: Number of rows.
         missing: Number of missing values, and the number of the row of the first one.
         numbers: Whether all values are numbers.
+        whole: Whether all values are whole numbers of int64.
+        rounded: Whether a number is so large that float64 may hold a neighbour of it.
         arrays: Shape and type of the arrays that it holds; None if it holds none.
     """
 
     rows: int = 0
     missing: tuple[int, int] = (0, 0)
     numbers: bool = True
+    whole: bool = True
+    rounded: bool = False
     arrays: tuple[tuple[int, ...], np.dtype[Any]] | None = None
 
     def count(self, values: pa.Array) -> None:
@@ -70,13 +76,29 @@ class Kind:
         if is_list(values.type):
             found = as_array(values, column)
             self.see_arrays(found.shape[1:], found.dtype, column.name)
-        elif is_text(values.type):
-            self.numbers = self.numbers and as_numbers(values) is not None
-        elif not is_number(values.type) and not pa.types.is_null(values.type):
+        elif is_text(values.type) or is_number(values.type):
+            self.see_numbers(values)
+        elif not pa.types.is_null(values.type):
             raise DataError(
                 f"column {shown(column.name)} holds values of type {values.type}; must be numbers,"
                 " words or lists of numbers: leave it out of dataset.features"
             )
+
+    def see_numbers(self, values: pa.Array) -> None:
+        """Take in a batch of numbers, or of words that may all be numbers."""
+        if self.numbers:
+            numbers = as_numbers(values)
+            self.numbers = numbers is not None
+            self.whole = self.numbers and self.whole and as_integers(values) is not None
+            large = numbers is not None and pc.any(pc.greater_equal(pc.abs(numbers), EXACT)).as_py()
+            self.rounded = self.rounded or bool(large)
+
+    @property
+    def labels(self) -> pa.DataType:
+        """Type that keeps all labels of the column apart."""
+        if not self.numbers or (self.rounded and not self.whole):
+            return pa.string()
+        return pa.int64() if self.whole else pa.float64()
 
     def see_arrays(self, shape: tuple[int, ...], dtype: np.dtype[Any], name: str) -> None:
         """Take in the shape and the type of a column's arrays.
@@ -93,9 +115,18 @@ class Kind:
 
 
 def as_numbers(values: pa.Array) -> pa.Array | None:
-    """Return the values of a column as float64; None if they are words."""
+    """Return the values of a column as the nearest float64; None if they are words."""
     try:
-        return pc.cast(as_words(values) if is_text(values.type) else values, pa.float64())
+        given = as_words(values) if is_text(values.type) else values
+        return pc.cast(given, pa.float64(), safe=False)
+    except pa.ArrowInvalid:
+        return None
+
+
+def as_integers(values: pa.Array) -> pa.Array | None:
+    """Return the values of a column as int64; None if one is no such number."""
+    try:
+        return pc.cast(as_words(values) if is_text(values.type) else values, pa.int64())
     except pa.ArrowInvalid:
         return None
 

@@ -265,7 +265,7 @@ def _target(name: str, kind: Kind, choice: Choice) -> Classes | Targets:
             raise DataError(
                 f"dataset.target={shown(name)}: holds arrays; a class must be a number or a word"
             )
-        return Classes(name, kind.numbers)
+        return Classes(name, kind.labels)
     if not kind.numbers:
         raise DataError(
             f"dataset.target={shown(name)}: holds words; must hold numbers for"

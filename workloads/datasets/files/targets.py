@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 from raysim.core.errors import DataError
 from raysim.workloads.datasets.files.columns import (
     as_float32,
+    as_integers,
     as_numbers,
     as_words,
     finite_numbers,
@@ -26,10 +27,10 @@ MOST_CLASSES = 100_000
 
 @dataclass
 class Classes:
-    """A target column as class numbers [n]: ranks of the training samples' labels."""
+    """A target column as class numbers [n]: ranks of the training samples' labels of a type."""
 
     name: str
-    numbers: bool
+    type: pa.DataType
     seen: set[Any] = field(default_factory=set)
 
     @property
@@ -42,7 +43,9 @@ class Classes:
         return str(int(label) if isinstance(label, float) and label.is_integer() else label)
 
     def _values(self, values: pa.Array) -> pa.Array:
-        return as_numbers(values) if self.numbers else as_words(values)
+        if pa.types.is_string(self.type):
+            return as_words(values)
+        return as_integers(values) if pa.types.is_integer(self.type) else as_numbers(values)
 
     def see(self, batch: pa.RecordBatch) -> None:
         """Take in a batch of training samples."""

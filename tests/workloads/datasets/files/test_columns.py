@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -11,7 +13,7 @@ from hypothesis import strategies as st
 
 from raysim.core.errors import DataError
 from raysim.core.scoring import REGRESSION
-from raysim.federation.prepared import network_size
+from raysim.federation.prepared import network_size, open_prepared, prepared
 from raysim.workloads.datasets.files import samples
 from raysim.workloads.datasets.files.columns import Figures, inputs
 from tests.workloads.datasets.files import layouts
@@ -166,3 +168,41 @@ def test_figures_do_not_depend_on_the_batches(values, cuts):
         assert np.isclose(figures.mean[0], there.mean(), rtol=1e-9)
         deviation = there.std() if there.std() > 1e-4 else figures.deviation[0]
         assert np.isclose(figures.deviation[0], deviation, rtol=1e-3)
+
+
+LARGE = 2**53
+NEIGHBOURS = [LARGE, LARGE + 1, LARGE + 2]
+
+
+def write_column(folder, suffix, values):
+    """Write values as the column `v` of a table, with a target and a split."""
+    part, y = ["train"] * len(values) + ["test"], [0, 1] * len(values)
+    given = {"v": [*values, values[0]], "y": y[: len(values) + 1], "part": part}
+    if suffix == "csv":
+        layouts.text(folder / "t.csv", given)
+    elif suffix == "jsonl":
+        rows = [dict(zip(given, row, strict=True)) for row in zip(*given.values(), strict=True)]
+        (folder / "t.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    else:
+        pq.write_table(pa.table(given), folder / "t.parquet")
+    return folder / f"t.{suffix}"
+
+
+@pytest.mark.parametrize(
+    ("suffix", "values"),
+    [
+        *[(suffix, NEIGHBOURS) for suffix in ("csv", "jsonl", "parquet")],
+        ("csv", [2**63, 2**63 + 1, 2**63 + 2]),
+        ("csv", [1, LARGE, LARGE + 1, 0.5]),
+    ],
+)
+def test_large_integers_are_classes_of_their_own_and_numbers_to_rounding(tmp_path, suffix, values):
+    path, root = write_column(tmp_path, suffix, values), tmp_path / "data"
+    fields = {"split": "part", "features": ["y"]}
+    found = read(path, root, target="v", **fields)["train"]
+    assert len(set(found.y.tolist())) == len(values)
+    chosen = prepared(dataset(path, target="v", **fields), root, lambda *_: None)["classes"]
+    order = sorted(map(str, values)) if values is not NEIGHBOURS else [*map(str, values)]
+    assert open_prepared(dataset(path), chosen).x.tolist() == order
+    numbers = read(path, root, features=["v"], target="y", split="part")["train"].x
+    assert np.array_equal(numbers[:, 0], np.array(values, np.float32))
