@@ -173,10 +173,14 @@ def _source(path: Path, stored: Mapping[str, Stored], files: tuple[Path, ...]) -
     for name, array in stored.items():
         if array.dtype.kind not in "fiubU":
             raise DataError(f"{path}: {shown(name)} holds {array.dtype}; must be numbers or words")
+        if array.row_bytes == 0:
+            raise DataError(
+                f"{path}: {shown(name)} has shape {[*array.shape]}; a sample must have values"
+            )
 
     def read(wanted: tuple[str, ...]) -> Batches:
         chosen = {name: stored[name] for name in wanted}
-        rows = max(BLOCK_BYTES // max(1, *(array.row_bytes for array in chosen.values())), 1)
+        rows = max(BLOCK_BYTES // max(array.row_bytes for array in chosen.values()), 1)
         blocks = {name: _blocks(path, array, rows) for name, array in chosen.items()}
         for parts in zip(*blocks.values(), strict=True):
             yield as_columns(dict(zip(blocks, parts, strict=True)))

@@ -70,21 +70,31 @@ def pfllib(folder: Path) -> Sources:
 
 def _pfllib(folder: Path) -> Source:
     paths = sorted(folder.glob("*.npz"), key=lambda path: (len(path.stem), path.stem))
-    first = archive(paths[0])[""]
+    first = _of_client(paths[0])
 
     def read(wanted: tuple[str, ...]) -> Batches:
         own = tuple(name for name in wanted if name != CLIENT)
         for path in paths:
-            sources = archive(path)
-            if {*sources.get("", first).names} != {*first.names}:
+            source = _of_client(path)
+            if {*source.names} != {*first.names}:
                 raise DataError(f"{path}: has other arrays than {paths[0].name}")
             number = int(path.stem) if path.stem.isdecimal() else path.stem
-            for batch in sources[""].read(own):
+            for batch in source.read(own):
                 client = as_columns({CLIENT: np.full(len(batch), number)})
                 columns = {n: (batch if n in own else client) for n in wanted}
                 yield side_by_side(columns)
 
     return Source(folder, (*first.names, CLIENT), read, tuple(paths), CLIENT)
+
+
+def _of_client(path: Path) -> Source:
+    sources = archive(path)
+    if "" not in sources:
+        raise DataError(
+            f"{path}: has arrays of both sets, as x_train and x_test; a file in PFLlib's folders"
+            " has x and y of one set"
+        )
+    return sources[""]
 
 
 def tff(path: Path) -> Source:

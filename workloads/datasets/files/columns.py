@@ -33,6 +33,8 @@ EQUAL = 1e-12
 """Deviation, as a fraction of the mean, up to which numbers differ by rounding alone."""
 EXACT = 2**53
 """Size from which on float64 holds one number for several integers."""
+LARGEST = np.finfo(np.float32).max
+"""Largest number of an input or a target."""
 CHANNELS = (1, 3, 4)
 """Channels of an image."""
 
@@ -171,21 +173,39 @@ class Figures:
         return standardised
 
 
+def check_finite(values: Array, name: str) -> None:
+    """Check that numbers of a column are finite in float32.
+
+    Raises:
+        DataError: one is not.
+    """
+    finite = np.abs(values) <= LARGEST
+    if not finite.all():
+        raise DataError(
+            f"column {shown(name)}: holds {values[~finite][0]:g}; must be finite, and at most"
+            f" {LARGEST:.2g} in size, as float32 is"
+        )
+
+
 def finite_numbers(values: pa.Array, name: str) -> Array:
     """Return numbers [n] of a column, NaN where missing.
 
     Raises:
-        DataError: a value is infinite.
+        DataError: a value is infinite in float32.
     """
     numbers: Array = as_numbers(values).to_numpy(zero_copy_only=False)  # type: ignore[union-attr]
-    if np.isinf(numbers).any():
-        raise DataError(f"column {shown(name)}: holds an infinite number; must be finite")
+    check_finite(numbers[~np.isnan(numbers)], name)
     return numbers
 
 
-def as_float32(values: Array) -> Array:
-    """Return numbers in float32."""
-    return values.astype(np.float32)
+def as_float32(values: Array, name: str) -> Array:
+    """Return numbers of a column in float32.
+
+    Raises:
+        DataError: a value is not a finite number of float32.
+    """
+    check_finite(values, name)
+    return values.astype(np.float32, copy=False)
 
 
 @dataclass
@@ -206,7 +226,7 @@ class Number:
         numbers = finite_numbers(batch[self.name], self.name)[:, None]
         numbers = np.where(np.isnan(numbers), self.figures.mean if self.fill else 0.0, numbers)
         scaled = self.figures.standardised(numbers) if self.standardise else numbers
-        return as_float32(scaled)
+        return as_float32(scaled, self.name)
 
 
 @dataclass
@@ -240,7 +260,8 @@ class Words:
         at = pc.fill_null(pc.index_in(as_words(batch[self.name]), known), -1).to_numpy(
             zero_copy_only=False
         )
-        return as_float32(at[:, None] == np.arange(len(known)))
+        found: Array = at[:, None] == np.arange(len(known))
+        return found.astype(np.float32)
 
 
 @dataclass
@@ -258,8 +279,8 @@ class Arrays:
 
     def _values(self, batch: pa.RecordBatch) -> Array:
         x = as_array(batch[self.name], batch.schema.field(self.name))
-        if not np.isfinite(x).all():
-            raise DataError(f"column {shown(self.name)}: holds a value that is not finite")
+        if x.dtype.kind == "f":
+            check_finite(x, self.name)
         return x
 
     def see(self, batch: pa.RecordBatch) -> None:
@@ -285,14 +306,12 @@ class Arrays:
         """
         x = self._values(batch)
         if self.standardise:
-            return as_float32(self.figures.standardised(x))
+            return as_float32(self.figures.standardised(x), self.name)
         if x.ndim == 3:
             x = x[:, None]
         elif x.ndim == 4 and x.shape[3] in CHANNELS and x.shape[1] not in CHANNELS:
             x = np.moveaxis(x, 3, 1)
-        if self.dtype.kind in "fb":
-            return x.astype(np.float32)
-        return x.astype(self.dtype, copy=False)
+        return x.astype(np.float32 if self.dtype.kind in "fb" else self.dtype, copy=False)
 
 
 Feature = Number | Words | Arrays

@@ -204,7 +204,7 @@ def _kinds(rows: Mapping[str, Rows], roles: Roles) -> dict[str, Kind]:
             kinds[name].see_arrays(*unread[name], name)
         names = [name for name in kinds if name not in unread]
         count = 0
-        for batch in replace(each, names=tuple(names)):
+        for batch in replace(each, names=tuple(names or [roles.target])):
             if (count := count + len(batch)) > MOST:
                 raise DataError(f"{each.source.path}: has more than {MOST} rows")
             for name in names:
@@ -263,7 +263,8 @@ def _target(name: str, kind: Kind, choice: Choice) -> Classes | Targets:
     if choice.task == "classification":
         if kind.arrays:
             raise DataError(
-                f"dataset.target={shown(name)}: holds arrays; a class must be a number or a word"
+                f"dataset.target={shown(name)}: holds arrays; a class must be a number or a word:"
+                " of one-hot classes, numpy.argmax(y, axis=1)"
             )
         return Classes(name, kind.labels)
     if not kind.numbers:

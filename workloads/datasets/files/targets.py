@@ -105,8 +105,8 @@ class Targets:
         """Return the targets of a batch."""
         values = batch[self.name]
         if is_list(values.type):
-            return as_array(values, batch.schema.field(self.name)).astype(np.float32)
-        return as_float32(finite_numbers(values, self.name))
+            return as_float32(as_array(values, batch.schema.field(self.name)), self.name)
+        return as_float32(finite_numbers(values, self.name), self.name)
 
 
 def clients(values: pa.Array) -> Array:

@@ -142,3 +142,18 @@ def test_changed_files_and_settings_are_prepared_anew(tmp_path):
     path.write_text(changed)
     assert place() != first
     assert 4.5 in read(path, tmp_path / "data", **fields)["train"].x
+
+
+def test_a_regression_may_have_several_numbers_a_sample(tmp_path):
+    """Of arrays alone: no column is a plain number."""
+    x, y = np.random.default_rng(0).random((2, 5, 3))
+    np.savez(tmp_path / "t.npz", x=x, y=y[:, :2])
+    splits = read(tmp_path / "t.npz", tmp_path / "data", task="regression")
+    assert {len(splits["train"]), len(splits["test"])} == {4, 1}
+    found = {
+        each.tobytes(): tuple(to)
+        for s in splits.values()
+        for each, to in zip(s.x, s.y, strict=True)
+    }
+    given = zip(x.astype(np.float32), y[:, :2].astype(np.float32), strict=True)
+    assert found == {each.tobytes(): tuple(to) for each, to in given}
