@@ -59,7 +59,8 @@ class FileDataset(Dataset):
         default=None, description="column to predict; none: y or label, of formats that have it"
     )
     features: Names | None = Field(
-        default=None, description="columns of inputs; none: all but target, client and split"
+        default=None,
+        description="columns of inputs; none: the images, or all but target, client and split",
     )
     client: str | None = Field(
         default=None, description="column of natural clients, for partition.name=natural"

@@ -49,9 +49,10 @@ def is_image(name: object) -> bool:
 
 
 def class_folders(folder: Path) -> list[Path]:
-    """Return the sorted folders in a folder; empty if it has none, or other files."""
-    inside = [folder / name for name in visible(folder)]
-    return inside if all(path.is_dir() for path in inside) else []
+    """Return the sorted folders in a folder, beside which may be files; empty with images there."""
+    names = visible(folder)
+    inside = [folder / name for name in names if (folder / name).is_dir()]
+    return [] if any(map(is_image, names)) else inside
 
 
 def by_class(folder: Path, image_size: int | None) -> Source:

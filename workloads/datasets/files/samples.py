@@ -77,6 +77,8 @@ class Roles:
         client = choice.client or source.client
         split = choice.split if isinstance(choice.split, str) else ""
         others = [name for name in source.names if name not in (target, client, split)]
+        if len(source.images) == 1 and source.images[0] in others:
+            others = source.images
         features = choice.features or tuple(others)
         roles = cls(features, target, client, split if split in source.names else "")
         roles._check(source, choice)
@@ -92,6 +94,11 @@ class Roles:
                 raise DataError(
                     f"dataset.{setting}={shown(name)}: no such column in {source.path}; {hint}"
                 )
+        if strange := [name for name in choice.categories if name not in self.features]:
+            raise DataError(
+                f"dataset.categories={shown(strange[0])}: is none of the features,"
+                f" {shown(', '.join(self.features))}"
+            )
         if not self.features:
             raise DataError(f"{source.path}: has no column beside the target; needs a feature")
         if len({*self.features}) < len(self.features) or self.target in self.features:

@@ -30,6 +30,8 @@ NAN = ("nan", "+nan", "-nan")
 
 Array = npt.NDArray[Any]
 ArrayKind = tuple[tuple[int, ...], np.dtype[Any]]
+IMAGE_DIMENSIONS = (2, 3)
+"""Dimensions of an image: height and width, and perhaps channels."""
 Batches = Iterator[pa.RecordBatch]
 
 
@@ -52,6 +54,11 @@ class Source:
     files: tuple[Path, ...]
     client: str = ""
     arrays: Mapping[str, ArrayKind] = field(default_factory=dict)
+
+    @property
+    def images(self) -> list[str]:
+        """Names of the columns that are known to hold images."""
+        return [n for n, (shape, _) in self.arrays.items() if len(shape) in IMAGE_DIMENSIONS]
 
     def __post_init__(self) -> None:
         """Check the names.

@@ -18,6 +18,8 @@ from raysim.workloads.datasets.files.source import Batches, Source, check_width,
 BLOCK_BYTES = 16 * 2**20
 """Bytes of a text file that are parsed at once; a row must be shorter."""
 BATCH_ROWS = 65_536
+ONE_BUFFER: dict[str, Any] = {"buffer_size": 2**20, "pre_buffer": False}
+"""How a Parquet file is read: by so many bytes of a column, not by a whole row group."""
 MISSING = ("", "NA", "N/A", "NaN", "nan", "NULL", "null")
 """Words of text files that stand for a missing value."""
 BOM = b"\xef\xbb\xbf"
@@ -105,7 +107,7 @@ def _parquet(path: Path) -> Source:
         names = tuple(file.schema_arrow.names)
 
     def read(wanted: tuple[str, ...]) -> Batches:
-        with reading(path, "Parquet"), parquet.ParquetFile(path) as file:
+        with reading(path, "Parquet"), parquet.ParquetFile(path, **ONE_BUFFER) as file:
             for batch in file.iter_batches(BATCH_ROWS, columns=[*wanted]):
                 yield batch.select([*wanted])
 
@@ -158,8 +160,6 @@ def _json_lines(path: Path) -> Source:
 
 def _parsed_lines(path: Path) -> Iterator[pa.Table]:
     """Yield the objects of whole lines, in blocks."""
-    from pyarrow import json
-
     rest, first = b"", True
     with reading(path, "JSON lines"), path.open("rb") as file:
         while block := file.read(BLOCK_BYTES):
@@ -167,8 +167,21 @@ def _parsed_lines(path: Path) -> Iterator[pa.Table]:
             whole, _, rest = text.rpartition(b"\n")
             first = False
             if whole.strip():
-                yield json.read_json(io.BytesIO(whole), json.ReadOptions(use_threads=False))
+                yield _parsed(whole)
             if len(rest) > BLOCK_BYTES:
                 raise DataError(f"{path}: a line is longer than {BLOCK_BYTES} bytes")
         if rest.strip():
-            yield json.read_json(io.BytesIO(rest), json.ReadOptions(use_threads=False))
+            yield _parsed(rest)
+
+
+def _parsed(text: bytes) -> pa.Table:
+    """Return the objects of lines of text, with dates as the words that they are."""
+    from pyarrow import json
+
+    blocks = json.ReadOptions(use_threads=False, block_size=len(text) + 1)
+    table = json.read_json(io.BytesIO(text), blocks)
+    dates = [each.name for each in table.schema if pa.types.is_timestamp(each.type)]
+    if not dates:
+        return table
+    words = json.ParseOptions(explicit_schema=pa.schema([(name, pa.string()) for name in dates]))
+    return json.read_json(io.BytesIO(text), blocks, words)

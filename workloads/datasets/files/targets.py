@@ -81,9 +81,12 @@ class Classes:
         at = pc.index_in(given, pa.array(sorted(self.seen), given.type))
         if at.null_count:
             label = self._shown(given[pc.index(at.is_null(), True).as_py()].as_py())
+            advice = "no client trains on it"
+            if pa.types.is_floating(self.type):
+                advice = "dataset.task=regression predicts numbers that are not whole"
             raise DataError(
                 f"dataset.target={shown(self.name)}: the label {shown(label)} is in the test set"
-                " alone; no client trains on it"
+                f" alone; {advice}"
             )
         numbers: Array = at.to_numpy(zero_copy_only=False).astype(np.int64)
         return numbers

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
@@ -10,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
 
@@ -19,6 +22,8 @@ from raysim.core.data import DATASETS, Dataset, Split
 from raysim.core.errors import DataError
 from raysim.core.seeds import stream
 from raysim.federation.prepared import network_size, open_prepared, prepared
+from raysim.workloads.datasets.files import tables
+from raysim.workloads.datasets.files.sources import find_sources
 from raysim.workloads.partitions.natural import Natural
 from tests.workloads.datasets.files import layouts
 from tests.workloads.datasets.files.layouts import CLIENTS, PIXELS, SETS, X, Y
@@ -157,3 +162,59 @@ def test_a_regression_may_have_several_numbers_a_sample(tmp_path):
     }
     given = zip(x.astype(np.float32), y[:, :2].astype(np.float32), strict=True)
     assert found == {each.tobytes(): tuple(to) for each, to in given}
+
+
+def test_a_row_group_of_parquet_is_not_read_whole(tmp_path):
+    numbers = np.random.default_rng(0).random(2**20)
+    table = pa.table({"a": numbers})
+    pq.write_table(table, tmp_path / "t.parquet", row_group_size=len(numbers), use_dictionary=False)
+    before, most, found = pa.total_allocated_bytes(), 0, []
+    for batch in tables.table([tmp_path / "t.parquet"]).read(("a",)):
+        most = max(most, pa.total_allocated_bytes() - before)
+        found.append(batch["a"].to_numpy().copy())
+    assert np.array_equal(np.concatenate(found), numbers) and 0 < most < numbers.nbytes / 2
+
+
+def test_a_line_of_json_may_be_long(tmp_path):
+    """Longer than the blocks of a megabyte in which Arrow reads JSON by default."""
+    draw = np.random.default_rng(0)
+    rows = [{"x": draw.random(80_000).tolist(), "y": y} for y in (0, 1, 0, 1)]
+    lines = [*map(json.dumps, rows)]
+    (tmp_path / "t.jsonl").write_text("\n".join(lines))
+    assert min(map(len, lines)) > 2**20
+    splits = read(tmp_path / "t.jsonl", tmp_path / "data", split=0.25)
+    assert splits["train"].x.shape == (3, 80_000)
+
+
+@pytest.mark.parametrize("suffix", ["csv", "jsonl"])
+def test_dates_in_text_are_words(tmp_path, suffix, monkeypatch):
+    """In each block of lines, whether the others look like dates or not."""
+    monkeypatch.setattr(tables, "BLOCK_BYTES", 100)
+    dates = ["2020-01-01", "2020-01-02", "2020-01-01", "never", "2020-01-02 10:00"]
+    rows = [{"day": day, "y": row % 2} for row, day in enumerate(dates)]
+    (tmp_path / "t.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    layouts.text(tmp_path / "t.csv", {"day": dates, "y": [row["y"] for row in rows]})
+    (source,) = find_sources(tmp_path / f"t.{suffix}", 0.2, None).values()
+    assert [word for batch in source.read(("day",)) for word in batch["day"].to_pylist()] == dates
+
+
+@pytest.mark.parametrize(
+    ("layout", "more"),
+    [
+        (layouts.with_labels, {"target": "spam", "split": "part"}),
+        (layouts.hugging_face_images, {}),
+    ],
+)
+def test_images_are_the_inputs_without_the_columns_beside_them(layout, more, tmp_path):
+    (tmp_path / "given").mkdir()
+    path = layout(tmp_path / "given")
+    found = read(path, tmp_path / "data", **more)["train"]
+    assert found.x.shape[1:] == (1, 4, 4)
+
+
+def test_other_files_may_lie_beside_the_folders_of_classes(tmp_path):
+    layouts.by_class(tmp_path / "given")
+    for folder in ("given", "given/train", "given/test"):
+        (tmp_path / folder / "readme.txt").write_text("a licence")
+    assert len(read(tmp_path / "given", tmp_path / "data")["train"]) == 4
+    assert len(read(tmp_path / "given/train", tmp_path / "other", split=0.25)["train"]) == 3
