@@ -286,6 +286,10 @@ CASES = [
     case("lying.npz", says=("lying.npz: ",)),
     case("pickle.npz", says=("pickle.npz: 'data' is a pickle", "python -c")),
     case("lengths.npz", says=("lengths.npz: its arrays must have one length",)),
+    case(
+        *("large.npz", "dataset.categories=x"),
+        says=("dataset.categories='x': holds arrays of float64", "must be of integers"),
+    ),
     case("one-hot.npz", says=("dataset.target='y': holds arrays", "numpy.argmax(y, axis=1)")),
     case("no-values.npz", says=("no-values.npz: 'x' has shape [3, 0]", "must have values")),
     case("no-arrays.npz", says=("it has no array",)),

@@ -76,8 +76,10 @@ class Kind:
         """
         self.count(values)
         if is_list(values.type):
-            found = as_array(values, column)
-            self.see_arrays(found.shape[1:], found.dtype, column.name)
+            there = values.filter(pc.invert(is_missing(values)))
+            if len(there):
+                found = as_array(there, column)
+                self.see_arrays(found.shape[1:], found.dtype, column.name)
         elif is_text(values.type) or is_number(values.type):
             self.see_numbers(values)
         elif not pa.types.is_null(values.type):
@@ -266,7 +268,10 @@ class Words:
 
 @dataclass
 class Arrays:
-    """A column of arrays as inputs [n, ...]; images become channels first.
+    """A column of arrays as inputs [n, ...]: numbers, bytes, or integers of a category.
+
+    Integers are numbers, in float32, but for bytes, which are images, and those that are to stay
+    categories, for an embedding. Images become channels first.
 
     Arrays of two dimensions are images of one channel, those of three with 1, 3 or 4 values along
     the last dimension, and another number along the first, images with the channels last.
@@ -275,6 +280,7 @@ class Arrays:
     name: str
     dtype: np.dtype[Any]
     standardise: bool
+    categories: bool = False
     figures: Figures = field(default_factory=Figures)
 
     def _values(self, batch: pa.RecordBatch) -> Array:
@@ -299,7 +305,7 @@ class Arrays:
             self.figures.see(x.astype(np.float64))
 
     def encode(self, batch: pa.RecordBatch) -> Array:
-        """Return the inputs of a batch: integers in their type, bytes for true and false.
+        """Return the inputs of a batch: bytes, int64 for categories, else float32.
 
         Raises:
             DataError: a value is not finite.
@@ -311,7 +317,9 @@ class Arrays:
             x = x[:, None]
         elif x.ndim == 4 and x.shape[3] in CHANNELS and x.shape[1] not in CHANNELS:
             x = np.moveaxis(x, 3, 1)
-        return x.astype(np.float32 if self.dtype.kind in "fb" else self.dtype, copy=False)
+        if self.categories:
+            return x.astype(np.int64, copy=False)
+        return x.astype(np.uint8 if self.dtype == np.uint8 else np.float32, copy=False)
 
 
 Feature = Number | Words | Arrays

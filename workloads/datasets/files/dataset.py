@@ -73,7 +73,9 @@ class FileDataset(Dataset):
         default="classification", description="whether the target is a class or a number"
     )
     categories: Names = Field(
-        default=(), description="features of numbers that are read as words, one input each"
+        default=(),
+        description="features of numbers that are read as words, one input each; or one of arrays"
+        " of integers, which then stay integers, for an embedding",
     )
     missing: Missing = Field(
         default="refuse",

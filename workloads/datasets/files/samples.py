@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -146,7 +146,8 @@ class Samples:
         if not drop:
             _check_missing(kinds, roles, choice)
         rows = _divided(sources, roles, choice)
-        features = tuple(_feature(name, kinds[name], choice) for name in roles.features)
+        alone = len(roles.features) == 1
+        features = tuple(_feature(name, kinds[name], choice, alone) for name in roles.features)
         samples = cls(
             rows, features, _target(roles.target, kinds[roles.target], choice), roles.client
         )
@@ -226,7 +227,7 @@ def _kinds(rows: Mapping[str, Rows], roles: Roles) -> dict[str, Kind]:
 def _check_missing(kinds: Mapping[str, Kind], roles: Roles, choice: Choice) -> None:
     for name, kind in kinds.items():
         count, first = kind.missing
-        needed = name in (roles.target, roles.client)
+        needed = name in (roles.target, roles.client) or kind.arrays is not None
         if count and (needed or choice.missing == "refuse"):
             advice = "dataset.missing=drop leaves such rows out"
             advice += "" if needed else ", dataset.missing=mean fills in the training mean"
@@ -258,12 +259,22 @@ def _divided(sources: Sources, roles: Roles, choice: Choice) -> dict[str, Rows]:
     return {name: Rows(source, roles.used, chosen[name], drop=drop) for name in SPLITS}
 
 
-def _feature(name: str, kind: Kind, choice: Choice) -> Feature:
+def _feature(name: str, kind: Kind, choice: Choice, alone: bool) -> Feature:
     if kind.arrays:
-        return Arrays(name, kind.arrays[1], choice.standardise)
+        return _arrays(name, kind.arrays[1], choice, alone)
     if kind.numbers and name not in choice.categories:
         return Number(name, choice.missing == "mean", choice.standardise)
     return Words(name)
+
+
+def _arrays(name: str, dtype: np.dtype[Any], choice: Choice, alone: bool) -> Arrays:
+    categories = name in choice.categories
+    if categories and (dtype.kind not in "iu" or choice.standardise or not alone):
+        raise DataError(
+            f"dataset.categories={shown(name)}: holds arrays of {dtype}; must be of integers, the"
+            " only feature, and without dataset.standardise"
+        )
+    return Arrays(name, dtype, choice.standardise, categories)
 
 
 def _target(name: str, kind: Kind, choice: Choice) -> Classes | Targets:

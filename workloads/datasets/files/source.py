@@ -170,9 +170,14 @@ def is_number(kind: pa.DataType) -> bool:
 
 
 def is_missing(values: pa.Array) -> pa.Array:
-    """Return which values of a column are missing: null, or not a number (NaN)."""
+    """Return which values of a column are missing: null, not a number (NaN), or lists of such."""
     import pyarrow.compute as pc
 
+    if is_list(values.type):
+        inside = is_missing(pc.list_flatten(values))
+        missing = values.is_null().to_numpy(zero_copy_only=False).copy()
+        missing[pc.list_parent_indices(values).filter(inside).to_numpy()] = True
+        return pa.array(missing)
     if pa.types.is_floating(values.type):
         return pc.is_null(values, nan_is_null=True)
     if not is_text(values.type):

@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -206,3 +207,29 @@ def test_large_integers_are_classes_of_their_own_and_numbers_to_rounding(tmp_pat
     assert open_prepared(dataset(path), chosen).x.tolist() == order
     numbers = read(path, root, features=["v"], target="y", split="part")["train"].x
     assert np.array_equal(numbers[:, 0], np.array(values, np.float32))
+
+
+@pytest.mark.parametrize("lack", [None, [None, 2.0], [float("nan"), 2.0]], ids=repr)
+@pytest.mark.parametrize("kind", [pa.list_(pa.float64()), pa.list_(pa.float64(), 2)], ids=str)
+def test_a_list_that_lacks_a_number_is_missing(tmp_path, lack, kind):
+    lists = pa.array([[1.0, 2.0], lack, [3.0, 4.0], [5.0, 6.0], [7.0, 8.0]], kind)
+    given = {"a": lists, "y": [0, 1, 0, 1, 0], "part": ["train"] * 4 + ["test"]}
+    pq.write_table(pa.table(given), tmp_path / "t.parquet")
+    path, root, fields = tmp_path / "t.parquet", tmp_path / "data", {"target": "y", "split": "part"}
+    for missing in ("refuse", "mean"):
+        with pytest.raises(DataError, match=r"column 'a': 1 values are missing, .* row 2; .*drop"):
+            read(path, root, missing=missing, **fields)
+    found = read(path, root, missing="drop", **fields)["train"]
+    assert found.x.tolist() == [[1, 2], [3, 4], [5, 6]] and found.y.tolist() == [0, 0, 1]
+
+
+@pytest.mark.parametrize("dtype", [np.int8, np.uint16, np.int64])
+def test_arrays_of_integers_are_numbers_unless_they_are_categories(tmp_path, dtype):
+    x = np.arange(12, dtype=dtype).reshape(6, 2)
+    np.savez(tmp_path / "t.npz", x=x, y=np.arange(6) % 2)
+    path, root = tmp_path / "t.npz", tmp_path / "data"
+    for fields, expected in ({}, torch.float32), ({"categories": "x"}, torch.int64):
+        found = read(path, root, **fields)["train"].x[:]
+        decoded = dataset(path, **fields).decode(torch.tensor(np.asarray(found)))
+        assert decoded.dtype == expected and len(found) == 5
+        assert {*map(tuple, decoded.tolist())} < {*map(tuple, x.tolist())}
