@@ -14,6 +14,10 @@ from raysim.core.data import Dataset, Progress, Split
 from raysim.core.errors import DataError
 
 
+class NeededError(DataError):
+    """Error of missing files that are read at each start, even once they are prepared."""
+
+
 @contextmanager
 def workspace(folder: Path) -> Iterator[Path]:
     """Lock a dataset's folder and yield an empty work folder in it, which is removed at the end.
@@ -82,10 +86,12 @@ def prepare_once(
 def missing_files(dataset: Dataset, root: Path) -> str:
     """Return which files that cannot be fetched the data root lacks; empty if none.
 
-    Published files may be gone once a dataset is prepared.
+    Published files may be gone once a dataset is prepared, if they are not needed at each start.
     """
     try:
         dataset.check_files(root)
+    except NeededError as error:
+        return str(error)
     except DataError as error:
         prepared = any((root / dataset.title / "prepared").rglob("*.arrow"))
         return "" if prepared else str(error)

@@ -69,6 +69,16 @@ def test_prepared_samples_need_no_published_files(tmp_path):
     assert missing_files(build("cifar100"), tmp_path) == ""
 
 
+def test_a_missing_file_of_ones_own_is_needed_whatever_is_prepared(tmp_path):
+    (tmp_path / "files/prepared/other").mkdir(parents=True)
+    (tmp_path / "files/prepared/other/train.arrow").touch()
+    path = tmp_path / "mails.csv"
+    mails = build_component(DATASETS.get("files"), {"path": str(path), "target": "y"}, "dataset.")
+    assert "mails.csv: not there" in missing_files(mails, tmp_path)
+    path.write_text("a,y\n1,0\n")
+    assert missing_files(mails, tmp_path) == ""
+
+
 @pytest.mark.parametrize("name", ["mnist", "fashion-mnist", "cifar10", "synthetic"])
 def test_what_can_be_fetched_or_drawn_is_not_missing(name, tmp_path):
     assert missing_files(build(name), tmp_path) == ""

@@ -28,7 +28,7 @@ from raysim.core.user_input import portable_name, user_path
 from raysim.workloads.datasets.files.samples import Choice, Missing, Samples, Task
 from raysim.workloads.datasets.files.source import Sources
 from raysim.workloads.datasets.files.sources import find_sources
-from raysim.workloads.datasets.prepared import prepare_once
+from raysim.workloads.datasets.prepared import NeededError, prepare_once
 
 REVISION = 2
 """Raised when the same files and settings give other prepared data."""
@@ -104,9 +104,12 @@ class FileDataset(Dataset):
         """Check that the files are there.
 
         Raises:
-            DataError: the path leads nowhere, or to files of no known format.
+            NeededError: the path leads nowhere, or to files of no known format.
         """
-        self.sources(root)
+        try:
+            self.sources(root)
+        except DataError as error:
+            raise NeededError(str(error)) from error
 
     def prepare(self, root: Path, progress: Progress) -> Mapping[str, Path]:
         """Read the files, and write each split as an Arrow file.

@@ -11,6 +11,7 @@ import os
 import shutil
 from collections.abc import Mapping
 from dataclasses import replace
+from importlib.util import find_spec
 from io import BytesIO
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
@@ -34,6 +35,7 @@ from raysim.workloads.datasets.files.source import (
     side_by_side,
 )
 from raysim.workloads.datasets.files.tables import table
+from raysim.workloads.datasets.prepared import NeededError
 
 STATE, SPLITS = "state.json", "dataset_dict.json"
 
@@ -62,12 +64,33 @@ class HuggingFace(FileDataset):
         Raises:
             DataError: there is nothing, or what there is was not saved by `save_to_disk`.
         """
-        path = Path(self.path)
+        path = self._place(root)
         if not path.exists():
-            path = root / self.folder / "hub" / portable_name(self.path)
-            if not path.exists():
-                fetch(self.path, path)
+            fetch(self.path, path)
         return find_saved(path, self.split, self.image_size)
+
+    def check_files(self, root: Path) -> None:
+        """Check the files if they are there; those of the hub are not fetched for it.
+
+        Raises:
+            NeededError: what there is was not saved by `save_to_disk`; or there is nothing, and the
+                library that fetches it is not installed.
+        """
+        if self._place(root).exists():
+            super().check_files(root)
+        elif find_spec("datasets") is None:
+            raise NeededError(_not_installed(self.path))
+
+    def _place(self, root: Path) -> Path:
+        given = Path(self.path)
+        return given if given.exists() else root / self.folder / "hub" / portable_name(self.path)
+
+
+def _not_installed(name: str) -> str:
+    return (
+        f"dataset.path={name}: no such folder; a dataset of the hub needs pip install"
+        " 'raysim[huggingface]'"
+    )
 
 
 def fetch(name: str, path: Path) -> None:
@@ -80,10 +103,7 @@ def fetch(name: str, path: Path) -> None:
     try:
         import datasets
     except ModuleNotFoundError as error:
-        raise SettingsError(
-            f"dataset.path={name}: no such folder; a dataset of the hub needs pip install"
-            " 'raysim[huggingface]'"
-        ) from error
+        raise SettingsError(_not_installed(name)) from error
     work = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         datasets.load_dataset(name).save_to_disk(str(work))

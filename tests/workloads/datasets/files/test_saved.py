@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,6 +16,7 @@ from raysim.core.data import Split
 from raysim.core.errors import DataError, SettingsError
 from raysim.federation.prepared import open_prepared, prepared
 from raysim.workloads.datasets.files.saved import HuggingFace
+from raysim.workloads.datasets.prepared import missing_files
 from tests.workloads.datasets.files import layouts
 
 
@@ -31,7 +33,8 @@ def hub(monkeypatch: pytest.MonkeyPatch, save: Callable[[str], Any]) -> list[str
         asked.append(name)
         return SimpleNamespace(save_to_disk=save)
 
-    monkeypatch.setitem(sys.modules, "datasets", SimpleNamespace(load_dataset=load_dataset))
+    double = SimpleNamespace(load_dataset=load_dataset, __spec__=ModuleSpec("datasets", None))
+    monkeypatch.setitem(sys.modules, "datasets", double)
     return asked
 
 
@@ -74,3 +77,13 @@ def test_what_cannot_be_fetched_is_said_and_leaves_nothing(tmp_path, monkeypatch
         SettingsError, match=r"dataset\.path=someone/mails: .*raysim\[huggingface\]"
     ):
         read(tmp_path)
+
+
+def test_asking_what_is_missing_fetches_nothing(tmp_path, monkeypatch):
+    chosen = HuggingFace(path="someone/mails", target="spam")
+    asked = hub(monkeypatch, lambda folder: None)
+    assert missing_files(chosen, tmp_path) == "" and asked == []
+    monkeypatch.setitem(sys.modules, "datasets", None)
+    assert "raysim[huggingface]" in missing_files(chosen, tmp_path)
+    (tmp_path / "huggingface/hub/someone-mails").mkdir(parents=True)
+    assert "has no state.json" in missing_files(chosen, tmp_path)
