@@ -171,7 +171,7 @@ def _source(path: Path, stored: Mapping[str, Stored], files: tuple[Path, ...]) -
         told = ", ".join(f"{shown(name)} {length}" for name, length in lengths.items())
         raise DataError(f"{path}: its arrays must have one length; it has {told or 'no array'}")
     for name, array in stored.items():
-        if array.dtype.kind not in "fiubU":
+        if array.dtype.kind not in "fiubU" or array.dtype == np.longdouble:
             raise DataError(f"{path}: {shown(name)} holds {array.dtype}; must be numbers or words")
         if array.row_bytes == 0:
             raise DataError(

@@ -49,6 +49,7 @@ class Kind:
         numbers: Whether all values are numbers.
         whole: Whether all values are whole numbers of int64.
         rounded: Whether a number is so large that float64 may hold a neighbour of it.
+        lists: Whether it holds lists, of which all may be missing.
         arrays: Shape and type of the arrays that it holds; None if it holds none.
     """
 
@@ -57,6 +58,7 @@ class Kind:
     numbers: bool = True
     whole: bool = True
     rounded: bool = False
+    lists: bool = False
     arrays: tuple[tuple[int, ...], np.dtype[Any]] | None = None
 
     def count(self, values: pa.Array) -> None:
@@ -76,6 +78,7 @@ class Kind:
         """
         self.count(values)
         if is_list(values.type):
+            self.lists = True
             there = values.filter(pc.invert(is_missing(values)))
             if len(there):
                 found = as_array(there, column)
@@ -108,8 +111,10 @@ class Kind:
         """Take in the shape and the type of a column's arrays.
 
         Raises:
-            DataError: arrays before had another shape.
+            DataError: arrays before had another shape, or they have no values.
         """
+        if 0 in shape:
+            raise DataError(f"column {shown(name)}: its lists are empty; must hold numbers")
         if self.arrays and self.arrays[0] != shape:
             raise DataError(
                 f"column {shown(name)}: arrays have shape {[*shape]}, those before"

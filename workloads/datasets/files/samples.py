@@ -227,7 +227,7 @@ def _kinds(rows: Mapping[str, Rows], roles: Roles) -> dict[str, Kind]:
 def _check_missing(kinds: Mapping[str, Kind], roles: Roles, choice: Choice) -> None:
     for name, kind in kinds.items():
         count, first = kind.missing
-        needed = name in (roles.target, roles.client) or kind.arrays is not None
+        needed = name in (roles.target, roles.client) or kind.lists
         if count and (needed or choice.missing == "refuse"):
             advice = "dataset.missing=drop leaves such rows out"
             advice += "" if needed else ", dataset.missing=mean fills in the training mean"

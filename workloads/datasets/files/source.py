@@ -113,10 +113,16 @@ def side_by_side(of: Mapping[str, pa.RecordBatch]) -> pa.RecordBatch:
 
 
 def as_columns(arrays: Mapping[str, Array]) -> pa.RecordBatch:
-    """Return arrays [n, ...] as the columns of a batch."""
+    """Return arrays [n, ...] as the columns of a batch.
+
+    Raises:
+        DataError: an array has no values in a row.
+    """
     columns, fields = [], []
     for name, values in arrays.items():
         flat = pa.array(np.ascontiguousarray(values).reshape(-1))
+        if 0 in values.shape[1:]:
+            raise DataError(f"column {shown(name)}: its lists are empty; must hold numbers")
         if values.ndim > 1:
             flat = pa.FixedSizeListArray.from_arrays(flat, math.prod(values.shape[1:]))
         columns.append(flat)

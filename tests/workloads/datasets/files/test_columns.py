@@ -212,14 +212,17 @@ def test_large_integers_are_classes_of_their_own_and_numbers_to_rounding(tmp_pat
 @pytest.mark.parametrize("lack", [None, [None, 2.0], [float("nan"), 2.0]], ids=repr)
 @pytest.mark.parametrize("kind", [pa.list_(pa.float64()), pa.list_(pa.float64(), 2)], ids=str)
 def test_a_list_that_lacks_a_number_is_missing(tmp_path, lack, kind):
-    lists = pa.array([[1.0, 2.0], lack, [3.0, 4.0], [5.0, 6.0], [7.0, 8.0]], kind)
-    given = {"a": lists, "y": [0, 1, 0, 1, 0], "part": ["train"] * 4 + ["test"]}
-    pq.write_table(pa.table(given), tmp_path / "t.parquet")
+    lists = [[1.0, 2.0], lack, [3.0, 4.0], [5.0, 6.0], [7.0, 8.0]]
+    given = {"y": [0, 1, 0, 1, 0], "part": ["train"] * 4 + ["test"]}
+    columns = {"a": pa.array(lists, kind), "none": pa.array([lack] * 5, kind)}
+    pq.write_table(pa.table({**given, **columns}), tmp_path / "t.parquet")
     path, root, fields = tmp_path / "t.parquet", tmp_path / "data", {"target": "y", "split": "part"}
     for missing in ("refuse", "mean"):
         with pytest.raises(DataError, match=r"column 'a': 1 values are missing, .* row 2; .*drop"):
-            read(path, root, missing=missing, **fields)
-    found = read(path, root, missing="drop", **fields)["train"]
+            read(path, root, features=["a"], missing=missing, **fields)
+        with pytest.raises(DataError, match=r"column 'none': 5 values are missing, .*=drop"):
+            read(path, root, features=["none"], missing=missing, **fields)
+    found = read(path, root, features=["a"], missing="drop", **fields)["train"]
     assert found.x.tolist() == [[1, 2], [3, 4], [5, 6]] and found.y.tolist() == [0, 0, 1]
 
 
@@ -233,3 +236,10 @@ def test_arrays_of_integers_are_numbers_unless_they_are_categories(tmp_path, dty
         decoded = dataset(path, **fields).decode(torch.tensor(np.asarray(found)))
         assert decoded.dtype == expected and len(found) == 5
         assert {*map(tuple, decoded.tolist())} < {*map(tuple, x.tolist())}
+
+
+def test_lists_that_are_all_empty_are_refused(tmp_path):
+    given = {"a": pa.array([[]] * 5, pa.list_(pa.float64())), "y": [0, 1, 0, 1, 0]}
+    pq.write_table(pa.table(given), tmp_path / "t.parquet")
+    with pytest.raises(DataError, match=r"column 'a': its lists are empty; must hold numbers"):
+        read(tmp_path / "t.parquet", tmp_path / "data", target="y")
