@@ -21,7 +21,7 @@ its ends included.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import combinations, product
 from pathlib import Path
 from typing import Any
@@ -250,6 +250,17 @@ def _check_keys(
                 raise SettingsError(f"{visible(key)}: is set by {one} and by {other}")
 
 
+def _columns(
+    combined: Sequence[Sequence[_Line]], metrics: Sequence[str]
+) -> Iterator[tuple[list[str], Sequence[_Line], str]]:
+    """Yield the parts of each column's name, its lines, and its metric."""
+    for lines in combined:
+        own = [line.metric for line in lines if line.metric][:1] or metrics
+        for metric in own:
+            names = [line.name for line in lines] + [metric] * (len(own) > 1)
+            yield names or [metric], lines, metric
+
+
 def _table(
     config: str,
     given: _File,
@@ -259,12 +270,7 @@ def _table(
 ) -> PaperTable:
     """Return the table of rows and columns: a line of each axis combined, again for each metric."""
     names = [row.name for row in given.rows]
-    parts = [
-        ([line.name for line in lines] + [metric] * (len(of) > 1) or [metric], lines, metric)
-        for lines in combined
-        for of in [[line.metric for line in lines if line.metric][:1] or metrics]
-        for metric in of
-    ]
+    parts = [*_columns(combined, metrics)]
     units = {unit_of(metric) for *_, metric in parts}
     unit = units.pop() if len(units) == 1 else None
     columns = {" ".join(each): (lines, metric) for each, lines, metric in parts}
