@@ -21,7 +21,7 @@ from raysim.storage.checkpoints import Checkpoints
 from raysim.storage.recorder import Row
 from raysim.storage.rows.parted import read_table
 from raysim.storage.run_directory import RunDirectory, difference_from
-from raysim.storage.sealed.models import model_problem
+from raysim.storage.sealed.models import model_problem, sealed_models
 
 
 def finished_run(
@@ -42,7 +42,7 @@ def finished_run(
     recorded = _recorded(run_dir, settings)
     if not run_dir.is_finished_by(recorded):
         return None
-    for path in (run_dir.model, run_dir.best_model):
+    for path in sealed_models(run_dir.path):
         if problem := model_problem(run_dir.path, path.name):
             if not Checkpoints(run_dir.checkpoints).numbers():
                 raise RunError(f"{problem}; restore it, or choose another `out`")

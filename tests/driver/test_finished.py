@@ -16,6 +16,7 @@ from raysim.core.errors import DataError
 from raysim.core.scoring import cross_entropies
 from raysim.results.compare import comparison, group_runs
 from raysim.results.runs import read_run
+from raysim.storage.sealed.words import read_sealed, write_sealed
 from raysim.workloads.models.pretrained import load_weights
 from tests.tasks import Notes, SmallNet, make_settings, make_task, model_of
 
@@ -100,7 +101,7 @@ def test_compare_says_that_a_model_is_damaged_and_pretrained_refuses_it(run):
 
 def test_the_same_call_returns_the_finished_run(run):
     settings = make_settings(run, rounds=2, **{"local.epochs": 1})
-    first, notes = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}, Notes()
+    first, notes = _files(run), Notes()
     with raysim.rounds(settings, make_task(SIZES), notes) as rounds:
         assert [*rounds] == []
     assert rounds.result.metrics.equals(pq.read_table(run / "metrics.parquet"))
@@ -108,7 +109,60 @@ def test_the_same_call_returns_the_finished_run(run):
     assert notes.notes == [
         f"{run}: the run is finished (2 of at most 2 rounds); nothing is left to do"
     ]
-    assert first == {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
+    assert first == _files(run)
+
+
+def _without_best(run: Path) -> None:
+    """Leave what versions without a best model wrote."""
+    (run / "model_best.safetensors").unlink()
+    for folder in run.glob("checkpoints/*"):
+        body = read_sealed(folder)
+        write_sealed(folder, {k: of for k, of in body.items() if k not in ("best", "model_best")})
+
+
+EARLIER: dict[str, Callable[[Path], object]] = {
+    "version": _without_best,
+    "version, no checkpoints": lambda run: (_without_best(run), shutil.rmtree(run / "checkpoints")),
+    "no checkpoints": lambda run: shutil.rmtree(run / "checkpoints"),
+}
+
+
+def _files(run: Path) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize("earlier", EARLIER)
+def test_a_finished_run_that_seals_no_best_model_stays_as_it_is(run, earlier):
+    EARLIER[earlier](run)
+    before, notes = _files(run), Notes()
+    raysim.resume(run, make_task(SIZES), notes)
+    assert notes.notes == [
+        f"{run}: the run is finished (2 of at most 2 rounds); nothing is left to do"
+    ]
+    assert _files(run) == before
+
+
+@pytest.mark.parametrize("checkpoints", [True, False])
+def test_a_finished_run_without_evaluation_stays_as_it_is(tmp_path, checkpoints):
+    settings, notes = make_settings(tmp_path, rounds=1, **{"evaluation.test": False}), Notes()
+    raysim.run(settings, make_task(SIZES))
+    if not checkpoints:
+        shutil.rmtree(tmp_path / "checkpoints")
+    before = _files(tmp_path)
+    raysim.run(settings, make_task(SIZES), notes)
+    assert [note for note in notes.notes if "finished (1 of at most 1 rounds)" in note]
+    assert not [note for note in notes.notes if "damaged" in note]
+    assert _files(tmp_path) == before
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_best_model_of_a_finished_run_is_written_anew(run, damage):
+    best = run / "model_best.safetensors"
+    before, notes = best.read_bytes(), Notes()
+    DAMAGES[damage](best)
+    raysim.resume(run, make_task(SIZES), notes)
+    assert best.read_bytes() == before
+    assert f"{best}: is damaged; writing it anew from the checkpoint" in notes.notes
 
 
 class Tanh(SmallNet):

@@ -41,6 +41,15 @@ def read_model(run: Path, note: Callable[[str], None], name: str = MODEL) -> dic
     return model
 
 
+def sealed_models(run: Path) -> list[Path]:
+    """Return the files of a finished run's models: the last one, and the best one if it is sealed.
+
+    A run without evaluation has no best model, nor has one of an earlier version.
+    """
+    _, best, _ = _sealed(run, BEST_MODEL)
+    return [run / MODEL, *([run / BEST_MODEL] if best else [])]
+
+
 def model_problem(run: Path, name: str = MODEL) -> str | None:
     """Return a line if the model of a run differs from the one that its newest checkpoint sealed.
 
