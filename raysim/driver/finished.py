@@ -14,7 +14,7 @@ from raysim.core.errors import RunError
 from raysim.core.tensors.digests import tensors_digest
 from raysim.core.user_input import may_grow, override_text, parse_json
 from raysim.driver.context import Result
-from raysim.driver.identity import START, differing_parts
+from raysim.driver.identity import INITIAL_MODEL, START, differing_parts
 from raysim.driver.loading import read_start
 from raysim.driver.run.stopping import Stopping
 from raysim.storage.checkpoints import Checkpoints
@@ -54,7 +54,7 @@ def finished_run(
         if not Checkpoints(run_dir.checkpoints).numbers():
             raise RunError(f"{run_dir.path}: its checkpoints are gone, from which it would go on")
         return None
-    _check_start(run_dir, settings, note)
+    _note_start(run_dir, settings, note)
     done = f"{len(metrics)} of at most {settings.rounds} rounds"
     note(f"{run_dir.path}: the run is finished ({done}); nothing is left to do")
     return Result(run_dir.path, summary, metrics, load_file(run_dir.model))
@@ -75,31 +75,35 @@ def _goes_on(rows: Sequence[Row], settings: Settings) -> bool:
     return stopping.reason(len(rows)) is None
 
 
-def _check_start(run_dir: RunDirectory, settings: Settings, note: Callable[[str], None]) -> None:
-    """Check that a finished run began with what `start_from` holds now, if that is still there.
+def _note_start(run_dir: RunDirectory, settings: Settings, note: Callable[[str], None]) -> None:
+    """Note that `start_from` holds other tensors now than those with which a finished run began.
 
-    Raises:
-        RunError: it began with other tensors.
+    The run it names may have been trained further since; that changes no result that is there.
     """
     if settings.start_from is None or not Path(settings.start_from).exists():
         return
     sealed = Checkpoints(run_dir.checkpoints).identity()
     now = {START: tensors_digest(read_start(Path(settings.start_from), note))}
     if parts := differing_parts(sealed, now) if sealed else []:
-        raise RunError(
-            f"out={run_dir.path}: holds a finished run with another content of"
-            f" start_from={settings.start_from} ({', '.join(parts)}); choose another `out`"
+        note(
+            f"{run_dir.path}: the finished run began with another content of"
+            f" start_from={settings.start_from} ({', '.join(parts)})"
         )
 
 
 def check_same_task(run_dir: RunDirectory, identity: Mapping[str, Any]) -> None:
     """Check that a finished run had the same task; settings do not describe a user's own.
 
+    Where `start_from` holds other tensors by now, initial models are not compared.
+
     Raises:
         RunError: its samples, clients or network differ.
     """
     sealed = Checkpoints(run_dir.checkpoints).identity()
-    if parts := differing_parts(sealed, identity):
+    own = dict(identity)
+    if differing_parts(sealed, {START: own.pop(START)}):
+        del own[INITIAL_MODEL]
+    if parts := differing_parts(sealed, own):
         raise RunError(
             f"out={run_dir.path}: holds a finished run of another task ({', '.join(parts)});"
             " choose another `out`"

@@ -11,7 +11,7 @@ from safetensors.torch import load_file, save_file
 import raysim
 from raysim.testing.contract import StopAfter
 from raysim.testing.tasks import SmallNet
-from tests.tasks import UNEQUAL, make_settings, make_task, model_of
+from tests.tasks import UNEQUAL, Notes, make_settings, make_task, model_of
 
 
 class HalfFrozen(SmallNet):
@@ -74,19 +74,26 @@ def test_another_model_is_refused_when_a_run_is_resumed(tmp_path):
         raysim.resume(tmp_path / "cut", make_task(UNEQUAL), overrides=overrides)
 
 
-def test_a_finished_run_is_compared_with_what_its_start_holds_now(tmp_path):
-    options = {"rounds": 1}
-    first = raysim.run(make_settings(tmp_path / "first", **options), make_task(UNEQUAL))
+def test_a_finished_run_stays_whatever_its_start_holds_now(tmp_path):
+    """It is noted; more rounds, or another model of the task, are refused as ever."""
+    first(tmp_path)
     start = tmp_path / "start.safetensors"
-    shutil.copy(first.run_dir / "model.safetensors", start)
-    settings = make_settings(tmp_path / "next", **options, start_from=str(start))
+    shutil.copy(tmp_path / "first/model.safetensors", start)
+    settings = make_settings(tmp_path / "next", rounds=1, start_from=str(start))
     done = raysim.run(settings, make_task(UNEQUAL))
-    assert raysim.run(settings, make_task(UNEQUAL)).summary == done.summary
-    save_file({name: t + 1 for name, t in first.params.items()}, start)
-    with pytest.raises(raysim.RunError, match="finished run with another content of start_from"):
-        raysim.run(settings, make_task(UNEQUAL))
-    with pytest.raises(raysim.RunError, match="finished run with another content of start_from"):
-        raysim.resume(tmp_path / "next", make_task(UNEQUAL))
+    same, again, resumed = Notes(), Notes(), Notes()
+    assert raysim.run(settings, make_task(UNEQUAL), same).summary == done.summary
+    save_file({name: t + 1 for name, t in done.params.items()}, start)
+    assert raysim.run(settings, make_task(UNEQUAL), again).summary == done.summary
+    assert raysim.resume(tmp_path / "next", make_task(UNEQUAL), resumed).summary == done.summary
+    line = f"{tmp_path}/next: the finished run began with another content of start_from={start} ("
+    for notes, count in ((same, 0), (again, 1), (resumed, 1)):
+        assert sum(note.startswith(line) for note in notes.notes) == count
+        assert any("the run is finished" in note for note in notes.notes)
+    with pytest.raises(raysim.RunError, match="finished run of another task"):
+        raysim.run(settings, make_task((*UNEQUAL[:-1], 3)))
+    with pytest.raises(raysim.RunError, match="model of start_from was"):
+        raysim.resume(tmp_path / "next", make_task(UNEQUAL), overrides={"rounds": 2})
 
 
 class Masked(SmallNet):
