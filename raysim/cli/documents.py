@@ -60,9 +60,7 @@ def _component(kind: str, name: str) -> dict[str, Any]:
         {
             "setting": registry.setting(name, key),
             "required": field.is_required(),
-            "default": None
-            if field.is_required()
-            else field.get_default(call_default_factory=True),
+            "default": _default(field),
             "range": allowed(field),
             "description": field.description or "",
         }
