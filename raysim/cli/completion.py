@@ -67,8 +67,11 @@ def complete_override(context: typer.Context, incomplete: str) -> list[str]:
 
 
 def _values(key: str, begun: str, before: list[str], context: typer.Context) -> list[str]:
+    """Return the values that begin so; those of a sweep behind the last comma, each once."""
+    *others, last = begun.split(",") if context.info_name == "sweep" else [begun]
     values = _settings(before, context).get(key, [])
-    return [value for value in values if value.startswith(begun)]
+    found = [value for value in values if value.startswith(last) and value not in others]
+    return [",".join([*others, value]) for value in found]
 
 
 def _settings(before: Iterable[str], context: typer.Context) -> dict[str, list[str]]:
@@ -78,13 +81,14 @@ def _settings(before: Iterable[str], context: typer.Context) -> dict[str, list[s
     named = dict(words["presets"].get(preset, {}))
     named |= dict(_named("".join(f"{word} " for word in before).replace(" = ", "=").split()))
     found = dict(words["settings"])
-    for key, name in named.items():
-        found |= words["fields"].get(f"{key}={name}", {})
+    for key, names in named.items():
+        for name in names.split(","):
+            found |= words["fields"].get(f"{key}={name}", {})
     return found
 
 
 def _named(overrides: Iterable[str]) -> Iterator[tuple[str, str]]:
-    """Yield setting and value of the overrides that name a component."""
+    """Yield setting and value of the overrides that name a component, or several of a sweep."""
     for key, _, name in (word.partition("=") for word in overrides):
         if key.endswith(".name"):
             yield key, name
@@ -111,6 +115,7 @@ def collect() -> dict[str, Any]:
     stages = registry_of("stages")
     for name in stages:
         settings |= _fields(stages.get(name), f"channel.{name}.")
+    settings["local.optimizer"] = names_of("optimizers")
     return {
         "names": {kind: names_of(kind) for kind in KINDS if kind != "runs"},
         "presets": {name: _components(preset.settings) for name, preset in PRESETS.items()},
