@@ -158,6 +158,9 @@ def check_space(
 ) -> None:
     """Check that the disk has room for the states and updates of clients.
 
+    Of `local.keep` the optimizer's state of one training pass is counted: how many a method has is
+    known when it has run, and each keeps its own. Not counted are models in checkpoints.
+
     Args:
         settings: The run's settings.
         states: The files of the clients' states.
