@@ -4,8 +4,9 @@
     w <- w - lr * (direction + weight_decay * w)           decoupled
 
 Clipping, weight decay, transforms of methods and the move itself are the engine's. An optimizer is
-arithmetic on tensors, written once: it serves one client, or a stack of clients whose numbers, as
-its fields and the number of the step, are then tensors that broadcast to the gradient's.
+arithmetic on tensors, written once: it serves one client, or a stack of clients by
+`torch.func.vmap`, under which its fields and the number of the step are tensors []. Those of
+`raysim.optimizers` are elementwise and take a stack as it is, with numbers that broadcast to it.
 """
 
 from __future__ import annotations
@@ -15,9 +16,10 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any, ClassVar, TypeVar
 
+import torch
 from torch import Tensor
 
-from raysim.core.components import Component, Registry, build_component
+from raysim.core.components import Component, Registry, ask, build_component
 
 OPTIMIZER = "optimizer"
 """Owner, in a client's state, of what its optimizer keeps."""
@@ -68,11 +70,28 @@ def build_optimizer(name: str, given: tuple[tuple[str, Any], ...]) -> Optimizer:
     """Return the optimizer of a name, with its fields among the given ones.
 
     Raises:
-        SettingsError: there is no such optimizer.
+        SettingsError: there is no such optimizer, or its directions are no directions.
     """
     kind = OPTIMIZERS.get(name)
     fields = {key: value for key, value in given if key in kind.model_fields}
-    return build_component(kind, fields, "local.")
+    optimizer = build_component(kind, fields, "local.")
+    if not optimizer.keeps_gradient:
+        _check_direction(optimizer)
+    return optimizer
+
+
+def _check_direction(optimizer: Optimizer) -> None:
+    """Check the direction of a first step, so that a wrong one stops a run before its start."""
+    gradient = torch.ones(2, 3)
+    ask(
+        optimizer,
+        "direction",
+        gradient,
+        {slot: torch.zeros(2, 3) for slot in optimizer.slots},
+        1,
+        returns=lambda returned: isinstance(returned, Tensor) and returned.shape == gradient.shape,
+        expected="a tensor of the gradient's shape",
+    )
 
 
 def beside(number: N, tensor: Tensor) -> N:

@@ -444,6 +444,11 @@ REFUSED = {
         {"method.name": "fsvrg", "local.warmup_rounds": 2},
         "local.warmup_rounds=2: must be 0 with method.name=fsvrg",
     ),
+    "another shape": (
+        {"local.optimizer": f"{__name__}:Summed"},
+        f"local.optimizer={__name__}:Summed: direction",
+        "a tensor of the gradient's shape",
+    ),
     "variates": (
         {"method.name": "scaffold", "local.optimizer": "adam"},
         "local.optimizer=adam: must be sgd with method.name=scaffold",
@@ -506,6 +511,25 @@ def test_rounds_that_overlap_keep_no_optimizer(tmp_path):
         run(tmp_path, **overlapping, **{"local.optimizer": "adam", "local.keep": True})
 
 
+class Normed(raysim.Optimizer):
+    """Averaged gradients, scaled to a norm: an element of a direction depends on all others."""
+
+    eps: float = 1e-8
+
+    @property
+    def slots(self):
+        return ("mean",)
+
+    def direction(self, gradient, slots, step):
+        mean = slots["mean"].mul_(1 - 1 / step).add_(gradient / step)
+        return mean / (mean.norm() + self.eps)
+
+
+class Summed(raysim.Optimizer):
+    def direction(self, gradient, slots, step):
+        return gradient.sum()
+
+
 class Signs(raysim.Optimizer):
     """signSGD: steps along the signs of the gradient."""
 
@@ -524,3 +548,15 @@ def test_an_optimizer_of_ones_own(tmp_path):
     given = {"local.optimizer": f"{__name__}:Signs"}
     result = run(tmp_path / "run", **given)
     assert_equal(result.params, Reference(TorchSigns, [LR] * ROUNDS).run(cohorts(result)))
+
+
+def test_a_stack_sees_each_clients_gradient_by_itself(tmp_path):
+    """In a stack of one trial, and of two trials whose optimizers differ in a number."""
+    given = [{"local.optimizer": f"{__name__}:Normed", "local.eps": eps} for eps in (1e-8, 0.1)]
+    stacked, notes = in_lockstep(tmp_path / "stacked", given, task())
+    assert notes == []
+    for number, overrides in enumerate(given):
+        alone = run(tmp_path / f"alone {number}", **overrides)
+        one = run(tmp_path / f"one {number}", **overrides, **MODES["stacked"])
+        assert_equal(stacked[number].params, alone.params)
+        assert_equal(one.params, alone.params)

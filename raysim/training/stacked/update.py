@@ -10,12 +10,16 @@ from functools import partial
 
 import torch
 from torch import Tensor
+from torch.func import vmap
 
 from raysim.config import LocalSettings
 from raysim.core.optimizer import Optimizer, add_times
 from raysim.core.tensors import Groups
 from raysim.training.stacked.numbers import merge
 from raysim.training.update import STEP, Update, scaled_to
+
+ELEMENTWISE = "raysim.optimizers."
+"""Prefix of modules whose directions need no `vmap`: an element's depends on that element alone."""
 
 
 class StackedUpdate(Update):
@@ -99,11 +103,21 @@ class StackedUpdate(Update):
         return _added(directions, params, self._decays)
 
     def _direction(self, gradient: Tensor, slots: Mapping[str, Tensor]) -> Tensor:
+        if not type(self.optimizer).direction.__module__.startswith(ELEMENTWISE):
+            every = vmap(self._direction_of_one, randomness="different")
+            direction: Tensor = every(gradient, {**slots}, self._steps, self._columns)
+            return direction
         dims = gradient.dim()
         if dims not in self._by_dims:
             numbers = [_beside(column, gradient) for column in self._columns]
             self._by_dims[dims] = self._build(numbers)
         return self._by_dims[dims].direction(gradient, slots, _beside(self._steps, gradient))
+
+    def _direction_of_one(
+        self, gradient: Tensor, slots: Mapping[str, Tensor], step: Tensor, numbers: list[Tensor]
+    ) -> Tensor:
+        direction: Tensor = self._build(numbers).direction(gradient, slots, step)
+        return direction
 
     def move(self, params: list[Tensor], directions: list[Tensor]) -> None:
         """Move the parameters against the directions."""
