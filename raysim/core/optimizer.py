@@ -23,6 +23,8 @@ from raysim.core.components import Component, Registry, ask, build_component
 
 OPTIMIZER = "optimizer"
 """Owner, in a client's state, of what its optimizer keeps."""
+STEP = "step"
+"""Name of the number of steps taken, beside the slots that are kept."""
 N = TypeVar("N", float, Tensor, float | Tensor)
 
 
@@ -70,11 +72,19 @@ def build_optimizer(name: str, given: tuple[tuple[str, Any], ...]) -> Optimizer:
     """Return the optimizer of a name, with its fields among the given ones.
 
     Raises:
-        SettingsError: there is no such optimizer, or its directions are no directions.
+        SettingsError: there is no such optimizer, or its slots or directions are none.
     """
     kind = OPTIMIZERS.get(name)
     fields = {key: value for key, value in given if key in kind.model_fields}
     optimizer = build_component(kind, fields, "local.")
+    ask(
+        optimizer,
+        "slots",
+        returns=lambda slots: (
+            isinstance(slots, tuple) and all(isinstance(s, str) and s != STEP for s in slots)
+        ),
+        expected=f"a tuple of names other than {STEP!r}",
+    )
     if not optimizer.keeps_gradient:
         _check_direction(optimizer)
     return optimizer

@@ -10,12 +10,10 @@ from torch import Tensor
 
 from raysim.config import LocalSettings
 from raysim.core.errors import RunError
-from raysim.core.optimizer import Optimizer
+from raysim.core.optimizer import STEP, Optimizer
 from raysim.core.tensors import Groups, as_real, like
 from raysim.core.tensors.torch_private import foreach_add, foreach_add_
 
-STEP = "step"
-"""Name of the number of steps taken, in what is kept of an optimizer."""
 TINY = 1e-6
 """Added to the norm of gradients, as torch.nn.utils.clip_grad_norm_ does."""
 

@@ -449,6 +449,10 @@ REFUSED = {
         f"local.optimizer={__name__}:Summed: direction",
         "a tensor of the gradient's shape",
     ),
+    "a slot of the engine's": (
+        {"local.optimizer": f"{__name__}:Counting", "local.keep": True},
+        "Counting: slots returned ('step',); must return a tuple of names other than 'step'",
+    ),
     "variates": (
         {"method.name": "scaffold", "local.optimizer": "adam"},
         "local.optimizer=adam: must be sgd with method.name=scaffold",
@@ -528,6 +532,15 @@ class Normed(raysim.Optimizer):
 class Summed(raysim.Optimizer):
     def direction(self, gradient, slots, step):
         return gradient.sum()
+
+
+class Counting(raysim.Optimizer):
+    @property
+    def slots(self):
+        return ("step",)
+
+    def direction(self, gradient, slots, step):
+        return gradient
 
 
 class Signs(raysim.Optimizer):

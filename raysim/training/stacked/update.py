@@ -13,10 +13,10 @@ from torch import Tensor
 from torch.func import vmap
 
 from raysim.config import LocalSettings
-from raysim.core.optimizer import Optimizer, add_times
+from raysim.core.optimizer import STEP, Optimizer, add_times
 from raysim.core.tensors import Groups
 from raysim.training.stacked.numbers import merge
-from raysim.training.update import STEP, Update, scaled_to
+from raysim.training.update import Update, scaled_to
 
 ELEMENTWISE = "raysim.optimizers."
 """Prefix of modules whose directions need no `vmap`: an element's depends on that element alone."""
