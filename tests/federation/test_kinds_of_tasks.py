@@ -231,6 +231,19 @@ def test_the_test_loss_is_of_the_inputs_as_given(tmp_path):
     assert result.metrics["test_pixels"][-1].as_py() == pytest.approx(share, abs=1e-6)
 
 
+@pytest.mark.parametrize("kind", ["sequences and masks", "contrastive", "labels"])
+def test_a_kind_of_task_without_a_test_set_trains_the_same(tmp_path, kind):
+    tested, _ = run(tmp_path / "tested", task_of(kind))
+    x, y = zip(*draws_of(kind), strict=True)
+    if kind == "labels":  # in the type in which NumPy draws
+        x = [each.astype(np.float64) for each in x]
+    untested = raysim.Task(
+        model_of(kind), [*zip(x, y, strict=True)], None, scoring=KINDS[kind].scoring
+    )
+    result, _ = run(tmp_path / "untested", untested)
+    assert all(torch.equal(result.params[name], t) for name, t in tested.params.items())
+
+
 @pytest.mark.parametrize("form", ["dataset", "loader", "batches"])
 def test_several_inputs_of_torchs_datasets(tmp_path, form):
     class Pairs(torch.utils.data.Dataset):

@@ -30,4 +30,8 @@ def tensors_digest(tensors: Tensors) -> str:
 
 def bytes_of(values: Tensor) -> npt.NDArray[Any]:
     """Return a tensor's bytes as an array; NumPy has no bfloat16."""
-    return values.contiguous().view(torch.uint8).numpy() if values.dim() else values.numpy()
+    if not values.dim():
+        return values.numpy()
+    if not values.numel():  # a cast leaves it strides that no view of bytes may have
+        values = torch.empty(values.shape, dtype=values.dtype)
+    return values.contiguous().view(torch.uint8).numpy()
