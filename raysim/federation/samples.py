@@ -131,16 +131,14 @@ def _parts(name: str, given: Any) -> tuple[Any, Any]:
     if isinstance(given, DataLoader):
         if (dataset := _dataset_of(given)) is None:  # its batches, in the order it gives them
             batches = [_pair_of(name, f"batch {i}", batch) for i, batch in enumerate(given)]
-            inputs, targets = zip(*batches, strict=True) if batches else ((), ())
-            return _by_input(inputs, _chained), _by_input(targets, _chained)
+            return _joined(f"{name}, batch", batches, _chained)
         given = dataset
     if type(given) is TensorDataset and len(given.tensors) == 2:
         given = given.tensors
     elif isinstance(given, Dataset):
         samples = enumerate(samples_of(name, given))
         pairs = [_pair_of(name, f"sample {i}", sample) for i, sample in samples]
-        inputs, targets = zip(*pairs, strict=True) if pairs else ((), ())
-        return _by_input(inputs, list), _by_input(targets, list)
+        return _joined(f"{name}, sample", pairs, list)
     return _pair_of(name, "", given)
 
 
@@ -148,8 +146,48 @@ def _chained(batches: Sequence[Any]) -> list[Any]:
     return [each for batch in batches for each in batch]
 
 
+def _joined(
+    place: str, pairs: Sequence[tuple[Any, Any]], join: Callable[[Sequence[Any]], list[Any]]
+) -> tuple[Any, Any]:
+    """Join the inputs and the targets of samples or batches.
+
+    Args:
+        place: Name of a sample or batch in errors, without its number.
+        pairs: Its inputs and targets, for each.
+        join: Joins the values of all.
+
+    Raises:
+        DataError: some are of another kind than the first.
+    """
+    inputs, targets = zip(*pairs, strict=True) if pairs else ((), ())
+    for part, values in (("inputs", inputs), ("targets", targets)):
+        kinds = [_kind_of(value) for value in values]
+        for row, kind in enumerate(kinds):
+            if kind != kinds[0]:
+                raise DataError(
+                    f"{place} {row}: {part} are {_shown(kind)}; must be {_shown(kinds[0])} as"
+                    f" those of {place.rpartition(' ')[2]} 0"
+                )
+    return _by_input(inputs, join), _by_input(targets, join)
+
+
+def _kind_of(value: Any) -> Any:
+    """Return the keys of a mapping, the number of a tuple's parts, None, or "one" for others."""
+    if isinstance(value, Mapping):
+        return {*value}
+    return len(value) if type(value) is tuple else None if value is None else "one"
+
+
+def _shown(kind: Any) -> str:
+    if isinstance(kind, set):
+        return visible(f"a mapping of {', '.join(sorted(map(str, kind))) or 'nothing'}")
+    if isinstance(kind, int):
+        return f"a tuple of {kind}"
+    return "None" if kind is None else "a single value"
+
+
 def _by_input(values: Sequence[Any], join: Callable[[Sequence[Any]], list[Any]]) -> Any:
-    """Join values of samples or batches: each of several inputs by itself."""
+    """Join values of samples or batches of one kind: each of several inputs by itself."""
     first = values[0] if values else None
     if first is None and values:
         return None

@@ -348,6 +348,52 @@ def test_a_dataset_that_cannot_be_read_is_named(given, problem):
         read_pair("client 0", given)
 
 
+class Given(Dataset):
+    """Samples as they are given."""
+
+    def __init__(self, *samples: object) -> None:
+        self.samples = samples
+
+    def __len__(self) -> int:
+        return len(self.samples)
+
+    def __getitem__(self, row: int) -> object:
+        return self.samples[row]
+
+
+BOTH = {"x": X[0], "age": 1.0}
+UNLIKE = {
+    "a key": (
+        Given((BOTH, 0), (BOTH, 0), ({"x": X[0]}, 0)),
+        "sample 2: inputs are a mapping of x; must be a mapping of age, x as those of sample 0",
+    ),
+    "no mapping": (Given((BOTH, 0), (X[0], 0)), "sample 1: inputs are a single value; must be a"),
+    "fewer": (Given(((1, 2), 0), ((1, 2, 3), 0)), "sample 1: inputs are a tuple of 3; must be a"),
+    "no target": (
+        Given((X[0], 0), (X[0], None)),
+        "sample 1: targets are None; must be a single value as those of sample 0",
+    ),
+    "a target": (Given((X[0], None), (X[0], 0)), "sample 1: targets are a single value; must be N"),
+    "a batch": (
+        DataLoader(Given((BOTH, 0), (X[0], 0)), 1, collate_fn=lambda pairs: pairs[0]),
+        "batch 1: inputs are a single value; must be a mapping of age, x as those of batch 0",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", UNLIKE)
+def test_samples_of_other_kinds_than_the_first_are_refused(case):
+    given, problem = UNLIKE[case]
+    with pytest.raises(raysim.RaysimError, match=f"^client 0, {problem}"):
+        read_pair("client 0", given)
+
+
+def test_samples_may_name_their_inputs_in_any_order():
+    inputs, _ = read_pair("client 0", Given((BOTH, 0), ({"age": 2.0, "x": X[1]}, 0)))
+    assert [*inputs] == ["x", "age"] and inputs["age"].tolist() == [1, 2]
+    assert np.array_equal(inputs["x"], X[:2])
+
+
 BEYOND = {
     "clients": "client 1",
     "test": r"Task\.test",
