@@ -83,6 +83,9 @@ def packed(given: Mapping[str, Inputs]) -> tuple[SeveralInputs | None, dict[str,
     """
     parts = {name: _parts_of(inputs) for name, inputs in given.items()}
     first = next(iter(parts))
+    for name, own in parts.items():  # a mapping's order means nothing
+        if own.keys() == parts[first].keys():
+            parts[name] = {key: own[key] for key in parts[first]}
     for name, own in parts.items():
         if _layout(own) != _layout(parts[first]):
             raise DataError(

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -269,6 +269,15 @@ def test_several_inputs_of_torchs_datasets(tmp_path, form):
     task = raysim.Task(model_of("sequences and masks"), given, test)
     one, _ = run(tmp_path / "one", task)
     other, _ = run(tmp_path / "other", task_of("sequences and masks"))
+    assert all(torch.equal(one.params[name], t) for name, t in other.params.items())
+
+
+def test_clients_may_name_their_inputs_in_any_order(tmp_path):
+    task = task_of("sequences and masks")
+    first, (x, y), last = task.clients
+    turned = replace(task, clients=[first, ({key: x[key] for key in reversed(x)}, y), last])
+    one, _ = run(tmp_path / "one", task)
+    other, _ = run(tmp_path / "other", turned)
     assert all(torch.equal(one.params[name], t) for name, t in other.params.items())
 
 
