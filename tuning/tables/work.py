@@ -1,10 +1,10 @@
 """Work of runs in sample-steps, and its estimated time at the measured speed of this machine.
 
 The work is rounds x clients of a round x local epochs x samples of a client, or local steps x batch
-size; an asynchronous round counts the clients whose updates make a version. The speed is measured
-on rounds of the run's own settings, with fewer clients and samples if these would take longer than
-a few seconds, and includes a method's further passes, its server and the driver, but no analyses
-and clocks.
+size, of all samples at most; an asynchronous round counts the clients whose updates make a version.
+The speed is measured on rounds of the run's own settings, with fewer clients and samples if these
+would take longer than a few seconds, and includes a method's further passes, its server and the
+driver, but no analyses and clocks.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class Workload:
             DataError: the data cannot be fetched or split.
         """
         local, client = settings.local, self._size(settings).client
-        batch = client if local.batch_size == "full" else local.batch_size
+        batch = client if local.batch_size == "full" else min(local.batch_size, client)
         of_client = local.epochs * client if local.steps is None else local.steps * batch
         return settings.rounds * _trained(settings) * of_client
 

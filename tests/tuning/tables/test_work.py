@@ -27,6 +27,7 @@ def settings_of(column):
         ({"local.epochs": 3}, 4 * 4 * 3 * 200),
         ({"local.steps": 7}, 4 * 4 * 7 * 20),  # of the batch size
         ({"local.steps": 7, "local.batch_size": "full"}, 4 * 4 * 7 * 200),
+        ({"local.steps": 7, "local.batch_size": 500}, 4 * 4 * 7 * 200),  # all that a client has
         ({"fraction": 1.0, "rounds": 2}, 2 * 20 * 200),
         ({"evaluation.holdout": 0.25}, 4 * 4 * 150),
         ({"partition.name": "resample", "partition.samples": 7}, 4 * 4 * 7),
