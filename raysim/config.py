@@ -187,6 +187,12 @@ class LocalSettings(SettingsGroup):
         return self
 
     @model_validator(mode="after")
+    def _some_class_has_weight(self) -> Self:
+        if self.class_weights is not None and not any(self.class_weights):
+            raise ValueError(f"class_weights={_word(self.class_weights)}: must have one above 0")
+        return self
+
+    @model_validator(mode="after")
     def _optimizer_has_settings(self) -> Self:
         optimizer = self.build_optimizer()
         for name in OF_OPTIMIZERS:

@@ -418,6 +418,10 @@ REFUSED = {
         "local.momentum=0.9: local.optimizer=adam has no momentum",
     ),
     "betas of sgd": ({"local.betas": [0.9, 0.99]}, "local.betas=[0.9, 0.99]: local.optimizer=sgd"),
+    "no weight": (
+        {"local.class_weights": [0, 0.0, 0]},
+        "local.class_weights=[0.0, 0.0, 0.0]: must have one above 0",
+    ),
     "range": ({"local.optimizer": "adam", "local.betas": [0.9, 1.0]}, "less than 1"),
     "nothing to keep": ({"local.keep": True}, "local.keep=true", "keeps nothing"),
     "epochs and steps": (
