@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from math import ceil
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -40,6 +41,12 @@ class LocalSteps:
     def __bool__(self) -> bool:
         """Return whether there are any."""
         return self.count > 0
+
+    def __mul__(self, factor: float) -> LocalSteps:
+        """Return so many times the steps: rounded up, and at least one unless there are none."""
+        return LocalSteps(max(ceil(round(self.count * factor, 9)), min(self.count, 1)))
+
+    __rmul__ = __mul__
 
 
 LocalWork = int | LocalSteps

@@ -22,6 +22,7 @@ from raysim.core.selection import History
 from raysim.driver.asynchronous.times import equal_devices
 from raysim.driver.selecting import sampling_of
 from raysim.execution.lockstep import Lockstep
+from raysim.methods.fedavg import FedAvg
 from raysim.testing.tasks import samples
 from raysim.training import recorded_steps
 from raysim.training.job import ClientJob, batch_bounds, iterate_epochs, samples_of
@@ -162,6 +163,29 @@ def test_a_schedule_is_that_of_torch(tmp_path, schedule, mode):
     assert result.metrics["lr"].to_pylist() == pytest.approx(rates, rel=1e-12)
     assert len({*rates}) == 10
     assert_equal(result.params, Reference(torch.optim.Adam, rates).run(cohorts(result)))
+
+
+@pytest.mark.parametrize(
+    ("factor", "steps"), [(2, 14), (0.5, 4), (0.01, 1), (0.0, 1), (1e-12, 1), (1 / 7 * 3, 3)]
+)
+def test_steps_are_multiplied_as_epochs_are(factor, steps):
+    assert factor * LocalSteps(7) == LocalSteps(7) * factor == LocalSteps(steps)
+    assert not factor * LocalSteps(0)
+
+
+class Thorough(FedAvg):
+    """Trains twice as long as `local` says."""
+
+    def training_pass(self, now, state):
+        return replace(super().training_pass(now, state), epochs=2 * now.epochs)
+
+
+@pytest.mark.parametrize("work", ["epochs", "steps"])
+def test_a_method_may_multiply_the_work_of_a_round(tmp_path, work):
+    method = {"method.name": f"{__name__}:Thorough", f"local.{work}": 3}
+    twice = run(tmp_path / "twice", rounds=2, **{"local.epochs": 1} | method)
+    plain = run(tmp_path / "plain", rounds=2, **{"local.epochs": 1, f"local.{work}": 6})
+    assert all(torch.equal(twice.params[n], t) for n, t in plain.params.items())
 
 
 @pytest.mark.parametrize("mode", MODES, indirect=True)
