@@ -24,6 +24,9 @@ from raysim.federation.samples import Array, Inputs
 MOST_EXACT = 2**24
 """Largest whole number up to which float32 has all."""
 
+LAYOUT = "_raysim_inputs"
+"""Attribute of a module that takes rows of several inputs: their layout."""
+
 
 @dataclass(frozen=True)
 class SeveralInputs:
@@ -47,12 +50,16 @@ class SeveralInputs:
     def attach(self, module: nn.Module) -> nn.Module:
         """Have a module take rows of numbers, and its `forward` the inputs: by name, or in order.
 
-        Where it is called with inputs of their own, it takes these.
+        Where it is called with inputs of their own, it takes these. A module that a user's function
+        returns each time is attached to once; the last layout holds.
         """
-        module.register_forward_pre_hook(self._unpacked, with_kwargs=True)
+        if not hasattr(module, LAYOUT):
+            module.register_forward_pre_hook(_unpacked, with_kwargs=True)
+        setattr(module, LAYOUT, self)
         return module
 
-    def _unpacked(self, module: nn.Module, args: Any, kwargs: Any) -> Any:
+    def unpacked(self, args: Any, kwargs: Any) -> Any:
+        """Return the arguments of `forward` for those of a call."""
         packed = args[0] if len(args) == 1 and not kwargs else None
         if not isinstance(packed, Tensor) or packed.shape[1:] != (self.width,):
             return args, kwargs
@@ -64,6 +71,10 @@ class SeveralInputs:
         if self.names:
             return (), dict(zip(self.names, inputs, strict=True))
         return tuple(inputs), {}
+
+
+def _unpacked(module: nn.Module, args: Any, kwargs: Any) -> Any:
+    return getattr(module, LAYOUT).unpacked(args, kwargs)
 
 
 def _typed(values: Tensor, dtype: str) -> Tensor:

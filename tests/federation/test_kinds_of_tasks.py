@@ -21,6 +21,7 @@ from torch.utils.data import DataLoader
 import raysim
 from raysim.core.method import METHODS
 from raysim.core.seeds import stream
+from raysim.federation.task import from_task
 from tests.methods.test_contract import settings_for
 from tests.tasks import Notes, make_settings
 
@@ -242,6 +243,20 @@ def test_a_kind_of_task_without_a_test_set_trains_the_same(tmp_path, kind):
     )
     result, _ = run(tmp_path / "untested", untested)
     assert all(torch.equal(result.params[name], t) for name, t in tested.params.items())
+
+
+def test_a_module_that_is_returned_each_time_takes_the_inputs_of_its_last_task(tmp_path):
+    """The inputs of the tasks are as wide, but divided otherwise."""
+    shared, kind = TwoViews(), KINDS["contrastive"]
+    (first, second), _ = kind.draw(9, stream(0, "contrastive", 0))
+    both = np.stack([first, second], axis=1).reshape(9, 2, 12)
+    for inputs in ((both[:, 0, :6], both[:, 0, 6:], both[:, 1]), (first, second)):
+        federation = from_task(raysim.Task(lambda: shared, [(inputs, None)], None, kind.scoring))
+        federation.build()
+        federation.build()
+    packed = torch.as_tensor(both.reshape(9, 24))
+    assert torch.equal(shared(packed), shared(*map(torch.as_tensor, (first, second))))
+    assert len(shared._forward_pre_hooks) == 1
 
 
 @pytest.mark.parametrize("form", ["dataset", "loader", "batches"])
