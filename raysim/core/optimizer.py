@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from raysim.core.components import Component, Registry, ask, build_component
+from raysim.core.errors import SettingsError
 
 OPTIMIZER = "optimizer"
 """Owner, in a client's state, of what its optimizer keeps."""
@@ -72,10 +73,16 @@ def build_optimizer(name: str, given: tuple[tuple[str, Any], ...]) -> Optimizer:
     """Return the optimizer of a name, with its fields among the given ones.
 
     Raises:
-        SettingsError: there is no such optimizer, or its slots or directions are none.
+        SettingsError: there is no such optimizer, or its fields, slots or directions are wrong.
     """
     kind = OPTIMIZERS.get(name)
     fields = {key: value for key, value in given if key in kind.model_fields}
+    for field, info in kind.model_fields.items():
+        if info.is_required() and field not in fields:
+            raise SettingsError(
+                f"local.optimizer={name}: its field {field} has no value; give it a default, or set"
+                f" local.{field} if there is such a setting"
+            )
     optimizer = build_component(kind, fields, "local.")
     ask(
         optimizer,

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from pydantic import Field
 from torch import Tensor
 
 from raysim.core.optimizer import Optimizer, beside
@@ -20,7 +21,7 @@ SUM = "sum"
 class Adagrad(Optimizer):
     """Adagrad; the sum of squares starts at zero."""
 
-    eps: float = 1e-10
+    eps: float = Field(default=1e-10, ge=0, description="added to the root of the sum")
 
     @property
     def slots(self) -> tuple[str, ...]:

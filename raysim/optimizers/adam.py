@@ -9,20 +9,24 @@ Source: Kingma and Ba, "Adam: A Method for Stochastic Optimization", ICLR 2015.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any
 
+from pydantic import Field
 from torch import Tensor
 
 from raysim.core.optimizer import Optimizer, beside
 
 MEAN, SQUARE = "exp_avg", "exp_avg_sq"
+Beta = Annotated[float, Field(ge=0, lt=1)]
 
 
 class Adam(Optimizer):
     """Adam; weight decay is a part of the gradient."""
 
-    betas: tuple[float, float] = (0.9, 0.999)
-    eps: float = 1e-8
+    betas: tuple[Beta, Beta] = Field(
+        default=(0.9, 0.999), description="shares of the means that stay: of gradients, of squares"
+    )
+    eps: float = Field(default=1e-8, ge=0, description="added to the root of the mean of squares")
 
     @property
     def slots(self) -> tuple[str, ...]:

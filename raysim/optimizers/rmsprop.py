@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from pydantic import Field
 from torch import Tensor
 
 from raysim.core.optimizer import Optimizer, beside
@@ -21,9 +22,13 @@ SQUARE, BUFFER = "square_avg", "momentum_buffer"
 class RmsProp(Optimizer):
     """RMSprop, with momentum if it is set."""
 
-    alpha: float = 0.99
-    eps: float = 1e-8
-    momentum: float = 0.0
+    alpha: float = Field(
+        default=0.99, ge=0, lt=1, description="share of the mean of squares that stays"
+    )
+    eps: float = Field(default=1e-8, ge=0, description="added to the root of the mean")
+    momentum: float = Field(
+        default=0.0, ge=0, lt=1, description="share of the last direction that stays"
+    )
 
     @property
     def slots(self) -> tuple[str, ...]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from pydantic import Field
 from torch import Tensor
 
 from raysim.core.optimizer import Optimizer, add_times, beside
@@ -17,8 +18,10 @@ BUFFER = "momentum_buffer"
 class Sgd(Optimizer):
     """Stochastic gradient descent."""
 
-    momentum: float = 0.0
-    nesterov: bool = False
+    momentum: float = Field(
+        default=0.0, ge=0, lt=1, description="share of the last direction that stays"
+    )
+    nesterov: bool = Field(default=False, description="Nesterov momentum; needs momentum above 0")
 
     @property
     def slots(self) -> tuple[str, ...]:

@@ -23,6 +23,7 @@ from raysim.driver.asynchronous.times import equal_devices
 from raysim.driver.selecting import sampling_of
 from raysim.execution.lockstep import Lockstep
 from raysim.methods.fedavg import FedAvg
+from raysim.optimizers import OPTIMIZERS as REGISTERED
 from raysim.testing.tasks import samples
 from raysim.training import recorded_steps
 from raysim.training.job import ClientJob, batch_bounds, iterate_epochs, samples_of
@@ -477,6 +478,10 @@ REFUSED = {
         f"local.optimizer={__name__}:Summed: direction",
         "a tensor of the gradient's shape",
     ),
+    "a field without a value": (
+        {"local.optimizer": f"{__name__}:Demanding"},
+        f"local.optimizer={__name__}:Demanding: its field rho has no value; give it a default",
+    ),
     "a slot of the engine's": (
         {"local.optimizer": f"{__name__}:Counting", "local.keep": True},
         "Counting: slots returned ('step',); must return a tuple of names other than 'step'",
@@ -508,6 +513,12 @@ def test_settings_that_do_not_go_together_are_refused(case):
     text = str(caught.value)
     assert len(text.splitlines()) == 1
     assert all(part in text for part in parts), text
+
+
+@pytest.mark.parametrize("name", [*REGISTERED])
+def test_fields_of_an_optimizer_are_described(name):
+    for field in REGISTERED.get(name).model_fields.values():
+        assert field.description
 
 
 OF_TASKS = {
@@ -569,6 +580,13 @@ class Counting(raysim.Optimizer):
 
     def direction(self, gradient, slots, step):
         return gradient
+
+
+class Demanding(raysim.Optimizer):
+    rho: float
+
+    def direction(self, gradient, slots, step):
+        return self.rho * gradient
 
 
 class Signs(raysim.Optimizer):
