@@ -358,7 +358,7 @@ class Settings(SettingsGroup):
     def _local_suits_method(self) -> Self:
         for name, value in self.method.needs_local.items():
             if (given := getattr(self.local, name)) != value:
-                key = f"method.name={self.method.title}"
+                key = self.method.needing(name)
                 raise ValueError(f"local.{name}={_word(given)}: must be {_word(value)} with {key}")
         return self
 

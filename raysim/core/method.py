@@ -153,6 +153,14 @@ class Method(Component, ABC):
         """
         return {}
 
+    def needing(self, name: str) -> str:
+        """Return the setting, as `key=value` or a key, that needs a `local` setting at one value.
+
+        Args:
+            name: A name in `needs_local`.
+        """
+        return f"method.name={self.title}"
+
     def network(self, model: nn.Module) -> nn.Module:
         """Return the network to train: the model, with the method's additions if it has any."""
         return model

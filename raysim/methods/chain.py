@@ -122,6 +122,12 @@ class Chain(FedAvg):
         needed = [member.needs_local for member in self.methods.values()]
         return {name: value for each in needed for name, value in each.items()}
 
+    def needing(self, name: str) -> str:
+        """Return the key of the method that needs a `local` setting, the last if several do."""
+        return [f"{KEY}.{n}" for n, member in self.methods.items() if name in member.needs_local][
+            -1
+        ]
+
     def network(self, model: nn.Module) -> nn.Module:
         """Return the network as the methods wrap it in turn."""
         for member in self.methods.values():

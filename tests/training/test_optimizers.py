@@ -491,8 +491,12 @@ REFUSED = {
         "local.optimizer=adam: must be sgd with method.name=scaffold",
     ),
     "a chain's": (
-        {"method.name": "chain", "method.methods.fednova": {}, "local.optimizer": "adam"},
-        "local.optimizer=adam: must be sgd with method.name=chain",
+        {
+            "method.name": "chain",
+            "method.methods": {"fedprox": {}, "fednova": {}, "fedadam": {}},
+            "local.optimizer": "adam",
+        },
+        "local.optimizer=adam: must be sgd with method.methods.fednova",
     ),
     "clipped": (
         {"method.name": "fsvrg", "local.clip_norm": 1.0},
