@@ -16,6 +16,8 @@ from raysim.core.user_input import user_path
 
 PARTS = ("checkpoints", "clients", "updates", "analysis")
 """Folders of a run, in which there are no others."""
+LONGEST = 10_000
+"""Most characters of a name, which is not cut."""
 DEFAULT = "runs"
 
 
@@ -26,7 +28,7 @@ def runs_page(folder: str) -> RenderableType:
         RunError: there is no such folder.
     """
     place = _place(folder)
-    table = Table(title=f"runs in {visible(str(place))}", title_justify="left", box=None)
+    table = Table(title=f"runs in {visible(str(place), LONGEST)}", title_justify="left", box=None)
     for name in ("run", "method", "dataset", "rounds", "state", "accuracy"):
         table.add_column(name, overflow="fold", justify="right" if name == "rounds" else "left")
     found = runs_in(folder)
@@ -35,7 +37,7 @@ def runs_page(folder: str) -> RenderableType:
         words = [run["run"], run["method"], data, "", run["state"], run["error"] or ""]
         if run["error"] is None:
             words[3:] = [f"{run['rounds']} of {run['of']}", run["state"], _score(run)]
-        table.add_row(*(Text(visible(each)) for each in words))
+        table.add_row(*(Text(visible(each, LONGEST)) for each in words))
     if not found:
         table.add_row(Text("none"), *[""] * 5)
     return table
