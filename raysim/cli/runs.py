@@ -44,7 +44,7 @@ def runs_page(folder: str) -> RenderableType:
 
 
 def runs_in(folder: str) -> list[dict[str, Any]]:
-    """Return what is told of each run in a folder and below it, the newest last.
+    """Return the figures of each run in a folder and below it, the newest last.
 
     Raises:
         RunError: there is no such folder.

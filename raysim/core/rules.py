@@ -43,7 +43,7 @@ class LocalSteps:
         return self.count > 0
 
     def __mul__(self, factor: float) -> LocalSteps:
-        """Return so many times the steps: rounded up, and at least one unless there are none."""
+        """Return a multiple of the steps, rounded up; at least one unless there are none."""
         return LocalSteps(max(ceil(round(self.count * factor, 9)), min(self.count, 1)))
 
     __rmul__ = __mul__

@@ -134,7 +134,7 @@ def batch_bounds(n: int, size: int | Literal["full"], join_single: bool) -> Boun
 
 
 def steps_of(work: LocalWork, batches: int) -> int:
-    """Return the local steps of a client with so many batches an epoch."""
+    """Return the local steps of a client, given the number of batches of an epoch."""
     return work.count if isinstance(work, LocalSteps) else work * batches
 
 

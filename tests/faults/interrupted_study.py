@@ -7,7 +7,7 @@ import shutil
 import sqlite3
 import sys
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager, redirect_stderr, redirect_stdout
 from io import StringIO
 from pathlib import Path
@@ -80,19 +80,11 @@ class InterruptedStudy:
         yield from ((running / name).relative_to(self.path) for name in files)
 
     def resume(self, path: Path) -> Ended:
-        said, errors, code = StringIO(), StringIO(), 0
         on_network = mock.patch(
             "raysim.tuning.search.storage.is_on_network", lambda _: self._on_network
         )
-        with on_network, redirect_stdout(said), redirect_stderr(errors):
-            try:
-                tune(path)
-            except SystemExit as end:
-                code = end.code if isinstance(end.code, int) else int(end.code is not None)
-            except BaseException:
-                code = 1
-                traceback.print_exc()
-        return Ended(code, said.getvalue(), errors.getvalue())
+        with on_network:
+            return here(lambda: tune(path))
 
     def start(self, path: Path) -> Ended:
         return self.resume(path)
@@ -100,6 +92,20 @@ class InterruptedStudy:
     def difference(self, path: Path) -> str | None:
         """Return how a study that is to be finished differs from the undisturbed one."""
         return study_difference(path, self.undisturbed)
+
+
+def here(work: Callable[[], object]) -> Ended:
+    """Do the work of a child process in this one, and return how it ended."""
+    said, errors, code = StringIO(), StringIO(), 0
+    with redirect_stdout(said), redirect_stderr(errors):
+        try:
+            work()
+        except SystemExit as end:
+            code = end.code if isinstance(end.code, int) else int(end.code is not None)
+        except BaseException:
+            code = 1
+            traceback.print_exc()
+    return Ended(code, said.getvalue(), errors.getvalue())
 
 
 def tune(path: Path) -> None:

@@ -5,10 +5,8 @@ from __future__ import annotations
 import json
 import shutil
 import sys
-import traceback
 from collections.abc import Iterator
-from contextlib import ExitStack, redirect_stderr, redirect_stdout
-from io import StringIO
+from contextlib import ExitStack
 from pathlib import Path
 from unittest import mock
 
@@ -19,6 +17,7 @@ from raysim.tuning.runs.queue import Runs
 from raysim.tuning.runs.run import Run
 from raysim.tuning.slots.report import Report
 from tests.faults.forked import Ended
+from tests.faults.interrupted_study import here
 from tests.tuning.common import PRESET, LocalSlots
 
 WORDS = ("method.name=fedavg,fedprox", "seed=0..1", "rounds=2")
@@ -72,22 +71,12 @@ class InterruptedSweep:
         yield from (path.relative_to(self.path) for path in (*found, *(run / n for n in names)))
 
     def resume(self, path: Path) -> Ended:
-        said, errors, code = StringIO(), StringIO(), 0
         sys.argv = ["raysim", "sweep", str(self._preset), *WORDS, *SEARCH, "--out", str(path)]
         with ExitStack() as patches:
             for module in SLOTS:
                 target = f"raysim.tuning.{module}.open_slots"
                 patches.enter_context(mock.patch(target, LocalSlots(key=str).open))
-            for redirect, stream in ((redirect_stdout, said), (redirect_stderr, errors)):
-                patches.enter_context(redirect(stream))
-            try:
-                app.main()
-            except SystemExit as end:
-                code = end.code if isinstance(end.code, int) else int(end.code is not None)
-            except BaseException:
-                code = 1
-                traceback.print_exc()
-        return Ended(code, said.getvalue(), errors.getvalue())
+            return here(app.main)
 
     def start(self, path: Path) -> Ended:
         return self.resume(path)

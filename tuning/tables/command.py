@@ -128,12 +128,12 @@ def run_table(
     with hinting(RESUME), removed_if_refused(out), folder.lock():
         chosen: list[Chosen] = []
         if tune:
-            to_search(plan, tune)
+            searched = to_search(plan, tune)
             queue_of(plan, folder, work, line, TableResults(plan, folder)).check()
-            table, chosen = tuned(plan, tune, out, jobs, line)
+            table, chosen = tuned(table, tune, searched, out=out, jobs=jobs, line=line)
             plan = make_plan(table, options)
-        searched = dict(by_key(tune.space)) if tune else ()
-        folder.enter(plan.labels, [cell.label for cell in plan.chosen], searched)
+        free = dict(by_key(tune.space)) if tune else ()
+        folder.enter(plan.labels, [cell.label for cell in plan.chosen], free)
         results = TableResults(plan, folder)
         runs = queue_of(plan, folder, work, line, results)
         runs.check()

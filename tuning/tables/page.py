@@ -50,7 +50,7 @@ def write_page(
 
 
 def _groups(plan: TablePlan, folder: RunsFolder) -> list[RunGroup]:
-    """Return the runs of each cell over seeds, in the order of the table; those that began."""
+    """Return the runs of each cell over seeds that have begun, in the order of the table."""
     records: dict[str, list[RunRecord]] = {}
     for run in plan.runs:
         with suppress(RunError):  # it has not begun

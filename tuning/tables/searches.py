@@ -19,8 +19,9 @@ from raysim.core.components import explain, suggest
 from raysim.core.errors import SettingsError
 from raysim.core.user_input import dotted
 from raysim.tuning.studies.entries import Entry, by_key, read_entries
-from raysim.tuning.studies.ranges import contains
-from raysim.tuning.studies.study import Study, StudyTable
+from raysim.tuning.studies.ranges import contains, typed
+from raysim.tuning.studies.samplers import SearchOptions
+from raysim.tuning.studies.study import ResolvedStudy, Study, StudyTable
 from raysim.tuning.tables.cells import Cell
 from raysim.tuning.tables.plan import TablePlan
 from raysim.workloads.sweeps import differs_by_cell
@@ -70,11 +71,13 @@ class Searched:
         title: Its name.
         cells: Its cells, which take the best settings.
         study: The search; None where none of the ranges is of its settings.
+        options: Its options.
     """
 
     title: str
     cells: tuple[Cell, ...]
-    study: Study | None
+    study: ResolvedStudy | None
+    options: SearchOptions
 
     @property
     def is_chosen(self) -> bool:
@@ -105,10 +108,10 @@ def to_search(plan: TablePlan, tune: TuneTable) -> list[Searched]:
     searched = list[Searched]()
     for title, cells, settings in units:
         with _named(title):
-            study = _study(_searchable(settings, tune.holdout), tune, entries)
+            study, options = _study(_searchable(settings, tune.holdout), tune, entries)
         known_titles = {each.title for each in searched}
         own = title if title not in known_titles else f"{title} ({cells[0].label})"
-        searched.append(Searched(own, cells, study))
+        searched.append(Searched(own, cells, study, options))
     _check_grids(tune, searched)
     return searched
 
@@ -118,7 +121,7 @@ def _check_grids(tune: TuneTable, searched: Sequence[Searched]) -> None:
     if tune.sampler != "grid":
         return
     for each in searched:
-        points = len(each.study.resolve({}).space.points()) if each.study else tune.trials
+        points = len(each.study.space.points()) if each.study else tune.trials
         if points < tune.trials:
             raise SettingsError(
                 f"tune.trials={tune.trials}: the grid of {each.title} has {points} points; must be"
@@ -166,16 +169,16 @@ def _searchable(settings: Settings, holdout: float) -> Settings:
     return settings.override({**quiet, **judged})
 
 
-def _study(settings: Settings, tune: TuneTable, entries: Mapping[str, Entry]) -> Study | None:
-    """Return the search of settings, by the ranges that are of these settings."""
-    own, ranges = dotted(settings.to_dict()), dict(by_key(tune.space))
+def _study(
+    settings: Settings, tune: TuneTable, entries: Mapping[str, Entry]
+) -> tuple[ResolvedStudy | None, SearchOptions]:
+    """Return the search of settings, by the ranges that are of these settings, and its options."""
+    own, given = dotted(settings.to_dict()), dict(by_key(tune.space))
     space = {
-        key: ranges[key]
+        key: given[key]
         for key, entry in entries.items()
         if key in own and all(p in entries or own.get(p) in v for p, v in entry.conditions.items())
     }
-    if not space:
-        return None
     metrics = settings.dataset.scoring.metrics
     table = StudyTable(
         objectives=[tune.objective or ("accuracy" if "accuracy" in metrics else "loss")],
@@ -186,18 +189,19 @@ def _study(settings: Settings, tune: TuneTable, entries: Mapping[str, Entry]) ->
         space=space,
     )
     study = Study(table, settings, own)
-    searched = study.resolve({}).space.common
-    first = {key: own[key] for key in searched if contains(searched[key], own[key])}
-    if not first:
-        return study
-    return replace(study, table=table.model_copy(update={"first": [first]}))
+    if not space:
+        return None, study.options()
+    resolved = study.resolve({})
+    ranges = resolved.space.common
+    inside = [key for key in ranges if contains(ranges[key], own[key])]
+    first = {key: typed(ranges[key], own[key]) for key in inside}
+    return replace(resolved, first=(first,) if first else ()), study.options()
 
 
 def budget(tune: TuneTable, searched: Sequence[Searched]) -> str:
     """Return the budget of the searches in words; it is the same for all."""
     chosen = [each for each in searched if each.is_chosen]
-    studies = [each.study for each in chosen if each.study]
-    rounds = sorted({study.resolve({}).settings.rounds for study in studies})
+    rounds = sorted({each.study.settings.rounds for each in chosen if each.study})
     each = f"{tune.trials} trials of {' or '.join(map(str, rounds))} rounds"
     each += f" and {tune.seeds} seeds" if tune.seeds > 1 else ""
     each += f", pruned by {tune.pruner}" if tune.pruner != "none" else ""

@@ -31,9 +31,9 @@ from raysim.tuning.slots.fitting import at_most
 from raysim.tuning.slots.pool import open_slots
 from raysim.tuning.slots.queue import Together, run_in_slots
 from raysim.tuning.studies.ranges import Range, format_range
-from raysim.tuning.studies.study import ResolvedStudy, Study
-from raysim.tuning.tables.plan import TablePlan
-from raysim.tuning.tables.searches import Searched, TuneTable, budget, to_search
+from raysim.tuning.studies.samplers import SearchOptions
+from raysim.tuning.studies.study import ResolvedStudy
+from raysim.tuning.tables.searches import Searched, TuneTable, budget
 from raysim.tuning.tuner import StudyListener, Tuner
 from raysim.workloads.tables import PaperCell, PaperTable
 
@@ -110,13 +110,20 @@ def _short(value: Any) -> Any:
 
 
 def tuned(
-    plan: TablePlan, tune: TuneTable, out: Path, jobs: int | None, line: Callable[[str], None]
+    table: PaperTable,
+    tune: TuneTable,
+    searched: Sequence[Searched],
+    *,
+    out: Path,
+    jobs: int | None,
+    line: Callable[[str], None],
 ) -> tuple[PaperTable, list[Chosen]]:
-    """Search the rows or the cells of a plan; return its table with the best settings.
+    """Search the rows or the cells of a table; return it with the best settings.
 
     Args:
-        plan: The plan.
-        tune: What is searched, and how.
+        table: The table.
+        tune: How they are searched.
+        searched: What is searched.
         out: Folder of the sweep, in which the studies lie under `tuning/`.
         jobs: Number of slots; None takes as many as fit.
         line: Prints a line.
@@ -125,17 +132,18 @@ def tuned(
         RaysimError: a setting, the data, a folder or the cluster does not allow a search, or all
             trials of one failed.
     """
-    searched = to_search(plan, tune)
     with ExitStack() as ends:
-        opened: dict[Path, _Titled] = {}
-        found: list[Chosen] = []
+        opened: dict[Path, Tuner] = {}
+        titles: dict[Path, str] = {}
         for each in searched:
             if each.study is not None and each.is_chosen:
-                folder = _folder(out, each.study)
+                folder = _folder(out, each.study, each.options)
                 if folder not in opened:
-                    study = _opened(each.title, each.study, folder, line)
-                    opened[folder] = ends.enter_context(study)
-        queue = Together({t.title: t for t in opened.values()}, lambda text: line(f"note: {text}"))
+                    told = _Told(titles.setdefault(folder, each.title), line)
+                    tuner = _opened(each.study, each.options, folder, tune.trials, told)
+                    opened[folder] = ends.enter_context(tuner)
+        tuners = {titles[folder]: tuner for folder, tuner in opened.items()}
+        queue = Together(tuners, lambda text: line(f"note: {text}"))
         if queue.remain():
             first = next(iter(opened.values()))
             left = sum(max(tuner.total - tuner.done, 0) for tuner in opened.values())
@@ -148,10 +156,10 @@ def tuned(
     errors = [f"{each.title}: {each.error}" for each in chosen if each.error]
     if errors and len(errors) == len(chosen):
         raise RunError(f"all trials of all rows failed; {errors[0]}; {AGAIN}")
-    notes = [note for note in (plan.table.note, f"{budget(tune, searched)}.") if note]
+    notes = [note for note in (table.note, f"{budget(tune, searched)}.") if note]
     notes += [said for each in chosen for said in each.lines()]
-    cells = _with_values(plan.table, searched, found)
-    return replace(plan.table, cells=cells, note="\n".join(notes)), chosen
+    cells = _with_values(table, searched, found)
+    return replace(table, cells=cells, note="\n".join(notes)), chosen
 
 
 def _with_values(
@@ -171,39 +179,27 @@ def _with_values(
     )
 
 
-def _folder(out: Path, study: Study) -> Path:
+def _folder(out: Path, study: ResolvedStudy, options: SearchOptions) -> Path:
     """Return the folder of a search, named by all that decides its trials."""
-    resolved = study.resolve({})
-    record = record_of(resolved, study.options())
+    record = record_of(study, options)
     rest = {key: value for key, value in record.items() if key != "settings"}
-    text = key_text(digest_of(resolved.settings), resolved.settings.seed, rest)
+    text = key_text(digest_of(study.settings), study.settings.seed, rest)
     return out / "tuning" / sha256(text.encode()).hexdigest()[:12]
 
 
 @contextmanager
 def _opened(
-    title: str, study: Study, folder: Path, line: Callable[[str], None]
-) -> Iterator[_Titled]:
+    study: ResolvedStudy, options: SearchOptions, folder: Path, trials: int, told: _Told
+) -> Iterator[Tuner]:
     """Open the study of a search, and check that its trials can start."""
-    resolved, options = study.resolve({}), study.options()
-    raysim.check(resolved.settings)
+    raysim.check(study.settings)
     check_folders([folder])
     make_folder(folder)
-    with closing(Search(NAME, default_storage(folder), options, resolved)) as search:
-        tuner = _Titled(title, search, folder, line)
-        with tuner.begun(study.table.trials):
+    with closing(Search(NAME, default_storage(folder), options, study)) as search:
+        tuner = Tuner(search, folder, told)
+        with tuner.begun(trials):
             search.retry_failed(lambda error: not is_divergence(error))
             yield tuner
-
-
-class _Titled(Tuner):
-    """Tuner of a search that has a title."""
-
-    def __init__(
-        self, title: str, search: Search, folder: Path, line: Callable[[str], None]
-    ) -> None:
-        self.title = title
-        super().__init__(search, folder, _Told(title, line))
 
 
 class _Told(StudyListener):
@@ -217,19 +213,18 @@ class _Told(StudyListener):
         self._line(f"{self._title}, {trial_line(trial, seconds)}")
 
 
-def _chosen(each: Searched, out: Path, opened: Mapping[Path, _Titled], limit: int) -> Chosen:
+def _chosen(each: Searched, out: Path, opened: Mapping[Path, Tuner], limit: int) -> Chosen:
     """Return the outcome of a search among its first trials; of none where it was not made."""
     if each.study is None:
         return Chosen(each.title, {}, {})
-    folder = _folder(out, each.study)
+    folder = _folder(out, each.study, each.options)
     if folder in opened:
         opened[folder].result(None)  # writes the files of the best settings
         return _outcome(each.title, opened[folder].search, limit)
     storage = default_storage(folder)
     if not any((folder / name).exists() for name in ("study.db", "study.journal")):
         return Chosen(each.title, {}, {})
-    options, resolved = each.study.options(), each.study.resolve({})
-    with closing(Search(NAME, storage, options, resolved)) as search:
+    with closing(Search(NAME, storage, each.options, each.study)) as search:
         return _outcome(each.title, search, limit)
 
 

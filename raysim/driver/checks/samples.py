@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -170,13 +170,24 @@ def check_samples(method: Method, module: nn.Module, samples: Batch) -> Tensor:
     return outputs
 
 
-def _check_whole_batch(samples: Batch, outputs: Tensor) -> None:
-    """Check that the loss of a batch is one number."""
+def _called(
+    samples: Batch, losses: Callable[[Tensor], Tensor], outputs: Tensor
+) -> tuple[Tensor, str]:
+    """Return what a user's scoring makes of outputs, and the shapes given to it in words.
+
+    Raises:
+        SettingsError: it fails.
+    """
     shapes = f"outputs {[*outputs.shape]} and targets {[*samples.y.shape]}"
     try:
-        loss = torch.as_tensor(samples.loss(outputs))
+        return torch.as_tensor(losses(outputs)), shapes
     except Exception as error:  # a user's function may raise anything
         raise SettingsError(f"scoring.losses: {shapes}: {' '.join(str(error).split())}") from error
+
+
+def _check_whole_batch(samples: Batch, outputs: Tensor) -> None:
+    """Check that the loss of a batch is one number."""
+    loss, shapes = _called(samples, samples.loss, outputs)
     if loss.shape:
         raise SettingsError(
             f"scoring.losses: must return one loss [] with whole_batch=True; of {shapes} it"
@@ -186,11 +197,7 @@ def _check_whole_batch(samples: Batch, outputs: Tensor) -> None:
 
 def _losses(samples: Batch, outputs: Tensor) -> Tensor:
     """Return the losses of a few samples [B]."""
-    shapes = f"outputs {[*outputs.shape]} and targets {[*samples.y.shape]}"
-    try:
-        losses = torch.as_tensor(samples.losses(outputs))
-    except Exception as error:  # a user's function may raise anything
-        raise SettingsError(f"scoring.losses: {shapes}: {' '.join(str(error).split())}") from error
+    losses, shapes = _called(samples, samples.losses, outputs)
     if losses.shape != samples.y.shape[:1]:
         raise SettingsError(
             f"scoring.losses: must return one loss per sample [{len(samples.y)}]; of {shapes} it"
