@@ -54,7 +54,7 @@ def changes(overrides: list[str] | None, profile: str | None) -> dict[str, Any]:
 
 def several_values(error: RaysimError, overrides: list[str] | None) -> str:
     """Return a hint where an error is of a setting that was given several values."""
-    from raysim.workloads.sweeps import split_values
+    from raysim.workloads.sweep_values import split_values
 
     for key, _, values in (text.partition("=") for text in overrides or ()):
         with suppress(SettingsError):  # of a range; the error is another

@@ -46,7 +46,8 @@ def table(
     only: Only = None,
     rounds: Rounds = None,
     seeds: Annotated[
-        int | None, typer.Option(min=1, max=10**6, help="seeds of each cell; default: the table's")
+        str | None,
+        typer.Option(help="number of seeds of each cell, or seeds as 0,7; default: the table's"),
     ] = None,
     jobs: Jobs = None,
     out: StudyFolder = None,
@@ -118,15 +119,21 @@ def sweep(
 
 def given_sweep(config: str, overrides: list[str] | None, options: Mapping[str, Any]) -> PaperTable:
     """Return the table of a sweep, given by the arguments and options of the command."""
-    from raysim.workloads.sweeps import parse_axes, parse_ranges, read_sweep
+    from raysim.workloads.sweep_values import parse_axes, parse_ranges
+    from raysim.workloads.sweeps import check_axes, read_sweep
 
-    return read_sweep(
+    settings, axes, seeds = parse_axes(overrides or ())
+    table = read_sweep(
         config,
-        *parse_axes(overrides or ()),
+        settings,
+        axes,
+        seeds,
         metrics=options["metric"] or (),
         tune=parse_ranges(options["tune"] or (), options["tune_trials"]),
         by=options["rows"] or "",
     )
+    check_axes(table, axes)
+    return table
 
 
 def _run_or_tell(
@@ -171,9 +178,22 @@ def _print_document(
 
 
 def table_options(
-    only: list[str] | None, rounds: int | None, seeds: int | None, overrides: dict[str, Any]
+    only: list[str] | None, rounds: int | None, seeds: str | None, overrides: dict[str, Any]
 ) -> TableOptions:
-    """Return the options of a table's plan."""
-    from raysim.tuning.tables.plan import TableOptions
+    """Return the options of a table's plan; `seeds` is a number of seeds, or several seeds.
 
-    return TableOptions(tuple(only or ()), rounds, seeds, overrides)
+    Raises:
+        SettingsError: the seeds are wrong.
+    """
+    from raysim.tuning.tables.plan import TableOptions
+    from raysim.workloads.sweep_values import counted, seeds_of
+
+    distances = None
+    if seeds is not None:
+        number = int(seeds) if seeds.isdecimal() else None
+        given = seeds_of(seeds if number is None else number, "--seeds")
+        if number is None and "seed" in overrides:
+            raise SettingsError(f"seed={overrides['seed']}: --seeds={seeds} gives the seeds")
+        first, distances = counted(given)
+        overrides = overrides if number is not None else {**overrides, "seed": first}
+    return TableOptions(tuple(only or ()), rounds, distances, overrides)

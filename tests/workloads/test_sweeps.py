@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import tomllib
+from dataclasses import replace
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 import raysim
-from raysim.workloads.sweeps import parse_axes, parse_ranges, read_sweep, split_values
+from raysim.workloads.sweep_values import parse_axes, parse_ranges, split_values
+from raysim.workloads.sweeps import read_sweep
+from raysim.workloads.tables import TABLES
 
 
 @pytest.mark.parametrize(
@@ -45,7 +51,7 @@ def sweep_of(config, *overrides, metrics=()):
 def test_axes_by_hand():
     overrides = ["method.name=fedavg,fedprox", "local.lr=0.1,0.05", "fraction=0.1,0.3", "rounds=7"]
     found = sweep_of("mnist-noniid", *overrides, "seed=3..5")
-    assert found.rows == ("fedavg", "fedprox") and found.seeds == 3 and found.paper is None
+    assert found.rows == ("fedavg", "fedprox") and found.seeds == (0, 1, 2) and found.paper is None
     columns = [f"lr={lr} fraction={c}" for lr in (0.1, 0.05) for c in (0.1, 0.3)]
     assert found.columns == (*columns,)
     assert len(found.cells) == 8
@@ -62,10 +68,24 @@ def test_axes_by_hand():
     assert {*found.row_keys.values()} == {frozenset({"method.name"})}
 
 
+@pytest.mark.parametrize(
+    ("seeds", "first", "distances"),
+    [("0,7,42", 0, (0, 7, 42)), ("7,0..1", 7, (0, -7, -6)), ("42", 42, (0,))],
+)
+def test_seeds_need_not_follow_each_other(tmp_path, seeds, first, distances):
+    """The first is the setting of all cells, from which the others are counted."""
+    found = sweep_of("mnist-noniid", f"seed={seeds}")
+    assert (found.cells[0].settings["seed"], found.seeds) == (first, distances)
+    numbers = [first + distance for distance in distances]
+    path = tmp_path / "my.toml"
+    path.write_text(f'preset = "mnist-noniid"\nseeds = {numbers}\n[axes]\n"rounds" = [1, 2]\n')
+    assert sweep_of(str(path)).seeds == read_sweep("mnist-noniid", seeds=numbers).seeds == distances
+
+
 def test_without_axes_a_sweep_is_one_cell_for_each_metric():
     metrics = ["final(test_loss)", "rounds_to(test_accuracy, 0.9)"]
     found = sweep_of("mnist-fedavg", "rounds=3", metrics=metrics)
-    assert found.rows == ("all",) and found.columns == (*metrics,) and found.seeds == 1
+    assert found.rows == ("all",) and found.columns == (*metrics,) and [*found.seeds] == [0]
     assert [found.metric_of(cell) for cell in found.cells] == metrics
     assert [found.unit_of(cell) for cell in found.cells] == ["", "rounds"]
 
@@ -93,7 +113,7 @@ def test_a_file_names_rows_and_columns(tmp_path):
     path = tmp_path / "my.toml"
     path.write_text(FILE)
     found = sweep_of(str(path), "rounds=5")
-    assert found.title == "Mine" and found.rows == ("FedAvg", "FedProx") and found.seeds == 2
+    assert found.title == "Mine" and found.rows == ("FedAvg", "FedProx") and found.seeds == (0, 1)
     assert len(found.columns) == 2 * 2 * 2
     cell = found.cell("FedProx", "many epochs=5 batch_size=20")
     assert cell.settings == {
@@ -112,7 +132,7 @@ def test_a_file_names_rows_and_columns(tmp_path):
 OWN = """
 preset = "base.toml"
 metrics = ["final(test_accuracy)", "final(test_loss)"]
-rows = [{ name = "A" }, { name = "B", preset = "mnist-fedavg" }]
+rows = [{ name = "A" }, { name = "B", preset = "other.toml" }]
 columns = [{ name = "x" }, { name = "y", metric = "rounds_to(test_accuracy, 0.9)" }]
 """
 
@@ -120,6 +140,7 @@ columns = [{ name = "x" }, { name = "y", metric = "rounds_to(test_accuracy, 0.9)
 def test_columns_have_metrics_of_their_own_and_rows_presets(tmp_path):
     """The file's preset lies beside it, whatever the working directory."""
     (tmp_path / "base.toml").write_text('preset = "mnist-noniid"\nrounds = 3\n')
+    (tmp_path / "other.toml").write_text('preset = "mnist-fedavg"\n')
     (tmp_path / "own.toml").write_text(OWN)
     found = sweep_of(str(tmp_path / "own.toml"))
     loss, rounds = "final(test_loss)", "rounds_to(test_accuracy, 0.9)"
@@ -135,7 +156,37 @@ def test_columns_have_metrics_of_their_own_and_rows_presets(tmp_path):
         f"x {loss}": ("x", loss),
     }
     assert found.cell("A", "y").preset == str(tmp_path / "base.toml")
-    assert found.cell("B", "y").preset == "mnist-fedavg"
+    assert found.cell("B", "y").preset == str(tmp_path / "other.toml")
+
+
+PAPERS = [path.read_text() for path in Path("workloads/papers").glob("*/tables.toml")]
+ENTRIES = {
+    tomllib.loads(entry)["table"][0]["name"]: entry
+    for paper in PAPERS
+    for entry in (f"[[table]]\n{text}" for text in paper.split("[[table]]\n")[1:])
+}
+
+
+@pytest.mark.parametrize("name", ENTRIES)
+def test_an_entry_of_a_paper_is_a_sweep_with_its_published_values(tmp_path, name):
+    path, entry = tmp_path / "my.toml", ENTRIES[name]
+    path.write_text(entry)
+    found, counted = sweep_of(str(path), "seed=0..2"), sweep_of(str(path))
+    table = TABLES[name]
+    cells = tuple(
+        replace(c, settings={**c.settings, "seed": 0}, origins={**c.origins, "seed": ""})
+        for c in table.cells
+    )
+    assert found == replace(table, paper=None, cells=cells, seeds=(0, 1, 2))
+    assert len(counted.seeds) == tomllib.loads(entry)["table"][0].get("seeds", 1)
+
+
+def test_of_several_entries_one_is_to_be_copied(tmp_path):
+    path = tmp_path / "my.toml"
+    path.write_text(PAPERS[0])
+    message = r"my.toml: must have one \[\[table\]\], with its \[\[table.rows\]\]"
+    with pytest.raises(raysim.SettingsError, match=message):
+        sweep_of(str(path))
 
 
 @pytest.mark.parametrize(
@@ -155,6 +206,15 @@ def test_ranges_of_a_search_by_hand(text, space):
         parse_ranges([text, text], None)
 
 
+def test_values_that_are_lists_make_an_axis_of_lists():
+    found = sweep_of("mnist-fedavg", "model.widths=[10,20],[30]", 'a.names=[x,y],["z"],[]', "b=[w]")
+    assert [cell.settings["model.widths"] for cell in found.cells] == [[10, 20]] * 3 + [[30]] * 3
+    assert [cell.settings["a.names"] for cell in found.cells[:3]] == [["x", "y"], ["z"], []]
+    assert found.rows == ("widths=[10,20]", "widths=[30]")
+    assert found.columns == ("names=[x,y]", "names=[z]", "names=[]")
+    assert found.cells[0].settings["b"] == ["w"]
+
+
 def test_a_file_of_settings_is_the_base_of_all_cells(tmp_path):
     path = tmp_path / "base.toml"
     path.write_text('preset = "mnist-fedavg"\nrounds = 4\n')
@@ -164,7 +224,7 @@ def test_a_file_of_settings_is_the_base_of_all_cells(tmp_path):
 
 
 REFUSED = {
-    ("seed=0,2",): "seed=0,2: must follow each other, as in seed=0..4",
+    ("seed=4,0,4",): "seed=4,0,4: has 4 twice",
     ("seed=a",): "seed=a: must be whole numbers from 0 on",
     ("rounds=5..1",): "5..1: a range has its smaller end first",
     ("local.lr=0.1,0.1",): "lr=0.1: two rows have this name",
@@ -187,7 +247,7 @@ def test_what_is_no_sweep_is_one_line(overrides):
     ("change", "message"),
     [
         (("seeds", "seed"), "my.toml: seed: Extra inputs are not permitted"),
-        (('preset = "mnist-noniid"', ""), "my.toml: preset: Field required"),
+        (('preset = "mnist-noniid"', ""), "FedAvg, few epochs=1 batch_size=10: has no preset"),
         (('name = "FedProx"', 'name = "FedAvg"'), "FedAvg: two rows have this name"),
         (
             ('name = "many"', 'name = "few"'),
@@ -202,10 +262,10 @@ def test_what_is_no_sweep_is_one_line(overrides):
         ),
         (
             ('name = "FedAvg"', 'name = "FedAvg", metric = "x"'),
-            "FedAvg: a row has no metric of its own, as a column may",
+            "my.toml: rows.0.metric: Extra inputs are not permitted",
         ),
         (("[1, 5]", "[]"), "local.epochs: an axis must have a value"),
-        (('seeds = "1..2"', "seeds = 0"), "seed=-1: must be whole numbers from 0 on"),
+        (('seeds = "1..2"', "seeds = 0"), "seeds=0: must be from 1 to 10000"),
     ],
 )
 def test_a_wrong_file_is_one_line(tmp_path, monkeypatch, change, message):

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from itertools import count, takewhile
 from pathlib import Path
 from typing import Any
 
@@ -58,9 +58,10 @@ class RunsFolder:
         return run.settings.model_copy(update=update)
 
     def begun(self, run: Run) -> list[Run]:
-        """Return the runs of a run's and the following seeds, up to the first without directory."""
-        following = map(run.with_seed, count(run.seed))
-        return [*takewhile(lambda each: self.path_of(each).exists(), following)]
+        """Return the runs that have a directory and differ from a run at most in the seed."""
+        names = (path.name for path in self._runs(run.digest).glob("seed-*"))
+        seeds = (int(name[5:]) for name in names if re.fullmatch(r"seed-\d+", name))
+        return [*map(run.with_seed, seeds)]
 
     def is_finished(self, run: Run) -> bool:
         """Return whether a run is finished; the folder may have been moved since.

@@ -7,6 +7,7 @@ with a new setting gives the same names.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from hashlib import sha256
@@ -65,9 +66,9 @@ class Run:
         reference = self.reference and self.reference.with_seed(seed)
         return replace(self, seed=seed, settings=settings, reference=reference)
 
-    def seeds(self, count: int) -> list[Run]:
-        """Return the runs of `count` seeds, from this one's on."""
-        return [self.with_seed(self.seed + number) for number in range(count)]
+    def seeds(self, distances: Iterable[int]) -> list[Run]:
+        """Return the runs of seeds at distances from this one's."""
+        return [self.with_seed(self.seed + distance) for distance in distances]
 
 
 def digest_of(settings: Settings, reference: Run | None = None) -> str:

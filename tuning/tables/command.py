@@ -236,7 +236,7 @@ def _runs(
         listed.add_row(
             Text(_cells_of(plan, run)),
             _rounds_of(plan, run),
-            f"{waiting[run]} of {plan.seeds}",
+            f"{waiting[run]} of {len(plan.seeds)}",
             f"{work.sample_steps(run.settings):.3g}",
             "-" if isinstance(seconds := estimates[run], str) else duration(seconds),
         )

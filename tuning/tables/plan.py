@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from operator import attrgetter
 from typing import Any
 
 from raysim.core.errors import SettingsError, visible
@@ -23,13 +24,13 @@ class TableOptions:
         only: Words that the row and column of a chosen cell must contain.
         rounds: Rounds of the longest run of each column; its other runs have fewer in proportion.
             A column of fewer rounds keeps them. None keeps the rounds of the cells.
-        seeds: Seeds of each cell; None takes the table's number.
+        seeds: Seeds of each cell, counted from its setting `seed`; None takes the table's.
         overrides: Settings of all runs by dotted key.
     """
 
     only: tuple[str, ...] = ()
     rounds: int | None = None
-    seeds: int | None = None
+    seeds: Sequence[int] | None = None
     overrides: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -41,13 +42,13 @@ class TablePlan:
         table: The table.
         options: The options.
         cells: The cells, including unchosen ones that exist with these settings.
-        seeds: Seeds of each chosen cell.
+        seeds: Seeds of each chosen cell, counted from its setting `seed`.
     """
 
     table: PaperTable
     options: TableOptions
     cells: tuple[Cell, ...]
-    seeds: int
+    seeds: Sequence[int]
 
     @property
     def chosen(self) -> list[Cell]:
@@ -89,7 +90,7 @@ def make_plan(table: PaperTable, options: TableOptions) -> TablePlan:
     """
     fixed = {"reference": f"the row {table.reference_row}"} if table.reference_row else {}
     check_overrides("table", options.overrides, fixed | _made_by_rows(table, options))
-    resolved = [each for cell in table.cells if (each := _resolved(cell, options))]
+    resolved = [each for cell in table.cells if (each := _resolved(table, cell, options))]
     if not any(cell.chosen for cell in resolved):
         raise SettingsError(
             f"--only={visible(','.join(options.only))}: no cell of {table.name} has all these words"
@@ -135,16 +136,44 @@ def _is_chosen(cell: PaperCell, options: TableOptions) -> bool:
     return has_words(options.only, f"{cell.row} {cell.column}")
 
 
-def _resolved(cell: PaperCell, options: TableOptions) -> Cell | None:
-    """Return a cell with its run; None for an unchosen cell without valid settings."""
+def _resolved(table: PaperTable, cell: PaperCell, options: TableOptions) -> Cell | None:
+    """Return a cell with its run; None for an unchosen cell without valid settings.
+
+    Raises:
+        SettingsError: a setting is wrong; the message names the row or the column at fault.
+    """
     chosen = _is_chosen(cell, options)
     try:
         settings = cell.resolve(options.overrides)
-    except SettingsError:
+    except SettingsError as error:
         if chosen:
-            raise
+            raise SettingsError(f"{_at_fault(table, cell, options, str(error))}{error}") from error
         return None
     return Cell(cell, Run.of("", settings), settings.rounds, chosen)
+
+
+def _at_fault(table: PaperTable, cell: PaperCell, options: TableOptions, error: str) -> str:
+    """Return the row, the column, or both, to which the error of a cell belongs.
+
+    One that all cells of both have is of the command, or of all cells.
+    """
+    chosen = [each for each in table.cells if _is_chosen(each, options)]
+    in_row, in_column = (
+        all(_error(each, options) == error for each in chosen if of(each) == of(cell))
+        for of in (attrgetter("row"), attrgetter("column"))
+    )
+    row, column = f"row {visible(cell.row)}", f"column {visible(cell.column)}"
+    if in_row == in_column:
+        return "" if in_row else f"{row}, {column}: "
+    return f"{row}: " if in_row else f"{column}: "
+
+
+def _error(cell: PaperCell, options: TableOptions) -> str:
+    try:
+        cell.resolve(options.overrides)
+    except SettingsError as error:
+        return str(error)
+    return ""
 
 
 def _shortened(cells: Sequence[Cell], most: int) -> list[Cell]:

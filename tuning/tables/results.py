@@ -114,9 +114,11 @@ class TableResults:
         )
 
     def _asked(self, cell: Cell) -> list[Run]:
-        """Return the runs of a cell: those of the plan's seeds, or of more that have begun."""
+        """Return the runs of a cell: those of the plan's seeds, and of others that have begun."""
+        if cell.missing:
+            return []
         asked = cell.run.seeds(self._plan.seeds) if cell.chosen else []
-        return max(asked, self._folder.begun(cell.run), key=len) if not cell.missing else []
+        return sorted({*asked, *self._folder.begun(cell.run)}, key=lambda run: run.seed)
 
     def _runs_of(self, cell: Cell) -> dict[Run, _Ended]:
         """Return the ended runs of a cell."""
@@ -174,8 +176,8 @@ class TableResults:
             if longer := [cell.label for cell in shown if _exceeds_share(cell, plan.cells)]:
                 yield f"More than in proportion, as one round is the least: {'; '.join(longer)}."
         counts = {len(self._asked(cell)) for cell in shown}
-        if any(count < paper.seeds for count in counts):
-            yield f"Shortened to {_span(counts)} of {paper.seeds} seeds."
+        if any(count < len(paper.seeds) for count in counts):
+            yield f"Shortened to {_span(counts)} of {len(paper.seeds)} seeds."
         yield from changed_settings(plan.options.overrides)
         asked = {run for cell in shown for run in self._asked(cell)}
         known = {run: each for runs in ended.values() for run, each in runs.items()}

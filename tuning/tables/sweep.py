@@ -42,8 +42,11 @@ def sweep(
     *,
     seeds: Sequence[int] | None = None,
     overrides: Mapping[str, Any] | None = None,
-    metrics: Sequence[str] = (),
+    metrics: str | Sequence[str] = (),
     tune: Mapping[str, Any] | None = None,
+    rows: str = "",
+    only: str | Sequence[str] = (),
+    rounds: int | None = None,
     jobs: int | None = None,
     out: str | Path | None = None,
 ) -> Sweep:
@@ -51,13 +54,16 @@ def sweep(
 
     Args:
         config: A preset, or a file of settings or of a sweep.
-        axes: Values by dotted key, for example {"method.name": ["fedavg", "fedprox"]}; the first
-            makes the rows of `table.md`, the others its columns.
-        seeds: The seeds, which follow each other; None takes that of the settings.
+        axes: Values by dotted key, for example {"method.name": ["fedavg", "fedprox"]}.
+        seeds: The seeds; None takes those of the file, or that of the settings.
         overrides: Settings of all runs by dotted key.
         metrics: Metrics of the cells; none takes final(test_accuracy), or the file's.
         tune: Table `[tune]`: a search of each row, or cell, before it is trained, for example
             {"space": {"local.lr": {"low": 0.001, "high": 1, "log": True}}, "trials": 12}.
+        rows: The axis that makes the rows of the table; "" takes the first. The others make its
+            columns.
+        only: Words that the row and column of a cell must contain to be run.
+        rounds: Rounds of the longest run of each column, the others in proportion; None keeps them.
         jobs: Number of slots; None takes as many as fit.
         out: Folder; None is `runs/NAME-sweep`.
 
@@ -65,9 +71,11 @@ def sweep(
         RaysimError: a setting, the data or the folder does not allow it, or a run failed, after the
             others have ended.
     """
-    table = read_sweep(str(config), overrides, axes, seeds, metrics=metrics, tune=tune)
+    metrics, only = ((each,) if isinstance(each, str) else (*each,) for each in (metrics, only))
+    table = read_sweep(str(config), overrides, axes, seeds, metrics=metrics, tune=tune, by=rows)
+    options = TableOptions(only, rounds)
     folder = user_path(out) if out else default_folder(config)
-    ended = run_table(table, TableOptions(), jobs=jobs, out=folder, line=lambda text: None)
+    ended = run_table(table, options, jobs=jobs, out=folder, line=lambda text: None)
     write_outputs(ended, lambda text: None)
     ended.raise_failure()
     return Sweep(_runs_of(ended.plan, ended.folder), to_arrow(ended.results))

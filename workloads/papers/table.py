@@ -6,7 +6,7 @@ components that they name import torch, which a list of tables does not need.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -83,7 +83,8 @@ class PaperTable:
         rows: Names of the rows: mostly methods, which are compared within a column.
         columns: Names of the columns.
         cells: The cells, row by row.
-        seeds: Seeds of each cell by default: the paper's number, if it prints one.
+        seeds: Seeds of each cell, counted from its setting `seed`; by default as many as the paper
+            has, if it prints their number.
         row_keys: Settings that each row sets itself, by dotted key, besides its preset's.
         baseline: The row to which the paper states ratios of rounds; empty if it states none.
         note: Further remarks.
@@ -102,7 +103,7 @@ class PaperTable:
     rows: tuple[str, ...]
     columns: tuple[str, ...]
     cells: tuple[PaperCell, ...]
-    seeds: int
+    seeds: Sequence[int]
     row_keys: Mapping[str, frozenset[str]]
     baseline: str = ""
     note: str = ""

@@ -1,24 +1,27 @@
-"""Reading of tables from TOML.
+"""Tables in TOML files: those of papers, and those of one's own, which `workloads.sweeps` reads.
 
-A file holds `[[table]]` entries: name, title, reference, metric, unit, and a preset and settings
-for all cells; `columns` and `[[table.rows]]` with a name each, and a preset, settings, metric, unit
-or reason to doubt their values (`suspect`) of their own; in a row, a value and a deviation per
-column. A value in words is printed by the paper in place of a number; a row may have no values. A
-cell's settings are the table's, the column's and the row's, in this order; "none" turns one off.
-Each has an origin, the table's `printed`, `inferred` or `chosen` keys. Single cells are doubted by
-`[[table.suspects]]`.
+A table has a preset, settings, a metric and a unit for all cells, and `rows` and `columns` with a
+name each, and a preset, settings or a reason to doubt their values (`suspect`) of their own. A
+column may have a metric and a unit; a row may have published values: a value and a deviation per
+column. A value in words is printed by the paper in place of a number. A cell's settings are the
+table's, the column's and the row's, in this order; "none" turns one off. Single cells are doubted
+by `suspects`.
+
+A paper's file holds `[[table]]` entries. Each setting there has an origin: it is one of the table's
+`printed`, `inferred` or `chosen` keys.
 """
 
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from raysim.core.errors import SettingsError
+from raysim.core.errors import SettingsError, visible
 from raysim.core.user_input import dotted
 from raysim.workloads.papers.preset import origins
 from raysim.workloads.papers.table import PaperCell, PaperTable
@@ -26,28 +29,33 @@ from raysim.workloads.presets import PRESETS
 
 SEEDS = 3
 """Seeds of a cell if the paper prints no number: the fewest that give a deviation."""
+METRIC = "final(test_accuracy)"
+Kind = TypeVar("Kind", bound=BaseModel)
 
 
 class _Entry(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-class _Line(_Entry):
-    """A row, a column, or all of a table."""
+class Line(_Entry):
+    """A row or a column."""
 
     name: str
     preset: str = ""
     settings: dict[str, Any] = {}
+    suspect: str = ""
 
 
-class _Column(_Line):
+class Column(Line):
+    """A column; it may have a metric of its own."""
+
     metric: str = ""
     unit: str | None = None
-    suspect: str = ""
 
 
-class _Row(_Line):
-    suspect: str = ""
+class Row(Line):
+    """A row, and what a paper prints there."""
+
     values: tuple[float | str, ...] = ()
     deviations: tuple[float, ...] = ()
 
@@ -58,14 +66,18 @@ class _Suspect(_Entry):
     reason: str
 
 
-class _Table(_Line):
-    title: str
-    reference: str
-    metric: str
-    unit: str
-    columns: tuple[_Column, ...]
-    rows: tuple[_Row, ...]
-    seeds: int = SEEDS
+class TableEntry(_Entry):
+    """Keys of every table."""
+
+    name: str = ""
+    title: str = ""
+    preset: str = ""
+    reference: str = ""
+    metric: str = METRIC
+    unit: str | None = None
+    settings: dict[str, Any] = {}
+    columns: tuple[Column, ...] = ()
+    rows: tuple[Row, ...] = ()
     baseline: str = ""
     note: str = ""
     reference_row: str = ""
@@ -75,101 +87,71 @@ class _Table(_Line):
     suspects: tuple[_Suspect, ...] = ()
 
 
+class _OfPaper(TableEntry):
+    name: str
+    title: str
+    reference: str
+    metric: str
+    unit: str
+    columns: tuple[Column, ...]
+    rows: tuple[Row, ...]
+    seeds: int = SEEDS
+
+
 class _File(_Entry):
-    table: tuple[_Table, ...]
+    table: tuple[_OfPaper, ...]
 
 
 def read_tables(path: Path) -> list[PaperTable]:
-    """Read the tables of a file.
+    """Read the tables of a paper.
 
     Raises:
         SettingsError: the file is no TOML, has an unknown key or lacks one, or a table is
             inconsistent.
     """
     try:
-        entries = _File.model_validate(tomllib.loads(path.read_text(encoding="utf-8"))).table
-        return [_built(entry) for entry in entries]
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        place = ".".join(str(part) for part in first["loc"])
-        raise SettingsError(f"{path}: {place}: {first['msg']}") from error
+        values = tomllib.loads(path.read_text(encoding="utf-8"))
+        return [_of_paper(entry) for entry in validated(_File, values, str(path)).table]
     except ValueError as error:
         raise SettingsError(f"{path}: {error}") from error
 
 
-def _built(entry: _Table) -> PaperTable:
-    """Return a table.
+def validated(kind: type[Kind], values: Mapping[str, Any], path: str) -> Kind:
+    """Return the keys of a file.
+
+    Raises:
+        SettingsError: one is unknown or lacking, or has a value of another type.
+    """
+    try:
+        return kind.model_validate(values)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        place = ".".join(str(part) for part in first["loc"])
+        raise SettingsError(f"{path}: {visible(place)}: {first['msg']}") from error
+
+
+def _of_paper(entry: _OfPaper) -> PaperTable:
+    """Return a table of a paper.
 
     Raises:
         ValueError: the table is inconsistent; the message names it.
     """
-    rows, columns = ([line.name for line in lines] for lines in (entry.rows, entry.columns))
-    cells = tuple(_cells(entry))
-    if problem := next(_problems(entry, rows, columns, cells), ""):
+    columns = [Heading((c.name,), (c,), c.metric or entry.metric) for c in entry.columns]
+    try:
+        table = to_table(entry, columns, range(entry.seeds))
+    except SettingsError as error:
+        raise ValueError(f"{entry.name}: {error}") from error
+    if problem := next(_problems(entry, table.cells), ""):
         raise ValueError(f"{entry.name}: {problem}")
-    papers = {PRESETS[cell.preset].paper for cell in cells}
+    papers = {PRESETS[cell.preset].paper for cell in table.cells}
     paper = papers.pop()
     if paper is None or papers:
         raise ValueError(f"{entry.name}: its presets must be of one paper")
-    return PaperTable(
-        entry.name,
-        entry.title,
-        paper,
-        entry.reference,
-        entry.metric,
-        entry.unit,
-        tuple(rows),
-        tuple(columns),
-        cells,
-        entry.seeds,
-        {row.name: frozenset(dotted(row.settings)) for row in entry.rows},
-        entry.baseline,
-        entry.note,
-        entry.reference_row,
-    )
+    return replace(table, paper=paper)
 
 
-def _cells(entry: _Table) -> Iterator[PaperCell]:
-    """Yield the cells of a table, row by row."""
-    marks = origins(entry.printed, entry.inferred, entry.chosen)
-    doubts = {(each.row, each.column): each.reason for each in entry.suspects}
-    for row in entry.rows:
-        for number, column in enumerate(entry.columns):
-            lines = (entry, column, row)
-            settings = {k: v for line in lines for k, v in dotted(line.settings).items()}
-            value = row.values[number] if number < len(row.values) else None
-            reason = doubts.get((row.name, column.name)) or row.suspect or column.suspect
-            yield PaperCell(
-                row.name,
-                column.name,
-                row.preset or column.preset or entry.preset,
-                {key: None if value == "none" else value for key, value in settings.items()},
-                {key: marks.get(key, "") for key in settings},
-                None if isinstance(value, str) else value,
-                row.deviations[number] if number < len(row.deviations) else None,
-                value if isinstance(value, str) else "",
-                reason,
-                column.metric,
-                column.unit,
-            )
-
-
-def _problems(
-    entry: _Table, rows: Sequence[str], columns: Sequence[str], cells: Sequence[PaperCell]
-) -> Iterator[str]:
-    """Yield the inconsistencies of a table."""
-    for kind, names in (("row", rows), ("column", columns)):
-        yield from (f"{kind} {name}: is there twice" for name in names if names.count(name) > 1)
-    for row in entry.rows:
-        for kind, given in (("values", row.values), ("deviations", row.deviations)):
-            if len(given) not in (0, len(columns)):
-                yield f"row {row.name}: {len(given)} {kind} for {len(columns)} columns"
-    for each in entry.suspects:
-        if each.row not in rows or each.column not in columns:
-            yield f"suspects: there is no cell {each.row}, {each.column}"
-    named = {"baseline": entry.baseline, "reference_row": entry.reference_row}
-    known = ("", *rows)
-    yield from (f"{key}: there is no row {row}" for key, row in named.items() if row not in known)
+def _problems(entry: _OfPaper, cells: Sequence[PaperCell]) -> Iterator[str]:
+    """Yield the unknown presets of a paper's table, and settings and origins without each other."""
     for cell in cells:
         if cell.preset not in PRESETS:
             yield f"{cell.row}, {cell.column}: there is no preset {cell.preset!r}"
@@ -177,3 +159,128 @@ def _problems(
     set_keys = {key for cell in cells for key in cell.settings}
     marked = origins(entry.printed, entry.inferred, entry.chosen)
     yield from (f"{key}: has an origin, but no value" for key in marked if key not in set_keys)
+
+
+@dataclass(frozen=True)
+class Heading:
+    """A column of a table.
+
+    Attributes:
+        parts: Parts of its name: its groups, from the outermost, and its name there.
+        lines: The lines that are combined in it.
+        metric: Metric of its cells.
+    """
+
+    parts: tuple[str, ...]
+    lines: tuple[Column, ...]
+    metric: str
+
+    @property
+    def name(self) -> str:
+        """Its name in full."""
+        return " ".join(self.parts)
+
+    @property
+    def unit(self) -> str | None:
+        """Unit that a line gives; None if none does."""
+        return next((line.unit for line in self.lines if line.unit is not None), None)
+
+
+def to_table(
+    entry: TableEntry,
+    columns: Sequence[Heading],
+    seeds: Sequence[int],
+    tune: Mapping[str, Any] | None = None,
+) -> PaperTable:
+    """Return the table of an entry's rows and of columns.
+
+    Args:
+        entry: The entry.
+        columns: The columns.
+        seeds: Seeds of each cell, counted from its setting `seed`.
+        tune: Table `[tune]` of a sweep.
+
+    Raises:
+        SettingsError: the table is inconsistent.
+    """
+    if problem := next(_inconsistencies(entry, [column.name for column in columns]), ""):
+        raise SettingsError(problem)
+    units = {unit_of(column.metric) for column in columns if column.unit is None}
+    parts = [column.parts for column in columns]
+    unit = entry.unit if entry.unit is not None or len(units) > 1 else min(units, default="")
+    return PaperTable(
+        name=entry.name,
+        title=entry.title,
+        paper=None,
+        reference=entry.reference,
+        metric=entry.metric,
+        unit=unit or "",
+        rows=tuple(row.name for row in entry.rows),
+        columns=tuple(column.name for column in columns),
+        cells=tuple(_cells(entry, columns, unit)),
+        seeds=seeds,
+        row_keys={row.name: frozenset(dotted(row.settings)) for row in entry.rows},
+        baseline=entry.baseline,
+        note=entry.note,
+        reference_row=entry.reference_row,
+        groups={" ".join(p): (" ".join(p[:-1]), p[-1]) for p in parts if len(p) > 1},
+        tune=tune or {},
+    )
+
+
+def _cells(entry: TableEntry, columns: Sequence[Heading], unit: str | None) -> Iterator[PaperCell]:
+    """Yield the cells of a table, row by row; without a unit of the table each has its own.
+
+    Raises:
+        SettingsError: one has no preset.
+    """
+    marks = origins(entry.printed, entry.inferred, entry.chosen)
+    doubts = {(each.row, each.column): each.reason for each in entry.suspects}
+    for row in entry.rows:
+        for number, column in enumerate(columns):
+            lines: list[TableEntry | Line] = [entry, *column.lines, row]
+            nearest: list[TableEntry | Line] = [row, *column.lines, entry]
+            settings = {k: v for line in lines for k, v in dotted(line.settings).items()}
+            presets = [line.preset for line in nearest if line.preset]
+            if not presets:
+                raise SettingsError(f"{visible(f'{row.name}, {column.name}')}: has no preset")
+            value = row.values[number] if row.values else None
+            reasons = (line.suspect for line in (row, *column.lines) if line.suspect)
+            yield PaperCell(
+                row.name,
+                column.name,
+                presets[0],
+                {key: None if value == "none" else value for key, value in settings.items()},
+                {key: marks.get(key, "") for key in settings},
+                None if isinstance(value, str) else value,
+                row.deviations[number] if row.deviations else None,
+                value if isinstance(value, str) else "",
+                doubts.get((row.name, column.name)) or next(reasons, ""),
+                "" if column.metric == entry.metric else column.metric,
+                unit_of(column.metric) if column.unit is None and unit is None else column.unit,
+            )
+
+
+def _inconsistencies(entry: TableEntry, columns: Sequence[str]) -> Iterator[str]:
+    """Yield the inconsistencies of a table."""
+    rows = [row.name for row in entry.rows]
+    for kind, names in (("rows", rows), ("columns", columns)):
+        twice = (name for name in names if names.count(name) > 1)
+        yield from (f"{visible(name)}: two {kind} have this name" for name in twice)
+    for row in entry.rows:
+        for kind, given in (("values", row.values), ("deviations", row.deviations)):
+            if len(given) not in (0, len(columns)):
+                yield f"row {visible(row.name)}: {len(given)} {kind} for {len(columns)} columns"
+    for each in entry.suspects:
+        if each.row not in rows or each.column not in columns:
+            yield f"suspects: there is no cell {visible(f'{each.row}, {each.column}')}"
+    for key, name in (("baseline", entry.baseline), ("reference_row", entry.reference_row)):
+        if name and name not in rows:
+            yield f"{key}: there is no row {visible(name)}"
+
+
+def unit_of(metric: str) -> str:
+    """Return the unit of a metric: percent of an accuracy, else none."""
+    if metric.startswith(("rounds_to", "bytes_to", "seconds_to")):
+        return "rounds" if metric.startswith("rounds") else ""
+    return "%" if any(word in metric for word in ("accuracy", "f1")) else ""

@@ -48,7 +48,7 @@ def paper_table(table: PaperTable) -> RenderableType:
     doubts = list(dict.fromkeys(cell.suspect for cell in table.cells if cell.suspect))
     citation = table.paper.citation if table.paper else ""
     lines = [table.title, table.source, citation]
-    lines += [f"metric: {_metric(table.metric, table.unit)}", f"seeds: {table.seeds}"]
+    lines += [f"metric: {_metric(table.metric, table.unit)}", f"seeds: {len(table.seeds)}"]
     if table.baseline:
         lines.append(f"the paper states ratios of rounds to: {table.baseline}")
     if table.note:

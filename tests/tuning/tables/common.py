@@ -53,7 +53,7 @@ def make_table(
         rows=(*rows,),
         columns=(*columns,),
         cells=tuple(cells),
-        seeds=2,
+        seeds=range(2),
         note="A note of the table.",
         row_keys={row: frozenset(settings) for row, settings in rows.items()},
         **fields,

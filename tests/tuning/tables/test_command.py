@@ -31,6 +31,18 @@ def refused(result: tuple[int, str, str]) -> str:
     return err
 
 
+def test_seeds_are_their_number_or_given_one_by_one(table, slots, tmp_path):
+    words = ("--only", "short,fedavg")
+    assert table(*words, "--seeds", "9,4")[0] == 0
+    assert slots.started == [f"fedavg-iid-short/seed-{seed}" for seed in (9, 4)]
+    assert table(*words, "seed=8", "--seeds", "2")[0] == 0
+    assert slots.started[2:] == ["fedavg-iid-short/seed-8"]
+    ((cell,),) = [rows_of(tmp_path / "out").values()]
+    assert [each["seed"] for each in cell["values"]] == [4, 8, 9]
+    assert refused(table("--seeds", "9,9")) == "raysim: --seeds=9,9: has 9 twice\n"
+    assert "seed=1: --seeds=2,3 gives the seeds" in refused(table("seed=1", "--seeds", "2,3"))
+
+
 def test_a_table_runs_every_cell_once_the_longest_first(table, slots, tmp_path):
     code, said, err = table("--only", "iid")
     assert (code, err) == (0, "")

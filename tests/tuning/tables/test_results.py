@@ -15,7 +15,7 @@ ROWS = ("FA", "FSVRG", "MFA", "FMA", "MIFL")
 
 
 def test_cells_of_fedma_count_rounds_of_its_own(tmp_path):
-    plan = make_plan(TABLES["mifl-5"], TableOptions(seeds=1))
+    plan = make_plan(TABLES["mifl-5"], TableOptions(seeds=range(1)))
     folder = folder_of(plan.table, tmp_path / "out")
     with folder.lock():
         folder.enter(plan.labels, plan.labels)

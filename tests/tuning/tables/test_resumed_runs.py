@@ -20,7 +20,7 @@ OTHER = "revision of the method's formula"
 
 def own_settings(out: Path) -> raysim.Settings:
     """Return the settings of RUN."""
-    plan = make_plan(TABLES[NAME], TableOptions(only=("long,fedavg",), seeds=1))
+    plan = make_plan(TABLES[NAME], TableOptions(only=("long,fedavg",), seeds=range(1)))
     (cell,) = plan.chosen
     settings = folder_of(TABLES[NAME], out).settings(cell.run)
     return settings.override({"engine.backend": "inline"})

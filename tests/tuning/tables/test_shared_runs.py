@@ -169,7 +169,7 @@ def test_a_dry_run_names_a_reference_of_which_no_cell_is_chosen(analysed):
 
 
 def test_references_come_first_and_a_run_waits_for_that_of_its_seed(analysed, tmp_path):
-    plan = make_plan(TABLES[NAME], TableOptions(seeds=2))
+    plan = make_plan(TABLES[NAME], TableOptions(seeds=range(2)))
     folder = folder_of(plan.table, tmp_path / "out")
     runs = queue_of(plan, folder, Workload(), print, TableResults(plan, folder))
     names = {run: runs.name(run) for run in runs.waiting}
@@ -255,7 +255,7 @@ def test_a_run_whose_reference_diverged_is_not_started_and_has_not_diverged(
 def test_a_run_that_diverges_to_its_end_ends_those_that_wait_for_it(
     analysed, tmp_path, monkeypatch
 ):
-    plan = make_plan(TABLES[NAME], TableOptions(only=("T=0.5,accuracy",), seeds=1))
+    plan = make_plan(TABLES[NAME], TableOptions(only=("T=0.5,accuracy",), seeds=range(1)))
     folder = folder_of(plan.table, tmp_path / "out")
     with folder.lock():
         folder.enter(plan.labels, plan.labels)

@@ -91,6 +91,27 @@ def test_only_what_is_new_is_run(sweep, slots, tmp_path):
     assert slots.started == []
 
 
+def test_seeds_need_not_follow_each_other(sweep, slots, tmp_path):
+    """Those of an earlier command stay in the table, and one more runs alone."""
+    assert sweep("local.lr=0.1,0.02", "seed=7,0", "rounds=2")[0] == 0
+    assert {path.rpartition("/")[2] for path in slots.started} == {"seed-7", "seed-0"}
+    slots.started.clear()
+    code, said, _ = sweep("local.lr=0.1,0.02", "seed=7,42", "rounds=2")
+    assert code == 0 and "n=3" in said
+    assert {path.rpartition("/")[2] for path in slots.started} == {"seed-42"}
+    found = values(tmp_path / "out")
+    assert [[*by_seed] for by_seed in found.values()] == [[0, 7, 42], [0, 7, 42]]
+    changes = {
+        "engine.backend": "inline",
+        "local.lr": 0.02,
+        "rounds": 2,
+        "seed": 42,
+        "out": "alone",
+    }
+    alone = raysim.run(raysim.load_config("blobs.json", changes)).summary["final_accuracy"]
+    assert found["lr=0.02", "final(test_accuracy)"][42] == alone
+
+
 def test_several_metrics_are_read_from_the_same_runs(sweep, slots, tmp_path):
     metrics = ("--metric", "final(test_accuracy)", "--metric", "final(test_loss)")
     assert sweep("local.lr=0.1,0.02", "rounds=2", *metrics)[0] == 0
@@ -124,6 +145,23 @@ def test_from_python_it_returns_runs_and_cells(slots, tmp_path, monkeypatch):
         assert summary["final_accuracy"] == value
 
 
+def test_from_python_it_has_rows_and_is_shortened_as_the_command(slots, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "blobs.json").write_text(json.dumps(PRESET))
+    axes = {"method.name": ["fedavg", "fedprox"], "local.lr": [0.1, 0.02]}
+    options = {"rows": "local.lr", "only": "fedprox", "rounds": 1, "metrics": "final(test_loss)"}
+    found = raysim.sweep("blobs.json", axes, out="out", **options)
+    cells = {(cell["row"], cell["column"]) for cell in found.cells.to_pylist()}
+    assert cells == {("lr=0.1", "fedprox"), ("lr=0.02", "fedprox")}
+    runs = found.runs.to_pylist()
+    assert [run["method.name"] for run in runs] == ['"fedprox"'] * 2
+    for run in runs:
+        summary = json.loads((Path(run["run_dir"]) / "summary.json").read_text())
+        assert (summary["rounds"], summary["final_loss"]) == (1, run["final(test_loss)"])
+    with pytest.raises(raysim.SettingsError, match=r"--only=x: no cell of blobs-sweep has all"):
+        raysim.sweep("blobs.json", axes, only=["x"], out="out")
+
+
 def test_more_than_two_axes_are_groups_of_columns_and_any_makes_the_rows(sweep, slots, tmp_path):
     axes = ("method.name=fedavg,fedprox", "local.lr=0.1,0.02", "fraction=0.2,0.5", "rounds=1")
     code, said, _ = sweep(*axes)
@@ -146,8 +184,26 @@ def test_more_than_two_axes_are_groups_of_columns_and_any_makes_the_rows(sweep, 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("method.name=fedavg,nope",), "raysim: method.name=nope: no such method;"),
-        (("local.lr=0.1,-1",), "raysim: local.lr=-1: must be greater than 0"),
+        (("method.name=fedavg,nope",), "raysim: row nope: method.name=nope: no such method;"),
+        (("local.lr=0.1,-1",), "raysim: row lr=-1: local.lr=-1: must be greater than 0"),
+        (("local.lr=0.1,0.2", "local.mom=1"), "raysim: local.mom: no such setting"),
+        (
+            ("method.name=fedavg,fedprox", "method.mu=0.1", "local.lr=0.1,0.2"),
+            "raysim: row fedavg: method.mu: no such setting",
+        ),
+        (
+            ("method.name=fedavg,fedprox", "local.lr=0.1,-1"),
+            "raysim: column lr=-1: local.lr=-1: must be greater than 0",
+        ),
+        (
+            ("local.momentum=0,0.9", "local.nesterov=true,false"),
+            "raysim: row momentum=0, column nesterov=true: local.nesterov",
+        ),
+        (
+            ("analysis=label_heat_map,cka",),
+            "raysim: analysis=label_heat_map,cka: is a list; for one list write "
+            "analysis=[label_heat_map,cka], for an axis of lists analysis=[label_heat_map],[cka]",
+        ),
         (("local.lr=0.1,0.2", "--only", "x"), "raysim: --only=x: no cell of blobs-sweep has all"),
         (("local.lr=0.1,0.2", "--metric", "y"), "raysim: blobs-sweep: lr=0.1, y: metric='y'"),
         (("local.lr=0.1,0.2", "--rows", "seed"), "raysim: --rows=seed: must be one of local.lr"),
@@ -155,7 +211,7 @@ def test_more_than_two_axes_are_groups_of_columns_and_any_makes_the_rows(sweep, 
             ("local.lr=0.1,0.2", "evaluation.test=false"),
             "raysim: blobs-sweep: lr=0.1, final",  # (test_accuracy): needs evaluation.test=true
         ),
-        (("seed=0,2",), "raysim: seed=0,2: must follow each other, as in seed=0..4"),
+        (("seed=0,2,0",), "raysim: seed=0,2,0: has 0 twice"),
     ],
 )
 def test_bad_input_is_one_line_before_anything_starts(sweep, slots, tmp_path, words, message):

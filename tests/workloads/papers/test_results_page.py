@@ -61,7 +61,7 @@ def test_a_command_is_accepted(words):
     elif kind == "figure":
         assert figures.make_plan(name, overrides, rounds, only).runs
     else:
-        seeds = int(options["seeds"]) if "seeds" in options else None
+        seeds = range(int(options["seeds"])) if "seeds" in options else None
         chosen = TableOptions(only=only, rounds=rounds, seeds=seeds, overrides=overrides)
         assert tables.make_plan(TABLES[name], chosen).chosen
 

@@ -61,7 +61,7 @@ def test_a_cell_has_stages_without_settings_in_order(tmp_path):
 def test_a_cell_inherits_from_table_column_and_row(tmp_path):
     (table,) = read(tmp_path, SMALL)
     assert (table.name, table.rows, table.columns) == ("one", ("first", "second"), ("a", "b"))
-    assert (table.paper.name, table.source, table.seeds) == ("MIFL", "MIFL, table 1", 3)
+    assert (table.paper.name, table.source, [*table.seeds]) == ("MIFL", "MIFL, table 1", [0, 1, 2])
     assert table.metrics == ("final(test_accuracy)", "final(test_loss)")
     a, b, c, d = table.cells
     assert (a.row, a.column, d.row, d.column) == ("first", "a", "second", "b")
@@ -94,10 +94,10 @@ MALFORMED = {
     "a key of a column": ('"a" }', '"a", color = 1 }', "table.0.columns.0.color: Extra inputs"),
     "values of a row": ('[1.5, "-"]', "[1.5]", "one: row first: 1 values for 2 columns"),
     "deviations": ("[0.1, 0.2]", "[0.1, 0.2, 0.3]", "one: row first: 3 deviations for 2 columns"),
-    "a row twice": ('"second"', '"first"', "one: row first: is there twice"),
-    "a column twice": ('name = "b"', 'name = "a"', "one: column a: is there twice"),
+    "a row twice": ('"second"', '"first"', "one: first: two rows have this name"),
+    "a column twice": ('name = "b"', 'name = "a"', "one: a: two columns have this name"),
     "an unknown preset": ('"mnist-noniid"', '"nothing"', "second, a: there is no preset 'nothing'"),
-    "no preset": ('preset = "mnist-fedavg"\n', "", "first, a: there is no preset ''"),
+    "no preset": ('preset = "mnist-fedavg"\n', "", "one: first, a: has no preset"),
     "a preset without a paper": ('"mnist-noniid"', '"mnist-million"', "must be of one paper"),
     "two papers": ('"mnist-noniid"', '"dnc-colour"', "must be of one paper"),
     "no origin": ('chosen = "target_accuracy"\n', "", "one: target_accuracy: has no origin"),
