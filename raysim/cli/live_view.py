@@ -16,6 +16,8 @@ from raysim.driver.listener import Listener, Started
 
 SHOWN_ROUNDS = 12
 PLAIN_PROGRESS_SECONDS = 5.0
+SPLITS = {"test": "", "holdout": "held-out ", "local_test": "local test "}
+"""Splits whose figures are shown, the first that is evaluated, and their names."""
 
 
 class PlainOutput(Listener):
@@ -65,8 +67,7 @@ class PlainOutput(Listener):
         """Return the values of a round as text, by column."""
         return {
             "round": str(row["round"]),
-            **_accuracy(row),
-            "loss": _loss(row.get("test_loss")),
+            **_scores(row),
             "train loss": _loss(row["train_loss"]),
             "clients/s": f"{row['clients'] / row['seconds']:.1f}",
             "left": self._time_left(row["round"]),
@@ -137,12 +138,30 @@ def _loss(value: float | None) -> str:
     return "-" if value is None else f"{value:.4f}"
 
 
-def _accuracy(row: Mapping[str, Any]) -> dict[str, str]:
-    """Return a round's accuracy as shown; empty for a task that is no classification."""
-    if "test_accuracy" not in row:
-        return {}
-    accuracy = row["test_accuracy"]
-    return {"accuracy": "-" if accuracy is None else f"{accuracy:.2%}"}
+def _scores(row: Mapping[str, Any]) -> dict[str, str]:
+    """Return a round's accuracy, if the task has one, and its loss, on the first of SPLITS."""
+    for split, words in SPLITS.items():
+        if f"{split}_loss" in row:
+            found = {f"{words}loss": _loss(row[f"{split}_loss"])}
+            if f"{split}_accuracy" in row:
+                accuracy = row[f"{split}_accuracy"]
+                shown = "-" if accuracy is None else f"{accuracy:.2%}"
+                found = {f"{words}accuracy": shown, **found}
+            return found
+    return {}
+
+
+def _final(summary: Mapping[str, Any]) -> str:
+    """Return the final accuracy, or else the loss, on the first of SPLITS; empty without any."""
+    if summary["final_accuracy"] is not None:
+        return f"accuracy {summary['final_accuracy']:.2%} (best {summary['best_accuracy']:.2%})"
+    for split, words in SPLITS.items():
+        key = "final_" if split == "test" else f"final_{split}_"
+        if (accuracy := summary.get(f"{key}accuracy")) is not None:
+            return f"{words}accuracy {accuracy:.2%}"
+        if (loss := summary.get(f"{key}loss")) is not None:
+            return f"{words}loss {loss:.4f}"
+    return ""
 
 
 def closing_lines(
@@ -150,12 +169,7 @@ def closing_lines(
 ) -> list[str]:
     """Return the final lines of a run: its values beside the published values."""
     lines = []
-    text = None
-    if summary["final_accuracy"] is not None:
-        text = f"accuracy {summary['final_accuracy']:.2%} (best {summary['best_accuracy']:.2%})"
-    elif (loss := summary.get("final_loss")) is not None:
-        text = f"loss {loss:.4f}"
-    if text:
+    if text := _final(summary):
         lines.append(
             f"{text} after {summary['rounds']} rounds, {summary['seconds']:.1f} s,"
             f" median {summary['seconds_per_round']:.3f} s a round"

@@ -141,6 +141,41 @@ def test_closing_lines_without_published_values():
     assert closing_lines(SUMMARY, started(), {})[1] == "rounds to 97.0%: 46.2"
 
 
+@pytest.mark.parametrize(
+    ("scores", "words", "final", "closing"),
+    [
+        (
+            {"holdout_accuracy": 0.25, "holdout_loss": 2.0, "local_test_loss": 1.0},
+            {"held-out accuracy": "25.00%", "held-out loss": "2.0000"},
+            {"final_holdout_accuracy": 0.25, "final_holdout_loss": 2.0},
+            "held-out accuracy 25.00% after",
+        ),
+        (
+            {"holdout_accuracy": None, "holdout_loss": None},
+            {"held-out accuracy": "-", "held-out loss": "-"},
+            {},
+            "sent up",
+        ),
+        (
+            {"local_test_loss": 1.5},
+            {"local test loss": "1.5000"},
+            {"final_local_test_loss": 1.5},
+            "local test loss 1.5000 after",
+        ),
+        ({}, {}, {}, "sent up"),
+    ],
+)
+def test_without_a_test_set_other_evaluated_samples_are_shown(lines, scores, words, final, closing):
+    values = {k: v for k, v in row(1).items() if not k.startswith("test_")} | scores
+    shown = lines.values(values)
+    assert {name: shown[name] for name in shown if name.split()[-1] in ("accuracy", "loss")} == {
+        **words,
+        "train loss": "0.9877",
+    }
+    summary = SUMMARY | {"final_accuracy": None, "best_accuracy": None} | final
+    assert closing_lines(summary, started(target=None), {})[0].startswith(closing)
+
+
 def test_closing_lines_without_target_or_evaluation_or_run():
     no_target = closing_lines(SUMMARY, started(target=None), {"rounds_to_target": 47})
     assert [line.split()[0] for line in no_target] == ["accuracy", "sent", "everything"]
