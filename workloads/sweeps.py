@@ -92,7 +92,7 @@ def read_sweep(
     distances: Sequence[int] = range(1)
     if (seeds := given.seeds if seeds is None else seeds) is not None:
         settings["seed"], distances = counted(seeds_of(seeds, "seeds"))
-    lines = {key: _lines_of(key, values) for key, values in axes.items()}
+    lines = {key: _lines_of(key, values, [*axes]) for key, values in axes.items()}
     rows, parts = given.rows, [given.columns] if given.columns else []
     if not rows:
         by = by or next(iter(lines), "")
@@ -219,11 +219,13 @@ def _preset(config: str, preset: str) -> str:
     return str(beside) if beside.is_file() else preset
 
 
-def _lines_of(key: str, values: Sequence[Any] | str) -> list[Column]:
-    """Return a line for each value of an axis."""
+def _lines_of(key: str, values: Sequence[Any] | str, axes: Sequence[str]) -> list[Column]:
+    """Return a line for each value of an axis; it is named in full where another ends likewise."""
     if isinstance(values, str):
         _, values = override_values(f"{key}={values}")
     short = key.rpartition(".")[2]
+    if short != "name" and [each.rpartition(".")[2] for each in axes].count(short) > 1:
+        short = key
     return [Column(name=_named(short, value), settings={key: value}) for value in values]
 
 

@@ -1,9 +1,10 @@
-"""Faults of runs and studies: a drill, a matrix of damaged files, and kills at random times.
+"""Faults of runs, studies and sweeps: a drill, a matrix of damaged files, kills at random times.
 
-`python -m tests.faults` plays schedules of faults on a cluster of two nodes (needs root, for a
-disk); where one ends the run, it is mended and the run is resumed. `--matrix` damages every file of
-a run directory and of a study in every way. `--kills 200` ends runs and a study with SIGKILL at
-random times. All end with the bytes of the undisturbed run, or with one line that says what to do.
+`python -m tests.faults` plays schedules of faults of a run and of a sweep on a cluster of two nodes
+(needs root, for a disk); where one ends it, it is mended and resumed. `--matrix` damages every file
+of a run directory, of a sweep and of a study in every way. `--kills 200` ends runs and a study with
+SIGKILL at random times. All end with the bytes of the undisturbed run, or with one line that says
+what to do.
 """
 
 from __future__ import annotations
@@ -26,6 +27,8 @@ from tests.faults.kills import PHASES, Killed, kill, own_places
 from tests.faults.matrix import FAILED, Verdict
 from tests.faults.matrix_cases import verdicts
 from tests.faults.strikes import FAULTS, schedules
+from tests.faults.sweep_drill import FAULTS as SWEEP_FAULTS
+from tests.faults.sweep_drill import SweepStage
 
 LOG_COLUMNS = 200
 """Width of the tables in a file, where nothing says how wide it may be."""
@@ -34,7 +37,7 @@ LOG_COLUMNS = 200
 def drill_table(outcomes: list[Outcome], failed: dict[str, int]) -> Table:
     """Return the drill's table."""
     page = Table("fault", "tried", "went on", "resumed", "other bytes or error", "rounds run again")
-    for fault in FAULTS:
+    for fault in (*FAULTS, *SWEEP_FAULTS):
         of = [outcome for outcome in outcomes if outcome.fault is fault]
         went_on = sum(outcome.went_on for outcome in of)
         lost = sum(outcome.rounds_lost for outcome in of)
@@ -49,12 +52,14 @@ def drill(console: Console, seed: int, count: int) -> bool:
     outcomes: list[Outcome] = []
     failed: dict[str, int] = defaultdict(int)
     with TemporaryDirectory() as folder:
-        for number, schedule in enumerate(schedules(seed, count), 1):
+        places = [(Stage, each) for each in schedules(seed, count)]
+        places += [(SweepStage, [(fault, 1)]) for fault in SWEEP_FAULTS]
+        for number, (kind, schedule) in enumerate(places, 1):
             begun = perf_counter()
             # A disk and a cluster of its own: what one fault leaves behind is no other's matter.
             own = Path(folder) / str(number)
             own.mkdir()
-            with small_disk(own / "disk") as disk, Stage(own, disk) as stage:
+            with small_disk(own / "disk") as disk, kind(own, disk) as stage:
                 play = Play(stage, schedule)
                 try:
                     play.through()
@@ -63,7 +68,7 @@ def drill(console: Console, seed: int, count: int) -> bool:
                     failed[schedule[len(play.outcomes)][0].title] += 1
                     said = f"FAILED: {error}"
                 outcomes += play.outcomes
-            struck = ", ".join(f"{fault.title} in round {at}" for fault, at in schedule)
+            struck = ", ".join(f"{fault.title} at {at}.{fault.at}" for fault, at in schedule)
             seconds = perf_counter() - begun
             console.print(f"{number}. {struck}: {said} ({seconds:.0f} s)", highlight=False)
     console.print(drill_table(outcomes, failed))

@@ -71,6 +71,10 @@ class Stage:
         raysim.run(make_settings(folder, **SETTINGS), held_task(SIZES, self.folder / "none"))
         return model_of(folder)
 
+    def difference(self) -> str | None:
+        """Return how the finished run differs from the undisturbed one."""
+        return None if model_of(self.disk / "run") == self.undisturbed else "other bytes"
+
 
 @dataclass(frozen=True)
 class Fault:
@@ -147,7 +151,8 @@ class Play:
             assert run.end() == (0, ""), f"{titles}: {run.end()}"
         finally:
             run.close()
-        assert model_of(self.stage.disk / "run") == self.stage.undisturbed, "other bytes"
+        wrong = self.stage.difference()
+        assert not wrong, wrong
         return self.outcomes
 
     def _strike(self, fault: Fault, run: Run, moments: Sequence[str]) -> Run:

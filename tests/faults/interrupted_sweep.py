@@ -6,7 +6,7 @@ import json
 import shutil
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from unittest import mock
 
@@ -72,24 +72,34 @@ class InterruptedSweep:
 
     def resume(self, path: Path) -> Ended:
         sys.argv = ["raysim", "sweep", str(self._preset), *WORDS, *SEARCH, "--out", str(path)]
-        with ExitStack() as patches:
-            for module in SLOTS:
-                target = f"raysim.tuning.{module}.open_slots"
-                patches.enter_context(mock.patch(target, LocalSlots(key=str).open))
+        with local_slots():
             return here(app.main)
 
     def start(self, path: Path) -> Ended:
         return self.resume(path)
 
     def difference(self, path: Path) -> str | None:
-        """Return how a sweep that is to be finished differs from the undisturbed one.
+        """Return how a sweep that is to be finished differs from the undisturbed one."""
+        return sweep_difference(path, self.undisturbed)
 
-        Notes may tell of what was lost, as of the formula of a run without its checkpoints.
-        """
-        found, expected = (
-            pq.read_table(each / "table.parquet") for each in (path, self.undisturbed)
-        )
-        for name in {*expected.column_names} - {"notes"}:
-            if found[name].to_pylist() != expected[name].to_pylist():
-                return f"other {name}: {found[name].to_pylist()}"
-        return None
+
+@contextmanager
+def local_slots() -> Iterator[None]:
+    """Have sweeps use a slot in this process."""
+    with ExitStack() as patches:
+        for module in SLOTS:
+            target = f"raysim.tuning.{module}.open_slots"
+            patches.enter_context(mock.patch(target, LocalSlots(key=str).open))
+        yield
+
+
+def sweep_difference(path: Path, undisturbed: Path) -> str | None:
+    """Return how a sweep that is to be finished differs from another one.
+
+    Notes may tell of what was lost, as of the formula of a run without its checkpoints.
+    """
+    found, expected = (pq.read_table(each / "table.parquet") for each in (path, undisturbed))
+    for name in {*expected.column_names} - {"notes"}:
+        if found[name].to_pylist() != expected[name].to_pylist():
+            return f"other {name}: {found[name].to_pylist()}"
+    return None

@@ -48,16 +48,23 @@ class Run:
         orders: Path | None = None,
         **overrides: Any,
     ) -> None:
+        texts = [f"{key}={value}" for key, value in overrides.items()]
+        command = [sys.executable, "-m", "tests.faults.child", str(folder), str(orders or "")]
+        command += [",".join(map(str, sizes)), str(width), ",".join(moments), *texts]
+        self._start(folder, command, address, orders)
+
+    def _start(
+        self, folder: Path, command: list[str], address: str | None, orders: Path | None = None
+    ) -> None:
+        """Start the process, and read what it says."""
         self.folder, self._orders = folder, orders
         self.rounds: list[int] = []
         self.notes: list[str] = []
         self.events: list[str] = []
         environment = {**os.environ, **({"RAY_ADDRESS": address} if address else {})}
-        texts = [f"{key}={value}" for key, value in overrides.items()]
-        command = [sys.executable, "-m", "tests.faults.child", str(folder), str(orders or "")]
         self._errors = TemporaryFile("w+")  # noqa: SIM115 - `close` does
         self.process = subprocess.Popen(
-            [*command, ",".join(map(str, sizes)), str(width), ",".join(moments), *texts],
+            command,
             env=environment,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -113,20 +120,24 @@ class Run:
     def _read(self) -> None:
         """Read what the run says until its end."""
         assert self.process.stdout
+        for line in self.process.stdout:
+            with self._said:
+                self._hear(line.strip())
+                self._said.notify_all()
+        with self._said:
+            self._ended = True
+            self._said.notify_all()
+
+    def _hear(self, line: str) -> None:
+        """Take in a line that the run says."""
         kinds: dict[str, list[Any]] = {
             "round": self.rounds,
             "note": self.notes,
             "event": self.events,
             "at": self._reached,
         }
-        for line in self.process.stdout:
-            kind, _, text = line.strip().partition(" ")
-            with self._said:
-                kinds.get(kind, []).append(int(text) if kind == "round" else text)
-                self._said.notify_all()
-        with self._said:
-            self._ended = True
-            self._said.notify_all()
+        kind, _, text = line.partition(" ")
+        kinds.get(kind, []).append(int(text) if kind == "round" else text)
 
     def end(self) -> tuple[int, str]:
         """Wait for its end; return the exit code and the last line of its errors."""

@@ -12,6 +12,8 @@ import pytest
 from tests.faults.disks import small_disk
 from tests.faults.drill import Play, Stage
 from tests.faults.strikes import FAULTS, schedules
+from tests.faults.sweep_drill import FAULTS as SWEEP_FAULTS
+from tests.faults.sweep_drill import SweepStage
 
 SEED = 0
 root = pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount the disk that fills up")
@@ -61,7 +63,7 @@ class BareStage(Stage):
         return Unharmed()
 
 
-@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.title)
+@pytest.mark.parametrize("fault", (*FAULTS, *SWEEP_FAULTS), ids=lambda fault: fault.title)
 def test_a_fault_that_misses_is_noticed(tmp_path, fault):
     missing = replace(fault, strike=lambda stage, run: None, mend=lambda stage: None)
     with pytest.raises(AssertionError, match=fault.title):
@@ -74,6 +76,14 @@ def test_a_fault_that_misses_is_noticed(tmp_path, fault):
 def test_a_run_ends_with_the_same_bytes_whatever_strikes(stage, number):
     schedule = list(schedules(SEED, 20))[number]
     assert len(Play(stage, schedule).through()) == len(schedule)
+
+
+@pytest.mark.full
+@root
+@pytest.mark.parametrize("fault", SWEEP_FAULTS, ids=lambda fault: fault.title)
+def test_a_sweep_ends_with_the_same_cells_whatever_strikes(tmp_path, fault):
+    with small_disk(tmp_path / "disk") as disk, SweepStage(tmp_path, disk) as stage:
+        assert len(Play(stage, [(fault, 1)]).through()) == 1
 
 
 @pytest.mark.full

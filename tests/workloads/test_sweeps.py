@@ -206,6 +206,12 @@ def test_ranges_of_a_search_by_hand(text, space):
         parse_ranges([text, text], None)
 
 
+def test_axes_that_end_likewise_are_named_in_full():
+    found = sweep_of("mnist-fedavg", "dataset.seed=1,2", "partition.seed=1,2", "local.lr=0.1,0.2")
+    assert found.rows == ("dataset.seed=1", "dataset.seed=2")
+    assert found.columns[0] == "partition.seed=1 lr=0.1"
+
+
 def test_values_that_are_lists_make_an_axis_of_lists():
     found = sweep_of("mnist-fedavg", "model.widths=[10,20],[30]", 'a.names=[x,y],["z"],[]', "b=[w]")
     assert [cell.settings["model.widths"] for cell in found.cells] == [[10, 20]] * 3 + [[30]] * 3
