@@ -112,6 +112,45 @@ def test_seeds_need_not_follow_each_other(sweep, slots, tmp_path):
     assert found["lr=0.02", "final(test_accuracy)"][42] == alone
 
 
+ENTRY = """
+[[table]]
+name = "blobs-1"
+title = "Rounds on blobs"
+preset = "blobs.json"
+metric = "rounds_to(test_accuracy, 0.5)"
+unit = "rounds"
+settings = { rounds = 3 }
+baseline = "A"
+note = "As printed."
+columns = [{ name = "slow", settings = { local.lr = 0.02 } }, { name = "fast" }]
+
+[[table.rows]]
+name = "A"
+values = [40, 20]
+
+[[table.rows]]
+name = "B"
+settings = { local.momentum = 0.9 }
+values = [10, "-"]
+"""
+
+
+def test_published_values_of_a_file_stand_beside_the_measured(
+    slots, raysim_command, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "blobs.json").write_text(json.dumps(PRESET))
+    (tmp_path / "my.toml").write_text(ENTRY)
+    slots.key = str
+    code, said, err = raysim_command("sweep", "my.toml", "--out", "out")
+    assert (code, err, len(slots.started)) == (0, "", 4)
+    assert "Rounds on blobs [rounds]" in said and "blobs-1: 4 runs" in said
+    assert "[40]" in said and "[10 4.00x]" in said
+    assert "As printed." in said and "B, fast: the paper prints '-'." in said
+    table = pq.read_table(tmp_path / "out" / "table.parquet").to_pylist()
+    assert [row["published"] for row in table] == [40, 20, 10, None]
+
+
 def test_several_metrics_are_read_from_the_same_runs(sweep, slots, tmp_path):
     metrics = ("--metric", "final(test_accuracy)", "--metric", "final(test_loss)")
     assert sweep("local.lr=0.1,0.02", "rounds=2", *metrics)[0] == 0
