@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import io
 import json
 import struct
@@ -95,6 +96,10 @@ FILES: dict[str, bytes] = {
     "twice.csv": b"a,b,a,y\n1,2,3,0\n",
     "wide.csv": b",".join(b"c%d" % i for i in range(10**6)) + b"\n" + b"1," * (10**6 - 1) + b"1\n",
     "wide.jsonl": json.dumps({f"c{i}": 1 for i in range(20_000)}).encode(),
+    "bomb.csv.gz": gzip.compress(b"a,y\n" + b"1,0\n" * 250_000) * 300,
+    "cut.csv.gz": gzip.compress(HEADER + ROWS)[:40],
+    "text.jsonl.gz": HEADER,
+    "commas.csv": b'a,y\n"1,5",0\n"2,5",1\n"3,5",0\n',
     "words.csv": b"a,y\n" + b"".join(b"w%d,%d\n" % (i, i % 2) for i in range(2_000)),
     "one-class.csv": b"a,y\n1,0\n2,0\n3,0\n4,0\n5,0\n",
     "unseen.csv": b"a,y,part\n1,no,train\n2,yes,train\n3,maybe,test\n",
@@ -223,6 +228,10 @@ CASES = [
     case("twice.csv", Y, says=("twice.csv: two columns are named 'a'",)),
     case("wide.csv", Y, says=("wide.csv: has 1000000 columns; at most 10000",)),
     case("wide.jsonl", Y, says=("wide.jsonl: has 20000 columns",)),
+    case("bomb.csv.gz", Y, says=("bomb.csv.gz: has", "at most 100 times as many are read")),
+    case("cut.csv.gz", Y, says=("cut.csv.gz: cannot be read", "Truncated")),
+    case("text.jsonl.gz", Y, says=("text.jsonl.gz: cannot be read as JSON lines",)),
+    case("commas.csv", Y, says=("column 'a': holds numbers with commas", "dataset.categories=a")),
     case("words.csv", Y, says=("column 'a' has more than 1000 different words",)),
     case("one-class.csv", Y, says=("dataset.target='y'", "two classes")),
     case("unseen.csv", Y, PART, says=("dataset.target='y'", "'maybe'", "test set alone")),

@@ -35,6 +35,8 @@ EXACT = 2**53
 """Size from which on float64 holds one number for several integers."""
 LARGEST = np.finfo(np.float32).max
 """Largest number of an input or a target."""
+COMMAS = r"^[+-]?(\d+([.,]\d+)?|\d{1,3}([.,]\d{3})+([.,]\d+)?)$"
+"""Numbers as words, perhaps with a comma for the decimals or for the thousands."""
 CHANNELS = (1, 3, 4)
 """Channels of an image."""
 
@@ -49,6 +51,7 @@ class Kind:
         numbers: Whether all values are numbers.
         whole: Whether all values are whole numbers of int64.
         rounded: Whether a number is so large that float64 may hold a neighbour of it.
+        commas: Whether all values are numbers if commas are allowed in them.
         lists: Whether it holds lists, of which all may be missing.
         arrays: Shape and type of the arrays that it holds; None if it holds none.
     """
@@ -58,6 +61,7 @@ class Kind:
     numbers: bool = True
     whole: bool = True
     rounded: bool = False
+    commas: bool = True
     lists: bool = False
     arrays: tuple[tuple[int, ...], np.dtype[Any]] | None = None
 
@@ -93,12 +97,16 @@ class Kind:
 
     def see_numbers(self, values: pa.Array) -> None:
         """Take in a batch of numbers, or of words that may all be numbers."""
-        if self.numbers:
-            numbers = as_numbers(values)
-            self.numbers = numbers is not None
-            self.whole = self.numbers and self.whole and as_integers(values) is not None
-            large = numbers is not None and pc.any(pc.greater_equal(pc.abs(numbers), EXACT)).as_py()
-            self.rounded = self.rounded or bool(large)
+        if not self.commas:
+            return
+        numbers = as_numbers(values)
+        if numbers is None:
+            self.numbers = self.whole = False
+            self.commas = bool(pc.all(pc.match_substring_regex(as_words(values), COMMAS)).as_py())
+            return
+        self.whole = self.whole and as_integers(values) is not None
+        large = pc.any(pc.greater_equal(pc.abs(numbers), EXACT)).as_py()
+        self.rounded = self.rounded or bool(large)
 
     @property
     def labels(self) -> pa.DataType:

@@ -1,7 +1,8 @@
 """Images in folders: one folder per class, or a table of file names beside them.
 
 Images keep their size, which must then be the same for all, or are resized to
-`dataset.image_size`. They have the channels of the first one: one if it is grey, else three.
+`dataset.image_size`. They have the channels of the first one: one if it is grey, else three. Grey
+ones of 16 bits a pixel are numbers in [0, 1], of which 8 bits would keep too few levels.
 """
 
 from __future__ import annotations
@@ -31,8 +32,9 @@ from raysim.workloads.datasets.image_files import DAMAGE, FORMATS, visible
 
 SUFFIXES = (".png", ".jpg", ".jpeg")
 GREY = ("1", "L", "LA")
-DEEP = ("I", "F")
-"""Beginnings of the modes of images with more than 8 bits a pixel."""
+DEEP, NUMBERS = "I;16", "F"
+"""Modes of grey images of 16 bits a pixel, and of numbers."""
+DEEPEST = 2**16 - 1
 MOST_PIXELS = 2**26
 """Most pixels of an image, 8192x8192; Pillow warns above 89 million."""
 PART_BYTES = 16 * 2**20
@@ -40,7 +42,7 @@ X, Y = "x", "y"
 
 File = Path | BytesIO
 Size = tuple[int, int]
-Pixels = npt.NDArray[np.uint8]
+Pixels = npt.NDArray[np.uint8 | np.float32]
 
 
 def is_image(name: object) -> bool:
@@ -129,7 +131,7 @@ def _images(folder: Path) -> Iterator[Path]:
 
 
 class ImageReader:
-    """Reads images as bytes [n, channels, height, width] of one size.
+    """Reads images of one size as bytes, or as numbers in [0, 1] [n, channels, height, width].
 
     Attributes:
         rows: Images that are read at once.
@@ -139,14 +141,15 @@ class ImageReader:
     def __init__(self, size: Size, mode: str, resize: bool) -> None:
         self._size, self._mode, self._resize = size, mode, resize
         width, height = size
-        self.rows = max(PART_BYTES // (len(mode) * width * height), 1)
-        self.kind: ArrayKind = ((len(mode), height, width), np.dtype(np.uint8))
+        dtype = np.dtype(np.float32 if mode == NUMBERS else np.uint8)
+        self.rows = max(PART_BYTES // (len(mode) * width * height * dtype.itemsize), 1)
+        self.kind: ArrayKind = ((len(mode), height, width), dtype)
 
     @classmethod
     def of(cls, first: File, image_size: int | None) -> ImageReader:
         """Return the reader for images like a first one."""
         with _opened(first) as image:
-            mode = "L" if image.mode in GREY else "RGB"
+            mode = "L" if image.mode in GREY else NUMBERS if image.mode == DEEP else "RGB"
             size = image.size if image_size is None else (image_size, image_size)
         return cls(size, mode, image_size is not None)
 
@@ -158,7 +161,12 @@ class ImageReader:
     def _read(self, path: File) -> Pixels:
         try:
             with _opened(path) as image:
-                whole = image.convert(self._mode)
+                if (image.mode == DEEP) != (self._mode == NUMBERS):
+                    raise DataError(
+                        f"{_named(path)}: differs from the first image in its bits a pixel, 8 or"
+                        " 16; convert all to one of these"
+                    )
+                whole = _scaled(image) if image.mode == DEEP else image.convert(self._mode)
         except DAMAGE as error:
             raise _not_decoded(path, error) from error
         if self._resize:
@@ -169,7 +177,12 @@ class ImageReader:
                 f" {self._size[0]}x{self._size[1]}; dataset.image_size=64 resizes all to 64x64"
             )
         pixels = np.asarray(whole)
-        return pixels[None] if self._mode == "L" else pixels.transpose(2, 0, 1)
+        return pixels.transpose(2, 0, 1) if self._mode == "RGB" else pixels[None]
+
+
+def _scaled(image: Image.Image) -> Image.Image:
+    """Return an image of 16 bits a pixel as numbers in [0, 1]."""
+    return Image.fromarray(np.asarray(image).astype(np.float32) / DEEPEST)
 
 
 def _opened(path: File) -> Image.Image:
@@ -177,9 +190,6 @@ def _opened(path: File) -> Image.Image:
         image = Image.open(path, formats=FORMATS)
     except DAMAGE as error:
         raise _not_decoded(path, error) from error
-    if image.mode.startswith(DEEP):
-        image.close()
-        raise DataError(f"{_named(path)}: has more than 8 bits a pixel; convert it to 8")
     if image.width * image.height > MOST_PIXELS:
         image.close()
         raise DataError(

@@ -76,7 +76,7 @@ class Roles:
             raise DataError(f"dataset.target: must name a column of {source.path}: {names}")
         client = choice.client or source.client
         split = choice.split if isinstance(choice.split, str) else ""
-        others = [name for name in source.names if name not in (target, client, split)]
+        others = [name for name in source.names if name not in ("", target, client, split)]
         if len(source.images) == 1 and source.images[0] in others:
             others = source.images
         features = choice.features or tuple(others)
@@ -262,8 +262,16 @@ def _divided(sources: Sources, roles: Roles, choice: Choice) -> dict[str, Rows]:
 def _feature(name: str, kind: Kind, choice: Choice, alone: bool) -> Feature:
     if kind.arrays:
         return _arrays(name, kind.arrays[1], choice, alone)
-    if kind.numbers and name not in choice.categories:
+    if name in choice.categories:
+        return Words(name)
+    if kind.numbers:
         return Number(name, choice.missing == "mean", choice.standardise)
+    if kind.commas:
+        raise DataError(
+            f"column {shown(name)}: holds numbers with commas; write 1.5 and 1500, or separate"
+            f" columns by semicolons where 1,5 is 1.5; dataset.categories={name} takes them for"
+            " words"
+        )
     return Words(name)
 
 
@@ -286,8 +294,9 @@ def _target(name: str, kind: Kind, choice: Choice) -> Classes | Targets:
             )
         return Classes(name, kind.labels)
     if not kind.numbers:
+        held = "numbers with commas" if kind.commas else "words"
         raise DataError(
-            f"dataset.target={shown(name)}: holds words; must hold numbers for"
+            f"dataset.target={shown(name)}: holds {held}; must hold numbers, as 1.5, for"
             " dataset.task=regression"
         )
     return Targets(name)

@@ -2,7 +2,8 @@
 
 | path | format |
 |---|---|
-| `*.csv`, `*.tsv`, `*.parquet`, `*.arrow`, `*.feather`, `*.jsonl`, `*.ndjson` | a table |
+| `*.csv`, `*.tsv`, `*.jsonl`, `*.ndjson`, also `*.gz` of these | a table |
+| `*.parquet`, `*.arrow`, `*.feather` | a table |
 | a folder of such files of one format | their rows; `train.*` and `test.*` are the two sets |
 | `*.npz`, or a folder of `*.npy` | arrays by name: x and y, or x_train, y_train, x_test, y_test |
 | `*.h5`, `*.hdf5`, or a folder of two, named `*train*` and `*test*` | TensorFlow Federated |
@@ -52,7 +53,7 @@ def find_sources(path: Path, split: float | str, image_size: int | None) -> Sour
 
 
 def _of_file(path: Path) -> Sources:
-    suffix = path.suffix.lower()
+    suffix = tables.suffix_of(path)
     if suffix in tables.SUFFIXES:
         return {"": tables.table([path])}
     if suffix == ".npz":
@@ -65,13 +66,13 @@ def _of_file(path: Path) -> Sources:
 def _of_folder(folder: Path, image_size: int | None) -> Sources:
     inside = [folder / name for name in visible(folder)]
     files = [path for path in inside if path.is_file()]
-    of_tables = [path for path in files if path.suffix.lower() in tables.SUFFIXES]
+    of_tables = [path for path in files if tables.suffix_of(path) in tables.SUFFIXES]
     if len(of_tables) == 1 and any(map(pictures.is_image, _names_below(folder))):
         return {"": pictures.by_table(folder, of_tables[0], image_size)}
     named = {split: folder / split for split in ("train", "test")}
     if all(path.is_dir() for path in named.values()):
         return _of_sets(folder, named, image_size)
-    ends = {path.suffix.lower() for path in files}
+    ends = {tables.suffix_of(path) for path in files}
     if ends == {".npy"}:
         return arrays.folder(folder, files)
     if len(ends) == 1 and (ends <= {*tables.SUFFIXES} or ends <= {*client_files.HDF5}):
@@ -100,7 +101,7 @@ def _together(files: list[Path]) -> Sources:
     named = {split: [path for path in files if split in path.stem] for split in ("train", "test")}
     if len(files) == 2 and all(len(paths) == 1 for paths in named.values()):
         return {split: _of_file(paths[0])[""] for split, paths in named.items()}
-    if any(path.suffix.lower() in client_files.HDF5 for path in files):
+    if any(tables.suffix_of(path) in client_files.HDF5 for path in files):
         raise DataError(f"dataset.path={files[0].parent}: must hold one *train*.h5, one *test*.h5")
     return {"": tables.table(files)}
 

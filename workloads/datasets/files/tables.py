@@ -1,6 +1,7 @@
 """Tables in files: CSV, TSV, Parquet, Arrow and JSON lines, read in batches.
 
 Values of text files are read as words, and become numbers in `columns`, where all of a column are.
+Text files may be compressed by gzip; of a bomb no more is read than its own size makes plausible.
 """
 
 from __future__ import annotations
@@ -11,8 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from raysim.core.errors import DataError
+from raysim.workloads.datasets.files.arrays import LARGE_BYTES, MOST_RATIO
 from raysim.workloads.datasets.files.source import Batches, Source, check_width, reading
 
 BLOCK_BYTES = 16 * 2**20
@@ -20,14 +23,25 @@ BLOCK_BYTES = 16 * 2**20
 BATCH_ROWS = 65_536
 ONE_BUFFER: dict[str, Any] = {"buffer_size": 2**20, "pre_buffer": False}
 """How a Parquet file is read: by so many bytes of a column, not by a whole row group."""
-MISSING = ("", "NA", "N/A", "NaN", "nan", "NULL", "null")
+MISSING = ("", "?", "NA", "N/A", "NaN", "nan", "NULL", "null")
 """Words of text files that stand for a missing value."""
+DECIMAL_COMMA = r"^([+-]?\d*),(\d+([eE][+-]?\d+)?)$"
+"""Numbers of a table that is separated by semicolons, because its decimal point is a comma."""
 BOM = b"\xef\xbb\xbf"
-SEPARATORS = {".csv": ",", ".tsv": "\t"}
+SEPARATORS = {".csv": ",;\t|", ".tsv": "\t"}
+"""Separators of columns: the first of them that the header has."""
 LINES = (".jsonl", ".ndjson")
+GZIP = ".gz"
 ARROW = (".arrow", ".feather", ".ipc")
-SUFFIXES = (*SEPARATORS, *LINES, *ARROW, ".parquet")
+TEXTS = (*SEPARATORS, *LINES)
+SUFFIXES = (*TEXTS, *(end + GZIP for end in TEXTS), *ARROW, ".parquet")
 """Ends of the names of tables."""
+
+
+def suffix_of(path: Path) -> str:
+    """Return the end of a file's name that tells its format: `.csv`, `.csv.gz`."""
+    end = path.suffix.lower()
+    return Path(path.stem).suffix.lower() + end if end == GZIP else end
 
 
 def table(paths: Sequence[Path]) -> Source:
@@ -51,7 +65,7 @@ def table(paths: Sequence[Path]) -> Source:
 
 
 def _table(path: Path) -> Source:
-    suffix = path.suffix.lower()
+    suffix = suffix_of(path).removesuffix(GZIP)
     if suffix in SEPARATORS:
         return _separated(path, SEPARATORS[suffix])
     if suffix in LINES:
@@ -59,45 +73,79 @@ def _table(path: Path) -> Source:
     return _parquet(path) if suffix == ".parquet" else _arrow(path)
 
 
-def _separated(path: Path, separator: str) -> Source:
+def _separated(path: Path, separators: str) -> Source:
     from pyarrow import csv
 
-    _check_text(path, separator.encode())
+    separator = _separator(path, separators)
     blocks = csv.ReadOptions(use_threads=False, block_size=BLOCK_BYTES)
     parse = csv.ParseOptions(delimiter=separator, newlines_in_values=True)
     with reading(path, "a table with a header"), csv.open_csv(path, blocks, parse) as reader:
-        names = tuple(reader.schema.names)
+        stored = tuple(reader.schema.names)
+    names = tuple(name.strip() for name in stored)
 
     def read(wanted: tuple[str, ...]) -> Batches:
         convert = csv.ConvertOptions(
-            column_types=dict.fromkeys(names, pa.string()),
-            include_columns=wanted,
+            column_types=dict.fromkeys(stored, pa.string()),
+            include_columns=[stored[names.index(name)] for name in wanted],
             strings_can_be_null=True,
             null_values=MISSING,
         )
-        with reading(path, "a table"), csv.open_csv(path, blocks, parse, convert) as reader:
-            yield from reader
+        with (
+            reading(path, "a table in UTF-8"),
+            csv.open_csv(path, blocks, parse, convert) as reader,
+        ):
+            for batch in reader:
+                columns = [_cleaned(column, separator) for column in batch.columns]
+                yield pa.record_batch(columns, names=[*wanted])
 
     return Source(path, names, read, (path,))
 
 
-def _check_text(path: Path, separator: bytes) -> None:
-    """Check the header's length, and that the file has no NUL bytes, in blocks."""
-    header = True
-    with reading(path, "a text file"), path.open("rb") as file:
-        while block := file.read(BLOCK_BYTES):
-            if header:
-                line = block.split(b"\n", 1)[0].split(b"\r", 1)[0]
-                check_width(path, line.count(separator) + 1)
-                if not line.removeprefix(BOM).strip():
+def _cleaned(words: pa.Array, separator: str) -> pa.Array:
+    """Return a column's words without outer blanks, null where missing."""
+    cleaned = pc.utf8_trim_whitespace(words)
+    if separator == ";":
+        cleaned = pc.replace_substring_regex(cleaned, DECIMAL_COMMA, r"\1.\2")
+    if cleaned.equals(words):  # the reader has found what is missing
+        return words
+    return pc.if_else(pc.is_in(cleaned, pa.array(MISSING)), pa.scalar(None, pa.string()), cleaned)
+
+
+def _separator(path: Path, separators: str) -> str:
+    """Return what separates columns; check the header's length, and that no byte is NUL."""
+    separator = ""
+    with reading(path, "a text file"):
+        for block in _blocks(path):
+            if not separator:
+                line = block.split(b"\n", 1)[0].split(b"\r", 1)[0].removeprefix(BOM)
+                separator = next((s for s in separators if s.encode() in line), separators[0])
+                check_width(path, line.count(separator.encode()) + 1)
+                if not line.strip():
                     raise DataError(f"{path}: its first line is empty; must name the columns")
             if b"\0" in block:
                 raise DataError(
                     f"{path}: has NUL bytes; must be text in UTF-8 (UTF-16 is not read)"
                 )
-            header = False
-    if header:
+    if not separator:
         raise DataError(f"{path}: is empty; must have a header and rows")
+    return separator
+
+
+def _blocks(path: Path) -> Iterator[bytes]:
+    """Yield the bytes of a text file, decompressed, in blocks.
+
+    Raises:
+        DataError: it is a bomb.
+    """
+    size, done = path.stat().st_size, 0
+    with pa.input_stream(str(path)) as file:
+        while block := file.read(BLOCK_BYTES):
+            if (done := done + len(block)) > max(LARGE_BYTES, MOST_RATIO * size):
+                raise DataError(
+                    f"{path}: has {size} bytes and {done} or more decompressed; at most"
+                    f" {MOST_RATIO} times as many are read: decompress it"
+                )
+            yield block
 
 
 def _parquet(path: Path) -> Source:
@@ -161,8 +209,8 @@ def _json_lines(path: Path) -> Source:
 def _parsed_lines(path: Path) -> Iterator[pa.Table]:
     """Yield the objects of whole lines, in blocks."""
     rest, first = b"", True
-    with reading(path, "JSON lines"), path.open("rb") as file:
-        while block := file.read(BLOCK_BYTES):
+    with reading(path, "JSON lines"):
+        for block in _blocks(path):
             text = rest + (block.removeprefix(BOM) if first else block)
             whole, _, rest = text.rpartition(b"\n")
             first = False

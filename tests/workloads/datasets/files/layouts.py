@@ -7,6 +7,7 @@ pixels in their place.
 from __future__ import annotations
 
 import csv
+import gzip
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -66,6 +67,34 @@ def windows_csv(folder: Path) -> Path:
         b"\xef\xbb\xbf" + "".join(map("".join, zip(lines, ends, strict=True))).encode()
     )
     return path
+
+
+def european_csv(folder: Path) -> Path:
+    """Write semicolons, commas for decimals, and blanks beside them."""
+    given = divided()
+    for name in ("first", "second"):
+        given[name] = [f"{value} ".replace(".", ",") for value in given[name]]
+    text(folder / "mails.csv", {f" {name} ": values for name, values in given.items()}, ";")
+    return folder / "mails.csv"
+
+
+def compressed(path: Path) -> Path:
+    packed = path.with_name(path.name + ".gz")
+    packed.write_bytes(gzip.compress(path.read_bytes()))
+    path.unlink()
+    return packed
+
+
+def csv_gz(folder: Path) -> Path:
+    return compressed(as_csv(folder))
+
+
+def tsv_gz(folder: Path) -> Path:
+    return compressed(tsv(folder))
+
+
+def json_lines_gz(folder: Path) -> Path:
+    return compressed(json_lines(folder))
 
 
 def tsv(folder: Path) -> Path:
@@ -202,7 +231,7 @@ VECTORS: dict[Callable[[Path], Path], Columns] = {
         layout: {**NAMED, "split": "part"}
         for layout in (
             *(as_csv, windows_csv, tsv, parquet, parquet_of_lists, arrow_file, arrow_stream),
-            *(json_lines, parts),
+            *(json_lines, parts, european_csv, csv_gz, tsv_gz, json_lines_gz),
         )
     },
     two_files: NAMED,

@@ -147,6 +147,36 @@ def test_a_late_word_makes_words_of_the_numbers_before_it(tmp_path):
     assert found["test"].x.tolist() == [[1, 0]]
 
 
+@pytest.mark.parametrize("second", ["1,5", "1,234", "1.234,5"])
+def test_numbers_with_commas_are_words_only_if_asked(tmp_path, second):
+    """Which comma it is, cannot be told; numbers without any stand beside them."""
+    given = {"a": ["2", second, "2", second, "2"], "y": list("01011")}
+    layouts.text(tmp_path / "t.csv", given)
+    with pytest.raises(DataError, match=r"column 'a': holds numbers with commas; write 1\.5 and"):
+        read(tmp_path / "t.csv", tmp_path / "data", target="y")
+    with pytest.raises(DataError, match=r"'a': holds numbers with commas; must hold numbers, as"):
+        read(tmp_path / "t.csv", tmp_path / "data", target="a", task="regression")
+    found = read(tmp_path / "t.csv", tmp_path / "data", target="y", categories=["a"])
+    assert {*map(tuple, found["train"].x.tolist())} == {(0, 1), (1, 0)}
+
+
+def test_pairs_and_dates_are_words(tmp_path):
+    given = {"a": ["1,2", "1,2,3", "4", "4"], "b": ["01.02.2024"] * 4, "y": list("0101")}
+    layouts.text(tmp_path / "t.csv", {**given, "part": ["train"] * 3 + ["test"]})
+    found = read(tmp_path / "t.csv", tmp_path / "data", target="y", split="part")
+    assert found["train"].x.tolist() == [[1, 0, 0, 1], [0, 1, 0, 1], [0, 0, 1, 1]]
+
+
+def test_values_beside_blanks_and_question_marks(table):
+    """As in `adult.data`; the column without a name is the index that pandas writes."""
+    given = {"": list("01234"), "size": ["1", " ? ", "3", "4", " NA"], "price": list("12345")}
+    sites = {"part": ["train "] * 4 + [" test"], "site": ["a ", "a", " b", "b", "a"]}
+    layouts.text(table, {**given, **sites})
+    found = splits(table, client="site")
+    assert found["train"].x.tolist() == [[1], [0], [3], [4]] and found["test"].x.tolist() == [[0]]
+    assert found["train"].columns["client"].tolist() == ["a", "a", "b", "b"]
+
+
 def test_equal_numbers_have_a_deviation_of_one():
     figures = Figures()
     figures.see(np.full((3, 1), 0.1))

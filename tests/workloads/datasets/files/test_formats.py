@@ -132,6 +132,28 @@ def test_colour_images_are_resized_and_channels_come_first(tmp_path):
     assert {each.tobytes() for each in found} == {each.tobytes() for each in same} == expected
 
 
+def test_grey_images_of_16_bits_keep_their_levels(tmp_path):
+    from PIL import Image
+
+    deep = np.random.default_rng(1).integers(2**16, size=(4, 3, 5), dtype=np.uint16)
+    for number, pixels in enumerate(deep):
+        folder = tmp_path / "given" / "ab"[number % 2]
+        folder.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(pixels).save(folder / f"{number}.png")
+    splits = read(tmp_path / "given", tmp_path / "data", split=0.25)
+    found = np.concatenate([splits[name].x for name in ("train", "test")])
+    assert found.dtype == np.float32
+    in_rank = [part[np.argsort(part[..., 0, 0].ravel())] for part in (found, deep[:, None])]
+    assert np.allclose(in_rank[0] * (2**16 - 1), in_rank[1], rtol=0, atol=0.01)
+    decoded = dataset(tmp_path / "given").decode(torch.tensor(found))
+    assert np.array_equal(decoded.numpy(), found)
+    small = read(tmp_path / "given", tmp_path / "data", split=0.25, image_size=2)
+    assert small["train"].x.shape == (3, 1, 2, 2) and 0.1 < small["train"].x[:].mean() < 0.9
+    Image.fromarray(np.zeros((3, 5), np.uint8)).save(tmp_path / "given/b/9.png")
+    with pytest.raises(DataError, match=r"b/9\.png: differs from the first image in its bits"):
+        read(tmp_path / "given", tmp_path / "data", split=0.25)
+
+
 def test_changed_files_and_settings_are_prepared_anew(tmp_path):
     path = layouts.as_csv(tmp_path)
     fields = {**layouts.NAMED, "split": "part"}
