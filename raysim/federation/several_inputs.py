@@ -47,6 +47,13 @@ class SeveralInputs:
         """F, the numbers of a sample."""
         return sum(map(math.prod, self.shapes))
 
+    @property
+    def named(self) -> str:
+        """The inputs in words, by name or number."""
+        if self.names:
+            return f"the inputs {', '.join(self.names)}"
+        return f"a tuple of {len(self.shapes)} inputs"
+
     def attach(self, module: nn.Module) -> nn.Module:
         """Have a module take rows of numbers, and its `forward` the inputs: by name, or in order.
 

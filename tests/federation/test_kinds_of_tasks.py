@@ -259,6 +259,30 @@ def test_a_module_that_is_returned_each_time_takes_the_inputs_of_its_last_task(t
     assert len(shared._forward_pre_hooks) == 1
 
 
+@pytest.mark.parametrize(
+    ("kind", "inputs"),
+    [
+        ("sequences and masks", "the inputs words, mask, age"),
+        ("contrastive", "a tuple of 2 inputs"),
+    ],
+)
+@pytest.mark.parametrize("method", ["fedmax", "fedma"])
+def test_methods_of_stages_say_that_they_take_one_input(tmp_path, kind, inputs, method):
+    """With stages of the model, too: the first one would get all inputs as one row."""
+
+    def build():
+        module = model_of(kind)
+        module.features = module.hidden = module.head = nn.Identity()
+        return module
+
+    with pytest.raises(raysim.SettingsError) as caught:
+        run(tmp_path / "run", replace(task_of(kind), model=build), **{"method.name": method})
+    line = str(caught.value)
+    assert line.startswith(f"method.name={method}: needs a model that is head(hidden(features(x)))")
+    assert f"of one array x; this one takes {inputs}: give them as one array" in line
+    assert not (tmp_path / "run").exists()
+
+
 @pytest.mark.parametrize("form", ["dataset", "loader", "batches"])
 def test_several_inputs_of_torchs_datasets(tmp_path, form):
     class Pairs(torch.utils.data.Dataset):

@@ -26,6 +26,7 @@ from raysim.driver.checks.samples import (
 from raysim.driver.selecting import are_arrays
 from raysim.federation.federation import Federation, sample_dtype
 from raysim.federation.opened import OpenedSamples
+from raysim.federation.several_inputs import LAYOUT, SeveralInputs
 from raysim.federation.task import Task
 from raysim.storage.checkpoints import Checkpoint
 from raysim.storage.client_states import NEVER, ClientStates
@@ -43,11 +44,8 @@ def initial_checkpoint(settings: Settings, federation: Federation) -> tuple[nn.M
     samples.check()
     model = federation.network(settings.seed)
     check_model(settings, model)
-    if method.staged and (lacking := lacking_stages(model, STAGES)):
-        raise SettingsError(
-            f"method.name={method.title}: needs a model with the stages {', '.join(STAGES)};"
-            f" this one lacks {', '.join(lacking)}"
-        )
+    if method.staged:
+        _check_stages(method, model)
     network: nn.Module = ask(
         method,
         "network",
@@ -69,6 +67,26 @@ def initial_checkpoint(settings: Settings, federation: Federation) -> tuple[nn.M
         check_labels(federation, outputs.shape[-1])
         check_class_weights(settings.local, outputs.shape[-1])
     return network, initial
+
+
+def _check_stages(method: Method, model: nn.Module) -> None:
+    """Check that a model may be composed of stages.
+
+    Raises:
+        SettingsError: it has several inputs, which no first stage takes, or lacks a stage.
+    """
+    inputs: SeveralInputs | None = getattr(model, LAYOUT, None)
+    if inputs:
+        raise SettingsError(
+            f"method.name={method.title}: needs a model that is head(hidden(features(x))) of one"
+            f" array x; this one takes {inputs.named}: give them as one array, or use a method"
+            " that needs no stages, such as fedavg"
+        )
+    if lacking := lacking_stages(model, STAGES):
+        raise SettingsError(
+            f"method.name={method.title}: needs a model with the stages {', '.join(STAGES)};"
+            f" this one lacks {', '.join(lacking)}"
+        )
 
 
 def _selection_state(settings: Settings, clients: int) -> State:
