@@ -6,7 +6,6 @@ value and the allowed range.
 
 from __future__ import annotations
 
-import json
 from bisect import bisect_left
 from collections.abc import Mapping
 from contextlib import suppress
@@ -38,6 +37,7 @@ from raysim.core.optimizer import OPTIMIZER, build_optimizer
 from raysim.core.rules import LocalSteps, LocalWork, Weighting
 from raysim.core.user_input import (
     RepeatedKeyError,
+    as_typed,
     check_plain,
     dotted,
     or_none,
@@ -60,6 +60,8 @@ from raysim.selection.uniform import Uniform
 
 OF_OPTIMIZERS = ("momentum", "nesterov", "betas", "alpha", "eps")
 """Settings of local training that some optimizers have; none: the optimizer's default."""
+BALANCED = "balanced"
+"""Value of `local.class_weights`: weights whose sum over the training set is the same by class."""
 Weight = Annotated[float, Field(ge=0)]
 Beta = Annotated[float, Field(ge=0, lt=1)]
 RENAMED = {"profile": "trace"}  # settings of earlier versions, and their present names
@@ -71,19 +73,25 @@ class SettingsGroup(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
 
-def _word(value: Any) -> str:
-    """Return a value as it is typed."""
-    if value is None:
-        return "none"
-    return value if isinstance(value, str) else json.dumps(value)
-
-
-def _numbers(count: int | None, value: Any) -> Any:
-    """Return a list of numbers as a tuple."""
-    is_list = isinstance(value, list | tuple) and (count is None or len(value) == count)
-    if value is None or (is_list and all(isinstance(each, int | float) for each in value)):
+def _pair(value: Any) -> Any:
+    """Return a list of two numbers as a tuple."""
+    if value is None or (_are_numbers(value) and len(value) == 2):
         return None if value is None else tuple(value)
-    raise ValueError(f"must be a list of {'numbers' if count is None else f'{count} numbers'}")
+    raise ValueError("must be a list of 2 numbers")
+
+
+def _class_weights(value: Any) -> Any:
+    """Return a list of numbers as a tuple."""
+    if value in (None, BALANCED):
+        return value
+    if _are_numbers(value):
+        return tuple(value)
+    raise ValueError(f"must be a list of numbers, or {BALANCED}")
+
+
+def _are_numbers(value: Any) -> bool:
+    is_list = isinstance(value, list | tuple)
+    return is_list and all(isinstance(each, int | float) for each in value)
 
 
 class LocalSettings(SettingsGroup):
@@ -112,7 +120,7 @@ class LocalSettings(SettingsGroup):
     )
     momentum: float = Field(default=0.0, ge=0, lt=1, description="of sgd and rmsprop")
     nesterov: bool = Field(default=False, description="Nesterov momentum; needs momentum above 0")
-    betas: Annotated[tuple[Beta, Beta], BeforeValidator(partial(_numbers, 2))] | None = Field(
+    betas: Annotated[tuple[Beta, Beta], BeforeValidator(_pair)] | None = Field(
         default=None, description="of adam and adamw; none: 0.9 and 0.999"
     )
     alpha: Beta | None = Field(default=None, description="of rmsprop; none: 0.99")
@@ -131,9 +139,12 @@ class LocalSettings(SettingsGroup):
     label_smoothing: float = Field(
         default=0.0, ge=0, le=1, description="share of a target that is spread over all classes"
     )
-    class_weights: (
-        Annotated[tuple[Weight, ...], BeforeValidator(partial(_numbers, None))] | None
-    ) = Field(default=None, description="weight of each class in the loss; none: equal")
+    class_weights: Annotated[
+        tuple[Weight, ...] | Literal["balanced"] | None, BeforeValidator(_class_weights)
+    ] = Field(
+        default=None,
+        description="weight of each class in the loss; balanced: by its samples; none: equal",
+    )
     temperature: float = Field(
         default=1.0, gt=0, description="T, divides the logits in the training loss only"
     )
@@ -188,8 +199,8 @@ class LocalSettings(SettingsGroup):
 
     @model_validator(mode="after")
     def _some_class_has_weight(self) -> Self:
-        if self.class_weights is not None and not any(self.class_weights):
-            raise ValueError(f"class_weights={_word(self.class_weights)}: must have one above 0")
+        if isinstance(self.class_weights, tuple) and not any(self.class_weights):
+            raise ValueError(f"class_weights={as_typed(self.class_weights)}: must have one above 0")
         return self
 
     @model_validator(mode="after")
@@ -199,7 +210,7 @@ class LocalSettings(SettingsGroup):
             value, default = getattr(self, name), type(self).model_fields[name].default
             if value != default and name not in type(optimizer).model_fields:
                 key = f"local.optimizer={self.optimizer}"
-                raise ValueError(f"{name}={_word(value)}: {key} has no {name}")
+                raise ValueError(f"{name}={as_typed(value)}: {key} has no {name}")
         if self.keep and not optimizer.slots:
             raise ValueError(f"keep=true: local.optimizer={self.optimizer} so set keeps nothing")
         return self
@@ -359,7 +370,9 @@ class Settings(SettingsGroup):
         for name, value in self.method.needs_local.items():
             if (given := getattr(self.local, name)) != value:
                 key = self.method.needing(name)
-                raise ValueError(f"local.{name}={_word(given)}: must be {_word(value)} with {key}")
+                raise ValueError(
+                    f"local.{name}={as_typed(given)}: must be {as_typed(value)} with {key}"
+                )
         return self
 
     @model_validator(mode="after")

@@ -128,7 +128,7 @@ def smoothed_losses(
 
     Args:
         smoothing: Share of the target that is spread over all classes.
-        class_weights: Weight of each class [C]; empty for 1.
+        class_weights: Weight of each class [C]; empty for 1. Those behind the last one are 0.
         logits: Logits [B, C]; with one logit per sample there are two classes.
         labels: Class numbers [B].
     """
@@ -140,7 +140,8 @@ def smoothed_losses(
     target = (labels.unsqueeze(-1) == classes).to(log_p.dtype) * (1 - smoothing)
     target = target + smoothing / log_p.shape[-1]  # [B, C]
     if class_weights:
-        target = target * _row(class_weights, log_p)
+        behind = (0.0,) * (log_p.shape[-1] - len(class_weights))
+        target = target * _row((*class_weights, *behind), log_p)
     return -(target * log_p).sum(-1)
 
 
@@ -150,6 +151,17 @@ def weights_of(class_weights: tuple[float, ...], labels: Tensor) -> Tensor:
     own = labels.unsqueeze(-1) == classes  # [B, C]
     row = _row(class_weights, torch.empty((), dtype=torch.float64, device=labels.device))
     return row.masked_fill(~own, 0).sum(-1)
+
+
+def balanced_weights(labels: npt.NDArray[Any]) -> tuple[float, ...]:
+    """Return the weight of each class up to the last one, from class numbers [N].
+
+    N / (classes * count), as scikit-learn's `balanced`, of the classes that have samples; 0 of
+    those that have none. The mean over all samples is 1.
+    """
+    counts = np.bincount(labels).tolist()
+    classes = sum(count > 0 for count in counts)
+    return tuple(len(labels) / (classes * count) if count else 0.0 for count in counts)
 
 
 def _row(numbers: tuple[float, ...], like: Tensor) -> Tensor:

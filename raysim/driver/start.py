@@ -128,9 +128,8 @@ def check_run(
     federation = federation.with_holdout(settings.evaluation.holdout, settings.seed)
     if not settings.evaluation.test:
         federation = federation.without_test()
-    federation = federation.with_objective(settings.local)
     network, initial = initial_checkpoint(settings, federation)
-    federation = federation.for_network(network)
+    federation = federation.with_objective(settings.local).for_network(network)
     of_stages = check_stages(settings, network, initial, federation.training_sizes)
     check_space(settings, states, initial.state, of_stages)
     evaluator = Evaluator(settings, federation, network)

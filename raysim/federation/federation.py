@@ -30,7 +30,7 @@ from raysim.core.client_indices import (
 from raysim.core.components import ask
 from raysim.core.data import Progress, Split
 from raysim.core.errors import DataError, SettingsError
-from raysim.core.scoring import CLASSIFICATION, Scoring, for_training
+from raysim.core.scoring import CLASSIFICATION, Scoring, balanced_weights, for_training
 from raysim.core.seeds import torch_seed
 from raysim.core.tensors import Tensors
 from raysim.federation.input_pipeline import InputPipeline, PreparedPipeline
@@ -127,8 +127,14 @@ class Federation:
         return replace(self, holdout=Holdout(fraction, seed))
 
     def with_objective(self, local: LocalSettings) -> Federation:
-        """Return this federation with the loss that the settings have clients minimise."""
-        own = for_training(self.scoring, local.label_smoothing, local.class_weights)
+        """Return this federation with the loss that the settings have clients minimise.
+
+        Balanced weights of classes are those of the whole training set, whichever clients hold it.
+        """
+        weights = local.class_weights
+        if isinstance(weights, str):  # balanced
+            weights = balanced_weights(open_samples(self.train).y)
+        own = for_training(self.scoring, local.label_smoothing, weights)
         return replace(self, training=own)
 
     def for_network(self, network: nn.Module) -> Federation:

@@ -10,7 +10,13 @@ import torch
 from torch.nn import functional as F
 
 from raysim.core.rules import Batch
-from raysim.core.scoring import CLASSIFICATION, Scoring, accuracy, predicted_classes
+from raysim.core.scoring import (
+    CLASSIFICATION,
+    Scoring,
+    accuracy,
+    balanced_weights,
+    predicted_classes,
+)
 
 
 def squared_errors(outputs, targets):
@@ -49,6 +55,11 @@ def test_a_classification_may_have_a_loss_of_its_own():
     p = logits.softmax(1)[:, 0]
     assert torch.allclose(batch.loss(logits), (-(1 - p).square() * p.log()).mean())
     assert not torch.allclose(batch.loss(logits), F.cross_entropy(logits, labels))
+
+
+def test_balanced_weights():
+    assert balanced_weights(np.array([0, 1, 0, 0])) == (4 / (2 * 3), 4 / (2 * 1))
+    assert balanced_weights(np.array([3, 1, 3, 3, 3])) == (0.0, 5 / (2 * 1), 0.0, 5 / (2 * 4))
 
 
 def test_predictions_of_an_objective():

@@ -296,16 +296,44 @@ def test_late_clients_take_the_steps_that_the_deadline_allows(tmp_path):
 
 @pytest.mark.parametrize("mode", MODES, indirect=True)
 @pytest.mark.parametrize(
-    ("smoothing", "weights"), [(0.2, None), (0.0, [0.5, 2.0, 1.0]), (0.1, [3.0, 0.1, 0.25])]
+    ("smoothing", "weights"),
+    [(0.2, None), (0.0, [0.5, 2.0, 1.0]), (0.1, [3.0, 0.1, 0.25]), (0.1, "balanced")],
 )
 def test_smoothing_and_class_weights_are_those_of_torch(tmp_path, smoothing, weights, mode):
     given = {"local.label_smoothing": smoothing, "local.class_weights": weights, **mode}
     result = run(tmp_path / "run", **given)
+    if weights == "balanced":
+        labels = np.concatenate([samples(n, client)[1] for client, n in enumerate(SIZES)])
+        weights = len(labels) / (3 * np.bincount(labels))
+        assert weights.max() - weights.min() > 0.1
     own = None if weights is None else torch.tensor(weights, dtype=torch.float64)
     loss = nn.CrossEntropyLoss(weight=own, label_smoothing=smoothing)
     reference = Reference(torch.optim.SGD, [LR] * ROUNDS, loss=loss)
     assert_equal(result.params, reference.run(cohorts(result)))
     assert_losses(result, loss)
+
+
+@pytest.mark.usefixtures("resident_actors")
+def test_balanced_weights_are_those_of_all_training_labels(tmp_path):
+    """Of those held out, too; label 1 has no samples, and 3 and 4 are outputs without labels."""
+    sizes, spread = (8, 4, 6), {"evaluation.holdout": 0.25, "local.label_smoothing": 0.1}
+    clients = [samples(n, key) for key, n in enumerate(sizes)]
+    labels = ([0, 0, 0, 0, 0, 0, 2, 2], [2, 0, 2, 2], [0, 2, 0, 0, 2, 2])  # 10 of 0, 8 of 2
+    own = raysim.Task(
+        lambda: nn.Linear(12, 5),
+        [(x, np.array(y)) for (x, _), y in zip(clients, labels, strict=True)],
+        samples(20, 9),
+    )
+    given = [18 / (2 * 10), 0.0, 18 / (2 * 8), 0.0, 0.0]
+    one = {"local.class_weights": given, **spread}
+    expected = raysim.run(make_settings(tmp_path / "listed", **one), own).params
+    for name, engine in {
+        "inline": {},
+        "ray": {"engine.backend": "ray", "engine.actors": 2},
+    }.items():
+        balanced = {"local.class_weights": "balanced", **spread, **engine}
+        params = raysim.run(make_settings(tmp_path / name, **balanced), own).params
+        assert all(torch.equal(params[n], tensor) for n, tensor in expected.items())
 
 
 def assert_losses(result, loss):
@@ -447,6 +475,10 @@ REFUSED = {
         {"local.class_weights": [0, 0.0, 0]},
         "local.class_weights=[0.0, 0.0, 0.0]: must have one above 0",
     ),
+    "no such weights": (
+        {"local.class_weights": "balance"},
+        'local.class_weights="balance": must be a list of numbers, or balanced',
+    ),
     "range": ({"local.optimizer": "adam", "local.betas": [0.9, 1.0]}, "less than 1"),
     "nothing to keep": ({"local.keep": True}, "local.keep=true", "keeps nothing"),
     "epochs and steps": (
@@ -528,6 +560,10 @@ def test_fields_of_an_optimizer_are_described(name):
 OF_TASKS = {
     "too few": ({"local.class_weights": [1.0, 2.0]}, "local.class_weights=[1.0, 2.0]: must have 3"),
     "own loss": ({"local.label_smoothing": 0.1}, "local.label_smoothing=0.1: the task has a loss"),
+    "own loss, balanced": (
+        {"local.class_weights": "balanced"},
+        "local.class_weights=balanced: the task has a loss of its own",
+    ),
 }
 
 
@@ -535,7 +571,7 @@ OF_TASKS = {
 def test_settings_that_do_not_suit_the_task_are_refused(tmp_path, case):
     overrides, part = OF_TASKS[case]
     given = task()
-    if case == "own loss":
+    if case.startswith("own loss"):
         given = replace(given, scoring=replace(raysim.CLASSIFICATION, losses=own_losses))
     with pytest.raises(SettingsError) as caught:
         raysim.run(make_settings(tmp_path, **overrides), given)

@@ -8,6 +8,7 @@ from raysim.core.user_input.decisive import decides_result, may_change, may_grow
 from raysim.core.user_input.paths import check_inside, portable_name, user_path
 from raysim.core.user_input.values import (
     RepeatedKeyError,
+    as_typed,
     canonical,
     check_plain,
     dotted,
@@ -23,6 +24,7 @@ from raysim.core.user_input.values import (
 
 __all__ = [
     "RepeatedKeyError",
+    "as_typed",
     "canonical",
     "check_inside",
     "check_plain",

@@ -155,12 +155,17 @@ def or_none(value: Any) -> Any:
     return None if isinstance(value, str) and value.lower() == "none" else value
 
 
+def as_typed(value: Any) -> str:
+    """Return a value as it is typed behind a setting, before a shell quotes it."""
+    if value is None:
+        return "none"
+    return value if isinstance(value, str) else json.dumps(value)
+
+
 def override_text(key: str, value: Any) -> str:
     """Return an override as it is typed in a shell: `raysim.config.parse_override` reads it."""
-    if value is None:
-        text = "none"
-    else:
-        text = value if isinstance(value, str) and _is_plain(value) else json.dumps(value)
+    is_quoted = isinstance(value, str) and not _is_plain(value)
+    text = json.dumps(value) if is_quoted else as_typed(value)
     return shlex.quote(f"{key}={text}")
 
 

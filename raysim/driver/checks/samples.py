@@ -17,6 +17,7 @@ from raysim.core.method import Method
 from raysim.core.rules import Batch
 from raysim.core.scoring import Scoring, cross_entropies
 from raysim.core.tensors import at_least_float32
+from raysim.core.user_input import as_typed
 from raysim.federation.federation import Federation, open_samples
 from raysim.federation.samples import Array, problem_of
 from raysim.training.network import Network
@@ -95,7 +96,7 @@ def of_cross_entropy(local: LocalSettings) -> dict[str, bool]:
     """Return the settings that change the cross-entropy, and whether they do."""
     return {
         f"local.label_smoothing={local.label_smoothing}": local.label_smoothing != 0,
-        f"local.class_weights={json.dumps(local.class_weights)}": local.class_weights is not None,
+        f"local.class_weights={as_typed(local.class_weights)}": local.class_weights is not None,
     }
 
 
@@ -106,7 +107,7 @@ def check_class_weights(local: LocalSettings, outputs: int) -> None:
         SettingsError: there are more or fewer.
     """
     classes, weights = max(outputs, 2), local.class_weights
-    if weights is not None and len(weights) != classes:
+    if isinstance(weights, tuple) and len(weights) != classes:
         raise SettingsError(
             f"local.class_weights={json.dumps(weights)}: must have {classes} numbers, one a class"
         )
