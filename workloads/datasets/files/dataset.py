@@ -39,9 +39,10 @@ def _absolute(path: str) -> str:
 
 
 def _names(given: object) -> object:
-    """Return names, given as a list or as one word separated by commas."""
+    """Return names, given as a list or as one word separated by commas, in brackets or not."""
     if isinstance(given, str):
-        return tuple(name.strip() for name in given.split(","))
+        bare = given[1:-1] if given.startswith("[") and given.endswith("]") else given
+        return tuple(name.strip() for name in bare.split(","))
     return tuple(given) if isinstance(given, list) else given
 
 

@@ -59,6 +59,13 @@ def test_missing_numbers_are_filled_with_the_training_figures(table, missing, fi
     assert found["test"].x[:, 0].tolist() == [100, 5]
 
 
+@pytest.mark.parametrize("typed", [["city", "size"], "city,size", "city, size", "[city,size]"])
+def test_names_as_they_are_typed(table, typed):
+    expected = splits(table, features=["city", "size"], missing="zero")
+    found = splits(table, features=typed, missing="zero")
+    assert np.array_equal(found["train"].x, expected["train"].x)
+
+
 def test_rows_that_lack_a_value_are_dropped(table):
     found = splits(table, features=["city", "size"], missing="drop")
     assert found["train"].y.tolist() == [10, 20] and found["test"].y.tolist() == [50, 60]
