@@ -61,7 +61,7 @@ def report(
 ) -> None:
     """Write one HTML page about runs: table, curves, clients, time, settings, environment."""
     from raysim.results import report as page
-    from raysim.results.compare import comparison
+    from raysim.results.compare import comparison, comparison_differences
     from raysim.storage.atomic import replace_file
     from raysim.workloads.datasets.labels import training_labels
 
@@ -69,7 +69,12 @@ def report(
         raise SettingsError(f"--out={out}: must be a .html file in an existing folder")
     page.check_extras()
     groups, columns = _compared(runs, target, metric)
-    text = page.report(groups, comparison(groups, columns), training_labels)
+    text = page.report(
+        groups,
+        comparison(groups, columns),
+        training_labels,
+        differences=comparison_differences(groups, columns),
+    )
     replace_file(out, lambda path: path.write_text(text, encoding="utf-8"))
     console.print(f"report: {out}", highlight=False, markup=False, soft_wrap=True)
 

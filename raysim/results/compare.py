@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from raysim.core.errors import SettingsError
@@ -12,7 +12,7 @@ from raysim.core.user_input import key_text, override_text
 from raysim.results.metrics import Metric
 from raysim.results.origins import origin_notes, origins_of, revisions_of
 from raysim.results.references import UNREAD, reference_settings
-from raysim.results.render import Entry, Footnotes, Grid, grid_of
+from raysim.results.render import Entry, Footnotes, Grid, differences_of, grid_of
 from raysim.results.runs import RunRecord, State, result_settings
 from raysim.results.tables import ResultCell, ResultTable, differing_keys
 from raysim.storage.checkpoints import LOCAL_TEST_SAMPLES, TEST_SAMPLES
@@ -193,6 +193,7 @@ def compared_metrics(
         for record in records:
             metric.of(record)
     return [
+        (f"last ten {name}", Metric("last_ten", column), unit),
         (f"final {name}", Metric("final", column), unit),
         (f"best {name}", Metric("best", column), unit),
         *(
@@ -207,19 +208,21 @@ def compared_metrics(
 
 
 def comparison_document(
-    groups: Sequence[RunGroup], columns: Iterable[tuple[str, Metric, str]]
+    groups: Sequence[RunGroup], columns: Sequence[tuple[str, Metric, str]]
 ) -> dict[str, Any]:
     """Return the comparison as plain values: per group its runs, and its metrics as measured."""
-    metrics = [(name, metric) for name, metric, _ in columns]
+    tables = {
+        name: table for (name, *_), table in zip(columns, _tables(groups, columns), strict=True)
+    }
     documents = []
     for group in groups:
-        cells = {name: (metric, group.cell(metric)) for name, metric in metrics}
+        cells = {name: _cell_document(table, group.label) for name, table in tables.items()}
         documents.append(
             {
                 "label": group.label,
                 "settings": group.settings,
                 "runs": [_run_document(record) for record in group.records],
-                "metrics": {name: _cell_document(*pair) for name, pair in cells.items()},
+                "metrics": cells,
             }
         )
     return {"groups": documents, "notes": _notes([r for g in groups for r in g.records])}
@@ -235,13 +238,17 @@ def _run_document(record: RunRecord) -> dict[str, Any]:
     }
 
 
-def _cell_document(metric: Metric, cell: ResultCell) -> dict[str, Any]:
+def _cell_document(table: ResultTable, row: str) -> dict[str, Any]:
+    """Return the only cell of a row, with its difference from the best row."""
+    (column,) = table.columns
+    cell, apart = table.cell(row, column), table.differences(column).get(row)
     return {
-        "metric": str(metric),
+        "metric": str(table.metric),
         "mean": cell.mean,
         "deviation": cell.deviation,
         "n": len(cell.measured),
         "seeds": cell.seeds,
+        "difference": apart and asdict(apart),
         "values": [{"seed": seed, "value": value} for seed, value in sorted(cell.values.items())],
     }
 
@@ -258,14 +265,12 @@ def _notes(records: Sequence[RunRecord]) -> list[str]:
 
 def comparison(groups: Sequence[RunGroup], columns: Iterable[tuple[str, Metric, str]]) -> Grid:
     """Return the comparison as a grid: a row per group, a column per metric."""
-    labels = tuple(group.label for group in groups)
     header, definitions, notes = ["run", "rounds"], list[str](), list[str]()
     rows = [[Entry(group.label), _progress(group)] for group in groups]
     footnotes = Footnotes()
-    for name, metric, unit in columns:
-        cells = {(group.label, name): group.cell(metric) for group in groups}
-        grid = grid_of(ResultTable("", str(metric), unit, labels, (name,), cells), footnotes)
-        header.append(f"{name} [{unit}]" if unit not in ("", "rounds") else name)
+    for table in _tables(groups, columns):
+        grid = grid_of(table, footnotes)
+        header += table.columns
         definitions.append(grid.notes[0])
         notes += grid.notes[1:]
         for row, entries in zip(rows, grid.rows, strict=True):
@@ -278,6 +283,26 @@ def comparison(groups: Sequence[RunGroup], columns: Iterable[tuple[str, Metric, 
         tuple(map(tuple, rows)),
         tuple(dict.fromkeys([*_notes(records), *definitions, *notes])),
     )
+
+
+def comparison_differences(
+    groups: Sequence[RunGroup], columns: Iterable[tuple[str, Metric, str]]
+) -> Grid | None:
+    """Return how far the groups are from the best of each column; None if none are compared."""
+    return differences_of(*_tables(groups, columns))
+
+
+def _tables(
+    groups: Sequence[RunGroup], columns: Iterable[tuple[str, Metric, str]]
+) -> list[ResultTable]:
+    """Return a table of one column per metric, with its unit in the column's name."""
+    labels = tuple(group.label for group in groups)
+    tables = []
+    for name, metric, unit in columns:
+        title = f"{name} [{unit}]" if unit not in ("", "rounds") else name
+        cells = {(group.label, title): group.cell(metric) for group in groups}
+        tables.append(ResultTable("", str(metric), unit, labels, (title,), cells))
+    return tables
 
 
 def _progress(group: RunGroup) -> Entry:

@@ -9,6 +9,7 @@ from typing import Any
 
 from raysim.results import statistics
 from raysim.results.metrics import Metric, parse_metric
+from raysim.results.statistics import Difference
 
 SCALES: Mapping[str, float] = {"%": 100.0, "KB": 1e-3, "MB": 1e-6, "GB": 1e-9}
 """Factors from a metric's value to a unit; other units are not scaled."""
@@ -122,21 +123,28 @@ class ResultTable:
         return cell.own_round if counts else ""
 
     def best(self, column: str) -> frozenset[str]:
-        """Return the rows to set in bold: the best of each metric, and its equals.
+        """Return the rows to set in bold: the best, and those that no test tells from it."""
+        found = self.differences(column)
+        return frozenset(row for row, each in found.items() if not (each and each.is_separated))
 
-        Only rows in which every seed has a value are compared: those with the most seeds, if these
-        are the same. Values in a method's own rounds and `reference_row` are not compared.
+    def differences(self, column: str) -> dict[str, Difference | None]:
+        """Return the difference of each row from the best of its metric; None for the best.
+
+        Only rows in which every seed has a value are compared: those with the most seeds, at least
+        five, if these are the same. Values in a method's own rounds and `reference_row` are not
+        compared.
         """
-        best: frozenset[str] = frozenset()
+        found: dict[str, Difference | None] = {}
         cells = {row: self.cell(row, column) for row in self.rows}
-        for metric in {self.metric_of(cell) for cell in cells.values()}:
+        for metric in dict.fromkeys(self.metric_of(cell) for cell in cells.values()):
             alike = {row: cell for row, cell in cells.items() if self.metric_of(cell) == metric}
             if len({self.own_round_of(cell) for cell in alike.values()}) > 1:
                 alike = {row: cell for row, cell in alike.items() if not self.own_round_of(cell)}
             compared = {row: cell.measured for row, cell in alike.items() if cell.is_complete}
             compared.pop(self.reference_row, None)
-            best |= statistics.best_rows(compared, larger=metric.larger_is_better)
-        return best
+            larger = metric.larger_is_better
+            found |= statistics.differences_from_best(compared, larger=larger)
+        return found
 
     def ratio(self, row: str, column: str) -> float | None:
         """Return how many times better a cell is than the cell of the row `ratio_to`.

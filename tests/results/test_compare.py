@@ -192,6 +192,7 @@ def test_the_comparison(grouped):
     assert first == {
         "run": "fedavg",
         "rounds": "3",
+        "last ten accuracy [%]": "65.33 ± 0.33 (n=3)",
         "final accuracy [%]": "71.00 ± 1.00 (n=3)",
         "best accuracy [%]": "75.00 ± 0.00 (n=3)",
         "rounds to 0.625": "1.5 ± 0.0 (n=3)",
@@ -224,16 +225,20 @@ def test_runs_in_progress_are_rows_of_their_own(grouped):
 
 
 def test_rounds_of_fedma_are_not_compared(grouped):
+    rows = {
+        "a": {"rows": make_rows([0.5, 0.9])},
+        "b": {"rows": make_rows([0.9]), "method.name": "fedma"},
+        "c": {"rows": make_rows([0.6]), **PROX},
+    }
     groups = grouped(
-        a={"rows": make_rows([0.5, 0.9])},
-        b={"rows": make_rows([0.9]), "method.name": "fedma"},
-        c={"rows": make_rows([0.6]), **PROX},
+        **{f"{run}{n}": {**given, "seed": n} for run, given in rows.items() for n in range(5)}
     )
     grid, (_, fedma, _) = table_of(groups, 0.5)
     column = grid.header.index("rounds to 0.5")
     assert [row[column].bold for row in grid.rows] == [True, False, True]
-    assert [row[2].bold for row in grid.rows] == [True, True, False]
-    assert fedma["rounds to 0.5"] == "1.0 (n=1)* (a)"
+    final = grid.header.index("final accuracy [%]")
+    assert [row[final].bold for row in grid.rows] == [True, True, False]
+    assert fedma["rounds to 0.5"] == "1.0 ± 0.0 (n=5) (a)"
     (note,) = [note for note in grid.notes if note.startswith("a: ")]
     assert "a round is a pass over the layers" in note
 

@@ -31,8 +31,8 @@ TABLE = ResultTable(
     rows=("FedAvg", "FedMAX"),
     columns=("iid", "non-iid"),
     cells={
-        ("FedAvg", "iid"): ResultCell({0: 0.9, 1: 0.91, 2: 0.92}, published=91.5),
-        ("FedMAX", "iid"): ResultCell({0: 0.95, 1: 0.95, 2: 0.95}),
+        ("FedAvg", "iid"): ResultCell({0: 0.9, 1: 0.91, 2: 0.92, 3: 0.9, 4: 0.92}, published=91.5),
+        ("FedMAX", "iid"): ResultCell(dict.fromkeys(range(5), 0.95)),
         ("FedAvg", "non-iid"): ResultCell(diverged=3),
     },
     notes=(NOTE,),
@@ -56,7 +56,7 @@ FORMATS = {
 @pytest.mark.parametrize("name", FORMATS)
 def test_every_format_has_title_cells_and_notes(name):
     text = FORMATS[name](grid_of(TABLE))
-    for part in ("FedMAX table 1", "91.00", "1.00 (n=3)", "91.5", "3 diverged", "not run", NOTE):
+    for part in ("FedMAX table 1", "91.00", "1.00 (n=5)", "91.5", "3 diverged", "not run", NOTE):
         assert part in text
 
 
@@ -100,15 +100,15 @@ def test_markdown():
         "",
         "|  | iid | non-iid |",
         "| --- | ---: | ---: |",
-        "| FedAvg | 91.00 ± 1.00 (n=3) \\[91.5\\] | - (0/3, 3 diverged) |",
-        "| FedMAX | **95.00 ± 0.00 (n=3)** | not run |",
+        "| FedAvg | 91.00 ± 1.00 (n=5) \\[91.5\\] | - (0/3, 3 diverged) |",
+        "| FedMAX | **95.00 ± 0.00 (n=5)** | not run |",
     ]
 
 
 def test_latex():
     text = to_latex(grid_of(TABLE))
-    assert "FedAvg & 91.00 $\\pm$ 1.00 (n=3) [91.5] & - (0/3, 3 diverged) \\\\" in text
-    assert "FedMAX & \\textbf{95.00 $\\pm$ 0.00 (n=3)} & not run \\\\" in text
+    assert "FedAvg & 91.00 $\\pm$ 1.00 (n=5) [91.5] & - (0/3, 3 diverged) \\\\" in text
+    assert "FedMAX & \\textbf{95.00 $\\pm$ 0.00 (n=5)} & not run \\\\" in text
     assert "\\begin{tabular}{lrr}" in text
 
 
@@ -175,7 +175,7 @@ def test_parquet(tmp_path):
     first = rows["FedAvg", "iid"]
     assert first["mean"] == pytest.approx(0.91) and first["deviation"] == pytest.approx(0.01)
     assert first["published"] == 91.5 and first["published_unit"] == "%"
-    assert [pair["seed"] for pair in first["values"]] == [0, 1, 2]
+    assert [pair["seed"] for pair in first["values"]] == [0, 1, 2, 3, 4]
     assert all(row["notes"] == [NOTE] for row in rows.values())
     assert [rows[row, "iid"]["best"] for row in TABLE.rows] == [False, True]
     empty = rows["FedMAX", "non-iid"]

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from raysim.results.render import grid_of, to_arrow, to_markdown
+from raysim.results.render import differences_of, grid_of, to_arrow, to_markdown
 from raysim.results.tables import ResultCell, ResultTable, differing_settings
 
 
@@ -77,8 +77,7 @@ def test_notes_say_what_is_shown():
         "30 rounds of 500",
         "final(test_accuracy): the last value of test_accuracy.",
         "Cells: mean ± sample deviation over n seeds.",
-        "Bold: the best, before rounding, of the rows in which every seed has a value; rows with"
-        " fewer seeds than others, or with other seeds, are not compared.",
+        "Below 5 seeds no rows are compared, and none is bold.",
         "*: fewer than 3 seeds.",
         "2/3: of three seeds two have a value, and the mean is theirs; such a cell has no ratio.",
         "In brackets: the published value.",
@@ -108,8 +107,8 @@ def test_settings_that_differ_stand_as_they_are_typed():
     assert to_arrow(table).to_pylist()[0]["differing"] == words
 
 
-def five(*values):
-    return ResultCell(dict(enumerate(values)))
+def five(*values, **fields):
+    return ResultCell(dict(enumerate(values if len(values) > 1 else values * 5)), **fields)
 
 
 def test_bold():
@@ -126,18 +125,57 @@ def test_bold():
     assert table.best("x") == {"best", "alike"}  # "other" is compared with none
     bold = {row[0].text: row[1].bold for row in grid_of(table).rows}
     assert [name for name, is_bold in bold.items() if is_bold] == ["best", "alike"]
-    assert any("paired bootstrap over seeds (95%)" in note for note in grid_of(table).notes)
+    assert any("paired t-test over seeds, at a level of 5%" in n for n in grid_of(table).notes)
+
+
+def test_nothing_is_bold_below_five_seeds():
+    four = {
+        (row, "x"): ResultCell({seed: value for seed in range(4)})
+        for row, value in (("a", 0.5), ("b", 0.7))
+    }
+    table = table_of(four)
+    assert table.best("x") == frozenset() and differences_of(table) is None
+    assert not any("Bold" in note for note in grid_of(table).notes)
+
+
+def test_differences_from_the_best_row():
+    """By hand, with t = 2.776445: ends 0.5^0.5 t points from -3; (0.00127 / 5)^0.5 t from 0.072."""
+    cells = {
+        ("a", "x"): five(0.50),
+        ("b", "x"): five(0.49, 0.48, 0.47, 0.46, 0.45),
+        ("a", "y"): five(0.50),
+        ("b", "y"): ResultCell({0: 0.9}),
+        ("c", "y"): five(0.40, metric="final(test_loss)", unit=""),
+        ("d", "y"): five(0.30, 0.35, 0.38, 0.30, 0.31, metric="final(test_loss)", unit=""),
+    }
+    table = table_of(cells)
+    grid = differences_of(table)
+    assert grid.header == ("", "x", "y")
+    lost = "not compared"
+    assert [[entry.text for entry in row] for row in grid.rows] == [
+        ["a", "best", lost],
+        ["b", "-3.00 [-4.96, -1.04], p=0.013", lost],
+        ["c", lost, "0.072 [0.02775, 0.1162], p=0.011"],
+        ["d", lost, "best"],
+    ]
+    assert table.best("x") == {"a"} and table.best("y") == {"d"}
+    rows = {(row["row"], row["column"]): row for row in to_arrow(table).to_pylist()}
+    b = rows["b", "x"]
+    assert [b[name] for name in ("difference", "difference_low", "difference_high", "p")] == (
+        pytest.approx([-0.03, -0.0496324, -0.0103676, 0.0132356], rel=1e-5)
+    )
+    assert rows["a", "x"]["p"] is None
 
 
 def test_a_reference_is_never_the_best():
-    cells = {(row, "x"): ResultCell({0: value}) for row, value in (("a", 0.5), ("b", 0.7))}
-    reference = {("iid", "x"): ResultCell({0: 0.9})}
+    cells = {(row, "x"): five(value) for row, value in (("a", 0.5), ("b", 0.7), ("c", 0.6))}
+    reference = {("iid", "x"): five(0.9)}
     assert table_of(cells | reference, reference_row="iid").best("x") == {"b"}
     assert table_of(cells | reference).best("x") == {"iid"}
 
 
 def test_fewer_rounds_are_better():
-    cells = {("slow", "x"): ResultCell({0: 9.0}), ("fast", "x"): ResultCell({0: 3.0})}
+    cells = {("slow", "x"): five(9.0), ("fast", "x"): five(3.0)}
     assert table_of(cells, **ROUNDS).best("x") == {"fast"}
 
 
@@ -171,9 +209,9 @@ PASSES = "a pass over the layers"
 
 def test_rounds_of_other_kinds_are_not_compared():
     cells = {
-        ("base", "x"): ResultCell({0: 100.0}),
-        ("fast", "x"): ResultCell({0: 50.0}),
-        ("passes", "x"): ResultCell({0: 20.0}, published=80, own_round=PASSES),
+        ("base", "x"): five(100.0),
+        ("fast", "x"): five(50.0),
+        ("passes", "x"): five(20.0, published=80, own_round=PASSES),
     }
     table = table_of(cells, **ROUNDS, ratio_to="base")
     assert table.best("x") == {"fast"}
@@ -181,7 +219,10 @@ def test_rounds_of_other_kinds_are_not_compared():
     two = {place: cell for place, cell in cells.items() if place[0] != "fast"}
     assert table_of(two, **ROUNDS).best("x") == frozenset()
     grid = grid_of(table)
-    assert [row[1].text for row in grid.rows][1:] == ["50.0 (n=1)* 2.00x", "20.0 (n=1)* (a) [80]"]
+    assert [row[1].text for row in grid.rows][1:] == [
+        "50.0 ± 0.0 (n=5) 2.00x",
+        "20.0 ± 0.0 (n=5) (a) [80]",
+    ]
     assert grid.notes[-1] == (
         f"a: a round is {PASSES}: its measured rounds are not compared with those of other methods."
     )
@@ -211,15 +252,15 @@ def test_rows_of_other_seeds_have_a_ratio_and_are_not_compared():
 
 def test_runs_in_progress_are_not_compared():
     cells = {
-        ("base", "x"): ResultCell({0: 100.0}),
-        ("on", "x"): ResultCell({0: 50.0}, in_progress=True),
+        ("base", "x"): five(100.0),
+        ("on", "x"): five(50.0, in_progress=True),
         ("before", "x"): ResultCell({0: None}, in_progress=True),
-        ("slow", "x"): ResultCell({0: 120.0}),
+        ("slow", "x"): five(120.0),
     }
     table = table_of(cells, **ROUNDS, ratio_to="base")
     assert table.best("x") == {"base"} and table.ratio("on", "x") is None
     texts = [row[1].text for row in grid_of(table).rows]
-    assert texts[1:3] == ["50.0 (n=1)*", "- (0/1, 1 not reached so far)"]
+    assert texts[1:3] == ["50.0 ± 0.0 (n=5)", "- (0/1, 1 not reached so far)"]
 
 
 def test_figures_that_count_nothing_have_no_ratio():

@@ -63,7 +63,7 @@ def test_axes_by_hand():
         "fraction": 0.3,
         "method.name": "fedprox",
     }
-    assert cell.preset == "mnist-noniid" and found.metric == "final(test_accuracy)"
+    assert cell.preset == "mnist-noniid" and found.metric == "last_ten(test_accuracy)"
     assert (found.unit, found.unit_of(cell)) == ("%", "%")
     assert {*found.row_keys.values()} == {frozenset({"method.name"})}
 

@@ -10,7 +10,7 @@ from raysim.core.errors import RunError
 from raysim.results import report
 from raysim.results.compare import RunGroup
 from raysim.results.origins import revisions_of
-from raysim.results.render import Entry, Grid, grid_of
+from raysim.results.render import Entry, Grid, differences_of, grid_of
 from raysim.results.report import charts
 from raysim.results.runs import RunRecord, read_run, result_settings
 from raysim.results.tables import ResultTable
@@ -41,6 +41,7 @@ def write_page(
         _groups(plan, folder),
         grid_of(results),
         training_labels,
+        differences=differences_of(results),
         tuning=tuning,
         searches=searches,
     )

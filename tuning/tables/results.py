@@ -14,7 +14,7 @@ from raysim.results.failures import is_divergence
 from raysim.results.metrics import parse_metric
 from raysim.results.origins import Origin, origin_notes, origins_of
 from raysim.results.references import reference_notes
-from raysim.results.render import grid_of, to_arrow, to_html, to_latex, to_markdown
+from raysim.results.render import differences_of, grid_of, to_arrow, to_html, to_latex, to_markdown
 from raysim.results.render.grid import shown
 from raysim.results.runs import read_run, result_settings
 from raysim.results.tables import ResultCell, ResultTable, differing_settings
@@ -66,8 +66,8 @@ class TableResults:
     def write(self) -> ResultTable:
         """Write table.md, table.tex, table.html and table.parquet; return the table."""
         table = self.table()
-        grid = grid_of(table)
-        texts = (to_markdown(grid), to_latex(grid), to_html(grid))
+        grids = [grid for grid in (grid_of(table), differences_of(table)) if grid]
+        texts = (to_markdown(*grids), to_latex(*grids), to_html(*grids))
         *paths, parquet = (self._folder.path / name for name in FILES)
         for path, text in zip(paths, texts, strict=True):
             _write_text(path, text)

@@ -57,7 +57,7 @@ def sweep(
         axes: Values by dotted key, for example {"method.name": ["fedavg", "fedprox"]}.
         seeds: The seeds; None takes those of the file, or that of the settings.
         overrides: Settings of all runs by dotted key.
-        metrics: Metrics of the cells; none takes final(test_accuracy), or the file's.
+        metrics: Metrics of the cells; none takes last_ten(test_accuracy), or the file's.
         tune: Table `[tune]`: a search of each row, or cell, before it is trained, for example
             {"space": {"local.lr": {"low": 0.001, "high": 1, "log": True}}, "trials": 12}.
         rows: The axis that makes the rows of the table; "" takes the first. The others make its

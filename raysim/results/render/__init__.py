@@ -6,12 +6,13 @@
 from raysim.results.render.arrow import to_arrow
 from raysim.results.render.document import to_document
 from raysim.results.render.formats import to_html, to_latex, to_markdown, to_rich
-from raysim.results.render.grid import Entry, Footnotes, Grid, grid_of
+from raysim.results.render.grid import Entry, Footnotes, Grid, differences_of, grid_of
 
 __all__ = [
     "Entry",
     "Footnotes",
     "Grid",
+    "differences_of",
     "grid_of",
     "to_arrow",
     "to_document",

@@ -20,6 +20,10 @@ SCHEMA = pa.schema(
         ("diverged", pa.int64()),
         ("failed", pa.int64()),
         ("best", pa.bool_()),
+        ("difference", pa.float64()),
+        ("difference_low", pa.float64()),
+        ("difference_high", pa.float64()),
+        ("p", pa.float64()),
         ("ratio", pa.float64()),
         ("published", pa.float64()),
         ("published_deviation", pa.float64()),
@@ -38,9 +42,10 @@ def to_arrow(table: ResultTable) -> pa.Table:
     """Return a row per cell; values are as measured, published ones in their unit."""
     rows = []
     best = {column: table.best(column) for column in table.columns}
+    differences = {column: table.differences(column) for column in table.columns}
     for row in table.rows:
         for column in table.columns:
-            cell = table.cell(row, column)
+            cell, apart = table.cell(row, column), differences[column].get(row)
             rows.append(
                 {
                     "row": row,
@@ -53,6 +58,10 @@ def to_arrow(table: ResultTable) -> pa.Table:
                     "diverged": cell.diverged,
                     "failed": cell.failed,
                     "best": row in best[column],
+                    "difference": apart and apart.mean,
+                    "difference_low": apart and apart.low,
+                    "difference_high": apart and apart.high,
+                    "p": apart and apart.p,
                     "ratio": table.ratio(row, column),
                     "published": cell.published,
                     "published_deviation": cell.published_deviation,

@@ -94,8 +94,12 @@ def to_rich(grid: Grid) -> RenderableType:
     return _Terminal(grid)
 
 
-def to_markdown(grid: Grid) -> str:
-    """Return a grid as a Markdown table, with the notes as paragraphs."""
+def to_markdown(*grids: Grid) -> str:
+    """Return grids as Markdown tables, with the notes as paragraphs."""
+    return "\n".join(map(_markdown, grids))
+
+
+def _markdown(grid: Grid) -> str:
 
     def cell(entry: Entry) -> str:
         text = MARKDOWN.sub(r"\\\1", entry.text)
@@ -113,8 +117,12 @@ def to_markdown(grid: Grid) -> str:
     return "\n\n".join([paragraphs[0], "\n".join(lines), *paragraphs[1:]]) + "\n"
 
 
-def to_latex(grid: Grid) -> str:
-    """Return a grid as a LaTeX table environment that needs no package."""
+def to_latex(*grids: Grid) -> str:
+    """Return grids as LaTeX table environments that need no package."""
+    return "\n".join(map(_latex, grids))
+
+
+def _latex(grid: Grid) -> str:
 
     def cell(entry: Entry) -> str:
         text = "".join(LATEX.get(character, character) for character in entry.text)
@@ -172,10 +180,10 @@ def html_table(grid: Grid) -> str:
     )
 
 
-def to_html(grid: Grid) -> str:
-    """Return a grid as a page of HTML that loads nothing."""
+def to_html(*grids: Grid) -> str:
+    """Return grids as a page of HTML that loads nothing."""
     return (
         '<!doctype html>\n<html lang="en">\n<meta charset="utf-8">\n'
-        f"<title>{escape(grid.title)}</title>\n<style>\n{STYLE}</style>\n"
-        f"{html_table(grid)}</html>\n"
+        f"<title>{escape(grids[0].title)}</title>\n<style>\n{STYLE}</style>\n"
+        f"{''.join(map(html_table, grids))}</html>\n"
     )

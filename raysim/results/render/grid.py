@@ -11,17 +11,27 @@ from raysim.core.errors import visible
 from raysim.core.user_input import override_text
 from raysim.results import statistics
 from raysim.results.metrics import Metric
+from raysim.results.statistics import Difference
 from raysim.results.tables import SCALES, ResultCell, ResultTable
 
 DECIMALS: Mapping[str, int] = {"%": 2, "rounds": 1, "KB": 1, "MB": 1, "GB": 2, "s": 1}
 FEW_NOTE = f"*: fewer than {statistics.FEW} seeds."
 SPREAD_NOTE = "Cells: mean ± sample deviation over n seeds."
-BOLD_NOTE = "Bold: the best, before rounding, of the rows in which every seed has a value"
-BOOTSTRAP_NOTE = (
-    f"; from {statistics.SEEDS_FOR_BOOTSTRAP} seeds on, all rows that a paired bootstrap over seeds"
-    f" ({statistics.CONFIDENCE:.0%}) does not separate from it"
+TEST = (
+    "paired t-test over seeds, at a level of"
+    f" {statistics.LEVEL:.0%} by Holm over all pairs of rows of a column"
 )
-SEEDS_NOTE = "; rows with fewer seeds than others, or with other seeds, are not compared."
+BOLD_NOTE = (
+    "Bold: the row with the best mean, of those in which every seed has a value, and all rows that"
+    f" a {TEST}, does not tell from it; rows with fewer seeds than others, or with other seeds, are"
+    " not compared."
+)
+NO_BOLD_NOTE = f"Below {statistics.SEEDS_FOR_TEST} seeds no rows are compared, and none is bold."
+DIFFERENCES_TITLE = "Differences from the best row"
+DIFFERENCES_NOTE = (
+    f"Mean over seeds, its {1 - statistics.LEVEL:.0%} interval for this pair alone, and p of a"
+    f" {TEST}."
+)
 OWN_ROUND_NOTE = "a round is {}: its measured rounds are not compared with those of other methods."
 LONGEST = 10_000
 """Most characters of an entry."""
@@ -130,6 +140,37 @@ def grid_of(table: ResultTable, footnotes: Footnotes | None = None) -> Grid:
     )
 
 
+def differences_of(*tables: ResultTable) -> Grid | None:
+    """Lay out how far rows are from the best of each column; None if no rows are compared.
+
+    Args:
+        tables: Tables with the same rows.
+    """
+    places = [(table, name) for table in tables for name in table.columns]
+    columns = [(name, each, table) for table, name in places if (each := table.differences(name))]
+    if not columns:
+        return None
+    rows = tuple(
+        (Entry(row), *(_difference_entry(each, row, table, name) for name, each, table in columns))
+        for row in tables[0].rows
+        if any(row in each for _, each, _ in columns)
+    )
+    header = ("", *(name for name, *_ in columns))
+    return Grid(DIFFERENCES_TITLE, header, rows, (DIFFERENCES_NOTE,))
+
+
+def _difference_entry(
+    found: Mapping[str, Difference | None], row: str, table: ResultTable, column: str
+) -> Entry:
+    """Return the difference of a row from the best of a column as text."""
+    if (difference := found.get(row)) is None:
+        return Entry("best" if row in found else "not compared")
+    unit = table.unit_of(table.cell(row, column))
+    mean, low, high = (shown(v, unit) for v in (difference.mean, difference.low, difference.high))
+    p = f"p={difference.p:.3f}" if difference.p >= 0.001 else "p<0.001"
+    return Entry(f"{mean} [{low}, {high}], {p}", value=difference.mean)
+
+
 def shown(value: float, unit: str) -> str:
     """Return a metric's value in a unit, as text without the unit."""
     scaled = value * SCALES.get(unit, 1.0)
@@ -190,8 +231,7 @@ def _legend(table: ResultTable) -> Iterator[str]:
     if any(cell.seeds for cell in cells):
         yield SPREAD_NOTE
         most = max(len(cell.measured) for cell in cells)
-        enough = most >= statistics.SEEDS_FOR_BOOTSTRAP
-        yield f"{BOLD_NOTE}{BOOTSTRAP_NOTE if enough else ''}{SEEDS_NOTE}"
+        yield BOLD_NOTE if most >= statistics.SEEDS_FOR_TEST else NO_BOLD_NOTE
     if any(0 < len(cell.measured) < statistics.FEW for cell in cells):
         yield FEW_NOTE
     if any(len(cell.measured) < cell.seeds for cell in cells):

@@ -46,6 +46,7 @@ def report(
     table: Grid,
     labels: Labels,
     *,
+    differences: Grid | None = None,
     tuning: Grid | None = None,
     searches: Sequence[Chart] = (),
 ) -> str:
@@ -55,6 +56,7 @@ def report(
         groups: The runs.
         table: Their comparison.
         labels: Labels of a run's training samples, for the heat maps.
+        differences: Differences from the best rows, if rows are compared.
         tuning: What searches before the runs have chosen, if there were any.
         searches: Their charts.
     """
@@ -63,6 +65,7 @@ def report(
         "page.html",
         title=f"raysim: {table.title}",
         table=html_table(table),
+        differences=differences and html_table(differences),
         tuning=tuning and html_table(tuning),
         searches=searches,
         curves=_curves(groups),

@@ -45,7 +45,8 @@ def test_a_sweep_runs_each_cell_and_prints_their_table(sweep, slots, tmp_path):
     alone = raysim.load_config(
         str(tmp_path / "blobs.json"), {**changes, "out": str(tmp_path / "alone")}
     )
-    assert found["fedprox", "lr=0.02"][5] == raysim.run(alone).summary["final_accuracy"]
+    rounds = raysim.run(alone).metrics["test_accuracy"].to_pylist()
+    assert found["fedprox", "lr=0.02"][5] == pytest.approx(sum(rounds) / 2)  # of the last ten
     slots.started.clear()
     assert sweep(*words)[0] == 0 and slots.started == []  # the same command resumes it
 
@@ -178,10 +179,10 @@ def test_from_python_it_returns_runs_and_cells(slots, tmp_path, monkeypatch):
     by_cell = {(r["row"], r["column"]): r for r in found.cells.to_pylist()}
     for run in runs:
         cell = by_cell[json.loads(run["method.name"]), f"lr={run['local.lr']}"]
-        value = run["final(test_accuracy)"]
+        value = run["last_ten(test_accuracy)"]
         assert {"seed": run["seed"], "value": value} in cell["values"]
-        summary = json.loads((Path(run["run_dir"]) / "summary.json").read_text())
-        assert summary["final_accuracy"] == value
+        rounds = pq.read_table(Path(run["run_dir"]) / "metrics.parquet")["test_accuracy"]
+        assert value == pytest.approx(sum(rounds.to_pylist()) / 2)
 
 
 def test_from_python_it_has_rows_and_is_shortened_as_the_command(slots, tmp_path, monkeypatch):
@@ -248,7 +249,7 @@ def test_more_than_two_axes_are_groups_of_columns_and_any_makes_the_rows(sweep, 
         (("local.lr=0.1,0.2", "--rows", "seed"), "raysim: --rows=seed: must be one of local.lr"),
         (
             ("local.lr=0.1,0.2", "evaluation.test=false"),
-            "raysim: blobs-sweep: lr=0.1, final",  # (test_accuracy): needs evaluation.test=true
+            "raysim: blobs-sweep: lr=0.1, last_ten",  # (test_accuracy): needs evaluation.test=true
         ),
         (("seed=0,2,0",), "raysim: seed=0,2,0: has 0 twice"),
     ],

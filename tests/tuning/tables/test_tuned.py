@@ -140,7 +140,7 @@ def test_only_what_is_new_is_searched_and_trained(sweep, slots, tmp_path):
     after = trials_of(tmp_path / "out", "fedavg")
     assert before.items() < after.items()
     improved = max(after.values()) > max(before.values())
-    label = "fedavg, final(test_accuracy)"
+    label = "fedavg, last_ten(test_accuracy)"
     assert (digests[label] != index(tmp_path / "out")[label]) == improved
 
 
@@ -259,7 +259,7 @@ def test_fewer_trials_than_there_are_choose_among_the_first(sweep, slots, tmp_pa
         if (config := json.loads(path.read_text()))["method"]["name"] == "fedavg"
     ]
     best, _ = max(first, key=lambda pair: pair[1]["final_holdout_accuracy"])
-    digest = index(tmp_path / "out")["fedavg, final(test_accuracy)"]
+    digest = index(tmp_path / "out")["fedavg, last_ten(test_accuracy)"]
     config = json.loads((tmp_path / f"out/runs/{digest}/seed-0/config.json").read_text())
     assert len(first) == 2 and config["local"]["lr"] == best
 
