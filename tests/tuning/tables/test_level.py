@@ -11,7 +11,8 @@ import raysim
 from raysim.methods.fedavg import FedAvg
 from tests.tuning.common import PRESET
 
-SWEEPS = 100
+SWEEPS, MOST = 100, 10
+"""At a level of 5%, more than 10 of 100 sweeps are told apart in 1% of cases."""
 
 
 class Mirrored(FedAvg):
@@ -24,7 +25,9 @@ class Mirrored(FedAvg):
 
 
 @pytest.mark.full
-def test_a_method_under_two_names_comes_out_equal_in_95_of_100_sweeps(slots, tmp_path, monkeypatch):
+def test_a_method_under_two_names_comes_out_equal_in_most_of_100_sweeps(
+    slots, tmp_path, monkeypatch
+):
     monkeypatch.chdir(tmp_path)
     Path("blobs.json").write_text(json.dumps(PRESET | {"rounds": 2}))
     axes = {"method.name": ["fedavg", f"{__name__}:Mirrored"]}
@@ -35,4 +38,4 @@ def test_a_method_under_two_names_comes_out_equal_in_95_of_100_sweeps(slots, tmp
         assert cells["n"].to_pylist() == [5, 5]
         told_apart += cells["best"].to_pylist().count(False)
     print(f"told apart in {told_apart} of {SWEEPS} sweeps")
-    assert told_apart <= 0.05 * SWEEPS
+    assert told_apart <= MOST
