@@ -111,6 +111,34 @@ def _check_direction(optimizer: Optimizer) -> None:
     )
 
 
+@lru_cache(maxsize=4096)
+def effective_steps(
+    optimizer: Optimizer | None, steps: int, before: float = 0.0, after: float = 0.0
+) -> float:
+    """Return how far local steps lead along a constant gradient, in steps of plain SGD.
+
+        u <- u - direction(1 + before * u) - after * u           u starts at 0; -u is returned
+
+    Args:
+        optimizer: The optimizer, of directions linear in the gradients; None for plain SGD.
+        steps: Number of steps.
+        before: Learning rate times the strength of the pulls to a fixed point before the optimizer.
+        after: The same of the pulls behind it.
+    """
+    if optimizer is None or optimizer.keeps_gradient:
+        return _plain_steps(steps, before + after)
+    one, moved = torch.ones((), dtype=torch.float64), torch.zeros((), dtype=torch.float64)
+    slots = {slot: torch.zeros_like(one) for slot in optimizer.slots}
+    for step in range(1, steps + 1):
+        direction = optimizer.direction(one + before * moved, slots, step)
+        moved = moved * (1 - after) - direction
+    return -float(moved)
+
+
+def _plain_steps(steps: int, pull: float) -> float:
+    return sum((1 - pull) ** step for step in range(steps)) if pull else float(steps)
+
+
 def beside(number: N, tensor: Tensor) -> N:
     """Return a number as a factor of a tensor: in its type, if the number is a tensor, too.
 

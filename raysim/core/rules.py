@@ -21,7 +21,8 @@ import torch
 from torch import Tensor
 
 from raysim.core.encoding import Encoding
-from raysim.core.errors import SettingsError
+from raysim.core.errors import RunError, SettingsError
+from raysim.core.optimizer import Optimizer, effective_steps
 from raysim.core.scoring import CLASSIFICATION, Scoring
 from raysim.core.tensors import Groups, Tensors, as_real, at_least_float32, nbytes
 
@@ -184,6 +185,8 @@ class Trained:
         states: The last state of every transform, by the transform's name.
         samples: All of the client's samples, shared with others: left as they are.
         optimizer: What the optimizer keeps, by slot and name of the parameter; for the engine.
+        solver: The optimizer itself; None for plain SGD.
+        transforms: The changes of the gradient.
     """
 
     steps: int
@@ -191,11 +194,37 @@ class Trained:
     states: Mapping[str, Tensors]
     samples: Batch
     optimizer: Groups = field(default_factory=dict)
+    solver: Optimizer | None = None
+    transforms: tuple[Transform, ...] = ()
 
     @cached_property
     def data(self) -> Batch:
         """All of the client's samples, a copy of its own: most clients never read it."""
         return self.samples._replace(x=self.samples.x.clone(), y=self.samples.y.clone())
+
+    @property
+    def effective_steps(self) -> float:
+        """Sum of the a_i with which gradients g_i make up the change lr * sum_i a_i g_i.
+
+        `steps` of plain SGD; momentum and pulls (`Transform.pull`) change it. Constants that a
+        transform adds are left out. The optimizer must be linear in its gradients, as `sgd` is.
+
+        Raises:
+            SettingsError: a transform states no `pull`.
+            RunError: the sum is not above 0, as pulls are too strong for lr.
+        """
+        pulls = {False: 0.0, True: 0.0}
+        for each in self.transforms:
+            if each.pull is None:
+                raise SettingsError(f"rules: {each.name!r} states no `pull`: no effective steps")
+            pulls[each.after_momentum] += self.lr * each.pull
+        total = effective_steps(self.solver, self.steps, pulls[False], pulls[True])
+        if total <= 0:
+            raise RunError(
+                f"its {self.steps} steps at lr={self.lr:g} are {total:g} effective steps, which"
+                " must be above 0: set a smaller local.lr, or a weaker pull to the global model"
+            )
+        return total
 
 
 @dataclass(frozen=True)
@@ -270,6 +299,8 @@ class Transform:
         term: Key in the state of the term whose gradient is added; the reported objective has it.
         after_momentum: Whether it changes the step's direction behind the momentum, or else the
             gradient before it, weight decay included.
+        pull: Its strength mu, if it adds mu * (w_k - a) with a fixed, and constants of the pass;
+            None if it does anything else. For `Trained.effective_steps`.
     """
 
     name: str
@@ -277,6 +308,7 @@ class Transform:
     init: Callable[[View], Tensors] = no_state
     term: str | None = None
     after_momentum: bool = False
+    pull: float | None = None
 
 
 @dataclass(frozen=True)

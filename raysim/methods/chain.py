@@ -86,6 +86,7 @@ class Chain(FedAvg):
     @model_validator(mode="after")
     def _rules_chain(self) -> Chain:
         try:
+            self._check_pulls()
             self.rules()
             if len({member.weighting for member in self.methods.values()} - {None}) > 1:
                 raise SettingsError("two methods each set the weighting of the mean")
@@ -222,6 +223,22 @@ class Chain(FedAvg):
         """Return the pass of the method that gives clients a model of their own."""
         member = self._only("deployment")
         return member.deployment(now, state) if member else None
+
+    def _check_pulls(self) -> None:
+        """Check that a method which needs the strength of pulls is chained with no other changes.
+
+        Constants leave it, and penalties and a criterion are a part of the objective.
+        """
+        needing = [name for name, member in self.methods.items() if member.needs_pulls]
+        for name, member in self.methods.items() if needing else ():
+            unknown = [each.name for each in member.rules().transforms if each.pull is None]
+            if unknown:
+                own = ", ".join(f"{key}={value}" for key, value in member.model_dump().items())
+                raise SettingsError(
+                    f"{name}{own and f' ({own})'} cannot be chained with {needing[0]}: its"
+                    f" transform {unknown[0]!r} states no `pull`; allowed are transforms that add"
+                    " mu * (w_k - a) and constants to gradients, and state mu"
+                )
 
     def _check_discount(self) -> None:
         """Check that a method discounts only its own upload.

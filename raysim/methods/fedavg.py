@@ -32,6 +32,8 @@ class FedAvg(Method):
     """Weights of the mean; None takes the run's `weighting`."""
     bases: ClassVar[Bases | None] = None
     """Bases of the groups that clients send; see `Pass.bases`."""
+    needs_pulls: ClassVar[bool] = False
+    """Whether all transforms must state their `pull`, for `Trained.effective_steps`."""
 
     def rules(self) -> Rules:
         """Return the rules of local training: plain SGD."""

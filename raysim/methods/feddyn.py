@@ -71,7 +71,7 @@ class FedDyn(FedAvg):
 
     def rules(self) -> Rules:
         """Return the rules of local training: SGD on the regularised loss."""
-        transform = Transform("feddyn", self._pull, self._anchor, term="term")
+        transform = Transform("feddyn", self._pull, self._anchor, term="term", pull=self.alpha)
         return Rules(transforms=(transform,), finish=self._finish)
 
     def server_update(self, now: Round, state: ServerState, reduced: Reduced) -> ServerState:

@@ -1,23 +1,46 @@
 """FedNova: normalised averaging, for clients that do unequal work.
 
 Source: Wang, Liu, Liang, Joshi and Poor, "Tackling the Objective Inconsistency Problem in
-Heterogeneous Federated Optimization", NeurIPS 2020, update rule of FedNova with plain SGD, where
-||a_k||_1 is the number tau_k of local steps.
+Heterogeneous Federated Optimization", NeurIPS 2020; the authors' code, github.com/JYWa/FedNova.
 
-    client:  d_k = (w - w_k) / tau_k
-    server:  w <- w - (sum_k p_k tau_k) * sum_k p_k d_k       p_k as in FedAvg
+A client of tau_k local steps moves by w - w_k = eta * sum_i a_i g_i, i from 0 to tau_k - 1, where
+g_i is the gradient of step i. With rho of `local.momentum` and mu of a proximal term, in a `chain`
+with FedProx (mu) or FedDyn (alpha):
+
+    SGD                 a_i = 1                                      ||a_k||_1 = tau_k
+    momentum            a_i = (1 - rho^(tau_k - i)) / (1 - rho)
+    Nesterov momentum   a_i = (1 - rho^(tau_k - i + 1)) / (1 - rho)
+    proximal term       a_i = (1 - eta mu)^(tau_k - 1 - i)
+    both                a_i = h(tau_k - i)      h(0) = 0, h(1) = 1
+                        h(j + 1) = (1 + rho - eta mu) h(j) - rho h(j - 1)
+
+    client:  d_k = (w - w_k) / ||a_k||_1
+    server:  w <- w - tau_eff * sum_k p_k d_k              p_k as in FedAvg
+
+    tau_eff = sum_k p_k ||a_k||_1        with tau_eff="norm": the paper's default
+    tau_eff = sum_k p_k tau_k            with tau_eff="steps": the code with a proximal term
+
+"steps" goes further than the clients by tau_k / ||a_k||_1, which has no bound with a proximal term:
+many steps diverge. Constants added to gradients (SCAFFOLD's c - c_k) leave a_k as it is, and so
+does all that is a part of the objective or of its gradient: penalties, a criterion,
+`local.weight_decay`, `local.clip_norm`. A chain with changes of another kind is refused: momentum
+kept from round to round (MFA's), FedProx's mean by tensor.
+
+With a proximal term and momentum, entries of a_k may be below 0, which the paper does not treat:
+||a_k||_1 is then the sum of the a_i, the way along a constant gradient. Deviation: a_k is that of
+the steps taken; the code's is not, with both terms (its norm for one step is 1 + rho, not 1) and
+with Nesterov's momentum (it has plain momentum's).
 
 With max_epochs above 0 each client of the cohort does 1 to max_epochs local epochs, drawn anew
 every round from a generator keyed by seed and round; with 0 all do `local.epochs`. d_k covers the
-trainable parameters; buffers become the mean. Deviation: with `local.momentum`, too, tau_k counts
-steps; the paper's ||a_k||_1 for momentum is not used.
+trainable parameters; buffers become the mean.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import torch
 from pydantic import Field
@@ -30,28 +53,34 @@ from raysim.methods.fedavg import FedAvg
 
 
 class FedNova(FedAvg):
-    """FedAvg of the mean change per local step: clients with more steps do not weigh more.
+    """FedAvg of the change per effective local step: clients with more do not weigh more.
 
     Helps where clients take different numbers of steps, by their samples or by their speed. Costs
     one number more than FedAvg's bytes up, and one pass over the parameters a round.
     """
 
+    revision: ClassVar[int] = 2
     bases: ClassVar[Bases | None] = {"d": CHANGE, "buffers": "model"}
+    needs_pulls: ClassVar[bool] = True
     max_epochs: int = Field(
         default=0,
         ge=0,
         le=MOST,
         description="clients do 1 to max_epochs epochs; 0: all do local.epochs",
     )
+    tau_eff: Literal["norm", "steps"] = Field(
+        default="norm", description="steps of the server: the mean ||a_k||_1, or the mean tau_k"
+    )
 
     @property
     def needs_local(self) -> Mapping[str, object]:
-        """SGD: ||a_k||_1 is that of its steps; epochs, where they are drawn."""
-        return {"optimizer": "sgd", **({"steps": None} if self.max_epochs else {})}
+        """SGD whose momentum starts at 0, of which a_k is; epochs, where they are drawn."""
+        always = {"optimizer": "sgd", "keep": False}
+        return {**always, **({"steps": None} if self.max_epochs else {})}
 
     def rules(self) -> Rules:
-        """Return the rules of local training: plain SGD, of which the mean step is sent."""
-        return Rules(finish=_send_mean_step)
+        """Return the rules of local training: SGD, of which the change per step is sent."""
+        return Rules(finish=self._finish)
 
     def training_pass(self, now: Round, state: ServerState) -> Pass:
         """Return FedAvg's pass, with epochs by client if these are drawn."""
@@ -64,20 +93,20 @@ class FedNova(FedAvg):
         return replace(work, epochs=dict(zip(now.cohort, draws.tolist(), strict=True)))
 
     def server_update(self, now: Round, state: ServerState, reduced: Reduced) -> ServerState:
-        """Move the model by the mean step times the mean number of steps."""
+        """Move the model by tau_eff times the mean change per effective step."""
         model, d = state.groups["model"], reduced.means["d"]
-        moved = add_scaled({n: model[n] for n in d}, d, -float(reduced.means["steps"]["tau"]))
+        moved = add_scaled({n: model[n] for n in d}, d, -float(reduced.means["steps"]["tau_eff"]))
         return state.replace(model={**model, **reduced.means.get("buffers", {}), **moved})
 
-
-def _send_mean_step(view: View, trained: Trained) -> Upload:
-    change = {n: view.start[n] - view.params[n].detach() for n in view.trainable}
-    buffers = {name: t for name, t in view.params.items() if name not in change}
-    tau = float(trained.steps)
-    return Upload(
-        sums={
-            "d": {name: tensor / tau for name, tensor in change.items()},
-            "buffers": buffers,
-            "steps": {"tau": as_real(next(iter(change.values()))).new_tensor(tau)},
-        }
-    )
+    def _finish(self, view: View, trained: Trained) -> Upload:
+        change = {n: view.start[n] - view.params[n].detach() for n in view.trainable}
+        buffers = {name: t for name, t in view.params.items() if name not in change}
+        norm = trained.effective_steps
+        steps = norm if self.tau_eff == "norm" else float(trained.steps)
+        return Upload(
+            sums={
+                "d": {name: tensor / norm for name, tensor in change.items()},
+                "buffers": buffers,
+                "steps": {"tau_eff": as_real(next(iter(change.values()))).new_tensor(steps)},
+            }
+        )

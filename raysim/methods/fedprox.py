@@ -53,7 +53,11 @@ def proximal(mu: float, reduction: Reduction = "sum") -> Transform:
     are divided by the size of each tensor.
     """
     return Transform(
-        "proximal", partial(_pull_back, mu=mu, reduction=reduction), zero_term, term="term"
+        "proximal",
+        partial(_pull_back, mu=mu, reduction=reduction),
+        zero_term,
+        term="term",
+        pull=mu if reduction == "sum" else None,
     )
 
 

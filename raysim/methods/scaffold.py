@@ -111,7 +111,7 @@ def _correct(
     return add_scaled(gradients, state), state
 
 
-CORRECTION = Transform("scaffold", _correct, _correction, after_momentum=True)
+CORRECTION = Transform("scaffold", _correct, _correction, after_momentum=True, pull=0.0)
 
 
 def _finish(view: View, trained: Trained) -> Upload:

@@ -99,7 +99,10 @@ class ClientTraining:
         detached = dict(zip(self.names, self.detached_params, strict=True))
         self.trainer.network.bindings.check_parameters(detached)
         kept = self.update.kept(self.names) if sizes else {}
-        trained = Trained(len(sizes), self.job.lr, self.states, self.job.data, kept)
+        solver, transforms = self.trainer.optimizer, self.rules.transforms
+        trained = Trained(
+            len(sizes), self.job.lr, self.states, self.job.data, kept, solver, transforms
+        )
         with torch.no_grad():
             gradient = partial(self.trainer.gradient, self.rules, self.view)
             upload = self.rules.finish(self.job.finishing(self.view, gradient), trained)

@@ -101,7 +101,7 @@ def test_the_model_goes_from_one_update_to_the_next(tmp_path):
     m, v = [np.zeros_like(p) for p in w], [np.full_like(p, TAU**2) for p in w]
     for number, cohort in enumerate(cohorts):
         own = {(0, k): steps[number, k] for k in cohort}
-        mean = test_fednova.fednova(w, clients, [cohort], {}, own)
+        mean = test_fednova.fednova(w, clients, [cohort], own)
         delta = [q - p for p, q in zip(w, mean, strict=True)]
         m = [BETA1 * a + (1 - BETA1) * d for a, d in zip(m, delta, strict=True)]
         v = [BETA2 * a + (1 - BETA2) * d**2 for a, d in zip(v, delta, strict=True)]

@@ -211,9 +211,11 @@ class _StackedTraining:
             for name, state in self.states.items()
         }
         kept = self.update.kept_of(k, self.step.names)
-        trained = Trained(len(own), self.jobs[k].lr, states, self.jobs[k].data, kept)
+        job, solver = self.jobs[k], self.trainers[k].optimizer
+        transforms = job.rules.transforms
+        trained = Trained(len(own), job.lr, states, job.data, kept, solver, transforms)
         with torch.no_grad():
-            upload = self.jobs[k].rules.finish(self._view_of(k), trained)
+            upload = job.rules.finish(self._view_of(k), trained)
         loss, value = figures[:, own]
         return upload, LocalLosses.of(loss, value, [sizes[step] for step in own])
 
