@@ -199,15 +199,15 @@ PULLS = {
 @pytest.mark.parametrize("name", PULLS)
 def test_a_transform_pulls_as_strongly_as_it_states(name):
     """Its change of the gradient differs by pull times the distance at two parameters."""
-    method, (settings, strength) = METHODS.get(name), PULLS[name]
-    (transform,) = method(**settings).rules().transforms
+    method, (own, strength) = METHODS.get(name), PULLS[name]
+    (transform,) = method(**own).rules().transforms
     draw = torch.Generator().manual_seed(1)
     far, near, g, *rest = ({"w": torch.randn(5, generator=draw)} for _ in range(7))
     model, c, c_k, h_k = rest
 
     def changed(params, gradients):
-        sent, own = {"model": model, "c": c}, {"c": c_k, "h": h_k}
-        view = View(params, ["w"], model, sent, own, {}, 1.0, None, None, None)
+        sent, kept = {"model": model, "c": c}, {"c": c_k, "h": h_k}
+        view = View(params, ["w"], model, sent, kept, {}, 1.0, None, None, None)
         return transform.update(view, gradients, None, transform.init(view))[0]["w"]
 
     assert transform.pull == strength
