@@ -3,8 +3,8 @@
 A penalty is a term of the loss that autograd differentiates; a correction changes the gradients
 before the optimiser's step. What a client computes at the end of a pass, to send or to keep, is
 part of it, but for its own model, which is there. Numbers are read from the method's settings;
-formulas are those of its defaults. With corrections (FSVRG, momentum, SCAFFOLD) SGD is plain:
-`local.momentum` and `local.weight_decay` come before them or behind them in the engine.
+formulas are those of its defaults. For FedNova, and with corrections (FSVRG, momentum, SCAFFOLD),
+SGD is plain: momentum changes what a step is, or comes before or behind them in the engine.
 """
 
 from __future__ import annotations
@@ -198,12 +198,12 @@ class VarianceReduction(Term):
 
 
 class MeanStep(Term):
-    """FedNova's change per step."""
+    """FedNova's change per step of plain SGD."""
 
     def finish(self, steps: int) -> Upload:
         start = self.client.given.start
         mean = {n: (start[n] - p) / steps for n, p in self.client.parameters().items()}
-        return Upload(sums={"d": mean, "steps": {"tau": torch.tensor(float(steps))}})
+        return Upload(sums={"d": mean, "steps": {"tau_eff": torch.tensor(float(steps))}})
 
 
 class Change(Term):

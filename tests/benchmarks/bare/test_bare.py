@@ -46,7 +46,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "scaffold": {"lr_global": 0.7},
     "two_stream_l2": {"lam": 0.05},
 }
-PLAIN = {"chain", "fsvrg", "momentum", "scaffold"}
+PLAIN = {"chain", "fednova", "fsvrg", "momentum", "scaffold"}
 """Methods whose loops take plain SGD."""
 LR = {"resnet18": 0.005}
 LOCAL = {"local.momentum": 0.9, "local.nesterov": True, "local.weight_decay": 0.02}
