@@ -17,7 +17,7 @@ with FedProx (mu) or FedDyn (alpha):
     client:  d_k = (w - w_k) / ||a_k||_1
     server:  w <- w - tau_eff * sum_k p_k d_k              p_k as in FedAvg
 
-    tau_eff = sum_k p_k ||a_k||_1        with tau_eff="norm": the paper's default
+    tau_eff = sum_k p_k ||a_k||_1        with tau_eff="norm": that of FedAvg in the paper's frame
     tau_eff = sum_k p_k tau_k            with tau_eff="steps": the code with a proximal term
 
 "steps" goes further than the clients by tau_k / ||a_k||_1, which has no bound with a proximal term:
