@@ -30,9 +30,9 @@ def chunk(kind: bytes, content: bytes) -> bytes:
     )
 
 
-def huge_png() -> bytes:
-    """Return a PNG file that declares 100,000x100,000 pixels."""
-    header = struct.pack(">IIBBBBB", 100_000, 100_000, 8, 0, 0, 0, 0)
+def huge_png(size: int) -> bytes:
+    """Return a PNG file that declares size x size pixels, and has few."""
+    header = struct.pack(">IIBBBBB", size, size, 8, 0, 0, 0, 0)
     chunks = chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(b"\0" * 9)) + chunk(b"IEND", b"")
     return b"\x89PNG\r\n\x1a\n" + chunks
 
@@ -139,8 +139,9 @@ FILES: dict[str, bytes] = {
     "pfl-others/train/0.npz": archive(x=np.zeros((3, 2)), y=np.arange(3)),
     "pfl-others/train/1.npz": archive(x_train=np.zeros((3, 2)), x_test=np.zeros((3, 2))),
     "pfl-others/test/0.npz": archive(x=np.zeros((3, 2)), y=np.zeros(3)),
-    "huge/a/0.png": huge_png(),
-    "huge/b/0.png": png(),
+    **{f"{size}/a/0.png": huge_png(size) for size in (9_000, 12_000, 100_000)},
+    **{f"grown/{name}.png": png() for name in ("a/0", "a/1", "b/0")},
+    "grown/b/1.png": huge_png(12_000),
     "sizes/a/0.png": png(),
     "sizes/a/1.png": png(),
     "sizes/b/0.png": png(5),
@@ -310,7 +311,10 @@ CASES = [
     case("pfl", says=("0.npz: 'data' is a pickle", "python -c", "allow_pickle=True")),
     case("pfl-sets", says=("pfl-sets/train/0.npz: has arrays of both sets", "x and y")),
     case("pfl-others", says=("pfl-others/train/1.npz: has arrays of both sets", "x and y")),
-    case("huge", says=("huge/a/0.png: ", "pixels")),
+    case("9000", says=("0.png: has 9000x9000 pixels; at most 67108864",)),
+    case("12000", says=("0.png: has 12000x12000 pixels; at most 67108864",)),
+    case("100000", says=("0.png: ", "exceeds limit of 178956970 pixels")),
+    case("grown", "dataset.split=0.25", says=("b/1.png: has 12000x12000 pixels; at most",)),
     case("sizes", says=("sizes/b/", "has 5x5 pixels", "dataset.image_size")),
     case("damaged", says=("damaged/a/0.png: cannot be decoded",)),
     case("mixed", says=("mixed/b/0.txt: is no .png",)),

@@ -29,14 +29,16 @@ from raysim.workloads.datasets.files.source import (
 
 MOST_WORDS = 1_000
 """Most different words of a feature."""
-EQUAL = 1e-12
-"""Deviation, as a fraction of the mean, up to which numbers differ by rounding alone."""
+EQUAL = 4
+"""Units in the last place up to which numbers differ by rounding alone."""
 EXACT = 2**53
 """Size from which on float64 holds one number for several integers."""
 LARGEST = np.finfo(np.float32).max
 """Largest number of an input or a target."""
 COMMAS = r"^[+-]?(\d+([.,]\d+)?|\d{1,3}([.,]\d{3})+([.,]\d+)?)$"
 """Numbers as words, perhaps with a comma for the decimals or for the thousands."""
+PADDED = r"^[+-]?0\d"
+"""Words that are numbers with zeros in front: several of them may be one number."""
 CHANNELS = (1, 3, 4)
 """Channels of an image."""
 
@@ -51,6 +53,7 @@ class Kind:
         numbers: Whether all values are numbers.
         whole: Whether all values are whole numbers of int64.
         rounded: Whether a number is so large that float64 may hold a neighbour of it.
+        padded: Whether a number is a word with zeros in front.
         commas: Whether all values are numbers if commas are allowed in them.
         lists: Whether it holds lists, of which all may be missing.
         arrays: Shape and type of the arrays that it holds; None if it holds none.
@@ -61,6 +64,7 @@ class Kind:
     numbers: bool = True
     whole: bool = True
     rounded: bool = False
+    padded: bool = False
     commas: bool = True
     lists: bool = False
     arrays: tuple[tuple[int, ...], np.dtype[Any]] | None = None
@@ -107,11 +111,14 @@ class Kind:
         self.whole = self.whole and as_integers(values) is not None
         large = pc.any(pc.greater_equal(pc.abs(numbers), EXACT)).as_py()
         self.rounded = self.rounded or bool(large)
+        if is_text(values.type):
+            padded = pc.any(pc.match_substring_regex(as_words(values), PADDED)).as_py()
+            self.padded = self.padded or bool(padded)
 
     @property
     def labels(self) -> pa.DataType:
         """Type that keeps all labels of the column apart."""
-        if not self.numbers or (self.rounded and not self.whole):
+        if not self.numbers or self.padded or (self.rounded and not self.whole):
             return pa.string()
         return pa.int64() if self.whole else pa.float64()
 
@@ -155,7 +162,7 @@ def as_words(values: pa.Array) -> pa.Array:
 
 @dataclass
 class Figures:
-    """Means and deviations [F] of numbers [n, F], merged from batches, in float64.
+    """Means, deviations and bounds [F] of numbers [n, F], merged from batches, in float64.
 
     Source: Chan, Golub and LeVeque, Updating Formulae and a Pairwise Algorithm for Computing Sample
     Variances, COMPSTAT 1982.
@@ -164,23 +171,32 @@ class Figures:
     count: Array = field(default_factory=lambda: np.zeros(1))
     mean: Array = field(default_factory=lambda: np.zeros(1))
     squares: Array = field(default_factory=lambda: np.zeros(1))
+    least: Array = field(default_factory=lambda: np.full(1, np.inf))
+    largest: Array = field(default_factory=lambda: np.full(1, -np.inf))
 
     def see(self, values: Array) -> None:
         """Take in numbers [n, F]; those that are missing (NaN) are left out."""
         there = ~np.isnan(values)
         count = there.sum(axis=0)
-        mean = np.where(there, values, 0.0).sum(axis=0) / np.maximum(count, 1)
+        given = np.ascontiguousarray(np.where(there, values, 0.0).T)  # summed in pairs, by halves
+        mean = given.sum(axis=1) / np.maximum(count, 1)
         squares = np.square(np.where(there, values - mean, 0.0)).sum(axis=0)
         total, shift = self.count + count, mean - self.mean
         self.squares = self.squares + squares + shift**2 * self.count * count / np.maximum(total, 1)
         self.mean = self.mean + shift * count / np.maximum(total, 1)
         self.count = total
+        least = np.where(there, values, np.inf).min(axis=0, initial=np.inf)
+        largest = np.where(there, values, -np.inf).max(axis=0, initial=-np.inf)
+        self.least = np.minimum(self.least, least)
+        self.largest = np.maximum(self.largest, largest)
 
     @property
     def deviation(self) -> Array:
         """Standard deviations [F] over all numbers; 1 where these are equal but for rounding."""
         deviation: Array = np.sqrt(self.squares / np.maximum(self.count, 1))
-        return np.where(deviation > EQUAL * np.abs(self.mean), deviation, 1.0)
+        size = np.where(self.count > 0, np.maximum(-self.least, self.largest), 0.0)
+        differ = self.largest - self.least > EQUAL * np.spacing(np.abs(size))
+        return np.where(differ & (deviation > 0), deviation, 1.0)
 
     def standardised(self, values: Array) -> Array:
         """Return numbers [n, F] less their means, by their deviations."""

@@ -7,8 +7,10 @@ ones of 16 bits a pixel are numbers in [0, 1], of which 8 bits would keep too fe
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from io import BytesIO
 from pathlib import Path
 
@@ -36,7 +38,7 @@ DEEP, NUMBERS = "I;16", "F"
 """Modes of grey images of 16 bits a pixel, and of numbers."""
 DEEPEST = 2**16 - 1
 MOST_PIXELS = 2**26
-"""Most pixels of an image, 8192x8192; Pillow warns above 89 million."""
+"""Most pixels of an image, 8192x8192."""
 PART_BYTES = 16 * 2**20
 X, Y = "x", "y"
 
@@ -148,14 +150,15 @@ class ImageReader:
     @classmethod
     def of(cls, first: File, image_size: int | None) -> ImageReader:
         """Return the reader for images like a first one."""
-        with _opened(first) as image:
+        with _unwarned(), _opened(first) as image:
             mode = "L" if image.mode in GREY else NUMBERS if image.mode == DEEP else "RGB"
             size = image.size if image_size is None else (image_size, image_size)
         return cls(size, mode, image_size is not None)
 
     def __call__(self, paths: Sequence[File]) -> Pixels:
         """Return the images of files, decoded in parallel."""
-        with ThreadPoolExecutor(usable_cores()) as pool:  # decoding leaves the interpreter lock
+        # threads, as decoding leaves the interpreter lock
+        with _unwarned(), ThreadPoolExecutor(usable_cores()) as pool:
             return np.stack([*pool.map(self._read, paths)])
 
     def _read(self, path: File) -> Pixels:
@@ -183,6 +186,11 @@ class ImageReader:
 def _scaled(image: Image.Image) -> Image.Image:
     """Return an image of 16 bits a pixel as numbers in [0, 1]."""
     return Image.fromarray(np.asarray(image).astype(np.float32) / DEEPEST)
+
+
+def _unwarned() -> AbstractContextManager[object]:
+    """Ignore Pillow's warning of images above 89 million pixels, which are refused."""
+    return warnings.catch_warnings(action="ignore", category=Image.DecompressionBombWarning)
 
 
 def _opened(path: File) -> Image.Image:

@@ -207,13 +207,11 @@ def _json_lines(path: Path) -> Source:
 
 
 def _parsed_lines(path: Path) -> Iterator[pa.Table]:
-    """Yield the objects of whole lines, in blocks."""
-    rest, first = b"", True
+    """Yield the objects of whole lines, in blocks; Arrow skips a byte-order mark."""
+    rest = b""
     with reading(path, "JSON lines"):
         for block in _blocks(path):
-            text = rest + (block.removeprefix(BOM) if first else block)
-            whole, _, rest = text.rpartition(b"\n")
-            first = False
+            whole, _, rest = (rest + block).rpartition(b"\n")
             if whole.strip():
                 yield _parsed(whole)
             if len(rest) > BLOCK_BYTES:

@@ -113,8 +113,8 @@ class Targets:
 
 
 def clients(values: pa.Array) -> Array:
-    """Return natural clients [n] as whole numbers or words."""
+    """Return natural clients [n] as whole numbers, or words without outer blanks."""
     if pa.types.is_integer(values.type):
         numbers: Array = values.to_numpy(zero_copy_only=False).astype(np.int64)
         return numbers
-    return np.array(pc.cast(values, pa.string()).to_pylist(), dtype=object)
+    return np.array(as_words(values).to_pylist(), dtype=object)

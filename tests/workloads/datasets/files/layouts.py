@@ -136,6 +136,13 @@ def json_lines(folder: Path) -> Path:
     return folder / "mails.jsonl"
 
 
+def marked_json_lines(folder: Path) -> Path:
+    """Write a byte-order mark."""
+    path = json_lines(folder)
+    path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
+    return path
+
+
 def two_files(folder: Path) -> Path:
     for split, rows in SETS.items():
         text(folder / f"{split}.csv", columns(rows))
@@ -231,7 +238,7 @@ VECTORS: dict[Callable[[Path], Path], Columns] = {
         layout: {**NAMED, "split": "part"}
         for layout in (
             *(as_csv, windows_csv, tsv, parquet, parquet_of_lists, arrow_file, arrow_stream),
-            *(json_lines, parts, european_csv, csv_gz, tsv_gz, json_lines_gz),
+            *(json_lines, parts, european_csv, csv_gz, tsv_gz, json_lines_gz, marked_json_lines),
         )
     },
     two_files: NAMED,

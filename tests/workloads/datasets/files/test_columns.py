@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from raysim.core.errors import DataError
 from raysim.core.scoring import REGRESSION
 from raysim.federation.prepared import network_size, open_prepared, prepared
-from raysim.workloads.datasets.files import samples
+from raysim.workloads.datasets.files import samples, targets
 from raysim.workloads.datasets.files.columns import Figures, inputs
 from tests.workloads.datasets.files import layouts
 from tests.workloads.datasets.files.test_formats import dataset, read
@@ -184,11 +184,55 @@ def test_values_beside_blanks_and_question_marks(table):
     assert found["train"].columns["client"].tolist() == ["a", "a", "b", "b"]
 
 
-def test_equal_numbers_have_a_deviation_of_one():
+def test_blanks_beside_words_and_zeros_before_numbers(tmp_path):
+    """Blanks make no other client, zeros another label."""
+    given = {"site": [" u", "u", "v ", "v"], "y": ["01", "1", "2", "2 "], "a": list("1234")}
+    given["part"] = ["train"] * 3 + ["test"]
+    pq.write_table(pa.table(given), tmp_path / "t.parquet")
+    layouts.text(tmp_path / "t.csv", given)
+    for path in (tmp_path / "t.parquet", tmp_path / "t.csv"):
+        fields = {"target": "y", "split": "part", "client": "site", "features": ["a"]}
+        found = read(path, tmp_path / "data", **fields)
+        assert found["train"].columns["client"].tolist() == ["u", "u", "v"]
+        assert found["train"].y.tolist() == [0, 1, 2] and found["test"].y.tolist() == [2]
+        classes = prepared(dataset(path, **fields), tmp_path / "data", lambda *_: None)["classes"]
+        assert open_prepared(dataset(path), classes).x.tolist() == ["01", "1", "2"]
+
+
+def test_classes_and_rows_have_limits(table, monkeypatch):
+    """Of six rows, four for training, with labels 1, 2, 2 and 12."""
+    fields = {"target": "month", "features": ["price"], "task": "classification"}
+    splits(table, **fields)
+    monkeypatch.setattr(targets, "MOST_CLASSES", 2)
+    with pytest.raises(DataError, match=r"dataset\.target='month': has more than 2 different"):
+        splits(table, **fields, standardise=True)
+    monkeypatch.setattr(samples, "MOST", 5)
+    with pytest.raises(DataError, match=r"t\.csv: has more than 5 rows"):
+        splits(table, **fields, standardise=True)
+
+
+@pytest.mark.parametrize("width", [1, 2])
+@pytest.mark.parametrize("values", [[0.1], [0.1 + 0.2, 0.3], [2.0**53, 2.0**53 + 2], [0.0]])
+def test_equal_numbers_have_a_deviation_of_one(values, width):
+    """Equal but for rounding, however many they are."""
     figures = Figures()
-    figures.see(np.full((3, 1), 0.1))
-    figures.see(np.full((7, 1), 0.1))
-    assert figures.deviation.tolist() == [1]
+    for count in (3, 70_000):
+        figures.see(np.resize(values, (width, count)).T)
+    assert figures.deviation.tolist() == [1] * width
+
+
+@pytest.mark.parametrize("lists", [False, True])
+def test_times_in_nanoseconds_are_standardised(tmp_path, lists):
+    """Float64 tells them apart to 256; they differ by a millisecond."""
+    offsets = np.random.default_rng(0).normal(0, 1e6, (40_000, 2)).astype(np.int64)
+    times = 1_700_000_000_000_000_000 + offsets
+    part = np.where(np.arange(40_000) < 39_000, "train", "test")
+    given = {"t": [*times] if lists else times[:, 0], "y": np.arange(40_000) % 2, "part": part}
+    pq.write_table(pa.table(given), tmp_path / "t.parquet")
+    fields = {"target": "y", "split": "part", "standardise": True}
+    found = read(tmp_path / "t.parquet", tmp_path / "data", **fields)["train"].x[:]
+    known = offsets[:39_000, : found.shape[1]]
+    assert np.allclose(found, (known - known.mean(0)) / known.std(0), atol=1e-2)
 
 
 @settings(max_examples=50, deadline=None)
