@@ -25,6 +25,7 @@ from raysim.core.data import Dataset, Progress, Split
 from raysim.core.errors import DataError
 from raysim.core.scoring import CLASSIFICATION, REGRESSION, Scoring
 from raysim.core.user_input import portable_name, user_path
+from raysim.workloads.datasets.files.division import FRACTION
 from raysim.workloads.datasets.files.samples import Choice, Missing, Samples, Task
 from raysim.workloads.datasets.files.source import Sources
 from raysim.workloads.datasets.files.sources import find_sources
@@ -67,7 +68,7 @@ class FileDataset(Dataset):
         default=None, description="column of natural clients, for partition.name=natural"
     )
     split: Annotated[float, Field(gt=0, lt=1)] | str = Field(
-        default=0.2,
+        default=FRACTION,
         description="test set: a fraction of the rows, a column of train and test, or a file",
     )
     task: Task = Field(

@@ -6,7 +6,8 @@ Legend: N rows of a source, n of a batch.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -18,6 +19,8 @@ from raysim.workloads.datasets.files.columns import as_words
 from raysim.workloads.datasets.files.source import Array, Source, is_missing, shown
 
 SPLITS = ("train", "test")
+FRACTION = 0.2
+"""Fraction of the rows that is the test set, if nothing is said of it."""
 
 
 @dataclass(frozen=True)
@@ -55,6 +58,12 @@ class Rows:
             if len(batch):
                 yield batch
 
+    def only(self, names: tuple[str, ...]) -> Rows:
+        """Return the same rows with these columns, and with those that decide what is dropped."""
+        whole = [n for n, (_, dtype) in self.source.arrays.items() if dtype.kind in "biu"]
+        deciding = [name for name in self.names if self.drop and name not in whole]
+        return replace(self, names=tuple(dict.fromkeys((*names, *deciding))))
+
 
 def _is_in(values: pa.Array, column: str, split: str) -> Array:
     words = pc.utf8_lower(as_words(values))
@@ -74,6 +83,18 @@ def _complete(batch: pa.RecordBatch) -> Array:
     for column in batch.columns:
         complete &= ~is_missing(column).to_numpy(zero_copy_only=False)
     return complete
+
+
+def check_divided(path: Path, split: float | str) -> None:
+    """Check that no split is given for data that has a test set.
+
+    Raises:
+        DataError: one is.
+    """
+    if split != FRACTION:
+        raise DataError(
+            f"dataset.split={shown(split)}: {path} has a test set of its own; leave it out"
+        )
 
 
 def by_fraction(fraction: float, rows: int) -> dict[str, Array]:

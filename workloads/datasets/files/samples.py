@@ -6,7 +6,7 @@ Legend: N samples.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -63,19 +63,20 @@ class Roles:
     split: str
 
     @classmethod
-    def of(cls, source: Source, choice: Choice) -> Roles:
+    def of(cls, sources: Sources, choice: Choice) -> Roles:
         """Return the columns that the settings name.
 
         Raises:
-            DataError: the source lacks a column, or a column has two roles.
+            DataError: the first source lacks a column, or a column has two roles.
         """
+        source = next(iter(sources.values()))
         known = [name for name in TARGETS if name in source.names]
         target = choice.target or (known[0] if known else None)
         if target is None:
             names = shown(", ".join(source.names))
             raise DataError(f"dataset.target: must name a column of {source.path}: {names}")
         client = choice.client or source.client
-        split = choice.split if isinstance(choice.split, str) else ""
+        split = choice.split if isinstance(choice.split, str) and "" in sources else ""
         others = [name for name in source.names if name not in ("", target, client, split)]
         if len(source.images) == 1 and source.images[0] in others:
             others = source.images
@@ -106,6 +107,11 @@ class Roles:
             raise DataError(
                 f"dataset.features={names}: must name each column once, and not the target"
                 f" {shown(self.target)}"
+            )
+        if self.split in self.used:
+            raise DataError(
+                f"dataset.split={shown(self.split)}: is a feature, the target or the client, too;"
+                " must be a column for itself"
             )
 
     @property
@@ -138,7 +144,7 @@ class Samples:
         Raises:
             DataError: they do not fit the settings.
         """
-        roles = Roles.of(next(iter(sources.values())), choice)
+        roles = Roles.of(sources, choice)
         drop = choice.missing == "drop"
         whole = {name: Rows(source, roles.used, drop=drop) for name, source in sources.items()}
         progress("read files", 0, 3)
@@ -161,7 +167,7 @@ class Samples:
         plain = {f.name for f in self.features if isinstance(f, Arrays) and not f.standardise}
         names = tuple(name for name in train.names if name not in plain)
         seeing = [each for each in (*self.features, self.target) if each.name not in plain]
-        for batch in replace(train, names=names):
+        for batch in train.only(names):
             count += len(batch)
             for each in seeing:
                 each.see(batch)
@@ -212,7 +218,7 @@ def _kinds(rows: Mapping[str, Rows], roles: Roles) -> dict[str, Kind]:
             kinds[name].see_arrays(*unread[name], name)
         names = [name for name in kinds if name not in unread]
         count = 0
-        for batch in replace(each, names=tuple(names or [roles.target])):
+        for batch in each.only(tuple(names or [roles.target])):
             if (count := count + len(batch)) > MOST:
                 raise DataError(f"{each.source.path}: has more than {MOST} rows")
             for name in names:
@@ -240,8 +246,6 @@ def _check_missing(kinds: Mapping[str, Kind], roles: Roles, choice: Choice) -> N
 def _divided(sources: Sources, roles: Roles, choice: Choice) -> dict[str, Rows]:
     drop = choice.missing == "drop"
     if "train" in sources:
-        if roles.split:
-            raise DataError(f"dataset.split={roles.split}: the data has a test set; leave it out")
         return {name: Rows(sources[name], roles.used, drop=drop) for name in SPLITS}
     (source,) = sources.values()
     if roles.split:

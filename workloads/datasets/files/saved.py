@@ -24,6 +24,7 @@ from raysim.core.components import suggest
 from raysim.core.errors import DataError, SettingsError
 from raysim.core.user_input import parse_json, portable_name, user_path
 from raysim.workloads.datasets.files.dataset import FileDataset
+from raysim.workloads.datasets.files.division import check_divided
 from raysim.workloads.datasets.files.pictures import ImageReader
 from raysim.workloads.datasets.files.source import (
     Batches,
@@ -137,6 +138,8 @@ def find_saved(path: Path, split: float | str, image_size: int | None) -> Source
         raise DataError(f"{path / SPLITS}: names no split train")
     test = split if isinstance(split, str) else "test"
     if test in names:
+        if not isinstance(split, str):
+            check_divided(path, split)
         chosen = {"train": "train", "test": test}
         return {name: _saved(path / of, image_size) for name, of in chosen.items()}
     if isinstance(split, str):

@@ -4,7 +4,7 @@
 |---|---|
 | `*.csv`, `*.tsv`, `*.jsonl`, `*.ndjson`, also `*.gz` of these | a table |
 | `*.parquet`, `*.arrow`, `*.feather` | a table |
-| a folder of such files of one format | their rows; `train.*` and `test.*` are the two sets |
+| a folder of such files of one format | their rows; of two sets, if names have `train`, `test` |
 | `*.npz`, or a folder of `*.npy` | arrays by name: x and y, or x_train, y_train, x_test, y_test |
 | `*.h5`, `*.hdf5`, or a folder of two, named `*train*` and `*test*` | TensorFlow Federated |
 | a folder of folders of `*.png` and `*.jpg` | images by class; also in `train` and `test` |
@@ -15,19 +15,26 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
 from raysim.core.errors import DataError
 from raysim.core.user_input import user_path
 from raysim.workloads.datasets.files import arrays, client_files, pictures, tables
-from raysim.workloads.datasets.files.source import Sources
+from raysim.workloads.datasets.files.division import SPLITS, check_divided
+from raysim.workloads.datasets.files.source import Sources, shown
 from raysim.workloads.datasets.image_files import visible
 
 KNOWN = (
     f"{', '.join((*tables.SUFFIXES, '.npz', *client_files.HDF5))}, folders of these, of .npy files"
     " or of images by class, LEAF's and PFLlib's folders"
 )
+
+WORD = re.compile("[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
+"""Word of a file's name; `KDDTrain-2` has KDD and Train."""
+OF_A_SET = re.compile("(train|test)(ing|set|data)?")
+"""Word that says of which set a file's rows are."""
 
 
 def find_sources(path: Path, split: float | str, image_size: int | None) -> Sources:
@@ -39,12 +46,16 @@ def find_sources(path: Path, split: float | str, image_size: int | None) -> Sour
         image_size: Height and width of images; None: those of the files.
 
     Raises:
-        DataError: there is nothing, or nothing of a known format.
+        DataError: there is nothing, or nothing of a known format; or it has two sets already, and a
+            split is given.
     """
     if not path.exists():
         raise DataError(f"dataset.path={path}: not there; must be a file or folder")
     found = _of_file(path) if path.is_file() else _of_folder(path, image_size)
-    if "" not in found or not isinstance(split, str) or split in found[""].names:
+    if "" not in found:
+        check_divided(path, split)
+        return found
+    if not isinstance(split, str) or split in found[""].names:
         return found
     beside = path.parent / user_path(split, "dataset.split")
     if not beside.is_file():
@@ -97,13 +108,32 @@ def _of_sets(folder: Path, sets: dict[str, Path], image_size: int | None) -> Sou
 
 
 def _together(files: list[Path]) -> Sources:
-    """Return the two sets, if two files are named so, or the rows of all files together."""
-    named = {split: [path for path in files if split in path.stem] for split in ("train", "test")}
-    if len(files) == 2 and all(len(paths) == 1 for paths in named.values()):
-        return {split: _of_file(paths[0])[""] for split, paths in named.items()}
-    if any(tables.suffix_of(path) in client_files.HDF5 for path in files):
-        raise DataError(f"dataset.path={files[0].parent}: must hold one *train*.h5, one *test*.h5")
-    return {"": tables.table(files)}
+    """Return the two sets, if the files' names have them, or the rows of all files together.
+
+    Raises:
+        DataError: some names have a set, others none: these rows may be for training or not.
+    """
+    sets = {split: [path for path in files if _sets_named(path) == {split}] for split in SPLITS}
+    named = [*sets["train"], *sets["test"]]
+    others = [path for path in files if path not in named]
+    if named and others:
+        raise DataError(
+            f"{others[0]}: lies beside {shown(named[0].name)}, and its name says not which set it"
+            " is of; name each file train or test, or move it elsewhere"
+        )
+    if tables.suffix_of(files[0]) in client_files.HDF5:
+        if [*map(len, sets.values())] != [1, 1]:
+            folder = files[0].parent
+            raise DataError(f"dataset.path={folder}: must hold one *train*.h5, one *test*.h5")
+        return {split: client_files.tff(path) for split, (path,) in sets.items()}
+    if not all(sets.values()):
+        return {"": tables.table(files)}
+    return {split: tables.table(paths) for split, paths in sets.items()}
+
+
+def _sets_named(path: Path) -> set[str]:
+    found = [OF_A_SET.fullmatch(word.lower()) for word in WORD.findall(path.stem)]
+    return {word[1] for word in found if word}
 
 
 def _names_below(folder: Path) -> Iterator[str]:

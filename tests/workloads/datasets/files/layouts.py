@@ -156,6 +156,16 @@ def parts(folder: Path) -> Path:
     return folder
 
 
+def shards(folder: Path) -> Path:
+    """Write files named as those of Hugging Face's hub."""
+    for split, rows in SETS.items():
+        given = pa.table(columns(rows))
+        for number in (0, 1):
+            path = folder / f"{split}-{number:05}-of-00002.parquet"
+            pq.write_table(given.slice(number * len(given) // 2, len(given) // 2), path)
+    return folder
+
+
 def sets_of_arrays(x: np.ndarray) -> dict[str, np.ndarray]:
     return {
         f"{name}_{split}": values[rows]
@@ -242,6 +252,7 @@ VECTORS: dict[Callable[[Path], Path], Columns] = {
         )
     },
     two_files: NAMED,
+    shards: NAMED,
     hugging_face: NAMED,
     npz: {},
     npy: {},

@@ -72,6 +72,29 @@ def test_rows_that_lack_a_value_are_dropped(table):
     assert found["train"].x.tolist() == [[0, 1, 1], [1, 0, 4]]
 
 
+@pytest.mark.parametrize("suffix", ["parquet", "npz"])
+def test_nothing_is_learned_from_rows_that_are_dropped_for_their_arrays(tmp_path, suffix):
+    """The last row of the training set alone has the word `far`, the label z and no number."""
+    lists = [[1.0, 2.0], [3.0, 4.0], [5.0, 6.0], [float("nan"), 1.0], [7.0, 8.0]]
+    given = {
+        **{"a": lists, "word": ["low", "high", "low", "far", "low"]},
+        **{"number": ["1", "2", "3", "none", "4"], "y": ["p", "q", "p", "z", "q"]},
+        **{"part": ["train"] * 4 + ["test"]},
+    }
+    path = tmp_path / f"t.{suffix}"
+    if suffix == "npz":
+        np.savez(path, **given)
+    else:
+        pq.write_table(pa.table(given), path)
+    fields = {"target": "y", "split": "part", "missing": "drop"}
+    found = read(path, tmp_path / "data", **fields, features=["word", "number", "a"])
+    assert found["train"].x.tolist() == [[0, 1, 1, 1, 2], [1, 0, 2, 3, 4], [0, 1, 3, 5, 6]]
+    assert found["test"].x.tolist() == [[0, 1, 4, 7, 8]]
+    chosen = dataset(path, **fields, features=["a"])
+    classes = prepared(chosen, tmp_path / "data", lambda *_: None)["classes"]
+    assert open_prepared(chosen, classes).x.tolist() == ["p", "q"]
+
+
 def test_missing_values_are_refused_with_the_first_row_of_them(table):
     with pytest.raises(DataError, match=r"column 'size': 1 values are missing, the first in row 3"):
         splits(table, features=["size"], missing="refuse")

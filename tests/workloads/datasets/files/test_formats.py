@@ -88,6 +88,34 @@ def test_images(layout, tmp_path):
     assert network_size(chosen, lambda: splits["train"]) == ((1, 4, 4), 2)
 
 
+@pytest.mark.parametrize(
+    ("names", "files"),
+    [
+        (("KDDTrain+", "KDDTest+"), {"train": 1, "test": 1}),
+        (("nb15_training-set", "nb15_testing-set"), {"train": 1, "test": 1}),
+        (("trainData", "TEST"), {"train": 1, "test": 1}),
+        (("train1", "train2", "testset"), {"train": 2, "test": 1}),
+        (("train-0", "train-1"), {"": 2}),
+        (("strain_a", "latest_b", "contest"), {"": 3}),
+    ],
+)
+def test_whole_words_of_the_names_tell_the_sets(names, files, tmp_path):
+    for name in names:
+        layouts.text(tmp_path / f"{name}.csv", layouts.columns())
+    found = find_sources(tmp_path, 0.2, None)
+    assert {split: len(source.files) for split, source in found.items()} == files
+
+
+@pytest.mark.parametrize("split", ["tset.csv", "spam", 0.5])
+@pytest.mark.parametrize("layout", [layouts.two_files, layouts.npz, layouts.hugging_face])
+def test_a_split_of_what_has_a_test_set_is_refused(layout, split, tmp_path):
+    path = layout(tmp_path)
+    saved = layout is layouts.hugging_face and isinstance(split, str)
+    says = "no such split" if saved else "has a test set of its own; leave it out"
+    with pytest.raises(DataError, match=rf"dataset\.split='?{split}'?: .*{says}"):
+        read(path, tmp_path / "data", **{**layouts.VECTORS[layout], "split": split})
+
+
 @pytest.mark.parametrize("layout", [layouts.as_csv, layouts.arrow_file])
 def test_a_fraction_divides_rows_once_whatever_the_batches(layout, tmp_path):
     path = layout(tmp_path)  # one batch, or three
