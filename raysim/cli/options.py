@@ -74,8 +74,8 @@ def usage_error(error: Any) -> RaysimError:
     given = visible(shlex.join(sys.argv[1:]))
     option, hint = getattr(error, "option_name", None) or "", ""
     if option.startswith("--") and sys.argv[1:2] and sys.argv[1] in WITH_SETTINGS:
-        hint = f" A setting is written {visible(option[2:].replace('-', '_'))}=VALUE."
-    return RaysimError(f"{error.format_message()}{hint} Given: {given}")
+        hint = f"; a setting is written {visible(option[2:].replace('-', '_'))}=VALUE"
+    return RaysimError(f"{error.format_message().rstrip('.')}{hint}. Given: {given}")
 
 
 Artifacts = Annotated[

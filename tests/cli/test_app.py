@@ -56,7 +56,10 @@ def one_line_error(result: tuple[int, str, str]) -> str:
         ("seed=0,1", "; runs of several values: raysim sweep CONFIG seed=0,1"),
         ("local.lr=0.1,0.2", "; runs of several values: raysim sweep CONFIG local.lr=0.1,0.2"),
         ("method.name=fedavg,fedprox", "; runs of several values: raysim sweep CONFIG method.name"),
-        ("--local.lr=5", "No such option: --local.lr A setting is written local.lr=VALUE. Given"),
+        (
+            "--local.lr=5",
+            "No such option: --local.lr; a setting is written local.lr=VALUE. Given: ",
+        ),
         ("rounds=many", 'rounds="many": must be a valid integer'),
         ("fraction=0", "fraction=0: must be greater than 0"),
         ("fraction=1.5", "fraction=1.5: must be less than or equal to 1"),
