@@ -20,6 +20,8 @@ paper's file is a sweep once it stands in a file of its own.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
 from itertools import combinations, product
 from pathlib import Path
 from typing import Any
@@ -46,10 +48,13 @@ from raysim.workloads.papers.table_file import (
     to_table,
     validated,
 )
+from raysim.workloads.presets import PRESETS
 from raysim.workloads.sweep_values import MOST_VALUES, counted, override_values, seeds_of
 
 FILE_KEYS = ("rows", "columns", "axes", "tune")
 """Keys of a file of a sweep, of which one of settings has none."""
+STOPS = ("target_accuracy", "patience")
+"""Settings that stop a run before its last round."""
 
 
 class _File(TableEntry):
@@ -111,7 +116,57 @@ def read_sweep(
     changes["name"] = given.name or f"{portable_name(stem)}-sweep"
     changes["title"] = given.title or f"Sweep of {stem}"
     entry = given.model_copy(update=changes)
-    return to_table(entry, columns, distances, {**given.tune, **(tune or {})})
+    return _to_the_end(to_table(entry, columns, distances, {**given.tune, **(tune or {})}))
+
+
+def _to_the_end(table: PaperTable) -> PaperTable:
+    """Return a sweep whose runs go to their last round, unless it gives a rule that stops them.
+
+    A preset's own rule would cut them, by the test set, before the values that are compared. It
+    stays if all metrics of its cells are of the rounds until its target.
+    """
+    stops = {preset: _stops_of(preset) for preset in dict.fromkeys(c.preset for c in table.cells)}
+    for preset, own in stops.items():
+        metrics = {table.metric_of(cell) for cell in table.cells if cell.preset == preset}
+        if _are_until(own.get("target_accuracy"), metrics):
+            del own["target_accuracy"]
+    cells = [
+        replace(cell, settings={**dict.fromkeys(stops[cell.preset]), **cell.settings})
+        for cell in table.cells
+    ]
+    notes = [
+        f"Runs do not stop at {key}={value:g} of {preset}; to stop them there, set it."
+        for preset, own in stops.items()
+        for key, value in own.items()
+        if any(key not in cell.settings for cell in table.cells if cell.preset == preset)
+    ]
+    note = "\n".join(filter(None, [table.note, *notes]))
+    return replace(table, cells=tuple(cells), note=note)
+
+
+def _stops_of(preset: str) -> dict[str, Any]:
+    """Return the rules that stop runs which a preset gives, also to a file that is built on it."""
+    values: dict[str, Any] = {"preset": preset}
+    if preset not in PRESETS:
+        with suppress(SettingsError):  # of a file that is wrong, which the plan names
+            values = read_file(user_path(preset))
+    base = PRESETS.get(str(values.get("preset")))
+    own = base.values if base else {}
+    return {key: own[key] for key in STOPS if own.get(key) is not None and key not in values}
+
+
+def _are_until(target: float | None, metrics: Iterable[str]) -> bool:
+    """Return whether runs that stop at a target accuracy have the values of all metrics."""
+    from raysim.results.metrics import parse_metric  # which imports torch
+
+    if target is None:
+        return False
+    parsed = []
+    with suppress(SettingsError):  # which the plan raises, with the name of a cell
+        parsed = [parse_metric(metric) for metric in metrics]
+    return all(
+        metric.column == "test_accuracy" and 0 < (metric.target or 0) <= target for metric in parsed
+    )
 
 
 def check_axes(table: PaperTable, axes: Mapping[str, Sequence[Any]]) -> None:

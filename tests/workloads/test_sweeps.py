@@ -11,6 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import raysim
+from raysim.workloads import sweeps
+from raysim.workloads.presets import PRESETS
 from raysim.workloads.sweep_values import parse_axes, parse_ranges, split_values
 from raysim.workloads.sweeps import read_sweep
 from raysim.workloads.tables import TABLES
@@ -57,6 +59,7 @@ def test_axes_by_hand():
     assert len(found.cells) == 8
     cell = found.cell("fedprox", "lr=0.05 fraction=0.3")
     assert cell.settings == {
+        "target_accuracy": None,  # of the preset, which the sweep leaves out
         "rounds": 7,
         "seed": 3,
         "local.lr": 0.05,
@@ -66,6 +69,54 @@ def test_axes_by_hand():
     assert cell.preset == "mnist-noniid" and found.metric == "last_ten(test_accuracy)"
     assert (found.unit, found.unit_of(cell)) == ("%", "%")
     assert {*found.row_keys.values()} == {frozenset({"method.name"})}
+
+
+FINAL, UNTIL = "final(test_accuracy)", "rounds_to(test_accuracy, {})"
+
+
+@pytest.mark.parametrize(
+    ("words", "metrics", "target"),
+    [
+        ((), [FINAL], None),
+        (("target_accuracy=0.97",), [FINAL], 0.97),
+        (("target_accuracy=none",), [UNTIL.format(0.9)], None),
+        (("target_accuracy=0.5,0.6",), [FINAL], 0.5),
+        ((), [UNTIL.format(0.97), UNTIL.format(0.9)], 0.97),
+        ((), [UNTIL.format(0.97), FINAL], None),
+        ((), [UNTIL.format(0.98)], None),
+        ((), ["rounds_to(test_loss, 0.1)"], None),
+    ],
+)
+@pytest.mark.parametrize("preset", ["mnist-noniid", "base.toml"])
+def test_runs_stop_at_no_target_of_a_preset(tmp_path, monkeypatch, preset, words, metrics, target):
+    """Unless all metrics are of the rounds before it."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "base.toml").write_text('preset = "mnist-noniid"\nrounds = 3\n')
+    found = sweep_of(preset, *words, metrics=metrics)
+    assert found.cells[0].resolve().target_accuracy == target
+    line = f"Runs do not stop at target_accuracy=0.97 of {preset}; to stop them there, set it."
+    assert found.note == ("" if words or target else line)
+
+
+def test_runs_stop_at_what_a_file_or_a_row_gives(tmp_path):
+    (tmp_path / "base.toml").write_text('preset = "mnist-noniid"\ntarget_accuracy = 0.5\n')
+    assert sweep_of(str(tmp_path / "base.toml")).cells[0].resolve().target_accuracy == 0.5
+    row = '[[rows]]\nname = "{}"\nsettings = {{ {} }}\n'
+    rows = row.format("A", "target_accuracy = 0.6") + row.format("B", "rounds = 2")
+    (tmp_path / "my.toml").write_text(f'preset = "mnist-noniid"\nnote = "Mine."\n{rows}')
+    found = sweep_of(str(tmp_path / "my.toml"))
+    assert [cell.resolve().target_accuracy for cell in found.cells] == [0.6, None]
+    first, second = found.note.splitlines()
+    assert first == "Mine." and second.startswith("Runs do not stop at target_accuracy=0.97 of")
+
+
+def test_runs_are_not_stopped_by_patience_of_a_preset(monkeypatch):
+    own = PRESETS["mnist-noniid"].replace("", patience=20, target_accuracy=None)
+    monkeypatch.setattr(sweeps, "PRESETS", {"patient": own})
+    found = sweep_of("patient", "rounds=7")
+    assert found.cells[0].settings == {"patience": None, "rounds": 7}
+    assert "patience=20 of patient" in found.note
+    assert sweep_of("patient", "patience=9").cells[0].settings == {"patience": 9}
 
 
 @pytest.mark.parametrize(
