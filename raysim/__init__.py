@@ -283,7 +283,8 @@ def steps(
     settings, listener = with_cohort(settings, task), listener or Listener()
     prepare, own = partial(_federation, settings, task), task is not None
     held = reserved_directory(settings, listener, own_task=own, force=force)
-    return drive(settings, prepare, held, listener, own_task=own, force=force)
+    known = partial(_known_digests, settings)
+    return drive(settings, prepare, known, held, listener, own_task=own, force=force)
 
 
 def run(
@@ -358,7 +359,8 @@ def resume(
     directory.check(settings, own_task)
     prepare, held = partial(_federation, settings, task), nullcontext(directory)
     own_task = task is not None
-    steps = drive(settings, prepare, held, listener, own_task=own_task, force=force)
+    known = partial(_known_digests, settings)
+    steps = drive(settings, prepare, known, held, listener, own_task=own_task, force=force)
     return RoundIterator(steps).drain()
 
 
@@ -406,3 +408,10 @@ def _federation(settings: Settings, task: Task | None, listener: Listener) -> Fe
     if settings.start_from is None:
         return opened
     return replace(opened, start=read_start(Path(settings.start_from), note))
+
+
+def _known_digests(settings: Settings) -> dict[str, str]:
+    from raysim.federation.prepared import known_digests
+    from raysim.workloads.datasets.fetch import data_root
+
+    return known_digests(settings, data_root())

@@ -17,7 +17,7 @@ from raysim.driver.context import Result
 from raysim.driver.identity import INITIAL_MODEL, START, differing_parts
 from raysim.driver.loading import read_start
 from raysim.driver.run.stopping import Stopping
-from raysim.storage.checkpoints import Checkpoints
+from raysim.storage.checkpoints import SAMPLES, Checkpoints
 from raysim.storage.recorder import Row
 from raysim.storage.rows.parted import read_table
 from raysim.storage.run_directory import RunDirectory, difference_from
@@ -88,6 +88,25 @@ def _note_start(run_dir: RunDirectory, settings: Settings, note: Callable[[str],
         note(
             f"{run_dir.path}: the finished run began with another content of"
             f" start_from={settings.start_from} ({', '.join(parts)})"
+        )
+
+
+def note_samples(
+    run_dir: RunDirectory, digests: Mapping[str, str], note: Callable[[str], None]
+) -> None:
+    """Note that a dataset has other samples now than those of a finished run.
+
+    Args:
+        run_dir: The run directory.
+        digests: Digests of the present samples by split; empty where they are not known.
+        note: Called with the line.
+    """
+    sealed = Checkpoints(run_dir.checkpoints).identity()
+    now = {SAMPLES[split]: digest for split, digest in digests.items()}
+    if parts := differing_parts(sealed, now) if sealed else []:
+        note(
+            f"{run_dir.path}: the data has changed since the run ({', '.join(parts)}); for a run on"
+            " the present data, choose another `out`"
         )
 
 

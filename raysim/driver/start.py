@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import replace
 from typing import Any
@@ -18,7 +18,7 @@ from raysim.driver.checks.stages import check_stages
 from raysim.driver.clock.clock import open_clock
 from raysim.driver.context import CheckedRun, Result, RunContext
 from raysim.driver.evaluation import Evaluator
-from raysim.driver.finished import check_same_task, finished_run
+from raysim.driver.finished import check_same_task, finished_run, note_samples
 from raysim.driver.identity import STACK, identity_of
 from raysim.driver.listener import Listener
 from raysim.driver.run import Run
@@ -38,6 +38,7 @@ from raysim.storage.trace import Stopwatch
 def drive(
     settings: Settings,
     prepare: Callable[[Listener], Federation],
+    known_digests: Callable[[], Mapping[str, str]],
     directory: AbstractContextManager[RunDirectory],
     listener: Listener,
     *,
@@ -52,6 +53,8 @@ def drive(
     Args:
         settings: The run's settings.
         prepare: Returns its samples, client indices and network.
+        known_digests: Returns the digests of its samples by split, to compare with those of a
+            finished run; none where they are not known.
         directory: Yields its run directory.
         listener: Receives what happens.
         own_task: Whether it has its own task.
@@ -64,6 +67,7 @@ def drive(
     with directory as run_dir, tracked(settings, listener) as tracking:
         finished = finished_run(run_dir, settings, listener.note)
         if finished and not own_task:
+            note_samples(run_dir, known_digests(), listener.note)
             listener.finished(finished.summary)
             return finished
         checked = check_run(settings, prepare(tracking), run_dir, tracking.note)

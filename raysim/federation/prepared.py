@@ -7,15 +7,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy.typing as npt
 
-from raysim.core.arrow import open_split
+from raysim.config import Settings
+from raysim.core.arrow import open_split, recorded_checksum
 from raysim.core.components import ask, calling
 from raysim.core.data import NATURAL, Dataset, Progress, Split
+from raysim.core.errors import RaysimError
 from raysim.core.user_input import portable_name
 from raysim.core.user_input.limits import MOST
 
@@ -44,6 +47,30 @@ def prepared(dataset: Dataset, root: Path, progress: Progress) -> Mapping[str, P
             split: each if isinstance(each, Path) else write_samples(folder, split, each)
             for split, each in given.items()
         }
+
+
+def digests_of(dataset: Dataset, root: Path) -> dict[str, str]:
+    """Prepare a dataset; return the sha256 of its files by split, which runs seal.
+
+    Raises:
+        RaysimError: `prepared` raises it.
+    """
+    paths = prepared(dataset, root, lambda *_: None)
+    return {split: recorded_checksum(paths[split]) for split in ("train", "test")}
+
+
+def known_digests(settings: Settings, root: Path) -> dict[str, str]:
+    """Return the digests of the splits that a run reads, to compare them with a finished run's.
+
+    None if the dataset has never been prepared here: nothing is fetched for a comparison.
+    """
+    dataset = settings.dataset
+    folder = root / portable_name(dataset.title) / "prepared"
+    if any(folder.rglob("*.arrow")):
+        with suppress(RaysimError):  # of files that are gone or damaged since
+            digests = digests_of(dataset, root)
+            return digests if settings.evaluation.test else {"train": digests["train"]}
+    return {}
 
 
 def _is_split(given: object) -> bool:

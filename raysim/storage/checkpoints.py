@@ -50,6 +50,8 @@ FORMULA = "revision of the method's formula"
 TRAINING_SAMPLES, TEST_SAMPLES = "training samples", "test samples"
 LOCAL_TEST_SAMPLES, REFERENCE = "clients' own test samples", "model of the reference"
 """Names of digests in an identity."""
+SAMPLES = {"train": TRAINING_SAMPLES, "test": TEST_SAMPLES}
+"""Those of a dataset's splits."""
 
 
 class Best(NamedTuple):

@@ -165,6 +165,30 @@ def test_a_damaged_best_model_of_a_finished_run_is_written_anew(run, damage):
     assert f"{best}: is damaged; writing it anew from the checkpoint" in notes.notes
 
 
+def test_a_finished_run_whose_file_has_changed_says_so(tmp_path):
+    """The same samples in a file of another time do not; nor do those of a file that is gone."""
+    data, settings = tmp_path / "own.csv", {"rounds": 1, "clients": 2, "fraction": 1.0}
+    settings |= {"dataset.name": "files", "dataset.path": str(data), "model.name": "2nn"}
+    settings |= {"target_accuracy": None, "engine.backend": "inline", "partition.name": "iid"}
+    settings |= {"out": str(tmp_path / "run")}
+
+    def again(text):
+        data.write_text(f"x,y\n{text}")
+        notes = Notes()
+        raysim.run(raysim.load_config("mnist-fedavg", settings), None, notes)
+        return [note for note in notes.notes if "changed" in note]
+
+    rows = [f"{value},{value % 2}\n" for value in range(40)]
+    assert again("".join(rows)) == [] and again("".join(rows)) == []
+    (line,) = again("".join(rows[:-1]))
+    assert line.startswith(f"{tmp_path}/run: the data has changed since the run (training samples ")
+    assert line.endswith("; for a run on the present data, choose another `out`")
+    data.unlink()
+    notes = Notes()
+    raysim.run(raysim.load_config("mnist-fedavg", settings), None, notes)
+    assert not [note for note in notes.notes if "changed" in note]
+
+
 class Tanh(SmallNet):
     def forward(self, x):
         return torch.tanh(super().forward(x))
