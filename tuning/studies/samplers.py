@@ -8,7 +8,6 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from optuna.distributions import BaseDistribution
 from optuna.pruners import (
     BasePruner,
     HyperbandPruner,
@@ -30,6 +29,7 @@ import raysim
 from raysim.core.errors import SettingsError, visible
 from raysim.core.seeds import torch_seed
 from raysim.tuning.studies.options import check_options
+from raysim.tuning.studies.ranges import Range
 from raysim.tuning.studies.stateless import CmaEs, NSGAIISampler, QuasiMonteCarlo
 
 T = TypeVar("T")
@@ -210,9 +210,7 @@ class SearchOptions:
         given = self.pruner_options
         return _build("pruner", self.pruner, PRUNERS[self.pruner], {**defaults, **given}, given)
 
-    def build_sampler(
-        self, seed: int, number: int, common: Mapping[str, BaseDistribution]
-    ) -> BaseSampler:
+    def build_sampler(self, seed: int, number: int, common: Mapping[str, Range]) -> BaseSampler:
         """Return the sampler of one trial.
 
         Args:

@@ -6,25 +6,27 @@ So a trial draws the same again if its tuner is killed, and nothing is unpickled
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import product
 from typing import Any, cast
 
 import numpy as np
 import optuna
-from optuna.distributions import BaseDistribution
+from optuna.distributions import BaseDistribution, FloatDistribution
 from optuna.samplers import CmaEsSampler, QMCSampler
 from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState
+
+from raysim.tuning.studies.ranges import Range, grid_points
 
 
 class QuasiMonteCarlo(QMCSampler):
     """QMC sampler that takes the point of the trial's number, in the space of all trials.
 
-    Optuna's own counts draws in the database, where a killed tuner's draws are lost.
+    Optuna's own counts draws in the database, where a killed tuner's draws are lost. If all ranges
+    are of choices or integers, a point that was tried is replaced by the first one that was not.
     """
 
-    def __init__(
-        self, *, number: int, common: Mapping[str, BaseDistribution], **options: Any
-    ) -> None:
+    def __init__(self, *, number: int, common: Mapping[str, Range], **options: Any) -> None:
         super().__init__(**options)
         self._number, self._common = number, dict(common)
 
@@ -32,7 +34,21 @@ class QuasiMonteCarlo(QMCSampler):
         self, study: optuna.Study, trial: FrozenTrial
     ) -> dict[str, BaseDistribution]:
         """Return the ranges searched by every trial."""
-        return self._common
+        return {**self._common}
+
+    def sample_relative(
+        self, study: optuna.Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
+    ) -> dict[str, Any]:
+        """Return the values of a trial."""
+        drawn = super().sample_relative(study, trial, search_space)
+        trials = study.get_trials(deepcopy=False)
+        tried = [each.params for each in trials if each.number < trial.number]
+        real = any(isinstance(values, FloatDistribution) for values in self._common.values())
+        if real or drawn not in tried:
+            return drawn
+        points = product(*map(grid_points, self._common.values()))
+        untried = (dict(zip(self._common, point, strict=True)) for point in points)
+        return next((each for each in untried if each not in tried), drawn)
 
     def _find_sample_id(self, study: optuna.Study, search_space: Any) -> int:
         return self._number

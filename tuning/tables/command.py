@@ -204,7 +204,8 @@ def dry_run(
     took = duration(time_in_slots(known, slots))
     line(
         f"{steps:.3g} sample-steps; estimate: {took} on {slots} slots, from a few rounds measured"
-        " on this machine in one process; less where runs stop at target_accuracy"
+        " on this machine in one process; less where runs stop at target_accuracy or by"
+        " patience"
     )
     line(
         "one speed is measured for each dataset, model, batch size and method, and taken for all"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -9,22 +10,27 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
+from raysim.config import Settings
 from raysim.core.user_input import canonical
+from raysim.federation.prepared import known_digests
 from raysim.results.failures import is_divergence
 from raysim.results.metrics import parse_metric
 from raysim.results.origins import Origin, origin_notes, origins_of
 from raysim.results.references import reference_notes
 from raysim.results.render import differences_of, grid_of, to_arrow, to_html, to_latex, to_markdown
 from raysim.results.render.grid import shown
-from raysim.results.runs import read_run, result_settings
+from raysim.results.runs import RunRecord, read_run, result_settings
 from raysim.results.tables import ResultCell, ResultTable, differing_settings
 from raysim.storage.atomic import replace_file
+from raysim.storage.checkpoints import SAMPLES
 from raysim.tuning.changes import changed_settings
 from raysim.tuning.runs.folder import RunsFolder
 from raysim.tuning.runs.run import Run
 from raysim.tuning.studies.entries import by_key
 from raysim.tuning.tables.cells import Cell
 from raysim.tuning.tables.plan import TablePlan
+from raysim.workloads.datasets.fetch import data_root
+from raysim.workloads.sweeps import STOPS
 from raysim.workloads.tables import PaperCell
 
 FILES = ("table.md", "table.tex", "table.html", "table.parquet")
@@ -42,6 +48,8 @@ class _Ended:
         diverged: Whether it diverged itself.
         notes: Lines for the reader.
         origins: Versions of the origins of a finished run.
+        stopped: The setting that stopped a finished run before its last round, and its value.
+        other_data: Whether the data has changed since a finished run.
     """
 
     values: Mapping[str, float | None] = field(default_factory=dict)
@@ -49,6 +57,8 @@ class _Ended:
     diverged: bool = False
     notes: tuple[str, ...] = ()
     origins: Mapping[Origin, str] = field(default_factory=dict)
+    stopped: str = ""
+    other_data: bool = False
 
 
 class TableResults:
@@ -57,6 +67,7 @@ class TableResults:
     def __init__(self, plan: TablePlan, folder: RunsFolder) -> None:
         self._plan, self._folder = plan, folder
         self._finished: dict[Run, _Ended] = {}
+        self._data: dict[str, Mapping[str, str]] = {}
         self._shown = [
             cell
             for cell in plan.cells
@@ -148,7 +159,20 @@ class TableResults:
             *record.notes,
             *reference_notes(record, self._folder.settings(run).reference),
         )
-        return _Ended(values, notes=notes, origins=origins_of(record))
+        return _Ended(
+            values,
+            notes=notes,
+            origins=origins_of(record),
+            stopped=_stopped(record),
+            other_data=self._has_other_data(record, run.settings),
+        )
+
+    def _has_other_data(self, record: RunRecord, settings: Settings) -> bool:
+        """Return whether a dataset has other samples now than those that a run has sealed."""
+        if (key := repr((settings.dataset, settings.evaluation.test))) not in self._data:
+            self._data[key] = known_digests(settings, data_root())
+        digests = self._data[key].items()
+        return any(record.sealed(SAMPLES[split]) not in (None, now) for split, now in digests)
 
     def _result_cell(self, cell: Cell, runs: Mapping[Run, _Ended]) -> ResultCell:
         paper, metric = cell.paper, self._plan.table.metric_of(cell.paper)
@@ -188,8 +212,22 @@ class TableResults:
                 yield f"{cell.label}: the paper prints {cell.paper.text!r}."
         yield from (f"{run.title}: {each.error}" for run, each in known.items() if each.error)
         yield from (note for each in known.values() for note in each.notes)
+        if paper.paper is None:
+            stops = Counter(each.stopped for each in known.values() if each.stopped)
+            yield from (f"Stopped by {by}: {of} of {len(known)} runs." for by, of in stops.items())
+        if changed := [run for run, each in known.items() if each.other_data]:
+            first, *_ = changed
+            yield (
+                f"The data has changed since {len(changed)} of {len(known)} runs, the first"
+                f" {first.title}; to run it again, delete {self._folder.path}/runs/{first.name}."
+            )
         yield from origin_notes({run.title: each.origins for run, each in known.items()})
         yield from paper.note.splitlines()
+
+
+def _stopped(record: RunRecord) -> str:
+    by = str((record.summary or {}).get("stopped_by"))
+    return f"{by}={record.settings[by]}" if by in STOPS else ""
 
 
 def _place(cell: Cell) -> Place:

@@ -26,7 +26,7 @@ from raysim.tuning.tables.cells import Cell
 from raysim.tuning.tables.plan import TablePlan
 from raysim.workloads.sweeps import differs_by_cell
 
-FIXED = ("rounds", "seed", "patience", "target_accuracy")
+FIXED = ("rounds", "seed", "target_accuracy", "patience", "patience_metric", "patience_mode")
 FIXED_GROUPS = ("evaluation.", "engine.")
 """Settings, and groups of them, that decide a trial's budget or its judge."""
 
@@ -104,11 +104,12 @@ def to_search(plan: TablePlan, tune: TuneTable) -> list[Searched]:
             )
         if len({repr(cell.settings.get(key)) for cell in plan.table.cells}) > 1:
             raise SettingsError(f"tune.space.{key}: is set by rows or columns; leave it out there")
-    units = _by_row(plan, tune) if tune.each == "row" else _by_cell(plan)
+    units = [*(_by_row(plan, tune) if tune.each == "row" else _by_cell(plan))]
     searched = list[Searched]()
+    shared = _most_shared_first(entries, [settings for *_, settings in units])
     for title, cells, settings in units:
         with _named(title):
-            study, options = _study(_searchable(settings, tune.holdout), tune, entries)
+            study, options = _study(_searchable(settings, tune.holdout), tune, shared)
         known_titles = {each.title for each in searched}
         own = title if title not in known_titles else f"{title} ({cells[0].label})"
         searched.append(Searched(own, cells, study, options))
@@ -116,11 +117,34 @@ def to_search(plan: TablePlan, tune: TuneTable) -> list[Searched]:
     return searched
 
 
+def _most_shared_first(
+    entries: Mapping[str, Entry], searched: Sequence[Settings]
+) -> dict[str, Entry]:
+    """Return ranges by the number of settings that have them, so that points are the same.
+
+    The coordinates of a point are drawn in the order of the ranges.
+    """
+    owned = [dotted(settings.to_dict()) for settings in searched]
+    having = {
+        key: sum(_is_searched(key, entry, own, entries) for own in owned)
+        for key, entry in entries.items()
+    }
+    return {key: entries[key] for key in sorted(entries, key=lambda key: -having[key])}
+
+
+def _is_searched(
+    key: str, entry: Entry, own: Mapping[str, Any], entries: Mapping[str, Entry]
+) -> bool:
+    """Return whether a range is of settings, given by dotted key, and its conditions may hold."""
+    conditions = entry.conditions.items()
+    return key in own and all(p in entries or own.get(p) in v for p, v in conditions)
+
+
 def _check_grids(tune: TuneTable, searched: Sequence[Searched]) -> None:
     """Check that grids have as many points as there are trials, so that budgets are equal."""
-    if tune.sampler != "grid":
-        return
     for each in searched:
+        if each.options.sampler != "grid":
+            continue
         points = len(each.study.space.points()) if each.study else tune.trials
         if points < tune.trials:
             raise SettingsError(
@@ -150,7 +174,13 @@ def _by_row(plan: TablePlan, tune: TuneTable) -> Iterator[tuple[str, tuple[Cell,
         raise SettingsError(f"tune.column={tune.column}: must be one of {'; '.join(columns)}")
     for row in dict.fromkeys(cell.paper.row for cell in plan.cells):
         cells = tuple(cell for cell in plan.cells if cell.paper.row == row)
-        on = next((c for c in cells if c.paper.column == tune.column), cells[0])
+        with_data = [cell for cell in cells if not cell.run.missing]
+        asked = [cell for cell in cells if cell.paper.column == tune.column]
+        on = [*asked, *with_data, *cells][0]
+        if on.run.missing and any(cell.chosen for cell in with_data):
+            raise SettingsError(
+                f"{row}: tune.column={tune.column}: {on.run.missing}; choose a column with data"
+            )
         title = row if len({cell.run for cell in cells}) == 1 else f"{row} (on {on.paper.column})"
         yield title, cells, on.run.settings
 
@@ -164,7 +194,7 @@ def _by_cell(plan: TablePlan) -> Iterator[tuple[str, tuple[Cell, ...], Settings]
 def _searchable(settings: Settings, holdout: float) -> Settings:
     """Return the settings of trials, which judge by held-out samples alone."""
     quiet = {"analysis": (), "trace": False, "tracker": None, "keep_clients": False}
-    quiet |= {"target_accuracy": None, "patience": None}
+    quiet |= {"target_accuracy": None, "patience": None, "patience_metric": None}
     judged = {"evaluation.test": False, "evaluation.clients": False, "evaluation.holdout": holdout}
     return settings.override({**quiet, **judged})
 
@@ -175,9 +205,7 @@ def _study(
     """Return the search of settings, by the ranges that are of these settings, and its options."""
     own, given = dotted(settings.to_dict()), dict(by_key(tune.space))
     space = {
-        key: given[key]
-        for key, entry in entries.items()
-        if key in own and all(p in entries or own.get(p) in v for p, v in entry.conditions.items())
+        key: given[key] for key, entry in entries.items() if _is_searched(key, entry, own, entries)
     }
     metrics = settings.dataset.scoring.metrics
     table = StudyTable(
@@ -204,7 +232,9 @@ def budget(tune: TuneTable, searched: Sequence[Searched]) -> str:
     rounds = sorted({each.study.settings.rounds for each in chosen if each.study})
     each = f"{tune.trials} trials of {' or '.join(map(str, rounds))} rounds"
     each += f" and {tune.seeds} seeds" if tune.seeds > 1 else ""
-    each += f", pruned by {tune.pruner}" if tune.pruner != "none" else ""
+    if (options := searched[0].options).pruner != "none":
+        own = ", ".join(f"{key}={value}" for key, value in options.pruner_options.items())
+        each += f", pruned by {options.pruner}" + (f" ({own})" if own else "")
     kept = {cell.run.settings.evaluation.holdout for found in chosen for cell in found.cells}
     on = "all" if not any(kept) else "what evaluation.holdout leaves"
     return (

@@ -19,6 +19,7 @@ from optuna.trial import FrozenTrial, TrialState
 import raysim
 from raysim.core.errors import RunError, SettingsError
 from raysim.core.user_input import key_text, override_text
+from raysim.federation.prepared import digests_of
 from raysim.results.failures import is_divergence
 from raysim.storage.lock import make_folder
 from raysim.tuning.runs.folder import check_folders
@@ -35,6 +36,7 @@ from raysim.tuning.studies.samplers import SearchOptions
 from raysim.tuning.studies.study import ResolvedStudy
 from raysim.tuning.tables.searches import Searched, TuneTable, budget
 from raysim.tuning.tuner import StudyListener, Tuner
+from raysim.workloads.datasets.fetch import data_root
 from raysim.workloads.tables import PaperCell, PaperTable
 
 NAME = "tuning"
@@ -135,13 +137,12 @@ def tuned(
     with ExitStack() as ends:
         opened: dict[Path, Tuner] = {}
         titles: dict[Path, str] = {}
-        for each in searched:
-            if each.study is not None and each.is_chosen:
-                folder = _folder(out, each.study, each.options)
-                if folder not in opened:
-                    told = _Told(titles.setdefault(folder, each.title), line)
-                    tuner = _opened(each.study, each.options, folder, tune.trials, told)
-                    opened[folder] = ends.enter_context(tuner)
+        folders = _folders(out, searched, line)
+        for each, folder in zip(searched, folders, strict=True):
+            if each.study and each.is_chosen and folder and folder not in opened:
+                told = _Told(titles.setdefault(folder, each.title), line)
+                tuner = _opened(each.study, each.options, folder, tune.trials, told)
+                opened[folder] = ends.enter_context(tuner)
         tuners = {titles[folder]: tuner for folder, tuner in opened.items()}
         queue = Together(tuners, lambda text: line(f"note: {text}"))
         if queue.remain():
@@ -151,7 +152,10 @@ def tuned(
             with open_slots(settings, at_most(jobs, left), queue.note) as slots:
                 line(f"{budget(tune, searched)}; {left} trials left; {len(slots)} slots")
                 run_in_slots(slots, queue)
-        found = [_chosen(each, out, opened, tune.trials) for each in searched]
+        found = [
+            _chosen(each, folder, opened, tune.trials)
+            for each, folder in zip(searched, folders, strict=True)
+        ]
     chosen = [each for each, of in zip(found, searched, strict=True) if of.is_chosen]
     errors = [f"{each.title}: {each.error}" for each in chosen if each.error]
     if errors and len(errors) == len(chosen):
@@ -179,12 +183,42 @@ def _with_values(
     )
 
 
-def _folder(out: Path, study: ResolvedStudy, options: SearchOptions) -> Path:
-    """Return the folder of a search, named by all that decides its trials."""
+def _folders(
+    out: Path, searched: Sequence[Searched], line: Callable[[str], None]
+) -> list[Path | None]:
+    """Return the folder of each search, named by all that decides its trials, and by its data.
+
+    Trials on other data are not compared, so a search whose data has changed begins anew. Of one
+    that is not chosen, whose data is not read, it is the last folder; None if there is none.
+
+    Raises:
+        RaysimError: the data of a chosen search cannot be prepared.
+    """
+    data, folders = dict[str, str](), list[Path | None]()
+    for each in searched:
+        if each.study is None:
+            folders.append(None)
+            continue
+        name, dataset = _name(each.study, each.options), each.study.settings.dataset
+        known = sorted((out / "tuning").glob(f"{name}-*"), key=lambda path: path.stat().st_mtime)
+        if not each.is_chosen:
+            folders.append(known[-1] if known else None)
+            continue
+        if (key := repr(dataset)) not in data:
+            data[key] = digests_of(dataset, data_root())["train"]
+        folder = out / "tuning" / f"{name}-{data[key][:12]}"
+        if known and folder not in known:
+            line(f"note: {each.title}: the data has changed since {known[-1]}; searching anew")
+        folders.append(folder)
+    return folders
+
+
+def _name(study: ResolvedStudy, options: SearchOptions) -> str:
+    """Return a name for all that decides the trials of a search, but its data."""
     record = record_of(study, options)
     rest = {key: value for key, value in record.items() if key != "settings"}
     text = key_text(digest_of(study.settings), study.settings.seed, rest)
-    return out / "tuning" / sha256(text.encode()).hexdigest()[:12]
+    return sha256(text.encode()).hexdigest()[:12]
 
 
 @contextmanager
@@ -213,11 +247,12 @@ class _Told(StudyListener):
         self._line(f"{self._title}, {trial_line(trial, seconds)}")
 
 
-def _chosen(each: Searched, out: Path, opened: Mapping[Path, Tuner], limit: int) -> Chosen:
+def _chosen(
+    each: Searched, folder: Path | None, opened: Mapping[Path, Tuner], limit: int
+) -> Chosen:
     """Return the outcome of a search among its first trials; of none where it was not made."""
-    if each.study is None:
+    if each.study is None or folder is None:
         return Chosen(each.title, {}, {})
-    folder = _folder(out, each.study, each.options)
     if folder in opened:
         opened[folder].result(None)  # writes the files of the best settings
         return _outcome(each.title, opened[folder].search, limit)

@@ -163,6 +163,9 @@ def _rounds(settings: Settings, clients: int, samples: float, evaluates: bool) -
             "evaluation.every": 1 if evaluates else settings.rounds + 1,
             "checkpoint_every": settings.rounds + 1,
             "target_accuracy": None,
+            "patience": None,  # as nothing may be evaluated
+            "patience_metric": None,
+            "keep_clients": False,
             "analysis": (),  # a cohort of two has fewer pairs
             "trace": False,
             "tracker": None,  # a measured run is not for the user's tracker

@@ -263,7 +263,10 @@ def test_bad_input_is_one_line_before_anything_starts(sweep, slots, tmp_path, wo
 
 
 def test_a_dry_run_tells_what_is_left(sweep, slots, tmp_path):
-    assert sweep("local.lr=0.1,0.02", "rounds=2")[0] == 0
+    """Of runs that patience may stop, too: the few rounds that are measured are not evaluated."""
+    words = ("local.lr=0.1,0.02", "rounds=2", "patience=1", "patience_metric=test_loss")
+    assert sweep(*words)[0] == 0
     slots.started.clear()
-    code, said, _ = sweep("local.lr=0.1,0.02", "rounds=2", "seed=0..1", "--dry-run")
+    code, said, _ = sweep(*words, "seed=0..1", "--dry-run")
     assert code == 0 and "blobs-sweep: 4 runs, 2 done" in said and slots.started == []
+    assert "no estimate" not in said and "target_accuracy or by patience" in said

@@ -325,3 +325,69 @@ LOG, LINEAR = FloatDistribution(1e-3, 1.0, log=True), FloatDistribution(0.0, 1.0
 )
 def test_edges_of_ranges_by_hand(values, edges, inside):
     assert [each for each in (*edges, *inside) if beyond_edge(values, each) is not None] == [*edges]
+
+
+def test_a_target_and_patience_stop_the_runs_and_not_the_trials(sweep, tmp_path):
+    """They would judge by the test set, which a trial does not open."""
+    stops = ("target_accuracy=0.01", "patience=1", "patience_metric=test_loss")
+    words = ("method.name=fedavg,fedprox", *stops, "local.lr=1e-9")  # where nothing improves
+    code, said, err = sweep(*words, "--tune", "local.lr=1e-9,1e-8", "--tune-trials", "1")
+    assert (code, err) == (0, "")
+    rounds = {
+        kind: [
+            json.loads(p.read_text())["rounds"]
+            for p in (tmp_path / "out" / kind).rglob("summary.json")
+        ]
+        for kind in ("tuning", "runs")
+    }
+    assert rounds == {"tuning": [4, 4], "runs": [1, 1]}
+    assert "Stopped by target_accuracy=0.01: 2 of 2 runs." in said
+
+
+def test_a_best_value_on_an_edge_is_marked_unless_the_setting_ends_there(sweep, tmp_path):
+    words = ("fraction=1", "--tune", "local.lr=0.01,0.02,0.05", "--tune", "fraction=0.5,0.75,1")
+    code, said, err = sweep(*words, "rounds=1", "--tune-trials", "1")
+    assert (code, err) == (0, "")
+    edge = "all: local.lr lies on the upper edge of its range, 0.01 | 0.02 | 0.05; widen it."
+    assert edge in said and "fraction lies" not in said
+    assert "upper edge" in (tmp_path / "out/report.html").read_text()
+
+
+def test_a_search_on_other_data_begins_anew(slots, raysim_command, tmp_path):
+    """And finished runs, which stay, say that their data has changed; the same bytes do not."""
+    rows = [f"{value},{value % 2}" for value in range(40)]
+    data, flipped = (["x,y", *rows], ["x,y", *(f"{row[:-1]}{1 - int(row[-1])}" for row in rows)])
+    (tmp_path / "own.csv").write_text("\n".join(data))
+    settings = {
+        "dataset": {"name": "files", "path": str(tmp_path / "own.csv")},
+        "clients": 2,
+        "fraction": 1,
+    }
+    own = PRESET | settings | {"model": {"name": "2nn"}, "rounds": 1}
+    (tmp_path / "own.json").write_text(json.dumps(own))
+    slots.key = lambda out: str(out.relative_to(tmp_path / "out"))
+    tune = ("--tune", "local.lr=0.01,0.05", "--tune-trials")
+
+    def sweep(trials):
+        slots.started.clear()
+        words = ("method.name=fedavg,fedprox", *tune, trials, "--out", "out")
+        code, said, err = raysim_command("sweep", "own.json", *words)
+        assert (code, err) == (0, "")
+        return said, [run.partition("/")[0] for run in slots.started]
+
+    assert sweep("1")[1] == ["tuning"] * 2 + ["runs"] * 2
+    (tmp_path / "own.csv").write_text("\n".join(data))  # only its time of change differs
+    said, started = sweep("1")
+    assert started == [] and "has changed" not in said
+    (tmp_path / "own.csv").write_text("\n".join(flipped))
+    said, started = sweep("1")
+    assert started == ["tuning"] * 2
+    assert "note: fedprox: the data has changed since out/tuning/" in said
+    first = next((tmp_path / "out/runs").glob("*/seed-0")).relative_to(tmp_path)
+    assert (
+        "The data has changed since 2 of 2 runs, the first fedavg, final(test_accuracy), seed 0;"
+        in said
+    )
+    assert f"to run it again, delete {first.parent.parent}/" in said
+    said, started = sweep("1")
+    assert started == [] and "searching anew" not in said and "has changed since 2 of 2" in said
