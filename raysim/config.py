@@ -48,6 +48,7 @@ from raysim.core.user_input.component_fields import component_field, ordered_fie
 from raysim.core.user_input.limits import (
     LARGEST,
     MOST,
+    SEVERAL_SEEDS,
     SMALLEST_RESOURCE,
     Count,
     NodeLabels,
@@ -65,6 +66,11 @@ BALANCED = "balanced"
 Weight = Annotated[float, Field(ge=0)]
 Beta = Annotated[float, Field(ge=0, lt=1)]
 RENAMED = {"profile": "trace"}  # settings of earlier versions, and their present names
+HINTS = {
+    **{old: f"it is called {new!r} now" for old, new in RENAMED.items()},
+    "seeds": SEVERAL_SEEDS,
+}
+"""What to write in place of unknown settings, where it is no similar name."""
 
 
 class SettingsGroup(BaseModel):
@@ -426,7 +432,7 @@ def parse(raw: Mapping[str, Any]) -> Settings:
         settings = Settings.model_validate(raw)
     except ValidationError as error:
         elsewhere = partial(_of_components, raw)
-        line = explain(error, Settings, renamed=RENAMED, elsewhere=elsewhere)
+        line = explain(error, Settings, hints=HINTS, elsewhere=elsewhere)
         raise SettingsError(line) from error
     for key, value in dotted(settings.to_dict()).items():
         if isinstance(value, float) and abs(value) > LARGEST:

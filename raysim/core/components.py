@@ -66,10 +66,10 @@ def name_of(component: type[Component]) -> str:
     return _NAMES.get(target, target)
 
 
-def suggest(word: str, known: list[str]) -> str:
-    """Return "did you mean ...?" for a near miss, else the list of known words."""
+def suggest(word: str, known: list[str], prefix: str = "") -> str:
+    """Return "did you mean ...?" for a near miss, with a prefix, else the list of known words."""
     near = get_close_matches(word, known, n=1)
-    return f"did you mean {near[0]!r}?" if near else f"known are {', '.join(known)}"
+    return f"did you mean {prefix + near[0]!r}?" if near else f"known are {', '.join(known)}"
 
 
 def look_up(kind: str, name: str, known: Mapping[str, V]) -> V:
@@ -274,7 +274,7 @@ def explain(
     prefix: str = "",
     more: Sequence[str] = (),
     *,
-    renamed: Mapping[str, str] | None = None,
+    hints: Mapping[str, str] | None = None,
     elsewhere: Callable[[str], Sequence[str]] = lambda name: (),
 ) -> str:
     """Return the first validation error in one line.
@@ -284,18 +284,17 @@ def explain(
         model: The validated model.
         prefix: Prefix of its fields in the settings.
         more: Further keys that are allowed.
-        renamed: Present names of settings of earlier versions.
+        hints: What to write in place of some unknown settings, by dotted key.
         elsewhere: Returns the settings of components with a name, by dotted key.
     """
     first = error.errors(include_url=False)[0]
     location = [visible(str(part)) for part in first["loc"]]
     if first["type"] == "extra_forbidden":
-        if now := (renamed or {}).get(prefix + ".".join(location)):
-            return f"{location[0]}: no such setting; it is called {now!r} now"
+        group, key = prefix + "".join(f"{part}." for part in location[:-1]), location[-1]
         known = [*_group_at(model, location[:-1]).model_fields, *more]
-        meant = [] if location[1:] else [*elsewhere(location[0]), *_in_groups(model, location[0])]
-        hint = f"did you mean {meant[0]!r}?" if meant else suggest(location[-1], known)
-        return f"{prefix}{'.'.join(location)}: no such setting; {hint}"
+        meant = [] if location[1:] else [*elsewhere(key), *_in_groups(model, key, prefix)]
+        hint = f"did you mean {meant[0]!r}?" if meant else suggest(key, known, group)
+        return f"{group}{key}: no such setting; {(hints or {}).get(group + key, hint)}"
     if first["type"] == "missing":
         return f"{prefix}{'.'.join(location)}: must be given"
     fields = _without_union_tags(model, location)
@@ -317,11 +316,13 @@ def _all_alternatives(error: ValidationError, value: Any) -> str:
     return "must be " + " or ".join(dict.fromkeys(problems))
 
 
-def _in_groups(model: type[BaseModel], name: str) -> list[str]:
+def _in_groups(model: type[BaseModel], name: str, prefix: str) -> list[str]:
     """Return the settings of a name in groups of a model, by dotted key."""
     groups = {group: _group_at(model, [group]) for group in model.model_fields}
     return [
-        f"{k}.{name}" for k, each in groups.items() if name in each.model_fields and each != model
+        f"{prefix}{k}.{name}"
+        for k, each in groups.items()
+        if name in each.model_fields and each != model
     ]
 
 

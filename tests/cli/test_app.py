@@ -48,7 +48,8 @@ def one_line_error(result: tuple[int, str, str]) -> str:
     ("override", "said"),
     [
         ("fracton=0.1", r"fracton: no such setting; did you mean 'fraction'?"),
-        ("local.lrr=0.1", r"local.lrr: no such setting; did you mean 'lr'?"),
+        ("local.lrr=0.1", r"local.lrr: no such setting; did you mean 'local.lr'?"),
+        ("dataset.normalized=true", "no such setting; did you mean 'dataset.normalised'?"),
         ("lr=0.1", "lr: no such setting; did you mean 'local.lr'?"),
         ("batch_size=5", "batch_size: no such setting; did you mean 'local.batch_size'?"),
         ("normalised=true", "normalised: no such setting; did you mean 'dataset.normalised'?"),
@@ -60,6 +61,8 @@ def one_line_error(result: tuple[int, str, str]) -> str:
             "--local.lr=5",
             "No such option: --local.lr; a setting is written local.lr=VALUE. Given: ",
         ),
+        ("seeds=3", "seeds: no such setting; three seeds are seed=0..2 in raysim sweep"),
+        ("--seeds=3", "No such option: --seeds; three seeds are seed=0..2 in raysim sweep, "),
         ("rounds=many", 'rounds="many": must be a valid integer'),
         ("fraction=0", "fraction=0: must be greater than 0"),
         ("fraction=1.5", "fraction=1.5: must be less than or equal to 1"),

@@ -186,7 +186,7 @@ REFUSED = {
     "type": ({f"{MIXED}.fedprox.mu": "x"}, f'{MIXED}.fedprox.mu="x": must be a valid number'),
     "field": (
         {f"{MIXED}.fedprox.mus": 1},
-        f"{MIXED}.fedprox.mus: no such setting; did you mean 'mu'",
+        f"{MIXED}.fedprox.mus: no such setting; did you mean '{MIXED}.fedprox.mu'",
     ),
     "name": ({f"{MIXED}.fedproxx": {}}, f"{MIXED}.fedproxx: .*did you mean 'fedprox'"),
     "round": ({f"{MIXED}.fsvrg": {}}, f"{MIXED}.fsvrg: cannot be chained"),
