@@ -20,7 +20,7 @@ from pyarrow import ipc
 from raysim.config import Settings, parse
 from raysim.core.client_indices import ClientIndices, ListedIndices
 from raysim.core.errors import RunError, SettingsError
-from raysim.core.user_input import canonical, may_change, may_grow, parse_json
+from raysim.core.user_input import as_typed, canonical, may_change, may_grow, parse_json
 from raysim.storage.atomic import is_leftover, remove, replace_file, sweep, write_json
 from raysim.storage.checkpoints import BEST_MODEL, FORMULA, MODEL, Checkpoints
 from raysim.storage.environment import by_environment, environment, gpu_names, installed_version
@@ -232,7 +232,7 @@ class RunDirectory:
             config = _read_settings(self.config, parse_json(self.config.read_text("utf-8")))
         except (OSError, ValueError, KeyError, TypeError) as error:
             if sealed is None:
-                raise RunError(f"{self.path}: holds no run (config.json: {error})") from error
+                raise RunError(f"{self.path}: holds no run: {self._lacking(error)}") from error
             problem = "is damaged"
         else:
             if sealed is None or (other := _other_settings(config[0], sealed)) is None:
@@ -240,6 +240,14 @@ class RunDirectory:
             problem = f"differs from the newest checkpoint ({other})"
         note(f"{self.config}: {problem}; taking the settings from the checkpoint")
         return _read_settings(self.config, sealed)
+
+    def _lacking(self, error: Exception) -> str:
+        """Return why there are no settings of a run, which could not be read."""
+        if not self.path.is_dir():
+            return "there is no such folder"
+        if isinstance(error, FileNotFoundError):
+            return f"there is no {self.config.name}"
+        return f"{self.config.name}: {getattr(error, 'strerror', None) or error}"
 
     def save_partition(self, client_indices: ClientIndices) -> None:
         """Save the samples of each client, unless they are drawn from settings and seed."""
@@ -334,5 +342,5 @@ def _difference(found: dict[str, Any], wanted: dict[str, Any]) -> str | None:
     found, wanted = canonical(found), canonical(wanted)
     for key in {**found, **wanted}:
         if not may_change(key) and found.get(key) != wanted.get(key):
-            return f"{key}={found.get(key)} (here {wanted.get(key)})"
+            return f"{key}={as_typed(found.get(key))} (here {as_typed(wanted.get(key))})"
     return None

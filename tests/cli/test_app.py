@@ -200,8 +200,11 @@ def test_published_figures_stand_beside_the_same_experiment_only(raysim_command)
     assert "published" not in other
 
 
-def test_resume_of_nothing(raysim_command, tmp_path):
-    assert "holds no run" in one_line_error(raysim_command("resume", "nowhere"))
+@pytest.mark.parametrize(
+    ("folder", "said"), [("nowhere", "there is no such folder"), (".", "there is no config.json")]
+)
+def test_resume_of_nothing(raysim_command, folder, said):
+    assert f"holds no run: {said}\n" in one_line_error(raysim_command("resume", folder))
 
 
 def test_file_of_settings(raysim_command, tmp_path):

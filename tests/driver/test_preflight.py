@@ -19,6 +19,13 @@ def test_a_model_that_does_not_take_the_data(tmp_path):
     assert not (tmp_path / "run").exists()
 
 
+def test_a_model_with_an_embedding_says_that_it_needs_whole_numbers(tmp_path):
+    task = make_task((5, 7), lambda: nn.Sequential(nn.Embedding(9, 4), nn.Linear(4, 3)))
+    said = "samples of 12: its embedding needs whole numbers, and these are torch.float32; "
+    with pytest.raises(raysim.SettingsError, match=said):
+        raysim.run(make_settings(tmp_path / "run"), task)
+
+
 class SpaceLog:
     """Client states that note how much space is asked for."""
 

@@ -116,11 +116,11 @@ def test_more_rounds_are_refused_with_what_to_type(tmp_path):
         ({"rounds": 4}, "rounds=5 (here 4)"),
         ({"seed": 1}, "seed=0 (here 1)"),
         ({"local.lr": 0.2}, "local.lr=0.1 (here 0.2)"),
-        ({"target_accuracy": 0.9}, "target_accuracy=None (here 0.9)"),
+        ({"target_accuracy": 0.9}, "target_accuracy=none (here 0.9)"),
         ({"method.name": "scaffold"}, "method.name=fedavg (here scaffold)"),
         ({"engine.precision": "bf16"}, "engine.precision=fp32 (here bf16)"),
         ({"engine.threads_per_actor": 2}, "engine.threads_per_actor=1 (here 2)"),
-        ({"engine.deterministic": False}, "engine.deterministic=True (here False)"),
+        ({"engine.deterministic": False}, "engine.deterministic=true (here false)"),
     ],
     ids=str,
 )
@@ -176,12 +176,12 @@ class Nested(FedAvg):
         (
             {"stages": {"mask": {"layers": {}}}},
             {"stages": {"mask": {}}},
-            "method.stages.mask.layers={} (here None)",
+            "method.stages.mask.layers={} (here none)",
         ),
         (
             {"parts": [{"a": 1, "b": 2}]},
             {"parts": [{"b": 2, "a": 1}]},
-            "method.parts=[[['a', 1.0], ['b', 2.0]]] (here ",
+            'method.parts=[[["a", 1.0], ["b", 2.0]]] (here ',
         ),
     ],
     ids=["order", "empty", "list"],

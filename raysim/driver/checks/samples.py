@@ -217,8 +217,17 @@ def _outputs_of(network: Network, sample: Batch) -> Tensor:
     except Exception as error:  # a user's module may raise anything
         shape = "x".join(map(str, sample.x.shape[1:])) or "one number"
         cause = " ".join(str(error).split())
+        if sample.x.is_floating_point() and "indices" in cause and _has_embedding(network):
+            cause = (
+                f"its embedding needs whole numbers, and these are {sample.x.dtype}; of a table,"
+                " dataset.categories=COLUMN keeps them"
+            )
         raise SettingsError(f"the model does not take samples of {shape}: {cause}") from error
     return at_least_float32(_checked(outputs))
+
+
+def _has_embedding(network: Network) -> bool:
+    return any(isinstance(each, nn.Embedding) for each in network.module.modules())
 
 
 def _checked(outputs: object) -> Tensor:

@@ -121,7 +121,8 @@ def _stored(
     with reading(path, "an array", *DAMAGE), opened() as file:
         shape, transposed, dtype = _header(file)
         if dtype.hasobject:
-            raise DataError(f"{path}: {shown(name)} is a pickle, which is not read; {CONVERT}")
+            convert = CONVERT if name == OF_CLIENT else PLAIN
+            raise DataError(f"{path}: {shown(name)} is a pickle, which is not read; {convert}")
         if transposed and len(shape) > 1:
             raise DataError(
                 f"{path}: {shown(name)} is stored by columns; save numpy.ascontiguousarray of it"
@@ -134,6 +135,9 @@ def _stored(
     return Stored(shape, dtype, opened)
 
 
+PLAIN = "save numbers or words, as numpy.asarray(list_of_rows, dtype='float32'), or dtype=str"
+OF_CLIENT = "data"
+"""Name of the array in which a file of PFLlib has a client's samples."""
 CONVERT = (
     'write plain arrays x and y: python -c "import sys, numpy as np; [np.savez(f,'
     " **np.load(f, allow_pickle=True)['data'].item()) for f in sys.argv[1:]]\" train/*.npz"

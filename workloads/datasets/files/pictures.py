@@ -208,6 +208,8 @@ def _opened(path: File) -> Image.Image:
 
 
 def _not_decoded(path: File, error: Exception) -> DataError:
+    if isinstance(error, FileNotFoundError):
+        return DataError(f"{_named(path)}: there is no such file, which a table of images names")
     return DataError(f"{_named(path)}: cannot be decoded as a {' or '.join(FORMATS)} ({error})")
 
 

@@ -237,10 +237,8 @@ def _check_missing(kinds: Mapping[str, Kind], roles: Roles, choice: Choice) -> N
         if count and (needed or choice.missing == "refuse"):
             advice = "dataset.missing=drop leaves such rows out"
             advice += "" if needed else ", dataset.missing=mean fills in the training mean"
-            raise DataError(
-                f"column {shown(name)}: {count} values are missing, the first in row {first + 1};"
-                f" {advice}"
-            )
+            are = "1 value is missing," if count == 1 else f"{count} values are missing, the first"
+            raise DataError(f"column {shown(name)}: {are} in row {first + 1}; {advice}")
 
 
 def _divided(sources: Sources, roles: Roles, choice: Choice) -> dict[str, Rows]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -90,6 +91,10 @@ def shown(text: object) -> str:
     return visible(repr(text) if isinstance(text, str) else str(text))[:80]
 
 
+ROW_OF_CSV = re.compile(r"\bRow #(\d+)")
+"""A row in the errors of pyarrow's reader, which counts the header."""
+
+
 @contextmanager
 def reading(path: Path, what: str, *more: type[Exception]) -> Iterator[None]:
     """Turn the errors of a library that reads a file into one line.
@@ -103,6 +108,7 @@ def reading(path: Path, what: str, *more: type[Exception]) -> Iterator[None]:
         raise
     except (pa.ArrowException, OSError, ValueError, LookupError, TypeError, *more) as error:
         text = visible(" ".join(str(error).split()))[:200]
+        text = ROW_OF_CSV.sub(lambda found: f"row {int(found[1]) - 1}", text)
         raise DataError(f"{path}: cannot be read as {what}: {text}") from error
 
 

@@ -96,9 +96,9 @@ def test_nothing_is_learned_from_rows_that_are_dropped_for_their_arrays(tmp_path
 
 
 def test_missing_values_are_refused_with_the_first_row_of_them(table):
-    with pytest.raises(DataError, match=r"column 'size': 1 values are missing, the first in row 3"):
+    with pytest.raises(DataError, match=r"column 'size': 1 value is missing, in row 3"):
         splits(table, features=["size"], missing="refuse")
-    with pytest.raises(DataError, match=r"column 'city': 1 values.*row 4.*dataset\.missing=drop"):
+    with pytest.raises(DataError, match=r"column 'city': 1 value is .*row 4.*dataset\.missing=drop"):
         splits(table, target="city", task="classification", features=["price"], missing="mean")
 
 
@@ -109,9 +109,9 @@ def test_a_number_that_is_none_is_missing(tmp_path):
     }
     pq.write_table(pa.table(given), tmp_path / "t.parquet")
     path, root, fields = tmp_path / "t.parquet", tmp_path / "data", {"target": "y", "split": "part"}
-    with pytest.raises(DataError, match=r"column 'a': 1 values are missing, the first in row 2"):
+    with pytest.raises(DataError, match=r"column 'a': 1 value is missing, in row 2"):
         read(path, root, features=["a"], **fields)
-    with pytest.raises(DataError, match=r"column 'b': 1 values are missing, the first in row 3"):
+    with pytest.raises(DataError, match=r"column 'b': 1 value is missing, in row 3"):
         read(path, root, features=["b"], **fields)
     assert read(path, root, missing="drop", **fields)["train"].x.tolist() == [[1, 1], [4, 4]]
 
@@ -322,7 +322,7 @@ def test_a_list_that_lacks_a_number_is_missing(tmp_path, lack, kind):
     pq.write_table(pa.table({**given, **columns}), tmp_path / "t.parquet")
     path, root, fields = tmp_path / "t.parquet", tmp_path / "data", {"target": "y", "split": "part"}
     for missing in ("refuse", "mean"):
-        with pytest.raises(DataError, match=r"column 'a': 1 values are missing, .* row 2; .*drop"):
+        with pytest.raises(DataError, match=r"column 'a': 1 value is missing, in row 2; .*drop"):
             read(path, root, features=["a"], missing=missing, **fields)
         with pytest.raises(DataError, match=r"column 'none': 5 values are missing, .*=drop"):
             read(path, root, features=["none"], missing=missing, **fields)
