@@ -189,13 +189,17 @@ def load_config(source: str | Path, overrides: Mapping[str, Any] | None = None) 
     from raysim.storage.plugins import check_places
     from raysim.storage.schema import current_settings
     from raysim.workloads.presets import PRESETS, on_preset
+    from raysim.workloads.sweeps import FILE_KEYS
 
     name = str(source)
     if name in PRESETS:
         raw = PRESETS[name].settings.to_dict()
     elif Path(name).suffix in (".toml", ".json"):
         path = user_path(name)
-        raw = on_preset(current_settings(path, read_file(path)))
+        raw = current_settings(path, read_file(path))
+        if {*FILE_KEYS} & raw.keys():
+            raise SettingsError(f"{name}: is a file of a sweep; type: raysim sweep {name}")
+        raw = on_preset(raw)
         raw.pop("study", None)  # for `tune`
         if raw.pop("own_task", False):  # the config.json of such a run
             raise SettingsError(f"{name}: this run had a task of its own, which no file holds")

@@ -9,11 +9,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import typer
+
+from raysim.core.user_input import may_change, may_grow
 
 FILE = Path(__file__).with_name("completion.json")
 COMPONENTS = ("dataset", "partition", "model", "method", "selection", "aggregation", "clock")
@@ -54,6 +57,8 @@ def complete_override(context: typer.Context, incomplete: str) -> list[str]:
     before = list(context.params.get("overrides") or ())
     if not incomplete and before and before[-1] in _settings(before, context):  # behind its "="
         return _values(before[-1], "", before, context)
+    if before == ["="]:  # behind the setting of an option
+        return []
     if before[-1:] == ["="]:
         return _values(before[-2], incomplete, before, context)
     key, equals, value = incomplete.partition("=")
@@ -66,6 +71,12 @@ def complete_override(context: typer.Context, incomplete: str) -> list[str]:
     return [f"{key}=" for key in keys]
 
 
+def complete_range(context: typer.Context, incomplete: str) -> list[str]:
+    """Complete the setting of a range to search, `KEY=`."""
+    keys = _settings(context.params.get("overrides") or (), context)
+    return [f"{key}=" for key in keys if key.startswith(incomplete)]
+
+
 def _values(key: str, begun: str, before: list[str], context: typer.Context) -> list[str]:
     """Return the values that begin so; those of a sweep behind the last comma, each once."""
     *others, last = begun.split(",") if context.info_name == "sweep" else [begun]
@@ -75,8 +86,14 @@ def _values(key: str, begun: str, before: list[str], context: typer.Context) -> 
 
 
 def _settings(before: Iterable[str], context: typer.Context) -> dict[str, list[str]]:
-    """Return values by setting: those of a run, and those of the components that are named."""
+    """Return values by setting: those of a run, and those of the components that are named.
+
+    A run that is resumed has only settings that may change, and those that grow from their value.
+    """
     words = known_words()
+    if context.info_name == "resume":
+        changed = {k: of for k, of in words["settings"].items() if may_change(k) and k != "out"}
+        return changed | _growing(context.params.get("run_dir"))
     preset = context.params.get("config")
     named = dict(words["presets"].get(preset, {}))
     named |= dict(_named("".join(f"{word} " for word in before).replace(" = ", "=").split()))
@@ -85,6 +102,15 @@ def _settings(before: Iterable[str], context: typer.Context) -> dict[str, list[s
         for name in names.split(","):
             found |= words["fields"].get(f"{key}={name}", {})
     return found
+
+
+def _growing(run: Path | None) -> dict[str, list[str]]:
+    """Return the settings of a run that may grow, with their present values."""
+    recorded: dict[str, Any] = {}
+    with suppress(OSError, ValueError):  # of what is no run
+        recorded = json.loads(Path(run or "", "config.json").read_text(encoding="utf-8"))
+    keys = filter(may_grow, known_words()["settings"])
+    return {key: [str(recorded[key])] if key in recorded else [] for key in keys}
 
 
 def _named(overrides: Iterable[str]) -> Iterator[tuple[str, str]]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
-from raysim.cli.completion import complete_override, names_of_kind
+from raysim.cli.completion import complete_override, complete_range, names_of_kind
 from raysim.cli.options import (
     Jobs,
     Json,
@@ -94,6 +94,7 @@ def sweep(
         typer.Option(
             help="a setting to search in each row first, as local.lr=1e-3..1:log or method.mu=0,1",
             show_default=False,
+            autocompletion=complete_range,
         ),
     ] = None,
     tune_trials: Annotated[

@@ -217,6 +217,12 @@ def test_file_of_settings(raysim_command, tmp_path):
     assert code == 0 and "first: the run is finished" in again
 
 
+def test_a_file_of_a_sweep_is_no_run(raysim_command, tmp_path):
+    (tmp_path / "own.toml").write_text("preset = 'beside.toml'\naxes = {'local.lr' = [1, 2]}\n")
+    error = one_line_error(raysim_command("run", "own.toml"))
+    assert error == "raysim: own.toml: is a file of a sweep; type: raysim sweep own.toml\n"
+
+
 def test_default_out_is_named_after_the_preset(raysim_command, tmp_path):
     assert raysim_command("run", "mnist-fedavg", *QUICK)[0] == 0
     (folder,) = (tmp_path / "runs").iterdir()

@@ -59,6 +59,15 @@ CASES = {
     ("sweep", "mnist-noniid", "method.name=fedavg,fedprox", "method.mu"): [
         *("method.mu=", "method.mu=0.01"),
     ],
+    ("sweep", "mnist-noniid", "--tune", "local.l"): [
+        *("local.lr=", "local.lr_decay=", "local.lr_min=", "local.label_smoothing="),
+    ],
+    ("sweep", "mnist-noniid", "--tune", "local.lr="): [],
+    ("resume", "RUN", "ro"): ["rounds=", "rounds=6"],
+    ("resume", "RUN", "rounds="): ["6"],
+    ("resume", "RUN", "local."): [],
+    ("resume", "RUN", "ou"): [],
+    ("resume", "elsewhere", "ro"): ["rounds="],
     ("list", "clo"): ["clocks"],
     ("list", "clocks", ""): ["none", "devices"],
     ("table", "fedmax-"): ["fedmax-1", "fedmax-2"],
@@ -66,7 +75,10 @@ CASES = {
 
 
 @pytest.mark.parametrize("words", CASES)
-def test_what_bash_is_offered(words):
+def test_what_bash_is_offered(words, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "RUN").mkdir()
+    (tmp_path / "RUN" / "config.json").write_text('{"rounds": 6}')
     assert sorted(offered(*words)) == sorted(CASES[words])
 
 

@@ -52,7 +52,7 @@ def test_that_of_a_task_of_one_s_own(tmp_path, given):
 
 
 def test_what_cannot_be_loaded_is_one_line(tmp_path):
-    with pytest.raises(raysim.RunError, match="nothing: holds no run: there is no such folder$"):
+    with pytest.raises(raysim.RunError, match=r"nothing: holds no run: there is no such folder$"):
         raysim.load(tmp_path / "nothing")
     raysim.run(make_settings(tmp_path / "run", rounds=1), make_task(UNEQUAL))
     with pytest.raises(raysim.RunError, match=r"had a task of its own; raysim.load needs its `mod"):

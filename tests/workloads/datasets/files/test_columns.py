@@ -98,7 +98,9 @@ def test_nothing_is_learned_from_rows_that_are_dropped_for_their_arrays(tmp_path
 def test_missing_values_are_refused_with_the_first_row_of_them(table):
     with pytest.raises(DataError, match=r"column 'size': 1 value is missing, in row 3"):
         splits(table, features=["size"], missing="refuse")
-    with pytest.raises(DataError, match=r"column 'city': 1 value is .*row 4.*dataset\.missing=drop"):
+    with pytest.raises(
+        DataError, match=r"column 'city': 1 value is .* row 4; dataset\.missing=drop"
+    ):
         splits(table, target="city", task="classification", features=["price"], missing="mean")
 
 
