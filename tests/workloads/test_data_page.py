@@ -14,6 +14,7 @@ from raysim.results.runs import read_run
 
 PAGE = (Path(__file__).parents[2] / "workloads" / "DATA.md").read_text(encoding="utf-8")
 README = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+TABLE = re.findall(r"```\n(domain,.*?)```", PAGE, re.DOTALL)
 COMMANDS = re.findall(r"^raysim (run .*)$", PAGE, re.MULTILINE)
 DATASET, PIECES = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 
@@ -34,16 +35,21 @@ def command(tmp_path, monkeypatch, capsys):
     return run
 
 
+def test_the_table_as_it_is_printed_can_be_run(command, tmp_path):
+    (table,) = TABLE
+    (tmp_path / "mails.csv").write_text(table)
+    assert "3 clients, 3 a round" in command(COMMANDS[0], "out=run")
+
+
 def test_a_table_of_three_columns_is_a_federated_logistic_regression(command, tmp_path):
-    head = re.search(r"```\n(domain,.*?\n)", PAGE)
-    assert head
+    head = TABLE[0].partition("\n")[0]
     draw = np.random.default_rng(0)
     spam = draw.integers(2, size=300)
     rows = [
         f"{'abc'[i % 3]}.org,{draw.poisson(1 + 6 * s)},{'yes' if s else 'no'}"
         for i, s in enumerate(spam)
     ]
-    (tmp_path / "mails.csv").write_text(head[1] + "\n".join(rows))
+    (tmp_path / "mails.csv").write_text("\n".join([head, *rows]))
     shown = re.search(r"^raysim (run [^\n]*dataset.name=files.*?)  +#", README, re.M | re.S)
     assert shown and shown[1].replace("\\\n    ", "") == COMMANDS[0]
     printed = command(COMMANDS[0], "rounds=30", "target_accuracy=0.9", "out=run")
