@@ -31,9 +31,9 @@ def refusal(overrides, source="mnist-fedavg"):
 
 UNKNOWN = {
     "top": ({"rouns": 5}, "rouns", "'rounds'"),
-    "group": ({"local.epoch": 3}, "local.epoch", "'epochs'"),
+    "group": ({"local.epoch": 3}, "local.epoch", "'local.epochs'"),
     "no such group": ({"locl.epochs": 3}, "locl", "'local'"),
-    "component's field": ({"method.name": "fedprox", "method.mus": 1}, "method.mus", "'mu'"),
+    "component's field": ({"method.name": "fedprox", "method.mus": 1}, "method.mus", "'method.mu'"),
     "nothing near": ({"partition.qqq": 1}, "partition.qqq", "name"),
     "method": ({"method.name": "fedproxx"}, "method.name=fedproxx", "'fedprox'"),
     "dataset": ({"dataset.name": "minst"}, "dataset.name=minst", "'mnist'"),

@@ -25,7 +25,8 @@ class RunsFolder:
     """Folder of the runs of one table, sweep or figure.
 
     Its index, `table.json` or `figure.json`, has the digest of each run by its label: a cell, or a
-    curve. Runs with other settings under a label are refused.
+    curve. Runs with other settings under a label are refused, except other rounds, which every
+    output states: a folder may hold a shortened table and the full one, and shows the last.
 
     Attributes:
         path: The folder.
@@ -178,7 +179,7 @@ class RunsFolder:
     def _difference(self, digest: str, run: Run, free: Collection[str]) -> str | None:
         """Return a setting in which the runs of a digest differ from a run; None without any."""
         own = dotted(run.settings.to_dict())
-        equal = {key: own[key] for key in ("seed", *free) if key in own}
+        equal = {key: own[key] for key in ("seed", "rounds", *free) if key in own}
         for path in sorted(self._runs(digest).glob("seed-*")):
             with suppress(RunError):  # it failed before it began
                 recorded = RunDirectory(path).read_config()[0]

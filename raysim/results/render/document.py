@@ -9,9 +9,10 @@ from raysim.results.tables import ResultTable
 
 
 def to_document(table: ResultTable) -> dict[str, Any]:
-    """Return a table with an object per cell; values are as measured, published ones in their unit.
+    """Return a table with an object per cell; values are as measured.
 
-    The fields of a cell are the columns of its Parquet file, but for the notes, which are common.
+    Published values are in the cell's `published_unit`. The fields of a cell are the columns
+    of its Parquet file, but for the notes, which are common.
     """
     cells = [
         {name: value for name, value in cell.items() if name != "notes"}
@@ -20,7 +21,6 @@ def to_document(table: ResultTable) -> dict[str, Any]:
     return {
         "title": table.title,
         "metric": str(table.metric),
-        "unit": table.unit,
         "rows": [*table.rows],
         "columns": [*table.columns],
         "cells": cells,

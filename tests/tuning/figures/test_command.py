@@ -59,7 +59,8 @@ def test_finished_runs_are_not_run_again_and_other_settings_are_refused(figure, 
         code == 2
         and "pre-pass: has runs with local.lr=0.001 (here 0.5); choose another --out" in err
     )
-    assert figure("--rounds", "3", out=tmp_path / "out")[0] == 2  # the same folder, said otherwise
+    # The same folder, said otherwise.
+    assert figure(*SHORT, "local.lr=0.5", out=tmp_path / "out")[0] == 2
     assert figure(*SHORT, out=tmp_path / "out")[0] == 0 and slots.started == []
 
 

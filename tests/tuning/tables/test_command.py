@@ -167,8 +167,9 @@ def test_rounds_by_cell_where_neither_rows_nor_columns_agree(table, tmp_path, mo
 
 
 REFUSED = {
-    ("--rounds", "1"): "FedAvg, IID, short: has runs with rounds=2 (here 1); choose another --out",
-    ("local.lr=0.04",): "has runs with local.lr=0.05 (here 0.04); choose another --out",
+    (
+        "local.lr=0.04",
+    ): "FedAvg, IID, short: has runs with local.lr=0.05 (here 0.04); choose another --out",
     ("--only", "long", "local.lr=0.04"): "IID, short: has runs with local.lr=0.05",
     ("--only", "nothing"): "--only=nothing: no cell of blobs-1 has all these words",
     ("--only", "fedavg,fedprox"): "--only=fedavg,fedprox: no cell of blobs-1",
@@ -188,6 +189,17 @@ def test_other_settings_are_refused_unless_they_change_no_result(table, slots, t
     slots.started.clear()
     assert table("--only", "short,fedavg", "--seeds", "1", "engine.cpus_per_actor=0.5")[0] == 0
     assert slots.started == []
+
+
+def test_a_shortened_table_and_the_full_one_share_a_folder(table, slots, tmp_path):
+    words = ("--only", "short,fedavg", "--seeds", "1")
+    assert table(*words)[0] == 0
+    full = rows_of(tmp_path / "out")
+    code, said, _ = table(*words, "--rounds", "1")
+    assert code == 0 and "Shortened to 1 of 2 rounds." in said and len(slots.started) == 2
+    assert rows_of(tmp_path / "out") != full
+    assert table(*words)[0] == 0 and len(slots.started) == 2
+    assert rows_of(tmp_path / "out") == full
 
 
 def test_the_folder_of_another_table_is_refused(table, tmp_path, monkeypatch):
