@@ -235,6 +235,11 @@ class EvaluationSettings(SettingsGroup):
     test: bool = Field(
         default=True, description="evaluate the test set; false: it is not opened, nor clients' own"
     )
+    test_samples: Literal["clients", "all"] = Field(
+        default="clients",
+        description="test set: the samples of the clients' keys where natural clients have test"
+        " samples of their own, or all",
+    )
     holdout: float = Field(
         default=0.0,
         ge=0,
@@ -243,8 +248,8 @@ class EvaluationSettings(SettingsGroup):
     )
     clients: bool = Field(
         default=False,
-        description="evaluate clients one by one, on test samples in their class proportions, and"
-        " on those of their key",
+        description="evaluate clients one by one: on the test samples of their keys where natural"
+        " clients have any, or else on some in their class proportions",
     )
 
     @model_validator(mode="after")

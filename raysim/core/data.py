@@ -243,7 +243,8 @@ class Partition(Component, ABC):
     ) -> Sequence[Indices] | None:
         """Return, per client, the indices of its own test samples.
 
-        A client may have none (an empty array). By default no client has any: None.
+        A client may have none (an empty array). By default no client has any: None. Together they
+        are the test set, unless `evaluation.test_samples` is `all`.
 
         Args:
             train: The training set.

@@ -77,7 +77,7 @@ class Evaluation:
 
     @property
     def accuracies(self) -> dict[int, float]:
-        """Accuracy of each client on the samples that `evaluation.clients` draws."""
+        """Accuracy of each client on its samples, those of `evaluation.clients`."""
         if "accuracy" not in self.clients:
             return {}
         values = (self.clients[name].tolist() for name in ("client", "accuracy"))
@@ -108,20 +108,19 @@ class Evaluator:
         self._method, indices = settings.method, federation.client_indices
         self._sizes = federation.training_sizes
         self._batch_size = settings.local.batch_size
-        splits = {"train": federation.train, "test": federation.test}
+        y = {"train": open_samples(federation.train).y, "test": federation.test_targets}
         evaluated_sets: dict[str, EvaluationSet] = {}
         if settings.evaluation.holdout:
             evaluated_sets["holdout"] = held_out_set(indices, federation.holdout)
         if found := federation.local_test:
             evaluated_sets[LOCAL_TEST] = local_test_set(found, settings.seed)
-            splits |= {"local": found.samples} if found.samples else {}
-        y = {name: open_samples(split).y for name, split in splits.items()}
+            y |= {"local": found.samples.y} if found.samples else {}
         own_models = self._method.deploys_client_models
         if own_models:
             evaluated_sets |= {f"{PERSONAL}{name}": each for name, each in evaluated_sets.items()}
         self._client_set: EvaluationSet | None = None
         if settings.evaluation.clients:
-            self._client_set = client_test_set(indices, y["train"], y["test"], settings.seed)
+            self._client_set = client_test_set(federation, settings.seed)
             if federation.inputs.per_client or own_models:
                 evaluated_sets["clients"] = self._client_set
         self._sets = evaluated_sets

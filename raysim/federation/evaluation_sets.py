@@ -24,7 +24,7 @@ from raysim.core.client_indices import (
 )
 from raysim.core.errors import DataError, SettingsError
 from raysim.core.seeds import stream
-from raysim.federation.federation import LocalTest
+from raysim.federation.federation import Federation, LocalTest, open_samples
 
 EVALUATION_ROWS = 1000
 """Most samples of an evaluated batch, a worker's unit of work."""
@@ -93,7 +93,26 @@ def local_test_set(local_test: LocalTest, seed: int) -> EvaluationSet:
     return EvaluationSet.of(split, chosen, [indices[client] for client in chosen.tolist()])
 
 
-def client_test_set(
+def client_test_set(federation: Federation, seed: int) -> EvaluationSet:
+    """Return test samples of each client for `client_accuracy_...`.
+
+    They are the client's own samples of the test set; if no client has any, they are drawn from it.
+
+    Args:
+        federation: The samples and client indices.
+        seed: The run's seed.
+
+    Raises:
+        DataError: they cannot be drawn; see `drawn_test_set`.
+    """
+    own = federation.local_test
+    if own and own.samples is None:
+        return local_test_set(own, seed)
+    train, test = open_samples(federation.train).y, federation.test_targets
+    return drawn_test_set(federation.client_indices, train, test, seed)
+
+
+def drawn_test_set(
     client_indices: ClientIndices, train: Indices, test: Indices, seed: int
 ) -> EvaluationSet:
     """Return test samples for each client, drawn in the class proportions of its samples.

@@ -11,9 +11,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import nn
 
@@ -46,11 +47,16 @@ class LocalTest:
 
     Attributes:
         indices: Per client, the indices of its samples; may be empty for some clients.
-        samples: The indexed samples; None: the federation's test samples.
+        samples: The indexed samples; None: the test set.
     """
 
     indices: ListedIndices
     samples: Split | None = None
+
+    def within(self, rows: Indices) -> LocalTest:
+        """Return these samples with indices into a test set of `rows`, ascending."""
+        own = np.searchsorted(rows, self.indices.indices)
+        return replace(self, indices=replace(self.indices, indices=own))
 
 
 @dataclass(frozen=True)
@@ -71,6 +77,7 @@ class Federation:
         labels: The word of each class number, if a task's labels are words.
         default_dtype: torch's default dtype in the driver, with which each process builds.
         start: Tensors of the model with which training starts; None: as it is built.
+        test_rows: Numbers of the test samples that the test set has, ascending; None: all.
     """
 
     train: Split | Path
@@ -86,11 +93,18 @@ class Federation:
     labels: tuple[str, ...] = ()
     default_dtype: torch.dtype = field(default_factory=torch.get_default_dtype)
     start: Tensors | None = None
+    test_rows: Indices | None = None
 
     @property
     def has_test(self) -> bool:
         """True if there is a test set, which a task may lack."""
         return isinstance(self.test, Path) or len(self.test) > 0
+
+    @property
+    def test_targets(self) -> npt.NDArray[Any]:
+        """Targets of the test set [N, ...]."""
+        targets = open_samples(self.test).y
+        return targets if self.test_rows is None else targets[self.test_rows]
 
     @property
     def training_sizes(self) -> Indices:
@@ -120,7 +134,7 @@ class Federation:
         """Return this federation without test samples, which are not opened."""
         train = open_samples(self.train)
         none = Split(train.x[:1][:0], train.y[:0])  # of no sample torch could not tell the layout
-        return replace(self, test=none, local_test=None)
+        return replace(self, test=none, test_rows=None, local_test=None)
 
     def with_holdout(self, fraction: float, seed: int) -> Federation:
         """Return this federation with a fraction of each client's samples held out."""
@@ -300,13 +314,9 @@ def from_settings(settings: Settings, root: Callable[[], Path], progress: Progre
         SettingsError: dataset or partition fails.
     """
     paths = prepared(settings.dataset, root(), progress)
-    train, local_test = open_prepared(settings.dataset, paths["train"]), None
-    partition = settings.partition
-    client_indices = partition.client_indices(train, settings.clients, settings.seed)
-    if settings.evaluation.clients:
-        test = open_prepared(settings.dataset, paths["test"])
-        own = partition.local_test_indices(train, test, client_indices)
-        local_test = LocalTest(own) if own else None
+    train = open_prepared(settings.dataset, paths["train"])
+    indices = settings.partition.client_indices(train, settings.clients, settings.seed)
+    test_rows, local_test = _of_natural_clients(settings, train, paths["test"], indices)
     scoring: Scoring = ask(
         settings.dataset,
         "scoring",
@@ -316,13 +326,45 @@ def from_settings(settings: Settings, root: Callable[[], Path], progress: Progre
     return Federation(
         paths["train"],
         paths["test"],
-        client_indices,
+        indices,
         PreparedPipeline(settings),
         BuiltModel.of(settings, lambda: train),
         _Prepare(settings, root),
         scoring,
-        local_test=local_test,
+        local_test=local_test if settings.evaluation.clients else None,
+        test_rows=test_rows,
     )
+
+
+def _of_natural_clients(
+    settings: Settings, train: Split, path: Path, indices: ClientIndices
+) -> tuple[Indices | None, LocalTest | None]:
+    """Return the numbers of the test set's samples, None for all, and each client's own of these.
+
+    Clients have own test samples where the partition says so, as those of a key do.
+
+    Args:
+        settings: The run's settings.
+        train: The training samples.
+        path: The prepared test samples.
+        indices: The training samples that each client holds.
+    """
+    if not settings.evaluation.test:
+        return None, None
+    test = open_prepared(settings.dataset, path)
+    own = settings.partition.local_test_indices(train, test, indices)
+    if own is None:
+        return None, None
+    rows, local_test = np.unique(own.indices), LocalTest(own)
+    if settings.evaluation.test_samples == "all" or len(rows) == len(test):
+        return None, local_test
+    return rows, local_test.within(rows)
+
+
+def test_size(settings: Settings, train: Split, path: Path, indices: ClientIndices) -> int:
+    """Return the number of samples of a run's test set; see `_of_natural_clients`."""
+    rows, _ = _of_natural_clients(settings, train, path, indices)
+    return len(open_split(path)) if rows is None else len(rows)
 
 
 def open_samples(split: Split | Path) -> Split:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -46,10 +46,12 @@ class OpenedSamples:
         self._training = federation.training or federation.scoring
         self._inputs = federation.inputs
         self.device = device
-        splits = {"train": federation.train, "test": federation.test}
+        self._splits = {
+            "train": _open(federation.train),
+            "test": _open(federation.test, federation.test_rows),
+        }
         if federation.local_test and federation.local_test.samples:
-            splits["local"] = federation.local_test.samples
-        self._splits = {name: _open(split) for name, split in splits.items()}
+            self._splits["local"] = _open(federation.local_test.samples)
         self._shown = self._splits["test" if federation.has_test else "train"]
         if device.type == "cuda":
             for name, split in self._splits.items():
@@ -77,7 +79,7 @@ class OpenedSamples:
     def first(self, count: int) -> Batch:
         """Return the first test samples, or the first training samples if there are none."""
         x, y = self._shown.take(slice(0, count), self.device)
-        return self._batch(self._inputs.test(x, torch.arange(len(y))), y)
+        return self._batch(self._inputs.test(x, self._shown.numbers(torch.arange(len(y)))), y)
 
     def of_clients(self, samples: EvaluationSet, number: int) -> Batch:
         """Return the samples of one batch of an evaluation set."""
@@ -93,8 +95,10 @@ class OpenedSamples:
 
     def test(self, start: int, stop: int) -> Batch:
         """Return a range of test samples, decoded; of a task, its own array of inputs."""
-        x, y = self._splits["test"].take(slice(start, stop), self.device)
-        return self._batch(self._inputs.test(x, torch.arange(start, start + len(y))), y)
+        samples = self._splits["test"]
+        x, y = samples.take(slice(start, stop), self.device)
+        rows = samples.numbers(torch.arange(start, start + len(y)))
+        return self._batch(self._inputs.test(x, rows), y)
 
     def _batch(self, x: Tensor, y: Tensor) -> Batch:
         return Batch(x, self._inputs.cast(y), scoring=self._scoring)
@@ -115,8 +119,9 @@ class OpenedSamples:
             whole = self._whole(client)
             return _selected(whole, self._holdout.divide(client, len(whole.y))[1])
         rows = torch.from_numpy(samples.samples[position])
-        x, y = self._splits[samples.split].take(rows, self.device)
-        return self._batch(self._inputs.client(x, rows, client), y)
+        split = self._splits[samples.split]
+        x, y = split.take(rows, self.device)
+        return self._batch(self._inputs.client(x, split.numbers(rows), client), y)
 
 
 def _selected(whole: Batch, positions: Indices) -> Batch:
@@ -131,16 +136,29 @@ def _rows(values: Tensor, rows: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class _Samples:
-    """Raw inputs [N, ...] and targets [N, ...]; inputs in several files are read on demand."""
+    """Raw inputs [N, ...] and targets [N, ...]; inputs in several files are read on demand.
+
+    Attributes:
+        x: The inputs.
+        y: The targets.
+        chosen: Numbers of the samples to which these are limited [n]; None: all N.
+    """
 
     x: Tensor | ConcatArray
     y: Tensor
+    chosen: Tensor | None = None
+
+    def numbers(self, rows: Tensor) -> Tensor:
+        """Return the numbers, among all N samples, of some of these samples."""
+        return rows if self.chosen is None else self.chosen[rows]
 
     def take(self, rows: slice | Tensor, device: torch.device) -> tuple[Tensor, Tensor]:
         """Return the inputs and targets of some samples, on the device.
 
         Inputs are aligned, as the address of a user's own array differs from process to process.
         """
+        if self.chosen is not None:
+            rows = self.chosen[rows]
         if isinstance(rows, slice):
             x = as_tensor(self.x[rows]) if isinstance(self.x, ConcatArray) else self.x[rows]
             return aligned(x.to(device)), self.y[rows].to(device)
@@ -153,10 +171,11 @@ class _Samples:
         return x.to(device), _rows(self.y, rows).to(device)
 
 
-def _open(split: Split | Path) -> _Samples:
+def _open(split: Split | Path, rows: Indices | None = None) -> _Samples:
     opened = open_samples(split)
     x: Any = opened.x  # an array, or `ConcatArray`
-    return _Samples(x if isinstance(x, ConcatArray) else as_tensor(x), as_tensor(opened.y))
+    chosen = None if rows is None else torch.from_numpy(rows)
+    return _Samples(x if isinstance(x, ConcatArray) else as_tensor(x), as_tensor(opened.y), chosen)
 
 
 def memory_cap(device: torch.device) -> int:
@@ -174,4 +193,7 @@ def _room(device: torch.device, runs: int) -> float:
 def _resident(split: _Samples, room: float, device: torch.device) -> _Samples:
     """Move samples to the device if they take at most `room` bytes of its memory."""
     fits = math.prod(split.x.shape) * split.x.dtype.itemsize <= room
-    return _Samples(*split.take(slice(None), device)) if fits else split
+    if not fits:
+        return split
+    x, y = replace(split, chosen=None).take(slice(None), device)
+    return replace(split, x=x, y=y)

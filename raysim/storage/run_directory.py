@@ -27,7 +27,7 @@ from raysim.storage.environment import by_environment, environment, gpu_names, i
 from raysim.storage.lock import LOCK, check_place, lock_folder, make_new_folder
 from raysim.storage.plugins import SEALS, Plugins, modules_of
 from raysim.storage.rows.metrics import read_metrics
-from raysim.storage.schema import SCHEMA, current_settings
+from raysim.storage.schema import SCHEMA, completed, current_settings
 from raysim.storage.summary import summarise
 
 PACKAGES = ("raysim", "torch", "ray", "numpy", "pyarrow", "safetensors")
@@ -308,7 +308,7 @@ def _read_settings(path: Path, values: Any) -> tuple[dict[str, Any], bool]:
 
 def _other_settings(recorded: dict[str, Any], sealed: dict[str, Any]) -> str | None:
     """Return the first setting that decides results and differs from the sealed ones, or None."""
-    expected = {key: value for key, value in sealed.items() if key not in ("schema", "own_task")}
+    expected = {k: v for k, v in completed(sealed).items() if k not in ("schema", "own_task")}
     if other := modules_of(recorded) ^ modules_of(expected):  # not checked: `parse` would import it
         return ", ".join(sorted(other))
     try:

@@ -22,6 +22,8 @@ GRIDS = {"table": "table.json", "figure": "figure.json", "study": "study.json"}
 """Files in the folders of a table's, a figure's or a study's runs; the first two hold its name."""
 MOVED = ("workloads", "tuning", "cluster")
 """Packages beside `raysim` in version 0, and inside it since version 1."""
+BEFORE = {"evaluation": {"test_samples": "all"}}
+"""What runs did before there was a setting, where its default is something else."""
 COMPONENTS = ("dataset", "partition", "model", "method")
 
 
@@ -85,7 +87,19 @@ def current_settings(path: Path, values: Mapping[str, Any]) -> dict[str, Any]:
     """
     check_schema(path, values)
     settings = {key: value for key, value in values.items() if key != "schema"}
-    return settings if "schema" in values else renamed(settings)
+    return completed(settings) if "schema" in values else renamed(settings)
+
+
+def completed(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return recorded settings with those that were not there, where their default is another.
+
+    A run's file has all settings of its version.
+    """
+    result = dict(settings)
+    for group, lacking in BEFORE.items():
+        if isinstance(recorded := result.get(group), Mapping):
+            result[group] = {**lacking, **recorded}
+    return result
 
 
 def renamed(settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from raysim.driver.evaluation import CLIENT_FIGURES
 from raysim.execution.base import InlineExecutor
 from raysim.execution.messages import FailedItem
 from raysim.federation import evaluation_sets
-from raysim.federation.evaluation_sets import client_test_set, held_out_set
+from raysim.federation.evaluation_sets import drawn_test_set, held_out_set
 from raysim.testing.tasks import SmallNet, samples
 from tests.steps import ended, steps_on
 from tests.tasks import UNEQUAL, make_settings, make_task
@@ -345,7 +345,7 @@ def test_of_many_clients_the_seed_draws_some(monkeypatch):
     population, labels = Population(), np.arange(100) % 4
     held = held_out_set(population, Holdout(0.25, seed=3))
     asked = population.asked.copy()
-    own = client_test_set(population, labels, np.arange(20) % 4, seed=3)
+    own = drawn_test_set(population, labels, np.arange(20) % 4, seed=3)
     other = held_out_set(population, Holdout(0.25, seed=4))
     assert held.clients.tolist() == own.clients.tolist() == asked
     assert asked == sorted(set(asked)) and len(asked) == 50

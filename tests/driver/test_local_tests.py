@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -14,7 +13,6 @@ import torch
 from torch import nn
 
 import raysim
-from raysim.core.arrow import write_split
 from raysim.core.client_indices import Holdout
 from raysim.core.scoring import macro_f1
 from raysim.driver.client_scores import figure_names
@@ -23,8 +21,6 @@ from raysim.results.compare import check_comparable
 from raysim.results.runs import read_run
 from raysim.storage.client_states import ClientStates
 from raysim.testing.tasks import SmallNet, samples
-from raysim.workloads.partitions.by_key import ByKey
-from tests.blobs import Blobs
 from tests.tasks import UNEQUAL, make_settings, make_task
 
 CPU = torch.device("cpu")
@@ -252,90 +248,6 @@ def test_a_task_that_is_no_classification(tmp_path):
     assert last["local_test_gap_d5"] == pytest.approx(np.median(gaps), 1e-5)
     table = pq.read_table(tmp_path / "client_accuracy.parquet").to_pydict()
     assert table["client"] == [0, 2, 3, 5] and np.isnan(table["local_test_gap"]).sum() == 1
-
-
-class Written(Blobs):
-    """Samples of 7 writers; the test set has those of writers 0, 2, 4 and 11."""
-
-    test_writers: ClassVar = (11, 4, 2, 0, 2)
-
-    def prepare(self, root: Path, progress: Any) -> Mapping[str, Path]:
-        root.mkdir(parents=True, exist_ok=True)
-        writers = {"train": np.arange(700) % 7, "test": np.resize(self.test_writers, 300)}
-        paths = {name: root / f"{type(self).__name__}-{name}.arrow" for name in writers}
-        for name, writer in writers.items():
-            x, y = samples(len(writer), len(name))
-            write_split(paths[name], raysim.Split(x, y, {"writer": writer}))
-        return paths
-
-
-class Strangers(Written):
-    """Of which no writer has a test sample."""
-
-    test_writers: ClassVar = (9, 11)
-
-
-def by_writer(folder: Path, dataset: type, **options: Any) -> raysim.Settings:
-    parts = {"dataset.name": f"{__name__}:{dataset.__name__}", "partition.name": "by_key"}
-    parts |= {"model.name": "tests.blobs:Linear", "clients": 7}
-    return make_settings(folder, **{**parts, "rounds": 1, "evaluation.clients": True, **options})
-
-
-def test_clients_by_key_have_the_test_samples_of_their_key(tmp_path, monkeypatch):
-    monkeypatch.setenv("RAYSIM_DATA", str(tmp_path / "data"))
-    result = raysim.run(by_writer(tmp_path / "run", Written))
-    x, y = samples(300, len("test"))
-    writers = np.resize(Written.test_writers, 300)
-    pairs = [(x[writers == k] / 2, y[writers == k]) for k in range(7)]
-    check(result, "local_test", [result.params] * 7, pairs)
-    table = pq.read_table(tmp_path / "run" / "client_accuracy.parquet").to_pydict()
-    assert table["local_test_samples"] == [60, 0, 120, 0, 60, 0, 0] and len(table["samples"]) == 7
-    few = by_writer(tmp_path / "few", Written, clients=3)
-    raysim.run(few)  # three of the writers, drawn by the seed, numbered in their order
-    train = np.arange(700) % 7
-    held = few.partition.split(raysim.Split(train, train, {"writer": train}), 3, few.seed)
-    chosen = [int(train[held[client][0]]) for client in range(3)]
-    found = pq.read_table(tmp_path / "few" / "client_accuracy.parquet").to_pydict()
-    assert found["local_test_samples"] == [int((writers == k).sum()) for k in chosen]
-
-
-@pytest.mark.parametrize(
-    ("dataset", "options"), [(Strangers, {}), (Written, {"evaluation.clients": False})]
-)
-def test_without_test_samples_of_a_key_or_unasked_there_are_no_columns(
-    tmp_path, monkeypatch, dataset, options
-):
-    monkeypatch.setenv("RAYSIM_DATA", str(tmp_path / "data"))
-    result = raysim.run(by_writer(tmp_path / "run", dataset, **options))
-    assert not any("local_test" in name for name in result.metrics.column_names)
-
-
-class Wrong(ByKey):
-    """Gives test samples that there are not."""
-
-    what: str = "far"
-
-    def split_test(self, train: Any, test: Any, held: Any) -> Any:
-        return {"far": [np.array([len(test)])] * 7, "few": [np.arange(3)], "word": "none"}[
-            self.what
-        ]
-
-
-@pytest.mark.parametrize(
-    ("what", "message"),
-    [
-        ("far", "split_test returned sample 300; the test set has samples 0 to 299"),
-        ("few", "split_test .*None, or 7 arrays of indices"),
-        ("word", "split_test .*None, or 7 arrays of indices"),
-    ],
-)
-def test_a_partition_that_gives_clients_no_such_samples_is_refused(
-    tmp_path, monkeypatch, what, message
-):
-    monkeypatch.setenv("RAYSIM_DATA", str(tmp_path / "data"))
-    own = {"partition.name": f"{__name__}:Wrong", "partition.what": what}
-    with pytest.raises(raysim.RaysimError, match=message):
-        raysim.run(by_writer(tmp_path / "run", Written, **own))
 
 
 def test_of_many_clients_the_seed_draws_some_of_those_with_test_samples(monkeypatch):

@@ -23,9 +23,9 @@ import torch
 
 import raysim
 from raysim.config import Settings
-from raysim.core.arrow import open_split
 from raysim.core.client_indices import Holdout
 from raysim.core.user_input import canonical, key_text
+from raysim.federation.federation import test_size
 from raysim.federation.prepared import open_prepared, prepared
 from raysim.workloads.datasets.fetch import data_root
 
@@ -116,7 +116,7 @@ def _measure_size(settings: Settings) -> DataSize:
     clients = settings.partition.client_indices(train, settings.clients, settings.seed)
     holdout = Holdout(settings.evaluation.holdout, settings.seed)
     sizes = holdout.training_sizes(clients.sizes)
-    return DataSize(float(sizes.mean()), len(open_split(paths["test"])))
+    return DataSize(float(sizes.mean()), test_size(settings, train, paths["test"], clients))
 
 
 def measure(settings: Settings, size: DataSize) -> Pace:

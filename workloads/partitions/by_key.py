@@ -30,7 +30,9 @@ def _by_name(limits: dict[str, float]) -> dict[str, float]:
 class ByKey(Partition):
     """One client per value of a column; `clients` is the number of values that take part.
 
-    Clients are numbered in the order of their values. Samples of other values are left out.
+    Clients are numbered in the order of their values. Samples of other values are left out, and so
+    are their test samples (`evaluation.test_samples=clients`), as FedMA's code joins those of its
+    66 roles. The limits below count training samples; a client has all its test samples.
 
     Attributes:
         key: Column whose values are the clients.

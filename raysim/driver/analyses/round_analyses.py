@@ -30,7 +30,6 @@ from raysim.driver.passes import RoundRunner
 from raysim.driver.riders import Rider
 from raysim.driver.round_inputs import passes_of, round_inputs, run_round
 from raysim.driver.round_log import RoundLog
-from raysim.federation.federation import open_samples
 from raysim.storage.checkpoints import Checkpoint
 from raysim.storage.client_states import StateVersion
 
@@ -165,7 +164,7 @@ class _Passes:
             trained={},
             probe=analyses.probe,
             predicted=evaluation.predicted,
-            targets=open_samples(analyses.federation.test).y,
+            targets=analyses.federation.test_targets,
             accuracy=lambda: (
                 accuracies(self.after.state)
                 if settings.method.deploys_client_models

@@ -124,10 +124,12 @@ class Analyses:
     @cached_property
     def probe(self) -> Tensors:
         """Test samples that all clients share."""
-        test = open_samples(self.federation.test)
+        test, chosen = open_samples(self.federation.test), self.federation.test_rows
+        total = len(test) if chosen is None else len(chosen)
         draws = stream(self.settings.seed, "probe")
-        count = min(len(test), PROBE_SAMPLES)
-        rows = np.sort(draws.choice(len(test), count, replace=False, shuffle=False))
+        count = min(total, PROBE_SAMPLES)
+        rows = np.sort(draws.choice(total, count, replace=False, shuffle=False))
+        rows = rows if chosen is None else chosen[rows]
         x = as_tensor(np.ascontiguousarray(test.x[rows]))
         return {
             "x": self.federation.inputs.test(x, torch.from_numpy(rows)),
@@ -136,10 +138,8 @@ class Analyses:
 
     @cached_property
     def own_tests(self) -> EvaluationSet:
-        """Test samples of each client, as `evaluation.clients` draws them."""
-        splits = (self.federation.train, self.federation.test)
-        train, test = (open_samples(split).y for split in splits)
-        return client_test_set(self.federation.client_indices, train, test, self.settings.seed)
+        """Test samples of each client, those of `client_accuracy_...`."""
+        return client_test_set(self.federation, self.settings.seed)
 
     @cached_property
     def _opened(self) -> OpenedSamples:
