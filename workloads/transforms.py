@@ -9,6 +9,7 @@ Legend: n samples, C channels, H height, W width.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
@@ -55,13 +56,19 @@ def pad(x: Tensor, size: int) -> Tensor:
     return F.pad(x, (left, size - width - left, top, size - height - top))
 
 
-def random_crop(x: Tensor, padding: int, generator: torch.Generator) -> Tensor:
-    """Pad with zeros on each side and crop each sample at a random offset to its old size.
+def random_crop(
+    x: Tensor,
+    padding: int,
+    generator: torch.Generator,
+    mode: Literal["constant", "reflect"] = "constant",
+) -> Tensor:
+    """Pad on each side and crop each sample at a random offset to its old size.
 
     Args:
         x: Images [n, C, H, W].
         padding: Pixels of padding on each side; the offsets are uniform on 0..2*padding.
         generator: Source of the offsets.
+        mode: Padding with zeros, or with the image reflected at its edge pixels.
 
     Raises:
         SettingsError: the padding is negative.
@@ -73,7 +80,7 @@ def random_crop(x: Tensor, padding: int, generator: torch.Generator) -> Tensor:
         2 * padding + 1, (2, n), generator=generator, device=x.device
     )  # [n] each
     # A view of all windows of the padded images; indexing copies the selected ones only.
-    windows = F.pad(x, (padding,) * 4).unfold(2, height, 1).unfold(3, width, 1)
+    windows = F.pad(x, (padding,) * 4, mode).unfold(2, height, 1).unfold(3, width, 1)
     return windows[torch.arange(n, device=x.device), :, down, right]  # [n, C, H, W]
 
 

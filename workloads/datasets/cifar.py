@@ -12,7 +12,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import ClassVar
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -26,9 +26,11 @@ from raysim.core.user_input import parse_json
 from raysim.workloads.datasets.clients import NPM, Package
 from raysim.workloads.datasets.fetch import Source, from_package
 from raysim.workloads.datasets.images import PublishedImages
-from raysim.workloads.transforms import random_crop, random_flip
+from raysim.workloads.transforms import normalise, random_crop, random_flip
 
 PIXEL_BYTES = 3 * 32 * 32
+Positive = Annotated[float, Field(gt=0)]
+Channels = tuple[Positive, Positive, Positive]
 CROP_PADDING = 4
 
 PNG = from_package(
@@ -78,10 +80,17 @@ class Cifar(PublishedImages):
     augmented: bool = Field(
         default=False, description="random crop (padding 4) and horizontal flip in training"
     )
+    padding_mode: Literal["constant", "reflect"] = Field(
+        default="constant", description="padding of the crop: black, or the image reflected"
+    )
+    means: Channels = Field(
+        default=(0.4914, 0.4822, 0.4465), description="mean of each channel that is subtracted"
+    )
+    deviations: Channels = Field(
+        default=(0.2023, 0.1994, 0.2010), description="deviation of each channel that divides"
+    )
     rows: ClassVar[Mapping[str, Mapping[str, int]]]
     label_bytes: ClassVar[int]
-    mean: ClassVar[tuple[float, ...]] = (0.4914, 0.4822, 0.4465)
-    std: ClassVar[tuple[float, ...]] = (0.2023, 0.1994, 0.2010)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -98,13 +107,19 @@ class Cifar(PublishedImages):
     def classes(self) -> int:
         """Number of classes."""
 
+    def scaled(self, x: Tensor) -> Tensor:
+        """Normalise images with values in [0, 1] if `normalised` is set."""
+        return normalise(x, self.means, self.deviations) if self.normalised else x
+
     def augment(self, x: Tensor, generator: torch.Generator) -> Tensor:
         """Crop decoded images [n, 3, 32, 32] at random and flip half of them, if `augmented`.
 
-        Padding is black, as if images were cropped before they are normalised.
+        Padding is as if images were cropped before they are normalised.
         """
         if not self.augmented:
             return x
+        if self.padding_mode == "reflect":
+            return random_flip(random_crop(x, CROP_PADDING, generator, "reflect"), generator)
         black = self.scaled(x.new_zeros(1, 3, 1, 1))
         return random_flip(random_crop(x - black, CROP_PADDING, generator) + black, generator)
 

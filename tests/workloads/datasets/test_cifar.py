@@ -9,12 +9,15 @@ from typing import ClassVar
 import numpy as np
 import pytest
 import torch
+import torchvision.transforms.functional as TF
 from PIL import Image
 
 import raysim.workloads  # noqa: F401 - registers names
+from raysim import load_config
+from raysim.config import parse_override
 from raysim.core.arrow import open_split
 from raysim.core.data import DATASETS, Progress
-from raysim.core.errors import DataError
+from raysim.core.errors import DataError, SettingsError
 from raysim.workloads.datasets import cifar
 from raysim.workloads.datasets.cifar import Cifar10, Cifar100
 from raysim.workloads.datasets.fetch import Source
@@ -184,6 +187,51 @@ def test_augmenting_crops_with_black_and_flips() -> None:
     assert torch.equal(again, changed)
 
 
+def test_augmenting_by_reflection_is_that_of_torchvision() -> None:
+    """Each image is cropped and flipped as torchvision would, at some offset."""
+    dataset = Cifar10(augmented=True, padding_mode="reflect")
+    x = dataset.decode(torch.randint(0, 256, (40, 3, 32, 32), dtype=torch.uint8))
+    changed = dataset.augment(x, torch.Generator().manual_seed(0))
+    seen = set()
+    for image, got in zip(x, changed, strict=True):
+        framed = TF.pad(image, [4, 4, 4, 4], padding_mode="reflect")
+        windows = {
+            (top, left, flip): TF.hflip(window) if flip else window
+            for flip in (False, True)
+            for top in range(9)
+            for left in range(9)
+            for window in [TF.crop(framed, top, left, 32, 32)]
+        }
+        matches = [place for place, cut in windows.items() if torch.equal(cut, got)]
+        assert len(matches) == 1
+        seen.add(matches[0])
+    assert len(seen) > 20
+
+
+def test_means_and_deviations_are_settings() -> None:
+    means, deviations = (0.5, 0.4, 0.3), (0.247, 0.243, 0.262)
+    given = {"dataset.name": "cifar10", "dataset.means": [*means]}
+    settings = load_config(
+        "mifl-cifar10", {**given, "dataset.deviations": [*deviations], "dataset.augmented": True}
+    )
+    raw = torch.tensor([0, 51, 255], dtype=torch.uint8).reshape(1, 3, 1, 1).repeat(2, 1, 32, 32)
+    shown = settings.dataset.decode(raw)
+    expected = (torch.tensor([0.0, 0.2, 1.0]) - torch.tensor(means)) / torch.tensor(deviations)
+    assert torch.allclose(shown[1, :, 3, 4], expected)
+    black = -torch.tensor(means) / torch.tensor(deviations)  # of what is cropped, too
+    cropped = settings.dataset.augment(shown, torch.Generator().manual_seed(3))
+    for channel, values in enumerate(zip(black.tolist(), expected.tolist(), strict=True)):
+        assert cropped[:, channel].unique().tolist() == pytest.approx(sorted({*values}), abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    "value", ["[0.2,0.2]", "[0.2,0.2,0]", "[0.2,0.2,-0.1]", "0.2", '["a",0.1,0.1]']
+)
+def test_what_are_no_deviations_is_refused(value: str) -> None:
+    with pytest.raises(SettingsError, match=r"^dataset.deviations"):
+        load_config("mifl-cifar10", dict([parse_override(f"dataset.deviations={value}")]))
+
+
 def test_nothing_is_augmented_unless_asked() -> None:
     x = torch.rand(2, 3, 32, 32)
     generator = torch.Generator().manual_seed(0)
@@ -195,6 +243,10 @@ def test_nothing_is_augmented_unless_asked() -> None:
 @pytest.mark.parametrize(("name", "classes"), [("cifar10", 10), ("cifar100", 100)])
 def test_registered_names(name: str, classes: int) -> None:
     dataset = DATASETS.get(name)()
-    assert dataset.settings() == {"name": name, "normalised": True, "augmented": False}
+    crops = {"augmented": False, "padding_mode": "constant"}
+    values = {"means": MEAN.tolist(), "deviations": STD.tolist()}
+    assert dataset.settings() == {"name": name, "normalised": True, **crops} | {
+        key: pytest.approx(each) for key, each in values.items()
+    }
     assert dataset.shape == (3, 32, 32)
     assert dataset.classes == classes
