@@ -34,7 +34,7 @@ from raysim.core.data import DATASETS, MODELS, PARTITIONS, Dataset, Model, Parti
 from raysim.core.errors import SettingsError, visible
 from raysim.core.method import METHODS, Method
 from raysim.core.optimizer import OPTIMIZER, build_optimizer
-from raysim.core.rules import LocalSteps, LocalWork, Weighting
+from raysim.core.rules import Batching, LocalSteps, LocalWork, Weighting
 from raysim.core.user_input import (
     RepeatedKeyError,
     as_typed,
@@ -108,6 +108,9 @@ class LocalSettings(SettingsGroup):
         default=None, description="local steps of a client in place of epochs; none: epochs"
     )
     batch_size: Count | Literal["full"] = Field(default=10, description='batch size B, or "full"')
+    drop_last: bool = Field(
+        default=False, description="leave out an epoch's last batch if it is smaller than B"
+    )
     optimizer: str = Field(
         default="sgd", description="sgd, adam, adamw, adagrad, rmsprop, or package.module:Class"
     )
@@ -159,6 +162,11 @@ class LocalSettings(SettingsGroup):
     def work(self) -> LocalWork:
         """Local epochs, or local steps in their place."""
         return self.epochs if self.steps is None else LocalSteps(self.steps)
+
+    @property
+    def batching(self) -> Batching:
+        """Batches of an epoch."""
+        return Batching(self.batch_size, self.drop_last)
 
     def lr_at(self, round_number: int, rounds: int) -> float:
         """Return the learning rate of a round, counted from 0.

@@ -50,6 +50,25 @@ class LocalSteps:
     __rmul__ = __mul__
 
 
+class Batching(NamedTuple):
+    """Batches of an epoch of a client.
+
+    Attributes:
+        size: Batch size B, or "full".
+        drop_last: Whether a last batch of fewer samples is left out; a client with fewer than B in
+            all keeps it, as else it would not train.
+    """
+
+    size: int | Literal["full"]
+    drop_last: bool = False
+
+    def used(self, sizes: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """Return the samples of an epoch of clients that have `sizes` samples [n]."""
+        if self.size == "full" or not self.drop_last:
+            return sizes
+        return np.where(sizes < self.size, sizes, sizes - sizes % self.size)
+
+
 LocalWork = int | LocalSteps
 """Local epochs, or local steps in their place."""
 

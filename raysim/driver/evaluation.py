@@ -107,7 +107,7 @@ class Evaluator:
         self._settings, self._network = settings, network
         self._method, indices = settings.method, federation.client_indices
         self._sizes = federation.training_sizes
-        self._batch_size = settings.local.batch_size
+        self._batching = settings.local.batching
         y = {"train": open_samples(federation.train).y, "test": federation.test_targets}
         evaluated_sets: dict[str, EvaluationSet] = {}
         if settings.evaluation.holdout:
@@ -236,8 +236,8 @@ class Evaluator:
         evaluated = self.evaluated_sets[number - 1]
         first, last = evaluated.cuts[batch : batch + 2].tolist()
         clients = evaluated.clients[first:last].tolist()
-        work, rows = message.work, self._batch_size
-        own = (samples_of(work.epochs_of(c), self._sizes[[c]], rows) for c in clients)
+        work, batching = message.work, self._batching
+        own = (samples_of(work.epochs_of(c), self._sizes[[c]], batching) for c in clients)
         return float(sum(int(samples[0]) for samples in own))
 
     def _local_scores(self) -> list[tuple[str, str]]:

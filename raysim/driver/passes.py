@@ -263,17 +263,17 @@ class RoundRunner:
 
     def cost(self, work: Pass, stack: Item) -> float:
         """Return the work of a stack: the samples that it trains on, or reads."""
-        sizes, batch = self.context.sizes, self.context.settings.local.batch_size
+        sizes, batching = self.context.sizes, self.context.settings.local.batching
         if not isinstance(work.epochs, Mapping):
-            return float(samples_of(work.epochs or 1, sizes[list(stack)], batch).sum())
-        own = (samples_of(work.epochs[c] or 1, sizes[[c]], batch) for c in stack)
+            return float(samples_of(work.epochs or 1, sizes[list(stack)], batching).sum())
+        own = (samples_of(work.epochs[c] or 1, sizes[[c]], batching) for c in stack)
         return float(sum(int(samples[0]) for samples in own))
 
     def mean_cost(self, work: Pass) -> float:
         """Return the mean work of all clients, where they have as many epochs."""
         epochs = 1 if isinstance(work.epochs, Mapping) else work.epochs or 1
-        batch = self.context.settings.local.batch_size
-        return float(samples_of(epochs, self.context.sizes, batch).mean())
+        batching = self.context.settings.local.batching
+        return float(samples_of(epochs, self.context.sizes, batching).mean())
 
     def accept(self, result: WorkerResult | FailedItem, sums: Sums) -> list[Failure]:
         """Add the uploads of a result to the sums; return the clients that failed.

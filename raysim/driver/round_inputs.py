@@ -67,7 +67,7 @@ def round_inputs(
 
 
 def _steps(local: LocalSettings, sizes: npt.NDArray[np.int64], joins: bool, client: int) -> int:
-    return steps_of(local.work, len(batch_bounds(int(sizes[client]), local.batch_size, joins)))
+    return steps_of(local.work, len(batch_bounds(int(sizes[client]), local.batching, joins)))
 
 
 def _sample(settings: Settings, before: Checkpoint, *keys: int) -> tuple[int, ...]:

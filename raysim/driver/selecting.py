@@ -63,7 +63,7 @@ def sampling_of(
         wanted=settings.cohort_size,
         samples=sizes,
         generator=partial(generator, settings.seed, [before.number]),
-        seconds=partial(_work, samples_of(settings.local.work, sizes, settings.local.batch_size)),
+        seconds=partial(_work, samples_of(settings.local.work, sizes, settings.local.batching)),
         state={name: _read_only(array) for name, array in before.selection.items()},
         history=before.history.for_reading(),
     )

@@ -114,17 +114,17 @@ class ClientTraining:
         """Yield the batches of all steps."""
         bounds = batch_bounds(
             len(self.job.data.y),
-            self.trainer.local.batch_size,
+            self.trainer.local.batching,
             self.trainer.network.has_batchnorm,
         )
         return islice(self._batches(bounds), steps_of(self.job.epochs, len(bounds)))
 
     def _batches(self, bounds: Bounds) -> Iterator[Batch]:
-        data = self.job.data
-        buffer = self.trainer.buffer(data)
+        data, used = self.job.data, bounds[-1][1]
+        buffer = self.trainer.buffer(data, used)
         sizes = [stop - start for start, stop in bounds]
         for inputs, order in iterate_epochs(self.job, bounds):
-            index = torch.from_numpy(order).to(data.y.device)
+            index = torch.from_numpy(order[:used]).to(data.y.device)
             x = torch.index_select(inputs, 0, index, out=buffer.x)
             y = torch.index_select(data.y, 0, index, out=buffer.y)
             for pair in zip(x.split_with_sizes(sizes), y.split_with_sizes(sizes), strict=True):

@@ -13,7 +13,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -22,7 +22,7 @@ from torch import nn
 
 from raysim.config import LocalSettings
 from raysim.core.differences import Differences
-from raysim.core.rules import Bases, LocalSteps, LocalWork, Pass, Upload
+from raysim.core.rules import Bases, Batching, LocalSteps, LocalWork, Pass, Upload
 from raysim.core.tensors import CPU, Layout, flatten
 from raysim.core.tensors.torch_private import watch_operations, without_mkldnn
 from raysim.training.job import ClientJob, batch_bounds
@@ -69,7 +69,7 @@ class KindFlops:
         self,
         work: LocalWork,
         sizes: npt.NDArray[np.int64],
-        batch: int | Literal["full"],
+        batching: Batching,
         join: bool,
     ) -> Floats:
         """Return the FLOPs of an epoch, or the mean of the steps, of clients [n].
@@ -77,11 +77,11 @@ class KindFlops:
         Args:
             work: Their epochs or steps.
             sizes: Their samples [n].
-            batch: `local.batch_size`.
+            batching: Batches of an epoch.
             join: Whether a trailing batch of one sample joins the previous batch.
         """
         distinct, inverse = np.unique(sizes, return_inverse=True)
-        batches = [np.diff(batch_bounds(n, batch, join)) for n in distinct.tolist()]
+        batches = [np.diff(batch_bounds(n, batching, join)) for n in distinct.tolist()]
         epochs = [self.step.at(own.astype(float)) for own in batches]
         if isinstance(work, LocalSteps):
             taken = [np.resize(own, max(work.count, 1)).mean() for own in epochs]

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from raysim.core.errors import SettingsError
-from raysim.core.rules import Batch, LocalSteps, LocalWork, Pass, Rules, View
+from raysim.core.rules import Batch, Batching, LocalSteps, LocalWork, Pass, Rules, View
 from raysim.core.seeds import stream, torch_generator, torch_seed
 from raysim.core.tensors import CPU, Groups, Tensors
 
@@ -118,19 +118,20 @@ def _generator(keys: tuple[int, ...], device: torch.device, purpose: str) -> tor
     return torch_generator(seed, f"client/{purpose}", *places, device=device)
 
 
-def batch_bounds(n: int, size: int | Literal["full"], join_single: bool) -> Bounds:
+def batch_bounds(n: int, batching: Batching, join_single: bool) -> Bounds:
     """Return (start, stop) of the batches of n samples.
 
     Args:
         n: Number of samples.
-        size: Batch size B, or "full"; the last batch may be smaller.
+        batching: Batch size; the last batch may be smaller, or left out.
         join_single: Whether a trailing batch of one sample joins the one before it, which
             BatchNorm needs.
     """
-    starts = list(range(0, n, n if size == "full" else size))
-    if join_single and len(starts) > 1 and n - starts[-1] == 1:
+    stop = int(batching.used(np.array(n)))
+    starts = list(range(0, stop, n if batching.size == "full" else batching.size))
+    if join_single and len(starts) > 1 and stop - starts[-1] == 1:
         starts.pop()
-    return list(zip(starts, [*starts[1:], n], strict=True))
+    return list(zip(starts, [*starts[1:], stop], strict=True))
 
 
 def steps_of(work: LocalWork, batches: int) -> int:
@@ -139,20 +140,21 @@ def steps_of(work: LocalWork, batches: int) -> int:
 
 
 def samples_of(
-    work: LocalWork, sizes: npt.NDArray[np.int64], batch: int | Literal["full"]
+    work: LocalWork, sizes: npt.NDArray[np.int64], batching: Batching
 ) -> npt.NDArray[np.int64]:
     """Return the samples that clients train on, each time that they do [n].
 
     Args:
         work: Their local epochs or steps.
         sizes: The clients' samples [n].
-        batch: `local.batch_size`.
+        batching: Batches of an epoch.
     """
+    used = batching.used(sizes)
     if not isinstance(work, LocalSteps):
-        return work * sizes
-    rows = np.minimum(sizes, sizes if batch == "full" else batch)
-    whole, rest = np.divmod(work.count, -(-sizes // rows))
-    samples: npt.NDArray[np.int64] = whole * sizes + rest * rows
+        return work * used
+    rows = np.minimum(used, used if batching.size == "full" else batching.size)
+    whole, rest = np.divmod(work.count, -(-used // rows))
+    samples: npt.NDArray[np.int64] = whole * used + rest * rows
     return samples
 
 
@@ -163,7 +165,7 @@ def iterate_epochs(
     x, n = job.data.x, len(job.data.y)
     generator = torch.Generator(x.device).manual_seed(job.torch_seed)
     for _ in range(-(-steps_of(job.epochs, len(bounds)) // len(bounds))):
-        order = np.arange(n) if len(bounds) == 1 else job.batches.permutation(n)
+        order = np.arange(n) if bounds == [(0, n)] else job.batches.permutation(n)
         yield job.augment(x, generator), order
 
 

@@ -73,9 +73,8 @@ class SequentialTrainer:
         """Return the context of forward passes."""
         return torch.autocast(self._device.type, torch.bfloat16) if self._bf16 else nullcontext()
 
-    def buffer(self, data: Batch) -> Batch:
-        """Return a resident buffer for the ordered samples of an epoch, for samples like these."""
-        n = len(data.y)
+    def buffer(self, data: Batch, n: int) -> Batch:
+        """Return a resident buffer for n ordered samples of an epoch, for samples like these."""
         if self._buffer is None or len(self._buffer.y) < n:
             self._buffer = data._replace(x=torch.empty_like(data.x), y=torch.empty_like(data.y))
         return data._replace(x=self._buffer.x[:n], y=self._buffer.y[:n])

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from raysim.config import LocalSettings
-from raysim.core.rules import Batch, LocalSteps, Pass, Rules
+from raysim.core.rules import Batch, Batching, LocalSteps, Pass, Rules
 from raysim.core.seeds import torch_generator
 from raysim.core.tensors import state_of
 from raysim.methods.fedprox import proximal
@@ -49,6 +49,8 @@ def test_a_count_is_the_same_however_often_it_is_taken():
         counter._known.clear()
     assert torch.equal(before, torch.get_rng_state())
     sizes = np.array([17, 8, 1])
-    assert found.each(2, sizes, 8, join=True).tolist() == [17 * STEP, 8 * STEP, STEP]
-    steps = found.each(LocalSteps(3), sizes, 8, join=True)  # of 8, 9 and 8 samples
+    assert found.each(2, sizes, Batching(8), join=True).tolist() == [17 * STEP, 8 * STEP, STEP]
+    steps = found.each(LocalSteps(3), sizes, Batching(8), join=True)  # of 8, 9 and 8 samples
     assert (3 * steps).tolist() == [25 * STEP, 24 * STEP, 3 * STEP]
+    fewer = found.each(2, np.array([17, 8, 7]), Batching(8, drop_last=True), join=True)
+    assert fewer.tolist() == [16 * STEP, 8 * STEP, 7 * STEP]

@@ -16,7 +16,7 @@ from torch import nn
 
 import raysim
 from raysim.core.errors import RunError, SettingsError
-from raysim.core.rules import LocalSteps, Rules
+from raysim.core.rules import Batching, LocalSteps, Rules
 from raysim.core.scoring import for_training
 from raysim.core.selection import History
 from raysim.driver.asynchronous.times import equal_devices
@@ -234,9 +234,9 @@ def test_steps_of_whole_epochs_are_these_epochs(tmp_path, case):
 def test_steps_are_counted_in_samples_by_hand(tmp_path):
     """Seven steps on batches of 8 of 17, 8 and 1 samples: 2 x 17 + 8, 7 x 8 and 7 x 1."""
     sizes, expected = np.array([17, 8, 1]), [42, 56, 7]
-    assert samples_of(LocalSteps(7), sizes, 8).tolist() == expected
-    assert samples_of(LocalSteps(7), sizes, "full").tolist() == [7 * 17, 7 * 8, 7]
-    assert samples_of(3, sizes, 8).tolist() == [51, 24, 3]
+    assert samples_of(LocalSteps(7), sizes, Batching(8)).tolist() == expected
+    assert samples_of(LocalSteps(7), sizes, Batching("full")).tolist() == [7 * 17, 7 * 8, 7]
+    assert samples_of(3, sizes, Batching(8)).tolist() == [51, 24, 3]
     settings = make_settings(tmp_path, **{"local.epochs": 1, "local.steps": 7})
     (clock,) = equal_devices(settings, sizes, 1)
     assert [clock.fly(client, 5)[0] - 5 for client in range(3)] == expected
@@ -266,11 +266,11 @@ def test_stacked_steps_see_the_inputs_of_each_epoch():
 
     sizes = (17, 5, 9)
     seen = [[], [], []]
-    for batch, counts, _ in stacked_batches([*map(job, range(3), sizes)], 8, False):
+    for batch, counts, _ in stacked_batches([*map(job, range(3), sizes)], Batching(8), False):
         for k, count in enumerate(counts):
             seen[k].append((batch["x"][k, :count], batch["y"][k, :count]))
     for k, n in enumerate(sizes):
-        alone, bounds = job(k, n), batch_bounds(n, 8, False)
+        alone, bounds = job(k, n), batch_bounds(n, Batching(8), False)
         expected = [
             (x[order[start:stop]], alone.data.y[order[start:stop]])
             for x, order in iterate_epochs(alone, bounds)

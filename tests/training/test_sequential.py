@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from raysim.config import LocalSettings
-from raysim.core.rules import Batch, Rules, Transform, Upload
+from raysim.core.rules import Batch, Batching, Rules, Transform, Upload
 from raysim.core.seeds import torch_generator
 from raysim.training.job import ClientJob, batch_bounds
 from raysim.training.network import Network
@@ -99,7 +99,7 @@ def other_tensors(net):
 
 @given(st.integers(1, 300), st.integers(1, 60), st.booleans())
 def test_batches_cover_all_samples_once(n, size, join):
-    bounds = batch_bounds(n, size, join)
+    bounds = batch_bounds(n, Batching(size), join)
     assert bounds[0][0] == 0 and bounds[-1][1] == n
     assert all(stop == start for (_, stop), (start, _) in pairwise(bounds))
     lengths = [stop - start for start, stop in bounds]
@@ -120,7 +120,7 @@ def test_batches_cover_all_samples_once(n, size, join):
     ],
 )
 def test_batches_by_hand(n, size, join, expected):
-    assert batch_bounds(n, size, join) == expected
+    assert batch_bounds(n, Batching(size), join) == expected
 
 
 def test_a_trailing_sample_trains_with_batchnorm():

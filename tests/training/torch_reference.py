@@ -9,11 +9,11 @@ from collections.abc import Callable, Iterator, Sequence
 from copy import deepcopy
 from typing import Any
 
-import numpy as np
 import pyarrow.parquet as pq
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.utils.data import BatchSampler
 
 import raysim
 from raysim.core.seeds import stream
@@ -46,11 +46,17 @@ def cohorts(result: raysim.Result) -> list[list[int]]:
     return [sorted(found[number]) for number in sorted(found)]
 
 
-def batches(number: int, client: int, epochs: int) -> Iterator[np.ndarray]:
-    """Yield the rows of a client's batches, epoch after epoch."""
+def batches(
+    number: int, client: int, epochs: int, size: int = BATCH, drop_last: bool = False
+) -> Iterator[list[int]]:
+    """Yield the rows of a client's batches, epoch after epoch, as torch's `DataLoader` has them.
+
+    With `drop_last`, a client of fewer samples than a batch keeps them as its one batch.
+    """
     draws, n = stream(0, "batches", number, 0, client), SIZES[client]
     for _ in range(epochs):
-        yield from np.split(draws.permutation(n), range(BATCH, n, BATCH))
+        order = range(n) if n <= size else draws.permutation(n).tolist()
+        yield from BatchSampler(order, size, drop_last and n > size)
 
 
 class Reference:
@@ -62,6 +68,8 @@ class Reference:
         keep: Whether a client's optimizer goes on from round to round.
         clip_norm: Largest norm of the gradient, if there is one.
         steps: Local steps; None takes two epochs.
+        batch: Batch size.
+        drop_last: Whether an epoch's last batch is left out if it is smaller.
         loss: The loss to minimise.
     """
 
@@ -73,10 +81,13 @@ class Reference:
         keep: bool = False,
         clip_norm: float | None = None,
         steps: int | None = None,
+        batch: int = BATCH,
+        drop_last: bool = False,
         loss: Callable[..., torch.Tensor] = F.cross_entropy,
     ) -> None:
         self.make, self.rates, self.keep = make, rates, keep
         self.clip_norm, self.steps, self.loss = clip_norm, steps, loss
+        self.batching = batch, drop_last
         self.samples = [samples(n, key) for key, n in enumerate(SIZES)]
         self.kept: dict[int, dict[str, Any]] = {}
 
@@ -101,7 +112,7 @@ class Reference:
             optimizer.load_state_dict(self.kept[client])
             for group in optimizer.param_groups:
                 group["lr"] = self.rates[number]
-        every = [*batches(number, client, 2 if self.steps is None else 100)]
+        every = [*batches(number, client, 2 if self.steps is None else 100, *self.batching)]
         for rows in every[: self.steps]:
             optimizer.zero_grad()
             self.loss(local(x[rows].double()), y[rows]).backward()

@@ -1,7 +1,7 @@
 """Work of runs in sample-steps, and its estimated time at the measured speed of this machine.
 
-The work is rounds x clients of a round x local epochs x samples of a client, or local steps x batch
-size, of all samples at most; an asynchronous round counts the clients whose updates make a version.
+The work is rounds x clients of a round x samples that a client trains on, in local epochs or steps;
+an asynchronous round counts the clients whose updates make a version.
 The speed is measured on rounds of the run's own settings, with fewer clients and samples if these
 would take longer than a few seconds, and includes a method's further passes, its server and the
 driver, but no analyses and clocks.
@@ -19,6 +19,8 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
 
 import raysim
@@ -27,6 +29,7 @@ from raysim.core.client_indices import Holdout
 from raysim.core.user_input import canonical, key_text
 from raysim.federation.federation import test_size
 from raysim.federation.prepared import open_prepared, prepared
+from raysim.training.job import samples_of
 from raysim.workloads.datasets.fetch import data_root
 
 EVALUATED = 1 / 3
@@ -38,12 +41,17 @@ SECONDS = 1.5
 """Approximate limit of a measured round, and time after which no further one is measured."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class DataSize:
-    """Mean number of training samples of a client, and number of test samples."""
+    """Training samples of each client [K], and number of test samples."""
 
-    client: float
+    clients: npt.NDArray[np.int64]
     test: int
+
+    @property
+    def client(self) -> float:
+        """Mean number of training samples of a client."""
+        return float(self.clients.mean())
 
 
 @dataclass(frozen=True)
@@ -67,10 +75,9 @@ class Workload:
         Raises:
             DataError: the data cannot be fetched or split.
         """
-        local, client = settings.local, self._size(settings).client
-        batch = client if local.batch_size == "full" else min(local.batch_size, client)
-        of_client = local.epochs * client if local.steps is None else local.steps * batch
-        return settings.rounds * _trained(settings) * of_client
+        local = settings.local
+        of_clients = samples_of(local.work, self._size(settings).clients, local.batching)
+        return settings.rounds * _trained(settings) * float(of_clients.mean())
 
     def seconds(self, settings: Settings) -> float:
         """Return an estimate of the seconds of a run on one slot.
@@ -116,7 +123,7 @@ def _measure_size(settings: Settings) -> DataSize:
     clients = settings.partition.client_indices(train, settings.clients, settings.seed)
     holdout = Holdout(settings.evaluation.holdout, settings.seed)
     sizes = holdout.training_sizes(clients.sizes)
-    return DataSize(float(sizes.mean()), test_size(settings, train, paths["test"], clients))
+    return DataSize(sizes, test_size(settings, train, paths["test"], clients))
 
 
 def measure(settings: Settings, size: DataSize) -> Pace:
@@ -141,7 +148,9 @@ def measure(settings: Settings, size: DataSize) -> Pace:
     samples = min(size.client, max(affordable / clients, least))
     evaluates = EVALUATED * size.test / per_second <= SECONDS
     watch = _rounds(settings, clients, samples, evaluates)
-    seconds = watch.seconds / (clients * max(round(samples), 1) * epochs)
+    of_client = np.array([max(round(samples), 1)])
+    steps = int(samples_of(epochs, of_client, settings.local.batching)[0])
+    seconds = watch.seconds / (clients * steps)
     evaluation = watch.evaluation_seconds / size.test if evaluates else EVALUATED * seconds
     return Pace(seconds, evaluation)
 

@@ -139,7 +139,7 @@ class _Tier:
 
 def equal_devices(settings: Settings, sizes: Integers, tiers: int) -> list[Clock]:
     """Return the clocks of tiers of devices always available: a tick a sample and local epoch."""
-    ticks = samples_of(settings.local.work, sizes, settings.local.batch_size)
+    ticks = samples_of(settings.local.work, sizes, settings.local.batching)
     return [
         Clock(
             draw=Draws(settings, sizes, members, ticks, always),

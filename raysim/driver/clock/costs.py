@@ -97,15 +97,15 @@ class WorkCosts:
 
     def _each(self, work: Pass, kind: KindFlops, clients: Integers) -> Floats:
         """Return the FLOPs of one local epoch, or step, of each client [n]."""
-        batch, joins, sizes = self._settings.local.batch_size, self._counter.joins, self.sizes
+        batching, joins, sizes = self._settings.local.batching, self._counter.joins, self.sizes
         if not isinstance(work.epochs, Mapping):
-            return kind.each(work.epochs, sizes[clients], batch, joins)
+            return kind.each(work.epochs, sizes[clients], batching, joins)
         units = [work.epochs[client] for client in clients.tolist()]
         units = [unit if isinstance(unit, LocalSteps) else 1 for unit in units]  # alike
         found = np.empty(len(clients))
         for unit in {*units}:
             rows = [row for row, own in enumerate(units) if own == unit]
-            found[rows] = kind.each(unit, sizes[clients[rows]], batch, joins)
+            found[rows] = kind.each(unit, sizes[clients[rows]], batching, joins)
         return found
 
     def _bytes_up(self, kind: KindFlops, clients: Integers) -> Integers:

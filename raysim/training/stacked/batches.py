@@ -7,19 +7,18 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from raysim.core.rules import LocalSteps
+from raysim.core.rules import Batching, LocalSteps
 from raysim.training.job import Bounds, ClientJob, batch_bounds, iterate_epochs
 
 
 def stacked_batches(
-    jobs: Sequence[ClientJob], size: int | Literal["full"], join_single: bool, rows: int = 0
+    jobs: Sequence[ClientJob], batching: Batching, join_single: bool, rows: int = 0
 ) -> Iterator[tuple[dict[str, Tensor], Sequence[int], int]]:
     """Yield the batches [K, B, ...] of all steps, with each client's number of samples.
 
@@ -29,12 +28,12 @@ def stacked_batches(
 
     Args:
         jobs: The clients' jobs, of the same number of epochs.
-        size: Batch size B; see `batch_bounds`.
+        batching: See `batch_bounds`.
         join_single: See `batch_bounds`.
         rows: Number of samples to which every batch is padded, always with `weights`; 0 pads only
             as needed.
     """
-    bounds = [batch_bounds(len(job.data.y), size, join_single) for job in jobs]
+    bounds = [batch_bounds(len(job.data.y), batching, join_single) for job in jobs]
     if isinstance(work := jobs[0].epochs, LocalSteps):
         yield from _batches_of_steps(jobs, bounds, work.count, rows)
         return

@@ -166,7 +166,7 @@ def _of_a_step(rules: Rules, local: LocalSettings) -> tuple[Any, ...]:
     clips = local.clip_norm is not None
     objective = (local.label_smoothing, str(local.class_weights))
     equal = (
-        *(local.optimizer, optimizer.slots, local.nesterov, clips, str(local.batch_size)),
+        *(local.optimizer, optimizer.slots, local.nesterov, clips, str(local.batching)),
         str(objective),
     )
     return (*in_common(rules), numbers, equal)

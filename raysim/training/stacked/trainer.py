@@ -192,8 +192,8 @@ class _StackedTraining:
         objectives: list[Tensor] = []
         batch_sizes: list[list[int]] = [[] for _ in self.jobs]
         norm = self.sequential.network.has_batchnorm
-        size = self.local.batch_size
-        for batch, sizes, repeats in stacked_batches(self.jobs, size, norm, self.rows):
+        batching = self.local.batching
+        for batch, sizes, repeats in stacked_batches(self.jobs, batching, norm, self.rows):
             loss, value = self._take(batch, repeats)
             losses.append(loss)
             objectives.append(value)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+import numpy as np
 import pytest
 
 import raysim
@@ -28,6 +29,8 @@ def settings_of(column):
         ({"local.steps": 7}, 4 * 4 * 7 * 20),  # of the batch size
         ({"local.steps": 7, "local.batch_size": "full"}, 4 * 4 * 7 * 200),
         ({"local.steps": 7, "local.batch_size": 500}, 4 * 4 * 7 * 200),  # all that a client has
+        ({"local.batch_size": 30, "local.drop_last": True}, 4 * 4 * 180),  # 6 whole batches
+        ({"local.batch_size": 300, "local.drop_last": True}, 4 * 4 * 200),  # the one that there is
         ({"fraction": 1.0, "rounds": 2}, 2 * 20 * 200),
         ({"evaluation.holdout": 0.25}, 4 * 4 * 150),
         ({"partition.name": "resample", "partition.samples": 7}, 4 * 4 * 7),
@@ -46,7 +49,7 @@ def test_seconds_by_hand(table, monkeypatch):
     measured = []
 
     def measure(settings, size):
-        measured.append((settings.method.title, size))
+        measured.append((settings.method.title, size.client, size.test))
         return Pace(1e-3, 0.25e-3)
 
     monkeypatch.setattr(work, "measure", measure)
@@ -54,7 +57,7 @@ def test_seconds_by_hand(table, monkeypatch):
     assert load.seconds(settings) == pytest.approx(3.2 + 4 * 2500 * 0.25e-3)
     third = settings.override({"evaluation.every": 3})  # rounds 3 and 4
     assert load.seconds(third) == pytest.approx(3.2 + 2 * 2500 * 0.25e-3)
-    assert measured == [("fedprox", DataSize(200.0, 2500))]  # once for both
+    assert measured == [("fedprox", 200, 2500)]  # once for both
     load.seconds(settings.override({"local.batch_size": 40}))
     assert len(measured) == 2
 
@@ -89,7 +92,7 @@ def test_measured_rounds_are_those_of_the_run_or_shorter(
 
     monkeypatch.setattr(raysim, "run", run)
     settings = settings_of("IID, long").override(overrides)
-    found = measure(settings, DataSize(200.0, 2500))
+    found = measure(settings, DataSize(np.full(20, 200), 2500))
     assert (runs[1].cohort_size, runs[1].partition.samples) == (clients, samples)
     assert (runs[0].cohort_size, runs[0].local.epochs) == (20 if clients == samples == 20 else 2, 1)
     assert {run.clients for run in runs} == {20}
@@ -107,7 +110,7 @@ def test_measured_runs_have_neither_tracker_nor_trace_nor_clock(table, monkeypat
 
     monkeypatch.setattr(raysim, "run", run)
     given = {"tracker": "mlflow", "trace": True, "clock.name": "devices"}
-    measure(settings_of("IID, long").override(given), DataSize(200.0, 2500))
+    measure(settings_of("IID, long").override(given), DataSize(np.full(20, 200), 2500))
     assert runs == [(None, False, "none")] * 2
 
 
