@@ -24,6 +24,8 @@ FORWARD_ROWS = 250
 On one core, 2000 images of mnist-cnn-128 took 0.50 s so and 0.76 s by 1000, whose activations do
 not stay in the cache; cifar-cnn-5 0.83 and 1.12 s, resnet18 1.88 and 2.20 s.
 """
+AT_TEMPERATURE = "loss_at_temperature"
+"""End of the columns of losses at `local.temperature`, of runs in which it is not 1."""
 SPREAD = ("mean", *(f"d{tenth}" for tenth in range(1, 10)))
 """Ends of the columns of a spread over clients: its mean, and its deciles; d5 is the median."""
 Metric = Callable[[npt.NDArray[Any], npt.NDArray[Any]], float]
@@ -70,7 +72,8 @@ class Scoring:
         Raises:
             SettingsError: a name is a column of the engine.
         """
-        of_engine = {"loss": "the loss", "samples": "the number of a client's samples"}
+        of_engine = dict.fromkeys(("loss", AT_TEMPERATURE), "the loss")
+        of_engine |= {"samples": "the number of a client's samples"}
         of_engine |= {
             f"{m}_{end}": f"the spread of {m!r} over clients"
             for m in self.metrics

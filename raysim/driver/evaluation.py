@@ -19,6 +19,7 @@ from raysim.core.components import ask
 from raysim.core.errors import RunError
 from raysim.core.method import ServerState
 from raysim.core.rules import Pass
+from raysim.core.scoring import AT_TEMPERATURE
 from raysim.core.steps import Steps
 from raysim.core.tensors.packed import PackedTensors
 from raysim.driver.client_scores import (
@@ -54,6 +55,8 @@ NUMBER = -1
 Figures = dict[str, float | None]
 """Columns of `metrics.parquet`, by name."""
 Values = npt.NDArray[Any]
+Scored = tuple[tuple[float, ...], Values]
+"""Sums of the losses of a set, and its predictions [N, ...]."""
 
 
 @dataclass(frozen=True)
@@ -134,7 +137,8 @@ class Evaluator:
             name: y[chosen.split][chosen.samples.indices] for name, chosen in evaluated_sets.items()
         }
         self._metrics = federation.scoring.metrics
-        columns = ("loss", *self._metrics)
+        self._losses = ("loss", *([AT_TEMPERATURE] if settings.local.temperature != 1 else ()))
+        columns = (*self._losses, *self._metrics)
         names = [f"{name}_{column}" for name in self._scored_sets() for column in columns]
         names += CLIENT_FIGURES if self._client_set else ()
         for name, metric in self._local_scores():
@@ -155,8 +159,9 @@ class Evaluator:
         found, spans = yield from self._predictions(executor, self._message(state, committed))
         figures: Figures = {}
         for name in self._scored_sets():
-            (loss, predicted), targets = found[name], self._targets[name]
-            figures[f"{name}_loss"] = loss / len(targets)
+            (losses, predicted), targets = found[name], self._targets[name]
+            for column, loss in zip(self._losses, losses, strict=True):
+                figures[f"{name}_{column}"] = loss / len(targets)
             for metric, figure in self._metrics.items():
                 given = predicted.copy(), targets.copy()  # a metric may change them in place
                 figures[f"{name}_{metric}"] = float(figure(*given))
@@ -174,7 +179,7 @@ class Evaluator:
         return Evaluation(figures, joined(tables), predicted=predicted, spans=spans)
 
     def _correct(
-        self, client_set: EvaluationSet, found: Mapping[str, tuple[float, Values]]
+        self, client_set: EvaluationSet, found: Mapping[str, Scored]
     ) -> npt.NDArray[np.bool_]:
         """Return whether each prediction of the clients' drawn test samples is right [N']."""
         if "clients" in found:
@@ -254,8 +259,8 @@ class Evaluator:
 
     def _predictions(
         self, executor: Executor, message: EvaluationMessage
-    ) -> Steps[tuple[dict[str, tuple[float, Values]], dict[str, list[Span]]]]:
-        """Return for each set the sum of the losses and the predictions [N, ...]; the spans."""
+    ) -> Steps[tuple[dict[str, Scored], dict[str, list[Span]]]]:
+        """Return for each set the sums of the losses and the predictions [N, ...]; the spans."""
         rows = len(self._targets["test"])
         cuts = [*range(0, rows, EVALUATION_ROWS), rows]
         sizes = [np.diff(cuts), *(samples.batch_sizes for samples in self.evaluated_sets)]
@@ -286,5 +291,6 @@ class Evaluator:
             losses, predicted = zip(
                 *(scores[number, batch] for batch in range(len(sizes[number]))), strict=True
             )
-            found[name] = sum(losses), np.concatenate(predicted)
+            sums: tuple[float, ...] = tuple(map(sum, zip(*losses, strict=True)))
+            found[name] = sums, np.concatenate(predicted)
         return found, spans

@@ -18,8 +18,8 @@ from raysim.storage.client_states import StateVersion
 from raysim.storage.trace import Span
 
 NO_GROUPS: Groups = MappingProxyType({})
-Scores = dict[tuple[int, ...], tuple[float, npt.NDArray[Any]]]
-"""Per (set, batch): the sum of the losses, and the predictions [n, ...]."""
+Scores = dict[tuple[int, ...], tuple[tuple[float, ...], npt.NDArray[Any]]]
+"""Per (set, batch): the sums of the losses (see `score`), and the predictions [n, ...]."""
 
 
 class Entry(NamedTuple):

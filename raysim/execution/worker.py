@@ -288,7 +288,7 @@ class Worker:
 
     def _score_own_models(
         self, message: EvaluationMessage, number: int, batch: int
-    ) -> tuple[float, npt.NDArray[Any]]:
+    ) -> tuple[tuple[float, ...], npt.NDArray[Any]]:
         """Score the clients of a set's batch, each with the model that it would deploy itself."""
         evaluated, network = self._evaluated[number - 1], self.sequential.network
         scores = []
@@ -297,7 +297,7 @@ class Worker:
             network.eval()
             scores.append(self._score(self._jobs.samples.of_client(evaluated, position)))
         losses, predicted = zip(*scores, strict=True)
-        return sum(losses), np.concatenate(predicted)
+        return tuple(map(sum, zip(*losses, strict=True))), np.concatenate(predicted)
 
     def _own_model(self, message: EvaluationMessage, client: int) -> Tensors:
         """Return a client's tensors after the pass of the deployment.
@@ -325,10 +325,10 @@ class Worker:
             )
         return model
 
-    def _score(self, samples: Batch) -> tuple[float, npt.NDArray[Any]]:
+    def _score(self, samples: Batch) -> tuple[tuple[float, ...], npt.NDArray[Any]]:
         """Score the loaded model; autocast would keep its cast tensors for the next one's."""
         with self.sequential.autocast():
-            return score(self.sequential.network, samples)
+            return score(self.sequential.network, samples, self._settings.local.temperature)
 
     def _batch(self, number: int, batch: int) -> Batch:
         """Return the samples of a batch of a set."""

@@ -10,6 +10,7 @@ from raysim.config import Settings
 from raysim.core.components import suggest
 from raysim.core.data import Partition
 from raysim.core.errors import SettingsError
+from raysim.core.scoring import AT_TEMPERATURE
 from raysim.results.runs import CUMULATED, RunRecord
 from raysim.storage.summary import larger_is_better, reached_at
 
@@ -129,6 +130,8 @@ class Metric:
             return
         sets = ("test", "holdout", *(["personal_holdout"] if self._is_personal else []))
         scores = ("loss", *settings.dataset.scoring.metrics)
+        if settings.dataset.scoring.classifies:
+            scores += (AT_TEMPERATURE,)
         columns = [f"{of}_{score}" for of in sets for score in scores] + [*COSTS]
         if settings.clock.has_time:
             columns += [*VIRTUAL, *(name for name in CUMULATED if name not in COSTS)]

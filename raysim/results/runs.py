@@ -20,6 +20,7 @@ from raysim.config import Settings
 from raysim.core.arrow import checksum
 from raysim.core.errors import RunError, SettingsError
 from raysim.core.method import METHODS
+from raysim.core.scoring import AT_TEMPERATURE
 from raysim.core.user_input import canonical, decides_result, parse_json
 from raysim.results.failures import INFINITE_LOSS, failure_of, read_failure
 from raysim.storage.checkpoints import Checkpoints
@@ -50,7 +51,8 @@ class RunRecord:
         path: The run directory.
         settings: Values by dotted key, as `canonical` returns them.
         own_task: Whether the run has a task of its own.
-        metrics: A row per committed round, with the columns of CUMULATED; empty before the first.
+        metrics: A row per committed round, with the columns of CUMULATED, and of a run at T=1 with
+            its losses as those at its temperature; empty before the first.
         summary: `summary.json`; None for an unfinished run.
         state: "running" if no end is recorded, as of a killed run, which looks the same. "diverged"
             if a client's update or a loss is not finite, "failed" if another error ended the run.
@@ -154,6 +156,8 @@ def read_run(path: Path) -> RunRecord:
     settings, own_task = _settings(directory)
     rounds, target = settings["rounds"], settings.get("target_accuracy")
     metrics = _metrics(directory, rounds, notes.append)
+    if settings.get("local.temperature") == 1:
+        metrics = _with_losses(metrics)
     every = settings.get("evaluation.every", 1)
     finished = directory.is_finished(target, rounds, every)
     summary = _json(directory.summary) if finished else None
@@ -297,6 +301,18 @@ def _with_cumulated(table: pa.Table) -> pa.Table:
             sums.append(total)
         if columns:
             table = table.append_column(name, pa.array(sums, pa.float64()))
+    return table
+
+
+def _with_losses(table: pa.Table) -> pa.Table:
+    """Add the losses at the temperature of training of a run in which it is 1.
+
+    Such a run has no columns of its own for them.
+    """
+    for name in table.column_names:
+        of = name.removesuffix("loss")
+        if of != name and f"{of}accuracy" in table.column_names:
+            table = table.append_column(f"{of}{AT_TEMPERATURE}", table[name])
     return table
 
 

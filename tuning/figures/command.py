@@ -111,9 +111,12 @@ def columns(run: Path, figure: Figure) -> dict[str, Any]:
     Raises:
         RunError: the table has no rows, lacks drawn columns, or is damaged.
     """
-    name = "metrics" if figure.table == "metrics" else f"analysis/{figure.table}"
-    path = run / f"{name}.parquet"
-    if not path.exists() or not len(rows := read_table(path)):
+    path = run / f"analysis/{figure.table}.parquet"
+    if figure.table == "metrics":
+        path, rows = run / "metrics.parquet", read_run(run).metrics
+    else:
+        rows = read_table(path) if path.exists() else ()
+    if not len(rows):
         raise RunError(f"{path}: the run has no rows of this analysis; try more rounds or clients")
     if missing := {*figure.values} - {*rows.column_names}:
         raise RunError(f"{path}: the run has no column {min(missing)}")
