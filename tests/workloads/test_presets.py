@@ -217,7 +217,8 @@ def test_page_of_a_preset():
     assert any(line.startswith("Chandran, Bhat, Chakravarthy and Chandar, ") for line in lines)
     assert "published: final_accuracy 0.496" in lines
     assert (
-        "inferred fraction=1.0 local.lr=0.25 local.momentum=0.9 local.weight_decay=0.0001" in lines
+        "inferred fraction=1.0 local.lr=0.25 local.momentum=0.9 local.weight_decay=0.0001"
+        " evaluation.test_samples=clients" in lines
     )
     assert "chosen dataset.source=plays dataset.stride=10 local.batch_size=10" in lines
     assert "inferred from the code of FedMA's authors, github.com/IBM/FedMA" in lines
@@ -236,12 +237,14 @@ DEVIATIONS = {
     "fedmmd-cifar10-iid": ("brightness", "without", "0.002"),
     "fedmmd-mnist-noniid": ("No method has dropout", "1e-4"),
     "fedmax-femnist-iid": ("No target", "EMNIST's letters"),
-    "dnc-imbalance": ("pads with black", "equal weights"),
+    "dnc-colour": ("pads with black", "by fan-in"),
+    "dnc-imbalance": ("pads with black", "by fan-in", "equal weights"),
     "dnc-imbalance-prepass": ("pads with black", "equal weights"),
-    "dnc-single-class": ("pads with black",),
-    "dnc-imbalance-fedma": ("pads with black", "two passes"),
+    "dnc-single-class": ("pads with black", "by fan-in"),
+    "dnc-imbalance-fedma": ("pads with black", "by fan-in", "two passes"),
     "dnc-shakespeare-fedma": ("every tenth", "three passes"),
-    "flexchill-cifar10": ("later code",),
+    "flexchill-cifar10": ("later code", "not on which samples"),
+    "flexchill-femnist": ("own test samples",),
 }
 
 
@@ -249,6 +252,40 @@ DEVIATIONS = {
 def test_pages_of_presets_name_deviations(name):
     text = " ".join(page(name))
     assert [words for words in DEVIATIONS[name] if words not in text] == []
+
+
+def test_settings_that_a_paper_does_not_print_are_not_marked_so():
+    """FedMAX prints classes of a client, not shards; FLex&Chill no normalisation, no loader."""
+    marks = {
+        "fedmax-cifar10-noniid": {"partition.name": "inferred", "partition.per_client": "printed"},
+        "fedmax-cifar100-noniid": {"partition.name": "inferred"},
+        "fedmax-cifar10-iid": {"partition.name": "printed"},
+        "fedmax-cifar100-iid-600": {"partition.name": "printed"},
+        "fedmax-femnist-noniid": {"partition.name": "printed"},
+        "flexchill-femnist": dict.fromkeys(
+            ("evaluation.clients", "evaluation.test_samples", "local.drop_last"), "inferred"
+        ),
+        "flexchill-cifar100": dict.fromkeys(
+            ("means", "deviations", "padding_mode", "normalised", "augmented"), "inferred"
+        ),
+        "dnc-shakespeare-fedma": {"evaluation.test_samples": "inferred"},
+    }
+    for name, expected in marks.items():
+        for key, origin in expected.items():
+            assert PRESETS[name].origin(key if "." in key else f"dataset.{key}") == origin, name
+
+
+def test_flexchill_loads_images_as_its_first_author_s_code():
+    for name in ("flexchill-cifar10", "flexchill-cifar10-scaffold", "flexchill-cifar100"):
+        settings = PRESETS[name].settings
+        assert settings.local.drop_last and settings.dataset.padding_mode == "reflect"
+    deviations = [
+        PRESETS[f"flexchill-cifar10{end}"].settings.dataset.deviations for end in ("", "0")
+    ]
+    assert [[round(each, 3) for each in own] for own in deviations] == [
+        [0.247, 0.243, 0.262],
+        [0.267, 0.256, 0.276],
+    ]
 
 
 def test_page_of_a_preset_without_a_paper():
