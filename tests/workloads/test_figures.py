@@ -41,7 +41,8 @@ def test_a_figure_resolves(name):
         datasets[run.name] = settings.dataset.title
         assert datasets[run.name] == datasets.get(run.reference, datasets[run.name])
         if figure.table == "metrics":
-            metrics = {f"test_{name}" for name in ("loss", *settings.dataset.scoring.metrics)}
+            scores = ("loss", "loss_at_temperature", *settings.dataset.scoring.metrics)
+            metrics = {f"test_{name}" for name in scores}
             for column in {*figure.values} - metrics - {"train_loss"}:
                 assert column.startswith("client_accuracy_") and settings.evaluation.clients
 
@@ -138,22 +139,27 @@ def test_curves_have_a_panel_for_each_column_and_the_colour_of_their_row():
     columns = {"round": np.array([1, 2]), "test_accuracy": np.array([0.1, 0.2])}
     figure, tables = FIGURES["flexchill-9"], {}
     for number, run in enumerate(figure.runs):
-        tables[run.name] = {**columns, "test_loss": np.array([number, number])}
+        tables[run.name] = {**columns, "test_loss_at_temperature": np.array([number, number])}
     del tables["T=4, FedProx"]
     canvas = draw(figure, tables)
     panels = [(axes.get_title(), axes.get_ylabel()) for axes in canvas.axes]
     assert panels == [
         ("FedProx", "test accuracy"),
         ("SCAFFOLD", "test accuracy"),
-        ("FedProx", "test loss"),
-        ("SCAFFOLD", "test loss"),
+        ("FedProx", "test loss at T"),
+        ("SCAFFOLD", "test loss at T"),
     ]
     lines = [{each.get_label(): each for each in axes.lines} for axes in canvas.axes]
-    assert [*lines[0]] == [*lines[2]] == ["T=2", "T=1", "T=0.5", "T=0.25", "T=0.05"]
+    temperatures = [label for label in lines[0] if "control" not in label]
+    assert temperatures == ["T=2", "T=1", "T=0.5", "T=0.25", "T=0.05"]
+    controls = ("T=4 lr=0.08", "T=2 lr=0.04", "T=1 lr=0.02", "T=0.5 lr=0.01", "T=0.25 lr=0.005")
+    assert {*lines[0]} - {*temperatures} == {f"control {each}" for each in controls}
+    assert [*lines[0]] == [*lines[2]]
     assert [*lines[1]] == [*lines[3]] == ["T=4", *lines[0]]
     for label, line in lines[0].items():
         assert {each[label].get_color() for each in lines} == {line.get_color()}
-    assert len({line.get_color() for line in lines[1].values()}) == 6
+    looks = {(line.get_color(), line.get_linestyle()) for line in lines[1].values()}
+    assert len(looks) == 11  # more than there are colours
     assert {line.get_ydata()[0] for line in lines[0].values()} == {0.1}
     found = [lines[place]["T=2"].get_ydata()[0] for place in (2, 3)]
     order = [run.name for run in figure.runs]
@@ -167,7 +173,7 @@ def test_panels_of_curves_are_wrapped_and_each_part_begins_a_row():
     shown = [axes.get_title() if axes.axison else "" for axes in canvas.axes]
     batches = [f"B={size}" for size in (8, 16, 32, 64, 128)]
     assert shown == [*batches, "", *batches, ""]
-    assert canvas.axes[6].get_ylabel() == "test loss"
+    assert canvas.axes[6].get_ylabel() == "test loss at T"
 
 
 def test_the_axis_of_one_value_names_it_and_the_title_of_its_parts_each_of_several():

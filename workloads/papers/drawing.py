@@ -51,7 +51,8 @@ def draw(figure: Figure, tables: Tables, notes: Sequence[str] = ()) -> Canvas:
             axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     _add_legend(canvas)
     width, height = canvas.get_size_inches()
-    title = fill(figure.title, int(width * TITLE), break_on_hyphens=False)
+    beside = LEGEND if canvas.legends else 0.0
+    title = fill(figure.title, int((width - beside) * TITLE), break_on_hyphens=False)
     canvas.suptitle(f"{title}\n{figure.source}", fontsize="medium")
     text = "\n".join(fill(note, int(width * NOTE), break_on_hyphens=False) for note in notes)
     if text:

@@ -25,6 +25,8 @@ EQUAL = 1e-13
 """Divergence below which a model equals the reference up to rounding."""
 PANEL = 3.4
 """Width and height of a panel, in inches."""
+COLOURS = 10
+"""Colours of lines, after which they begin anew."""
 ABREAST = 3
 """Panels that are drawn side by side: of curves, or the rounds of a run."""
 
@@ -75,7 +77,8 @@ def _curves(canvas: Canvas, figure: Figure, tables: Tables) -> None:
     """Draw the mean of each round's rows against the rounds.
 
     Runs of a panel share it. Parts of the rows stand side by side, or below each other if there are
-    several panels. A line's colour depends only on its label, even if runs are missing.
+    several panels. A line's colour depends only on its label, even if runs are missing; lines
+    beyond the colours are dashed.
     """
     labels = [*dict.fromkeys(run.label for run in figure.runs if run.drawn)]
     runs = [run for run in figure.runs if run.name in tables]
@@ -96,8 +99,9 @@ def _curves(canvas: Canvas, figure: Figure, tables: Tables) -> None:
             for run in runs:
                 if run.panel == panel:
                     drawn = _by_round(*lines[run.name])
-                    colour = f"C{labels.index(run.label)}"
-                    axes.plot(*drawn, label=run.label, color=colour, marker=".")
+                    number = labels.index(run.label)
+                    dashed = "-" if number < COLOURS else "--"
+                    axes.plot(*drawn, dashed, label=run.label, color=f"C{number}", marker=".")
             if figure.options.get("log"):
                 axes.set_yscale("log")
             above = "\n".join(filter(None, (panel, title if figure.axis else "")))

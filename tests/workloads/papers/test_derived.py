@@ -64,7 +64,7 @@ def test_every_row_beside_which_speedups_are_printed_is_compared():
     printed = {name for name in TABLES if name.startswith("mifl-")} - {"mifl-5"}
     rows = {(name, row) for name in printed for row in TABLES[name].rows if row != "FA"}
     assert rows == {*SPEEDUPS}
-    assert {*CHILLED} == {*TABLES["flexchill-1"].rows}
+    assert {*CHILLED} == {r for r in TABLES["flexchill-1"].rows if not r.startswith("control")}
 
 
 @pytest.mark.parametrize(("name", "row"), SPEEDUPS)

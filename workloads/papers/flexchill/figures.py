@@ -1,8 +1,11 @@
-"""Figures of FLex&Chill."""
+"""Figures of FLex&Chill.
+
+Runs named control are not the paper's: see `presets`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from raysim.workloads.papers.curves import ACCURACY, table_curves
@@ -10,15 +13,28 @@ from raysim.workloads.papers.figure import HEAT_MAP, Figure, FigureRun
 from raysim.workloads.papers.flexchill.presets import FLEXCHILL
 
 CLIENT_ACCURACY = {"client_accuracy_mean": "mean accuracy of the clients"}
-TEST_LOSS = {**ACCURACY, "test_loss": "test loss"}
-TEMPERATURES = (4.0, 1.0, 0.25, 0.05)
-ALL = (4.0, 2.0, 1.0, 0.5, 0.25, 0.05)
+TEST_LOSS = {**ACCURACY, "test_loss_at_temperature": "test loss at T"}
+LOWEST = 0.05
+TEMPERATURES = (4.0, 1.0, 0.25, LOWEST)
+ALL = (4.0, 2.0, 1.0, 0.5, 0.25, LOWEST)
 
 
-def _temperatures(values: Sequence[float] = TEMPERATURES, **more: Any) -> tuple[FigureRun, ...]:
-    return tuple(
-        FigureRun(f"T={value:g}", {"local.temperature": value}, **more) for value in values
-    )
+def _temperatures(
+    values: Sequence[float] = TEMPERATURES, lr: float = 0.001, **more: Any
+) -> Iterator[FigureRun]:
+    """Yield the runs at temperatures, each with a control that takes the steps of the lowest one.
+
+    Args:
+        values: The temperatures.
+        lr: The preset's learning rate.
+        more: Other fields of the runs.
+    """
+    for value in values:
+        settings = {"local.temperature": value}
+        yield FigureRun(f"T={value:g}", settings, **more)
+        if value != LOWEST:
+            matched = {**settings, "local.lr": round(lr * value / LOWEST, 6)}
+            yield FigureRun(f"control T={value:g}", matched, **more)
 
 
 REFERENCE = FigureRun("reference", {"partition.name": "iid", "local.temperature": 1.0}, drawn=False)
@@ -31,7 +47,7 @@ def _between_clients(reference: str, layer: int, temperatures: Sequence[float]) 
         FLEXCHILL,
         reference,
         "flexchill-cifar10-cka",
-        (REFERENCE, *_temperatures(temperatures, reference="reference")),
+        (REFERENCE, *_temperatures(temperatures, 0.005, reference="reference")),
         "similarity",
         "cka",
         ("cka",),
@@ -48,7 +64,7 @@ FIGURES = {
         FLEXCHILL,
         "figure 1",
         "flexchill-cifar10",
-        _temperatures(),
+        tuple(_temperatures()),
         "distribution",
         "temperature",
         ("gradient_norm",),
@@ -63,7 +79,7 @@ FIGURES = {
         FLEXCHILL,
         "figure 2",
         "flexchill-cifar10",
-        _temperatures(),
+        tuple(_temperatures()),
         "distribution",
         "temperature",
         ("distance_after", "distance_before"),
@@ -78,7 +94,7 @@ FIGURES = {
         FLEXCHILL,
         "figure 4b",
         "flexchill-cifar10",
-        _temperatures(),
+        tuple(_temperatures()),
         "deciles",
         "metrics",
         tuple(f"client_accuracy_d{tenth}" for tenth in range(1, 10)),
@@ -90,7 +106,7 @@ FIGURES = {
         FLEXCHILL,
         "figure 5, table 8",
         "flexchill-cifar10-cka",
-        (REFERENCE, *_temperatures(reference="reference")),
+        (REFERENCE, *_temperatures(lr=0.005, reference="reference")),
         "similarity_to_reference",
         "cka",
         ("cka",),
@@ -103,7 +119,7 @@ FIGURES = {
         FLEXCHILL,
         "figure 7",
         "flexchill-cifar10",
-        _temperatures(),
+        tuple(_temperatures()),
         "curves",
         "aggregation_drop",
         ("accuracy_after", "accuracy_before"),
