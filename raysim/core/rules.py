@@ -83,6 +83,25 @@ def with_count(work: LocalWork, count: int) -> LocalWork:
     return LocalSteps(count) if isinstance(work, LocalSteps) else count
 
 
+def samples_of(
+    work: LocalWork, sizes: npt.NDArray[np.int64], batching: Batching
+) -> npt.NDArray[np.int64]:
+    """Return the samples that clients train on, each time that they do [n].
+
+    Args:
+        work: Their local epochs or steps.
+        sizes: The clients' samples [n].
+        batching: Batches of an epoch.
+    """
+    used = batching.used(sizes)
+    if not isinstance(work, LocalSteps):
+        return work * used
+    rows = np.minimum(used, used if batching.size == "full" else batching.size)
+    whole, rest = np.divmod(work.count, -(-used // rows))
+    samples: npt.NDArray[np.int64] = whole * used + rest * rows
+    return samples
+
+
 class Outputs(NamedTuple):
     """Outputs of a network on a batch; `features` and `hidden` are None without these stages."""
 

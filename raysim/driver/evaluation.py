@@ -18,7 +18,7 @@ from raysim.config import Settings
 from raysim.core.components import ask
 from raysim.core.errors import RunError
 from raysim.core.method import ServerState
-from raysim.core.rules import Pass
+from raysim.core.rules import Pass, samples_of
 from raysim.core.scoring import AT_TEMPERATURE
 from raysim.core.steps import Steps
 from raysim.core.tensors.packed import PackedTensors
@@ -44,7 +44,6 @@ from raysim.federation.federation import Federation, open_samples
 from raysim.storage.checkpoints import Checkpoint
 from raysim.storage.client_states import latest_versions
 from raysim.storage.trace import Span
-from raysim.training.job import samples_of
 
 CLIENT_FIGURES = figure_names("client_accuracy")
 LOCAL_TEST, PERSONAL = "local_test", "personal_"

@@ -15,7 +15,7 @@ from raysim.config import Settings
 from raysim.core.differences import flat_values, of_flat_values
 from raysim.core.errors import RunError, without_passwords
 from raysim.core.method import ServerState
-from raysim.core.rules import Pass, Reduced
+from raysim.core.rules import Pass, Reduced, samples_of
 from raysim.core.steps import Steps
 from raysim.core.tensors import flatten, unflatten
 from raysim.driver.listener import Listener
@@ -33,7 +33,6 @@ from raysim.storage.atomic import writing
 from raysim.storage.client_states import StateVersion, Versions, latest_versions
 from raysim.storage.trace import Stopwatch
 from raysim.storage.updates import UpdateFiles, blocks_of
-from raysim.training.job import samples_of
 from raysim.training.stacked.stack_size import stacks_of
 
 

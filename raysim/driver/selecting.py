@@ -13,7 +13,7 @@ import numpy.typing as npt
 from raysim.config import Settings
 from raysim.core.components import ask, called
 from raysim.core.errors import SettingsError
-from raysim.core.rules import Finish, Pass, Trained, Upload, View
+from raysim.core.rules import Finish, Pass, Trained, Upload, View, samples_of
 from raysim.core.seeds import stream
 from raysim.core.selection import Floats, Integers, Sampling, Selection, State
 from raysim.core.user_input.columns import OF_CLIENTS, check_names
@@ -21,7 +21,6 @@ from raysim.driver.clock.clock import VirtualClock, VirtualRound
 from raysim.driver.riders import Rider
 from raysim.driver.round_log import RoundLog
 from raysim.storage.checkpoints import Checkpoint
-from raysim.training.job import samples_of
 
 SHOWN = 10
 """Most clients that an error shows."""

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from torch.utils.data import BatchSampler
 
 import raysim
-from raysim.core.rules import Batching, LocalSteps
+from raysim.core.rules import Batching, LocalSteps, samples_of
 from raysim.methods.fedavg import FedAvg
 from raysim.storage.client_states import ClientStates
-from raysim.training.job import batch_bounds, samples_of
+from raysim.training.job import batch_bounds
 from tests.tasks import make_settings
 from tests.training.test_optimizers import LR, MODES, ROUNDS, assert_equal, mode, run
 from tests.training.torch_reference import SIZES, Reference, cohorts, model, task

@@ -16,7 +16,7 @@ from torch import nn
 
 import raysim
 from raysim.core.errors import RunError, SettingsError
-from raysim.core.rules import Batching, LocalSteps, Rules
+from raysim.core.rules import Batching, LocalSteps, Rules, samples_of
 from raysim.core.scoring import for_training
 from raysim.core.selection import History
 from raysim.driver.asynchronous.times import equal_devices
@@ -26,7 +26,7 @@ from raysim.methods.fedavg import FedAvg
 from raysim.optimizers import OPTIMIZERS as REGISTERED
 from raysim.testing.tasks import samples
 from raysim.training import recorded_steps
-from raysim.training.job import ClientJob, batch_bounds, iterate_epochs, samples_of
+from raysim.training.job import ClientJob, batch_bounds, iterate_epochs
 from raysim.training.stacked.batches import stacked_batches
 from raysim.training.update import Update
 from tests.tasks import EQUAL, make_settings, make_task

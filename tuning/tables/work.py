@@ -26,10 +26,10 @@ import torch
 import raysim
 from raysim.config import Settings
 from raysim.core.client_indices import Holdout
+from raysim.core.rules import samples_of
 from raysim.core.user_input import canonical, key_text
 from raysim.federation.federation import test_size
 from raysim.federation.prepared import open_prepared, prepared
-from raysim.training.job import samples_of
 from raysim.workloads.datasets.fetch import data_root
 
 EVALUATED = 1 / 3

@@ -11,14 +11,13 @@ import numpy.typing as npt
 from raysim.clock.availability import TICKS_PER_SECOND
 from raysim.clock.fleet import Fleet
 from raysim.config import Settings
-from raysim.core.rules import Pass
+from raysim.core.rules import Pass, samples_of
 from raysim.driver.asynchronous.arrivals import Clock, Flight, PlannedRound
 from raysim.driver.asynchronous.draws import Draws, Integers, always
 from raysim.driver.clock.clock import LOST, VIRTUAL_JOULES, VIRTUAL_SECONDS, VirtualClock
 from raysim.driver.clock.policies import moved_until
 from raysim.driver.passes import RoundRunner
 from raysim.execution.partial_sum import Columns
-from raysim.training.job import samples_of
 
 
 @dataclass(frozen=True)
