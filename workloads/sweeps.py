@@ -33,10 +33,10 @@ from raysim.core.user_input import (
     decides_result,
     dotted,
     may_change,
-    override_text,
     portable_name,
     read_file,
     user_path,
+    value_text,
 )
 from raysim.workloads.papers.table import PaperTable
 from raysim.workloads.papers.table_file import (
@@ -288,4 +288,4 @@ def _named(short: str, value: Any) -> str:
     """Return the name of an axis's value: that of a component, or the setting as it is typed."""
     if isinstance(value, list | tuple):
         return f"{short}=[{','.join(map(str, value))}]"
-    return str(value) if short == "name" else override_text(short, value)
+    return str(value) if short == "name" else f"{short}={value_text(value)}"

@@ -174,7 +174,7 @@ def _print_document(
     with resumable(messages, lambda: "interrupted; the same command resumes the table"):
         ended = command.run_table(table, options, jobs=jobs, out=folder, line=line)
         command.write_outputs(ended, line)
-    typer.echo(to_json({**to_document(ended.results), "folder": str(folder)}))
+    typer.echo(to_json({**to_document(ended.table), "folder": str(folder)}))
     ended.raise_failure()
 
 

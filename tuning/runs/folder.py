@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -58,11 +57,9 @@ class RunsFolder:
             update["reference"] = str(self.path_of(run.reference))
         return run.settings.model_copy(update=update)
 
-    def begun(self, run: Run) -> list[Run]:
-        """Return the runs that have a directory and differ from a run at most in the seed."""
-        names = (path.name for path in self._runs(run.digest).glob("seed-*"))
-        seeds = (int(name[5:]) for name in names if re.fullmatch(r"seed-\d+", name))
-        return [*map(run.with_seed, seeds)]
+    def has_begun(self, run: Run) -> bool:
+        """Return whether a run has a directory."""
+        return self.path_of(run).is_dir()
 
     def is_finished(self, run: Run) -> bool:
         """Return whether a run is finished; the folder may have been moved since.

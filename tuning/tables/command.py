@@ -54,7 +54,7 @@ def print_table(
     """
     line = _line_of(console)
     ended = run_table(table, options, jobs=jobs, out=out, line=line)
-    _print_table(console, to_rich(grid_of(ended.results)))
+    _print_table(console, to_rich(grid_of(ended.table)))
     write_outputs(ended, line)
     ended.raise_failure()
 
@@ -65,7 +65,7 @@ def write_outputs(ended: EndedTable, line: Callable[[str], None]) -> None:
     if ended.plan.table.paper is not None:
         return
     try:
-        path = write_page(ended.plan, ended.folder, ended.results, ended.chosen)
+        path = write_page(ended.folder, ended.results, ended.table, ended.chosen)
     except SettingsError as lacking:
         line(f"note: no page: {lacking}")
     else:
@@ -80,14 +80,16 @@ class EndedTable:
         plan: The table's plan, with the settings that were chosen by tuning.
         folder: The folder of its runs.
         runs: Their queue, of which some may have failed.
-        results: The values.
+        results: The shown cells and runs.
+        table: Their values.
         chosen: Outcomes of the searches before the runs, if there were any.
     """
 
     plan: TablePlan
     folder: RunsFolder
     runs: Runs
-    results: ResultTable
+    results: TableResults
+    table: ResultTable
     chosen: Sequence[Chosen] = ()
 
     def raise_failure(self) -> None:
@@ -139,7 +141,7 @@ def run_table(
         runs.check()
         folder.seal()
         runs.run(jobs)
-        return EndedTable(plan, folder, runs, results.write(), chosen)
+        return EndedTable(plan, folder, runs, results, results.write(), chosen)
 
 
 def folder_of(table: PaperTable, path: Path) -> RunsFolder:

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 
-from raysim.core.errors import RunError
 from raysim.results import report
 from raysim.results.compare import RunGroup
 from raysim.results.origins import revisions_of
 from raysim.results.render import Entry, Grid, differences_of, grid_of
 from raysim.results.report import charts
-from raysim.results.runs import RunRecord, read_run, result_settings
+from raysim.results.runs import result_settings
 from raysim.results.tables import ResultTable
 from raysim.storage.atomic import replace_file
 from raysim.tuning.runs.folder import RunsFolder
-from raysim.tuning.tables.plan import TablePlan
+from raysim.tuning.runs.run import Run
+from raysim.tuning.tables.results import TableResults
 from raysim.tuning.tables.tuned import Chosen
 from raysim.workloads.datasets.labels import training_labels
 
@@ -24,7 +23,7 @@ PAGE = "report.html"
 
 
 def write_page(
-    plan: TablePlan, folder: RunsFolder, results: ResultTable, chosen: Sequence[Chosen]
+    folder: RunsFolder, results: TableResults, table: ResultTable, chosen: Sequence[Chosen]
 ) -> Path:
     """Write the page into the folder of a sweep, and return its path.
 
@@ -38,8 +37,8 @@ def write_page(
     title = f"held-out {objective} by trial"
     searches = [charts.searches(drawn, title, least=objective == "loss")] if drawn else []
     text = report.report(
-        _groups(plan, folder),
-        grid_of(results),
+        _groups(results),
+        grid_of(table),
         training_labels,
         differences=differences_of(results),
         tuning=tuning,
@@ -50,26 +49,22 @@ def write_page(
     return path
 
 
-def _groups(plan: TablePlan, folder: RunsFolder) -> list[RunGroup]:
-    """Return the runs of each cell over seeds that have begun, in the order of the table."""
-    records: dict[str, list[RunRecord]] = {}
-    for run in plan.runs:
-        with suppress(RunError):  # it has not begun
-            records.setdefault(run.digest, []).append(read_run(folder.path_of(run)))
-    revisions = revisions_of([each for group in records.values() for each in group])
-    one_column = len({cell.run for cell in plan.chosen}) == len(
-        {cell.paper.row for cell in plan.chosen}
-    )
-    rows = {cell.run.digest: cell.paper.row for cell in plan.chosen}
+def _groups(results: TableResults) -> list[RunGroup]:
+    """Return the runs that the table shows, over the seeds that have begun, in its order."""
+    records, of_digest = results.records(), dict[str, list[Run]]()
+    for run in records:
+        of_digest.setdefault(run.digest, []).append(run)
+    revisions = revisions_of([*records.values()])
+    rows = {cell.run.digest: cell.paper.row for cell in results.cells}
+    one_column = len(rows) == len({*rows.values()})
     return [
         RunGroup(
-            rows.get(run.digest, run.label) if one_column else run.label,
-            result_settings(records[run.digest][0].settings),
-            tuple(records[run.digest]),
-            revisions[records[run.digest][0].path],
+            rows.get(first.digest, first.label) if one_column else first.label,
+            result_settings(records[first].settings),
+            tuple(records[run] for run in (first, *others)),
+            revisions[records[first].path],
         )
-        for run in plan.first_runs
-        if run.digest in records
+        for first, *others in of_digest.values()
     ]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import pyarrow.parquet as pq
 
 from raysim.config import Settings
+from raysim.core.errors import RunError
 from raysim.core.user_input import canonical
 from raysim.federation.prepared import known_digests
 from raysim.results.failures import is_divergence
@@ -68,7 +70,7 @@ class TableResults:
         self._plan, self._folder = plan, folder
         self._finished: dict[Run, _Ended] = {}
         self._data: dict[str, Mapping[str, str]] = {}
-        self._shown = [
+        self._known = [
             cell
             for cell in plan.cells
             if folder.index.get(cell.label) == cell.run.digest or (cell.chosen and cell.missing)
@@ -99,10 +101,10 @@ class TableResults:
         return "; ".join(texts)
 
     def table(self) -> ResultTable:
-        """Return the table of all cells with runs in the folder, or without their data."""
+        """Return the table of the shown cells, with the ended runs of the seeds that were asked."""
         paper = self._plan.table
-        ended = {cell: self._runs_of(cell) for cell in self._shown}
-        places = {_place(cell) for cell in self._shown}
+        ended = {cell: self._runs_of(cell) for cell in self.cells}
+        places = {_place(cell) for cell in ended}
         searched = {*dict(by_key(paper.tune.get("space", {})))}
         # Ratios need the published values of the baseline even if its row is not shown.
         baseline = [cell for cell in self._plan.cells if cell.paper.row == paper.baseline]
@@ -124,12 +126,34 @@ class TableResults:
             groups=paper.groups,
         )
 
+    @property
+    def cells(self) -> list[Cell]:
+        """The shown cells; one that `--only` leaves out is shown if a run of it has begun."""
+        return [cell for cell in self._known if cell.chosen or self._asked(cell)]
+
+    @property
+    def runs(self) -> list[Run]:
+        """The runs of the shown cells, each behind the reference of its analyses."""
+        asked = [run for cell in self.cells for run in self._asked(cell)]
+        return [*dict.fromkeys(each for run in asked for each in (run.reference, run) if each)]
+
+    def records(self) -> dict[Run, RunRecord]:
+        """Return the records of the runs that have begun."""
+        found = dict[Run, RunRecord]()
+        for run in self.runs:
+            with suppress(RunError):
+                found[run] = read_run(self._folder.path_of(run))
+        return found
+
     def _asked(self, cell: Cell) -> list[Run]:
-        """Return the runs of a cell: those of the plan's seeds, and of others that have begun."""
+        """Return the runs of a cell by seed: those of the plan's seeds; of an unchosen one, begun.
+
+        Runs of other seeds stay in the folder, and are shown to a command that asks for them.
+        """
         if cell.missing:
             return []
-        asked = cell.run.seeds(self._plan.seeds) if cell.chosen else []
-        return sorted({*asked, *self._folder.begun(cell.run)}, key=lambda run: run.seed)
+        asked = sorted(cell.run.seeds(self._plan.seeds), key=lambda run: run.seed)
+        return asked if cell.chosen else [run for run in asked if self._folder.has_begun(run)]
 
     def _runs_of(self, cell: Cell) -> dict[Run, _Ended]:
         """Return the ended runs of a cell."""
@@ -144,7 +168,7 @@ class TableResults:
     def _cells_of(self, run: Run) -> list[PaperCell]:
         """Return the cells of a run."""
         digest = run.digest
-        return [c.paper for c in self._shown if c.run.digest == digest and not c.lacking]
+        return [c.paper for c in self._known if c.run.digest == digest and not c.lacking]
 
     def _read(self, run: Run) -> _Ended | None:
         if (error := self._folder.failure(run)) is not None:

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
-from raysim.core.user_input import canonical, user_path
+from raysim.core.errors import SettingsError
+from raysim.core.user_input import canonical, user_path, value_text
 from raysim.results.metrics import parse_metric
 from raysim.results.render import to_arrow
-from raysim.results.runs import read_run
-from raysim.tuning.runs.folder import RunsFolder
-from raysim.tuning.runs.run import Run
 from raysim.tuning.studies.entries import by_key
 from raysim.tuning.tables.command import run_table, write_outputs
-from raysim.tuning.tables.plan import TableOptions, TablePlan
+from raysim.tuning.tables.plan import TableOptions
+from raysim.tuning.tables.results import TableResults
+from raysim.workloads.papers.table import PaperTable
+from raysim.workloads.sweep_values import override_values
 from raysim.workloads.sweeps import default_folder, read_sweep
 
 
@@ -27,8 +27,11 @@ class Sweep:
     """A finished sweep.
 
     Attributes:
-        runs: A row per run: its folder `run_dir`, `seed`, the values of the axes and of what was
-            tuned by dotted key, as JSON, and of each metric.
+        runs: A row per run of the cells: folder `run_dir`, `seed`, the value of each axis and of
+            what was tuned by dotted key, and that of each metric, null for a run without an end.
+            Columns of axes have the type of their values: words, whole numbers, numbers (also where
+            some are whole) or truth values. Lists, and values of several types, are text, as they
+            are typed as an override. A run without the setting, or with none, has null.
         cells: A row per cell: mean, deviation and values by seed, as in `table.parquet`.
     """
 
@@ -38,7 +41,7 @@ class Sweep:
 
 def sweep(
     config: str | Path,
-    axes: Mapping[str, Sequence[Any]] | None = None,
+    axes: Mapping[str, Any] | None = None,
     *,
     seeds: Sequence[int] | None = None,
     overrides: Mapping[str, Any] | None = None,
@@ -54,9 +57,10 @@ def sweep(
 
     Args:
         config: A preset, or a file of settings or of a sweep.
-        axes: Values by dotted key, for example {"method.name": ["fedavg", "fedprox"]}.
+        axes: Values by dotted key, for example {"method.name": ["fedavg", "fedprox"]}, or as text,
+            "fedavg,fedprox". One without a list, such as {"local.lr": 0.1}, is of all runs.
         seeds: The seeds; None takes those of the file, or that of the settings.
-        overrides: Settings of all runs by dotted key.
+        overrides: Further settings of all runs by dotted key, also such that are lists.
         metrics: Metrics of the cells; none takes last_ten(test_accuracy), or the file's.
         tune: Table `[tune]`: a search of each row, or cell, before it is trained, for example
             {"space": {"local.lr": {"low": 0.001, "high": 1, "log": True}}, "trials": 12}.
@@ -72,30 +76,63 @@ def sweep(
             others have ended.
     """
     metrics, only = ((each,) if isinstance(each, str) else (*each,) for each in (metrics, only))
-    table = read_sweep(str(config), overrides, axes, seeds, metrics=metrics, tune=tune, by=rows)
+    settings, several = _settings_and_axes(axes or {})
+    if twice := settings.keys() & (overrides or {}).keys():
+        raise SettingsError(f"{min(twice)}: is given by axes and by overrides")
+    settings |= overrides or {}
+    table = read_sweep(str(config), settings, several, seeds, metrics=metrics, tune=tune, by=rows)
     options = TableOptions(only, rounds)
     folder = user_path(out) if out else default_folder(config)
     ended = run_table(table, options, jobs=jobs, out=folder, line=lambda text: None)
     write_outputs(ended, lambda text: None)
     ended.raise_failure()
-    return Sweep(_runs_of(ended.plan, ended.folder), to_arrow(ended.results))
+    return Sweep(_runs_of(ended.results, ended.plan.table, several), to_arrow(ended.table))
 
 
-def _runs_of(plan: TablePlan, folder: RunsFolder) -> pa.Table:
-    """Return a row for each run."""
-    rows = []
-    keys = dict.fromkeys(key for cell in plan.table.cells for key in cell.settings)
-    axes = [key for key in keys if len({repr(c.settings.get(key)) for c in plan.table.cells}) > 1]
-    axes += [key for key in dict(by_key(plan.table.tune.get("space", {}))) if key not in axes]
-    for run in plan.runs:
-        path = folder.path_of(run)
-        record = read_run(path)
-        values = {name: parse_metric(name).of(record) for name in plan.table.metrics}
-        rows.append({"run_dir": str(path), "seed": run.seed, **_values(run, axes), **values})
-    return pa.Table.from_pylist(rows)
+def _settings_and_axes(axes: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Sequence[Any]]]:
+    """Return the settings of all runs and the axes, of which each value is in a list or several.
+
+    As on a command line, a text may have several values, such as "0.1,0.2" and "1..4".
+    """
+    settings, several = dict[str, Any](), dict[str, Sequence[Any]]()
+    for key, given in axes.items():
+        if isinstance(given, str):
+            _, values = override_values(f"{key}={given}")
+            if len(values) > 1:
+                several[key] = values
+            else:
+                (settings[key],) = values
+        elif isinstance(given, Iterable) and not isinstance(given, Mapping):
+            several[key] = [*given]
+        else:
+            settings[key] = given
+    return settings, several
 
 
-def _values(run: Run, axes: Sequence[str]) -> dict[str, str | None]:
-    """Return the values of the axes in a run, as JSON; None where it has no such setting."""
-    settings = canonical(run.settings.to_dict())
-    return {key: json.dumps(settings[key]) if key in settings else None for key in axes}
+def _runs_of(results: TableResults, table: PaperTable, axes: Iterable[str]) -> pa.Table:
+    """Return a row for each run that has begun; one without a recorded end has no values."""
+    keys = dict.fromkeys(key for cell in table.cells for key in cell.settings)
+    differing = [key for key in keys if len({repr(c.settings.get(key)) for c in table.cells}) > 1]
+    named = [*dict.fromkeys([*axes, *differing, *dict(by_key(table.tune.get("space", {})))])]
+    records = results.records()
+    settings = [canonical(run.settings.to_dict()) for run in records]
+    columns: dict[str, Any] = {
+        "run_dir": pa.array([str(record.path) for record in records.values()], pa.string()),
+        "seed": pa.array([run.seed for run in records], pa.int64()),
+    }
+    columns |= {key: typed_column([each.get(key) for each in settings]) for key in named}
+    for name in table.metrics:
+        values = [parse_metric(name).of(r) if r.summary else None for r in records.values()]
+        columns[name] = pa.array(values, pa.float64())
+    return pa.table(columns)
+
+
+def typed_column(values: Sequence[Any]) -> pa.Array:
+    """Return words, whole numbers, numbers or truth values as they are, and others as text."""
+    kinds = {type(value) for value in values if value is not None}
+    for of, kind in ((str, pa.string()), (bool, pa.bool_()), (int, pa.int64())):
+        if kinds <= {of}:
+            return pa.array(values, kind)
+    if kinds <= {int, float}:
+        return pa.array(values, pa.float64())
+    return pa.array([None if value is None else value_text(value) for value in values])

@@ -20,6 +20,7 @@ from raysim.core.user_input.values import (
     read_file,
     read_text,
     resume_advice,
+    value_text,
 )
 
 __all__ = [
@@ -42,4 +43,5 @@ __all__ = [
     "read_text",
     "resume_advice",
     "user_path",
+    "value_text",
 ]

@@ -164,9 +164,13 @@ def as_typed(value: Any) -> str:
 
 def override_text(key: str, value: Any) -> str:
     """Return an override as it is typed in a shell: `raysim.config.parse_override` reads it."""
+    return shlex.quote(f"{key}={value_text(value)}")
+
+
+def value_text(value: Any) -> str:
+    """Return the value of an override as it is typed, but for the quotes of a shell."""
     is_quoted = isinstance(value, str) and not _is_plain(value)
-    text = json.dumps(value) if is_quoted else as_typed(value)
-    return shlex.quote(f"{key}={text}")
+    return json.dumps(value) if is_quoted else as_typed(value)
 
 
 def resume_advice(

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 import raysim
+from raysim.tuning.tables.sweep import typed_column
 from tests.tuning.common import PRESET
 
 
@@ -93,15 +96,18 @@ def test_only_what_is_new_is_run(sweep, slots, tmp_path):
 
 
 def test_seeds_need_not_follow_each_other(sweep, slots, tmp_path):
-    """Those of an earlier command stay in the table, and one more runs alone."""
+    """One more runs alone; those of an earlier command stay in the folder for the next."""
     assert sweep("local.lr=0.1,0.02", "seed=7,0", "rounds=2")[0] == 0
     assert {path.rpartition("/")[2] for path in slots.started} == {"seed-7", "seed-0"}
     slots.started.clear()
     code, said, _ = sweep("local.lr=0.1,0.02", "seed=7,42", "rounds=2")
-    assert code == 0 and "n=3" in said
+    assert code == 0 and "n=3" not in said
     assert {path.rpartition("/")[2] for path in slots.started} == {"seed-42"}
     found = values(tmp_path / "out")
-    assert [[*by_seed] for by_seed in found.values()] == [[0, 7, 42], [0, 7, 42]]
+    assert [[*by_seed] for by_seed in found.values()] == [[7, 42], [7, 42]]
+    assert sweep("local.lr=0.1,0.02", "seed=0,7,42", "rounds=2")[0] == 0
+    assert len(slots.started) == 2
+    assert [[*by_seed] for by_seed in values(tmp_path / "out").values()] == [[0, 7, 42]] * 2
     changes = {
         "engine.backend": "inline",
         "local.lr": 0.02,
@@ -163,6 +169,45 @@ def test_several_metrics_are_read_from_the_same_runs(sweep, slots, tmp_path):
         assert (by_seed == accuracy) == (column == "final(test_accuracy)")
 
 
+def test_all_outputs_show_the_cells_and_seeds_that_were_asked(sweep, tmp_path, monkeypatch, capsys):
+    """A part that `--only` leaves out is shown with the seeds of the command that it has."""
+    monkeypatch.chdir(tmp_path)
+    lr = "local.lr=0.1,0.02"
+    assert sweep("method.name=fedavg,fedprox,fedadam", lr, "seed=0..2", "rounds=1")[0] == 0
+    assert sweep("method.name=fedavg", lr, "seed=7", "rounds=1")[0] == 0
+    words = ("method.name=fedavg,fedprox", lr, "seed=1,2,7", "rounds=1", "--json")
+    code, said, _ = sweep(*words, "--only", "fedavg")
+    expected = {
+        (method, f"lr={lr}"): [1, 2] + [7] * (method == "fedavg")
+        for method in ("fedavg", "fedprox")
+        for lr in (0.1, 0.02)
+    }
+    in_document = {
+        (cell["row"], cell["column"]): [each["seed"] for each in cell["values"]]
+        for cell in json.loads(said)["cells"]
+    }
+    assert code == 0 and in_document == expected
+    assert {cell: [*seeds] for cell, seeds in values(tmp_path / "out").items()} == expected
+    page = (tmp_path / "out" / "report.html").read_text()
+    listed = re.findall(r"<tr><td>[^<]*(runs/\w+/seed-\d+)</td>", page.partition('id="runs"')[2])
+    axes = {"method.name": ["fedavg", "fedprox"], "local.lr": [0.1, 0.02]}
+    options = {"seeds": [1, 2, 7], "overrides": {"rounds": 1}, "only": "fedavg", "out": "out"}
+    runs = raysim.sweep("blobs.json", axes, **options).runs
+    assert sorted(runs.select(["method.name", "local.lr", "seed"]).to_pylist(), key=repr) == sorted(
+        (
+            {"method.name": row, "local.lr": float(column[3:]), "seed": seed}
+            for (row, column), seeds in expected.items()
+            for seed in seeds
+        ),
+        key=repr,
+    )
+    folders = {path.partition("/out/")[2] for path in runs["run_dir"].to_pylist()}
+    assert {*listed} == folders and len(listed) == 10
+    # No seed of the command has begun in the row that it leaves out.
+    assert sweep(*words[:2], "seed=7", "rounds=1", "--only", "fedavg")[0] == 0
+    assert {row for row, _ in values(tmp_path / "out")} == {"fedavg"}
+
+
 def test_from_python_it_returns_runs_and_cells(slots, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "blobs.json").write_text(json.dumps(PRESET))
@@ -171,14 +216,14 @@ def test_from_python_it_returns_runs_and_cells(slots, tmp_path, monkeypatch):
     runs = found.runs.to_pylist()
     assert len(runs) == len(slots.started) == 8
     assert {(r["method.name"], r["local.lr"], r["seed"]) for r in runs} == {
-        (f'"{method}"', lr, seed)
+        (method, lr, seed)
         for method in ("fedavg", "fedprox")
-        for lr in ("0.1", "0.02")
+        for lr in (0.1, 0.02)
         for seed in (3, 4)
     }
     by_cell = {(r["row"], r["column"]): r for r in found.cells.to_pylist()}
     for run in runs:
-        cell = by_cell[json.loads(run["method.name"]), f"lr={run['local.lr']}"]
+        cell = by_cell[run["method.name"], f"lr={run['local.lr']}"]
         value = run["last_ten(test_accuracy)"]
         assert {"seed": run["seed"], "value": value} in cell["values"]
         rounds = pq.read_table(Path(run["run_dir"]) / "metrics.parquet")["test_accuracy"]
@@ -194,12 +239,44 @@ def test_from_python_it_has_rows_and_is_shortened_as_the_command(slots, tmp_path
     cells = {(cell["row"], cell["column"]) for cell in found.cells.to_pylist()}
     assert cells == {("lr=0.1", "fedprox"), ("lr=0.02", "fedprox")}
     runs = found.runs.to_pylist()
-    assert [run["method.name"] for run in runs] == ['"fedprox"'] * 2
+    assert [run["method.name"] for run in runs] == ["fedprox"] * 2
     for run in runs:
         summary = json.loads((Path(run["run_dir"]) / "summary.json").read_text())
         assert (summary["rounds"], summary["final_loss"]) == (1, run["final(test_loss)"])
     with pytest.raises(raysim.SettingsError, match=r"--only=x: no cell of blobs-sweep has all"):
         raysim.sweep("blobs.json", axes, only=["x"], out="out")
+
+
+def test_from_python_a_value_without_a_list_is_of_all_runs(slots, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "blobs.json").write_text(json.dumps(PRESET))
+    alone = {"local.lr": 0.02, "rounds": "1", "target_accuracy": None, "engine.backend": "inline"}
+    axes = {"method.name": "fedavg,fedprox", "local.batch_size": [20, "full"], **alone}
+    runs = raysim.sweep("blobs.json", axes, out="out").runs
+    assert runs.column_names[2:4] == ["method.name", "local.batch_size"]
+    assert {*runs["local.batch_size"].to_pylist()} == {"20", "full"}
+    recorded = [
+        json.loads((Path(p) / "config.json").read_text()) for p in runs["run_dir"].to_pylist()
+    ]
+    assert {config["local"]["lr"] for config in recorded} == {0.02} and len(recorded) == 4
+    with pytest.raises(raysim.SettingsError, match=r"local\.lr: is given by axes and by overrides"):
+        raysim.sweep("blobs.json", {"local.lr": 0.1}, overrides={"local.lr": 0.2})
+
+
+@pytest.mark.parametrize(
+    ("values", "column"),
+    [
+        (["fedavg", None], pa.array(["fedavg", None])),
+        ([2, 10], pa.array([2, 10])),
+        ([1, 0.5, None], pa.array([1.0, 0.5, None])),
+        ([True, False], pa.array([True, False])),
+        ([20, "full", None], pa.array(["20", "full", None])),
+        ([True, 1], pa.array(["true", "1"])),
+        ([[1, 2], ["a"]], pa.array(["[1, 2]", '["a"]'])),
+    ],
+)
+def test_columns_of_axes_have_the_type_of_their_values(values, column):
+    assert typed_column(values).equals(column)
 
 
 def test_more_than_two_axes_are_groups_of_columns_and_any_makes_the_rows(sweep, slots, tmp_path):
