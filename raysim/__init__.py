@@ -8,7 +8,7 @@ result.summary["final_accuracy"], result.metrics.to_pandas(), result.params
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -185,7 +185,7 @@ def load_config(source: str | Path, overrides: Mapping[str, Any] | None = None) 
     from raysim.config import apply_overrides, parse
     from raysim.core.components import suggest
     from raysim.core.errors import SettingsError, visible
-    from raysim.core.user_input import check_plain, read_file, user_path
+    from raysim.core.user_input import check_plain, override_text, read_file, user_path
     from raysim.storage.plugins import check_places
     from raysim.storage.schema import current_settings
     from raysim.workloads.presets import PRESETS, on_preset
@@ -204,10 +204,12 @@ def load_config(source: str | Path, overrides: Mapping[str, Any] | None = None) 
         if raw.pop("own_task", False):  # the config.json of such a run
             raise SettingsError(f"{name}: this run had a task of its own, which no file holds")
     else:
-        raise SettingsError(
-            f"{visible(name)}: no such preset; {suggest(name, sorted(PRESETS))}"
-            " (or a .toml or .json file)"
-        )
+        hint = f"{suggest(name, sorted(PRESETS))} (or a .toml or .json file)"
+        with suppress(OSError, SettingsError):  # no path
+            if user_path(name).is_file():
+                hint = "settings are a .toml or .json file; files of data are read with a preset,"
+                hint += f" dataset.name=files and {override_text('dataset.path', name)}"
+        raise SettingsError(f"{visible(name)}: no such preset; {hint}")
     raw = apply_overrides(raw, overrides or {})
     check_plain(raw)
     check_places(raw)

@@ -20,7 +20,7 @@ paper's file is a sweep once it stands in a file of its own.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from itertools import combinations, product
 from pathlib import Path
@@ -30,16 +30,17 @@ from pydantic import Field
 
 from raysim.core.errors import SettingsError, visible
 from raysim.core.user_input import (
+    as_typed,
     decides_result,
     dotted,
     may_change,
     portable_name,
     read_file,
     user_path,
-    value_text,
 )
 from raysim.workloads.papers.table import PaperTable
 from raysim.workloads.papers.table_file import (
+    METRIC,
     Column,
     Heading,
     Line,
@@ -51,7 +52,7 @@ from raysim.workloads.papers.table_file import (
 from raysim.workloads.presets import PRESETS
 from raysim.workloads.sweep_values import MOST_VALUES, counted, override_values, seeds_of
 
-FILE_KEYS = ("rows", "columns", "axes", "tune")
+FILE_KEYS = ("rows", "columns", "axes", "tune", "table")
 """Keys of a file of a sweep, of which one of settings has none."""
 STOPS = ("target_accuracy", "patience")
 """Settings that stop a run before its last round."""
@@ -83,14 +84,38 @@ def read_sweep(
         settings: Settings of all cells by dotted key.
         axes: Values of settings that differ between cells, by dotted key, in order.
         seeds: The seeds, or their number; the first is that of searches.
-        metrics: Metrics of the cells, each in columns of its own; none takes the file's.
+        metrics: Metrics of the cells, each in columns of its own; none takes the file's, or else
+            the test accuracy, or the test loss of a task without accuracy.
         tune: Keys of the table `[tune]`, in place of the file's.
         by: The axis that makes the rows; "" takes the first.
 
     Raises:
-        SettingsError: a setting or the file is wrong.
+        SettingsError: a setting or the file, which is then named, is wrong.
     """
-    given = _from_file(config) or _File(preset=config)
+    from_file = _from_file(config)
+    with _in_file(f"{config}: " if from_file else ""):
+        given, more = from_file or _File(preset=config), (settings, axes, seeds)
+        table = _table(given, config, *more, metrics=metrics, tune=tune, by=by)
+        if not (
+            metrics or given.metrics or "metric" in given.model_fields_set or _has_accuracy(table)
+        ):
+            metrics = [METRIC.replace("accuracy", "loss")]
+            table = _table(given, config, *more, metrics=metrics, tune=tune, by=by)
+    return table
+
+
+def _table(
+    given: _File,
+    config: str,
+    settings: Mapping[str, Any] | None,
+    axes: Mapping[str, Sequence[Any]] | None,
+    seeds: int | str | Sequence[int] | None,
+    *,
+    metrics: Sequence[str],
+    tune: Mapping[str, Any] | None,
+    by: str,
+) -> PaperTable:
+    """Return the table of a sweep; see `read_sweep`."""
     axes = {**given.axes, **(axes or {})}
     _check_keys(given, settings or {}, axes)
     settings = {**dotted(given.settings), **(settings or {})}
@@ -167,6 +192,30 @@ def _are_until(target: float | None, metrics: Iterable[str]) -> bool:
     return all(
         metric.column == "test_accuracy" and 0 < (metric.target or 0) <= target for metric in parsed
     )
+
+
+def _has_accuracy(table: PaperTable) -> bool:
+    """Return whether the first run of a sweep reports an accuracy; True if its settings are wrong.
+
+    The plan then says so, with the name of its row.
+    """
+    try:
+        return "accuracy" in table.cells[0].resolve().dataset.scoring.metrics
+    except SettingsError:
+        return True
+
+
+@contextmanager
+def _in_file(name: str) -> Iterator[None]:
+    """Put a name before errors of settings.
+
+    Raises:
+        SettingsError: the body raised one.
+    """
+    try:
+        yield
+    except SettingsError as error:
+        raise SettingsError(f"{name}{error}") from error
 
 
 def check_axes(table: PaperTable, axes: Mapping[str, Sequence[Any]]) -> None:
@@ -288,4 +337,4 @@ def _named(short: str, value: Any) -> str:
     """Return the name of an axis's value: that of a component, or the setting as it is typed."""
     if isinstance(value, list | tuple):
         return f"{short}=[{','.join(map(str, value))}]"
-    return str(value) if short == "name" else f"{short}={value_text(value)}"
+    return str(value) if short == "name" else f"{short}={as_typed(value)}"

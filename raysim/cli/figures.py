@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 
 from raysim.cli.completion import names_of_kind
-from raysim.cli.options import Jobs, Only, Overrides, ProfileName, Rounds, changes, path_option
+from raysim.cli.options import Jobs, Overrides, ProfileName, Rounds, changes, path_option
 from raysim.cli.output import resumable
 
 console = Console()
@@ -24,7 +24,10 @@ def figure(
     ],
     overrides: Overrides = None,
     *,
-    only: Only = None,
+    only: Annotated[
+        list[str] | None,
+        typer.Option(help="words that the name of a run must contain: A,B or repeated"),
+    ] = None,
     rounds: Rounds = None,
     jobs: Jobs = None,
     out: Annotated[

@@ -98,10 +98,7 @@ Jobs = Annotated[
 ]
 Only = Annotated[
     list[str] | None,
-    typer.Option(
-        help="words that the row and column of a cell, or the name of a figure's run, must"
-        " contain: A,B or repeated"
-    ),
+    typer.Option(help="words that row and column of a cell must contain: A,B or repeated"),
 ]
 Rounds = Annotated[
     int | None,

@@ -20,6 +20,7 @@ from raysim.cli.options import (
     Rounds,
     StudyFolder,
     changes,
+    path_option,
 )
 from raysim.cli.output import resumable, to_json
 from raysim.core.errors import SettingsError
@@ -60,7 +61,7 @@ def table(
 
     options = table_options(only, rounds, seeds, changes(overrides, profile))
     folder = out or Path("runs") / name
-    _run_or_tell(lambda: find(name), options, jobs, folder, dry_run=dry_run, json=json)
+    _run_or_tell("table", lambda: find(name), options, jobs, folder, dry_run=dry_run, json=json)
 
 
 def sweep(
@@ -83,7 +84,10 @@ def sweep(
     *,
     metric: Annotated[
         list[str] | None,
-        typer.Option(help="metric of the cells, repeated for several; see raysim table"),
+        typer.Option(
+            help="metric of the cells, as final(test_loss), repeated for several; default:"
+            " final(test_accuracy), or the loss of a task without accuracy"
+        ),
     ] = None,
     rows: Annotated[
         str | None,
@@ -103,7 +107,12 @@ def sweep(
     only: Only = None,
     rounds: Rounds = None,
     jobs: Jobs = None,
-    out: StudyFolder = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            parser=path_option("--out"), metavar="PATH", help="folder; default: runs/NAME-sweep"
+        ),
+    ] = None,
     dry_run: DryRun = False,
     json: Json = False,
     profile: ProfileName = None,
@@ -115,7 +124,7 @@ def sweep(
     asked = {"metric": metric, "rows": rows, "tune": tune, "tune_trials": tune_trials}
     given = partial(given_sweep, config, overrides, asked)
     folder = out or default_folder(config)
-    _run_or_tell(given, options, jobs, folder, dry_run=dry_run, json=json)
+    _run_or_tell("sweep", given, options, jobs, folder, dry_run=dry_run, json=json)
 
 
 def given_sweep(config: str, overrides: list[str] | None, options: Mapping[str, Any]) -> PaperTable:
@@ -134,10 +143,13 @@ def given_sweep(config: str, overrides: list[str] | None, options: Mapping[str, 
         by=options["rows"] or "",
     )
     check_axes(table, axes)
+    if (trials := options["tune_trials"]) and "space" not in table.tune:
+        raise SettingsError(f"--tune-trials={trials}: needs --tune KEY=LOW..HIGH, or KEY=A,B")
     return table
 
 
 def _run_or_tell(
+    kind: str,
     table: Callable[[], PaperTable],
     options: TableOptions,
     jobs: int | None,
@@ -146,24 +158,24 @@ def _run_or_tell(
     dry_run: bool,
     json: bool,
 ) -> None:
-    """Run a table, or tell what it would take."""
+    """Run a table or a sweep, as `kind` says, or tell what it would take."""
     from raysim.tuning.tables import command
 
     if json and dry_run:
         raise SettingsError("--json: does not go with --dry-run")
     if json:
-        _print_document(table(), options, jobs, folder)
+        _print_document(kind, table(), options, jobs, folder)
         return
     if dry_run:
         with resumable(console, lambda: ""):
             command.dry_run(table(), options, jobs=jobs, out=folder, console=console)
         return
-    with resumable(console, lambda: "interrupted; the same command resumes the table"):
+    with resumable(console, lambda: f"interrupted; the same command resumes the {kind}"):
         command.print_table(table(), options, jobs=jobs, out=folder, console=console)
 
 
 def _print_document(
-    table: PaperTable, options: TableOptions, jobs: int | None, folder: Path
+    kind: str, table: PaperTable, options: TableOptions, jobs: int | None, folder: Path
 ) -> None:
     """Run a table; print its values as JSON, and messages on stderr."""
     from raysim.results.render import to_document
@@ -171,7 +183,7 @@ def _print_document(
 
     messages = Console(stderr=True)
     line = partial(messages.print, highlight=False, markup=False, soft_wrap=True)
-    with resumable(messages, lambda: "interrupted; the same command resumes the table"):
+    with resumable(messages, lambda: f"interrupted; the same command resumes the {kind}"):
         ended = command.run_table(table, options, jobs=jobs, out=folder, line=line)
         command.write_outputs(ended, line)
     typer.echo(to_json({**to_document(ended.table), "folder": str(folder)}))

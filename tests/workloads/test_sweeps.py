@@ -272,6 +272,17 @@ def test_values_that_are_lists_make_an_axis_of_lists():
     assert found.cells[0].settings["b"] == ["w"]
 
 
+def test_other_files_than_settings_say_what_they_are_for(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "my.toml").write_text(FILE)
+    with pytest.raises(raysim.SettingsError, match=r"type: raysim sweep my\.toml$"):
+        raysim.load_config("my.toml")
+    (tmp_path / "mails.csv").write_text("a,b\n")
+    hint = "dataset.name=files and dataset.path=mails.csv"
+    with pytest.raises(raysim.SettingsError, match=f"mails.csv: no such preset; .*{hint}$"):
+        sweep_of("mails.csv", "local.lr=0.1,0.2").cells[0].resolve()
+
+
 def test_a_file_of_settings_is_the_base_of_all_cells(tmp_path):
     path = tmp_path / "base.toml"
     path.write_text('preset = "mnist-fedavg"\nrounds = 4\n')
@@ -303,7 +314,7 @@ def test_what_is_no_sweep_is_one_line(overrides):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (("seeds", "seed"), "my.toml: seed: Extra inputs are not permitted"),
+        (("seeds", "seed"), "seed: no such key; did you mean 'seeds'?"),
         (('preset = "mnist-noniid"', ""), "FedAvg, few epochs=1 batch_size=10: has no preset"),
         (('name = "FedProx"', 'name = "FedAvg"'), "FedAvg: two rows have this name"),
         (
@@ -319,7 +330,8 @@ def test_what_is_no_sweep_is_one_line(overrides):
         ),
         (
             ('name = "FedAvg"', 'name = "FedAvg", metric = "x"'),
-            "my.toml: rows.0.metric: Extra inputs are not permitted",
+            "rows.0.metric: no such key; known are name, preset, settings, suspect, values,"
+            " deviations",
         ),
         (("[1, 5]", "[]"), "local.epochs: an axis must have a value"),
         (('seeds = "1..2"', "seeds = 0"), "seeds=0: must be from 1 to 10000"),
@@ -330,4 +342,4 @@ def test_a_wrong_file_is_one_line(tmp_path, monkeypatch, change, message):
     (tmp_path / "my.toml").write_text(FILE.replace(*change))
     with pytest.raises(raysim.SettingsError) as raised:
         sweep_of("my.toml")
-    assert str(raised.value) == message
+    assert str(raised.value) == f"my.toml: {message}"

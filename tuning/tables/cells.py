@@ -17,6 +17,8 @@ from raysim.workloads.tables import PaperCell, PaperTable
 
 ITSELF = "another model than the reference, whose comparison with itself is no measurement"
 """Needed for a cell that compares the reference with itself."""
+ANOTHER = "; --metric gives the cells another metric"
+"""Hint for a sweep's metric that a run does not have."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,10 +66,10 @@ def with_analyses(table: PaperTable, cells: Sequence[Cell]) -> list[Cell]:
         lacking.append(ITSELF if is_itself else "")
         if metric.analysis and not is_itself:
             analyses[cell.run][metric.analysis] = reference
-    runs = _runs(cells, analyses)
+    runs = _runs(table, cells, analyses)
     for cell, metric, problem in zip(cells, metrics, lacking, strict=True):
         if cell.chosen and not problem:
-            with _named(table, cell.paper):
+            with _named(table, cell.paper, "" if table.paper else ANOTHER):
                 _check_metric(metric, runs[cell.run])
     return [
         replace(cell, run=runs[cell.run], lacking=problem)
@@ -76,8 +78,8 @@ def with_analyses(table: PaperTable, cells: Sequence[Cell]) -> list[Cell]:
 
 
 @contextmanager
-def _named(table: PaperTable, cell: PaperCell) -> Iterator[None]:
-    """Add the cell's name to an error.
+def _named(table: PaperTable, cell: PaperCell, hint: str = "") -> Iterator[None]:
+    """Add the cell's name, and a hint, to an error.
 
     Raises:
         SettingsError: the body raised one.
@@ -85,7 +87,7 @@ def _named(table: PaperTable, cell: PaperCell) -> Iterator[None]:
     try:
         yield
     except SettingsError as error:
-        raise SettingsError(f"{table.name}: {cell.row}, {cell.column}: {error}") from error
+        raise SettingsError(f"{table.name}: {cell.row}, {cell.column}: {error}{hint}") from error
 
 
 def _metric_of(table: PaperTable, cell: PaperCell) -> Metric:
@@ -100,11 +102,12 @@ def _check_metric(metric: Metric, run: Run) -> None:
 
 
 def _runs(
-    cells: Sequence[Cell], analyses: Mapping[Run, Mapping[str, Run | None]]
+    table: PaperTable, cells: Sequence[Cell], analyses: Mapping[Run, Mapping[str, Run | None]]
 ) -> dict[Run, Run]:
     """Return the runs with their analyses, by the runs without.
 
     Args:
+        table: The table.
         cells: The cells.
         analyses: By run, the needed analyses of its cells, each with its reference, if any.
     """
@@ -118,12 +121,16 @@ def _runs(
             asked = [*dict.fromkeys([*settings.analysis, *wanted])]
             settings = settings.override({"analysis": asked})
         reference = next((runs[each] for each in wanted.values() if each), None)
-        runs[run] = Run.of(_shared_label(groups[run]), settings, reference)
+        runs[run] = Run.of(_shared_label(table, groups[run]), settings, reference)
     return runs
 
 
-def _shared_label(cells: Sequence[Cell]) -> str:
-    """Return the row of the first cell, and its column or the common words of all columns."""
-    first, *others = (cell.paper.column.split() for cell in cells)
+def _shared_label(table: PaperTable, cells: Sequence[Cell]) -> str:
+    """Return the row of the first cell, and its column or the common words of all columns.
+
+    A metric at the end of a column's name, as in sweeps, is no part of the run's.
+    """
+    names = [cell.paper.column.removesuffix(table.metric_of(cell.paper)) for cell in cells]
+    first, *others = (name.split() for name in names)
     shared = [word for word in first if all(word in words for words in others)]
-    return f"{cells[0].paper.row}, {' '.join(shared or first)}"
+    return ", ".join(filter(None, [cells[0].paper.row, " ".join(shared or first)]))

@@ -33,7 +33,12 @@ from raysim.workloads.tables import PaperTable
 
 PIPE_WIDTH = 10_000
 """Most characters of a line if stdout is no terminal."""
-RESUME = "fix this, then type the same command to resume the table"
+
+
+def next_step(table: PaperTable) -> str:
+    """Return what to do after an error."""
+    kind = "table" if table.paper else "sweep"
+    return f"fix this, then type the same command to resume the {kind}"
 
 
 def print_table(
@@ -98,10 +103,11 @@ class EndedTable:
         Raises:
             RunError: one failed, other than by divergence.
         """
-        self.runs.raise_failure(RESUME)
+        resume = next_step(self.plan.table)
+        self.runs.raise_failure(resume)
         for each in self.chosen:
             if each.error and not is_divergence(each.error):
-                raise RunError(f"{each.title}: all its trials failed; {each.error}; {RESUME}")
+                raise RunError(f"{each.title}: all its trials failed; {each.error}; {resume}")
 
 
 def run_table(
@@ -127,7 +133,7 @@ def run_table(
     plan, folder, work = make_plan(table, options), folder_of(table, out), Workload()
     plan.check_data()
     tune = read_tune(table.tune) if table.tune else None
-    with hinting(RESUME), removed_if_refused(out), folder.lock():
+    with hinting(next_step(table)), removed_if_refused(out), folder.lock():
         chosen: list[Chosen] = []
         if tune:
             searched = to_search(plan, tune)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from raysim.results import report
@@ -68,6 +68,13 @@ def _groups(results: TableResults) -> list[RunGroup]:
     ]
 
 
+def _remarks(chosen: Chosen) -> Iterator[str]:
+    """Yield the edges on which chosen values lie, or that all trials tie."""
+    yield from (f"{key}: {edge}" for key, edge in chosen.edges.items())
+    if chosen.tied:
+        yield "all trials tie"
+
+
 def _tuning(chosen: Sequence[Chosen]) -> Grid:
     """Return the table of the chosen settings; those on an edge of their range are marked."""
     rows = tuple(
@@ -79,7 +86,7 @@ def _tuning(chosen: Sequence[Chosen]) -> Grid:
             Entry(str(each.failed)),
             Entry(str(each.pruned)),
             Entry(str(each.rounds)),
-            Entry("; ".join(f"{key}: {edge}" for key, edge in each.edges.items()) or "-"),
+            Entry("; ".join(_remarks(each)) or "-"),
         )
         for each in chosen
     )

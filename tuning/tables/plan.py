@@ -15,6 +15,8 @@ from raysim.tuning.runs.run import Run
 from raysim.tuning.tables.cells import Cell, with_analyses
 from raysim.workloads.tables import PaperCell, PaperTable
 
+IN_FILE = "; a setting of some rows alone is set by these in a file, as raysim sweep my.toml"
+
 
 @dataclass(frozen=True)
 class TableOptions:
@@ -147,7 +149,9 @@ def _resolved(table: PaperTable, cell: PaperCell, options: TableOptions) -> Cell
         settings = cell.resolve(options.overrides)
     except SettingsError as error:
         if chosen:
-            raise SettingsError(f"{_at_fault(table, cell, options, str(error))}{error}") from error
+            at_fault = _at_fault(table, cell, options, str(error))
+            of_some = at_fault and table.paper is None and "no such setting" in str(error)
+            raise SettingsError(f"{at_fault}{error}{IN_FILE if of_some else ''}") from error
         return None
     return Cell(cell, Run.of("", settings), settings.rounds, chosen)
 

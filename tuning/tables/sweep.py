@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 
 from raysim.core.errors import SettingsError
-from raysim.core.user_input import canonical, user_path, value_text
+from raysim.core.user_input import as_typed, canonical, user_path
 from raysim.results.metrics import parse_metric
 from raysim.results.render import to_arrow
 from raysim.tuning.studies.entries import by_key
@@ -135,4 +135,4 @@ def typed_column(values: Sequence[Any]) -> pa.Array:
             return pa.array(values, kind)
     if kinds <= {int, float}:
         return pa.array(values, pa.float64())
-    return pa.array([None if value is None else value_text(value) for value in values])
+    return pa.array([None if value is None else as_typed(value) for value in values])

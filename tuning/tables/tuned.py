@@ -63,6 +63,8 @@ class Chosen:
         trials: Number of trials that ended.
         failed: How many of them failed, as those that diverged.
         pruned: How many of them were pruned.
+        tied: Whether all trials have the best score, so that the first was taken; no value is then
+            said to lie on an edge.
         error: The first trial's error where no trial succeeded, so that nothing was chosen.
     """
 
@@ -76,6 +78,7 @@ class Chosen:
     trials: int = 0
     failed: int = 0
     pruned: int = 0
+    tied: bool = False
     error: str = ""
 
     @property
@@ -101,6 +104,7 @@ class Chosen:
         lost = {"failed": self.failed, "pruned": self.pruned}
         words = "".join(f"; {count} trials {how}" for how, count in lost.items() if count)
         words += f"; {self.rounds} rounds in all" if self.pruned else ""
+        words += "; all trials tie, the first is taken" if self.tied else ""
         score = f"held-out {self.objective} {self.shown_score}"
         yield f"{self.title}: {self.settings} ({score}{words})."
         for key, edge in self.edges.items():
@@ -281,14 +285,16 @@ def _outcome(title: str, search: Search, limit: int) -> Chosen:
         return Chosen(title, {}, {}, error=str(error), **counts)
     objective = search.options.objectives[0]
     sign = -1 if objective == "loss" else 1
+    tied = len(done) > 1 == len({trial.values[0] for trial in done})
     best = max(done, key=lambda trial: sign * trial.values[0])  # of equal ones, the first
     return Chosen(
         title,
         best.params,
-        _edges(search.resolved, best.params),
+        {} if tied else _edges(search.resolved, best.params),
         best.values[0],
         objective,
         {number: t.values[0] for number, t in enumerate(asked) if t in done},
+        tied=tied,
         **counts,
     )
 

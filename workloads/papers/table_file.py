@@ -17,10 +17,11 @@ import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from raysim.core.components import suggest
 from raysim.core.errors import SettingsError, visible
 from raysim.core.user_input import dotted
 from raysim.workloads.papers.preset import origins
@@ -126,8 +127,19 @@ def validated(kind: type[Kind], values: Mapping[str, Any], path: str) -> Kind:
         return kind.model_validate(values)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
-        place = ".".join(str(part) for part in first["loc"])
-        raise SettingsError(f"{path}: {visible(place)}: {first['msg']}") from error
+        place, text = ".".join(str(part) for part in first["loc"]), first["msg"]
+        if first["type"] == "extra_forbidden":
+            *parents, last = first["loc"]
+            text = f"no such key; {suggest(str(last), _keys_at(kind, parents))}"
+        raise SettingsError(f"{path}: {visible(place)}: {text}") from error
+
+
+def _keys_at(kind: type[BaseModel], location: Sequence[int | str]) -> list[str]:
+    """Return the keys that a file may have at a location; each of its names is a list of lines."""
+    for part in location:
+        if isinstance(part, str):
+            kind, *_ = get_args(kind.model_fields[part].annotation)
+    return [*kind.model_fields]
 
 
 def _of_paper(entry: _OfPaper) -> PaperTable:

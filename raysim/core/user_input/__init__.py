@@ -20,7 +20,6 @@ from raysim.core.user_input.values import (
     read_file,
     read_text,
     resume_advice,
-    value_text,
 )
 
 __all__ = [
@@ -43,5 +42,4 @@ __all__ = [
     "read_text",
     "resume_advice",
     "user_path",
-    "value_text",
 ]

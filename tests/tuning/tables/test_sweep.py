@@ -208,6 +208,27 @@ def test_all_outputs_show_the_cells_and_seeds_that_were_asked(sweep, tmp_path, m
     assert {row for row, _ in values(tmp_path / "out")} == {"fedavg"}
 
 
+CSV = "a,b,y\n" + "".join(f"{n},{n % 3},{2 * n + 1}\n" for n in range(40))
+
+
+def test_a_regression_shows_the_loss_where_no_metric_is_asked(slots, raysim_command, tmp_path):
+    """Its rows, columns and progress; a metric that is asked stays, and --metric is named."""
+    (tmp_path / "numbers.csv").write_text(CSV)
+    (tmp_path / "base.json").write_text(json.dumps(PRESET))
+    data = {"name": "files", "path": "numbers.csv", "target": "y", "task": "regression"}
+    words = [f"dataset.{key}={value}" for key, value in (data | {"split": 0.2}).items()]
+    words += ["model.name=linear", "partition.name=iid", "rounds=1", "local.lr=0.01,0.1"]
+    slots.key = str
+    code, said, err = raysim_command("sweep", "base.json", *words, "--out", "out")
+    assert (code, err) == (0, ""), err
+    [metric] = {column for _, column in values(tmp_path / "out")}
+    assert metric.endswith("(test_loss)")
+    assert f"2/2 lr=0.1, seed 0: {metric} " in said
+    asked = ("--metric", "final(test_accuracy)")
+    code, _, err = raysim_command("sweep", "base.json", *words, *asked, "--out", "more")
+    assert code == 2 and "has no column 'test_accuracy'" in err and "; --metric gives" in err
+
+
 def test_from_python_it_returns_runs_and_cells(slots, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "blobs.json").write_text(json.dumps(PRESET))
@@ -306,7 +327,7 @@ def test_more_than_two_axes_are_groups_of_columns_and_any_makes_the_rows(sweep, 
         (("local.lr=0.1,0.2", "local.mom=1"), "raysim: local.mom: no such setting"),
         (
             ("method.name=fedavg,fedprox", "method.mu=0.1", "local.lr=0.1,0.2"),
-            "raysim: row fedavg: method.mu: no such setting",
+            "raysim: row fedavg: method.mu: no such setting; known are name; a setting of",
         ),
         (
             ("method.name=fedavg,fedprox", "local.lr=0.1,-1"),
@@ -329,6 +350,7 @@ def test_more_than_two_axes_are_groups_of_columns_and_any_makes_the_rows(sweep, 
             "raysim: blobs-sweep: lr=0.1, last_ten",  # (test_accuracy): needs evaluation.test=true
         ),
         (("seed=0,2,0",), "raysim: seed=0,2,0: has 0 twice"),
+        (("local.lr=0.1,0.2", "--tune-trials", "3"), "raysim: --tune-trials=3: needs --tune KEY="),
     ],
 )
 def test_bad_input_is_one_line_before_anything_starts(sweep, slots, tmp_path, words, message):
@@ -336,7 +358,19 @@ def test_bad_input_is_one_line_before_anything_starts(sweep, slots, tmp_path, wo
     assert code == 2 and err.count("\n") == 1 and slots.started == []
     assert err.startswith(message), err
     assert "evaluation.test=false" not in words or "needs evaluation.test=true" in err
+    assert ("; --metric gives" in err) == ("evaluation.test=false" in words)
     assert not (tmp_path / "out").exists()
+
+
+def test_what_a_command_says_of_itself_is_of_a_sweep(sweep, slots, raysim_command):
+    def interrupt(run):
+        raise KeyboardInterrupt
+
+    slots.fault = interrupt
+    _, said, err = sweep("local.lr=0.1,0.02", "rounds=1")
+    assert "interrupted; the same command resumes the sweep" in said + err
+    _, said, _ = raysim_command("sweep", "--help")
+    assert "runs/NAME-sweep" in said and "figure" not in said
 
 
 def test_a_dry_run_tells_what_is_left(sweep, slots, tmp_path):

@@ -148,7 +148,7 @@ def test_a_killed_search_goes_on_with_the_same_trials(sweep, slots, tmp_path):
     full = Report(machine_error="the disk is full")
     slots.fault = lambda run: full if len(slots.started) == 2 else None
     code, _, err = sweep(*METHODS, *SEARCH, *FEW)
-    assert code == 75 and err.endswith("then type the same command to resume the table\n")
+    assert code == 75 and err.endswith("then type the same command to resume the sweep\n")
     slots.fault = lambda run: None
     assert sweep(*METHODS, *SEARCH, *FEW)[0] == 0
     cells = (tmp_path / "out/table.parquet").read_bytes()
@@ -212,7 +212,6 @@ def test_a_row_is_searched_on_a_column_and_a_cell_on_its_own(
         (("--tune", "local.rate=0..1"), "tune.space.local.rate: no row has it; did you mean"),
         (("--tune", "method.name=fedavg,fedmax"), "tune.space.method.name: is set by rows or"),
         (("--tune", "local.lr=-1..1"), "fedavg: tune.space.local.lr: local.lr=-1"),
-        (("--tune-trials", "3"), "tune.space: must be given"),
         (("--tune", "evaluation.test=true,false"), "tune.space.evaluation.test: cannot be"),
         (("--tune", "seed=0,1"), "tune.space.seed: cannot be searched; all trials have one budget"),
         (("--tune", "rounds=1..4"), "tune.space.rounds: cannot be searched"),
@@ -248,6 +247,15 @@ def test_a_search_without_success_leaves_its_row_out_and_is_tried_again(sweep, s
     (tmp_path / "out").rename(tmp_path / "before")
     code, _, err = sweep(*METHODS, *SEARCH, *FEW)
     assert code == 2 and err.startswith("raysim: all trials of all rows failed; fedavg: no luck;")
+
+
+def test_where_all_trials_tie_it_says_so_and_no_value_is_on_an_edge(sweep, tmp_path):
+    """At rates that are too small to change a prediction; the row's own lies outside."""
+    few = ("--tune", "local.lr=1e-12..1e-11:log", "--tune", "method.mu=0,0.1,1")
+    code, said, _ = sweep(*METHODS, *few, *FEW)
+    assert code == 0 and len({*trials_of(tmp_path / "out", "fedprox").values()}) == 1
+    assert said.count("; all trials tie, the first is taken).") == 2 and " edge " not in said
+    assert (tmp_path / "out/report.html").read_text().count("<td>all trials tie</td>") == 2
 
 
 def test_fewer_trials_than_there_are_choose_among_the_first(sweep, slots, tmp_path):

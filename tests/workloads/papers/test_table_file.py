@@ -88,10 +88,22 @@ def test_a_cell_inherits_from_table_column_and_row(tmp_path):
 
 
 MALFORMED = {
-    "an unknown key": ('unit = "%"', 'unit = "%"\ncolor = 1', "table.0.color: Extra inputs"),
+    "an unknown key": (
+        'unit = "%"',
+        'unit = "%"\ncolor = 1',
+        "table.0.color: no such key; known are",
+    ),
     "a lacking key": ('title = "Accuracy"\n', "", "table.0.title: Field required"),
-    "a key of a row": ("deviations", "deviation", "table.0.rows.0.deviation: Extra inputs"),
-    "a key of a column": ('"a" }', '"a", color = 1 }', "table.0.columns.0.color: Extra inputs"),
+    "a key of a row": (
+        "deviations",
+        "deviation",
+        "table.0.rows.0.deviation: no such key; did you mean 'deviations'",
+    ),
+    "a key of a column": (
+        '"a" }',
+        '"a", color = 1 }',
+        "table.0.columns.0.color: no such key; known",
+    ),
     "values of a row": ('[1.5, "-"]', "[1.5]", "one: row first: 1 values for 2 columns"),
     "deviations": ("[0.1, 0.2]", "[0.1, 0.2, 0.3]", "one: row first: 3 deviations for 2 columns"),
     "a row twice": ('"second"', '"first"', "one: first: two rows have this name"),
