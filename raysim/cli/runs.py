@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +13,14 @@ from rich.table import Table
 from rich.text import Text
 
 from raysim.core.errors import RunError, visible
-from raysim.core.user_input import user_path
+from raysim.core.user_input import parse_json, user_path
 
 PARTS = ("checkpoints", "clients", "updates", "analysis")
 """Folders of a run, in which there are no others."""
 LONGEST = 10_000
 """Most characters of a name, which is not cut."""
 DEFAULT = "runs"
+COLUMNS = ("run", "method", "dataset", "seed", "rounds", "state", "score")
 
 
 def runs_page(folder: str) -> RenderableType:
@@ -29,18 +31,24 @@ def runs_page(folder: str) -> RenderableType:
     """
     place = _place(folder)
     table = Table(title=f"runs in {visible(str(place), LONGEST)}", title_justify="left", box=None)
-    for name in ("run", "method", "dataset", "rounds", "state", "accuracy"):
-        table.add_column(name, overflow="fold", justify="right" if name == "rounds" else "left")
     found = runs_in(folder)
+    for name in COLUMNS:
+        right = name in ("seed", "rounds")
+        table.add_column(name, overflow="fold", justify="right" if right else "left")
     for run in found:
-        data = run["dataset"] or ("a task of its own" if run["error"] is None else "")
-        words = [run["run"], run["method"], data, "", run["state"], run["error"] or ""]
-        if run["error"] is None:
-            words[3:] = [f"{run['rounds']} of {run['of']}", run["state"], _score(run)]
-        table.add_row(*(Text(visible(each, LONGEST)) for each in words))
+        table.add_row(*(Text(visible(each, LONGEST)) for each in (run["run"], *_words(run))))
     if not found:
-        table.add_row(Text("none"), *[""] * 5)
+        table.add_row(Text("none"), *[""] * (len(COLUMNS) - 1))
     return table
+
+
+def _words(run: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the words of a run from its method on, or from the cell that it is of."""
+    method = run["cell"] or run["method"]
+    if run["error"] is not None:
+        return method, run["dataset"], "", "", run["state"], run["error"]
+    data, rounds = run["dataset"] or "a task of its own", f"{run['rounds']}/{run['of']}"
+    return method, data, str(run["seed"]), rounds, run["state"], _score(run)
 
 
 def runs_in(folder: str) -> list[dict[str, Any]]:
@@ -51,7 +59,23 @@ def runs_in(folder: str) -> list[dict[str, Any]]:
     """
     place = _place(folder)
     found = sorted(_runs_below(place), key=lambda run: (run / "config.json").stat().st_mtime)
-    return [_told(run) for run in found]
+    cells = {folder: _cells_in(folder) for folder in {_grid_of(run) for run in found}}
+    return [_told(run) | {"cell": cells[_grid_of(run)].get(run.parent.name, "")} for run in found]
+
+
+def _grid_of(run: Path) -> Path:
+    """Return the folder of the table, the sweep or the figure that a run is of, if it is of one."""
+    return run.absolute().parents[2] if len(run.absolute().parents) > 2 else run.absolute()
+
+
+def _cells_in(folder: Path) -> dict[str, str]:
+    """Return the first cell of each run of a table or a sweep, by the folder of its seeds."""
+    from raysim.storage.schema import GRIDS  # which imports torch
+
+    with suppress(OSError, ValueError, LookupError, TypeError, AttributeError):
+        recorded = parse_json((folder / GRIDS["table"]).read_text(encoding="utf-8"))
+        return {str(digest): str(label) for label, digest in reversed(recorded["runs"].items())}
+    return {}
 
 
 def _place(folder: str) -> Path:
@@ -62,10 +86,11 @@ def _place(folder: str) -> Path:
 
 
 def _told(run: Path) -> dict[str, Any]:
-    """Return method, data, rounds and last score of a run, or its error where it is damaged."""
+    """Return method, data, seed and last score of a run, or its error where it is damaged."""
     from raysim.results.runs import read_run
 
-    told: dict[str, Any] = {"run": str(run), "method": "", "dataset": "", "rounds": None}
+    told: dict[str, Any] = {"run": str(run), "method": "", "dataset": "", "seed": None}
+    told["rounds"] = None
     told |= {"of": None, "state": "damaged", "accuracy": None, "loss": None, "error": None}
     try:
         record = read_run(run)
@@ -76,6 +101,7 @@ def _told(run: Path) -> dict[str, Any]:
     return told | {
         "method": str(settings.get("method.name", "")),
         "dataset": "" if record.own_task else str(settings.get("dataset.name", "")),
+        "seed": record.seed,
         "rounds": len(record.metrics),
         "of": settings.get("rounds"),
         "state": record.state,
@@ -87,7 +113,7 @@ def _told(run: Path) -> dict[str, Any]:
 def _score(run: dict[str, Any]) -> str:
     accuracy, loss = run["accuracy"], run["loss"]
     if accuracy is not None:
-        return f"{100 * accuracy:.2f} %"
+        return f"{100 * accuracy:.2f}%"
     return f"loss {loss:.4g}" if loss is not None else ""
 
 

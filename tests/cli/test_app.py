@@ -277,7 +277,7 @@ def test_list_runs(raysim_command, tmp_path):
     lines = {line.split()[0]: line for line in out.splitlines() if line.strip().startswith("runs/")}
     assert code == 0 and {*lines} == {"runs/a", "runs/deep/b", "runs/c"}
     accuracy = json.loads((tmp_path / "runs/a/summary.json").read_text())["final_accuracy"]
-    told = f"fedavg mnist 1 of 1 finished {100 * accuracy:.2f} %"
+    told = f"fedavg mnist 0 1/1 finished {100 * accuracy:.2f}%"
     assert told in " ".join(lines["runs/a"].split())
     assert "running" in lines["runs/deep/b"] and "damaged" in lines["runs/c"]
     code, out, _ = raysim_command("list", "runs", "runs/deep")

@@ -60,7 +60,8 @@ def test_runs_and_their_comparison(document, write_run, tmp_path):  # noqa: F811
     (tmp_path / "bad/config.json").write_text("{}")
     listed = {run.pop("run"): run for run in document("list", "runs", str(tmp_path))["runs"]}
     assert listed[str(runs[1])] == {
-        **{"method": "fedavg", "dataset": "mnist", "rounds": 2, "of": 5, "state": "finished"},
+        **{"method": "fedavg", "dataset": "mnist", "seed": 1, "cell": "", "rounds": 2, "of": 5},
+        "state": "finished",
         **{"accuracy": 0.625, "loss": 0.375, "error": None},
     }
     assert listed[str(runs[2])]["state"] == "running"
@@ -87,8 +88,8 @@ def test_long_paths_of_runs_leave_room_for_what_is_told(raysim_command, write_ru
     _, out, _ = raysim_command("list", "runs", str(path.parent))
     _, _, listed = out.partition(" run ")  # a long folder's title may take several lines
     header, first, *rest = listed.splitlines()
-    assert header.split()[-2:] == ["state", "accuracy"]
-    assert "50.00 %" in first and max(map(len, (first, *rest))) <= 80
+    assert header.split()[-2:] == ["state", "score"]
+    assert "50.00%" in first and max(map(len, (first, *rest))) <= 80
     assert first.split()[0] + "".join("".join(line.split()) for line in rest) == str(path)
 
 

@@ -113,6 +113,22 @@ def test_the_page_has_table_charts_and_facts_and_the_same_bytes_twice(runs):
     assert text == page_of(runs)
 
 
+def test_rounds_and_trials_are_whole_numbers_and_equal_searches_are_both_seen(write_run):
+    """A later line of the same scores is thinner than that below it."""
+    group = group_runs([read_run(write_run("a", make_rows([0.5, 0.6])))])
+    equal = {"fedavg": {0: 0.5, 1: 0.6}, "fedprox": {0: 0.5, 1: 0.6}}
+    found = charts.searches(equal, "accuracy", least=False)
+    drawn = {
+        "rounds": (charts.curves(group, "test_accuracy", "round", "curves"), ["1", "2"]),
+        "trial": (found, ["0", "1"]),
+    }
+    for label, (chart, expected) in drawn.items():
+        texts = re.findall(r"<text[^>]*>([^<]*)</text>", chart.svg)
+        assert texts[: texts.index(label)] == expected
+    lines = re.findall(r"stroke: #(?:1f77b4|ff7f0e); stroke-width: ([\d.]+)", found.svg)
+    assert float(lines[0]) > float(lines[-1])
+
+
 def test_text_of_runs_is_escaped(write_run):
     path = write_run("a&b<i>", make_rows([0.5]))
     config = json.loads((path / "config.json").read_text())

@@ -81,14 +81,14 @@ def _tuning(chosen: Sequence[Chosen]) -> Grid:
         (
             Entry(each.title),
             Entry(each.settings or each.error or "-"),
+            Entry("; ".join(_remarks(each)) or "-"),
             Entry(f"{each.objective} {each.shown_score}".strip(), value=each.score),
             Entry(str(each.trials)),
             Entry(str(each.failed)),
             Entry(str(each.pruned)),
             Entry(str(each.rounds)),
-            Entry("; ".join(_remarks(each)) or "-"),
         )
         for each in chosen
     )
-    header = ("search", "chosen", "held-out", "trials", "failed", "pruned", "rounds", "on an edge")
+    header = ("search", "chosen", "on an edge", "held-out", "trials", "failed", "pruned", "rounds")
     return Grid("Settings chosen on held-out samples", header, rows)

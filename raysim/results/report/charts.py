@@ -29,6 +29,8 @@ INK = "#010203"
 """Colour of text and axes in the SVG, to be replaced by the page's text colour."""
 SIZE = (5.4, 3.4)
 SHOWN_LABEL = 48
+WHOLE = ("rounds", "trial", "class")
+"""Labels of axes whose ticks are whole numbers."""
 COLOURS = 10
 """Colours of matplotlib's default cycle; further groups are dashed."""
 DASHES = {"-": "\u2014", "--": "- -", ":": "\u00b7\u00b7\u00b7", "-.": "-\u00b7-"}
@@ -146,6 +148,8 @@ def deciles(groups: Sequence[RunGroup], name: str) -> Chart | None:
 def searches(found: Mapping[str, Mapping[int, float]], title: str, *, least: bool) -> Chart:
     """Draw the scores of searches: a point per trial, and the best score so far as a line.
 
+    Earlier searches are drawn wider, so that they are seen below later ones with the same scores.
+
     Args:
         found: Score by number of the trial, of each search by name.
         title: What is scored.
@@ -157,8 +161,10 @@ def searches(found: Mapping[str, Mapping[int, float]], title: str, *, least: boo
         for number, (name, scores) in enumerate(found.items()):
             trials, values = [*scores], np.array([*scores.values()])
             look: dict[str, Any] = {"color": f"C{number % COLOURS}", "linestyle": _dashes(number)}
-            axes.plot(trials, values, "o", markersize=3, color=look["color"])
+            wider = (len(found) - 1 - number) / max(len(found) - 1, 1)  # from 1 to 0
+            axes.plot(trials, values, "o", markersize=3 + 4 * wider, color=look["color"])
             reached = best.accumulate(values)
+            look["linewidth"] = 1.2 + 3 * wider
             axes.step(trials, reached, where="post", label=visible(name, 30), **look)
         axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.14), ncol=2, frameon=False)
         return Chart(title, to_svg(figure, "searches", (), tight=True))
@@ -176,8 +182,7 @@ def heat_map(title: str, counts: npt.NDArray[Any], name: str) -> Chart:
             counts, aspect="auto", vmin=0, cmap="viridis", extent=edges, interpolation="nearest"
         )
         axes.set_ylabel("client")
-        for axis in (axes.xaxis, axes.yaxis):
-            axis.set_major_locator(MaxNLocator(integer=True))
+        axes.yaxis.set_major_locator(MaxNLocator(integer=True))
         axes.grid(visible=False)
         figure.colorbar(image, label="samples")
         return Chart(title, to_svg(figure, name, ()))
@@ -251,10 +256,13 @@ def style_of(name: str) -> Any:
 
 def _axes(label: str, height: float = SIZE[1]) -> tuple[Figure, Axes]:
     from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator
 
     figure = Figure(figsize=(SIZE[0], height))
     axes = figure.add_axes((0.12, 0.14, 0.85, 0.82))
     axes.set_xlabel(label)
+    if label in WHOLE:
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     return figure, axes
 
 

@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import raysim
+from raysim.cli import app
 from raysim.tuning.tables.sweep import typed_column
 from tests.tuning.common import PRESET
 
@@ -169,7 +170,9 @@ def test_several_metrics_are_read_from_the_same_runs(sweep, slots, tmp_path):
         assert (by_seed == accuracy) == (column == "final(test_accuracy)")
 
 
-def test_all_outputs_show_the_cells_and_seeds_that_were_asked(sweep, tmp_path, monkeypatch, capsys):
+def test_all_outputs_show_the_cells_and_seeds_that_were_asked(
+    sweep, raysim_command, tmp_path, monkeypatch
+):
     """A part that `--only` leaves out is shown with the seeds of the command that it has."""
     monkeypatch.chdir(tmp_path)
     lr = "local.lr=0.1,0.02"
@@ -203,6 +206,10 @@ def test_all_outputs_show_the_cells_and_seeds_that_were_asked(sweep, tmp_path, m
     )
     folders = {path.partition("/out/")[2] for path in runs["run_dir"].to_pylist()}
     assert {*listed} == folders and len(listed) == 10
+    monkeypatch.setattr(app.console, "width", 200)
+    _, said, _ = raysim_command("list", "runs", "out")
+    told = {" ".join(line.split()[1:3]) for line in said.splitlines()}
+    assert {"fedavg, lr=0.1", "fedprox, lr=0.02"} <= told
     # No seed of the command has begun in the row that it leaves out.
     assert sweep(*words[:2], "seed=7", "rounds=1", "--only", "fedavg")[0] == 0
     assert {row for row, _ in values(tmp_path / "out")} == {"fedavg"}
