@@ -110,7 +110,7 @@ def _told(run: Path) -> dict[str, Any]:
     }
 
 
-def _score(run: dict[str, Any]) -> str:
+def _score(run: Mapping[str, Any]) -> str:
     accuracy, loss = run["accuracy"], run["loss"]
     if accuracy is not None:
         return f"{100 * accuracy:.2f}%"

@@ -10,6 +10,7 @@ import grpc
 import ray
 from ray._private.grpc_utils import init_grpc_channel
 from ray._private.state import state
+from ray.actor import ActorHandle
 
 from raysim.core.errors import MachineError
 from raysim.execution.resources import ACCELERATOR, Node
@@ -176,6 +177,11 @@ class ClusterHealth:
                 " stopped or started again"
             )
         return True
+
+    def has_process(self, actor: ActorHandle[Any]) -> bool:
+        """Return whether the cluster has had room for an actor, which may still be starting."""
+        told = state.actor_table(actor._actor_id.hex(), None, None)
+        return bool(told.get("Pid"))
 
     def silent(self) -> bool:
         """Return whether the head does not answer, so that a call that waits for it would hang."""

@@ -14,6 +14,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import ray
 
 import raysim
 from raysim.core.errors import DataError, MachineError
@@ -147,6 +148,26 @@ def test_a_silent_head_is_borne_for_a_while(shared_ray, monkeypatch):
 
 
 @pytest.mark.full
+class Sleeper:
+    """An actor that starts slowly."""
+
+    def __init__(self) -> None:
+        sleep(60)
+
+
+def test_an_actor_that_starts_has_a_process_and_one_without_room_has_none(shared_ray):
+    slow = ray.remote(Sleeper).options(num_cpus=0).remote()
+    without_room = ray.remote(Sleeper).options(num_cpus=10_000).remote()
+    try:
+        with closing(ClusterHealth()) as watch:
+            while not watch.has_process(slow):
+                sleep(0.1)
+            assert not watch.has_process(without_room)
+    finally:
+        ray.kill(slow)
+        ray.kill(without_room)
+
+
 def test_a_head_that_is_lost_while_a_run_waits_for_nodes_is_named(tmp_path):
     with (
         cluster(0) as nodes,

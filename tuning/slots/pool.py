@@ -179,15 +179,19 @@ class SlotPool:
                 self._grow(self._fitting())
             except SettingsError:
                 return  # the remaining nodes have no room; lost ones may return
-        waiting = (slot.asked for slot in self._slots if slot.node is None)
-        if not self._noted and any(self._last_check - at >= START_SECONDS for at in waiting):
-            missing = sum(slot.node is None for slot in self._slots)
+        if not self._noted and (waiting := sum(map(self._waits_for_room, self._slots))):
             self._noted = True
             self._note(
-                f"{len(self) - missing} of {len(self)} slots have started; the others start when"
+                f"{len(self) - waiting} of {len(self)} slots have started; the others start when"
                 f" the cluster has room for them ({free_resources()}), and runs start meanwhile in"
                 " those that have"
             )
+
+    def _waits_for_room(self, slot: Slot) -> bool:
+        """Return whether the cluster has had no room for a slot for a while."""
+        if slot.node is not None or self._last_check - slot.asked < START_SECONDS:
+            return False
+        return not self._cluster.has_process(slot.actor)
 
     def _receive(self, call: ray.ObjectRef[Any]) -> None:
         """Process the outcome of a call: the start of a slot, reports, or the loss of a slot."""

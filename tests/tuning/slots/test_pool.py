@@ -26,7 +26,7 @@ class FakeCluster:
     """Nodes of some CPUs, on which each actor takes one, and what slots ask of Ray."""
 
     def __init__(self, **nodes: int) -> None:
-        self.nodes, self.busy = dict(nodes), 0
+        self.nodes, self.busy, self.slow = dict(nodes), 0, False
         self.actors: list[FakeActor] = []
         self.now, self.dying, self.answers, self.grows = 0.0, 0, True, False
         self.deadly = None  # run directory of a run that ends the process of its slot
@@ -50,6 +50,7 @@ class FakeCluster:
     def wait(self, calls, num_returns, timeout):
         self.place()
         done = [call for call in calls if call.actor.on or call.actor.dead]
+        done = [] if self.slow else done
         if not done:
             self.now += timeout
         return done[:1], done[1:]
@@ -99,6 +100,9 @@ class FakeCluster:
 
     def silent(self):
         return not self.answers
+
+    def has_process(self, actor):
+        return actor.on is not None
 
     def lost(self, node):
         return node is not None and node not in self.nodes
@@ -182,6 +186,14 @@ def test_a_busy_cluster_is_said_and_its_free_slots_are_used(make_pool, cluster, 
     waited(pool, 3)
     pool.start(make_settings(tmp_path), pausing=False)
     assert pool.has_free() and len(notes) == 1
+
+
+def test_slots_that_start_slowly_wait_for_no_room(make_pool, cluster):
+    """Their processes are there, and import; one for which there is no room is said."""
+    cluster.slow = True
+    pool, notes = make_pool(2)
+    waited(pool, 6)
+    assert cluster.now > 2 * slots.START_SECONDS and len(pool) == 2 and notes == []
 
 
 def test_slots_grow_with_the_nodes_unless_their_number_is_given(make_pool, cluster):
