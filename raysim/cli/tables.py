@@ -85,8 +85,8 @@ def sweep(
     metric: Annotated[
         list[str] | None,
         typer.Option(
-            help="metric of the cells, as final(test_loss), repeated for several; default:"
-            " final(test_accuracy), or the loss of a task without accuracy"
+            help="metric of the cells, as last_ten(test_loss), repeated for several; default:"
+            " last_ten(test_accuracy), or the loss of a task without accuracy"
         ),
     ] = None,
     rows: Annotated[

@@ -40,7 +40,7 @@ def write_page(
         _groups(results),
         grid_of(table),
         training_labels,
-        differences=differences_of(results),
+        differences=differences_of(table),
         tuning=tuning,
         searches=searches,
     )
