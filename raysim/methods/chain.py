@@ -30,7 +30,7 @@ from raysim.core.chain import chain
 from raysim.core.components import build_component
 from raysim.core.errors import SettingsError
 from raysim.core.method import METHODS, Asynchrony, Metrics, Round, ServerState
-from raysim.core.rules import Pass, Reduced, Rules, send_model
+from raysim.core.rules import Pass, Reduced, Rules, Weighting, send_model
 from raysim.core.tensors import Groups, Tensors
 from raysim.methods.fedavg import FedAvg
 
@@ -118,6 +118,11 @@ class Chain(FedAvg):
         return any(member.needs_sample_losses for member in self.methods.values())
 
     @property
+    def weighting(self) -> Weighting | None:  # type: ignore[override]  # a constant of others
+        """Weights of the mean, by the method that sets them."""
+        return next((m.weighting for m in self.methods.values() if m.weighting), None)
+
+    @property
     def needs_local(self) -> Mapping[str, object]:
         """The settings that the methods need."""
         needed = [member.needs_local for member in self.methods.values()]
@@ -162,7 +167,7 @@ class Chain(FedAvg):
 
     def training_pass(self, now: Round, state: ServerState) -> Pass:
         """Return one pass for all methods, with their changes of FedAvg's."""
-        plain = super().training_pass(now, state)
+        plain = replace(super().training_pass(now, state), weighting=None)
         passes = [member.training_pass(now, state) for member in self.methods.values()]
         changes: dict[str, Any] = {}
         for part in fields(Pass):

@@ -36,6 +36,8 @@ from raysim.workloads.sweeps import STOPS
 from raysim.workloads.tables import PaperCell
 
 FILES = ("table.md", "table.tex", "table.html", "table.parquet")
+WEIGHTS = {"examples": "by their samples", "uniform": "all alike"}
+"""Words for the weights of a mean over clients."""
 Place = tuple[str, str]
 """Row and column of a cell."""
 
@@ -220,13 +222,15 @@ class TableResults:
         plan, paper = self._plan, self._plan.table
         shown = [cell for cell in ended if not cell.missing]
         if any(cell.run.settings.rounds < cell.full_rounds for cell in shown):
-            yield f"Shortened to {_rounds(shown)}."
+            yield f"Shortened to {_by_level(shown, _rounds)}."
             if longer := [cell.label for cell in shown if _exceeds_share(cell, plan.cells)]:
                 yield f"More than in proportion, as one round is the least: {'; '.join(longer)}."
         counts = {len(self._asked(cell)) for cell in shown}
         if any(count < len(paper.seeds) for count in counts):
             yield f"Shortened to {_span(counts)} of {len(paper.seeds)} seeds."
         yield from changed_settings(plan.options.overrides)
+        if len({_weights(cell) for cell in shown}) > 1:
+            yield f"Clients weigh {_by_level(shown, _weights)}."
         asked = {run for cell in shown for run in self._asked(cell)}
         known = {run: each for runs in ended.values() for run, each in runs.items()}
         if waiting := len(asked - known.keys()):
@@ -296,8 +300,19 @@ def _of_rows(
     return of_method if len(methods) == len(rows) else of_method.union(of_every_row)
 
 
-def _rounds(cells: Sequence[Cell]) -> str:
-    """Return the rounds of cells; if they differ, by column, row or cell."""
+def _rounds(cell: Cell) -> str:
+    return f"{cell.run.settings.rounds} of {cell.full_rounds} rounds"
+
+
+def _weights(cell: Cell) -> str:
+    """Return the weights with which the models of clients are averaged."""
+    settings = cell.run.settings
+    own = settings.aggregation.weights or getattr(settings.method, "weighting", None)
+    return WEIGHTS[own or settings.weighting]
+
+
+def _by_level(cells: Sequence[Cell], text_of: Callable[[Cell], str]) -> str:
+    """Return a text about cells; if it differs, by column, row or cell."""
     levels: tuple[Callable[[Cell], str], ...] = (
         lambda cell: "",
         lambda cell: cell.paper.column,
@@ -305,14 +320,13 @@ def _rounds(cells: Sequence[Cell]) -> str:
         lambda cell: cell.label,
     )
     for name_of in levels:
-        rounds: dict[str, set[str]] = {}
+        found: dict[str, set[str]] = {}
         for cell in cells:
-            text = f"{cell.run.settings.rounds} of {cell.full_rounds} rounds"
-            rounds.setdefault(name_of(cell), set()).add(text)
-        if all(len(texts) == 1 for texts in rounds.values()):
+            found.setdefault(name_of(cell), set()).add(text_of(cell))
+        if all(len(texts) == 1 for texts in found.values()):
             break
     names: dict[str, list[str]] = {}
-    for name, (text,) in rounds.items():
+    for name, (text,) in found.items():
         names.setdefault(text, []).append(name)
     return ", ".join(f"{text} ({'; '.join(of)})" if any(of) else text for text, of in names.items())
 

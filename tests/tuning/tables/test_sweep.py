@@ -388,3 +388,30 @@ def test_a_dry_run_tells_what_is_left(sweep, slots, tmp_path):
     code, said, _ = sweep(*words, "seed=0..1", "--dry-run")
     assert code == 0 and "blobs-sweep: 4 runs, 2 done" in said and slots.started == []
     assert "no estimate" not in said and "target_accuracy or by patience" in said
+
+
+def test_rows_that_weigh_clients_in_other_ways_are_named(slots, raysim_command, tmp_path):
+    """SCAFFOLD and a chain with it take the plain mean, as FedAvg does if it is asked to."""
+    (tmp_path / "blobs.json").write_text(json.dumps(PRESET))
+    slots.key = str
+    (tmp_path / "weights.toml").write_text(
+        """
+preset = "blobs.json"
+settings = { rounds = 1 }
+rows = [
+    { name = "by samples", settings = { method.name = "fedavg" } },
+    { name = "scaffold", settings = { method.name = "scaffold" } },
+    { name = "chained", settings = { method.name = "chain", method.methods.scaffold = {} } },
+    { name = "uniform", settings = { method.name = "fedavg", weighting = "uniform" } },
+]
+"""
+    )
+    assert raysim_command("sweep", "weights.toml", "--out", "out")[0] == 0
+    notes = pq.read_table(tmp_path / "out/table.parquet")["notes"].to_pylist()[0]
+    expected = (
+        "Clients weigh by their samples (by samples), all alike (scaffold; chained; uniform)."
+    )
+    assert expected in notes
+    words = ("blobs.json", "method.name=fedavg,fedprox", "rounds=1", "--out", "plain")
+    assert raysim_command("sweep", *words)[0] == 0
+    assert "Clients weigh" not in (tmp_path / "plain/table.md").read_text()
