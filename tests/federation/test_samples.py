@@ -266,8 +266,8 @@ def test_without_a_test_set_nothing_is_evaluated_on_one(tmp_path, holdout, vecto
     assert summary["final_accuracy"] is None and summary["rounds"] == 3
     assert ("final_holdout_accuracy" in summary) == bool(holdout)
     groups = group_runs(read_runs([tmp_path / "run"]))
-    (final, *_) = compared_metrics(groups, None)
-    assert final[0] == "final train_loss" and final[1].of(groups[0].records[0]) > 0
+    (last, *_) = compared_metrics(groups, None)
+    assert last[0] == "last ten train_loss" and last[1].of(groups[0].records[0]) > 0
     evaluated = raysim.run(
         settings.model_copy(update={"out": str(tmp_path / "with")}),
         raysim.Task(linear, [(X, Y), (X, Y)], (X, Y)),
