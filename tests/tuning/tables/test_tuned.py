@@ -392,10 +392,7 @@ def test_a_search_on_other_data_begins_anew(slots, raysim_command, tmp_path):
     assert started == ["tuning"] * 2
     assert "note: fedprox: the data has changed since out/tuning/" in said
     first = next((tmp_path / "out/runs").glob("*/seed-0")).relative_to(tmp_path)
-    assert (
-        "The data has changed since 2 of 2 runs, the first fedavg, last_ten(test_accuracy), seed 0;"
-        in said
-    )
+    assert "The data has changed since 2 of 2 runs, the first fedavg, seed 0;" in said
     assert f"to run it again, delete {first.parent.parent}/" in said
     said, started = sweep("1")
     assert started == [] and "searching anew" not in said and "has changed since 2 of 2" in said
