@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 from pydantic import ValidationError
+from scipy.stats import truncnorm
 from torch import Tensor, nn
 
 import raysim.workloads  # noqa: F401 - registers names
@@ -160,6 +161,20 @@ def test_cifar_cnn_2_starts_as_its_authors_do():
             expected = math.sqrt(2 / (fan_in + fan_out))
             assert module.weight.std().item() == pytest.approx(expected, rel=0.05)
             assert not module.bias.any()
+
+
+def test_mnist_cnn_starts_as_in_the_code_of_fedmmd():
+    """A normal distribution of deviation 0.1 whose tails beyond two deviations are drawn again."""
+    torch.manual_seed(0)
+    drawn = MnistCnn(initialisation="truncated_normal").build(MNIST, 10)
+    layers = [m for m in drawn.modules() if isinstance(m, nn.Linear | nn.Conv2d)]
+    assert len(layers) == 4
+    for layer in layers:
+        assert 0.19 < layer.weight.abs().max() <= 0.2
+        assert layer.weight.std().item() == pytest.approx(truncnorm(-2, 2, 0, 0.1).std(), rel=0.05)
+        assert torch.equal(layer.bias, torch.full_like(layer.bias, 0.1))
+    with pytest.raises(ValidationError):
+        MnistCnn(initialisation="normal")
 
 
 def test_vgg9_starts_as_he_et_al_do():

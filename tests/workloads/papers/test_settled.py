@@ -25,6 +25,12 @@ FEDMAX: dict[str, Any] = {
     "local.weight_decay": 5e-4,
     "dataset.augmented": True,
 }
+FEDMMD_MNIST: dict[str, Any] = {
+    "local.lr": 1e-4,
+    "local.lr_decay": 1.0,
+    "model.dropout": 0.0,
+    "model.initialisation": "truncated_normal",
+}
 SETTLED: dict[str, dict[str, Any]] = {
     "dnc-colour-fedma": VGG9 | {"weighting": "examples"},
     "dnc-imbalance-fedma": VGG9 | {"weighting": "examples"},
@@ -32,7 +38,8 @@ SETTLED: dict[str, dict[str, Any]] = {
     "dnc-imbalance": {"weighting": "uniform"},
     "fedmax-cifar10-noniid": FEDMAX,
     "fedmmd-cifar10-binary": {"local.lr": 0.02, "local.lr_decay": 0.999, "model.dropout": 0.0},
-    "fedmmd-mnist-noniid": {"local.lr": 0.01, "local.lr_decay": 1.0, "model.dropout": 0.0},
+    "fedmmd-mnist-binary": FEDMMD_MNIST | {"local.epochs": 2, "local.batch_size": 50},
+    "fedmmd-mnist-noniid": FEDMMD_MNIST,
     "fedfusion-mnist-permuted": FUSION | {"clients": 2, "partition.name": "permuted"},
     "fedfusion-mnist-binary": FUSION,
     "mifl-cifar10": {"dataset.augmented": True, "method.objective": "penalty"},
