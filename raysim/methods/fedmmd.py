@@ -25,9 +25,9 @@ x and throws clients of one sample off. lam=0 is FedAvg bit for bit.
 
 A kernel acts on distances of about sqrt(s), with a slope of up to 0.6 / sqrt(s). Where the logits
 of a batch lie close together, as PyTorch's first weights leave them, the narrow fixed kernels
-outweigh the cross-entropy and hold a client at the global model. The authors' first weights spread
-the logits (initialisation="truncated_normal" of mnist-cnn); lam=0.01 or kernel="adaptive" trains
-with PyTorch's.
+outweigh the cross-entropy and hold a client at the global model; "adaptive" holds some. The
+authors' first weights spread the logits (initialisation="truncated_normal" of mnist-cnn). With
+PyTorch's, lam must be smaller: 0.01 on MNIST.
 
 Legend: N samples of the batch, C classes.
 """

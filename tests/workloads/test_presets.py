@@ -235,7 +235,7 @@ DEVIATIONS = {
     "fedfusion-cifar10-iid": FEDFUSION,
     "fedmmd-cifar10-binary": ("redraws the classes", "brightness", "without", "0.002"),
     "fedmmd-cifar10-iid": ("brightness", "without", "0.002"),
-    "fedmmd-mnist-noniid": ("No method has dropout", "1e-4", "[-0.5, 0.5]", "multiple of 100"),
+    "fedmmd-mnist-noniid": ("No method has dropout", "1e-4", "1024 units", "[-0.5, 0.5]", "of 100"),
     "fedmax-femnist-iid": ("No target", "EMNIST's letters"),
     "dnc-colour": ("pads with black", "by fan-in"),
     "dnc-imbalance": ("pads with black", "by fan-in", "equal weights"),

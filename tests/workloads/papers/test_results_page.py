@@ -20,11 +20,12 @@ from raysim.testing.tasks import SmallNet, samples
 from raysim.tuning.figures import plan as figures
 from raysim.tuning.tables import plan as tables
 from raysim.tuning.tables.plan import TableOptions
+from raysim.workloads.sweeps import parse_axes, read_sweep
 from raysim.workloads.tables import TABLES
 from tests.tasks import make_settings
 
 PAGE = (Path(__file__).parents[3] / "workloads/papers/RESULTS.md").read_text(encoding="utf-8")
-ROUNDS, DIVERGENCE, LOGITS = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+ROUNDS, DIVERGENCE, PAIRED, LOGITS = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 
 
 COMMANDS = [
@@ -45,10 +46,27 @@ def options_of(words: list[str]) -> tuple[dict[str, str], dict[str, Any]]:
 
 
 def test_there_are_commands():
-    assert {"run", "table", "figure", "compare"} == {words[1] for words in COMMANDS}
+    assert {"run", "table", "figure", "sweep", "compare"} == {words[1] for words in COMMANDS}
 
 
-@pytest.mark.parametrize("words", [w for w in COMMANDS if w[1] != "compare"], ids=" ".join)
+@pytest.mark.parametrize("words", [w for w in COMMANDS if w[1] == "sweep"], ids=" ".join)
+def test_a_sweep_is_accepted(words):
+    """Every cell of it has settings that there are."""
+    _, _, name, *rest = words
+    overrides = [word for word in rest if re.match(r"[a-z_.]+=", word)]
+    others = [word for word in rest if word not in overrides]
+    options = dict(zip(others[::2], others[1::2], strict=True))
+    assert {*options} <= {"--metric", "--jobs", "--out"}
+    metrics = filter(None, (options.get("--metric"),))
+    table = read_sweep(name, *parse_axes(overrides), metrics=(*metrics,))
+    for cell in table.cells:
+        assert raysim.load_config(cell.preset, cell.settings)
+
+
+OTHERS = [words for words in COMMANDS if words[1] not in ("compare", "sweep")]
+
+
+@pytest.mark.parametrize("words", OTHERS, ids=" ".join)
 def test_a_command_is_accepted(words):
     """Those of the page name presets, tables, figures, cells and settings that there are."""
     _, kind, name, *rest = words
@@ -81,6 +99,21 @@ def test_figures_of_rounds(tmp_path, capsys):
     pq.write_table(pa.table({"test_accuracy": accuracy}), tmp_path / "metrics.parquet")
     found = printed(ROUNDS, tmp_path, capsys)
     assert found == pytest.approx([5, 10, 40.5, 50 - 20])
+
+
+def test_paired_tests_against_the_first_row(tmp_path, capsys):
+    """Of differences 1 to 5, t is 3 sqrt(2), p 0.0132; of -1, 1, 3, 5, 7, 3 / sqrt(2), 0.1012."""
+    first, steps = [3.0, 1.0, 4.0, 1.0, 5.0], {"b": range(1, 6), "c": range(-1, 8, 2)}
+    values = {"a": first} | {r: [*map(sum, zip(first, d, strict=True))] for r, d in steps.items()}
+    cell = {"column": "x", "metric": "final(train_loss)"}
+    rows = [
+        {"row": row, **cell, "values": [{"seed": n, "value": v} for n, v in enumerate(each)]}
+        for row, each in values.items()
+    ]
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "table.parquet")
+    found = printed(PAIRED, tmp_path, capsys)
+    worse, unlike = [*steps["b"], 0.0132, 2 * 0.0132], [*steps["c"], 0.1012, 0.1012]
+    assert found == pytest.approx([*worse, *unlike], abs=1e-4)
 
 
 def test_medians_of_divergences(tmp_path, capsys):

@@ -33,9 +33,9 @@ CIFAR10_NOTE = (
 
 MNIST_CODE = (
     "two_stream_l2 takes method.lam=0.001. local.lr=1e-4 and the first weights are the code's; the"
-    " learning rate is unclear in the scan. No method has dropout, as in the code. The code shifts"
-    " pixels to [-0.5, 0.5] and trains on no batch whose number in a round is a multiple of 100;"
-    " this does neither."
+    " learning rate is unclear in the scan. No method has dropout, as in the code. The code has"
+    " 1024 units where the paper prints 512, shifts pixels to [-0.5, 0.5], and trains on no batch"
+    " whose number in a round is a multiple of 100."
 )
 
 CIFAR10_BINARY = Preset(
