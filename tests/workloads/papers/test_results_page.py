@@ -20,7 +20,8 @@ from raysim.testing.tasks import SmallNet, samples
 from raysim.tuning.figures import plan as figures
 from raysim.tuning.tables import plan as tables
 from raysim.tuning.tables.plan import TableOptions
-from raysim.workloads.sweeps import parse_axes, read_sweep
+from raysim.workloads.sweep_values import parse_axes
+from raysim.workloads.sweeps import read_sweep
 from raysim.workloads.tables import TABLES
 from tests.tasks import make_settings
 
