@@ -21,14 +21,13 @@ may differ in the last bit.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import ClassVar
 
 import torch
 from pydantic import Field
 
 from raysim.core.method import Round, ServerState
-from raysim.core.rules import CHANGE, Bases, Pass, Reduced, Rules, Trained, Upload, View, Weighting
+from raysim.core.rules import CHANGE, Bases, Reduced, Rules, Trained, Upload, View, Weighting
 from raysim.core.tensors import as_real, nbytes
 from raysim.core.user_input.limits import Count
 from raysim.methods.asynchronous import AsynchronousAvg
@@ -59,10 +58,10 @@ class FedBuff(AsynchronousAvg):
         """Return s(tau)."""
         return self.factor(staleness)
 
-    def training_pass(self, now: Round, state: ServerState) -> Pass:
-        """Return the pass over the clients that start, weighted by the settings."""
-        weighting: Weighting = "examples" if self.weighted else "uniform"
-        return replace(super().training_pass(now, state), weighting=weighting)
+    @property
+    def weighting(self) -> Weighting | None:  # type: ignore[override]  # a constant of others
+        """Weights of the mean."""
+        return "examples" if self.weighted else "uniform"
 
     def rules(self) -> Rules:
         """Return the rules of local training: plain SGD, of which the change is sent."""

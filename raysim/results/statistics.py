@@ -21,6 +21,10 @@ LEVEL = 0.05
 """Probability that rows of equal means are told apart, over all rows of a column."""
 
 
+ROUNDING = 1e-12
+"""Differences relative to the largest value below which values are equal but for rounding."""
+
+
 @dataclass(frozen=True)
 class Difference:
     """Difference of a row from the best row of its column, paired by seeds.
@@ -56,11 +60,14 @@ def deviation(values: Sequence[float]) -> float | None:
 def paired_t(first: Sequence[float], second: Sequence[float]) -> Difference:
     """Return the mean difference of at least two pairs, first minus second, with its t-test.
 
-    Differences that are all equal have an interval of no width, and p=0 unless they are 0.
+    Differences that are all equal have an interval of no width, and p=0 unless they are 0, as those
+    of rounding count.
     """
     from scipy.special import stdtr, stdtrit
 
     differences = np.sort(np.subtract(first, second))  # [n]; the order of pairs must not matter
+    if np.abs(differences).max() <= ROUNDING * np.abs([first, second]).max():
+        differences = np.zeros_like(differences)
     center, free = float(differences.mean()), len(differences) - 1
     if differences[0] == differences[-1]:
         center = float(differences[0])

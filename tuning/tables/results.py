@@ -12,6 +12,7 @@ from typing import Any
 import pyarrow.parquet as pq
 
 from raysim.config import Settings
+from raysim.core.components import called
 from raysim.core.errors import RunError
 from raysim.core.user_input import canonical
 from raysim.federation.prepared import known_digests
@@ -305,10 +306,12 @@ def _rounds(cell: Cell) -> str:
 
 
 def _weights(cell: Cell) -> str:
-    """Return the weights with which the models of clients are averaged."""
+    """Return how clients weigh in the aggregate of their models."""
     settings = cell.run.settings
+    if settings.aggregation.sees_updates:
+        return f"as in {called(settings.aggregation)}"
     own = settings.aggregation.weights or getattr(settings.method, "weighting", None)
-    return WEIGHTS[own or settings.weighting]
+    return WEIGHTS.get(own or "", WEIGHTS[settings.weighting])
 
 
 def _by_level(cells: Sequence[Cell], text_of: Callable[[Cell], str]) -> str:

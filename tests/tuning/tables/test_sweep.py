@@ -404,13 +404,17 @@ rows = [
     { name = "scaffold", settings = { method.name = "scaffold" } },
     { name = "chained", settings = { method.name = "chain", method.methods.scaffold = {} } },
     { name = "uniform", settings = { method.name = "fedavg", weighting = "uniform" } },
+    { name = "fixed", settings = { method.name = "fedavg", aggregation.weighting = "fixed" } },
+    { name = "median", settings = { method.name = "fedavg", aggregation.name = "median" } },
+    { name = "buffer", settings = { method.name = "fedbuff" } },
 ]
 """
     )
     assert raysim_command("sweep", "weights.toml", "--out", "out")[0] == 0
     notes = pq.read_table(tmp_path / "out/table.parquet")["notes"].to_pylist()[0]
     expected = (
-        "Clients weigh by their samples (by samples), all alike (scaffold; chained; uniform)."
+        "Clients weigh by their samples (by samples), all alike (scaffold; chained; uniform; fixed;"
+        " buffer), as in aggregation.name=median (median)."
     )
     assert expected in notes
     words = ("blobs.json", "method.name=fedavg,fedprox", "rounds=1", "--out", "plain")
