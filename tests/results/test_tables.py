@@ -77,7 +77,8 @@ def test_notes_say_what_is_shown():
         "30 rounds of 500",
         "final(test_accuracy): the last value of test_accuracy.",
         "Cells: mean ± sample deviation over n seeds.",
-        "Below 5 seeds no rows are compared, and none is bold.",
+        "No rows are compared, and none is bold: that takes two rows in which the same seeds, at"
+        " least 5, have values.",
         "*: fewer than 3 seeds.",
         "2/3: of three seeds two have a value, and the mean is theirs; such a cell has no ratio.",
         "In brackets: the published value.",
@@ -159,6 +160,10 @@ def test_differences_from_the_best_row():
         ["d", lost, "best"],
     ]
     assert table.best("x") == {"a"} and table.best("y") == {"d"}
+    apart = differences_of(table_of({("a", "x"): five(0.5), ("b", "x"): five(0.25)}))
+    assert apart.rows[1][1].text == "-25.00 [-25.00, -25.00], p<0.001"
+    fewer = grid_of(table_of({("a", "x"): five(0.5), ("b", "x"): ResultCell({0: 0.1})}))
+    assert any(note.startswith("No rows are compared") for note in fewer.notes)
     rows = {(row["row"], row["column"]): row for row in to_arrow(table).to_pylist()}
     b = rows["b", "x"]
     assert [b[name] for name in ("difference", "difference_low", "difference_high", "p")] == (

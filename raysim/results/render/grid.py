@@ -26,7 +26,10 @@ BOLD_NOTE = (
     f" a {TEST}, does not tell from it; rows with fewer seeds than others, or with other seeds, are"
     " not compared."
 )
-NO_BOLD_NOTE = f"Below {statistics.SEEDS_FOR_TEST} seeds no rows are compared, and none is bold."
+NO_BOLD_NOTE = (
+    "No rows are compared, and none is bold: that takes two rows in which the same seeds, at least"
+    f" {statistics.SEEDS_FOR_TEST}, have values."
+)
 DIFFERENCES_TITLE = "Differences from the best row"
 DIFFERENCES_NOTE = (
     f"Mean over seeds, its {1 - statistics.LEVEL:.0%} interval for this pair alone, and p of a"
@@ -230,8 +233,7 @@ def _legend(table: ResultTable) -> Iterator[str]:
     yield table.metric_of(ResultCell()).definition
     if any(cell.seeds for cell in cells):
         yield SPREAD_NOTE
-        most = max(len(cell.measured) for cell in cells)
-        yield BOLD_NOTE if most >= statistics.SEEDS_FOR_TEST else NO_BOLD_NOTE
+        yield BOLD_NOTE if any(map(table.differences, table.columns)) else NO_BOLD_NOTE
     if any(0 < len(cell.measured) < statistics.FEW for cell in cells):
         yield FEW_NOTE
     if any(len(cell.measured) < cell.seeds for cell in cells):
