@@ -152,8 +152,9 @@ def test_curves_have_a_panel_for_each_column_and_the_colour_of_their_row():
     lines = [{each.get_label(): each for each in axes.lines} for axes in canvas.axes]
     temperatures = [label for label in lines[0] if "control" not in label]
     assert temperatures == ["T=2", "T=1", "T=0.5", "T=0.25", "T=0.05"]
-    controls = ("T=4 lr=0.08", "T=2 lr=0.04", "T=1 lr=0.02", "T=0.5 lr=0.01", "T=0.25 lr=0.005")
-    assert {*lines[0]} - {*temperatures} == {f"control {each}" for each in controls}
+    rates = {"4": "0.08", "2": "0.04", "1": "0.02", "0.5": "0.01", "0.25": "0.005"}
+    controls = {f"control of {value} at lr={rate}" for value, rate in rates.items()}
+    assert {*lines[0]} - {*temperatures} == controls
     assert [*lines[0]] == [*lines[2]]
     assert [*lines[1]] == [*lines[3]] == ["T=4", *lines[0]]
     for label, line in lines[0].items():
@@ -164,6 +165,23 @@ def test_curves_have_a_panel_for_each_column_and_the_colour_of_their_row():
     found = [lines[place]["T=2"].get_ydata()[0] for place in (2, 3)]
     order = [run.name for run in figure.runs]
     assert found == [order.index("T=2, FedProx"), order.index("T=2, SCAFFOLD")]
+
+
+@pytest.mark.parametrize("number", [1, 2, "4b", 5, 6, 7, 9, 13, 16, 17, 18, 19])
+def test_a_control_takes_the_first_steps_of_the_lowest_temperature(number):
+    """Its lr / T is that of T=0.05 in its figure's preset, and its name says both."""
+    figure, controls = FIGURES[f"flexchill-{number}"], 0
+    for run in (run for run in figure.runs if run.drawn):
+        name = run.preset or figure.preset
+        own, preset = (raysim.load_config(name, each) for each in (figure.overrides(run), {}))
+        value, lr = own.local.temperature, own.local.lr
+        if run.name.startswith("control"):
+            controls += 1
+            assert run.name.startswith(f"control of {value:g} at lr={lr:g}")
+            assert lr / value == pytest.approx(preset.local.lr / 0.05)
+        else:
+            assert run.name.startswith(f"T={value:g}") and lr == preset.local.lr
+    assert controls
 
 
 def test_panels_of_curves_are_wrapped_and_each_part_begins_a_row():

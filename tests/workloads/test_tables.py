@@ -314,8 +314,11 @@ def test_settings_of_columns():
     assert settings_of("mifl-3", "MIFL", "cnn mnist noniid E=20 B=10")["local.epochs"] == 20
 
 
-def test_a_control_takes_the_steps_of_the_lowest_temperature():
-    """FLex&Chill's T alone changes the step; a control is the same row with lr / T of T=0.05."""
+def test_a_control_takes_the_first_steps_of_the_lowest_temperature():
+    """FLex&Chill's T alone changes the step; a control is the same row with lr / T of T=0.05.
+
+    Its name says T and lr, and is not chosen by `--only T=4`.
+    """
     for name in ("flexchill-1", "flexchill-2", "flexchill-8", "flexchill-c", "flexchill-d"):
         table = TABLES[name]
         cells = {(cell.row, cell.column): dotted(cell.resolve().to_dict()) for cell in table.cells}
@@ -324,7 +327,9 @@ def test_a_control_takes_the_steps_of_the_lowest_temperature():
             assert settings["local.temperature"] <= 0.05 or not row.startswith("T=0.05")
             if not row.startswith("control"):
                 continue
-            lowest, own = cells["T=0.05", column], cells[row.split()[1], column]
+            temperature, lr = settings["local.temperature"], settings["local.lr"]
+            assert row == f"control of {temperature:g} at lr={lr:g}"
+            lowest, own = cells["T=0.05", column], cells[f"T={temperature:g}", column]
             rates = [each["local.lr"] / each["local.temperature"] for each in (settings, lowest)]
             assert rates[0] == pytest.approx(rates[1])
             assert {**settings, "local.lr": own["local.lr"]} == own

@@ -73,4 +73,4 @@ def test_rows_differ_in_what_some_have_of_their_own_and_not_in_what_all_have(tmp
     assert reference == {"partition.name": "iid"}
     controls = {row: differing.pop(row) for row in found.rows if row.startswith("control")}
     assert [*differing.values()] == [{}] * 6
-    assert controls["control T=4 lr=0.4"] == {"local.lr": 0.4} and len(controls) == 5
+    assert controls["control of 4 at lr=0.4"] == {"local.lr": 0.4} and len(controls) == 5

@@ -22,7 +22,7 @@ ALL = (4.0, 2.0, 1.0, 0.5, 0.25, LOWEST)
 def _temperatures(
     values: Sequence[float] = TEMPERATURES, lr: float = 0.001, **more: Any
 ) -> Iterator[FigureRun]:
-    """Yield the runs at temperatures, each with a control that takes the steps of the lowest one.
+    """Yield the runs at temperatures, each with a control that takes the first steps of the lowest.
 
     Args:
         values: The temperatures.
@@ -33,8 +33,9 @@ def _temperatures(
         settings = {"local.temperature": value}
         yield FigureRun(f"T={value:g}", settings, **more)
         if value != LOWEST:
-            matched = {**settings, "local.lr": round(lr * value / LOWEST, 6)}
-            yield FigureRun(f"control T={value:g}", matched, **more)
+            rate = round(lr * value / LOWEST, 6)
+            name = f"control of {value:g} at lr={rate:g}"
+            yield FigureRun(name, {**settings, "local.lr": rate}, **more)
 
 
 REFERENCE = FigureRun("reference", {"partition.name": "iid", "local.temperature": 1.0}, drawn=False)

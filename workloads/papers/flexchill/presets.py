@@ -6,9 +6,12 @@ or else 0.05. Tables 1 and 2 print the mean of the accuracies at the clients, he
 `evaluation.clients`. Crops with reflection, means and deviations, dropped last batches, weight
 decay and the uniform average are those of the first author's public code, which came later.
 
-The step grows as 1/T: at the rate of T=0.05, that of a temperature T takes steps of 0.05/T. Beside
-each temperature the tables and figures have a control, which is not the paper's: the same with
-lr = (the preset's lr) x T / 0.05.
+The gradient at the logits grows as 1/T: at the rate of T=0.05, a temperature T takes first steps
+that are 0.05/T as long. Beside each temperature the tables and figures have a control, which is not
+the paper's: the same with lr = (the preset's lr) x T / 0.05. It takes the first steps of T=0.05,
+and not the later ones: logits grow, and what the rate multiplies without 1/T (weight decay, the
+term of FedProx) grows with the rate. `--only T=4` takes a row without its control, `--only control`
+the controls.
 """
 
 from __future__ import annotations
