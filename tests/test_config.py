@@ -197,8 +197,8 @@ def test_an_ordered_mapping_has_the_order_in_which_overrides_name_it(pairs):
     settings = raysim.load_config("mnist-fedavg", dict(pairs))
     assert [*settings.method.methods] == [*dict.fromkeys(named)]
     assert settings.method.methods["fedmax"].beta == 10
-    more = {"method.methods.fedadam.lr_server": 1, "method.methods.fednova": {}}
-    assert [*settings.override(more).method.methods] == [*dict.fromkeys(named), "fednova"]
+    more = {"method.methods.fedadam.lr_server": 1, "method.methods.scaffold": {}}
+    assert [*settings.override(more).method.methods] == [*dict.fromkeys(named), "scaffold"]
 
 
 def test_overrides_are_left_as_they_are():

@@ -12,9 +12,10 @@ to the rules of local training and to the server's update. No paper describes it
 
 A name with dots, as in package.module:Class, is written in JSON or in a file. Each method must be a
 FedAvg that keeps FedAvg's `round`. Groups of the server's state, of the broadcast and of the
-clients' state need different names in different methods, but for "model". FedBuff, which discounts
-stale updates, goes only with methods that send and average what FedAvg does. An empty chain is
-FedAvg.
+clients' state need different names in different methods, but for "model". A method whose clients
+send no model (FedNova) moves that before the round: methods before it keep FedAvg's
+`server_update`. FedBuff, which discounts stale updates, goes only with methods that send and
+average what FedAvg does. An empty chain is FedAvg.
 """
 
 from __future__ import annotations
@@ -93,6 +94,7 @@ class Chain(FedAvg):
             for hook in ("deployed", "deployment", "asynchrony", "discount"):
                 self._only(hook)
             self._check_discount()
+            self._check_models()
         except SettingsError as error:
             raise SettingsError(f"{KEY}: {error}") from error
         return self
@@ -252,13 +254,28 @@ class Chain(FedAvg):
         """
         owner = self._only("discount")
         for name, member in self.methods.items() if owner else ():
-            plain = type(member).server_update is FedAvg.server_update
-            if member is not owner and not (plain and member.rules().finish is send_model):
+            plain = _updates_plainly(member) and member.rules().finish is send_model
+            if member is not owner and not plain:
                 (first,) = (n for n, m in self.methods.items() if m is owner)
                 raise SettingsError(
                     f"{name} cannot be chained with {first}, which discounts stale updates: what"
                     f" {name} sends or averages would be discounted too"
                 )
+
+    def _check_models(self) -> None:
+        """Check that no method drops the model of one before it.
+
+        A method whose clients send no model cannot start from the mean that it is given.
+        """
+        before = ""
+        for name, member in self.methods.items():
+            if before and not _sends_model(member):
+                raise SettingsError(
+                    f"{before} cannot stand before {name}, which moves the model before the round"
+                    f" and would drop what {before} makes of it; put {name} before {before}"
+                )
+            if not _updates_plainly(member):
+                before = name
 
     def _only(self, hook: str) -> FedAvg | None:
         """Return the only method that overrides a hook, or None."""
@@ -272,6 +289,17 @@ class Chain(FedAvg):
 def _owner_of(group: str) -> str:
     """Return the key in `info` of the method that keeps a group."""
     return f"owner of {group}"
+
+
+def _updates_plainly(member: FedAvg) -> bool:
+    """Return whether a method's server does what FedAvg's does."""
+    return type(member).server_update is FedAvg.server_update
+
+
+def _sends_model(member: FedAvg) -> bool:
+    """Return whether a method's clients send a model, going by its rules and bases."""
+    sent = member.bases is None or MODEL in member.bases
+    return sent or member.rules().finish is send_model
 
 
 def _without_model(groups: Groups) -> Groups:

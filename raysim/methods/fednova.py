@@ -28,8 +28,10 @@ kept from round to round (MFA's), FedProx's mean by tensor.
 
 With a proximal term and momentum, entries of a_k may be below 0, which the paper does not treat:
 ||a_k||_1 is then the sum of the a_i, the way along a constant gradient. Deviation: a_k is that of
-the steps taken; the code's is not, with both terms (its norm for one step is 1 + rho, not 1) and
+the steps taken; the code's is not, with both terms (its norm for one step is 2 - eta mu, not 1) and
 with Nesterov's momentum (it has plain momentum's).
+
+In a chain it goes on from no other method's model: those before it keep FedAvg's `server_update`.
 
 With max_epochs above 0 each client of the cohort does 1 to max_epochs local epochs, drawn anew
 every round from a generator keyed by seed and round; with 0 all do `local.epochs`. d_k covers the

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from types import SimpleNamespace
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -11,12 +12,13 @@ import torch
 
 import raysim
 from raysim.config import parse
+from raysim.core.rules import CHANGE
 from raysim.methods.chain import Chain
 from raysim.methods.fedavg import FedAvg
 from raysim.methods.fedprox import FedProx
 from tests.methods import test_fedadam, test_fednova
 from tests.methods.test_fedadam import BETA1, BETA2, LR_SERVER, TAU
-from tests.methods.test_oracle import assert_close
+from tests.methods.test_oracle import NAMES, assert_close, run
 from tests.methods.test_transforms import EVERYTHING, METHODS, MU, oracle, run_half
 from tests.tasks import UNEQUAL, make_settings, make_task, model_of
 
@@ -107,6 +109,53 @@ def test_the_model_goes_from_one_update_to_the_next(tmp_path):
         v = [BETA2 * a + (1 - BETA2) * d**2 for a, d in zip(v, delta, strict=True)]
         w = [p + LR_SERVER * a / (np.sqrt(b) + TAU) for p, a, b in zip(w, m, v, strict=True)]
     assert_close(result.params, w)
+
+
+class SendsChange(FedAvg):
+    """FedAvg of changes, which moves the model before the round."""
+
+    bases: ClassVar = {"change": CHANGE}
+
+    def rules(self):
+        return raysim.Rules(finish=lambda view, trained: raysim.Upload())
+
+    def server_update(self, now, state, reduced):
+        return state
+
+
+class Uncompressed(FedAvg):
+    """FedAvg whose model no stage of the channel changes."""
+
+    bases: ClassVar = {}
+
+
+@pytest.mark.parametrize("last", ["fednova", f"{__name__}:SendsChange"])
+@pytest.mark.parametrize("other", ["fedasync", "fedadam", "scaffold", "feddyn"])
+@pytest.mark.parametrize("between", [(), ("fedmax",)])
+def test_no_method_drops_the_model_of_one_before_it(other, between, last):
+    message = (
+        f"^method.methods: {other} cannot stand before {last}, which moves the model before the"
+        f" round and would drop what {other} makes of it; put {last} before {other}$"
+    )
+    with pytest.raises(raysim.SettingsError, match=message):
+        Chain(methods={name: {} for name in (other, *between, last)})
+    put = (*between, last, other)
+    assert [*Chain(methods={name: {} for name in put}).methods] == [*put]
+
+
+def test_a_method_that_sends_the_model_stands_behind_any():
+    for name in ("momentum", "scaffold", "fedasync", f"{__name__}:Uncompressed"):
+        assert Chain(methods={"fedadam": {}, name: {}}).methods
+
+
+@pytest.mark.parametrize("alpha", [0.1, 1.0])
+def test_fedasync_mixes_in_what_fednova_makes(tmp_path, alpha):
+    """FedNova's model of one client that is not stale is the client's."""
+    own, ends = {"fedasync": {"alpha": alpha, "concurrency": 1}}, []
+    for name, methods in (("both", {"fednova": {}, **own}), ("alone", own)):
+        result, *_ = run(tmp_path / name, rounds=4, **CHAIN, **{"method.methods": methods})
+        ends.append(result.params)
+    assert_close(ends[0], [ends[1][name].numpy() for name in NAMES])
 
 
 class Uniform(FedAvg):
