@@ -16,7 +16,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from raysim.core.errors import DataError
@@ -35,6 +35,8 @@ WORD = re.compile("[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
 """Word of a file's name; `KDDTrain-2` has KDD and Train."""
 OF_A_SET = re.compile("(train|test)(ing|set|data)?")
 """Word that says of which set a file's rows are."""
+Rest = tuple[str, str]
+"""Letters of a name before and after such a word."""
 
 
 def find_sources(path: Path, split: float | str, image_size: int | None) -> Sources:
@@ -113,7 +115,9 @@ def _together(files: list[Path]) -> Sources:
     Raises:
         DataError: some names have a set, others none: these rows may be for training or not.
     """
-    sets = {split: [path for path in files if _sets_named(path) == {split}] for split in SPLITS}
+    sets = _by_words(files)
+    if not any(sets.values()):
+        sets = _by_pairs(files)
     named = [*sets["train"], *sets["test"]]
     others = [path for path in files if path not in named]
     if named and others:
@@ -131,9 +135,39 @@ def _together(files: list[Path]) -> Sources:
     return {split: tables.table(paths) for split, paths in sets.items()}
 
 
-def _sets_named(path: Path) -> set[str]:
-    found = [OF_A_SET.fullmatch(word.lower()) for word in WORD.findall(path.stem)]
-    return {word[1] for word in found if word}
+def _by_words(files: Sequence[Path]) -> dict[str, list[Path]]:
+    """Return the files of each set whose names have its word: `train-0.csv`, `KDDTest.csv`."""
+
+    def named(path: Path) -> set[str]:
+        found = [OF_A_SET.fullmatch(word.lower()) for word in WORD.findall(path.stem)]
+        return {word[1] for word in found if word}
+
+    return {split: [path for path in files if named(path) == {split}] for split in SPLITS}
+
+
+def _by_pairs(files: Sequence[Path]) -> dict[str, list[Path]]:
+    """Return the files of each set whose names are alike but for it: `Xtrain.csv`, `Xtest.csv`.
+
+    Digits and marks are not compared. `strain` and `latest` differ in other letters, too.
+    """
+    rests = {path: {split: _rests(path, split) for split in SPLITS} for path in files}
+    train, test = (set[Rest]().union(*(of[split] for of in rests.values())) for split in SPLITS)
+
+    def named(path: Path) -> set[str]:
+        return {split for split, of in rests[path].items() if of & train & test}
+
+    return {split: [path for path in files if named(path) == {split}] for split in SPLITS}
+
+
+def _rests(path: Path, split: str) -> set[Rest]:
+    """Return the letters before and after each place where a file's name has a set's word."""
+    stem = path.stem.lower()
+    places = [word.span() for word in OF_A_SET.finditer(stem) if word[1] == split]
+    return {(_letters(stem[:start]), _letters(stem[end:])) for start, end in places}
+
+
+def _letters(text: str) -> str:
+    return "".join(filter(str.isalpha, text))
 
 
 def _names_below(folder: Path) -> Iterator[str]:

@@ -97,13 +97,26 @@ def test_images(layout, tmp_path):
         (("train1", "train2", "testset"), {"train": 2, "test": 1}),
         (("train-0", "train-1"), {"": 2}),
         (("strain_a", "latest_b", "contest"), {"": 3}),
+        (("Xtrain", "Xtest"), {"train": 1, "test": 1}),
+        (("adulttraining", "adulttest"), {"train": 1, "test": 1}),
+        (("Xtrain_latest", "Xtest_latest"), {"train": 1, "test": 1}),
+        (("Dtrain-0-of-2", "Dtrain-1-of-2", "Dtest-0-of-1"), {"train": 2, "test": 1}),
     ],
 )
-def test_whole_words_of_the_names_tell_the_sets(names, files, tmp_path):
+def test_words_of_the_names_tell_the_sets(names, files, tmp_path):
     for name in names:
         layouts.text(tmp_path / f"{name}.csv", layouts.columns())
     found = find_sources(tmp_path, 0.2, None)
     assert {split: len(source.files) for split, source in found.items()} == files
+
+
+@pytest.mark.parametrize("other", ["notes", "Dvalidation", "latest"])
+def test_a_file_beside_two_sets_is_of_one_of_them(other, tmp_path):
+    for name in ("Dtrain", "Dtest", other):
+        layouts.text(tmp_path / f"{name}.csv", layouts.columns())
+    says = rf"{other}\.csv: lies beside 'Dtrain\.csv', .* name each file train or test, or move"
+    with pytest.raises(DataError, match=says):
+        find_sources(tmp_path, 0.2, None)
 
 
 @pytest.mark.parametrize("split", ["tset.csv", "spam", 0.5])
