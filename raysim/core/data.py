@@ -87,6 +87,14 @@ class Dataset(Component, ABC):
 
         return CLASSIFICATION
 
+    @property
+    def own_files(self) -> bool:
+        """Say whether its files are the user's own, which may change.
+
+        They are read again to compare them with those of a finished run; published ones are not.
+        """
+        return False
+
     def check_files(self, root: Path) -> None:
         """Check that published files which cannot be fetched are in the data root.
 
@@ -106,7 +114,8 @@ class Dataset(Component, ABC):
 
         Args:
             root: The data root, which holds a folder per dataset.
-            progress: Called with the progress of the preparation.
+            progress: Called with the progress of the preparation: first before it fetches or
+                writes anything, and not at all if all is prepared. What it raises ends it.
 
         Raises:
             DataError: a file is missing and cannot be fetched, or is damaged.

@@ -18,7 +18,7 @@ from raysim.config import Settings
 from raysim.core.arrow import open_split, recorded_checksum
 from raysim.core.components import ask, calling
 from raysim.core.data import NATURAL, Dataset, Progress, Split
-from raysim.core.errors import RaysimError
+from raysim.core.errors import DataError, RaysimError
 from raysim.core.user_input import portable_name
 from raysim.core.user_input.limits import MOST
 
@@ -49,26 +49,35 @@ def prepared(dataset: Dataset, root: Path, progress: Progress) -> Mapping[str, P
         }
 
 
-def digests_of(dataset: Dataset, root: Path) -> dict[str, str]:
+def _ignore(title: str, done: int, total: int) -> None:
+    """Take no notice of a preparation's progress."""
+
+
+def digests_of(dataset: Dataset, root: Path, progress: Progress = _ignore) -> dict[str, str]:
     """Prepare a dataset; return the sha256 of its files by split, which runs seal.
 
     Raises:
         RaysimError: `prepared` raises it.
     """
-    paths = prepared(dataset, root, lambda *_: None)
+    paths = prepared(dataset, root, progress)
     return {split: recorded_checksum(paths[split]) for split in ("train", "test")}
+
+
+def _refuse(title: str, done: int, total: int) -> None:
+    raise DataError(f"{title}: not there yet")
 
 
 def known_digests(settings: Settings, root: Path) -> dict[str, str]:
     """Return the digests of the splits that a run reads, to compare them with a finished run's.
 
-    None if the dataset has never been prepared here: nothing is fetched for a comparison.
+    None if it has not been prepared here with these settings: nothing is fetched, and only a
+    user's own files are prepared, for a comparison.
     """
     dataset = settings.dataset
     folder = root / portable_name(dataset.title) / "prepared"
     if any(folder.rglob("*.arrow")):
-        with suppress(RaysimError):  # of files that are gone or damaged since
-            digests = digests_of(dataset, root)
+        with suppress(RaysimError):  # of files that are not there, or damaged since
+            digests = digests_of(dataset, root, _ignore if dataset.own_files else _refuse)
             return digests if settings.evaluation.test else {"train": digests["train"]}
     return {}
 

@@ -58,7 +58,7 @@ def prepare_once(
         splits: Names of the splits.
         build: Reads the published files, given a work folder, and returns all splits, each whole or
             as parts to be written one after another.
-        progress: Called with the number of prepared splits.
+        progress: Called with the number of prepared splits, first before `build`.
         variant: Name of the settings that the prepared samples depend on; "" if they depend on
             none.
 
@@ -68,15 +68,15 @@ def prepare_once(
     ready = folder / "prepared" / variant
     paths = {name: ready / f"{name}.arrow" for name in splits}
     if not _is_complete(paths.values()):
+        progress(f"prepare {folder.name}", 0, len(splits))  # before anything is fetched
         with workspace(folder) as work:
             if not _is_complete(paths.values()):  # another process may have held the lock
                 temporary = work / "prepared"
                 temporary.mkdir()
                 built = build(work)
-                for done, name in enumerate(splits):
-                    progress(f"prepare {folder.name}", done, len(splits))
+                for done, name in enumerate(splits, 1):
                     write_split(temporary / f"{name}.arrow", built[name])
-                progress(f"prepare {folder.name}", len(splits), len(splits))
+                    progress(f"prepare {folder.name}", done, len(splits))
                 shutil.rmtree(ready, ignore_errors=True)
                 ready.parent.mkdir(exist_ok=True)
                 temporary.replace(ready)

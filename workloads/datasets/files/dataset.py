@@ -102,6 +102,11 @@ class FileDataset(Dataset):
             return x
         return x.float() / 255 if x.element_size() == 1 else x.long()
 
+    @property
+    def own_files(self) -> bool:
+        """Say that the files are the user's own: they may change."""
+        return True
+
     def check_files(self, root: Path) -> None:
         """Check that the files are there.
 

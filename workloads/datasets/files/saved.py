@@ -21,6 +21,7 @@ import pyarrow as pa
 from pydantic import AfterValidator, Field
 
 from raysim.core.components import suggest
+from raysim.core.data import Progress
 from raysim.core.errors import DataError, SettingsError
 from raysim.core.user_input import parse_json, portable_name, user_path
 from raysim.workloads.datasets.files.dataset import FileDataset
@@ -60,15 +61,29 @@ class HuggingFace(FileDataset):
     folder: ClassVar[str] = "huggingface"
 
     def sources(self, root: Path) -> Sources:
-        """Return the samples of each split; fetch them from the hub if there is no such folder.
+        """Return the samples of each split.
 
         Raises:
             DataError: there is nothing, or what there is was not saved by `save_to_disk`.
         """
-        path = self._place(root)
-        if not path.exists():
+        return find_saved(self._place(root), self.split, self.image_size)
+
+    @property
+    def own_files(self) -> bool:
+        """Say whether the path is a folder; a dataset of the hub is fetched once."""
+        return Path(self.path).exists()
+
+    def prepare(self, root: Path, progress: Progress) -> Mapping[str, Path]:
+        """Read the files, fetched from the hub if there is no such folder; write Arrow files.
+
+        Raises:
+            DataError: there is nothing, it is damaged, or does not fit the settings.
+        """
+        if not (path := self._place(root)).exists():
+            progress(f"fetch {self.path}", 0, 1)
             fetch(self.path, path)
-        return find_saved(path, self.split, self.image_size)
+            progress(f"fetch {self.path}", 1, 1)
+        return super().prepare(root, progress)
 
     def check_files(self, root: Path) -> None:
         """Check the files if they are there; those of the hub are not fetched for it.
