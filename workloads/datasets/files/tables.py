@@ -7,6 +7,7 @@ Text files may be compressed by gzip; of a bomb no more is read than its own siz
 from __future__ import annotations
 
 import io
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -29,7 +30,9 @@ DECIMAL_COMMA = r"^([+-]?\d*),(\d+([eE][+-]?\d+)?)$"
 """Numbers of a table that is separated by semicolons, because its decimal point is a comma."""
 BOM = b"\xef\xbb\xbf"
 SEPARATORS = {".csv": ",;\t|", ".tsv": "\t"}
-"""Separators of columns: the first of them that the header has."""
+"""Separators of columns: the one that the header has most often, the first of as many."""
+QUOTED = re.compile(rb'"[^"]*"')
+"""Name in a header in which separators do not separate."""
 LINES = (".jsonl", ".ndjson")
 GZIP = ".gz"
 ARROW = (".arrow", ".feather", ".ipc")
@@ -118,7 +121,8 @@ def _separator(path: Path, separators: str) -> str:
         for block in _blocks(path):
             if not separator:
                 line = block.split(b"\n", 1)[0].split(b"\r", 1)[0].removeprefix(BOM)
-                separator = next((s for s in separators if s.encode() in line), separators[0])
+                bare = QUOTED.sub(b"", line)
+                separator = max(separators, key=lambda mark: bare.count(mark.encode()))
                 check_width(path, line.count(separator.encode()) + 1)
                 if not line.strip():
                     raise DataError(f"{path}: its first line is empty; must name the columns")

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from raysim.core.errors import DataError
 from raysim.core.scoring import REGRESSION
 from raysim.federation.prepared import network_size, open_prepared, prepared
-from raysim.workloads.datasets.files import samples, targets
+from raysim.workloads.datasets.files import samples, tables, targets
 from raysim.workloads.datasets.files.columns import Figures, inputs
 from tests.workloads.datasets.files import layouts
 from tests.workloads.datasets.files.test_formats import dataset, read
@@ -190,6 +190,22 @@ def test_numbers_with_commas_are_words_only_if_asked(tmp_path, second):
         read(tmp_path / "t.csv", tmp_path / "data", target="a", task="regression")
     found = read(tmp_path / "t.csv", tmp_path / "data", target="y", categories=["a"])
     assert {*map(tuple, found["train"].x.tolist())} == {(0, 1), (1, 0)}
+
+
+@pytest.mark.parametrize(
+    ("header", "names"),
+    [
+        ("links;a, b;spam", ("links", "a, b", "spam")),
+        ("a;b,c;d,e;y", ("a", "b,c", "d,e", "y")),
+        ("a;b,y", ("a;b", "y")),
+        ("a|b;c|y", ("a", "b;c", "y")),
+        ('"a;b;c",y', ("a;b;c", "y")),
+        ("y", ("y",)),
+    ],
+)
+def test_the_most_frequent_separator_of_the_header_is_meant(tmp_path, header, names):
+    (tmp_path / "t.csv").write_text(f"{header}\n")
+    assert tables.table([tmp_path / "t.csv"]).names == names
 
 
 def test_pairs_and_dates_are_words(tmp_path):
