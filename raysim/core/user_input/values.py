@@ -228,8 +228,11 @@ def read_file(path: Path) -> dict[str, Any]:
     try:
         text = read_text(path)
         values = parse_toml(text) if path.suffix == ".toml" else parse_json(text)
+    except FileNotFoundError as error:
+        raise SettingsError(f"{path}: not there; must be a TOML or JSON file") from error
     except (OSError, ValueError) as error:
-        raise SettingsError(f"{path}: cannot be read as settings: {error}") from error
+        cause = getattr(error, "strerror", None) or error
+        raise SettingsError(f"{path}: cannot be read as settings: {cause}") from error
     if not isinstance(values, dict):
         raise SettingsError(f"{path}: must contain a table of settings")
     return values
