@@ -246,7 +246,7 @@ class EvaluationSettings(SettingsGroup):
     test_samples: Literal["clients", "all"] = Field(
         default="clients",
         description="test set: the samples of the clients' keys where natural clients have test"
-        " samples of their own, or all",
+        " samples of their own; or all, from which those of client_accuracy_... are drawn, too",
     )
     holdout: float = Field(
         default=0.0,
@@ -257,7 +257,8 @@ class EvaluationSettings(SettingsGroup):
     clients: bool = Field(
         default=False,
         description="evaluate clients one by one: on the test samples of their keys where natural"
-        " clients have any, or else on some in their class proportions",
+        " clients have any (evaluation.test_samples=clients), or else on some in their class"
+        " proportions",
     )
 
     @model_validator(mode="after")

@@ -299,6 +299,11 @@ class Model(Component, ABC):
         """
 
 
+def may_have_own_tests(partition: type[Partition]) -> bool:
+    """Return whether clients of a partition may have test samples of their own."""
+    return partition.split_test is not Partition.split_test
+
+
 DATASETS: Registry[Dataset] = Registry("dataset", Dataset)  # type: ignore[type-abstract]
 PARTITIONS: Registry[Partition] = Registry("partition", Partition)  # type: ignore[type-abstract]
 MODELS: Registry[Model] = Registry("model", Model)  # type: ignore[type-abstract]

@@ -122,7 +122,7 @@ class Evaluator:
             evaluated_sets |= {f"{PERSONAL}{name}": each for name, each in evaluated_sets.items()}
         self._client_set: EvaluationSet | None = None
         if settings.evaluation.clients:
-            self._client_set = client_test_set(federation, settings.seed)
+            self._client_set = client_test_set(federation, settings)
             if federation.inputs.per_client or own_models:
                 evaluated_sets["clients"] = self._client_set
         self._sets = evaluated_sets

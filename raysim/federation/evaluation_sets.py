@@ -14,6 +14,7 @@ from typing import Literal
 
 import numpy as np
 
+from raysim.config import Settings
 from raysim.core.client_indices import (
     ClientIndices,
     Holdout,
@@ -93,20 +94,21 @@ def local_test_set(local_test: LocalTest, seed: int) -> EvaluationSet:
     return EvaluationSet.of(split, chosen, [indices[client] for client in chosen.tolist()])
 
 
-def client_test_set(federation: Federation, seed: int) -> EvaluationSet:
+def client_test_set(federation: Federation, settings: Settings) -> EvaluationSet:
     """Return test samples of each client for `client_accuracy_...`.
 
-    They are the client's own samples of the test set; if no client has any, they are drawn from it.
+    They are the client's own samples of the test set. They are drawn from it if no client has any,
+    or by `evaluation.test_samples=all`, as in runs from before there was this setting.
 
     Args:
         federation: The samples and client indices.
-        seed: The run's seed.
+        settings: The run's settings.
 
     Raises:
         DataError: they cannot be drawn; see `drawn_test_set`.
     """
-    own = federation.local_test
-    if own and own.samples is None:
+    own, seed = federation.local_test, settings.seed
+    if own and own.samples is None and settings.evaluation.test_samples == "clients":
         return local_test_set(own, seed)
     train, test = open_samples(federation.train).y, federation.test_targets
     return drawn_test_set(federation.client_indices, train, test, seed)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from raysim.config import Settings
 from raysim.core.components import suggest
-from raysim.core.data import Partition
+from raysim.core.data import may_have_own_tests
 from raysim.core.errors import SettingsError
 from raysim.core.scoring import AT_TEMPERATURE
 from raysim.results.runs import CUMULATED, RunRecord
@@ -150,7 +150,7 @@ class Metric:
             SettingsError: the run does not evaluate them.
         """
         needs = ""
-        own = type(settings.partition).split_test is not Partition.split_test
+        own = may_have_own_tests(type(settings.partition))
         if self._is_personal and not settings.method.deploys_client_models:
             needs = "a method under which clients deploy models of their own, such as ditto"
         elif self.column.startswith(OF_CLIENTS) and not settings.evaluation.clients:

@@ -19,6 +19,7 @@ from pyarrow import ipc
 
 from raysim.config import Settings, parse
 from raysim.core.client_indices import ClientIndices, ListedIndices
+from raysim.core.data import may_have_own_tests
 from raysim.core.errors import RunError, SettingsError
 from raysim.core.user_input import as_typed, canonical, may_change, may_grow, parse_json
 from raysim.storage.atomic import is_leftover, remove, replace_file, sweep, write_json
@@ -31,6 +32,7 @@ from raysim.storage.schema import SCHEMA, completed, current_settings
 from raysim.storage.summary import summarise
 
 PACKAGES = ("raysim", "torch", "ray", "numpy", "pyarrow", "safetensors")
+TEST_SAMPLES = "evaluation.test_samples"
 
 
 class RunDirectory:
@@ -160,6 +162,8 @@ class RunDirectory:
             more = ""
             if difference.startswith("rounds=") and longer:
                 more = f"; to train it further, type: raysim resume {self.path} rounds=..., or"
+            elif difference.startswith(f"{TEST_SAMPLES}=all "):  # of before there was this setting
+                more = f"; add {TEST_SAMPLES}=all to go on with it, or"
             raise RunError(
                 f"out={self.path}: holds a run with {difference}{more or ';'} choose another `out`"
             )
@@ -334,13 +338,9 @@ def difference_from(
     wanted = settings.to_dict()
     if grows:
         values |= {key: max(values[key], wanted[key]) for key in filter(may_grow, wanted)}
-    return _difference(values, wanted)
-
-
-def _difference(found: dict[str, Any], wanted: dict[str, Any]) -> str | None:
-    """Return the first setting that differs, but for those that may change."""
-    found, wanted = canonical(found), canonical(wanted)
+    found, wanted = canonical(values), canonical(wanted)
+    unread = () if may_have_own_tests(type(settings.partition)) else (TEST_SAMPLES,)
     for key in {**found, **wanted}:
-        if not may_change(key) and found.get(key) != wanted.get(key):
+        if not may_change(key) and key not in unread and found.get(key) != wanted.get(key):
             return f"{key}={as_typed(found.get(key))} (here {as_typed(wanted.get(key))})"
     return None

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from raysim.config import RENAMED
+from raysim.core.data import PARTITIONS, may_have_own_tests
 from raysim.core.errors import RunError
 from raysim.core.user_input import parse_json
 
@@ -22,8 +23,6 @@ GRIDS = {"table": "table.json", "figure": "figure.json", "study": "study.json"}
 """Files in the folders of a table's, a figure's or a study's runs; the first two hold its name."""
 MOVED = ("workloads", "tuning", "cluster")
 """Packages beside `raysim` in version 0, and inside it since version 1."""
-BEFORE = {"evaluation": {"test_samples": "all"}}
-"""What runs did before there was a setting, where its default is something else."""
 COMPONENTS = ("dataset", "partition", "model", "method")
 
 
@@ -91,15 +90,22 @@ def current_settings(path: Path, values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def completed(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return recorded settings with those that were not there, where their default is another.
+    """Return recorded settings with `evaluation.test_samples` of runs from before there was one.
 
-    A run's file has all settings of its version.
+    These were tested on all samples. Where no client can have own ones, that is the default, too.
     """
-    result = dict(settings)
-    for group, lacking in BEFORE.items():
-        if isinstance(recorded := result.get(group), Mapping):
-            result[group] = {**lacking, **recorded}
-    return result
+    recorded = settings.get("evaluation")
+    if not isinstance(recorded, Mapping) or not _may_have_own_tests(settings.get("partition")):
+        return dict(settings)
+    return {**settings, "evaluation": {"test_samples": "all", **recorded}}
+
+
+def _may_have_own_tests(partition: Any) -> bool:
+    """Return whether clients may have own test samples; True of a user's class, not imported."""
+    from raysim import workloads  # noqa: F401 - registers the partitions
+
+    name = str(partition.get("name")) if isinstance(partition, Mapping) else ""
+    return name not in PARTITIONS or may_have_own_tests(PARTITIONS.get(name))
 
 
 def renamed(settings: Mapping[str, Any]) -> dict[str, Any]:

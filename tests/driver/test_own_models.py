@@ -22,7 +22,7 @@ def accuracies(run_dir, task, states, precision):
     """Each client's accuracy with the model in its state, or the deployed one where it has none."""
     federation = from_task(task)
     test = federation.test
-    chosen = client_test_set(federation, 0)
+    chosen = client_test_set(federation, make_settings(run_dir))
     deployed, found = load_file(run_dir / "model.safetensors"), []
     for position, client in enumerate(chosen.clients.tolist()):
         versions = states.versions(client)

@@ -139,7 +139,7 @@ class Analyses:
     @cached_property
     def own_tests(self) -> EvaluationSet:
         """Test samples of each client, those of `client_accuracy_...`."""
-        return client_test_set(self.federation, self.settings.seed)
+        return client_test_set(self.federation, self.settings)
 
     @cached_property
     def _opened(self) -> OpenedSamples:
