@@ -204,7 +204,7 @@ def _folders(
             folders.append(None)
             continue
         name, dataset = _name(each.study, each.options), each.study.settings.dataset
-        known = sorted((out / "tuning").glob(f"{name}-*"), key=lambda path: path.stat().st_mtime)
+        known = sorted((out / "tuning").glob(f"{name}-*"), key=lambda path: path.lstat().st_mtime)
         if not each.is_chosen:
             folders.append(known[-1] if known else None)
             continue
