@@ -102,8 +102,6 @@ def completed(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 def _may_have_own_tests(partition: Any) -> bool:
     """Return whether clients may have own test samples; True of a user's class, not imported."""
-    from raysim import workloads  # noqa: F401 - registers the partitions
-
     name = str(partition.get("name")) if isinstance(partition, Mapping) else ""
     return name not in PARTITIONS or may_have_own_tests(PARTITIONS.get(name))
 
