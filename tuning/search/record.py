@@ -24,7 +24,9 @@ UNCOMPARED = {"engine", "out"}
 def record_of(resolved: ResolvedStudy, options: SearchOptions) -> dict[str, Any]:
     """Return the settings and options that decide the trials of a study, as JSON values."""
     given = options.sampler_options
+    skipped = {"coordinates": [*options.coordinates]} if options.coordinates else {}
     return {
+        **skipped,
         "settings": resolved.settings.model_dump(mode="json", exclude=UNCOMPARED),
         "space": _space_to_json(resolved.space),
         "sampler": {"name": options.sampler, **given} if given else options.sampler,

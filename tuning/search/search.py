@@ -141,15 +141,15 @@ class Search:
     def ask(self) -> Trial:
         """Return a new trial with its parameters.
 
-        The draws depend on the seed, the trial's number and the trials before it, so that an
-        interrupted study continues with the same trials.
+        The draws depend on the seed and the trials before it, so that an interrupted study
+        continues with the same trials. Trials that repeat others are not counted.
         """
         trials = self.study.get_trials(deepcopy=False)
         # Repeated failed trials, and the trial of a tuner killed after enqueue_trial.
         waiting = [trial.number for trial in trials if trial.state is TrialState.WAITING]
         if not waiting and (planned := self._planned(trials)):
             self.study.enqueue_trial(planned)
-        self.study.sampler = self._sampler(min(waiting, default=len(trials)))
+        self.study.sampler = self._sampler(trials[: min(waiting, default=len(trials))])
         trial = self.study.ask()
         trial.set_user_attr(TUNER, self.tuner)
         self.resolved.space.draw(trial)
@@ -157,8 +157,7 @@ class Search:
 
     def _planned(self, earlier: Sequence[FrozenTrial]) -> dict[str, Any]:
         """Return the given values of the next trial: of a first trial, or a grid point."""
-        begun = sum(RETRY_OF not in trial.user_attrs for trial in earlier)
-        if begun < len(first := self._first):
+        if (begun := _begun(earlier)) < len(first := self._first):
             return dict(first[begun])
         if self.options.sampler != "grid":
             return {}
@@ -203,7 +202,7 @@ class Search:
             return
         earlier = self.study.get_trials(deepcopy=False)[: trial.number]
         # They depend on the draws before.
-        copy = copied(self.study, earlier, self._sampler(trial.number))
+        copy = copied(self.study, earlier, self._sampler(earlier))
         if planned := trial.system_attrs.get("fixed_params"):
             copy.enqueue_trial(planned)
         again = copy.ask()
@@ -263,6 +262,13 @@ class Search:
             if values not in first[:number] or not space.is_complete(values)  # draws differ
         ]
 
-    def _sampler(self, number: int) -> BaseSampler:
+    def _sampler(self, earlier: Sequence[FrozenTrial]) -> BaseSampler:
+        """Return the sampler of the trial after earlier ones."""
         seed, common = self.resolved.settings.seed, self.resolved.space.common
+        number = _begun(earlier)
         return self.options.build_sampler(seed, number, common)
+
+
+def _begun(trials: Sequence[FrozenTrial]) -> int:
+    """Return the number of trials that repeat no other."""
+    return sum(RETRY_OF not in trial.user_attrs for trial in trials)

@@ -55,12 +55,12 @@ def limits(values: Range) -> list[Any]:
     return [values.low, values.high]
 
 
-def grid_points(values: Range) -> list[Any]:
+def grid_points(values: Range) -> Sequence[Any]:
     """Return the grid points of a range: all choices or steps, or GRID_POINTS real numbers."""
     if isinstance(values, CategoricalDistribution):
         return list(values.choices)
     if isinstance(values, IntDistribution):
-        return list(range(values.low, values.high + 1, values.step))
+        return range(values.low, values.high + 1, values.step)
     low, high = values.low, values.high
     if values.step:
         steps = range(round((high - low) / values.step) + 1)

@@ -84,6 +84,8 @@ class SearchOptions:
         stack: Number of trials of a slot at a time, whose clients share stacks.
         sampler_options: Arguments of Optuna's sampler.
         pruner_options: Arguments of Optuna's pruner.
+        coordinates: Keys of the coordinates of a quasi-random point, in order; none takes the
+            ranges that every trial searches.
         constraints: Most bytes and seconds of the best trial, by name.
         typed: Names of the options from the command line; the others are from a study file.
     """
@@ -96,6 +98,7 @@ class SearchOptions:
     stack: int = 1
     sampler_options: Mapping[str, Any] = field(default_factory=dict)
     pruner_options: Mapping[str, Any] = field(default_factory=dict)
+    coordinates: tuple[str, ...] = ()
     constraints: Mapping[str, float] = field(default_factory=dict)
     typed: Collection[str] = ()
 
@@ -215,7 +218,7 @@ class SearchOptions:
 
         Args:
             seed: Seed of the study.
-            number: Number of the trial.
+            number: Number of the trial among those that repeat none.
             common: Ranges searched by every trial.
 
         Raises:
@@ -229,6 +232,7 @@ class SearchOptions:
             independent = RandomSampler(seed=own)
             options |= {"seed": torch_seed(seed, "sequence") % 2**32}
             options |= {"independent_sampler": independent, "number": number, "common": common}
+            options |= {"coordinates": self.coordinates}
             return _build("sampler", self.sampler, QuasiMonteCarlo, options, given)
         return _build("sampler", self.sampler, kind, options, given)
 

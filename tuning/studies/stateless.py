@@ -24,11 +24,26 @@ class QuasiMonteCarlo(QMCSampler):
 
     Optuna's own counts draws in the database, where a killed tuner's draws are lost. If all ranges
     are of choices or integers, a point that was tried is replaced by the first one that was not.
+
+    Args:
+        number: The trial's number.
+        common: Ranges searched by every trial.
+        coordinates: Keys of the coordinates of a point, of which those without a range are skipped.
+        options: Those of Optuna's own.
     """
 
-    def __init__(self, *, number: int, common: Mapping[str, Range], **options: Any) -> None:
+    def __init__(
+        self,
+        *,
+        number: int,
+        common: Mapping[str, Range],
+        coordinates: Sequence[str],
+        **options: Any,
+    ) -> None:
         super().__init__(**options)
         self._number, self._common = number, dict(common)
+        unused = FloatDistribution(0, 1)
+        self._point = {key: common.get(key, unused) for key in coordinates or common}
 
     def infer_relative_search_space(
         self, study: optuna.Study, trial: FrozenTrial
@@ -40,13 +55,15 @@ class QuasiMonteCarlo(QMCSampler):
         self, study: optuna.Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
     ) -> dict[str, Any]:
         """Return the values of a trial."""
-        drawn = super().sample_relative(study, trial, search_space)
+        point = super().sample_relative(study, trial, {**self._point})
+        drawn = {key: point[key] for key in self._common}
         trials = study.get_trials(deepcopy=False)
         tried = [each.params for each in trials if each.number < trial.number]
         real = any(isinstance(values, FloatDistribution) for values in self._common.values())
         if real or drawn not in tried:
             return drawn
-        points = product(*map(grid_points, self._common.values()))
+        most = len(tried) + 1  # of so many points, one was not tried
+        points = product(*(grid_points(values)[:most] for values in self._common.values()))
         untried = (dict(zip(self._common, point, strict=True)) for point in points)
         return next((each for each in untried if each not in tried), drawn)
 

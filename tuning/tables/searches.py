@@ -106,10 +106,10 @@ def to_search(plan: TablePlan, tune: TuneTable) -> list[Searched]:
             raise SettingsError(f"tune.space.{key}: is set by rows or columns; leave it out there")
     units = [*(_by_row(plan, tune) if tune.each == "row" else _by_cell(plan))]
     searched = list[Searched]()
-    shared = _most_shared_first(entries, [settings for *_, settings in units])
+    ordered = {key: entries[key] for key in sorted(entries, key=_coordinate)}
     for title, cells, settings in units:
         with _named(title):
-            study, options = _study(_searchable(settings, tune.holdout), tune, shared)
+            study, options = _study(_searchable(settings, tune.holdout), tune, ordered)
         known_titles = {each.title for each in searched}
         own = title if title not in known_titles else f"{title} ({cells[0].label})"
         searched.append(Searched(own, cells, study, options))
@@ -117,19 +117,24 @@ def to_search(plan: TablePlan, tune: TuneTable) -> list[Searched]:
     return searched
 
 
-def _most_shared_first(
-    entries: Mapping[str, Entry], searched: Sequence[Settings]
-) -> dict[str, Entry]:
-    """Return ranges by the number of settings that have them, so that points are the same.
+def _coordinate(key: str) -> tuple[bool, str]:
+    """Return by what ranges are ordered, whatever the rows; those of methods are last."""
+    return key.startswith("method."), key
 
-    The coordinates of a point are drawn in the order of the ranges.
+
+def _coordinates(ordered: Sequence[str], common: Sequence[str], whole: bool) -> tuple[str, ...]:
+    """Return the ranges in whose order a row's points are drawn; those it lacks are skipped.
+
+    So all rows have the same points in the ranges that they share.
+
+    Args:
+        ordered: All ranges.
+        common: The row's own, in the same order.
+        whole: Whether coordinates depend on those after them, too.
     """
-    owned = [dotted(settings.to_dict()) for settings in searched]
-    having = {
-        key: sum(_is_searched(key, entry, own, entries) for own in owned)
-        for key, entry in entries.items()
-    }
-    return {key: entries[key] for key in sorted(entries, key=lambda key: -having[key])}
+    ends = len(ordered) if whole else max(map(ordered.index, common), default=-1) + 1
+    drawn = tuple(ordered[:ends])
+    return () if drawn == tuple(common) else drawn  # as a study's own, of which none is recorded
 
 
 def _is_searched(
@@ -164,7 +169,8 @@ def _named(title: str = "") -> Iterator[None]:
         yield
     except SettingsError as error:
         text = str(error)
-        own = f"tune.{text.removeprefix('study.')}" if text.startswith("study.") else text
+        own = text.replace("study.space", "tune.space")
+        own = f"tune.{own.removeprefix('study.')}" if own.startswith("study.") else own
         raise SettingsError(f"{title}: {own}" if title else own) from error
 
 
@@ -217,13 +223,18 @@ def _study(
         space=space,
     )
     study = Study(table, settings, own)
+    options = study.options()
     if not space:
-        return None, study.options()
+        return None, options
     resolved = study.resolve({})
+    if options.sampler == "qmc":
+        whole = bool(options.sampler_options.get("scramble"))
+        drawn = _coordinates([*entries], [*resolved.space.common], whole)
+        options = replace(options, coordinates=drawn)
     ranges = resolved.space.common
     inside = [key for key in ranges if contains(ranges[key], own[key])]
     first = {key: typed(ranges[key], own[key]) for key in inside}
-    return replace(resolved, first=(first,) if first else ()), study.options()
+    return replace(resolved, first=(first,) if first else ()), options
 
 
 def budget(tune: TuneTable, searched: Sequence[Searched]) -> str:

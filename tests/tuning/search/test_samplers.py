@@ -8,11 +8,12 @@ import numpy as np
 import optuna
 import pytest
 from optuna._transform import _SearchSpaceTransform
+from optuna.distributions import CategoricalDistribution, IntDistribution
 from optuna.samplers import CmaEsSampler
 
 from raysim.tuning.search.decisions import copied
 from raysim.tuning.studies.samplers import SearchOptions
-from raysim.tuning.studies.stateless import CmaEs
+from raysim.tuning.studies.stateless import CmaEs, QuasiMonteCarlo
 from tests.tuning.common import make_search, values
 from tests.tuning.copies import Copies
 from tests.tuning.search.test_search import finish, play
@@ -126,6 +127,31 @@ def test_qmc_spreads_its_points(tmp_path):
     play(search, 8)
     logs = [math.log(trial[1]["local.lr"] / 1e-3) / math.log(500) for trial in values(search)]
     assert sorted(int(8 * share) for share in logs) == [*range(8)]  # a point in each eighth
+
+
+def test_a_trial_that_is_tried_again_shifts_no_point(tmp_path):
+    """Whether the next trial is drawn by its own tuner, or by one that takes it over."""
+    drawn = {}
+    for name in ("straight", "failed"):
+        (tmp_path / name).mkdir()
+        search = make_search(tmp_path / name, SearchOptions("qmc"))
+        play(search, 2)
+        if name == "failed":
+            search.fail(search.ask(), "it fails")
+            search.retry_failed()
+        play(search, 2)
+        trial = search.ask()
+        drawn[name] = [each for _, each, *_ in values(search)][-2:], trial.params
+    assert drawn["straight"] == drawn["failed"]
+
+
+@pytest.mark.filterwarnings("ignore::optuna.exceptions.ExperimentalWarning")
+def test_whole_numbers_are_not_listed_for_a_point_that_was_not_tried():
+    """Of a quadrillion; the first points that were not tried follow."""
+    common = {"x": IntDistribution(1, 10**15), "y": CategoricalDistribution(["a", "b"])}
+    study = optuna.create_study(sampler=QuasiMonteCarlo(number=1, common=common, coordinates=()))
+    trials = [study.ask(common).params for _ in range(4)]
+    assert trials[1:] == [{"x": 1, "y": "a"}, {"x": 1, "y": "b"}, {"x": 2, "y": "a"}]
 
 
 @pytest.mark.filterwarnings("ignore::optuna.exceptions.ExperimentalWarning")

@@ -284,7 +284,7 @@ def test_a_half_drawn_trial_of_another_branch_is_completed(tmp_path):
     search = make_search(tmp_path, SearchOptions("random"), table=CONDITIONAL)
     trial = search.study.ask()
     other = make_search(tmp_path, SearchOptions("random"), table=CONDITIONAL)
-    drawn = other.resolved.space.draw(optuna.create_study(sampler=other._sampler(0)).ask())
+    drawn = other.resolved.space.draw(optuna.create_study(sampler=other._sampler([])).ask())
     held = "fedavg" if drawn["method.name"] == "fedprox" else "fedprox"
     trial.set_user_attr("by", "a tuner")
     choice = search.resolved.space["method.name"]

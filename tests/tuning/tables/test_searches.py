@@ -7,6 +7,7 @@ import json
 import pytest
 
 import raysim
+from raysim.tuning.search.record import record_of
 from raysim.tuning.search.search import Search
 from raysim.tuning.search.storage import default_storage
 from raysim.tuning.tables.plan import TableOptions, make_plan
@@ -46,14 +47,59 @@ def drawn(searched, folder):
     return found
 
 
-@pytest.mark.parametrize("space", [LR | MU, MU | LR])
+REAL_MU = {"method.mu": {"low": 0.01, "high": 1, "log": True}}
+OTHERS = {
+    "method.lam": {"low": 0.01, "high": 1, "log": True},
+    "method.reduction": ["sum", "mean"],
+}
+SCRAMBLED = {"name": "qmc", "scramble": True}
+
+
+@pytest.mark.parametrize("sampler", ["qmc", SCRAMBLED, SCRAMBLED | {"qmc_type": "halton"}])
+@pytest.mark.parametrize("space", [LR | REAL_MU | OTHERS, OTHERS | REAL_MU | LR])
 def test_all_rows_have_the_same_points_in_whatever_order_ranges_are_given(
-    searched, tmp_path, space
+    searched, tmp_path, space, sampler
 ):
-    found = drawn(searched(space=space, trials=6), tmp_path / "searches")
-    rates = {row: [trial["local.lr"] for trial in trials] for row, trials in found.items()}
-    assert rates["fedavg"] == rates["fedprox"] and len({*rates["fedavg"]}) == 6
-    assert {*found["fedprox"][1]} == {"local.lr", "method.mu"}
+    """In the ranges that they share, whatever lies between these."""
+    axes = {"method.name": ["fedmmd", "fedprox", "fedavg", "two_stream_l2"]}
+    found = drawn(searched(axes, space=space, sampler=sampler, trials=6), tmp_path / "searches")
+    points = {
+        key: [[t[key] for t in trials[1:]] for trials in found.values() if key in trials[1]]
+        for key in space
+    }
+    assert [len(points[key]) for key in (*LR, *REAL_MU, *OTHERS)] == [4, 1, 2, 2]
+    for of_rows in points.values():
+        assert all(row == of_rows[0] for row in of_rows)
+    assert len({*points["local.lr"][0]}) == 5
+
+
+@pytest.mark.parametrize("sampler", ["qmc", SCRAMBLED, "random"])
+def test_rows_that_are_added_change_no_search(searched, tmp_path, sampler):
+    """Nor does the order of rows and ranges: a search has one record, and the same points."""
+    records, points = [], []
+    for rows in (["fedprox"], ["fedprox", "fedavg"], ["fedavg", "fedprox"]):
+        for space in (LR | REAL_MU, REAL_MU | LR):
+            found = searched({"method.name": rows}, space=space, sampler=sampler, trials=5)
+            each = next(each for each in found[1] if each.title == "fedprox")
+            records.append(record_of(each.study, each.options))
+            points.append(drawn(found, tmp_path / str(len(points)))["fedprox"])
+    assert all(each == records[0] for each in records)
+    assert all(each == points[0] for each in points)
+
+
+def test_the_record_of_a_search_has_the_ranges_that_its_row_lacks(searched):
+    """Where they lie before its own; else it is that of a study without them."""
+
+    def records(rows, space):
+        found = searched({"method.name": rows}, space=space)[1]
+        return {each.title: record_of(each.study, each.options) for each in found}
+
+    before = records(["fedavg", "fedprox"], LR | REAL_MU)
+    after = records(["fedavg", "fedprox", "two_stream_l2"], LR | REAL_MU | OTHERS)
+    assert before["fedavg"] == after["fedavg"]
+    assert not any("coordinates" in each for each in (*before.values(), after["fedavg"]))
+    own = ["local.lr", "method.lam", "method.mu", "method.reduction"]
+    assert after["fedprox"]["coordinates"] == after["two_stream_l2"]["coordinates"] == own
 
 
 @pytest.mark.parametrize("own", [0.05, 0.01, 0.1, 1.0])
