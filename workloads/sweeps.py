@@ -41,6 +41,7 @@ from raysim.core.user_input import (
 from raysim.workloads.papers.table import PaperTable
 from raysim.workloads.papers.table_file import (
     METRIC,
+    SEEDS,
     Column,
     Heading,
     Line,
@@ -83,7 +84,8 @@ def read_sweep(
         config: A preset, or a file of settings or of a sweep.
         settings: Settings of all cells by dotted key.
         axes: Values of settings that differ between cells, by dotted key, in order.
-        seeds: The seeds, or their number; the first is that of searches.
+        seeds: The seeds, or their number; the first is that of searches. None takes the file's;
+            without any, they count up from the setting: one, or SEEDS with a `reference`.
         metrics: Metrics of the cells, each in columns of its own; none takes the file's, or else
             the test accuracy, or the test loss of a task without accuracy.
         tune: Keys of the table `[tune]`, in place of the file's.
@@ -118,9 +120,13 @@ def _table(
     """Return the table of a sweep; see `read_sweep`."""
     axes = {**given.axes, **(axes or {})}
     _check_keys(given, settings or {}, axes)
-    settings = {**dotted(given.settings), **(settings or {})}
-    distances: Sequence[int] = range(1)
-    if (seeds := given.seeds if seeds is None else seeds) is not None:
+    own, settings = dotted(given.settings), settings or {}
+    _check_seeds(own, given.seeds)
+    seeds = given.seeds if seeds is None else seeds
+    _check_seeds(settings, seeds)
+    settings = {**own, **settings}
+    distances: Sequence[int] = range(SEEDS if given.reference else 1)
+    if seeds is not None:
         settings["seed"], distances = counted(seeds_of(seeds, "seeds"))
     lines = {key: _lines_of(key, values, [*axes]) for key, values in axes.items()}
     rows, parts = given.rows, [given.columns] if given.columns else []
@@ -219,7 +225,7 @@ def _in_file(name: str) -> Iterator[None]:
 
 
 def check_axes(table: PaperTable, axes: Mapping[str, Sequence[Any]]) -> None:
-    """Check that no axis of a command line has plain values of a setting that is a list.
+    """Check that no axis given as text has plain values of a setting that is a list.
 
     Elsewhere such values with commas are one list.
 
@@ -266,7 +272,8 @@ def _check_keys(
     for owner, keys in owners.items():
         for key in sorted(keys):
             if key == "seed" or not differs_by_cell(key):
-                raise SettingsError(f"{visible(key)}: {owner} of a sweep cannot set it")
+                hint = "; `seeds` gives those of all cells" if key == "seed" else ""
+                raise SettingsError(f"{visible(key)}: {owner} of a sweep cannot set it{hint}")
     if "out" in {*settings, *dotted(given.settings)}:
         raise SettingsError("out: use the option --out for a sweep")
     if empty := [key for key, values in axes.items() if not values]:
@@ -276,6 +283,20 @@ def _check_keys(
         for key in sorted(keys):
             if any(f"{key}.".startswith(f"{k}.") or f"{k}.".startswith(f"{key}.") for k in others):
                 raise SettingsError(f"{visible(key)}: is set by {one} and by {other}")
+
+
+def _check_seeds(settings: Mapping[str, Any], seeds: int | str | Sequence[int] | None) -> None:
+    """Check that settings have no `seed` beside seeds.
+
+    Raises:
+        SettingsError: they have.
+    """
+    if seeds is not None and "seed" in settings:
+        shown = seeds if isinstance(seeds, int | str) else [*seeds]
+        raise SettingsError(
+            f"seed={visible(str(settings['seed']))}: seeds={visible(str(shown))} gives the seeds;"
+            " leave one of them out"
+        )
 
 
 def _headings(combined: Iterable[tuple[Column, ...]], metrics: Sequence[str]) -> Iterator[Heading]:

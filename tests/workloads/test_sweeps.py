@@ -222,14 +222,30 @@ ENTRIES = {
 def test_an_entry_of_a_paper_is_a_sweep_with_its_published_values(tmp_path, name):
     path, entry = tmp_path / "my.toml", ENTRIES[name]
     path.write_text(entry)
-    found, counted = sweep_of(str(path), "seed=0..2"), sweep_of(str(path))
     table = TABLES[name]
-    cells = tuple(
-        replace(c, settings={**c.settings, "seed": 0}, origins={**c.origins, "seed": ""})
-        for c in table.cells
-    )
-    assert found == replace(table, paper=None, cells=cells, seeds=(0, 1, 2))
-    assert len(counted.seeds) == tomllib.loads(entry)["table"][0].get("seeds", 1)
+    cells = table.cells
+    if "seeds" in tomllib.loads(entry)["table"][0]:  # which count from 0 on
+        seed = {"seed": 0}
+        cells = tuple(
+            replace(c, settings=c.settings | seed, origins={**c.origins, "seed": ""}) for c in cells
+        )
+    found = sweep_of(str(path))
+    assert replace(found, seeds=range(len(found.seeds))) == replace(table, paper=None, cells=cells)
+    assert [*found.seeds] == [*table.seeds]
+
+
+def test_the_command_replaces_the_seed_of_a_file_and_python_names_one_of_both(tmp_path):
+    path = tmp_path / "my.toml"
+    path.write_text(FILE.replace('seeds = "1..2"', "").replace("rounds = ", "seed = 5, rounds = "))
+    found = sweep_of(str(path))
+    assert found.cells[0].settings["seed"] == 5 and [*found.seeds] == [0]
+    found = sweep_of(str(path), "seed=3,7")
+    assert found.cells[0].settings["seed"] == 3 and [*found.seeds] == [0, 4]
+    with pytest.raises(raysim.SettingsError, match=r"^seed=3: seeds=\[1, 2\] gives the seeds; "):
+        read_sweep("mnist-fedavg", {"seed": 3}, seeds=[1, 2])
+    message = "^seed: an axis of a sweep cannot set it; `seeds` gives"
+    with pytest.raises(raysim.SettingsError, match=message):
+        read_sweep("mnist-fedavg", axes={"seed": [0, 1]})
 
 
 def test_of_several_entries_one_is_to_be_copied(tmp_path):
@@ -323,7 +339,14 @@ def test_what_is_no_sweep_is_one_line(overrides):
         ),
         (("fraction = 0.3", "method.mu = 1"), "method.mu: is set by a row and by a column"),
         (('local.epochs" =', 'fraction" ='), "fraction: is set by a column and by an axis"),
-        (("method.mu = 0.1", "seed = 4"), "seed: a row of a sweep cannot set it"),
+        (
+            ("method.mu = 0.1", "seed = 4"),
+            "seed: a row of a sweep cannot set it; `seeds` gives those of all cells",
+        ),
+        (
+            ("rounds = ", "seed = 5, rounds = "),
+            "seed=5: seeds=1..2 gives the seeds; leave one of them out",
+        ),
         (
             ("fraction = 0.3", "engine.actors = 3"),
             "engine.actors: a column of a sweep cannot set it",

@@ -19,7 +19,7 @@ from raysim.tuning.tables.plan import TableOptions
 from raysim.tuning.tables.results import TableResults
 from raysim.workloads.papers.table import PaperTable
 from raysim.workloads.sweep_values import override_values
-from raysim.workloads.sweeps import default_folder, read_sweep
+from raysim.workloads.sweeps import check_axes, default_folder, read_sweep
 
 
 @dataclass(frozen=True)
@@ -76,11 +76,13 @@ def sweep(
             others have ended.
     """
     metrics, only = ((each,) if isinstance(each, str) else (*each,) for each in (metrics, only))
-    settings, several = _settings_and_axes(axes or {})
+    axes = axes or {}
+    settings, several = _settings_and_axes(axes)
     if twice := settings.keys() & (overrides or {}).keys():
         raise SettingsError(f"{min(twice)}: is given by axes and by overrides")
     settings |= overrides or {}
     table = read_sweep(str(config), settings, several, seeds, metrics=metrics, tune=tune, by=rows)
+    check_axes(table, {key: of for key, of in several.items() if isinstance(axes[key], str)})
     options = TableOptions(only, rounds)
     folder = user_path(out) if out else default_folder(config)
     ended = run_table(table, options, jobs=jobs, out=folder, line=lambda text: None)

@@ -290,6 +290,8 @@ def test_from_python_a_value_without_a_list_is_of_all_runs(slots, tmp_path, monk
     assert {config["local"]["lr"] for config in recorded} == {0.02} and len(recorded) == 4
     with pytest.raises(raysim.SettingsError, match=r"local\.lr: is given by axes and by overrides"):
         raysim.sweep("blobs.json", {"local.lr": 0.1}, overrides={"local.lr": 0.2})
+    with pytest.raises(raysim.SettingsError, match=r"^analysis=label_heat_map,cka: is a list; "):
+        raysim.sweep("blobs.json", {"analysis": "label_heat_map,cka"})
 
 
 @pytest.mark.parametrize(
