@@ -156,3 +156,9 @@ def test_a_row_is_searched_on_its_first_column_with_data(searched, tmp_path):
 def test_what_decides_budget_or_judge_is_not_searched(searched, key):
     with pytest.raises(raysim.SettingsError, match=rf"tune.space.{key}: cannot be searched"):
         searched(space={key: [1, 2]})
+
+
+def test_a_hint_names_the_table_of_the_sweep(searched):
+    message = r"^tune.space.local.lr.hgh: .* did you mean 'tune\.space\.local\.lr\.high'"
+    with pytest.raises(raysim.SettingsError, match=message):
+        searched(space={"local.lr": {"low": 0.1, "hgh": 1}})
