@@ -258,7 +258,7 @@ def test_toml_and_json_files_read_the_same(tmp_path):
 @pytest.mark.parametrize(
     ("name", "text", "problem"),
     [
-        ("none.toml", None, "cannot be read"),
+        ("none.toml", None, "not there"),
         ("bad.toml", "rounds = \n", "cannot be read"),
         ("bad.json", '{"rounds": ', "cannot be read"),
         ("list.json", "[1]", "table of settings"),

@@ -34,7 +34,7 @@ def _temperatures(
         yield FigureRun(f"T={value:g}", settings, **more)
         if value != LOWEST:
             rate = round(lr * value / LOWEST, 6)
-            name = f"control of {value:g} at lr={rate:g}"
+            name = f"control of {value:g}"
             yield FigureRun(name, {**settings, "local.lr": rate}, **more)
 
 
