@@ -19,8 +19,6 @@ FEW = 3
 """Number of seeds below which a mean is marked."""
 LEVEL = 0.05
 """Probability that rows of equal means are told apart, over all rows of a column."""
-
-
 ROUNDING = 1e-12
 """Differences relative to the largest value below which values are equal but for rounding."""
 

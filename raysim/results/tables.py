@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from raysim.results import statistics
@@ -134,6 +135,14 @@ class ResultTable:
         five, if these are the same. Values in a method's own rounds and `reference_row` are not
         compared.
         """
+        return self._differences[column]
+
+    @cached_property
+    def _differences(self) -> dict[str, dict[str, Difference | None]]:
+        """Differences of all columns: their tests are made once, and read by every output."""
+        return {column: self._tested(column) for column in self.columns}
+
+    def _tested(self, column: str) -> dict[str, Difference | None]:
         found: dict[str, Difference | None] = {}
         cells = {row: self.cell(row, column) for row in self.rows}
         for metric in dict.fromkeys(self.metric_of(cell) for cell in cells.values()):
