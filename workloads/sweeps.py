@@ -20,7 +20,7 @@ paper's file is a sweep once it stands in a file of its own.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import replace
 from itertools import combinations, product
 from pathlib import Path
@@ -28,7 +28,7 @@ from typing import Any
 
 from pydantic import Field
 
-from raysim.core.errors import SettingsError, visible
+from raysim.core.errors import SettingsError, told_of, visible
 from raysim.core.user_input import (
     as_typed,
     decides_result,
@@ -95,7 +95,7 @@ def read_sweep(
         SettingsError: a setting or the file, which is then named, is wrong.
     """
     from_file = _from_file(config)
-    with _in_file(f"{config}: " if from_file else ""):
+    with told_of(f"{config}: " if from_file else ""):
         given, more = from_file or _File(preset=config), (settings, axes, seeds)
         table = _table(given, config, *more, metrics=metrics, tune=tune, by=by)
         if not (
@@ -209,19 +209,6 @@ def _has_accuracy(table: PaperTable) -> bool:
         return "accuracy" in table.cells[0].resolve().dataset.scoring.metrics
     except SettingsError:
         return True
-
-
-@contextmanager
-def _in_file(name: str) -> Iterator[None]:
-    """Put a name before errors of settings.
-
-    Raises:
-        SettingsError: the body raised one.
-    """
-    try:
-        yield
-    except SettingsError as error:
-        raise SettingsError(f"{name}{error}") from error
 
 
 def check_axes(table: PaperTable, axes: Mapping[str, Sequence[Any]]) -> None:

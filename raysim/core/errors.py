@@ -8,6 +8,8 @@ with the error's exit code.
 import os
 import re
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from urllib.parse import unquote
 
 from raysim.core.exits import FAULT, INPUT
@@ -108,3 +110,16 @@ class MovedError(MachineError):
 
 class DamagedStateError(MachineError):
     """Error of a client's damaged state on disk; an earlier state may be intact."""
+
+
+@contextmanager
+def told_of(before: str, after: str = "") -> Iterator[None]:
+    """Put words before, and after, the text of errors of settings.
+
+    Raises:
+        SettingsError: the body raised one.
+    """
+    try:
+        yield
+    except SettingsError as error:
+        raise SettingsError(f"{before}{error}{after}") from error

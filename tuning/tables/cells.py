@@ -6,11 +6,11 @@ metrics of its cells are added to a run's settings.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 
-from raysim.core.errors import SettingsError
+from raysim.core.errors import SettingsError, told_of
 from raysim.results.metrics import Metric, parse_metric
 from raysim.tuning.runs.run import Run
 from raysim.workloads.tables import PaperCell, PaperTable
@@ -77,17 +77,9 @@ def with_analyses(table: PaperTable, cells: Sequence[Cell]) -> list[Cell]:
     ]
 
 
-@contextmanager
-def _named(table: PaperTable, cell: PaperCell, hint: str = "") -> Iterator[None]:
-    """Add the cell's name, and a hint, to an error.
-
-    Raises:
-        SettingsError: the body raised one.
-    """
-    try:
-        yield
-    except SettingsError as error:
-        raise SettingsError(f"{table.name}: {cell.row}, {cell.column}: {error}{hint}") from error
+def _named(table: PaperTable, cell: PaperCell, hint: str = "") -> AbstractContextManager[None]:
+    """Add the cell's name, and a hint, to an error of settings."""
+    return told_of(f"{table.name}: {cell.row}, {cell.column}: ", hint)
 
 
 def _metric_of(table: PaperTable, cell: PaperCell) -> Metric:
