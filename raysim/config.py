@@ -29,7 +29,7 @@ from raysim.analysis import analysis_names
 from raysim.channel import STAGES, Stage
 from raysim.clock import CLOCKS, Clock
 from raysim.clock.none import NoClock
-from raysim.core.components import explain
+from raysim.core.components import ask, explain
 from raysim.core.data import DATASETS, MODELS, PARTITIONS, Dataset, Model, Partition
 from raysim.core.errors import SettingsError, visible
 from raysim.core.method import METHODS, Method
@@ -411,6 +411,18 @@ class Settings(SettingsGroup):
     def lr_at(self, round_number: int) -> float:
         """Return the learning rate of a round, counted from 0."""
         return self.local.lr_at(round_number, self.rounds)
+
+    @property
+    def data(self) -> Dataset:
+        """The dataset that this run reads: of its seed, if it follows that."""
+        found: Dataset = ask(
+            self.dataset,
+            "for_run",
+            self.seed,
+            returns=lambda returned: isinstance(returned, Dataset),
+            expected="a raysim.Dataset",
+        )
+        return found
 
     @property
     def keepers(self) -> tuple[str, ...]:

@@ -62,8 +62,8 @@ def show(
     if out:
         data_page.check_drawing(out)
     with interruptible(), make_listener(console, {}) as listener:
-        paths = prepared(settings.dataset, data_root(), listener.preparing)
-    train = open_prepared(settings.dataset, paths["train"])
+        paths = prepared(settings.data, data_root(), listener.preparing)
+    train = open_prepared(settings.data, paths["train"])
     indices = settings.partition.client_indices(train, settings.clients, settings.seed)
     classes = network_size(settings.dataset, lambda: train)[1]
     if settings.dataset.scoring.classifies:

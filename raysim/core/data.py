@@ -95,6 +95,13 @@ class Dataset(Component, ABC):
         """
         return False
 
+    def for_run(self, seed: int) -> Dataset:
+        """Return the dataset of a run with a seed; by default this one, whatever the seed.
+
+        One that is drawn may follow the run's seed where a setting of it has the value `run`.
+        """
+        return self
+
     def check_files(self, root: Path) -> None:
         """Check that published files which cannot be fetched are in the data root.
 

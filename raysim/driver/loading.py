@@ -84,5 +84,5 @@ def load_network(
 
 
 def _samples(settings: Settings, root: Callable[[], Path]) -> Split:
-    paths = prepared(settings.dataset, root(), lambda *_: None)
-    return open_prepared(settings.dataset, paths["train"])
+    paths = prepared(settings.data, root(), lambda *_: None)
+    return open_prepared(settings.data, paths["train"])

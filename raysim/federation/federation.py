@@ -298,7 +298,7 @@ class _Prepare:
     root: Callable[[], Path]
 
     def __call__(self) -> Mapping[str, Path]:
-        return prepared(self.settings.dataset, self.root(), lambda *_: None)
+        return prepared(self.settings.data, self.root(), lambda *_: None)
 
 
 def from_settings(settings: Settings, root: Callable[[], Path], progress: Progress) -> Federation:
@@ -313,8 +313,8 @@ def from_settings(settings: Settings, root: Callable[[], Path], progress: Progre
         DataError: the data cannot be fetched, is damaged, or cannot be split by these settings.
         SettingsError: dataset or partition fails.
     """
-    paths = prepared(settings.dataset, root(), progress)
-    train = open_prepared(settings.dataset, paths["train"])
+    paths = prepared(settings.data, root(), progress)
+    train = open_prepared(settings.data, paths["train"])
     indices = settings.partition.client_indices(train, settings.clients, settings.seed)
     test_rows, local_test = _of_natural_clients(settings, train, paths["test"], indices)
     scoring: Scoring = ask(
@@ -351,7 +351,7 @@ def _of_natural_clients(
     """
     if not settings.evaluation.test:
         return None, None
-    test = open_prepared(settings.dataset, path)
+    test = open_prepared(settings.data, path)
     own = settings.partition.local_test_indices(train, test, indices)
     if own is None:
         return None, None

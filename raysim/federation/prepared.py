@@ -73,7 +73,7 @@ def known_digests(settings: Settings, root: Path) -> dict[str, str]:
     None if it has not been prepared here with these settings: nothing is fetched, and only a
     user's own files are prepared, for a comparison.
     """
-    dataset = settings.dataset
+    dataset = settings.data
     folder = root / portable_name(dataset.title) / "prepared"
     if any(folder.rglob("*.arrow")):
         with suppress(RaysimError):  # of files that are not there, or damaged since

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from raysim.core.user_input import key_text
+from raysim.core.user_input.limits import OF_RUN
 from raysim.results.references import SHOWN_DIGITS
 from raysim.results.runs import RunRecord, result_settings
 from raysim.storage.checkpoints import FORMULA, TEST_SAMPLES, TRAINING_SAMPLES
@@ -47,7 +48,8 @@ def origins_of(record: RunRecord) -> dict[Origin, str]:
         versions[Origin(f"{FORMULA} {method}")] = str(record.revision or "unknown")
     if not record.own_task:
         given = {k: v for k, v in record.settings.items() if k.startswith(OF_SAMPLES)}
-        text = key_text(record.settings.get("clients"), given)
+        own_data = [record.seed] if OF_RUN in given.values() else []
+        text = key_text(record.settings.get("clients"), given, *own_data)
         for name in (TRAINING_SAMPLES, TEST_SAMPLES):
             if digest := record.sealed(name):
                 dataset = record.settings.get("dataset.name")

@@ -196,7 +196,7 @@ class TableResults:
 
     def _has_other_data(self, record: RunRecord, settings: Settings) -> bool:
         """Return whether a dataset has other samples now than those that a run has sealed."""
-        if (key := repr((settings.dataset, settings.evaluation.test))) not in self._data:
+        if (key := repr((settings.data, settings.evaluation.test))) not in self._data:
             self._data[key] = known_digests(settings, data_root())
         digests = self._data[key].items()
         return any(record.sealed(SAMPLES[split]) not in (None, now) for split, now in digests)

@@ -203,7 +203,7 @@ def _folders(
         if each.study is None:
             folders.append(None)
             continue
-        name, dataset = _name(each.study, each.options), each.study.settings.dataset
+        name, dataset = _name(each.study, each.options), each.study.settings.data
         known = sorted((out / "tuning").glob(f"{name}-*"), key=lambda path: path.lstat().st_mtime)
         if not each.is_chosen:
             folders.append(known[-1] if known else None)

@@ -118,8 +118,8 @@ def _key(settings: Settings, *names: str) -> str:
 
 
 def _measure_size(settings: Settings) -> DataSize:
-    paths = prepared(settings.dataset, data_root(), lambda *_: None)
-    train = open_prepared(settings.dataset, paths["train"])
+    paths = prepared(settings.data, data_root(), lambda *_: None)
+    train = open_prepared(settings.data, paths["train"])
     clients = settings.partition.client_indices(train, settings.clients, settings.seed)
     holdout = Holdout(settings.evaluation.holdout, settings.seed)
     sizes = holdout.training_sizes(clients.sizes)

@@ -36,7 +36,7 @@ def training_labels(record: RunRecord) -> npt.NDArray[Any] | None:
         return None
     try:
         dataset = build_component(DATASETS.get(name), fields, prefix)
-        labels = open_split(prepared(dataset, data_root(), refuse)["train"]).y
+        labels = open_split(prepared(dataset.for_run(record.seed), data_root(), refuse)["train"]).y
     except (RaysimError, _NotPreparedError):
         return None
     return labels if labels.ndim == 1 and labels.dtype.kind in "iu" else None

@@ -19,6 +19,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -28,7 +29,7 @@ from raysim.core.client_indices import Indices
 from raysim.core.data import Dataset, Progress, Split
 from raysim.core.errors import DataError
 from raysim.core.seeds import stream
-from raysim.core.user_input.limits import Count, Seed
+from raysim.core.user_input.limits import OF_RUN, Count, Seed
 from raysim.workloads.datasets.prepared import prepare_once
 
 INPUTS, HIDDEN, CLASSES = 1024, 512, 10
@@ -51,7 +52,9 @@ class Synthetic(Dataset):
     users: Count = Field(default=100, description="number of users")
     samples: Count = Field(default=100, description="training samples of a user")
     test_samples: Count = Field(default=20, description="test samples of a user")
-    seed: Seed = Field(default=0, description="seed of the data, independent of the run's seed")
+    seed: Seed | Literal["run"] = Field(
+        default=0, description="seed of the data; run: that of the run, so that each has its own"
+    )
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -67,6 +70,10 @@ class Synthetic(Dataset):
     def client_column(self) -> str:
         """One client per user."""
         return "user"
+
+    def for_run(self, seed: int) -> Synthetic:
+        """Return the data of the run's seed, if it is to follow that."""
+        return self.model_copy(update={"seed": seed}) if self.seed == OF_RUN else self
 
     def prepare(self, root: Path, progress: Progress) -> Mapping[str, Path]:
         """Draw the samples, and write each split as an Arrow file."""
@@ -106,9 +113,14 @@ class Synthetic(Dataset):
             for split, n in counts.items()
         }
 
+    def _stream(self, purpose: str, user: int) -> np.random.Generator:
+        if isinstance(self.seed, str):
+            raise DataError(f"dataset.seed={self.seed}: a run alone has a seed; give a number")
+        return stream(self.seed, purpose, user)
+
     def _inputs(self, user: int) -> Floats:
         """Draw the inputs [n, 1024] of a user, the training samples first."""
-        draw = stream(self.seed, "synthetic-inputs", user)
+        draw = self._stream("synthetic-inputs", user)
         center = draw.normal(0, self.gamma1**0.5)  # B_k
         mean = draw.normal(center, 1, INPUTS).astype(np.float32)  # v_k
         shape = (self.samples + self.test_samples, INPUTS)
@@ -116,7 +128,7 @@ class Synthetic(Dataset):
 
     def _labels(self, user: int, x: Floats) -> Indices:
         """Return the labels [n] that the user's own network gives inputs [n, 1024]."""
-        draw = stream(self.seed, "synthetic-labels", user)
+        draw = self._stream("synthetic-labels", user)
         center = np.float32(draw.normal(0, self.gamma2**0.5))  # u_k
         shapes = (INPUTS, HIDDEN), (HIDDEN,), (HIDDEN, CLASSES), (CLASSES,)
         w1, b1, w2, b2 = (center + draw.standard_normal(shape, np.float32) for shape in shapes)

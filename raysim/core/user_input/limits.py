@@ -15,6 +15,8 @@ Count = Annotated[int, Field(ge=1, le=MOST)]
 """Number of clients, samples, rounds, epochs or steps."""
 Seed = Annotated[int, Field(ge=0, le=2**63 - 1)]
 """Seed; Parquet files and other tools hold it as a 64-bit integer."""
+OF_RUN = "run"
+"""Value of a dataset's setting that takes that of the run, as `dataset.seed=run`."""
 SEVERAL_SEEDS = "three seeds are seed=0..2 in raysim sweep, --seeds 3 in raysim table and tune"
 """What to write for several seeds, which is no setting `seeds`."""
 SMALLEST_RESOURCE = 0.0001

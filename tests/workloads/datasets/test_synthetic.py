@@ -139,3 +139,13 @@ def test_registered() -> None:
     dataset = DATASETS.get("synthetic")()
     assert dataset.settings()["name"] == "synthetic"
     assert (dataset.shape, dataset.classes) == ((1024,), 10)
+
+
+def test_data_of_the_run_is_that_of_its_seed(tmp_path: Path) -> None:
+    small = {"users": 2, "samples": 3, "test_samples": 1}
+    follows = Synthetic(**small, seed="run")
+    assert follows.for_run(5) == Synthetic(**small, seed=5) != follows.for_run(6)
+    fixed = Synthetic(**small, seed=4)
+    assert fixed.for_run(5) is fixed
+    with pytest.raises(DataError, match=r"dataset.seed=run: a run alone has a seed"):
+        follows.prepare(tmp_path, ignore)

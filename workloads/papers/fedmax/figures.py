@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from raysim.core.user_input.limits import OF_RUN
 from raysim.workloads.papers.curves import ACCURACY, table_curves
 from raysim.workloads.papers.fedmax.presets import FEDMAX
 from raysim.workloads.papers.figure import FEDAVG, Figure, FigureRun
@@ -26,7 +27,9 @@ FIGURES = {
         "kl_activations",
         ("kl_mean_client", "kl_client_mean"),
         "mean of the clients' KL divergences",
-        options={"log": True, "apart": ("KL(mean || client)", "KL(client || mean)")},
+        {"dataset.seed": OF_RUN},
+        {"log": True, "apart": ("KL(mean || client)", "KL(client || mean)")},
+        "A seed draws its own data: seed=1 has another set of users than seed=0.",
     ),
     "fedmax-4": table_curves("fedmax-1", "T=3000$", "figure 4", ACCURACY),
     "fedmax-5": table_curves("fedmax-1", "T=600$", "figure 5", ACCURACY),
