@@ -5,7 +5,7 @@
 - Around a method: the `selection` of clients, the `channel` of their uploads, whose stages
   change `differences` and their `encoding`, and their `aggregation`.
 - Samples: `data` has the interfaces of datasets, partitions and models; `arrow` prepared samples on
-  disk; `client_indices` the samples of each client.
+  disk; `client_indices` the samples of each client, and `sharing` those that all share.
 - Settings: the `components` that settings name, and `user_input`, the values that a user gives.
 - All: `tensors` and their exact sums, `seeds`, `errors`, `exits`, limits of the `machine`; `steps`
   of a run, which wait for workers.

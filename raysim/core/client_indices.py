@@ -117,6 +117,58 @@ class DrawnIndices:
         return self.draw(client)
 
 
+@dataclass(frozen=True)
+class SharingIndices:
+    """Client indices of own samples, each client's followed by its part of shared ones.
+
+    Attributes:
+        own: The clients' own samples.
+        shared: The shared samples [G], none of them a client's own.
+        size: Shared samples of a client: all of them, or this number, drawn for each.
+        seed: The run's seed.
+    """
+
+    own: ClientIndices
+    shared: Indices
+    size: int
+    seed: int
+
+    @property
+    def sizes(self) -> Indices:
+        """Samples per client [K], shared ones among them."""
+        sizes = self.own.sizes
+        return np.broadcast_to(_distinct(sizes) + self.size, sizes.shape)
+
+    def __getitem__(self, client: int) -> Indices:
+        own, part = self.own[client], self.shared
+        if self.size < len(part):
+            generator = stream(self.seed, "shared", client)
+            part = part[np.sort(generator.choice(len(part), self.size, False, shuffle=False))]
+        return np.concatenate([own, part])
+
+
+def own_indices(indices: ClientIndices) -> ClientIndices:
+    """Return client indices without shared samples."""
+    return indices.own if isinstance(indices, SharingIndices) else indices
+
+
+def shared_size(indices: ClientIndices) -> int:
+    """Return the number of shared samples that each client holds."""
+    return indices.size if isinstance(indices, SharingIndices) else 0
+
+
+def renumbered(indices: ClientIndices, numbers: Indices) -> ClientIndices:
+    """Return the `numbers` [N] of samples in place of client indices into them."""
+    if isinstance(indices, ListedIndices):
+        return ListedIndices(numbers[indices.indices], indices.offsets)
+    draw = partial(_draw_renumbered, indices, numbers)
+    return DrawnIndices(len(indices.sizes), _distinct(indices.sizes), draw)
+
+
+def _draw_renumbered(indices: ClientIndices, numbers: Indices, client: int) -> Indices:
+    return numbers[indices[client]]
+
+
 def as_indices(name: str, given: Any) -> Indices:
     """Return a client's samples as indices [n].
 
@@ -186,15 +238,18 @@ class Holdout:
     """Rule that divides each client's samples into training samples and held-out samples.
 
     Of n samples round(h*n) are held out (half to even), at least one if h > 0 and n > 1, and never
-    all of them. If clients share samples, others may train on a client's held-out samples.
+    all of them. If clients draw from one pool, others may train on a client's held-out samples.
 
     Attributes:
         fraction: The held-out fraction h.
         seed: The run's seed.
+        shared: Number of samples, the last of each client, that all share: none is held out, nor
+            counted in n.
     """
 
     fraction: float = 0.0
     seed: int = 0
+    shared: int = 0
 
     def training_sizes(self, sizes: Indices) -> Indices:
         """Return the number of training samples [K] of clients with `sizes` samples [K]."""
@@ -205,14 +260,15 @@ class Holdout:
         """Return the positions of a client's training and held-out samples among n, ascending."""
         count = int(self._held_out(np.array([n]))[0])
         held_out = np.zeros(n, dtype=bool)
-        generator = stream(self.seed, "holdout", client)
-        held_out[generator.choice(n, count, replace=False, shuffle=False)] = True
+        generator, own = stream(self.seed, "holdout", client), n - self.shared
+        held_out[generator.choice(own, count, replace=False, shuffle=False)] = True
         return np.flatnonzero(~held_out), np.flatnonzero(held_out)
 
     def _held_out(self, sizes: Indices) -> Indices:
         """Return the number of held-out samples [n] of clients with `sizes` samples [n]."""
-        wanted = np.maximum(np.rint(self.fraction * sizes), 1 if self.fraction else 0)
-        held_out: Indices = np.minimum(wanted, sizes - 1).astype(np.int64)
+        own = sizes - self.shared
+        wanted = np.maximum(np.rint(self.fraction * own), 1 if self.fraction else 0)
+        held_out: Indices = np.minimum(wanted, own - 1).astype(np.int64)
         return held_out
 
 

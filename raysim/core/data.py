@@ -9,22 +9,26 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, Self
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from raysim.core.client_indices import (
     ClientIndices,
     Indices,
     ListedIndices,
+    SharingIndices,
     as_indices,
     held_problem,
     limited,
+    own_indices,
+    renumbered,
 )
 from raysim.core.components import Component, Registry, ask, called, cause
 from raysim.core.errors import DataError, RaysimError
+from raysim.core.sharing import SomeInputs, shared_samples
 from raysim.core.user_input.limits import Count
 
 if TYPE_CHECKING:  # `raysim list presets` reads names of components alone, without torch
@@ -40,7 +44,8 @@ class Split:
 
     Targets are class numbers [N], or any that the dataset's scoring takes. Arrays are read-only
     views of memory-mapped files or of shared memory if possible; inputs in several files are a
-    `ConcatArray` (raysim.core.arrow), indexed like an array. `columns` holds further values per
+    `ConcatArray` (raysim.core.arrow), those of some samples `SomeInputs`; both are indexed like an
+    array. `columns` holds further values per
     sample (a writer, a role, an age group) for partitions.
     """
 
@@ -192,9 +197,39 @@ class Partition(Component, ABC):
         default=None,
         description="most samples of a client, drawn by the seed; the others are left out",
     )
+    shared: Count | None = Field(
+        default=None,
+        description="samples, equally many of each class, that no client owns and all are sent",
+    )
+    shared_portion: Annotated[float, Field(gt=0, le=1)] | None = Field(
+        default=None, description="part of these that a client is sent, drawn for each; none: all"
+    )
+
+    @model_validator(mode="after")
+    def _portion_is_of_shared(self) -> Self:
+        if self.shared is None and self.shared_portion is not None:
+            raise ValueError(f"shared_portion={self.shared_portion}: needs partition.shared")
+        return self
 
     def client_indices(self, data: Split, clients: int, seed: int) -> ClientIndices:
-        """Return the samples that each client holds, within the limit.
+        """Return the samples that each client holds: its own within the limit, then shared ones.
+
+        Raises:
+            DataError: the data cannot be split so, or the rule gives samples outside the data.
+            SettingsError: the rule fails.
+        """
+        if self.shared is None:
+            return self._own_indices(data, clients, seed)
+        shared = shared_samples(data.y, self.shared, seed)
+        rest = np.delete(np.arange(len(data)), shared)
+        columns = {name: values[rest] for name, values in data.columns.items()}
+        x: Any = SomeInputs(data.x, rest)
+        own = self._own_indices(Split(x, data.y[rest], columns), clients, seed)
+        size = max(round((self.shared_portion or 1) * self.shared), 1)
+        return SharingIndices(renumbered(own, rest), shared, size, seed)
+
+    def _own_indices(self, data: Split, clients: int, seed: int) -> ClientIndices:
+        """Return the samples of `data` that each client holds, within the limit.
 
         Raises:
             DataError: the data cannot be split so, or the rule gives samples outside the data.
@@ -220,6 +255,11 @@ class Partition(Component, ABC):
     ) -> ListedIndices | None:
         """Return each client's own test samples; None if no client has any.
 
+        Args:
+            train: The training set.
+            test: The test set.
+            held: The training samples that each client holds, shared ones among them.
+
         Raises:
             DataError: the rule gives samples outside the test set.
             SettingsError: the rule fails.
@@ -228,7 +268,7 @@ class Partition(Component, ABC):
         returned: Sequence[npt.NDArray[Any]] | None = ask(
             self,
             "split_test",
-            *(train, test, held),
+            *(train, test, own_indices(held)),
             returns=lambda returned: (
                 returned is None
                 or (len(returned) == clients and all(each.ndim == 1 for each in returned))
@@ -265,7 +305,7 @@ class Partition(Component, ABC):
         Args:
             train: The training set.
             test: The test set.
-            held: The training samples that each client holds.
+            held: The training samples that each client holds, without shared ones.
         """
         return None
 

@@ -63,12 +63,14 @@ class RoundLog:
         dropped: Clients that were dropped.
         spans: Per worker, its phases.
         more: Further figures of the round.
+        sent_before: Bytes that clients were sent before the round, such as shared samples.
     """
 
     columns: list[Columns] = field(default_factory=list)
     dropped: list[Failure] = field(default_factory=list)
     spans: dict[str, list[Span]] = field(default_factory=dict)
     more: dict[str, float] = field(default_factory=dict)
+    sent_before: int = 0
     _trained: list[Columns] = field(default_factory=list)
     _accounts: dict[str, _Account] = field(default_factory=lambda: {"": _Account()})
 
@@ -115,7 +117,7 @@ class RoundLog:
         accounts, dropped = self._accounts.values(), {failure.client for failure in self.dropped}
         return figures | {
             "bytes_up": sum(account.bytes_up for account in accounts),
-            "bytes_down": sum(account.bytes_down for account in accounts),
+            "bytes_down": self.sent_before + sum(account.bytes_down for account in accounts),
             **({DROPPED: len(dropped)} if dropped else {}),
             **self.more,
         }

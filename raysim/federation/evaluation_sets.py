@@ -22,6 +22,7 @@ from raysim.core.client_indices import (
     ListedIndices,
     class_counts,
     client_test_indices,
+    own_indices,
 )
 from raysim.core.errors import DataError, SettingsError
 from raysim.core.seeds import stream
@@ -117,7 +118,7 @@ def client_test_set(federation: Federation, settings: Settings) -> EvaluationSet
 def drawn_test_set(
     client_indices: ClientIndices, train: Indices, test: Indices, seed: int
 ) -> EvaluationSet:
-    """Return test samples for each client, drawn in the class proportions of its samples.
+    """Return test samples for each client, drawn in the class proportions of its own samples.
 
     Args:
         client_indices: The training samples that each client holds.
@@ -130,7 +131,7 @@ def drawn_test_set(
     """
     chosen = _chosen(len(client_indices.sizes), seed)
     classes = 1 + int(max(train.max(), test.max()))
-    counts = class_counts(client_indices, train, classes, chosen)
+    counts = class_counts(own_indices(client_indices), train, classes, chosen)
     try:
         own = client_test_indices(counts, test, len(test) / len(train), seed)
     except DataError as error:

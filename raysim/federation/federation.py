@@ -6,6 +6,7 @@ memory-mapped files, a user's own arrays through the object store, never per cli
 
 from __future__ import annotations
 
+import math
 import socket
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -27,6 +28,7 @@ from raysim.core.client_indices import (
     Indices,
     ListedIndices,
     owner_of,
+    shared_size,
 )
 from raysim.core.components import ask
 from raysim.core.data import Progress, Split
@@ -111,6 +113,14 @@ class Federation:
         """Number of training samples of each client [K]."""
         return self.holdout.training_sizes(self.client_indices.sizes)
 
+    @property
+    def shared_bytes(self) -> int:
+        """Bytes of the shared samples that each client is sent, as they are stored."""
+        if not (shared := shared_size(self.client_indices)):
+            return 0
+        parts = (open_samples(self.train).x, open_samples(self.train).y)
+        return shared * sum(math.prod(of.shape[1:]) * of.dtype.itemsize for of in parts)
+
     def on_this_node(self) -> Federation:
         """Return this federation with paths that exist on this node.
 
@@ -138,7 +148,7 @@ class Federation:
 
     def with_holdout(self, fraction: float, seed: int) -> Federation:
         """Return this federation with a fraction of each client's samples held out."""
-        return replace(self, holdout=Holdout(fraction, seed))
+        return replace(self, holdout=Holdout(fraction, seed, shared_size(self.client_indices)))
 
     def with_objective(self, local: LocalSettings) -> Federation:
         """Return this federation with the loss that the settings have clients minimise.

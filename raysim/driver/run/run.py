@@ -237,6 +237,8 @@ class Run:
         runner = RoundRunner(
             self._passes, before.number, before.state, before.versions, self.commits.needed_from
         )
+        if before.number == 0:
+            runner.log.sent_before = self.clients * context.federation.shared_bytes
         clock = selection = None
         riders: list[Rider] = []
         if overlapping:
