@@ -209,6 +209,39 @@ def test_the_axis_of_one_value_names_it_and_the_title_of_its_parts_each_of_sever
     }
 
 
+def test_accuracies_over_a_setting_are_lines_beside_the_levels_of_runs_without_it():
+    """By the runs' last rounds; a run that is missing leaves its point out."""
+    figure, tables = FIGURES["fedmax-3"], {}
+    for number, run in enumerate(figure.runs):
+        accuracy = np.array([np.nan, 0.9, number / 100])
+        tables[run.name] = {"round": np.array([1, 2, 3]), "test_accuracy": accuracy}
+    del tables["600 rounds, L2 norm, 0.001"]
+    canvas = draw(figure, tables)
+    found = {
+        (axes.get_title(), line.get_label()): [*map(list, line.get_data())]
+        for axes in canvas.axes
+        for line in axes.lines
+    }
+    entropy, norm = [1, 10, 100, 1e3, 1e4], [1e-4, 1e-3, 1e-2, 1e-1]
+    levels = {
+        "FedAvg, 3000 rounds": [[0, 1], [0.18] * 2],
+        "FedAvg, 600 rounds": [[0, 1], [0.19] * 2],
+    }
+    assert found == {
+        ("maximum entropy", "3000 rounds"): [entropy, [0.0, 0.01, 0.02, 0.03, 0.04]],
+        ("L2 norm", "3000 rounds"): [norm, [0.05, 0.06, 0.07, 0.08]],
+        ("maximum entropy", "600 rounds"): [entropy, [0.09, 0.1, 0.11, 0.12, 0.13]],
+        ("L2 norm", "600 rounds"): [[1e-4, 1e-2, 1e-1], [0.14, 0.16, 0.17]],
+        **{
+            (panel, name): at
+            for panel in ("maximum entropy", "L2 norm")
+            for name, at in levels.items()
+        },
+    }
+    assert {axes.get_xscale() for axes in canvas.axes} == {"log"}
+    assert [axes.get_xlabel() for axes in canvas.axes] == ["beta", "beta"]
+
+
 def test_a_t_sne_does_not_depend_on_the_number_of_threads():
     """BLAS adds 512 activations in another order with two threads, and points move far."""
     draws, activations = np.random.default_rng(0), np.empty(200, dtype=object)

@@ -124,6 +124,28 @@ def _parts(figure: Figure, tables: Tables) -> dict[str, dict[str, tuple[Columns,
     }
 
 
+def _over_setting(canvas: Canvas, figure: Figure, tables: Tables) -> None:
+    """Draw the value of each run's last round against a setting on a logarithmic axis.
+
+    The runs of a label in a panel are a line. A run without a place on the axis is a level, a
+    dashed line in all panels.
+    """
+    runs = [run for run in figure.runs if run.name in tables]
+    last = {run.name: _values(figure, _last(tables[run.name])).mean() for run in runs}
+    labels = [*dict.fromkeys(run.label for run in figure.runs)]
+    panels = [*dict.fromkeys(run.panel for run in figure.runs if run.at is not None)]
+    for axes, panel in zip(_panels(canvas, 1, len(panels)), panels, strict=True):
+        for number, label in enumerate(labels):
+            own = [run for run in runs if run.label == label]
+            points = sorted((run.at, last[run.name]) for run in own if run.panel == panel)
+            if points:
+                axes.plot(*zip(*points, strict=True), ".-", label=label, color=f"C{number}")
+            for level in (last[run.name] for run in own if run.at is None):
+                axes.axhline(level, linestyle="--", label=label, color=f"C{number}")
+        axes.set_xscale("log")
+        axes.set(xlabel=figure.options["setting"], ylabel=figure.axis, title=panel)
+
+
 def _layers(canvas: Canvas, figure: Figure, tables: Tables) -> None:
     """Draw values by layer, a line per round after the round of the reference."""
     for axes, (label, columns) in zip(_panels(canvas, 1, len(tables)), tables.items(), strict=True):
@@ -288,6 +310,7 @@ KINDS: Mapping[str, Callable[[Canvas, Figure, Tables], None]] = {
     "epochs": _epochs,
     "heat_map": _heat_map,
     "layers": _layers,
+    "over_setting": _over_setting,
     "scatter": _scatter,
     "similarity": _similarity,
     "similarity_to_reference": _similarity_to_reference,

@@ -20,6 +20,7 @@ class FigureRun:
         reference: Name of an earlier run whose model it is compared with.
         drawn: Whether it is drawn, or is only a reference.
         panel: Title of its panel, if curves are drawn in several panels.
+        at: Value of the setting against which it is drawn, if runs are points of a line.
     """
 
     label: str
@@ -28,11 +29,13 @@ class FigureRun:
     reference: str = ""
     drawn: bool = True
     panel: str = ""
+    at: float | None = None
 
     @property
     def name(self) -> str:
         """Its name among the runs of the figure."""
-        return f"{self.label}, {self.panel}" if self.panel else self.label
+        place = "" if self.at is None else f"{self.at:g}"
+        return ", ".join(filter(None, (self.label, self.panel, place)))
 
 
 @dataclass(frozen=True)
