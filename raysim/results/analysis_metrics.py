@@ -21,15 +21,19 @@ from raysim.storage.summary import reached_at
 
 
 class AnalysisValues(NamedTuple):
-    """Values of an analysis: their pattern, an example, and the columns of number and value."""
+    """Values of an analysis: their pattern, an example, and the columns of number and value.
+
+    Values without a number are in the columns of their names.
+    """
 
     pattern: str
     example: str
-    columns: tuple[str, str]
+    columns: tuple[str, str] | None = None
 
 
 OF_ANALYSIS: Mapping[str, AnalysisValues] = {
     "cka": AnalysisValues(r"layer_[1-9]\d{0,3}", "layer_1", ("layer", "cka")),
+    "kl_activations": AnalysisValues(r"kl_(mean_client|client_mean)", "kl_mean_client"),
     "new_client": AnalysisValues(r"epochs(_\d{1,4})?", "epochs", ("epochs", "accuracy")),
 }
 
@@ -49,7 +53,7 @@ class AnalysisMetric(Metric):
     @property
     def larger_is_better(self) -> bool:
         """True where the better of two values is the larger one."""
-        return self.column != "epochs"
+        return self.column != "epochs" and not self._is_divergence
 
     @property
     def analysis(self) -> str:
@@ -66,6 +70,8 @@ class AnalysisMetric(Metric):
         """One sentence for the page of a table."""
         if self.name == "cka":
             text = f"linear CKA of the last global model and the reference at layer {self._number}"
+        elif self._is_divergence:
+            text = "mean over the clients of the round of KL divergences of their mean activations"
         elif self.column == "epochs":
             text = (
                 "local epochs until the mean accuracy of clients that join is within"
@@ -92,16 +98,17 @@ class AnalysisMetric(Metric):
         rows = record.analysis(self.name)
         if self.name == "cka":
             rows = [r for r in rows if (r["first"], r["second"]) == ("after", "reference")]
-        number, value = OF_ANALYSIS[self.name].columns
+        number, value = OF_ANALYSIS[self.name].columns or ("round", self.column)
         values: dict[int, list[float]] = {}
         for row in rows:
             values.setdefault(row[number], []).append(row[value])
         means = {key: math.fsum(each) / len(each) for key, each in sorted(values.items())}
         if self.column == "epochs":
             return reached_at(means.items(), max(means.values(), default=0.0) - CONVERGED)
-        if means and self._number not in means:
+        wanted = next(iter(means), 0) if self._is_divergence else self._number
+        if means and wanted not in means:
             raise SettingsError(f"{self}: {record.path} has {', '.join(map(str, means))}")
-        mean = means.get(self._number)
+        mean = means.get(wanted)
         return mean if mean is None or math.isfinite(mean) else None
 
     def check(self, settings: Settings) -> None:
@@ -115,12 +122,18 @@ class AnalysisMetric(Metric):
                 raise SettingsError(
                     f"{self}: model.name={settings.model.title} has {layers} layers"
                 )
+        elif self._is_divergence:
+            return
         elif not settings.evaluation.clients:
             raise SettingsError(f"{self}: needs evaluation.clients=true")
         elif settings.cohort_size == settings.clients:
             raise SettingsError(
                 f"{self}: fraction={settings.fraction:g}: must leave clients out that can join"
             )
+
+    @property
+    def _is_divergence(self) -> bool:
+        return OF_ANALYSIS[self.name].columns is None
 
     @property
     def _number(self) -> int:

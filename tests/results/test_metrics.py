@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import pyarrow.parquet as pq
 import pytest
 
+import raysim
 from raysim.core.errors import SettingsError
 from raysim.results.metrics import NAMES, parse_metric
 from raysim.results.runs import read_run
 from tests.results.conftest import make_rows
-from tests.tasks import make_settings
+from tests.tasks import make_settings, make_task
 
 ACCURACY = [None, 0.5, 0.75, 0.625, None, 0.875]
 """Running maximum: 0.5 in round 2, 0.75 in rounds 3 and 4, 0.875 in round 6."""
@@ -96,7 +98,7 @@ def test_definitions_name_column_and_target():
         "rounds_to(test_accuracy)": "needs a target",
         "rounds_to(test_accuracy, x)": "needs a target",
         "rounds_to(test_accuracy, nan)": "needs a target",
-        "analysis(activations, layer_1)": "activations has no metrics; known are cka, new_client",
+        "analysis(activations, layer_1)": "activations has no metrics; did you mean 'kl_",
         "analysis(cka)": "must be as analysis(cka, layer_1)",
         "analysis(cka, layer_0)": "must be as analysis(cka, layer_1)",
         "analysis(new_client, epoch)": "must be as analysis(new_client, epochs)",
@@ -174,3 +176,18 @@ def test_own_test_samples_need_a_partition_that_gives_them(tmp_path):
         metric.check(make_settings(tmp_path, **CLIENTS))
     with pytest.raises(SettingsError, match=r"needs evaluation\.holdout above 0"):
         parse_metric("final(personal_holdout_loss)").check(make_settings(tmp_path, **DITTO))
+
+
+@pytest.mark.parametrize("column", ["kl_mean_client", "kl_client_mean"])
+def test_the_divergence_of_activations_is_the_mean_over_the_clients_of_the_last_round(
+    tmp_path, column
+):
+    options = {"rounds": 3, "evaluation.every": 2, "fraction": 0.5, "analysis": "kl_activations"}
+    raysim.run(make_settings(tmp_path / "run", **options), make_task((9, 20, 12, 17)))
+    rows = pq.read_table(tmp_path / "run/analysis/kl_activations.parquet").to_pylist()
+    last = [row[column] for row in rows if row["round"] == 3]
+    assert {row["round"] for row in rows} == {2, 3} and len(last) == 2
+    metric = parse_metric(f"analysis(kl_activations, {column})")
+    assert metric.of(read_run(tmp_path / "run")) == pytest.approx(sum(last) / 2, rel=1e-12)
+    assert not metric.larger_is_better and metric.analysis == "kl_activations"
+    assert not metric.takes_reference and str(metric) in metric.definition

@@ -25,6 +25,7 @@ PUBLISHED = {
     "fedmax-2": 8,
     "fedmax-mu": 8,
     "fedmax-sharing": 0,
+    "fedmax-fig2": 0,
     "dnc-1": 12,
     "dnc-2": 10,
     "dnc-3": 4,
