@@ -70,7 +70,7 @@ CASES = {
     ("resume", "elsewhere", "ro"): ["rounds="],
     ("list", "clo"): ["clocks"],
     ("list", "clocks", ""): ["none", "devices"],
-    ("table", "fedmax-"): ["fedmax-1", "fedmax-2"],
+    ("table", "fedmmd-"): ["fedmmd-fig4"],
 }
 
 
