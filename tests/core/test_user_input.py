@@ -170,6 +170,7 @@ def test_the_text_of_settings_without_ordered_mappings_stays(preset, digest):
     ):
         del values["local"][name]
     del values["evaluation"]["test"], values["evaluation"]["test_samples"]
+    del values["partition"]["shared"], values["partition"]["shared_portion"]
     settings = result_settings(canonical(values))
     text = key_text(settings, False, False, None)
     assert hashlib.sha256(text.encode()).hexdigest() == digest
