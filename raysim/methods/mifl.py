@@ -5,7 +5,7 @@ and 2. F_g is the network in training, F_k the model that the client itself trai
 softmax, y the labels; l_g and l_k are their mean losses on a batch of N samples.
 
     c_v = std(l_g, l_k) / (l_g + l_k)        sample deviation: |l_g - l_k| / (sqrt(2) (l_g + l_k))
-    lam = 1/2 if l_g == l_k;  c_v if c_v <= 1/2;  1 - c_v otherwise
+    lam = 1/2 if l_g == l_k;  c_v if c_v <= 1/2;  1 - c_v otherwise     "adaptive": algorithm 1
     objective="penalty":   l_g - lam/(2N) * sum_i |p_g,i - p_k,i|^2                    eq. 6 and 7
     objective="mixture":   (1 - lam) l_g + lam l_k                         algorithm 1, line 34
     objective="residual":  gradient [(1 - lam) (p_g - y) + lam (p_k - y)] / N at the logits, eq. 8
@@ -25,23 +25,35 @@ Choices and deviations:
 
 - Eq. 9's denominator is read as sqrt(sum a^2 * sum b^2), as a correlation needs; |rho| is clamped
   to 1 - 1e-7, and rho is 0 where one side does not vary.
+- Eq. 6 has a lam from 0 to 1, algorithm 1 one for each batch, and section 5.1 says that lam "is
+  empirically tuned" by both models' errors. lam="adaptive" reads that as algorithm 1; a number is
+  eq. 6's, the same in all steps, to be tuned by a search. lam=0 is FedAvg's update. With "mixture",
+  lam=1 is no update at all.
 - The classical loss of eq. 6 and 7 is the cross-entropy; supplement B, which has the authors' own
-  form for it, is not available.
+  form for it, is not available. Supplement A, on FedAvg and FSVRG, is not either: these are here as
+  in the papers that it describes (`fedavg`, `fsvrg`).
 - Both networks' logits are divided by `local.temperature`, and so is the gradient at them. With
   one logit the distance is that of the two-class vectors, twice the squared one of the sigmoids.
 - "mixture", with F_k frozen, is FedAvg with steps scaled by 1 - lam.
 - "residual" minimises what is unbounded below: its second term is constant in F_g. Where l_g is
   far below l_k, as with two classes a client, it drives the logits away without bound and diverges.
 - At m = 10 clients a round the default drops 20% of the cohort, where the paper says 2 x 2.5%.
-- Algorithm 2 collects every model and drops some. Here a client first sends its MI, and its model
-  only when it is kept: the same average for fewer bytes. Until then the model lies in the client's
-  own state. With update=false and mi_reference="global" no later round reads that, and it is gone
-  with the round; with aggregation=false too, the method is FedAvg bit for bit.
-- Dropped clients get the new model when they are sampled next, not at the end of the round.
+- Algorithm 2 collects every model and drops some; section 3.3 ranks models "before determining the
+  models to be uploaded". collect="kept" is the latter: a client first sends its MI, and its model
+  only when it is kept. Until then the model lies in the client's own state. With update=false and
+  mi_reference="global" no later round reads that, and it is gone with the round; with
+  aggregation=false too, the method is FedAvg bit for bit. collect="all" is algorithm 2: the dropped
+  clients send theirs, too, for the same average.
+- Algorithm 2, line 11, and section 3.3 deliver the new model to the dropped clients as well, "for
+  replacing their previous global model". delivery="global" does: they receive it after the
+  aggregation, and not again if they are sampled in the next round, whose model it is. That changes
+  bytes and no result, so the default is "later": with their next round. delivery="own" reads the
+  model that is replaced as the client's own F_k. The paper counts rounds, and no bytes.
 
 In the tables `mi` of a client is its MI; of the clients with a row of pass 0, those without one of
-pass 1 were dropped. Of a round, `mi_mean` is the mean, `mi_low` and `mi_high` the least and the
-greatest MI that were kept, `pruned_low` and `pruned_high` how many clients lay below and above.
+pass 1 were dropped; the passes behind it are those of collect="all" and of the delivery. Of a
+round, `mi_mean` is the mean, `mi_low` and `mi_high` the least and the greatest MI that were kept,
+`pruned_low` and `pruned_high` how many clients lay below and above.
 
 Legend: N samples of a batch, C classes, m clients of a round.
 """
@@ -49,8 +61,10 @@ Legend: N samples of a batch, C classes, m clients of a round.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Collection, Generator, Sequence
+from dataclasses import replace
 from functools import partial
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -58,13 +72,16 @@ from pydantic import Field
 from torch import Tensor
 
 from raysim.core.method import Passes, Round, ServerState
-from raysim.core.rules import Batch, Outputs, Pass, Rules, Trained, Upload, View
+from raysim.core.rules import Batch, Outputs, Pass, Reduced, Rules, Trained, Upload, View
 from raysim.core.scoring import FORWARD_ROWS
-from raysim.core.tensors import Groups, Tensors, nbytes
+from raysim.core.tensors import Groups, Tensors, frozen_names, nbytes
 from raysim.methods.fedavg import FedAvg
 
 Objective = Literal["penalty", "mixture", "residual"]
+Strength = Annotated[float, Field(ge=0, le=1)] | Literal["adaptive"]
 RHO_LIMIT = 1 - 1e-7
+CURRENT = "current"
+"""Group of the clients to whom the present model was delivered."""
 
 
 class Mifl(FedAvg):
@@ -75,7 +92,8 @@ class Mifl(FedAvg):
     by 1 - lam; objective="residual" has no minimum and diverges where a client fits its data almost
     exactly. Each half alone (`update`, `aggregation`) is an ablation. Against FedAvg: one model of
     state per client that ever took part; one more forward pass a step and two over the client's
-    data a round; per round 4 bytes up more for each client and no model up from the dropped ones.
+    data a round; per round 4 bytes up more for each client and, unless collect="all", no model up
+    from the dropped ones; unless delivery="later", one more model down to each of these.
     """
 
     revision: ClassVar[int] = 3
@@ -88,15 +106,28 @@ class Mifl(FedAvg):
         default="penalty",
         description="eq. 6 and 7, algorithm 1's line 34, or eq. 8, which may diverge",
     )
+    lam: Strength = Field(
+        default="adaptive",
+        description="lambda: algorithm 1's of each batch, or one for all; 0: FedAvg's update",
+    )
     aggregation: bool = Field(default=True, description="drop the models of lowest and highest MI")
     mi_reference: Literal["global", "previous"] = Field(
         default="global",
         description="model that the trained one is compared with: the broadcast or the client's",
     )
+    collect: Literal["kept", "all"] = Field(
+        default="kept",
+        description="clients that send a model: the kept ones, after the MI, or all (algorithm 2)",
+    )
+    delivery: Literal["later", "global", "own"] = Field(
+        default="later",
+        description="when dropped clients get the new model: with their next round; at the end of"
+        " this one; or then, and it takes the place of their own, too",
+    )
 
     def rules(self) -> Rules:
         """Return the rules of local training: SGD on the objective, then MI."""
-        criterion = partial(_criterion, self.objective) if self.update else None
+        criterion = partial(_criterion, self.objective, self.lam) if self.update else None
         return Rules(criterion=criterion, finish=self._finish)
 
     @property
@@ -106,25 +137,43 @@ class Mifl(FedAvg):
 
     def round(self, now: Round, state: ServerState) -> Passes:
         """Train the cohort, sort it by MI, and average the models that are kept."""
-        work = Pass(now.cohort, self.broadcast(state), self.rules(), now.epochs, now.lr)
+        broadcast = self.broadcast(state)
+        down = _bytes_down(broadcast, state, frozen_names(now.network))
+        work = Pass(now.cohort, broadcast, self.rules(), now.epochs, now.lr, bytes_down=down)
         trained = yield work
         if not self.aggregation:
             return self.server_update(now, state, trained), {}
         mi = trained.scalars["mi"]
         pruned = pruned_at_each_end(self.prune, len(mi))
         ranked = np.argsort(mi, kind="stable")  # clients ascend, so ties stay in order of id
-        averaged_clients = sorted(trained.clients[i] for i in ranked[pruned : len(mi) - pruned])
+        kept = sorted(trained.clients[i] for i in ranked[pruned : len(mi) - pruned])
+        dropped = sorted({*trained.clients} - {*kept})
         # Clients already have the broadcast model, the base of what they send.
-        rules = Rules(start=_stay, finish=_send_staged)
-        averaged = yield Pass(averaged_clients, work.broadcast, rules, bytes_down=_nothing)
-        metrics = {
+        sending = Pass(kept, broadcast, Rules(_stay, finish=_send_staged), bytes_down=_nothing)
+        averaged = yield sending
+        if dropped and self.collect == "all":
+            yield replace(sending, clients=dropped)  # and leave them out
+        after = self.server_update(now, state, averaged)
+        if self.delivery != "later":
+            after = yield from self._deliver(dropped, after)
+        return after, {
             "mi_mean": float(mi.mean()),
             "mi_low": float(mi[ranked[pruned]]),
             "mi_high": float(mi[ranked[len(mi) - pruned - 1]]),
             "pruned_low": pruned,
             "pruned_high": pruned,
         }
-        return self.server_update(now, state, averaged), metrics
+
+    def _deliver(
+        self, dropped: Sequence[int], state: ServerState
+    ) -> Generator[Pass, Reduced, ServerState]:
+        """Send the new model to the dropped clients, and remember who has it."""
+        reached: Sequence[int] = ()
+        if dropped:
+            finish = _replace_own if self.delivery == "own" and self._keeps_model else _take_in
+            work = Pass(dropped, self.broadcast(state), Rules(_stay, finish=finish))
+            reached = (yield work).clients
+        return state.replace(**{CURRENT: {"clients": torch.tensor(reached, dtype=torch.int64)}})
 
     def client_bytes(self, state: ServerState) -> int:
         """Return the bytes of the model that a client keeps from round to round."""
@@ -175,7 +224,9 @@ def mutual_information(logits_a: Tensor, logits_b: Tensor, batch: Batch) -> Tens
     return -0.5 * torch.log(1 - rho.square())
 
 
-def _criterion(objective: Objective, view: View, outputs: Outputs, batch: Batch) -> Tensor:
+def _criterion(
+    objective: Objective, strength: Strength, view: View, outputs: Outputs, batch: Batch
+) -> Tensor:
     loss_g = batch.loss(outputs.logits)
     if "model" not in view.state:
         return loss_g
@@ -183,7 +234,9 @@ def _criterion(objective: Objective, view: View, outputs: Outputs, batch: Batch)
     if objective == "residual":  # the value stays, the gradient at F_k's logits goes to F_g's
         own = own + (outputs.logits - outputs.logits.detach())
     loss_k = batch.loss(own)
-    lam = mixing_weight(loss_g.detach(), loss_k.detach())
+    lam: float | Tensor = mixing_weight(loss_g.detach(), loss_k.detach())
+    if not isinstance(strength, str):  # of a stack of trials it is a tensor []
+        lam = strength
     if objective == "penalty":
         apart = _probabilities(outputs.logits) - _probabilities(own)
         return loss_g - lam / 2 * batch.mean(apart.square().sum(-1))
@@ -205,6 +258,24 @@ def _stay(broadcast: Groups, state: Groups, personal: Groups) -> Tensors:
 
 def _nothing(client: int) -> int:
     return 0
+
+
+def _bytes_down(
+    broadcast: Groups, state: ServerState, frozen: Collection[str]
+) -> Callable[[int], int] | None:
+    """Return the bytes that a client receives: none if the model was delivered to it."""
+    if CURRENT not in state.groups:
+        return None
+    clients, model = {*state.groups[CURRENT]["clients"].tolist()}, nbytes(broadcast, frozen)
+    return lambda client: 0 if client in clients else model
+
+
+def _take_in(view: View, trained: Trained) -> Upload:
+    return Upload()
+
+
+def _replace_own(view: View, trained: Trained) -> Upload:
+    return Upload(state={"model": view.broadcast["model"]})
 
 
 def _send_staged(view: View, trained: Trained) -> Upload:

@@ -34,6 +34,11 @@ VARIANTS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "fedfusion-multi": ("fedfusion", "residual", {"method.operator": "multi"}),
     "fedma-growing": ("fedma", "cnn", {"method.gamma": 1e30}),
     "mifl-previous": ("mifl", "mlp", {"method.mi_reference": "previous"}),
+    "mifl-delivery": (
+        "mifl",
+        "mlp",
+        {"method.lam": 0.3, "method.collect": "all", "method.delivery": "own"},
+    ),
     "mifl-update-alone": ("mifl", "mlp", {"method.aggregation": False}),
     "mifl-aggregation-alone": ("mifl", "mlp", {"method.update": False}),
     "divide-and-conquer-auto": (

@@ -14,6 +14,7 @@ import torch.nn.functional as F
 import raysim
 from raysim.core.rules import Batch, Outputs, View
 from raysim.methods.mifl import Mifl, mixing_weight, mutual_information, pruned_at_each_end
+from raysim.training.stacked.numbers import merge
 from tests.methods import common
 from tests.methods.reference import Reference, T
 from tests.methods.test_oracle import assert_close, start_of
@@ -47,10 +48,11 @@ def mixing(l_g, l_k):
     return 0.5 if l_g == l_k else c_v if c_v <= 0.5 else 1 - c_v
 
 
-def at_the_logits(objective, logits, own, y):
+def at_the_logits(objective, logits, own, y, lam=None):
     """N times the objective's derivative at the logits; both are divided by T."""
     p_g, p_k, onehot = softmax(logits), softmax(own), np.eye(3)[y]
-    lam = mixing(cross_entropy(logits, y), cross_entropy(own, y))
+    if lam is None:
+        lam = mixing(cross_entropy(logits, y), cross_entropy(own, y))
     if objective == "mixture":
         return (1 - lam) * (p_g - onehot)
     if objective == "residual":
@@ -61,15 +63,15 @@ def at_the_logits(objective, logits, own, y):
     return p_g - onehot - lam * pulled
 
 
-def slope(objective, own, temperature):
-    """The gradient of a client's objective; `own` is F_k or None."""
+def slope(objective, own, temperature, lam=None):
+    """The gradient of a client's objective; `own` is F_k or None, as `lam` if it is adaptive."""
 
     def gradient(w, x, y):
         logits = network(w, x)[1]
         at_logits = softmax(logits / temperature) - np.eye(3)[y]
         if own is not None:
             own_logits = network(own, x)[1] / temperature
-            at_logits = at_the_logits(objective, logits / temperature, own_logits, y)
+            at_logits = at_the_logits(objective, logits / temperature, own_logits, y, lam)
         return common.pull_back(w, x, d_logits=at_logits / (len(y) * temperature))
 
     return gradient
@@ -176,24 +178,70 @@ def test_the_objectives_differ(tmp_path):
         assert max(np.abs(a - b).max() for a, b in zip(one, other, strict=True)) > 1e-4
 
 
-@pytest.mark.parametrize("objective", OBJECTIVES)
-def test_sampled_clients_of_unequal_steps(tmp_path, objective):
-    """A client's own model is that of its last participation, whether it was averaged or not."""
-    reference = Reference(tmp_path, {"method.name": NAME, "method.objective": objective})
+@pytest.mark.parametrize(
+    ("objective", "lam", "delivery"),
+    [
+        *((objective, None, "later") for objective in OBJECTIVES),
+        *((objective, 0.3, "later") for objective in OBJECTIVES),
+        ("penalty", 0.9, "own"),
+        ("mixture", None, "own"),
+    ],
+)
+def test_sampled_clients_of_unequal_steps(tmp_path, objective, lam, delivery):
+    """A client's own model is that of its last participation, whether it was averaged or not.
+
+    With delivery=own, that of a dropped client is the model of its last round.
+    """
+    strength = {} if lam is None else {"method.lam": lam}
+    method = {"method.name": NAME, "method.objective": objective, "method.delivery": delivery}
+    reference = Reference(tmp_path, method | strength)
     w, own, dropped = reference.start, {}, []
     for number, cohort in enumerate(reference.cohorts):
         trained = {}
         for k in cohort:
-            trained[k] = reference.train(w, number, k, slope(objective, own.get(k), T))
+            trained[k] = reference.train(w, number, k, slope(objective, own.get(k), T, lam))
         mi = {k: information(trained[k], w, reference.clients[k][0]) for k in cohort}
-        own |= trained
         (kept,) = sorted(cohort, key=lambda k: (mi[k], k))[1:-1]
         dropped.append({*cohort} - {kept})
         w = trained[kept]
+        own |= trained
+        if delivery == "own":
+            own |= dict.fromkeys(dropped[-1], w)
     assert any(
         {*cohort} & gone for cohort, gone in zip(reference.cohorts[1:], dropped, strict=False)
     )
     assert_close(reference.result.params, w)
+
+
+def test_values_of_lam_differ():
+    """The oracle above would not see lam if the mixing did not depend on it."""
+    logits, own = np.array([[1.0, 0.0, -1.0]]), np.array([[0.0, 0.5, 0.2]])
+    for objective in OBJECTIVES:
+        found = [at_the_logits(objective, logits, own, [1], lam) for lam in (None, 0.3, 0.9)]
+        for one, other in combinations(found, 2):
+            assert np.abs(one - other).max() > 1e-3
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES)
+def test_a_lam_of_0_is_the_update_of_fedavg_bit_for_bit(tmp_path, objective):
+    method = {"method.name": NAME, "method.objective": objective, "method.aggregation": False}
+    common.assert_equals_fedavg(tmp_path, method | {"method.lam": 0})
+
+
+def test_stacked_trials_have_a_lam_each():
+    """The merged criterion with one trial's number is that trial's own."""
+    torch.manual_seed(0)
+    z, frozen, y = torch.randn(6, 3), torch.randn(6, 3), torch.tensor([0, 1, 2, 0, 1, 2])
+    view = View({}, [], {}, {}, {"model": {}}, {}, 1.0, None, None, None)
+    view = replace(view, at=lambda tensors, x: Outputs(None, None, frozen))
+    criteria = [Mifl(lam=lam).rules().criterion for lam in (0.25, 0.75)]
+    columns = []
+    build = merge(criteria, columns, "criterion")
+    assert columns == [[0.25, 0.75]]
+    given = view, Outputs(None, None, z), Batch(z, y)
+    for trial, criterion in enumerate(criteria):
+        merged = build([torch.tensor(column[trial]) for column in columns])
+        assert merged(*given).item() == pytest.approx(criterion(*given).item(), rel=1e-6)
 
 
 def test_one_logit_is_two_classes():
@@ -332,6 +380,44 @@ def test_what_travels_and_what_stays(tmp_path):
     assert result.metrics["mi_high"].to_pylist() == [mi[-2] for mi in sent]
 
 
+def test_bytes_of_models_that_dropped_clients_send_and_receive(tmp_path):
+    """Of three sampled clients one is kept: 12 bytes and its model up, or all three models.
+
+    With a delivery two models more go down at the end of a round, and none at the start of the next
+    to those of the two that are sampled again.
+    """
+    task = make_task(SIZES)
+    found = {}
+    for collect, delivery in (("kept", "later"), ("all", "global")):
+        method = {"method.name": NAME, "method.collect": collect, "method.delivery": delivery}
+        settings = {**method, "fraction": 0.6, "rounds": 5}
+        found[collect] = raysim.run(make_settings(tmp_path / collect, **settings), task)
+    plain, full = found.values()
+    for name in plain.params:
+        assert torch.equal(plain.params[name], full.params[name])
+    assert plain.metrics["bytes_up"].to_pylist() == [4 * 3 + MODEL_BYTES] * 5
+    assert full.metrics["bytes_up"].to_pylist() == [4 * 3 + 3 * MODEL_BYTES] * 5
+    assert plain.metrics["bytes_down"].to_pylist() == [3 * MODEL_BYTES] * 5
+    down, has_it, again = [], set(), []
+    for number in range(1, 6):
+        cohort, kept, sent, reached = (
+            {row["client"] for row in client_rows(full, number, index)} for index in range(4)
+        )
+        assert sent == reached == cohort - kept and len(sent) == 2
+        again.append(len(cohort & has_it))
+        down.append((3 - again[-1] + 2) * MODEL_BYTES)
+        has_it = reached
+    assert full.metrics["bytes_down"].to_pylist() == down
+    assert {*again} > {0}
+
+
+def test_no_delivery_where_none_is_dropped(tmp_path):
+    """Of two clients both stay: what was delivered in a round before does not count again."""
+    result, _, _ = run(tmp_path, SIZES[:2], **{"method.delivery": "own", "method.collect": "all"})
+    assert result.metrics["bytes_down"].to_pylist() == [2 * MODEL_BYTES] * 2
+    assert result.metrics["bytes_up"].to_pylist() == [2 * (4 + MODEL_BYTES)] * 2
+
+
 @pytest.mark.parametrize(
     ("overrides", "lasting"),
     [
@@ -339,6 +425,7 @@ def test_what_travels_and_what_stays(tmp_path):
         ({"method.update": False}, False),
         ({"method.update": False, "method.mi_reference": "previous"}, True),
         ({"method.update": False, "method.aggregation": False}, False),
+        ({"method.update": False, "method.delivery": "own", "method.collect": "all"}, False),
     ],
 )
 def test_a_model_that_no_later_round_reads_is_not_kept(tmp_path, overrides, lasting):
@@ -378,6 +465,10 @@ def test_a_model_that_is_not_finite_stops_the_run(tmp_path):
         ("objective", "eq8", "'penalty', 'mixture' or 'residual'"),
         ("mi_reference", "none", "'global' or 'previous'"),
         ("update", 3, "boolean"),
+        ("lam", 1.5, "1"),
+        ("lam", "tuned", "adaptive"),
+        ("collect", "none", "'kept' or 'all'"),
+        ("delivery", True, "'later', 'global' or 'own'"),
     ],
 )
 def test_bad_settings(tmp_path, setting, value, allowed):
