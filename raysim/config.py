@@ -145,6 +145,12 @@ class LocalSettings(SettingsGroup):
     keep: bool = Field(
         default=False, description="a client keeps its optimizer's state between its rounds"
     )
+    tail_average: float = Field(
+        default=0.0,
+        ge=0,
+        le=1,
+        description="share of a client's last local steps whose models are averaged; 0: the last",
+    )
     label_smoothing: float = Field(
         default=0.0, ge=0, le=1, description="share of a target that is spread over all classes"
     )

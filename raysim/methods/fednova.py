@@ -76,8 +76,8 @@ class FedNova(FedAvg):
 
     @property
     def needs_local(self) -> Mapping[str, object]:
-        """SGD whose momentum starts at 0, of which a_k is; epochs, where they are drawn."""
-        always = {"optimizer": "sgd", "keep": False}
+        """SGD to its last step, whose momentum starts at 0, of which a_k is; epochs, if drawn."""
+        always = {"optimizer": "sgd", "keep": False, "tail_average": 0.0}
         return {**always, **({"steps": None} if self.max_epochs else {})}
 
     def rules(self) -> Rules:

@@ -64,8 +64,8 @@ class Scaffold(FedAvg):
 
     @property
     def needs_local(self) -> Mapping[str, object]:
-        """SGD: c_k is a mean of gradients, as the steps over the learning rate are."""
-        return {"optimizer": "sgd"}
+        """SGD to its last step: c_k is a mean of gradients, as steps over the learning rate are."""
+        return {"optimizer": "sgd", "tail_average": 0.0}
 
     def init(self, network: nn.Module) -> ServerState:
         """Start with the server's control variate c at zero."""

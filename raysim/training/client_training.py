@@ -26,6 +26,7 @@ from raysim.training.job import (
 from raysim.training.objective import objective, reported_objective
 from raysim.training.recorded_steps import ClientSteps, GuardedView
 from raysim.training.rule_keys import functions_of_step
+from raysim.training.tail_average import TailAverage
 
 if TYPE_CHECKING:  # which imports this module
     from raysim.training.sequential import SequentialTrainer
@@ -91,13 +92,18 @@ class ClientTraining:
         losses: list[Tensor] = []
         objectives: list[Tensor] = []
         sizes: list[int] = []
+        tail = self.tail_average()
         for batch in self.batches():
             loss, value = self.step(batch)
+            if tail:
+                tail.after_step([True])
             losses.append(loss)
             objectives.append(value)
             sizes.append(len(batch.y))
         detached = dict(zip(self.names, self.detached_params, strict=True))
         self.trainer.network.bindings.check_parameters(detached)
+        if tail and sizes:
+            tail.settle()
         kept = self.update.kept(self.names) if sizes else {}
         solver, transforms = self.trainer.optimizer, self.rules.transforms
         trained = Trained(
@@ -110,13 +116,25 @@ class ClientTraining:
             return upload, LocalLosses.of(torch.empty(0), torch.empty(0), sizes)
         return upload, LocalLosses.of(torch.stack(losses), torch.stack(objectives), sizes)
 
-    def batches(self) -> Iterator[Batch]:
-        """Yield the batches of all steps."""
-        bounds = batch_bounds(
+    def tail_average(self) -> TailAverage | None:
+        """Return the running mean over the last steps, if they are averaged."""
+        share = self.trainer.local.tail_average
+        if not share:
+            return None
+        steps = steps_of(self.job.epochs, len(self.bounds()))
+        return TailAverage(self.detached_params, [steps], [share])
+
+    def bounds(self) -> Bounds:
+        """Return (start, stop) of the batches of an epoch."""
+        return batch_bounds(
             len(self.job.data.y),
             self.trainer.local.batching,
             self.trainer.network.has_batchnorm,
         )
+
+    def batches(self) -> Iterator[Batch]:
+        """Yield the batches of all steps."""
+        bounds = self.bounds()
         return islice(self._batches(bounds), steps_of(self.job.epochs, len(bounds)))
 
     def _batches(self, bounds: Bounds) -> Iterator[Batch]:

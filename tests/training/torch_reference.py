@@ -7,12 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from copy import deepcopy
+from math import ceil
 from typing import Any
 
 import pyarrow.parquet as pq
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.optim.swa_utils import AveragedModel
 from torch.utils.data import BatchSampler
 
 import raysim
@@ -70,6 +72,7 @@ class Reference:
         steps: Local steps; None takes two epochs.
         batch: Batch size.
         drop_last: Whether an epoch's last batch is left out if it is smaller.
+        tail: Share of the last steps whose models are averaged.
         loss: The loss to minimise.
     """
 
@@ -83,11 +86,12 @@ class Reference:
         steps: int | None = None,
         batch: int = BATCH,
         drop_last: bool = False,
+        tail: float = 0,
         loss: Callable[..., torch.Tensor] = F.cross_entropy,
     ) -> None:
         self.make, self.rates, self.keep = make, rates, keep
         self.clip_norm, self.steps, self.loss = clip_norm, steps, loss
-        self.batching = batch, drop_last
+        self.batching, self.tail = (batch, drop_last), tail
         self.samples = [samples(n, key) for key, n in enumerate(SIZES)]
         self.kept: dict[int, dict[str, Any]] = {}
 
@@ -113,12 +117,15 @@ class Reference:
             for group in optimizer.param_groups:
                 group["lr"] = self.rates[number]
         every = [*batches(number, client, 2 if self.steps is None else 100, *self.batching)]
-        for rows in every[: self.steps]:
+        mean, taken = AveragedModel(local), every[: self.steps]
+        for left, rows in zip(range(len(taken), 0, -1), taken, strict=True):
             optimizer.zero_grad()
             self.loss(local(x[rows].double()), y[rows]).backward()
             if self.clip_norm:
                 nn.utils.clip_grad_norm_(local.parameters(), self.clip_norm)
             optimizer.step()
+            if left <= ceil(self.tail * len(taken)):
+                mean.update_parameters(local)
         if self.keep:
             self.kept[client] = deepcopy(optimizer.state_dict())
-        return local
+        return mean.module if self.tail else local

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from raysim.core.rules import Trained, Upload, View
 from raysim.core.tensors import CPU, Tensors
-from raysim.training.job import ClientJob, LocalLosses
+from raysim.training.job import ClientJob, LocalLosses, batch_bounds, steps_of
 from raysim.training.network import Network
 from raysim.training.objective import reported_objective
 from raysim.training.sequential import SequentialTrainer
@@ -39,6 +39,7 @@ from raysim.training.stacked.stacks import (
 )
 from raysim.training.stacked.step import KeptSteps, StackedStep
 from raysim.training.stacked.update import StackedUpdate
+from raysim.training.tail_average import TailAverage
 from raysim.training.update import coupled_decay
 
 
@@ -193,16 +194,34 @@ class _StackedTraining:
         batch_sizes: list[list[int]] = [[] for _ in self.jobs]
         norm = self.sequential.network.has_batchnorm
         batching = self.local.batching
+        tail = self._tail_average()
         for batch, sizes, repeats in stacked_batches(self.jobs, batching, norm, self.rows):
             loss, value = self._take(batch, repeats)
+            if tail:
+                with torch.no_grad():
+                    tail.after_step([size > 0 for size in sizes])
             losses.append(loss)
             objectives.append(value)
             for own, size in zip(batch_sizes, sizes, strict=True):
                 own.append(size)
+        if tail:
+            with torch.no_grad():
+                tail.settle()
         if self.is_kept:  # the next group overwrites them
             self.tensors, self.states = copy_tree(self.tensors), copy_tree(self.states)
         both = torch.stack([torch.stack(losses), torch.stack(objectives)]).cpu()  # [2, S, K]
         return [self._finish(k, both[:, :, k], batch_sizes[k]) for k in places]
+
+    def _tail_average(self) -> TailAverage | None:
+        """Return the running means over each client's last steps, if some are averaged."""
+        shares = [trainer.local.tail_average for trainer in self.trainers]
+        if not any(shares):
+            return None
+        norm, batching = self.sequential.network.has_batchnorm, self.local.batching
+        batches = [len(batch_bounds(len(job.data.y), batching, norm)) for job in self.jobs]
+        steps = [steps_of(job.epochs, n) for job, n in zip(self.jobs, batches, strict=True)]
+        params = [self.step.tensors[name].detach() for name in self.step.names]
+        return TailAverage(params, steps, shares)
 
     def _finish(self, k: int, figures: Tensor, sizes: list[int]) -> tuple[Upload, LocalLosses]:
         own = [step for step, size in enumerate(sizes) if size]
