@@ -71,7 +71,7 @@ def test_the_list_of_all_figures_of_the_papers_names_each_that_is_drawn():
     lines = (Path(__file__).parents[2] / "workloads/README.md").read_text().splitlines()
     start = lines.index("| paper | figure | counterpart |")
     table = list(takewhile(lambda line: line.startswith("|"), lines[start + 2 :]))
-    named = [name for line in table for name in re.findall(r"`([a-z]+-\d+[a-z]?)`", line)]
+    named = [name for line in table for name in re.findall(r"`([a-z]+-c?\d+[a-z]?)`", line)]
     assert sorted(named) == sorted(FIGURES)
 
 

@@ -43,6 +43,10 @@ CAPTIONS: dict[str, tuple[str, int, dict[str, Any]]] = {
     "mifl-8": ("mifl-4", 4, {"fraction": 0.1, "local.epochs": 5}),
     "mifl-9": ("mifl-5", 2, {**MNIST_CNN, **SHARDS, "local.batch_size": 50}),
     "mifl-10": ("mifl-6b", 3, {**MNIST_CNN, **SHARDS}),
+    "mifl-c4": ("mifl-4", 4, {"fraction": 0.1, "local.epochs": 5}),
+    "mifl-c5": ("mifl-5", 4, {"local.batch_size": 50}),
+    "mifl-c6a": ("mifl-6a", 9, {"fraction": 0.1}),
+    "mifl-c6b": ("mifl-6b", 6, {**IID, "fraction": 0.1}),
 }
 
 

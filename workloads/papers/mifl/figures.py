@@ -1,4 +1,11 @@
-"""Figures of MIFL."""
+"""Figures of MIFL.
+
+Supplement C, which is not available, has further plots. `mifl-c4`, `mifl-c5` and `mifl-c6` draw
+what figures 8 to 10 leave out of their tables, as the text describes C.4, C.5 and C.6. C.1 and C.2
+(accuracies and losses) and C.3 (mutual information) are of runs of tables 2 and 3 that the paper
+does not name: `raysim report` draws the curves of all runs of a table, and a table that is run
+with `analysis=label_information` has their mutual information.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +15,9 @@ from raysim.workloads.papers.mifl.presets import MIFL
 
 TRAIN_LOSS = {**ACCURACY, "train_loss": "training loss"}
 TO_TARGET = "A curve ends where its run in the table does: at the target, or where it gives up."
+PASSES = "A round of FMA is a pass over all layers."
+LAST_TARGETS = "(80%|imagenet.*70%)$"
+"""Columns of table 4 whose runs end at the last of their targets."""
 PARTS = {
     "a": ("mifl-2a", "^2nn iid .*B=inf"),
     "b": ("mifl-2a", "^2nn noniid .*B=10"),
@@ -17,17 +27,18 @@ PARTS = {
     "f": ("mifl-3", "^3nn mimic3"),
 }
 """Per part of MIFL's figures 4 and 5, the table and its columns."""
+SUPPLEMENT = "The supplement is not available: drawn is what the paper's figure leaves out."
 NO_LIST = "The paper does not say which of table 3's E and B it draws; all are drawn."
 
 
-def _information(table: str, columns: str, reference: str) -> Figure:
-    """Return a part of MIFL's figure 6."""
+def _information(table: str, columns: str, reference: str, note: str = "") -> Figure:
+    """Return a part of MIFL's figure 6, or a figure like it."""
     return table_curves(
         table,
         columns,
         reference,
         {"test": "test samples", "train": "training samples"},
-        TO_TARGET,
+        f"{note}{TO_TARGET}",
         title="Mutual information of labels and predicted classes",
         table="label_information",
         axis="mutual information [nats]",
@@ -68,13 +79,27 @@ FIGURES = {
         "mutual information [nats]",
         {"target_accuracy": None, "rounds": 100},
     ),
-    "mifl-8": table_curves("mifl-4", "(80%|imagenet.*70%)$", "figure 8", TRAIN_LOSS, TO_TARGET),
+    "mifl-8": table_curves("mifl-4", LAST_TARGETS, "figure 8", TRAIN_LOSS, TO_TARGET),
     "mifl-9": table_curves(
         "mifl-5",
         "^cnn mnist noniid",
         "figure 9",
         TRAIN_LOSS,
-        f"A round of FMA is a pass over all layers. {TO_TARGET}",
+        f"{PASSES} {TO_TARGET}",
     ),
     "mifl-10": table_curves("mifl-6b", "^cnn mnist noniid", "figure 10", TRAIN_LOSS, TO_TARGET),
+    "mifl-c4": _information("mifl-4", LAST_TARGETS, "supplement C.4", f"{SUPPLEMENT} "),
+    "mifl-c5": table_curves(
+        "mifl-5",
+        "^(cnn mnist iid|3nn)",
+        "supplement C.5",
+        TRAIN_LOSS,
+        f"{SUPPLEMENT} {PASSES} {TO_TARGET}",
+    ),
+    **{
+        f"mifl-c6{part}": table_curves(
+            *(f"mifl-6{part}", columns, "supplement C.6", TRAIN_LOSS, f"{SUPPLEMENT} {TO_TARGET}")
+        )
+        for part, columns in (("a", ""), ("b", "^cnn (mnist iid|cifar10)"))
+    },
 }
