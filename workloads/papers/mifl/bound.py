@@ -211,7 +211,7 @@ def main() -> None:
     """Print the bound beside the measured excess of the loss, and draw both if a file is given."""
     parser = argparse.ArgumentParser(description="MIFL's bound, measured")
     parser.add_argument("--seeds", type=int, default=10, help="samples of each mean")
-    parser.add_argument("--cohort", type=int, default=3, help="clients a round")
+    parser.add_argument("--cohort", type=int, default=3, help="clients a round; 3: MIFL keeps one")
     parser.add_argument("--figure", type=Path, help="file of a drawing, for example bound.svg")
     given = parser.parse_args()
     first = PROBLEM.excess(np.zeros(2))
