@@ -228,6 +228,7 @@ def test_page_of_a_preset():
 
 
 FEDFUSION = ("no bias", "momentum is reset", "last global model", "crops it at random sizes")
+VGG9 = ("pads with black", "starts from PyTorch's own weights", "by fan-in")
 DEVIATIONS = {
     "fedfusion-mnist-binary": FEDFUSION,
     "fedfusion-mnist-noniid": FEDFUSION,
@@ -237,11 +238,9 @@ DEVIATIONS = {
     "fedmmd-cifar10-iid": ("brightness", "without", "0.002"),
     "fedmmd-mnist-noniid": ("No method has dropout", "1e-4", "1024 units", "[-0.5, 0.5]", "of 100"),
     "fedmax-femnist-iid": ("No target", "EMNIST's letters"),
-    "dnc-colour": ("pads with black", "by fan-in"),
-    "dnc-imbalance": ("pads with black", "by fan-in", "equal weights"),
-    "dnc-imbalance-prepass": ("pads with black", "equal weights"),
-    "dnc-single-class": ("pads with black", "by fan-in"),
-    "dnc-imbalance-fedma": ("pads with black", "by fan-in", "two passes"),
+    **dict.fromkeys(("dnc-colour", "dnc-colour-prepass", "dnc-single-class"), VGG9),
+    **dict.fromkeys(("dnc-imbalance", "dnc-imbalance-prepass"), (*VGG9, "equal weights")),
+    **dict.fromkeys(("dnc-colour-fedma", "dnc-imbalance-fedma"), (*VGG9, "two passes")),
     "dnc-shakespeare-fedma": ("every tenth", "three passes"),
     "flexchill-cifar10": ("later code", "not on which samples"),
     "flexchill-femnist": ("own test samples",),

@@ -3,10 +3,10 @@
 Sources: Chandran et al., "Weight Divergence Driven Divide-and-Conquer Approach for Optimal
 Federated Learning from non-IID Data", 2021, which takes its models from Wang et al., "Federated
 Learning with Matched Averaging", ICLR 2020 (FedMA): six 3x3 convolutions and three fully connected
-layers, 9 weight layers in all. Widths, pooling and dropouts are those of FedMA's public code, whose
-VGG starts its convolutions as He et al. (2015) do, by fan-out. Here all layers start so, by fan-in,
-with zero biases: PyTorch's own first weights shrink the signal by sqrt(6) a layer, and through nine
-of them SGD at the paper's learning rate does not leave the plateau of ln 10.
+layers, 9 weight layers in all. Widths, pooling and dropouts are those of FedMA's public code, which
+calls it `moderate-cnn` and starts it from PyTorch's own weights. These shrink the signal by sqrt(6)
+a layer, and through nine of them SGD at the paper's learning rate does not leave the plateau of
+ln 10: here all layers start as He et al. (2015) do, by fan-in, with zero biases.
 """
 
 from __future__ import annotations

@@ -20,8 +20,9 @@ DNC = Paper(
 
 OTHERWISE = (
     "FedMA's code pads images by reflection before it crops them (dataset.padding_mode=reflect);"
-    " this pads with black. It starts the convolutions of VGG9 as He et al. do, by fan-out; here"
-    " all layers start so, by fan-in, with zero biases."
+    " this pads with black. Its VGG9 starts from PyTorch's own weights, from which SGD at the"
+    " paper's learning rate does not leave the plateau of ln 10; here all layers start as He et al."
+    " do, by fan-in, with zero biases."
 )
 
 COLOUR = Preset(
