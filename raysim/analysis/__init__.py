@@ -40,6 +40,7 @@ ANALYSES.add(
         "label_heat_map": "raysim.analysis.labels:LabelHeatMap",
         "label_information": "raysim.analysis.information:LabelInformation",
         "new_client": "raysim.analysis.accuracy:NewClient",
+        "norm_divergence": "raysim.analysis.layers:NormDivergence",
         "temperature": "raysim.analysis.temperature:Temperature",
         "weight_divergence": "raysim.analysis.layers:WeightDivergence",
     }

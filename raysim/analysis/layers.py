@@ -1,7 +1,8 @@
 """Layers compared: divergence of weights, and similarity of features.
 
 Sources: Divide-and-Conquer, section 4.2.2 and figures 5 and 7 (weight divergence; the reference is
-the model after a pre-pass, here the model of the run `reference`); FLex&Chill, section 4.4,
+the model after a pre-pass, here the model of the run `reference`), and the one that it starts from
+(Zhao et al., arXiv:1806.00582, 2018: the norm of the difference); FLex&Chill, section 4.4,
 appendix E (linear CKA by layer, on test samples that the seed draws, before the activation
 function).
 
@@ -10,6 +11,7 @@ Legend: N samples, L layers.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from itertools import combinations
 from typing import Any, ClassVar
@@ -25,7 +27,7 @@ from raysim.core.layers import WeightLayer, weight_layers
 from raysim.core.rules import Trained, View
 from raysim.core.steps import Steps
 from raysim.core.tensors import Tensors, flatten, unflatten
-from raysim.methods.divide_and_conquer import weight_divergence
+from raysim.methods.divide_and_conquer import norm_divergence, weight_divergence
 
 MOST_COMPARED = 20
 """Most clients of a cohort that are compared with each other, in ascending order."""
@@ -34,23 +36,31 @@ MOST_COMPARED = 20
 class WeightDivergence(Analysis):
     """Weight divergence of each layer of the global model from a reference.
 
-    The reference is the model of the run `reference`, or else the initial model.
+    It is (1 - cos(reference, model)) / ||reference||. The reference is the model of the run
+    `reference`, or else the initial model.
     """
 
     needs: ClassVar[tuple[Need, ...]] = ("stages",)
     takes_reference: ClassVar[bool] = True
+    of_layer: ClassVar[Callable[[WeightLayer, Tensors, Tensors], float]] = weight_divergence
 
     def rows(self, evaluated: MeasuredRound) -> Columns:
-        """Return a row per trained layer: W_d = (1 - cos(reference, model)) / ||reference||."""
+        """Return a row per trained layer: its divergence."""
         layers = trained_layers(evaluated.network)
         reference = evaluated.initial if evaluated.reference is None else evaluated.reference
         return {
             "layer": np.arange(1, len(layers) + 1),
             "path": np.array([layer.path for layer in layers]),
             "divergence": np.array(
-                [weight_divergence(layer, reference, evaluated.after) for layer in layers]
+                [type(self).of_layer(layer, reference, evaluated.after) for layer in layers]
             ),
         }
+
+
+class NormDivergence(WeightDivergence):
+    """Norm divergence of each layer: ||reference - model|| / ||reference||."""
+
+    of_layer: ClassVar[Callable[[WeightLayer, Tensors, Tensors], float]] = norm_divergence
 
 
 class Cka(Analysis):

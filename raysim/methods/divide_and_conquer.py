@@ -17,7 +17,8 @@ initial model, each over a cohort of its own, within the first round. The round'
 include them; their losses and bytes have columns of their own (`prepass_bytes_up`, ...). W_ref is a
 layer's weights after `prepass` passes, W_t after each of the `probe` passes that follow:
 
-    W_d(l) = (1 - cos(W_ref, W_t)) / ||W_ref||                section 4.2.2
+    W_d(l) = (1 - cos(W_ref, W_t)) / ||W_ref||                section 4.2.2, divergence="cosine"
+    W_d(l) = ||W_ref - W_t|| / ||W_ref||                      that of Zhao et al., "norm"
     rise(l) = (mean W_d(l+1) - mean W_d(l)) / mean W_d(l)     means over the probe passes
 
 The split is put after the layer l of the largest rise (the first of equals). If no rise exceeds
@@ -26,7 +27,8 @@ in the paper. Training then starts from the initial model, or with continue_from
 the pre-pass model.
 
 Choices where the paper is silent: W_d is taken over a layer's weight matrices, without biases and
-normalisation; "starts to increase" is made the largest relative rise. The paper names 4 epochs of
+normalisation; "starts to increase" is made the largest relative rise. Norms rise less from layer to
+layer than cosines: divergence="norm" needs a smaller `min_rise`. The paper names 4 epochs of
 fine-tuning beside 20 of feature-learning, and half the learning rate.
 
 In the tables of rounds `phase` is 0 in feature-learning and 1 in fine-tuning, `split` the last
@@ -75,6 +77,9 @@ class DivideAndConquer(FedAvg):
     )
     prepass: Count = Field(default=5, description="pre-pass steps before the reference model")
     probe: Count = Field(default=3, description="pre-pass steps compared with the reference")
+    divergence: Literal["cosine", "norm"] = Field(
+        default="cosine", description="W_d of the pre-pass: of directions, or of the difference"
+    )
     min_rise: float = Field(
         default=2.0, ge=0, description="relative rise of divergence that shows a split"
     )
@@ -146,7 +151,8 @@ class DivideAndConquer(FedAvg):
             if step == self.prepass - 1:
                 reference = model
             elif step >= self.prepass:
-                measured = [weight_divergence(layer, reference, model) for layer in layers]
+                diverged = DIVERGENCES[self.divergence]
+                measured = [diverged(layer, reference, model) for layer in layers]
                 total += torch.tensor(measured, dtype=torch.float64)
         mean: list[float] = (total / self.probe).tolist()
         metrics = {f"divergence_{i}": value for i, value in enumerate(mean, 1)}
@@ -198,15 +204,33 @@ def largest_rise(divergence: Sequence[float]) -> tuple[int, float]:
 
 
 def weight_divergence(layer: WeightLayer, reference: Tensors, model: Tensors) -> float:
-    """Return W_d of one layer's weights."""
-    before, after = (
-        torch.cat([as_real(tensors[name]).double().reshape(-1) for name in layer.weights])
-        for tensors in (reference, model)
-    )
+    """Return W_d of one layer's weights: the cosine distance over the norm of the reference."""
+    before, after = _weights(layer, reference), _weights(layer, model)
     norms = before.norm() * after.norm()
     if norms == 0:
         return 0.0
     return float((1 - before @ after / norms).clamp(min=0) / before.norm())
+
+
+def norm_divergence(layer: WeightLayer, reference: Tensors, model: Tensors) -> float:
+    """Return the norm of the difference of one layer's weights over that of the reference.
+
+    It is 0 where the reference is, of which no weight can be a fraction.
+    """
+    before, after = _weights(layer, reference), _weights(layer, model)
+    return float((before - after).norm() / before.norm()) if before.any() else 0.0
+
+
+DIVERGENCES: Mapping[str, Callable[[WeightLayer, Tensors, Tensors], float]] = {
+    "cosine": weight_divergence,
+    "norm": norm_divergence,
+}
+"""Divergences of a layer's weights, by their setting."""
+
+
+def _weights(layer: WeightLayer, tensors: Tensors) -> Tensor:
+    """Return a layer's weights in one row [n], in float64."""
+    return torch.cat([as_real(tensors[name]).double().reshape(-1) for name in layer.weights])
 
 
 def _tensors(layers: Layers) -> list[str]:

@@ -132,13 +132,14 @@ def test_samples_of_each_client_and_class(run, task):
 
 
 def test_divergence_from_a_reference_is_not_that_from_the_initial_model(task, tmp_path):
-    """W_d = (1 - cos(reference, model)) / ||reference||, of the weights of a layer."""
+    """Of the weights of a layer: the cosine distance / ||reference||, and the norm's share."""
     reference, path = tmp_path / "reference", tmp_path / "run"
     raysim.run(make_settings(reference, rounds=3, fraction=1.0), task)
-    chosen = {"analysis": "weight_divergence", "reference": str(reference)}
+    chosen = {"analysis": "weight_divergence,norm_divergence", "reference": str(reference)}
     raysim.run(make_settings(path, rounds=1, fraction=1.0, **chosen), task)
     models = [load_file(each / "model.safetensors") for each in (reference, path)]
-    for row in rows(path, "weight_divergence"):
+    both = [rows(path, name) for name in ("weight_divergence", "norm_divergence")]
+    for row, of_norm in zip(*both, strict=True):
         parts = [
             np.concatenate(
                 [t.double().numpy().ravel() for n, t in m.items() if n == f"{row['path']}.weight"]
@@ -149,6 +150,8 @@ def test_divergence_from_a_reference_is_not_that_from_the_initial_model(task, tm
         cosine = before @ after / np.linalg.norm(before) / np.linalg.norm(after)
         expected = (1 - cosine) / np.linalg.norm(before)
         assert expected > 1e-5 and row["divergence"] == pytest.approx(expected, rel=1e-3)
+        share = np.linalg.norm(before - after) / np.linalg.norm(before)
+        assert of_norm == row | {"divergence": pytest.approx(share, rel=1e-6)}
 
 
 def test_information_of_labels(run, task):

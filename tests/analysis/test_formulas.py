@@ -14,7 +14,7 @@ from raysim.analysis.layers import layer_outputs
 from raysim.analysis.temperature import boundary_distance
 from raysim.core.layers import weight_layers
 from raysim.core.tensors import state_of
-from raysim.methods.divide_and_conquer import weight_divergence
+from raysim.methods.divide_and_conquer import norm_divergence, weight_divergence
 from raysim.testing.tasks import SmallLstm, SmallNet
 
 
@@ -91,7 +91,11 @@ def test_weight_divergence_by_hand():
     [layer] = weight_layers(network)
     before, after = ({"head.weight": torch.tensor([w])} for w in ([3.0, 4.0], [5.0, 0.0]))
     assert weight_divergence(layer, before, after) == pytest.approx((1 - 3 / 5) / 5)
-    assert weight_divergence(layer, before, before) == 0
+    assert norm_divergence(layer, before, after) == pytest.approx(np.hypot(2, 4) / 5)
+    zero = {"head.weight": torch.zeros(1, 2)}
+    for divergence in (weight_divergence, norm_divergence):
+        assert divergence(layer, before, before) == divergence(layer, zero, after) == 0
+    assert (weight_divergence(layer, before, zero), norm_divergence(layer, before, zero)) == (0, 1)
 
 
 def test_outputs_of_layers_are_those_of_the_modules_alone():

@@ -28,7 +28,8 @@ from tests.tasks import make_settings, make_task
 def test_a_figure_resolves(name):
     figure = FIGURES[name]
     assert figure.draw in KINDS
-    assert figure.table in {"metrics", *ANALYSES}
+    assert {figure.table_of(run) for run in figure.runs} <= {"metrics", *ANALYSES}
+    drawn = dict.fromkeys(figure.table_of(run) for run in figure.runs if run.drawn)
     names = [run.name for run in figure.runs]
     assert len({*names}) == len(names)
     datasets = {}
@@ -36,7 +37,7 @@ def test_a_figure_resolves(name):
         assert run.reference == "" or run.reference in names[:place]
         settings = raysim.load_config(run.preset or figure.preset, figure.overrides(run))
         assert settings.analysis == (
-            () if figure.table == "metrics" or not run.drawn else (figure.table,)
+            () if figure.table == "metrics" or not run.drawn else tuple(drawn)
         )
         datasets[run.name] = settings.dataset.title
         assert datasets[run.name] == datasets.get(run.reference, datasets[run.name])
@@ -90,15 +91,14 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("name", FIGURES)
 def test_a_figure_is_drawn(name, run):
     figure = FIGURES[name]
-    columns = read_columns(run, figure)
-    names = [each.name for each in figure.runs if each.drawn]
-    canvas = draw(figure, dict.fromkeys(names, columns), ["shortened"])
+    tables = {each.name: read_columns(run, figure, each) for each in figure.runs if each.drawn}
+    canvas = draw(figure, tables, ["shortened"])
     drawn = [a for a in canvas.axes if a.lines or a.collections or a.images or a.patches]
     assert drawn
     title, note = (" ".join(t.split()) for t in (canvas.get_suptitle(), canvas.get_supxlabel()))
     assert (title, note) == (f"{figure.title} {figure.source}", "shortened")
     if name == "fedmax-2":
-        again = draw(figure, dict.fromkeys(names, columns), ["shortened"])
+        again = draw(figure, tables, ["shortened"])
         for suffix in ("svg", "png"):
             content = rendered(canvas, suffix)
             assert content == rendered(again, suffix)

@@ -19,7 +19,7 @@ from raysim.tuning.runs.folder import RunsFolder
 from raysim.tuning.runs.queue import Runs
 from raysim.tuning.slots.report import hinting
 from raysim.workloads.papers.drawing import check_packages, draw, rendered
-from raysim.workloads.papers.figure import Figure
+from raysim.workloads.papers.figure import Figure, FigureRun
 
 FORMATS = ("svg", "png")
 RESUME = "fix this, then type the same command to resume the figure"
@@ -73,16 +73,17 @@ def _draw(plan: FigurePlan, runs: Runs, folder: RunsFolder, line: Callable[[str]
     """
     figure, notes = plan.figure, plan.notes
     failed = {label: runs.failed[run] for label, run in plan.runs.items() if run in runs.failed}
-    drawn = [run.name for run in figure.runs if run.drawn and run.name in plan.runs]
+    drawn = {run.name: run for run in figure.runs if run.drawn and run.name in plan.runs}
     tables: dict[str, Mapping[str, Any]] = {}
     for label in (each for each in drawn if each not in failed):
         try:
-            tables[label] = columns(folder.path_of(plan.runs[label]), figure)
+            tables[label] = columns(folder.path_of(plan.runs[label]), figure, drawn[label])
         except RunError as error:
             failed[label] = str(error)
             runs.note(f"{label}: {error}")
     if not tables:
-        raise RunError(f"{plan.name}: all runs failed; {drawn[0]}: {failed[drawn[0]]}; {RESUME}")
+        first = next(iter(drawn))
+        raise RunError(f"{plan.name}: all runs failed; {first}: {failed[first]}; {RESUME}")
     if lacking := [label for label in drawn if label in failed]:
         notes.append(f"Failed and left out: {'; '.join(lacking)}.")
     notes += _run_notes(plan, folder, tables)
@@ -105,15 +106,16 @@ def _run_notes(plan: FigurePlan, folder: RunsFolder, drawn: Iterable[str]) -> li
     return notes + origin_notes({label: origins_of(each) for label, each in records.items()})
 
 
-def columns(run: Path, figure: Figure) -> dict[str, Any]:
-    """Return all columns of the run's table that a figure draws, as arrays.
+def columns(path_of_run: Path, figure: Figure, run: FigureRun) -> dict[str, Any]:
+    """Return all columns of a run's table that a figure draws, as arrays.
 
     Raises:
         RunError: the table has no rows, lacks drawn columns, or is damaged.
     """
-    path = run / f"analysis/{figure.table}.parquet"
-    if figure.table == "metrics":
-        path, rows = run / "metrics.parquet", read_run(run).metrics
+    table = figure.table_of(run)
+    path = path_of_run / f"analysis/{table}.parquet"
+    if table == "metrics":
+        path, rows = path_of_run / "metrics.parquet", read_run(path_of_run).metrics
     else:
         rows = read_table(path) if path.exists() else ()
     if not len(rows):

@@ -21,6 +21,7 @@ class FigureRun:
         drawn: Whether it is drawn, or is only a reference.
         panel: Title of its panel, if curves are drawn in several panels.
         at: Value of the setting against which it is drawn, if runs are points of a line.
+        table: The analysis of it that is drawn, if not the figure's.
     """
 
     label: str
@@ -30,6 +31,7 @@ class FigureRun:
     drawn: bool = True
     panel: str = ""
     at: float | None = None
+    table: str = ""
 
     @property
     def name(self) -> str:
@@ -76,9 +78,18 @@ class Figure:
         return f"{self.paper.name}, {self.reference}"
 
     def overrides(self, run: FigureRun) -> dict[str, Any]:
-        """Return the settings of a run that differ from its preset's."""
-        analysis = {} if self.table == "metrics" or not run.drawn else {"analysis": self.table}
+        """Return the settings of a run that differ from its preset's.
+
+        Drawn runs have the analyses of all of them: those of equal settings are run once.
+        """
+        tables = dict.fromkeys(self.table_of(each) for each in self.runs if each.drawn)
+        names = [name for name in tables if name != "metrics"] if run.drawn else []
+        analysis = {"analysis": ",".join(names)} if names else {}
         return {**analysis, **self.settings, **run.settings}
+
+    def table_of(self, run: FigureRun) -> str:
+        """Return the analysis of a run that is drawn, or `metrics`."""
+        return run.table or self.table
 
 
 HEAT_MAP: dict[str, Any] = {

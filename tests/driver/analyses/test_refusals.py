@@ -26,7 +26,10 @@ class Plain(torch.nn.Module):
         return self.linear(x)
 
 
-@pytest.mark.parametrize("name", ["kl_activations", "activations", "cka", "weight_divergence"])
+STAGED = ("kl_activations", "activations", "cka", "weight_divergence", "norm_divergence")
+
+
+@pytest.mark.parametrize("name", STAGED)
 def test_a_model_without_stages_is_refused(name, tmp_path):
     with pytest.raises(raysim.SettingsError, match=f"analysis={name}: needs a model with the st"):
         raysim.run(make_settings(tmp_path / "a", analysis=name), make_task((9, 9), Plain))

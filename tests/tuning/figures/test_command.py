@@ -31,10 +31,11 @@ def test_every_run_is_run_once_and_the_drawing_names_the_options(figure, slots, 
     assert (code, err) == (0, "")
     assert slots.started == ["pre-pass/seed-0", "fedavg/seed-0"]  # the reference first
     out = tmp_path / "out"
-    rows = pq.read_table(
-        run_dir(out, "fedavg/seed-0") / "analysis/weight_divergence.parquet"
-    ).to_pylist()
-    assert [row["round"] for row in rows] == [1, 1, 2, 2]
+    for name in ("weight_divergence", "norm_divergence"):  # a panel each, of one run
+        path = run_dir(out, "fedavg/seed-0") / f"analysis/{name}.parquet"
+        assert pq.read_table(path)["round"].to_pylist() == [1, 1, 2, 2]
+    for panel in (b"<!-- FedAvg -->", b"<!-- FedAvg, norm divergence -->"):
+        assert panel in drawn(out)
     assert pq.read_table(run_dir(out, "pre-pass/seed-0") / "metrics.parquet")[
         "round"
     ].to_pylist() == [1]

@@ -65,7 +65,10 @@ COLOUR = Preset(
 COLOUR_PREPASS = COLOUR.replace(
     "CIFAR-10, 95% and 5% grey: the split found by a pre-pass of 5 rounds",
     "figure 5",
-    origins(printed="method.split method.prepass", chosen="method.probe method.min_rise"),
+    origins(
+        printed="method.split method.prepass method.divergence",
+        chosen="method.probe method.min_rise",
+    ),
     note=COLOUR.note,
     method={"name": "divide_and_conquer", "split": "auto", "prepass": 5, "probe": 3},
 )
@@ -83,7 +86,10 @@ IMBALANCE = COLOUR.replace(
 IMBALANCE_PREPASS = IMBALANCE.replace(
     "CIFAR-10, unequal clients: divergence by layer after a pre-pass of 5 rounds",
     "figure 7",
-    origins(printed="method.split method.prepass", chosen="method.probe method.min_rise"),
+    origins(
+        printed="method.split method.prepass method.divergence",
+        chosen="method.probe method.min_rise",
+    ),
     note=IMBALANCE.note,
     method=COLOUR_PREPASS.values["method"],
 )
