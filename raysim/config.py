@@ -243,7 +243,7 @@ class LocalSettings(SettingsGroup):
 
 
 class EvaluationSettings(SettingsGroup):
-    """Evaluation of the global model: test set, holdout, and single clients."""
+    """Evaluation of the global model: test set, holdout, training set, and single clients."""
 
     every: Count = Field(default=1, description="rounds between evaluations")
     test: bool = Field(
@@ -259,6 +259,10 @@ class EvaluationSettings(SettingsGroup):
         ge=0,
         lt=1,
         description="fraction of each client's samples that is kept from training and evaluated",
+    )
+    train: bool = Field(
+        default=False,
+        description="evaluate the clients' training samples, too, all together: train_set_...",
     )
     clients: bool = Field(
         default=False,

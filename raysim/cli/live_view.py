@@ -16,7 +16,12 @@ from raysim.driver.listener import Listener, Started
 
 SHOWN_ROUNDS = 12
 PLAIN_PROGRESS_SECONDS = 5.0
-SPLITS = {"test": "", "holdout": "held-out ", "local_test": "local test "}
+SPLITS = {
+    "test": "",
+    "holdout": "held-out ",
+    "local_test": "local test ",
+    "train_set": "training ",
+}
 """Splits whose figures are shown, the first that is evaluated, and their names."""
 
 

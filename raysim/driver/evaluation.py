@@ -1,4 +1,4 @@
-"""Evaluation of the global model: on the test set, on held-out samples, and client by client.
+"""Evaluation of the global model: on sets of test and training samples, and client by client.
 
 Sets of samples are cut into fixed batches, which are spread over the workers; their figures are
 added in the order of the batches, so the result does not depend on how they were spread.
@@ -39,6 +39,7 @@ from raysim.federation.evaluation_sets import (
     client_test_set,
     held_out_set,
     local_test_set,
+    training_set,
 )
 from raysim.federation.federation import Federation, open_samples
 from raysim.storage.checkpoints import Checkpoint
@@ -46,9 +47,10 @@ from raysim.storage.client_states import latest_versions
 from raysim.storage.trace import Span
 
 CLIENT_FIGURES = figure_names("client_accuracy")
-LOCAL_TEST, PERSONAL = "local_test", "personal_"
-"""The set of the clients' own test samples; the prefix of sets that are evaluated with the model
-that each client deploys, of methods under which these are models of their own."""
+LOCAL_TEST, TRAIN_SET, PERSONAL = "local_test", "train_set", "personal_"
+"""The sets of the clients' own test samples, and of their training samples; the prefix of sets that
+are evaluated with the model that each client deploys, of methods under which these are models of
+their own."""
 NUMBER = -1
 """Number of the pass of a deployment: it keys random draws; passes of a round count from 0."""
 Figures = dict[str, float | None]
@@ -111,12 +113,15 @@ class Evaluator:
         self._sizes = federation.training_sizes
         self._batching = settings.local.batching
         y = {"train": open_samples(federation.train).y, "test": federation.test_targets}
+        y["held_out"] = y["train"]
         evaluated_sets: dict[str, EvaluationSet] = {}
         if settings.evaluation.holdout:
             evaluated_sets["holdout"] = held_out_set(indices, federation.holdout)
         if found := federation.local_test:
             evaluated_sets[LOCAL_TEST] = local_test_set(found, settings.seed)
             y |= {"local": found.samples.y} if found.samples else {}
+        if settings.evaluation.train:
+            evaluated_sets[TRAIN_SET] = training_set(indices, federation.holdout)
         own_models = self._method.deploys_client_models
         if own_models:
             evaluated_sets |= {f"{PERSONAL}{name}": each for name, each in evaluated_sets.items()}

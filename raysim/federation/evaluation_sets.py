@@ -32,7 +32,7 @@ EVALUATION_ROWS = 1000
 """Most samples of an evaluated batch, a worker's unit of work."""
 MOST_CLIENTS = 5_000
 """Most clients to evaluate; from a larger population, this number is drawn by the seed."""
-SplitName = Literal["train", "test", "local"]
+SplitName = Literal["train", "held_out", "test", "local"]
 
 
 @dataclass(frozen=True)
@@ -40,8 +40,8 @@ class EvaluationSet:
     """Samples of some clients, cut into batches of whole clients.
 
     Attributes:
-        split: Origin of the samples: held-out training samples ("train"), test samples ("test"), or
-            test samples of `LocalTest` ("local").
+        split: Origin of the samples: clients' training samples ("train"), or those of them that are
+            held out ("held_out"); test samples ("test"), or those of `LocalTest` ("local").
         clients: The clients [n], ascending; each has at least one sample.
         samples: Per client, by position in `clients`, the indices of its samples.
         cuts: Positions in `clients` of the batches' bounds; a batch has at most EVALUATION_ROWS
@@ -73,17 +73,29 @@ def held_out_set(client_indices: ClientIndices, holdout: Holdout) -> EvaluationS
         SettingsError: no client holds out a sample.
     """
     chosen = _chosen(len(client_indices.sizes), holdout.seed)
-    per_client = [_held_out(client_indices[k], holdout, k) for k in chosen.tolist()]
+    per_client = [_divided(client_indices, holdout, k)[1] for k in chosen.tolist()]
     if not any(map(len, per_client)):
         raise SettingsError(
             f"evaluation.holdout={holdout.fraction}: no client has two samples or more, so none can"
             " be held out; use evaluation.holdout=0"
         )
+    return EvaluationSet.of("held_out", chosen, per_client)
+
+
+def training_set(client_indices: ClientIndices, holdout: Holdout) -> EvaluationSet:
+    """Return the samples that clients train on."""
+    chosen = _chosen(len(client_indices.sizes), holdout.seed)
+    per_client = [_divided(client_indices, holdout, k)[0] for k in chosen.tolist()]
     return EvaluationSet.of("train", chosen, per_client)
 
 
-def _held_out(indices: Indices, holdout: Holdout, client: int) -> Indices:
-    return indices[holdout.divide(client, len(indices))[1]]
+def _divided(
+    client_indices: ClientIndices, holdout: Holdout, client: int
+) -> tuple[Indices, Indices]:
+    """Return the indices of a client's training samples, and of its held-out samples."""
+    indices = client_indices[client]
+    kept, held_out = holdout.divide(client, len(indices))
+    return indices[kept], indices[held_out]
 
 
 def local_test_set(local_test: LocalTest, seed: int) -> EvaluationSet:

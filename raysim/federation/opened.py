@@ -56,6 +56,7 @@ class OpenedSamples:
         if device.type == "cuda":
             for name, split in self._splits.items():
                 self._splits[name] = _resident(split, _room(device, runs), device)
+        self._splits["held_out"] = self._splits["train"]
 
     def client(self, client: int) -> Batch:
         """Return one client's training samples, decoded."""
@@ -116,6 +117,8 @@ class OpenedSamples:
         """Return one client's evaluated samples, transformed for it."""
         client = int(samples.clients[position])
         if samples.split == "train":
+            return self.client(client)._replace(scoring=self._scoring)
+        if samples.split == "held_out":
             whole = self._whole(client)
             return _selected(whole, self._holdout.divide(client, len(whole.y))[1])
         rows = torch.from_numpy(samples.samples[position])

@@ -39,6 +39,8 @@ COSTS = ("train_loss", "bytes_up", "bytes_down", "bytes", "total_seconds")
 """Columns of every run, besides the scores."""
 OF_CLIENTS = ("client_accuracy_", "local_test_", "personal_local_test_")
 """Prefixes of the columns that summarise scores of single clients."""
+PERSONAL = ("personal_holdout_", "personal_local_test_", "personal_train_set_")
+"""Prefixes of the columns of models that clients deploy."""
 
 
 @dataclass(frozen=True)
@@ -128,7 +130,8 @@ class Metric:
             )
         if self._is_of_clients(settings):
             return
-        sets = ("test", "holdout", *(["personal_holdout"] if self._is_personal else []))
+        sets = ["test", "holdout", "train_set"]
+        sets += [f"personal_{name}" for name in sets[1:]] if self._is_personal else []
         scores = ("loss", *settings.dataset.scoring.metrics)
         if settings.dataset.scoring.classifies:
             scores += (AT_TEMPERATURE,)
@@ -161,6 +164,8 @@ class Metric:
             needs = "evaluation.test=true"
         elif "holdout_" in self.column and not settings.evaluation.holdout:
             needs = "evaluation.holdout above 0"
+        elif "train_set_" in self.column and not settings.evaluation.train:
+            needs = "evaluation.train=true"
         if needs:
             raise SettingsError(f"{self}: needs {needs}")
         return self.column.startswith(OF_CLIENTS)
@@ -168,7 +173,7 @@ class Metric:
     @property
     def _is_personal(self) -> bool:
         """True where the column is of models that clients deploy."""
-        return self.column.startswith(("personal_holdout_", "personal_local_test_"))
+        return self.column.startswith(PERSONAL)
 
     @property
     def _place(self) -> str:

@@ -13,8 +13,8 @@ from raysim.storage.recorder import Row
 DROPPED = "clients_dropped"
 """Column of the number of clients dropped after errors, in runs with any."""
 EVALUATED = (
-    *("holdout_", "client_accuracy_", "local_test_"),
-    *("personal_holdout_", "personal_local_test_"),
+    *("holdout_", "client_accuracy_", "local_test_", "train_set_"),
+    *("personal_holdout_", "personal_local_test_", "personal_train_set_"),
 )
 """Prefixes of the columns of evaluations, besides the test set's."""
 SMALLER = re.compile(r"loss|objective|seconds|joules|bytes|error|mae|mse|divergence|^lost_")
@@ -54,7 +54,7 @@ def rounds_to_target(rows: Sequence[Row], target: float | None) -> float | None:
     return reached_at(((n, a) for n, a in accuracies if a is not None), target)
 
 
-SHOWN = ("test_loss", "holdout_loss", "local_test_loss")
+SHOWN = ("test_loss", "holdout_loss", "local_test_loss", "train_set_loss")
 """Columns of evaluated rounds: the first present one tells whether a round was evaluated."""
 
 

@@ -20,14 +20,15 @@ from raysim.driver.evaluation import CLIENT_FIGURES
 from raysim.execution.base import InlineExecutor
 from raysim.execution.messages import FailedItem
 from raysim.federation import evaluation_sets
-from raysim.federation.evaluation_sets import drawn_test_set, held_out_set
+from raysim.federation.evaluation_sets import drawn_test_set, held_out_set, training_set
 from raysim.testing.tasks import SmallNet, samples
 from tests.steps import ended, steps_on
 from tests.tasks import UNEQUAL, make_settings, make_task
 
-ALL = {"evaluation.holdout": 0.2, "evaluation.clients": True}
+ALL = {"evaluation.holdout": 0.2, "evaluation.train": True, "evaluation.clients": True}
 TEST_COLUMNS = {"test_loss", "test_accuracy", "test_macro_f1"}
 HOLDOUT_COLUMNS = {"holdout_loss", "holdout_accuracy", "holdout_macro_f1"}
+TRAIN_SET_COLUMNS = {"train_set_loss", "train_set_accuracy", "train_set_macro_f1"}
 
 
 class Plain(raysim.Partition):
@@ -116,7 +117,9 @@ def test_the_test_set_alone_is_the_default(tmp_path):
     last = result.metrics.to_pylist()[-1]
     assert last["test_macro_f1"] == pytest.approx(f1_by_definition(predicted, y), abs=1e-12)
     assert result.summary["final_macro_f1"] == last["test_macro_f1"] != last["test_accuracy"]
-    names = {name for name in last if name.startswith(("test_", "holdout_", "client_"))}
+    names = {
+        name for name in last if name.startswith(("test_", "holdout_", "client_", "train_set"))
+    }
     assert names == TEST_COLUMNS
     assert not (tmp_path / "client_accuracy.parquet").exists()
 
@@ -167,21 +170,47 @@ def test_training_with_a_holdout_is_training_without_these_samples(tmp_path, tog
     assert {1, 2, 128, 14, 32, 64} == set(tables[0]["samples"].to_pylist())
 
 
-def test_the_holdout_is_scored_as_the_test_set_is(tmp_path):
+@pytest.fixture(scope="module")
+def scored(tmp_path_factory):
+    """A run whose clients minimise another loss than the one that is scored, and its task."""
     task = make_task((1, 3, 3000, 17, 80, 250))  # 1500 samples of one client: two batches
-    result = raysim.run(make_settings(tmp_path, rounds=3, **{"evaluation.holdout": 0.5}), task)
-    held = [held for _, held in divided(task, 0.5)]
-    x, y = (np.concatenate([pair[i] for pair in held]) for i in (0, 1))
-    assert len(y) == 0 + 2 + 1500 + 8 + 40 + 125
+    options = {"evaluation.holdout": 0.5, "evaluation.train": True, "rounds": 3, "fraction": 0.5}
+    options["local.label_smoothing"] = 0.2
+    return raysim.run(make_settings(tmp_path_factory.mktemp("scored"), **options), task), task
+
+
+@pytest.mark.parametrize(
+    ("prefix", "part", "count"),
+    [("train_set", 0, 1 + 1 + 1500 + 9 + 40 + 125), ("holdout", 1, 0 + 2 + 1500 + 8 + 40 + 125)],
+)
+def test_samples_of_clients_are_scored_as_the_test_set_is(scored, prefix, part, count):
+    """All that clients train on, whether or not they took part, and all that they hold out."""
+    result, task = scored
+    pairs = [parts[part] for parts in divided(task, 0.5)]
+    x, y = (np.concatenate([pair[i] for pair in pairs]) for i in (0, 1))
+    assert len(y) == count
     logits = logits_of(result.params, x)
     predicted = logits.argmax(1).numpy()
     last = result.metrics.to_pylist()[-1]
-    assert last["holdout_accuracy"] == np.mean(predicted == y) != last["test_accuracy"]
+    assert last[f"{prefix}_accuracy"] == np.mean(predicted == y) != last["test_accuracy"]
     loss = float(nn.functional.cross_entropy(logits, torch.as_tensor(y)))
-    assert last["holdout_loss"] == pytest.approx(loss, 1e-5)
-    assert last["holdout_macro_f1"] == pytest.approx(f1_by_definition(predicted, y), abs=1e-12)
-    assert {f"final_{name}" for name in HOLDOUT_COLUMNS} <= set(result.summary)
-    assert result.summary["final_holdout_loss"] == last["holdout_loss"]
+    assert last[f"{prefix}_loss"] == pytest.approx(loss, 1e-5)
+    assert last[f"{prefix}_macro_f1"] == pytest.approx(f1_by_definition(predicted, y), abs=1e-12)
+    assert {f"final_{name}" for name in HOLDOUT_COLUMNS | TRAIN_SET_COLUMNS} <= set(result.summary)
+    assert result.summary[f"final_{prefix}_loss"] == last[f"{prefix}_loss"]
+
+
+def test_scoring_the_training_samples_changes_nothing_else(tmp_path):
+    folders, tables = [tmp_path / "without", tmp_path / "with"], []
+    for folder in folders:
+        asked = {"evaluation.train": folder.name == "with"}
+        metrics = raysim.run(make_settings(folder, **asked), make_task(UNEQUAL)).metrics
+        tables.append(metrics)
+    assert {*tables[1].column_names} - {*tables[0].column_names} == TRAIN_SET_COLUMNS
+    same = [name for name in tables[0].column_names if not name.endswith("seconds")]
+    assert tables[0].select(same).equals(tables[1].select(same))
+    first, second = ((folder / "model.safetensors").read_bytes() for folder in folders)
+    assert first == second
 
 
 def expected_tests(indices: Any, train: Any, test: Any, ratio: float) -> list[Any]:
@@ -227,8 +256,8 @@ def test_clients_are_evaluated_on_test_samples_in_their_class_proportions(tmp_pa
 
 @pytest.mark.parametrize("partition", ["Plain", "Mirrored"])
 def test_clients_are_evaluated_through_their_own_view(tmp_path, partition):
-    settings = settings_of(tmp_path, partition, **ALL)
-    result = raysim.run(settings)
+    minimised = {"local.label_smoothing": 0.2}  # another loss than the one that is scored
+    result = raysim.run(settings_of(tmp_path, partition, **ALL, **minimised))
     (x, y), (test_x, test_y) = samples(4000, 1), samples(2500, 2)
     whole = Plain().split(raysim.Split(x, y), 6, 0)
 
@@ -243,23 +272,26 @@ def test_clients_are_evaluated_through_their_own_view(tmp_path, partition):
     ]
     check_client_figures(result, accuracies, [len(own) for own in own_tests])
     holdout = Holdout(0.2, seed=0)
-    held_x, held_y = [], []
-    for client in range(6):
-        rows = whole[client]
-        held = holdout.divide(client, len(rows))[1]
-        held_x.append(seen(x[rows], client)[held])
-        held_y.append(y[rows][held])
-    expected = right_in(
-        result.params, np.concatenate(held_x).astype(np.float32), np.concatenate(held_y)
-    )
     last = result.metrics.to_pylist()[-1]
-    assert last["holdout_accuracy"] == pytest.approx(expected, abs=1e-12)
+    for part, name in enumerate(("train_set", "holdout")):
+        own_x, own_y = [], []
+        for client in range(6):
+            rows = whole[client]
+            own = holdout.divide(client, len(rows))[part]
+            own_x.append(seen(x[rows], client)[own])
+            own_y.append(y[rows][own])
+        inputs, targets = np.concatenate(own_x).astype(np.float32), np.concatenate(own_y)
+        expected = right_in(result.params, inputs, targets)
+        assert last[f"{name}_accuracy"] == pytest.approx(expected, abs=1e-12)
+        logits = logits_of(result.params, inputs)
+        loss = float(nn.functional.cross_entropy(logits, torch.as_tensor(targets)))
+        assert last[f"{name}_loss"] == pytest.approx(loss, 1e-5)
     test_accuracy = right_in(result.params, (test_x / 2).astype(np.float32), test_y)
     assert last["test_accuracy"] == pytest.approx(test_accuracy, abs=1e-12)
 
 
 def evaluated(metrics: Any) -> list[dict[str, float]]:
-    names = [*TEST_COLUMNS, *HOLDOUT_COLUMNS, *CLIENT_FIGURES]
+    names = [*TEST_COLUMNS, *HOLDOUT_COLUMNS, *TRAIN_SET_COLUMNS, *CLIENT_FIGURES]
     return metrics.select(sorted(names)).to_pylist()
 
 
@@ -301,7 +333,7 @@ def test_a_resumed_run_has_the_same_figures_and_the_file_of_its_last_round(tmp_p
     resumed = raysim.resume(tmp_path / "broken", task)
     assert evaluated(resumed.metrics) == evaluated(straight.metrics)
     figures = [{n: v for n, v in r.summary.items() if "final" in n} for r in (straight, resumed)]
-    assert figures[0] == figures[1] and len(figures[0]) == 3 + 3 + 10
+    assert figures[0] == figures[1] and len(figures[0]) == 3 + 3 + 3 + 10
     tables = [pq.read_table(r.run_dir / "client_accuracy.parquet") for r in (straight, resumed)]
     assert tables[0].equals(tables[1]) and set(tables[0]["round"].to_pylist()) == {5}
 
@@ -309,7 +341,8 @@ def test_a_resumed_run_has_the_same_figures_and_the_file_of_its_last_round(tmp_p
 def test_rounds_without_evaluation_have_the_columns_but_no_figures(tmp_path):
     settings = make_settings(tmp_path, **ALL, **{"evaluation.every": 2})
     table = raysim.run(settings, make_task(UNEQUAL)).metrics
-    assert {*TEST_COLUMNS, *HOLDOUT_COLUMNS, *CLIENT_FIGURES} <= set(table.column_names)
+    asked = {*TEST_COLUMNS, *HOLDOUT_COLUMNS, *TRAIN_SET_COLUMNS, *CLIENT_FIGURES}
+    assert asked <= set(table.column_names)
     for row in evaluated(table.take([0, 2])):
         assert set(row.values()) == {None}
     for row in evaluated(table.take([1, 3, 4])):
@@ -318,7 +351,7 @@ def test_rounds_without_evaluation_have_the_columns_but_no_figures(tmp_path):
 
 def test_batches_hold_whole_clients():
     sizes = np.array([400, 400, 400, 2500, 10, 990, 1])
-    held = evaluation_sets.EvaluationSet.of("train", np.arange(7), [np.arange(n) for n in sizes])
+    held = evaluation_sets.EvaluationSet.of("held_out", np.arange(7), [np.arange(n) for n in sizes])
     assert held.cuts.tolist() == [0, 2, 3, 4, 6, 7]
     assert held.batch_sizes.tolist() == [800, 400, 2500, 1000, 1]
     per_client = [np.array([5]), np.array([], np.int64), np.array([2, 9])]
@@ -351,6 +384,8 @@ def test_of_many_clients_the_seed_draws_some(monkeypatch):
     assert asked == sorted(set(asked)) and len(asked) == 50
     assert asked[-1] > 500_000 > asked[0]
     assert held.samples.sizes.tolist() == [1] * 50
+    trained = training_set(population, Holdout(0.25, seed=3))
+    assert trained.clients.tolist() == asked and trained.samples.sizes.tolist() == [3] * 50
     assert len(set(other.clients) & set(asked)) < 5
 
 

@@ -99,15 +99,20 @@ def test_clients_are_scored_on_test_samples_of_their_own(tmp_path, stack):
 def test_with_the_models_that_they_deploy_too(tmp_path):
     """Besides the global model, which the plain columns are of."""
     task, more = make(), {"evaluation.clients": True, "evaluation.holdout": 0.2}
+    more |= {"evaluation.train": True, "local.label_smoothing": 0.2}  # not in the loss of scores
     result = raysim.run(make_settings(tmp_path / "run", **DITTO, **more), task)
     own, shared = models_of(result), [result.params] * 6
-    held = [
-        [each[Holdout(0.2, seed=0).divide(k, len(pair[1]))[1]] for each in pair]
-        for k, pair in enumerate(task.clients)
-    ]
+    trained, held = (
+        [
+            [each[Holdout(0.2, seed=0).divide(k, len(pair[1]))[part]] for each in pair]
+            for k, pair in enumerate(task.clients)
+        ]
+        for part in (0, 1)
+    )
     for prefix, models in (("", shared), ("personal_", own)):
         check(result, f"{prefix}local_test", models, task.client_tests)
         check(result, f"{prefix}holdout", models, held)
+        check(result, f"{prefix}train_set", models, trained)
     last = result.metrics.to_pylist()[-1]
     for name in ("holdout_accuracy", "local_test_accuracy"):
         assert last[f"personal_{name}"] > last[name]

@@ -44,6 +44,8 @@ def test_a_figure_resolves(name):
         if figure.table == "metrics":
             scores = ("loss", "loss_at_temperature", *settings.dataset.scoring.metrics)
             metrics = {f"test_{name}" for name in scores}
+            if settings.evaluation.train:
+                metrics |= {name.replace("test", "train_set") for name in metrics}
             for column in {*figure.values} - metrics - {"train_loss"}:
                 assert column.startswith("client_accuracy_") and settings.evaluation.clients
 
@@ -81,7 +83,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a run with all analyses, and a reference."""
     folder = tmp_path_factory.mktemp("figures")
     task = make_task((30,) * 6)
-    common = {"rounds": 2, "evaluation.clients": True, "fraction": 0.5}
+    common = {"rounds": 2, "evaluation.clients": True, "evaluation.train": True, "fraction": 0.5}
     raysim.run(make_settings(folder / "reference", **common | {"rounds": 1}), task)
     analyses = {"analysis": [*ANALYSES], "reference": str(folder / "reference")}
     raysim.run(make_settings(folder / "run", **common | analyses), task)
@@ -196,15 +198,17 @@ def test_panels_of_curves_are_wrapped_and_each_part_begins_a_row():
 
 
 def test_the_axis_of_one_value_names_it_and_the_title_of_its_parts_each_of_several():
-    columns = {name: np.array([1.0]) for name in ("round", "test_accuracy", "test", "train")}
+    names = ("round", "train_set_accuracy", "test_accuracy", "test", "train")
+    columns = {name: np.array([1.0]) for name in names}
     found = {}
     for name in ("dnc-8", "mifl-6a"):
         run = FIGURES[name].runs[0]
         axes = draw(FIGURES[name], {run.name: columns}).axes
         found[name] = [(each.get_title(), each.get_ylabel()) for each in axes]
+    dnc = "cifar10 skew 95-5"
     panel, axis = "2nn iid E=1 B=inf C=0.0", "mutual information [nats]"
     assert found == {
-        "dnc-8": [("cifar10 skew 95-5", "test accuracy")],
+        "dnc-8": [(dnc, "training accuracy"), (dnc, "test accuracy")],
         "mifl-6a": [(f"{panel}\ntest samples", axis), (f"{panel}\ntraining samples", axis)],
     }
 
