@@ -9,8 +9,8 @@ Learning from non-IID Data", 2021, sections 3 and 4.2, figure 2.
 
 Layers are the model's weight layers in forward order; a normalisation belongs to the layer before
 it. The group that is not trained is frozen, its BatchNorm statistics too. Clients send the trained
-group. They receive what has changed since they last received it: after taking part in the round
-before, the group averaged then, otherwise the whole model.
+group. They receive the layers that have changed since they last received any: after taking part in
+the round before, those averaged then, otherwise mostly the whole model.
 
 split="auto" finds the split by a pre-pass: `prepass` + `probe` passes of FedAvg from the same
 initial model, each over a cohort of its own, within the first round. The round's bytes and seconds
@@ -26,13 +26,28 @@ The split is put after the layer l of the largest rise (the first of equals). If
 in the paper. Training then starts from the initial model, or with continue_from_prepass=true from
 the pre-pass model.
 
+The paper's split is fixed. That layers be "reassigned to other group based on observed trend in
+feature-learning accuracy vs fine-tuning accuracy over few communication rounds" is left to future
+work, without a rule. Here, with `move_every` = n, clients send the accuracy, on their training
+samples, of the model that they receive. A round's gain is that of the cohort after it over its own
+cohort's, both by samples; after n rounds of each group,
+
+    spread = (mean gain of fine-tuning - mean gain of feature-learning) / 2
+
+is the accuracy after fine-tuning rounds over that after feature-learning rounds, less their common
+trend. Above `min_spread`, layer `split` is moved to fine-tuning: the paper sees such a spread where
+it divides too late (Divide6 and Divide7). Below -`min_spread`, layer split+1 is moved to
+feature-learning. A group keeps one layer at least. The gains of the round in which a layer is moved
+do not count, and those of a new split are taken anew.
+
 Choices where the paper is silent: W_d is taken over a layer's weight matrices, without biases and
 normalisation; "starts to increase" is made the largest relative rise. Norms rise less from layer to
 layer than cosines: divergence="norm" needs a smaller `min_rise`. The paper names 4 epochs of
 fine-tuning beside 20 of feature-learning, and half the learning rate.
 
 In the tables of rounds `phase` is 0 in feature-learning and 1 in fine-tuning, `split` the last
-layer before the split; `divergence_1` to `divergence_L` of the first round are the layers' mean
+layer before the split; `received_accuracy` is that of the cohort, and `spread` stands in the round
+after which it decides. `divergence_1` to `divergence_L` of the first round are the layers' mean
 W_d.
 """
 
@@ -40,10 +55,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Generator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import pairwise
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
+import numpy as np
 import torch
 from pydantic import Field
 from torch import Tensor, nn
@@ -55,9 +72,10 @@ from raysim.core.rules import Pass, Reduced, Rules, Trained, Upload, View
 from raysim.core.tensors import Tensors, as_real, frozen_names, nbytes
 from raysim.core.user_input.limits import Count
 from raysim.methods.fedavg import FedAvg
+from raysim.methods.mifl import logits_of
 
 Layers = Sequence[WeightLayer]
-PREPASS = "prepass"
+PREPASS, ACCURACY = "prepass", "received_accuracy"
 
 
 class DivideAndConquer(FedAvg):
@@ -67,7 +85,8 @@ class DivideAndConquer(FedAvg):
     long, class-specific layers little. Against FedAvg: no more memory; an epoch of fine-tuning
     costs less, as its backward pass ends at the split; one model up per two rounds instead of two.
     Clients that take part in every round also receive one; a client that missed the round before
-    receives the whole model. split="auto" costs `prepass` + `probe` rounds of FedAvg more.
+    receives the whole model. split="auto" costs `prepass` + `probe` rounds of FedAvg more,
+    `move_every` a forward pass over a client's samples, and four bytes, in each round.
     """
 
     staged: ClassVar[bool] = True
@@ -90,11 +109,23 @@ class DivideAndConquer(FedAvg):
     continue_from_prepass: bool = Field(
         default=False, description="start from the pre-pass model, not from the initial one"
     )
+    move_every: Count | None = Field(
+        default=None,
+        description="rounds of each group after which a layer may be moved; none: the split stays",
+    )
+    min_spread: float = Field(
+        default=0.01, ge=0, description="accuracy between the groups' rounds that moves a layer"
+    )
 
     @property
     def needs_local(self) -> Mapping[str, object]:
         """No kept optimizer: its passes train other parameters from round to round."""
         return {"keep": False}
+
+    @property
+    def needs_classes(self) -> str:
+        """The setting that needs an accuracy, where it is given."""
+        return f"move_every={self.move_every}" if self.move_every else ""
 
     def init(self, network: nn.Module) -> ServerState:
         """Find the layers and check the split against them.
@@ -111,32 +142,60 @@ class DivideAndConquer(FedAvg):
         layers = weight_layers(now.network)
         metrics: dict[str, float] = {}
         model, split = state.groups["model"], int(state.info.get("split", 0))
-        if self.split != "auto":
+        if not split and self.split != "auto":
             split = self.split
         elif not split:
             split, model, metrics = yield from self._prepass(now, layers, model)
-        groups = layers[:split], layers[split:]
         phase = now.number % 2
-        trained, frozen = (_tensors(groups[i]) for i in (phase, 1 - phase))
+        group = (torch.arange(len(layers)) >= split) == bool(phase)
+        trained = [layer for layer, chosen in zip(layers, group.tolist(), strict=True) if chosen]
+        lacking = _lacking(state.groups.get("current", {}), ~group)
         result = yield Pass(
             now.cohort,
             {"model": model},
-            Rules(finish=partial(_send, trained)),
+            Rules(finish=partial(_send, _tensors(trained), self.move_every is not None)),
             epochs=self.finetune_epochs if phase else now.epochs,
             lr=now.lr * self.finetune_lr_factor if phase else now.lr,
-            trainable=frozenset(n for layer in groups[phase] for n in layer.parameters),
-            bytes_down=_bytes_down(
-                model, frozen, state.groups.get("current", {}), frozen_names(now.network)
-            ),
+            trainable=frozenset(n for layer in trained for n in layer.parameters),
+            bytes_down=_bytes_down(model, layers, lacking, frozen_names(now.network)),
         )
-        # In the next round these clients lack only the group that was averaged now.
-        current = {"clients": torch.tensor(now.cohort, dtype=torch.int64)}
-        groups_after = {"model": {**model, **result.means["model"]}, "current": current}
-        return ServerState(groups_after, {"split": split}), {
-            "phase": phase,
-            "split": split,
-            **metrics,
+        info: Mapping[str, Any] = {"split": split}
+        if self.move_every and result.clients:
+            accuracy = float(np.average(result.scalars[ACCURACY], weights=result.samples))
+            info, observed = self._observed({**state.info, **info}, accuracy, phase, len(layers))
+            metrics |= observed
+        groups_after = {
+            "model": {**model, **result.means["model"]},
+            "current": _lacking_after(lacking, now.cohort, group),
         }
+        return ServerState(groups_after, info), {"phase": phase, "split": split, **metrics}
+
+    def _observed(
+        self, before: Mapping[str, Any], accuracy: float, phase: int, layers: int
+    ) -> tuple[dict[str, Any], dict[str, float]]:
+        """Return the next round's split with what was observed under it, and metrics.
+
+        Args:
+            before: The split, and what was observed under it: the accuracy of the model that the
+                round before received, the number of gains, and their sum, in which those of
+                feature-learning are negative.
+            accuracy: The accuracy of the model that this round received.
+            phase: The group of this round; the gain is that of the round before, of the other.
+            layers: Number of layers L.
+        """
+        after = {**before, ACCURACY: accuracy, "gains": 0, "gain": 0.0}
+        if ACCURACY in before:
+            gain = accuracy - before[ACCURACY]
+            after["gains"] = before["gains"] + 1
+            after["gain"] = before["gain"] + (-gain if phase else gain)
+        if not self.move_every or after["gains"] < 2 * self.move_every:
+            return after, {ACCURACY: accuracy}
+        spread = after["gain"] / after["gains"]
+        step = (spread < -self.min_spread) - (spread > self.min_spread)
+        split = min(max(before["split"] + step, 1), layers - 1)
+        after |= {"gains": 0, "gain": 0.0}
+        kept = after if split == before["split"] else {"split": split}
+        return kept, {ACCURACY: accuracy, "spread": spread}
 
     def _prepass(
         self, now: Round, layers: Layers, model: Tensors
@@ -242,17 +301,45 @@ def _pick(tensors: Tensors, names: Sequence[str]) -> dict[str, Tensor]:
     return {name: tensors[name] for name in names}
 
 
-def _send(names: Sequence[str], view: View, trained: Trained) -> Upload:
-    return Upload(sums={"model": _pick(view.params, names)})
+def _send(names: Sequence[str], reports: bool, view: View, trained: Trained) -> Upload:
+    """Send the trained group; report the accuracy of the received model if asked to."""
+    upload = Upload(sums={"model": _pick(view.params, names)})
+    if not reports:
+        return upload
+    samples = trained.data
+    predicted = samples.scoring.predict(logits_of(view, view.start, samples))
+    return replace(upload, scalars={ACCURACY: float((predicted == samples.y).double().mean())})
+
+
+def _lacking(current: Tensors, averaged: Tensor) -> dict[int, Tensor]:
+    """Return the layers [L] that clients lack; clients that are not named lack all.
+
+    Args:
+        current: Clients [n] that hold a current layer, and the layers that each lacks [n, L]. Runs
+            from before splits could move name the clients of the round before alone.
+        averaged: The layers that these lack: the group of that round [L].
+    """
+    clients = current["clients"].tolist() if current else []
+    lacks = current["lacks"] if "lacks" in current else averaged.expand(len(clients), -1)
+    return dict(zip(clients, lacks, strict=True))
+
+
+def _lacking_after(lacking: Mapping[int, Tensor], cohort: Sequence[int], group: Tensor) -> Tensors:
+    """Return the clients that hold a current layer when a group [L] is averaged, as `current`."""
+    after = {client: lacks | group for client, lacks in lacking.items()}
+    after |= dict.fromkeys(cohort, group)
+    held = {client: lacks for client, lacks in after.items() if not lacks.all()}
+    return {
+        "clients": torch.tensor([*held], dtype=torch.int64),
+        "lacks": torch.stack([*held.values()]) if held else group.new_empty((0, len(group))),
+    }
 
 
 def _bytes_down(
-    model: Tensors, changed: Sequence[str], current: Tensors, fixed: Collection[str]
+    model: Tensors, layers: Layers, lacking: Mapping[int, Tensor], fixed: Collection[str]
 ) -> Callable[[int], int]:
-    """Return the bytes that a client receives: of the group averaged last, or of the model.
-
-    Two rounds change every tensor, so only clients of the last one lack less.
-    """
-    clients = frozenset(current["clients"].tolist()) if current else frozenset()
-    part, everything = (nbytes({"model": each}, fixed) for each in (_pick(model, changed), model))
-    return lambda client: part if client in clients else everything
+    """Return the bytes that a client receives: those of the layers that it lacks."""
+    sizes = [nbytes({"model": _pick(model, _tensors([layer]))}, fixed) for layer in layers]
+    every = torch.tensor(sizes)
+    needed = {client: int(every[lacks].sum()) for client, lacks in lacking.items()}
+    return lambda client: needed.get(client, sum(sizes))

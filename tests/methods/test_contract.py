@@ -46,6 +46,11 @@ VARIANTS: dict[str, tuple[str, str, dict[str, Any]]] = {
         "mlp",
         {"method.split": "auto", "method.prepass": 2, "method.probe": 1, "method.min_rise": 0},
     ),
+    "divide-and-conquer-moving": (
+        "divide_and_conquer",
+        "cnn",
+        {"method.split": 1, "method.move_every": 1, "method.min_spread": 0.0, "rounds": 6},
+    ),
 }
 """Methods under other settings than those above: method, model family, settings."""
 

@@ -14,6 +14,7 @@ import raysim
 from raysim.core.layers import weight_layers
 from raysim.core.seeds import sample_cohort, stream
 from raysim.federation.task import from_task
+from raysim.methods import divide_and_conquer
 from raysim.methods.divide_and_conquer import largest_rise
 from raysim.testing.tasks import SmallNet
 from tests.methods.reference import Reference
@@ -197,20 +198,146 @@ def test_a_client_that_missed_a_round_receives_everything(tmp_path):
     assert len(set(expected)) > 2
 
 
+class FourLayers(nn.Module):
+    """A chain of four fully connected layers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.features = nn.Sequential(nn.Flatten(), nn.Linear(12, 10), nn.ReLU())
+        self.hidden = nn.Sequential(nn.Linear(10, 8), nn.ReLU(), nn.Linear(8, 6), nn.ReLU())
+        self.head = nn.Linear(6, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(self.hidden(self.features(x)))
+
+
+FOUR = [
+    f"{layer}.{kind}"
+    for layer in ("features.1", "hidden.0", "hidden.2", "head")
+    for kind in ("weight", "bias")
+]
+MOVING = {"method.split": 2, "method.move_every": 1, "method.min_spread": 0.0, "rounds": 14}
+
+
+def right_of(w, x, y):
+    """The number of samples that a chain of layers classifies right."""
+    for weight, bias in zip(w[:-2:2], w[1:-2:2], strict=True):
+        x = np.maximum(x @ weight.T + bias, 0)
+    return int(((x @ w[-2].T + w[-1]).argmax(1) == y).sum())
+
+
+def spread_of(accuracies, first):
+    """Half the difference of the groups' mean gains, from the accuracies before rounds."""
+    gains = np.diff(accuracies)
+    of_tuning = (np.arange(len(gains)) + first) % 2 == 1
+    return (gains[of_tuning].mean() - gains[~of_tuning].mean()) / 2
+
+
+def moving_oracle(reference, split, every, least):
+    """Rounds in NumPy whose split follows the accuracies that their cohorts report.
+
+    Bytes down are those of the layers that have changed since a client last received them. Returns
+    the weights; by round the split, accuracy, spread or None, and bytes down and up; and whether a
+    client that missed a round lacked less than all.
+    """
+    w, accuracies, rows = reference.start, [], []
+    sizes = [w[2 * i].size * 4 + w[2 * i + 1].size * 4 for i in range(4)]
+    changed, received, late = [0] * 4, {}, False
+    for number, cohort in enumerate(reference.cohorts):
+        samples = [reference.clients[k] for k in cohort]
+        right = sum(right_of(w, x, y) for x, y in samples)
+        accuracies.append(right / sum(len(y) for _, y in samples))
+        down = 0
+        for client in cohort:
+            last = received.get(client, -1)
+            missing = [i for i in range(4) if last < changed[i]]
+            down += sum(sizes[i] for i in missing)
+            late |= last < number - 1 and len(missing) < 4
+            received[client] = number
+        layers = range(split, 4) if number % 2 else range(split)
+        work = {"trained": [2 * i + j for i in layers for j in (0, 1)]}
+        if number % 2:
+            work |= {"epochs": 4, "lr": reference.lr(number) * 0.5}
+        w = reference.mean(cohort, [reference.train(w, number, k, **work) for k in cohort])
+        for layer in layers:
+            changed[layer] = number + 1
+        spread, moved = None, split
+        if len(accuracies) == 2 * every + 1:
+            spread = spread_of(accuracies, number - 2 * every)
+            moved = min(max(split - int(np.sign(spread) * (abs(spread) > least)), 1), 3)
+            accuracies = accuracies[-1:]
+        up = len(cohort) * (sum(sizes[i] for i in layers) + 4)
+        rows.append((split, right / sum(len(y) for _, y in samples), spread, down, up))
+        if moved != split:
+            split, accuracies = moved, []
+    return w, rows, late
+
+
+@pytest.mark.parametrize(
+    ("every", "least", "splits"), [(1, 0.0, {1, 2, 3}), (1, 0.05, {2, 3}), (2, 0.02, {2, 3})]
+)
+def test_a_moving_split_equals_numpy(tmp_path, every, least, splits):
+    overrides = {"method.name": NAME, "method.move_every": every, "method.min_spread": least}
+    overrides["local.lr"] = 0.5  # so that clients predict more than one class
+    first = partial(start_of, names=FOUR)
+    reference = Reference(tmp_path, MOVING | overrides, model=FourLayers, first=first)
+    w, rows, late = moving_oracle(reference, 2, every, least)
+    assert_close(reference.result.params, w, FOUR)
+    names = ("split", "received_accuracy", "spread", "bytes_down", "bytes_up")
+    found = reference.result.metrics.select(names).to_pylist()
+    assert [tuple(row.values()) for row in found] == [
+        (split, pytest.approx(accuracy), spread and pytest.approx(spread, abs=1e-9), *more)
+        for split, accuracy, spread, *more in rows
+    ]
+    assert {row[0] for row in rows} == splits
+    assert late == (least == 0.05)  # a layer is moved between two rounds that train the others
+
+
 class StopAfterThree(raysim.Listener):
     def round_done(self, row):
         if row["round"] == 3:
             raise KeyboardInterrupt
 
 
-def test_a_resumed_run_counts_the_same_bytes(tmp_path):
-    whole = run(tmp_path / "whole", rounds=4)
-    task = make_task(SIZES, ThreeLayers)
+@pytest.mark.parametrize(
+    "more", [{"rounds": 4}, MOVING | {"fraction": 0.6, "method.move_every": 2}]
+)
+def test_a_resumed_run_has_the_same_bytes(tmp_path, more):
+    """Also where it stops between the rounds by which its split is moved."""
+    task = make_task(SIZES, FourLayers)
+    whole = raysim.run(options(tmp_path / "whole", **more), task)
     with pytest.raises(KeyboardInterrupt):
-        raysim.run(options(tmp_path / "parts", rounds=4), task, StopAfterThree())
+        raysim.run(options(tmp_path / "parts", **more), task, StopAfterThree())
     resumed = raysim.resume(tmp_path / "parts", task)
-    assert resumed.metrics["bytes_down"].equals(whole.metrics["bytes_down"])
-    assert all(torch.equal(whole.params[n], resumed.params[n]) for n in whole.params)
+    names = [n for n in whole.metrics.column_names if not n.endswith("seconds")]
+    assert resumed.metrics.select(names).equals(whole.metrics.select(names))
+    files = [tmp_path / name / "model.safetensors" for name in ("whole", "parts")]
+    assert files[0].read_bytes() == files[1].read_bytes()
+    assert len({*whole.metrics["split"].to_pylist()}) == (2 if "method.move_every" in more else 1)
+
+
+def spread_out(outputs, targets):
+    return (outputs.sum(1) - targets).square()
+
+
+def test_a_moving_split_needs_an_accuracy(tmp_path):
+    task = make_task(SIZES, ThreeLayers)
+    task = raysim.Task(task.model, task.clients, task.test, raysim.Scoring(spread_out, {}))
+    message = r"method\.move_every=1: the task is no classification"
+    with pytest.raises(raysim.SettingsError, match=message):
+        raysim.run(options(tmp_path, **{"method.move_every": 1}), task)
+
+
+def test_a_run_from_before_splits_could_move_goes_on_with_the_same_bytes(tmp_path, monkeypatch):
+    whole = run(tmp_path / "whole", sizes=UNEQUAL, rounds=8, fraction=0.5)
+    after = divide_and_conquer._lacking_after
+
+    def without(*given):
+        return {"clients": after(*given)["clients"]}
+
+    monkeypatch.setattr(divide_and_conquer, "_lacking_after", without)
+    before = run(tmp_path / "before", sizes=UNEQUAL, rounds=8, fraction=0.5)
+    assert before.metrics["bytes_down"].equals(whole.metrics["bytes_down"])
 
 
 AUTO = {"method.split": "auto", "method.prepass": 2, "method.probe": 2, "method.min_rise": 0.0}
