@@ -162,7 +162,10 @@ class Method(Component, ABC):
         return f"method.name={self.title}"
 
     def network(self, model: nn.Module) -> nn.Module:
-        """Return the network to train: the model, with the method's additions if it has any."""
+        """Return the network to train: the model, with the method's additions if it has any.
+
+        First weights may be drawn from torch's global generator, which the run's seed keys.
+        """
         return model
 
     @abstractmethod

@@ -6,6 +6,8 @@ train, and where, cannot change a result.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from hashlib import blake2b
 from typing import TYPE_CHECKING
 
@@ -45,3 +47,16 @@ def torch_generator(
     import torch
 
     return torch.Generator(device).manual_seed(torch_seed(seed, purpose, *keys))
+
+
+@contextmanager
+def seeded(seed: int, purpose: str, *keys: int) -> Iterator[None]:
+    """Key torch's global generator like `stream` within a block, and restore it after.
+
+    Modules draw their first weights from it as they are built.
+    """
+    import torch
+
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(torch_seed(seed, purpose, *keys))
+        yield

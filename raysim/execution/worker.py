@@ -28,6 +28,7 @@ from raysim.core.components import ask, called
 from raysim.core.differences import flat_values, kept_apart
 from raysim.core.errors import MachineError, RaysimError, RunError, SettingsError
 from raysim.core.rules import Batch, Upload
+from raysim.core.seeds import seeded
 from raysim.core.tensors import Layout, Tensors
 from raysim.execution.client_jobs import ClientJobs
 from raysim.execution.messages import (
@@ -91,7 +92,9 @@ class Worker:
         self.watch = Stopwatch(settings.trace)
         self.device = device_of(settings.engine)
         federation = spec.federation.on_this_node()
-        module = settings.method.network(federation.network(settings.seed))
+        model = federation.network(settings.seed)
+        with seeded(settings.seed, "network"):
+            module = settings.method.network(model)
         network = Network(module).placed(self.device)
         self.sequential = SequentialTrainer(network, settings.local, settings.engine.precision)
         samples = OpenedSamples(federation, self.device, spec.runs)

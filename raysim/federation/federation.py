@@ -34,7 +34,7 @@ from raysim.core.components import ask
 from raysim.core.data import Progress, Split
 from raysim.core.errors import DataError, SettingsError
 from raysim.core.scoring import CLASSIFICATION, Scoring, balanced_weights, for_training
-from raysim.core.seeds import torch_seed
+from raysim.core.seeds import seeded
 from raysim.core.tensors import Tensors
 from raysim.federation.input_pipeline import InputPipeline, PreparedPipeline
 from raysim.federation.prepared import network_size, open_prepared, prepared
@@ -205,8 +205,7 @@ class Federation:
 
     def _built(self, seed: int) -> nn.Module:
         before = torch.get_default_dtype()
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(torch_seed(seed, "init"))
+        with seeded(seed, "init"):
             torch.set_default_dtype(self.default_dtype)
             try:
                 return self.build()

@@ -6,15 +6,19 @@ Communication Costs", arXiv:1908.05891, 2019, eq. 6-8 and algorithm 2.
 The local model is head(hidden(Fuse(E_l(x), E_g(x)))): E_l the features stage in training, E_g the
 broadcast one, frozen and in evaluation mode.
 
-    operator="conv":    Fuse = W (E_l || E_g)            W [C, 2C] a 1x1 convolution, from (I || 0)
+    operator="conv":    Fuse = W (E_l || E_g) + b        W [C, 2C] a 1x1 convolution
     operator="multi":   Fuse = lam E_g + (1 - lam) E_l   lam [C] one weight per channel, from 0
     operator="single":  Fuse = lam E_g + (1 - lam) E_l   lam one scalar, from 0
 
     server:  E_l, Fuse, hidden, head <- sum_k p_k (those of client k)       p_k as in FedAvg
              lam <- (1 - ema) * sum_k p_k lam_k + ema * lam                 multi and single
 
-Choices where the paper leaves it open: W has no bias; the initial values, with which the model
-computes what it computed without fusion; the global model is evaluated as it was trained, averaged
+W starts from (I || 0) and there is no b, so that the first model computes what it computed without
+fusion. With conv_start="torch", as in the authors' code (github.com/thu-media/FedFusion), W and
+b [C] start from the random weights of PyTorch's convolutions. The paper has no b, and no first
+values.
+
+Choices where the paper leaves it open: the global model is evaluated as it was trained, averaged
 E_l with the E_g that this round's clients were given. E_g does not travel: it is the E_l that was
 sent. Deviation: its maps are computed anew in every step, not recorded once a round.
 
@@ -44,6 +48,7 @@ from raysim.methods.fedavg import FedAvg
 
 LOCAL, FROZEN, FUSION = "features.local.", "features.frozen.", "features.fusion"
 Operator = Literal["conv", "multi", "single"]
+ConvStart = Literal["identity", "torch"]
 
 
 class FedFusion(FedAvg):
@@ -51,13 +56,18 @@ class FedFusion(FedAvg):
 
     `multi` helps where clients hold few classes, `conv` where their inputs are distributed
     differently, and new clients reach a good model sooner. Costs a second features stage in
-    memory and its forward pass every step; FedAvg's bytes and the fusion's: 2C^2, C or 1 numbers.
+    memory and its forward pass every step; FedAvg's bytes and the fusion's: 2C^2, with
+    conv_start="torch" C more, or C, or 1 numbers.
     """
 
     staged: ClassVar[bool] = True
     real: ClassVar[bool] = True
 
     operator: Operator = Field(default="multi", description="how the features are fused")
+    conv_start: ConvStart = Field(
+        default="identity",
+        description="first weights of conv: (I || 0) without a bias, or PyTorch's with one",
+    )
     ema: float = Field(
         default=0.9, ge=0, lt=1, description="share of the old lam that the server keeps"
     )
@@ -69,8 +79,9 @@ class FedFusion(FedAvg):
             SettingsError: the channels that the operator weighs are unknown.
         """
         fused = copy.deepcopy(model)
-        fused.features = Fused(model.get_submodule("features"), self.operator)
-        fused.features.fusion.data = fused.features.fusion.to(next(model.parameters()).dtype)
+        fused.features = Fused(model.get_submodule("features"), self.operator, self.conv_start)
+        for parameter in fused.features.parameters(recurse=False):
+            parameter.data = parameter.to(next(model.parameters()).dtype)
         return fused
 
     def rules(self) -> Rules:
@@ -100,15 +111,24 @@ class Fused(nn.Module):
         local: E_l, which is trained.
         frozen: E_g, which is not trained and stays in evaluation mode.
         fusion: W [C, 2C] or lam [C] or lam [].
+        fusion_bias: b [C] of W, if there is one.
         axis: Axis of the features' channels.
     """
 
-    def __init__(self, features: nn.Module, operator: Operator) -> None:
+    def __init__(
+        self, features: nn.Module, operator: Operator, conv_start: ConvStart = "identity"
+    ) -> None:
         super().__init__()
         self.local = copy.deepcopy(features)
         self.frozen = copy.deepcopy(features).requires_grad_(False).eval()
         channels, self.axis = _channels(features, operator)
-        self.fusion = nn.Parameter(_first_fusion(channels, operator))
+        self.fusion_bias: nn.Parameter | None = None
+        if operator == "conv" and conv_start == "torch":
+            # A 1x1 convolution over the last axis: its first weights, too.
+            convolution = nn.Linear(2 * channels, channels)
+            self.fusion, self.fusion_bias = convolution.weight, convolution.bias
+        else:
+            self.fusion = nn.Parameter(_first_fusion(channels, operator))
 
     def train(self, mode: bool = True) -> Self:
         """Enter or leave training mode with all but the frozen features."""
@@ -123,7 +143,9 @@ class Fused(nn.Module):
         local = self.local(x).movedim(self.axis, -1)
         self._check(local)
         if self.fusion.dim() == 2:
-            fused: Tensor = F.linear(torch.cat([local, frozen], dim=-1), self.fusion)
+            fused: Tensor = F.linear(
+                torch.cat([local, frozen], dim=-1), self.fusion, self.fusion_bias
+            )
         else:
             fused = self.fusion * frozen + (1 - self.fusion) * local
         return fused.movedim(-1, self.axis)

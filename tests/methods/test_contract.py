@@ -30,7 +30,11 @@ SETTINGS: dict[str, dict[str, Any]] = {
 VARIANTS: dict[str, tuple[str, str, dict[str, Any]]] = {
     # Devices so alike that tiers arrive in turn, so that the model moves from the second round on.
     "fedat-in-turn": ("fedat", "mlp", {"clock.name": "devices", "clock.spread": 0.01}),
-    "fedfusion-conv": ("fedfusion", "cnn", {"method.operator": "conv"}),
+    "fedfusion-conv": (
+        "fedfusion",
+        "cnn",
+        {"method.operator": "conv", "method.conv_start": "torch"},
+    ),
     "fedfusion-multi": ("fedfusion", "residual", {"method.operator": "multi"}),
     "fedma-growing": ("fedma", "cnn", {"method.gamma": 1e30}),
     "mifl-previous": ("mifl", "mlp", {"method.mi_reference": "previous"}),

@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 import raysim
+from raysim.core.seeds import seeded
 from raysim.federation.task import from_task
 from raysim.methods.fedfusion import FedFusion, Fused
 from raysim.testing.tasks import SmallNet
@@ -65,16 +66,20 @@ NAMES = (
 )
 
 
-def fused_features(x, local, frozen, fusion):
+BIAS = "features.fusion_bias"
+
+
+def fused_features(x, local, frozen, fusion, fusion_bias=0.0):
     own, given = (np.maximum(x @ weight.T + bias, 0) for weight, bias in (local, frozen))
     if fusion.ndim == 2:
-        return np.concatenate([own, given], axis=1) @ fusion.T
+        return np.concatenate([own, given], axis=1) @ fusion.T + fusion_bias
     return fusion * given + (1 - fusion) * own
 
 
 def loss(w, frozen, x, y):
-    """The mean cross-entropy at temperature T; w as in NAMES."""
-    inner = np.maximum(fused_features(x, w[:2], frozen, w[2]) @ w[3].T + w[4], 0)
+    """The mean cross-entropy at temperature T; w as in NAMES, and BIAS if conv has it."""
+    fused = fused_features(x, w[:2], frozen, w[2], *w[7:])
+    inner = np.maximum(fused @ w[3].T + w[4], 0)
     logits = (inner @ w[5].T + w[6]) / T
     top = logits.max(1, keepdims=True)
     logs = logits - top - np.log(np.exp(logits - top).sum(1, keepdims=True))
@@ -130,16 +135,30 @@ def first_of(task, operator):
     return {n: p.detach().numpy().astype(np.float64) for n, p in network.named_parameters()}
 
 
-@pytest.mark.parametrize("operator", OPERATORS)
-def test_rounds_equal_numpy(tmp_path, operator):
-    def first(task):
-        tensors = first_of(task, operator)
-        return [tensors[name] for name in NAMES]
+def first_convolution():
+    """The weights that PyTorch draws for the authors' `Conv2d(2C, C, 1)`, C = 4."""
+    with seeded(0, "network"):
+        convolution = nn.Conv2d(8, 4, kernel_size=1)
+    weight, bias = (p.detach().numpy().astype(np.float64) for p in convolution.parameters())
+    return {"features.fusion": weight[:, :, 0, 0], BIAS: bias}
 
-    overrides = {**NAME, "method.operator": operator, "method.ema": 0.3, "rounds": 3}
+
+@pytest.mark.parametrize("start", ["identity", "torch"])
+@pytest.mark.parametrize("operator", OPERATORS)
+def test_rounds_equal_numpy(tmp_path, operator, start):
+    convolves = (operator, start) == ("conv", "torch")
+    names = (*NAMES, *([BIAS] if convolves else []))
+
+    def first(task):
+        tensors = first_of(task, operator) | (first_convolution() if convolves else {})
+        return [tensors[name] for name in names]
+
+    own = {"method.operator": operator, "method.conv_start": start, "method.ema": 0.3}
+    overrides = {**NAME, **own, "rounds": 3}
     reference = Reference(tmp_path, overrides, model=FusionNet, first=first)
     expected, frozen = fedfusion(reference, 0.3)
-    assert_close(reference.result.params, expected, NAMES)
+    assert_close(reference.result.params, expected, names)
+    assert (BIAS in reference.result.params) == convolves
     names = [f"features.frozen.0.{kind}" for kind in ("weight", "bias")]
     assert_close(reference.result.params, frozen, names)
     assert np.abs(expected[2] - reference.start[2]).max() > 1e-3
@@ -194,6 +213,21 @@ def test_fusion_of_maps_by_hand(operator):
         assert torch.allclose(found[:, channel], expected, atol=1e-6)
 
 
+def test_a_convolution_of_maps_is_that_of_the_authors_code():
+    """Where they concatenate E_l and E_g and convolve, in float64, from one draw of weights."""
+    with seeded(7, "any"):
+        convolution = nn.Conv2d(6, 3, kernel_size=1).double()
+    model = FusionNet().double()
+    model.features = nn.Conv2d(2, 3, 1).double()
+    with seeded(7, "any"):
+        fused = FedFusion(operator="conv", conv_start="torch").network(model).features
+    with torch.no_grad():
+        fused.local.weight.add_(1)
+        x = torch.randn(4, 2, 5, 6, dtype=torch.float64)
+        expected = convolution(torch.cat([fused.local(x), fused.frozen(x)], dim=1))
+        assert torch.allclose(fused(x), expected, atol=1e-12)
+
+
 @pytest.mark.parametrize("operator", OPERATORS)
 def test_frozen_features_stay_as_they_are(operator):
     """No gradient, no dropout and no statistics of theirs, in training mode too."""
@@ -233,9 +267,17 @@ def test_deployed_with_the_features_that_the_clients_were_given(tmp_path, operat
     assert not torch.equal(results[0]["features.local.1.weight"], first["features.local.1.weight"])
 
 
-@pytest.mark.parametrize(("operator", "weights"), [("conv", 4 * 8), ("multi", 4), ("single", 1)])
-def test_frozen_features_do_not_travel(tmp_path, operator, weights):
-    result, _ = run(tmp_path, operator)
+@pytest.mark.parametrize(
+    ("operator", "start", "weights"),
+    [
+        ("conv", "identity", 4 * 8),
+        ("conv", "torch", 4 * 9),
+        ("multi", "torch", 4),
+        ("single", "torch", 1),
+    ],
+)
+def test_frozen_features_do_not_travel(tmp_path, operator, start, weights):
+    result, _ = run(tmp_path, operator, **{"method.conv_start": start})
     model = sum(p.numel() for p in FusionNet().parameters())
     for way in ("bytes_up", "bytes_down"):
         assert result.metrics[way].to_pylist() == [len(SIZES) * 4 * (model + weights)] * ROUNDS
@@ -279,6 +321,10 @@ def test_tiny_clients(tmp_path, operator):
         (
             {"method.operator": "sum"},
             "method.operator=\"sum\": must be 'conv', 'multi' or 'single'",
+        ),
+        (
+            {"method.conv_start": "random"},
+            "method.conv_start=\"random\": must be 'identity' or 'torch'",
         ),
         ({"method.ema": -0.1}, "method.ema=-0.1: must be greater than or equal to 0"),
         ({"method.ema": 1}, "method.ema=1: must be less than 1"),

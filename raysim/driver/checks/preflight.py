@@ -13,6 +13,7 @@ from raysim.config import Settings
 from raysim.core.components import ask
 from raysim.core.errors import SettingsError
 from raysim.core.method import Method, ServerState
+from raysim.core.seeds import seeded
 from raysim.core.selection import History, State
 from raysim.core.tensors import CPU, nbytes
 from raysim.driver.checks.model import check_model
@@ -46,13 +47,14 @@ def initial_checkpoint(settings: Settings, federation: Federation) -> tuple[nn.M
     check_model(settings, model)
     if method.staged:
         _check_stages(method, model)
-    network: nn.Module = ask(
-        method,
-        "network",
-        model,
-        returns=lambda returned: isinstance(returned, nn.Module),
-        expected="a torch.nn.Module",
-    )
+    with seeded(settings.seed, "network"):
+        network: nn.Module = ask(
+            method,
+            "network",
+            model,
+            returns=lambda returned: isinstance(returned, nn.Module),
+            expected="a torch.nn.Module",
+        )
     clients = len(federation.training_sizes)
     never = np.full((clients, len(NEVER)), NEVER)
     state, selection = _initial_state(method, network), _selection_state(settings, clients)
