@@ -9,9 +9,10 @@ Learning", IEEE TPDS 2021.
 
 d covers the trainable parameters and starts at zero. Deviation: the source trains all clients
 every round; here clients outside the cohort take up the averaged d when they are next sampled.
-`local.momentum`, which is reset every round, comes on top where it is set. gamma is chosen: MIFL
-prints none, and 0.9 at its learning rate of 0.1 is an effective step of 1.0. gamma=0 is FedAvg bit
-for bit.
+`local.momentum`, which starts at zero every round or, with `local.keep`, goes on from the client's
+last one, comes on top where it is set: its gradients are the d_k. gamma is chosen: MIFL prints
+none, and 0.9 at its learning rate of 0.1 is an effective step of 1.0. gamma=0 is FedAvg bit for
+bit.
 """
 
 from __future__ import annotations

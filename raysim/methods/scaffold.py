@@ -10,7 +10,8 @@ ICML 2020, algorithm 1 with option II.
 Both means are uniform over the m clients of the round, whatever `weighting` says. c and the c_k
 cover the trainable parameters and start at zero; buffers become their uniform mean. c_k is kept by
 each client between its participations. With `local.momentum` the correction is added behind the
-momentum, w_k <- w_k - eta * (buffer - c_k + c), as option II's c_k holds the buffered steps too.
+momentum, w_k <- w_k - eta * (buffer - c_k + c), as option II's c_k holds the buffered steps too;
+so it does where `local.keep` has the buffer go on from the client's last round.
 
 The norm of c is `c_norm` of a round in the tables, that of c_k `c_norm` of a client.
 """

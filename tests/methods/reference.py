@@ -48,6 +48,7 @@ class Reference:
         result: What the run returned.
         start: The first global weights.
         clients: Per client, the inputs in float64 and labels that it trains on.
+        kept: With `local.keep`, per client and pass, the momentum at the end of its last round.
         passes: Per round and pass, the clients that trained.
         cohorts: Per round, the clients that trained in its last pass.
     """
@@ -66,6 +67,7 @@ class Reference:
         ]
         self.sizes = [len(y) for _, y in self.clients]
         self.momentum, self.first_lr = momentum, settings["local.lr"]
+        self.keeps, self.kept = settings.get("local.keep", False), {}
         self.decays = DECAYS if settings["local.lr_min"] else settings["rounds"]
         rows = pq.read_table(self.result.run_dir / "clients.parquet").to_pylist()
         self.passes = [{} for _ in range(settings["rounds"])]
@@ -116,7 +118,8 @@ class Reference:
             trained: Which weights are trained; by default all.
         """
         (x, y), lr = self.clients[client], lr or self.lr(number)
-        velocity = [np.zeros_like(p) for p in w]
+        velocity = self.kept.get((client, index)) if self.keeps else None
+        velocity = velocity or [np.zeros_like(p) for p in w]
         for rows in self.batches(number, index, client, epochs):
             found = (slope or plain)(w, x[rows], y[rows])
             found = [g + WEIGHT_DECAY * p for g, p in zip(found, w, strict=True)]
@@ -127,6 +130,8 @@ class Reference:
                 p - step if trained is None or i in trained else p
                 for i, (p, step) in enumerate(zip(w, steps, strict=True))
             ]
+        if self.keeps:
+            self.kept[client, index] = velocity
         return w
 
     def mean(self, cohort, values):
@@ -137,7 +142,7 @@ class Reference:
 
     def fedavg(self, penalty=None):
         """FedAvg with `penalty(weights, broadcast, x)`: the gradient of what is added."""
-        w = self.start
+        w, self.kept = self.start, {}
         for number, cohort in enumerate(self.cohorts):
 
             def slope(local, x, y, start=w):

@@ -146,6 +146,7 @@ def first_convolution():
 @pytest.mark.parametrize("start", ["identity", "torch"])
 @pytest.mark.parametrize("operator", OPERATORS)
 def test_rounds_equal_numpy(tmp_path, operator, start):
+    """With "torch" as in the authors' code, whose clients keep their momentum, too."""
     convolves = (operator, start) == ("conv", "torch")
     names = (*NAMES, *([BIAS] if convolves else []))
 
@@ -154,7 +155,7 @@ def test_rounds_equal_numpy(tmp_path, operator, start):
         return [tensors[name] for name in names]
 
     own = {"method.operator": operator, "method.conv_start": start, "method.ema": 0.3}
-    overrides = {**NAME, **own, "rounds": 3}
+    overrides = {**NAME, **own, "rounds": 3, "local.keep": start == "torch"}
     reference = Reference(tmp_path, overrides, model=FusionNet, first=first)
     expected, frozen = fedfusion(reference, 0.3)
     assert_close(reference.result.params, expected, names)

@@ -51,6 +51,8 @@ def two_stream(reduction):
     return penalty
 
 
+KEPT = {"local.keep": True}
+KEEP = pytest.mark.parametrize("keep", [{}, KEPT], ids=["afresh", "kept"])
 PENALTIES = {  # kernels of 1e-6 amplify rounding from round to round: two rounds of them
     "fedavg": ({}, None),
     "fedprox-sum": ({"method.mu": 0.7}, fedprox_sum),
@@ -64,18 +66,23 @@ PENALTIES = {  # kernels of 1e-6 amplify rounding from round to round: two round
 }
 
 
+@KEEP
 @pytest.mark.parametrize("case", PENALTIES)
-def test_terms_of_the_objective(tmp_path, case):
+def test_terms_of_the_objective(tmp_path, case, keep):
+    """With a momentum that starts at zero in every round, and with one that a client keeps."""
     overrides, penalty = PENALTIES[case]
-    reference = Reference(tmp_path, {"method.name": case.partition("-")[0], **overrides})
+    reference = Reference(tmp_path, {"method.name": case.partition("-")[0], **overrides, **keep})
     expected = reference.fedavg(penalty)
     assert_close(reference.result.params, expected)
     assert penalty is None or np.abs(expected[0] - reference.fedavg()[0]).max() > 1e-3
+    reference.keeps = False
+    assert not keep or np.abs(expected[0] - reference.fedavg(penalty)[0]).max() > 1e-3
 
 
-def test_scaffold_corrects_behind_the_momentum(tmp_path):
+@KEEP
+def test_scaffold_corrects_behind_the_momentum(tmp_path, keep):
     overrides = {"method.name": "scaffold", "method.lr_global": 0.7, "local.weight_decay": 0.01}
-    reference = Reference(tmp_path, overrides)
+    reference = Reference(tmp_path, overrides | keep)
     w, clients = reference.start, len(SIZES)
     c = [np.zeros_like(p) for p in w]
     own = [c] * clients
@@ -96,8 +103,13 @@ def test_scaffold_corrects_behind_the_momentum(tmp_path):
     assert_close(reference.result.params, w)
 
 
-def test_momentum_is_averaged_by_samples(tmp_path):
-    reference = Reference(tmp_path, {"method.name": "momentum", "method.gamma": 0.6}, momentum=0.0)
+@pytest.mark.parametrize("local", [{"momentum": 0.0}, {"momentum": 0.5}, {"momentum": 0.5, **KEPT}])
+def test_momentum_is_averaged_by_samples(tmp_path, local):
+    """With `local.momentum` on top, which starts at zero or goes on; d itself is none of it."""
+    local = {**local}
+    momentum = local.pop("momentum")
+    overrides = {"method.name": "momentum", "method.gamma": 0.6, **local}
+    reference = Reference(tmp_path, overrides, momentum=momentum)
     w = reference.start
     d = [np.zeros_like(p) for p in w]
     for number, cohort in enumerate(reference.cohorts):
