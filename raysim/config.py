@@ -270,11 +270,18 @@ class EvaluationSettings(SettingsGroup):
         " clients have any (evaluation.test_samples=clients), or else on some in their class"
         " proportions",
     )
+    trained: bool = Field(
+        default=False,
+        description="evaluate the models of a round's clients as they were trained, before the"
+        " aggregation, on their samples of evaluation.clients",
+    )
 
     @model_validator(mode="after")
     def _clients_have_tests(self) -> Self:
         if self.clients and not self.test:
             raise ValueError("clients=true: needs evaluation.test=true")
+        if self.trained and not self.clients:
+            raise ValueError("trained=true: needs evaluation.clients=true")
         return self
 
 

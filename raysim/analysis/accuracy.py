@@ -38,7 +38,7 @@ LEAST_EPOCHS, CONVERGED = 16, 0.01
 the last doubling, and to the largest mean."""
 
 
-def _own_accuracy(view: View, trained: Trained) -> Tensors:
+def own_accuracy(view: View, trained: Trained) -> Tensors:
     """Return the accuracy of the client's present model on its own test samples."""
     samples = own_test(view)
     if not samples:
@@ -62,7 +62,7 @@ class AggregationDrop(Analysis):
 
     def client_part(self, network: nn.Module) -> ClientPart:
         """Return the measurement of the trained model's accuracy."""
-        return _own_accuracy
+        return own_accuracy
 
     def rows(self, evaluated: MeasuredRound) -> Steps[Columns]:
         """Return a row per evaluated client: whether it took part, and both accuracies."""
@@ -97,7 +97,7 @@ class NewClient(Analysis):
         clients = [*evaluated.new_clients(NEW_CLIENTS)]
         if not clients:
             return {}
-        measured = yield from evaluated.measure(_own_accuracy, clients, {}, ("own_test",))
+        measured = yield from evaluated.measure(own_accuracy, clients, {}, ("own_test",))
         accuracies = {(client, 0): float(each["accuracy"]) for client, each in measured.items()}
         mean = math.nan
         for epochs in EPOCHS:
@@ -120,7 +120,7 @@ def _joined(
     """Return the accuracy of each client that joins, after `epochs` local epochs."""
     values: dict[int, float] = {}
     for client in clients:
-        trained = yield from evaluated.train(_own_accuracy, client, epochs)
+        trained = yield from evaluated.train(own_accuracy, client, epochs)
         if client in trained:
             values[client] = float(trained[client]["accuracy"])
     return values

@@ -47,6 +47,8 @@ from raysim.storage.client_states import latest_versions
 from raysim.storage.trace import Span
 
 CLIENT_FIGURES = figure_names("client_accuracy")
+TRAINED_ACCURACY = "trained_accuracy"
+"""Columns of the spread of the accuracies of clients' trained models, before the aggregation."""
 LOCAL_TEST, TRAIN_SET, PERSONAL = "local_test", "train_set", "personal_"
 """The sets of the clients' own test samples, and of their training samples; the prefix of sets that
 are evaluated with the model that each client deploys, of methods under which these are models of
@@ -145,6 +147,7 @@ class Evaluator:
         columns = (*self._losses, *self._metrics)
         names = [f"{name}_{column}" for name in self._scored_sets() for column in columns]
         names += CLIENT_FIGURES if self._client_set else ()
+        names += figure_names(TRAINED_ACCURACY) if settings.evaluation.trained else ()
         for name, metric in self._local_scores():
             names += figure_names(f"{name}_{metric}")
         self.skipped = Evaluation(dict.fromkeys(names))

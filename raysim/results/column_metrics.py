@@ -32,12 +32,15 @@ TARGETS: Mapping[str, tuple[str, str]] = {
 """Per name, the column to read where a target is reached, and its words."""
 UNITS: Mapping[str, float] = {"hours_to": 3600.0}
 """Per name, the divisor of values of that column."""
-NAMES = (*OF_COLUMN, *TARGETS)
+AT_BEST = "at_best"
+"""Name of the value of a column in the best round by another one."""
+NAMES = (*OF_COLUMN, AT_BEST, *TARGETS)
 VIRTUAL = ("virtual_seconds", "virtual_joules", "lost_clients")
 """Columns of a run with a virtual clock."""
 COSTS = ("train_loss", "bytes_up", "bytes_down", "bytes", "total_seconds")
 """Columns of every run, besides the scores."""
-OF_CLIENTS = ("client_accuracy_", "local_test_", "personal_local_test_")
+TRAINED = "trained_accuracy_"
+OF_CLIENTS = ("client_accuracy_", TRAINED, "local_test_", "personal_local_test_")
 """Prefixes of the columns that summarise scores of single clients."""
 PERSONAL = ("personal_holdout_", "personal_local_test_", "personal_train_set_")
 """Prefixes of the columns of models that clients deploy."""
@@ -51,14 +54,17 @@ class Metric:
         name: One of NAMES.
         column: The column from which the value is taken.
         target: The value to be reached, for the names in TARGETS.
+        by: The column that chooses the round, for AT_BEST.
     """
 
     name: str
     column: str
     target: float | None = None
+    by: str = ""
 
     def __str__(self) -> str:
-        end = "" if self.target is None else f", {self.target:g}"
+        end = f", {self.by}" if self.by else ""
+        end += "" if self.target is None else f", {self.target:g}"
         return f"{self.name}({self.column}{end})"
 
     @property
@@ -84,8 +90,10 @@ class Metric:
     @property
     def definition(self) -> str:
         """One sentence for the page of a table."""
-        best = "largest" if self._is_gain else "smallest"
-        if self.target is None:
+        best = _best(self.column)
+        if self.by:
+            text = f"{self.column} in the first round with the {_best(self.by)} {self.by}"
+        elif self.target is None:
             text = OF_COLUMN[self.name].format(column=self.column, best=best)
         else:
             text = (
@@ -101,7 +109,7 @@ class Metric:
             SettingsError: the run has no such column.
         """
         columns = record.metrics.column_names
-        for column in (self.column, self._place):
+        for column in self._columns:
             if record.rounds and column not in columns:
                 clock = "; run it with clock.name=devices" if "virtual" in column else ""
                 raise SettingsError(
@@ -109,18 +117,23 @@ class Metric:
                     + suggest(column, columns)
                 )
         points = record.points(self.column)
-        value = self._reached(record, points) if self.target is not None else self._value(points)
+        if self.by:
+            value = _at_best(points, record.points(self.by), larger_is_better(self.by))
+        elif self.target is not None:
+            value = self._reached(record, points)
+        else:
+            value = self._value(points)
         return value if value is None or math.isfinite(value) else None
 
     def is_in(self, record: RunRecord) -> bool:
         """Return whether a run has the metric's columns."""
-        return {self.column, self._place} <= {*record.metrics.column_names}
+        return {*self._columns} <= {*record.metrics.column_names}
 
     def check(self, settings: Settings) -> None:
-        """Check before its start that a run will have the metric's column and reach its target.
+        """Check before its start that a run will have the metric's columns and reach its target.
 
         Raises:
-            SettingsError: the run will lack the column, or stop before the target.
+            SettingsError: the run will lack a column, or stop before the target.
         """
         stop = settings.target_accuracy
         if self.column == "test_accuracy" and stop is not None and (self.target or 0) > stop:
@@ -128,52 +141,58 @@ class Metric:
                 f"target_accuracy={stop:g}: runs stop there, before {self}; must be at least"
                 f" {self.target:g}, or none"
             )
-        if self._is_of_clients(settings):
+        for column in (self.column, *([self.by] if self.by else [])):
+            self._check_column(settings, column)
+
+    def _check_column(self, settings: Settings, column: str) -> None:
+        if self._is_of_clients(settings, column):
             return
         sets = ["test", "holdout", "train_set"]
-        sets += [f"personal_{name}" for name in sets[1:]] if self._is_personal else []
+        sets += [f"personal_{name}" for name in sets[1:]] if column.startswith(PERSONAL) else []
         scores = ("loss", *settings.dataset.scoring.metrics)
         if settings.dataset.scoring.classifies:
             scores += (AT_TEMPERATURE,)
         columns = [f"{of}_{score}" for of in sets for score in scores] + [*COSTS]
         if settings.clock.has_time:
             columns += [*VIRTUAL, *(name for name in CUMULATED if name not in COSTS)]
-        elif "virtual" in f"{self.column} {self._place}":
+        elif "virtual" in f"{column} {self._place}":
             raise SettingsError(f"{self}: needs clock.name=devices; it is none")
-        if self.column not in columns:
+        if column not in columns:
             raise SettingsError(
-                f"{self}: a run on {settings.dataset.title} has no column {self.column!r};"
-                f" {suggest(self.column, columns)}"
+                f"{self}: a run on {settings.dataset.title} has no column {column!r};"
+                f" {suggest(column, columns)}"
             )
 
-    def _is_of_clients(self, settings: Settings) -> bool:
-        """Return whether the column is of single clients; check that the run evaluates them.
+    def _is_of_clients(self, settings: Settings, column: str) -> bool:
+        """Return whether a column is of single clients; check that the run evaluates them.
 
         Raises:
             SettingsError: the run does not evaluate them.
         """
         needs = ""
         own = may_have_own_tests(type(settings.partition))
-        if self._is_personal and not settings.method.deploys_client_models:
+        if column.startswith(PERSONAL) and not settings.method.deploys_client_models:
             needs = "a method under which clients deploy models of their own, such as ditto"
-        elif self.column.startswith(OF_CLIENTS) and not settings.evaluation.clients:
+        elif column.startswith(OF_CLIENTS) and not settings.evaluation.clients:
             needs = "evaluation.clients=true"
-        elif self.column.startswith(OF_CLIENTS[1:]) and not own:
+        elif column.startswith(TRAINED) and not settings.evaluation.trained:
+            needs = "evaluation.trained=true"
+        elif column.startswith(OF_CLIENTS[2:]) and not own:
             needs = "a partition whose clients have own test samples, such as by_key"
-        elif self.column.startswith("test_") and not settings.evaluation.test:
+        elif column.startswith("test_") and not settings.evaluation.test:
             needs = "evaluation.test=true"
-        elif "holdout_" in self.column and not settings.evaluation.holdout:
+        elif "holdout_" in column and not settings.evaluation.holdout:
             needs = "evaluation.holdout above 0"
-        elif "train_set_" in self.column and not settings.evaluation.train:
+        elif "train_set_" in column and not settings.evaluation.train:
             needs = "evaluation.train=true"
         if needs:
             raise SettingsError(f"{self}: needs {needs}")
-        return self.column.startswith(OF_CLIENTS)
+        return column.startswith(OF_CLIENTS)
 
     @property
-    def _is_personal(self) -> bool:
-        """True where the column is of models that clients deploy."""
-        return self.column.startswith(PERSONAL)
+    def _columns(self) -> tuple[str, ...]:
+        """Columns to read."""
+        return (self.column, self._place, *([self.by] if self.by else []))
 
     @property
     def _place(self) -> str:
@@ -204,3 +223,17 @@ class Metric:
         signed = ((places[number], sign * value) for number, value in points if number in places)
         reached = reached_at(signed, sign * self.target)
         return None if reached is None else reached / UNITS.get(self.name, 1.0)
+
+
+def _best(column: str) -> str:
+    return "largest" if larger_is_better(column) else "smallest"
+
+
+def _at_best(
+    points: list[tuple[int, float]], by: list[tuple[int, float]], larger: bool
+) -> float | None:
+    """Return the value in the best round by other values, the first of equal ones."""
+    finite = [
+        (value if larger else -value, -number) for number, value in by if math.isfinite(value)
+    ]
+    return dict(points).get(-max(finite)[1]) if finite else None

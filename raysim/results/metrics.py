@@ -1,6 +1,7 @@
 """Metrics: one value of a run, from a column of its rounds.
 
-A metric is written `name(column)` or `name(column, target)`, as `rounds_to(test_accuracy, 0.9)`.
+A metric is written `name(column)` or `name(column, target)`, as `rounds_to(test_accuracy, 0.9)`, or
+with a second column, as `at_best(test_accuracy, holdout_accuracy)`.
 Columns are those of `metrics.parquet`, and sums over the rounds so far: `bytes`, sent and received,
 `total_seconds`, with evaluation and checkpoints, and of a run with a virtual clock
 `total_virtual_seconds` and `total_virtual_joules`.
@@ -17,7 +18,7 @@ import re
 from raysim.core.components import suggest
 from raysim.core.errors import SettingsError, visible
 from raysim.results.analysis_metrics import parse_analysis
-from raysim.results.column_metrics import NAMES, OF_COLUMN, Metric
+from raysim.results.column_metrics import AT_BEST, NAMES, OF_COLUMN, Metric
 from raysim.storage.recorder import ANALYSIS
 
 __all__ = ["NAMES", "Metric", "parse_metric"]
@@ -45,6 +46,13 @@ def parse_metric(text: str) -> Metric:
         if given is not None:
             raise SettingsError(f"metric={text}: {name} takes no target")
         return Metric(name, column)
+    if name == AT_BEST:
+        if given is None:
+            raise SettingsError(
+                f"metric={text}: needs a second column, as in"
+                f" {AT_BEST}(test_accuracy, holdout_accuracy)"
+            )
+        return Metric(name, column, by=given)
     try:
         target = float(given or "")
     except ValueError:

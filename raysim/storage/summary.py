@@ -13,7 +13,7 @@ from raysim.storage.recorder import Row
 DROPPED = "clients_dropped"
 """Column of the number of clients dropped after errors, in runs with any."""
 EVALUATED = (
-    *("holdout_", "client_accuracy_", "local_test_", "train_set_"),
+    *("holdout_", "client_accuracy_", "trained_accuracy_", "local_test_", "train_set_"),
     *("personal_holdout_", "personal_local_test_", "personal_train_set_"),
 )
 """Prefixes of the columns of evaluations, besides the test set's."""

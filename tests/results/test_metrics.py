@@ -32,6 +32,9 @@ VALUES = {
     "bytes_to(test_loss, 0.125)": 180.0,
     "rounds_to(train_loss, 1.5)": 1.5,
     "rounds_to(test_loss, 0.1)": None,
+    # The smallest test_loss, 0.125, is that of round 6; the smallest train_loss of those evaluated.
+    "at_best(test_accuracy, test_loss)": 0.875,
+    "at_best(train_loss, test_accuracy)": 2 / 6,
     "final(bytes)": 180.0,
     "final(total_seconds)": 10.5,
 }
@@ -63,6 +66,25 @@ def test_values_that_are_no_numbers(write_run):
     assert parse_metric("final(test_loss)").of(nan) is None
 
 
+def test_a_value_in_the_best_round_by_another_column(write_run):
+    """In the first of equal rounds; what is no number chooses no round, and is no value."""
+    nan = float("nan")
+    held_out = [0.5, 0.75, 0.75, nan, 0.25, None]
+    rows = make_rows([0.1, 0.2, 0.3, 0.4, 0.5, None], holdout_accuracy=held_out)
+    record = read_run(write_run(rows=rows))
+    assert parse_metric("at_best(test_accuracy, holdout_accuracy)").of(record) == 0.2
+    assert parse_metric("at_best(holdout_accuracy, test_accuracy)").of(record) == 0.25
+    rows = make_rows([0.1, 0.2], holdout_loss=[0.5, 0.75])
+    record = read_run(write_run("loss", rows))
+    assert parse_metric("at_best(test_accuracy, holdout_loss)").of(record) == 0.1
+    lacking = parse_metric("at_best(test_accuracy, holdout_accuracy)")
+    assert not lacking.is_in(record)
+    with pytest.raises(SettingsError, match="no column 'holdout_accuracy'; did you mean"):
+        lacking.of(record)
+    none = read_run(write_run("none", make_rows([0.1], holdout_loss=[nan])))
+    assert parse_metric("at_best(test_accuracy, holdout_loss)").of(none) is None
+
+
 def test_a_run_without_rounds_has_no_figure(write_run):
     assert parse_metric("final(test_accuracy)").of(read_run(write_run())) is None
 
@@ -73,6 +95,7 @@ def test_the_better_of_two():
         "final(test_accuracy)",
         "best(test_accuracy)",
         "last_ten(test_accuracy)",
+        "at_best(test_accuracy, test_loss)",
     }
     assert parse_metric("final(client_accuracy_d1)").larger_is_better
 
@@ -80,7 +103,8 @@ def test_the_better_of_two():
 def test_definitions_name_column_and_target():
     for name in NAMES:
         text = f"{name}(test_loss)" if name in ("final", "best", "last_ten") else ""
-        metric = parse_metric(text or f"{name}(test_loss, 0.5)")
+        second = "train_loss" if name == "at_best" else 0.5
+        metric = parse_metric(text or f"{name}(test_loss, {second})")
         assert metric.definition.startswith(f"{metric}: ") and metric.definition.endswith(".")
         assert "test_loss" in metric.definition.partition(": ")[2]
     assert "smallest test_loss so far reaches 0.5" in metric.definition
@@ -96,6 +120,7 @@ def test_definitions_name_column_and_target():
         "finl(test_accuracy)": "did you mean 'final'",
         "final(test_accuracy, 0.5)": "takes no target",
         "rounds_to(test_accuracy)": "needs a target",
+        "at_best(test_accuracy)": "needs a second column, as in at_best(test_accuracy, holdout",
         "rounds_to(test_accuracy, x)": "needs a target",
         "rounds_to(test_accuracy, nan)": "needs a target",
         "analysis(activations, layer_1)": "activations has no metrics; did you mean 'kl_",
@@ -153,6 +178,10 @@ CLIENTS, DITTO = {"evaluation.clients": True}, {"method.name": "ditto"}
 BY_KEY = {"partition.name": "by_key", "dataset.name": "femnist"}
 OF_CLIENTS = {
     "client_accuracy_mean": (CLIENTS, "evaluation.clients=true"),
+    "trained_accuracy_d1": (
+        {**CLIENTS, "evaluation.trained": True},
+        "evaluation.clients=true",
+    ),
     "local_test_accuracy_mean": ({**CLIENTS, **BY_KEY}, "evaluation.clients=true"),
     "local_test_loss": ({**CLIENTS, **BY_KEY}, "evaluation.clients=true"),
     "personal_local_test_accuracy_d1": ({**CLIENTS, **BY_KEY, **DITTO}, "a method under which cli"),
@@ -168,14 +197,17 @@ def test_columns_of_clients_need_a_run_that_has_them(tmp_path, column):
     metric = parse_metric(f"best({column})")
     assert metric.larger_is_better == ("accuracy" in column)
     metric.check(make_settings(tmp_path, **settings))
-    with pytest.raises(SettingsError, match=f"{column}.*: needs {needs}"):
-        metric.check(make_settings(tmp_path))
+    for each in (metric, parse_metric(f"at_best(test_accuracy, {column})")):
+        with pytest.raises(SettingsError, match=f"{column}.*: needs {needs}"):
+            each.check(make_settings(tmp_path))
 
 
 def test_own_test_samples_need_a_partition_that_gives_them(tmp_path):
     metric = parse_metric("final(local_test_accuracy)")
     with pytest.raises(SettingsError, match="needs a partition whose clients have own test"):
         metric.check(make_settings(tmp_path, **CLIENTS))
+    with pytest.raises(SettingsError, match=r"needs evaluation\.trained=true"):
+        parse_metric("final(trained_accuracy_mean)").check(make_settings(tmp_path, **CLIENTS))
     with pytest.raises(SettingsError, match=r"needs evaluation\.holdout above 0"):
         parse_metric("final(personal_holdout_loss)").check(make_settings(tmp_path, **DITTO))
 

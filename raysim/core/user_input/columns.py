@@ -14,7 +14,7 @@ from raysim.core.errors import SettingsError
 OF_ROUNDS = re.compile(
     r"round|lr|(evaluation_|checkpoint_|total_)?seconds|bytes|clients_dropped|lost_clients"
     r"|staleness_(mean|max)|updates_dropped|(total_)?virtual_(seconds|joules)"
-    r"|client_accuracy_(mean|d[1-9])"
+    r"|(client|trained)_accuracy_(mean|d[1-9])"
     r"|(test|holdout|train_set)_(loss(_at_temperature)?|accuracy|macro_f1)"
     r"|train_loss|objective|bytes_up|bytes_down|clients|(worker|driver)_.*_seconds"
 )

@@ -24,8 +24,9 @@ from raysim.driver.analyses.riding import (
     split_figures,
     with_parts,
 )
-from raysim.driver.analyses.run_analyses import Analyses
-from raysim.driver.evaluation import Evaluation
+from raysim.driver.analyses.run_analyses import TRAINED, Analyses
+from raysim.driver.client_scores import spread
+from raysim.driver.evaluation import TRAINED_ACCURACY, Evaluation
 from raysim.driver.passes import RoundRunner
 from raysim.driver.riders import Rider
 from raysim.driver.round_inputs import passes_of, round_inputs, run_round
@@ -51,7 +52,7 @@ class RoundAnalyses(Rider):
             runner: Runs their own passes.
         """
         self._analyses, self._runner = analyses, runner
-        self._trained: Figures = {name: {} for name in analyses.chosen}
+        self._trained: Figures = {name: {} for name in (*analyses.chosen, *analyses.parts)}
         self.obsolete: list[tuple[int, StateVersion]] = []
 
     def dress(self, work: Pass) -> Pass:
@@ -59,8 +60,7 @@ class RoundAnalyses(Rider):
         analyses = self._analyses
         if not analyses.parts or not work.epochs or work.label:
             return work
-        names = {extra for name in analyses.parts for extra in analyses.chosen[name].extras}
-        extras = analyses.extras(tuple(names), work.clients)
+        extras = analyses.extras(analyses.extras_of_parts, work.clients)
         return with_parts(work, analyses.parts, extras, self._runner.context.frozen)
 
     def undress(self, reduced: Reduced) -> Reduced:
@@ -69,6 +69,13 @@ class RoundAnalyses(Rider):
         for name, of_clients in figures.items():
             self._trained[name] |= of_clients
         return reduced
+
+    def trained_figures(self) -> dict[str, float | None]:
+        """Return the spread of the accuracies of the clients' trained models, if it is due."""
+        if TRAINED not in self._analyses.parts:
+            return {}
+        values = [float(each["accuracy"]) for each in self._trained[TRAINED].values()]
+        return spread(TRAINED_ACCURACY, np.array(values))
 
     def columns(
         self,

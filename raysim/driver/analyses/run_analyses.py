@@ -17,6 +17,7 @@ import torch
 from torch import nn
 
 from raysim.analysis import ANALYSES
+from raysim.analysis.accuracy import own_accuracy
 from raysim.analysis.base import Analysis, Extra
 from raysim.config import Settings
 from raysim.core.client_indices import class_counts
@@ -33,6 +34,8 @@ from raysim.storage.checkpoints import Checkpoint
 from raysim.storage.sealed.models import read_model
 from raysim.training.network import STAGES, lacking_stages
 
+TRAINED = "evaluation.trained"
+"""Client part beside those of analyses: the accuracy of the trained model."""
 PROBE_SAMPLES = 200
 """Test samples of the probe."""
 MOST_COUNTED = 10_000
@@ -44,7 +47,8 @@ class Analyses:
 
     Attributes:
         chosen: The analyses, by name.
-        parts: The client parts of those that have one.
+        parts: The client parts of those that have one, and TRAINED if the settings ask for it.
+        extras_of_parts: Samples that they need.
         reference: The model of the run `reference`, if one is named.
     """
 
@@ -80,6 +84,11 @@ class Analyses:
         self.reference = self._read_reference(note)
         parts = {name: each.client_part(self.structure) for name, each in self.chosen.items()}
         self.parts = {name: part for name, part in parts.items() if part}
+        needed = {extra for name in self.parts for extra in self.chosen[name].extras}
+        if settings.evaluation.trained:
+            self.parts[TRAINED] = own_accuracy
+            needed.add("own_test")
+        self.extras_of_parts = tuple(sorted(needed))
 
     @cached_property
     def structure(self) -> nn.Module:

@@ -14,6 +14,7 @@ from raysim.core.components import called
 from raysim.core.errors import SettingsError
 from raysim.core.method import Asynchrony
 from raysim.core.rules import Pass
+from raysim.driver.analyses.run_analyses import TRAINED
 from raysim.driver.asynchronous.arrivals import Queue
 from raysim.driver.asynchronous.checks import check_alike, check_pass
 from raysim.driver.asynchronous.draws import Draws, always
@@ -42,7 +43,7 @@ def check_asynchrony(
         network: The network as it was built.
         initial: The checkpoint before the first round.
         sizes: Samples that each client trains on [K].
-        parts: Analyses with a client part.
+        parts: Names of client parts.
 
     Raises:
         SettingsError: a setting does not.
@@ -66,8 +67,9 @@ def check_asynchrony(
         later = _pass_after(settings, network, replace(initial, number=number), sizes)
         check_alike(settings, first, later, number)
     if parts:
+        setting = f"{TRAINED}=true" if TRAINED in parts else f"analysis={min(parts)}"
         raise SettingsError(
-            f"analysis={min(parts)}: measures the cohort of a round; with"
+            f"{setting}: measures the cohort of a round; with"
             f" method.name={method.title} clients of several rounds overlap"
         )
 

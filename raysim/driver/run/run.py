@@ -310,6 +310,8 @@ class Run:
         evaluate = partial(context.evaluator.evaluate, context.executor)
         with context.watch("evaluation"):
             evaluation = yield from evaluate(after.state, after)
+            figures = {**evaluation.figures, **analyses.trained_figures()}
+            evaluation = replace(evaluation, figures=figures)
             if not begun.has_clients:  # no training to measure
                 return evaluation, perf_counter() - start
             columns = yield from analyses.columns(begun.now, before, after, evaluation, evaluate)

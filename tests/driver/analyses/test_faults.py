@@ -114,8 +114,8 @@ def test_a_client_of_the_cohort_without_a_trained_model_is_no_other_client(
     undisturbed, broken = tmp_path / "undisturbed", tmp_path / "broken"
     raysim.run(make_settings(undisturbed, **options), make_task(UNEQUAL))
     if fault == "part":
-        measured = accuracy._own_accuracy
-        monkeypatch.setattr(accuracy, "_own_accuracy", part)
+        measured = accuracy.own_accuracy
+        monkeypatch.setattr(accuracy, "own_accuracy", part)
     else:
         name = f"{Poisoned.__module__}:{Poisoned.__qualname__}"
         options |= {"method.name": name, "on_client_error": "drop"}
