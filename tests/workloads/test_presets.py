@@ -227,13 +227,14 @@ def test_page_of_a_preset():
     assert '"stride": 10' in lines
 
 
-FEDFUSION = ("no bias", "momentum is reset", "last global model", "crops it at random sizes")
+FEDFUSION = ("random weights", "momentum persists", "best on their own", "crops it at random sizes")
+FEDFUSION_SOME = (*FEDFUSION, "sit out a round keep the model")
 VGG9 = ("pads with black", "starts from PyTorch's own weights", "by fan-in")
 DEVIATIONS = {
     "fedfusion-mnist-binary": FEDFUSION,
-    "fedfusion-mnist-noniid": FEDFUSION,
-    "fedfusion-mnist-permuted": FEDFUSION,
-    "fedfusion-cifar10-iid": FEDFUSION,
+    "fedfusion-mnist-noniid": FEDFUSION_SOME,
+    "fedfusion-mnist-permuted": (*FEDFUSION, "a permutation of its own"),
+    "fedfusion-cifar10-iid": ("momentum is reset", "do not hand it back", *FEDFUSION_SOME[2:]),
     "fedmmd-cifar10-binary": ("redraws the classes", "brightness", "without", "0.002"),
     "fedmmd-cifar10-iid": ("brightness", "without", "0.002"),
     "fedmmd-mnist-noniid": ("No method has dropout", "1e-4", "1024 units", "[-0.5, 0.5]", "of 100"),

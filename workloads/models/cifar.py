@@ -25,7 +25,13 @@ from pydantic import Field
 from torch import nn
 
 from raysim.core.data import Model
-from raysim.workloads.models.parts import DropoutRate, convolution, fully_connected, image_shape
+from raysim.workloads.models.parts import (
+    DropoutRate,
+    convolution,
+    fully_connected,
+    image_shape,
+    start_by_xavier,
+)
 from raysim.workloads.models.stages import Staged
 
 
@@ -114,10 +120,7 @@ class CifarCnn2(Model):
             hidden=nn.Sequential(nn.Flatten(), *fully_connected((flat, 384, 192), self.dropout)),
             head=nn.Sequential(nn.Linear(192, classes)),
         )
-        for module in network.modules():
-            if isinstance(module, nn.Conv2d | nn.Linear):
-                nn.init.xavier_uniform_(module.weight)
-                nn.init.zeros_(module.bias)  # type: ignore[arg-type]
+        start_by_xavier(network)
         return network
 
 

@@ -8,9 +8,10 @@ Sources:
 - Yao et al., "Federated Learning with Additional Mechanisms on Clients to Reduce Communication
   Costs", arXiv:1908.05891, 2019 (FedMMD, FedFusion), section 4.1.1: "a fully connected layer with
   512 units (with a ReLU activation and random dropout)". The rate, 0.2, is that of its authors'
-  public code. Their earlier paper's code (repository TwoStreamFederatedLearning) starts all weights
-  from a normal distribution cut at two deviations of 0.1, and all biases at 0.1:
-  initialisation="truncated_normal".
+  public code (repository FedFusion), which starts weights by Glorot and Bengio (AISTATS 2010) and
+  biases at 0: initialisation="xavier_uniform". Their earlier paper's code (repository
+  TwoStreamFederatedLearning) starts all weights from a normal distribution cut at two deviations of
+  0.1, and all biases at 0.1: initialisation="truncated_normal".
 - Uddin et al., "Mutual Information Driven Federated Learning", IEEE TPDS 2021 (MIFL), section 5.1:
   the same with 128 units, 454,922 parameters.
 """
@@ -23,7 +24,13 @@ from pydantic import Field
 from torch import nn
 
 from raysim.core.data import Model
-from raysim.workloads.models.parts import DropoutRate, convolution, fully_connected, image_shape
+from raysim.workloads.models.parts import (
+    DropoutRate,
+    convolution,
+    fully_connected,
+    image_shape,
+    start_by_xavier,
+)
 from raysim.workloads.models.stages import Staged
 
 
@@ -59,9 +66,10 @@ class MnistCnn(Model):
     """McMahan's MNIST network, with FedMMD's dropout: 512 units before the head."""
 
     dropout: DropoutRate = Field(default=0.2, description="dropout rate of the 512 activations")
-    initialisation: Literal["torch", "truncated_normal"] = Field(
+    initialisation: Literal["torch", "truncated_normal", "xavier_uniform"] = Field(
         default="torch",
-        description="first weights: PyTorch's, or normal of deviation 0.1 cut at 0.2, biases 0.1",
+        description="first weights: PyTorch's; or normal of deviation 0.1 cut at 0.2, biases 0.1;"
+        " or Xavier's, biases 0",
     )
 
     def build(self, shape: tuple[int, ...], classes: int) -> Staged:
@@ -76,4 +84,6 @@ class MnistCnn(Model):
                 if isinstance(layer, nn.Conv2d | nn.Linear):
                     nn.init.trunc_normal_(layer.weight, std=0.1, a=-0.2, b=0.2)
                     nn.init.constant_(layer.bias, 0.1)  # type: ignore[arg-type]
+        elif self.initialisation == "xavier_uniform":
+            start_by_xavier(network)
         return network

@@ -65,3 +65,11 @@ def fully_connected(widths: Sequence[int], dropout: float = 0.0) -> list[nn.Modu
 def dropout_layers(rate: float, kind: type[nn.Module] = nn.Dropout) -> list[nn.Module]:
     """Return a dropout layer; no layer if the rate is 0, so that nothing is drawn."""
     return [kind(rate)] if rate > 0 else []
+
+
+def start_by_xavier(network: nn.Module) -> None:
+    """Start convolutions and linear layers from Xavier's uniform weights, and biases at 0."""
+    for layer in network.modules():
+        if isinstance(layer, nn.Conv2d | nn.Linear):
+            nn.init.xavier_uniform_(layer.weight)
+            nn.init.zeros_(layer.bias)  # type: ignore[arg-type]

@@ -337,7 +337,8 @@ def test_edges_of_ranges_by_hand(values, edges, inside):
 
 def test_a_target_and_patience_stop_the_runs_and_not_the_trials(sweep, tmp_path):
     """They would judge by the test set, which a trial does not open."""
-    stops = ("target_accuracy=0.01", "patience=1", "patience_metric=test_loss")
+    stops = ("target_accuracy=0.01", "patience=1", "patience_metric=trained_accuracy_mean")
+    stops += ("evaluation.clients=true", "evaluation.trained=true")
     words = ("method.name=fedavg,fedprox", *stops, "local.lr=1e-9")  # where nothing improves
     code, said, err = sweep(*words, "--tune", "local.lr=1e-9,1e-8", "--tune-trials", "1")
     assert (code, err) == (0, "")

@@ -54,10 +54,10 @@ IMAGES_OF = {
 """The smallest images that a network takes, in pixels on a side."""
 
 
-def built(name: str, seed: int = 0) -> nn.Module:
+def built(name: str, seed: int = 0, **settings: str) -> nn.Module:
     shape, classes = NETWORKS[name][:2]
     torch.manual_seed(seed)
-    return MODELS.get(name)().build(shape, classes)
+    return MODELS.get(name)(**settings).build(shape, classes)
 
 
 def inputs(name: str, count: int = 3) -> Tensor:
@@ -153,8 +153,10 @@ def test_weights_start_as_pytorch_initialises_them(name):
             assert module.weight.std().item() == pytest.approx(bound / math.sqrt(3), rel=0.1)
 
 
-def test_cifar_cnn_2_starts_as_its_authors_do():
-    for module in built("cifar-cnn-2").modules():
+@pytest.mark.parametrize("name", ["cifar-cnn-2", "mnist-cnn"])
+def test_networks_of_fedfusion_start_as_its_authors_do(name):
+    own = {"initialisation": "xavier_uniform"} if name == "mnist-cnn" else {}
+    for module in built(name, **own).modules():
         if isinstance(module, nn.Linear | nn.Conv2d):
             out, fan_in = module.weight.flatten(1).shape
             fan_out = out * module.weight[0, 0].numel()

@@ -17,7 +17,11 @@ FUSION: dict[str, Any] = {
     "local.weight_decay": 5e-4,
     "local.lr_min": 1e-4,
     "method.ema": 0.9,
+    "method.conv_start": "torch",
+    "evaluation.trained": True,
+    "patience_metric": "trained_accuracy_mean",
 }
+FUSION_MNIST = FUSION | {"local.keep": True, "model.initialisation": "xavier_uniform"}
 FEDMAX: dict[str, Any] = {
     "weighting": "uniform",
     "local.nesterov": True,
@@ -40,8 +44,9 @@ SETTLED: dict[str, dict[str, Any]] = {
     "fedmmd-cifar10-binary": {"local.lr": 0.02, "local.lr_decay": 0.999, "model.dropout": 0.0},
     "fedmmd-mnist-binary": FEDMMD_MNIST | {"local.epochs": 2, "local.batch_size": 50},
     "fedmmd-mnist-noniid": FEDMMD_MNIST,
-    "fedfusion-mnist-permuted": FUSION | {"clients": 2, "partition.name": "permuted"},
-    "fedfusion-mnist-binary": FUSION,
+    "fedfusion-mnist-permuted": FUSION_MNIST | {"clients": 2, "partition.name": "permuted"},
+    "fedfusion-mnist-binary": FUSION_MNIST,
+    "fedfusion-cifar10-iid": FUSION | {"local.keep": False},
     "mifl-cifar10": {"dataset.augmented": True, "method.objective": "penalty"},
 }
 

@@ -72,7 +72,7 @@ def test_page_of_a_table_whose_cells_need_an_analysis():
 def test_page_of_a_table_names_the_presets_with_deviations():
     shown = lines("fedfusion-2")
     assert "all others, and deviations: raysim list presets fedfusion-mnist-permuted" in shown
-    assert any("momentum that is reset every round" in line for line in shown)
+    assert any("says what is as in that code, and what is not" in line for line in shown)
 
 
 def test_page_of_a_table_without_values():
