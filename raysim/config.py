@@ -260,7 +260,7 @@ class EvaluationSettings(SettingsGroup):
         lt=1,
         description="fraction of each client's samples that is kept from training and evaluated",
     )
-    train: bool = Field(
+    train_set: bool = Field(
         default=False,
         description="evaluate the clients' training samples, too, all together: train_set_...",
     )

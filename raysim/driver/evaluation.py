@@ -122,7 +122,7 @@ class Evaluator:
         if found := federation.local_test:
             evaluated_sets[LOCAL_TEST] = local_test_set(found, settings.seed)
             y |= {"local": found.samples.y} if found.samples else {}
-        if settings.evaluation.train:
+        if settings.evaluation.train_set:
             evaluated_sets[TRAIN_SET] = training_set(indices, federation.holdout)
         own_models = self._method.deploys_client_models
         if own_models:

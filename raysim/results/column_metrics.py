@@ -183,8 +183,8 @@ class Metric:
             needs = "evaluation.test=true"
         elif "holdout_" in column and not settings.evaluation.holdout:
             needs = "evaluation.holdout above 0"
-        elif "train_set_" in column and not settings.evaluation.train:
-            needs = "evaluation.train=true"
+        elif "train_set_" in column and not settings.evaluation.train_set:
+            needs = "evaluation.train_set=true"
         if needs:
             raise SettingsError(f"{self}: needs {needs}")
         return column.startswith(OF_CLIENTS)

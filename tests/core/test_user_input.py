@@ -170,7 +170,8 @@ def test_the_text_of_settings_without_ordered_mappings_stays(preset, digest):
         "tail_average",
     ):
         del values["local"][name]
-    del values["evaluation"]["test"], values["evaluation"]["test_samples"]
+    for name in ("test", "test_samples", "train_set", "trained"):
+        del values["evaluation"][name]
     del values["partition"]["shared"], values["partition"]["shared_portion"]
     settings = result_settings(canonical(values))
     text = key_text(settings, False, False, None)

@@ -25,7 +25,7 @@ from raysim.testing.tasks import SmallNet, samples
 from tests.steps import ended, steps_on
 from tests.tasks import UNEQUAL, make_settings, make_task
 
-ALL = {"evaluation.holdout": 0.2, "evaluation.train": True, "evaluation.clients": True}
+ALL = {"evaluation.holdout": 0.2, "evaluation.train_set": True, "evaluation.clients": True}
 TEST_COLUMNS = {"test_loss", "test_accuracy", "test_macro_f1"}
 HOLDOUT_COLUMNS = {"holdout_loss", "holdout_accuracy", "holdout_macro_f1"}
 TRAIN_SET_COLUMNS = {"train_set_loss", "train_set_accuracy", "train_set_macro_f1"}
@@ -174,7 +174,12 @@ def test_training_with_a_holdout_is_training_without_these_samples(tmp_path, tog
 def scored(tmp_path_factory):
     """A run whose clients minimise another loss than the one that is scored, and its task."""
     task = make_task((1, 3, 3000, 17, 80, 250))  # 1500 samples of one client: two batches
-    options = {"evaluation.holdout": 0.5, "evaluation.train": True, "rounds": 3, "fraction": 0.5}
+    options = {
+        "evaluation.holdout": 0.5,
+        "evaluation.train_set": True,
+        "rounds": 3,
+        "fraction": 0.5,
+    }
     options["local.label_smoothing"] = 0.2
     return raysim.run(make_settings(tmp_path_factory.mktemp("scored"), **options), task), task
 
@@ -203,7 +208,7 @@ def test_samples_of_clients_are_scored_as_the_test_set_is(scored, prefix, part, 
 def test_scoring_the_training_samples_changes_nothing_else(tmp_path):
     folders, tables = [tmp_path / "without", tmp_path / "with"], []
     for folder in folders:
-        asked = {"evaluation.train": folder.name == "with"}
+        asked = {"evaluation.train_set": folder.name == "with"}
         metrics = raysim.run(make_settings(folder, **asked), make_task(UNEQUAL)).metrics
         tables.append(metrics)
     assert {*tables[1].column_names} - {*tables[0].column_names} == TRAIN_SET_COLUMNS

@@ -99,7 +99,10 @@ def test_clients_are_scored_on_test_samples_of_their_own(tmp_path, stack):
 def test_with_the_models_that_they_deploy_too(tmp_path):
     """Besides the global model, which the plain columns are of."""
     task, more = make(), {"evaluation.clients": True, "evaluation.holdout": 0.2}
-    more |= {"evaluation.train": True, "local.label_smoothing": 0.2}  # not in the loss of scores
+    more |= {
+        "evaluation.train_set": True,
+        "local.label_smoothing": 0.2,
+    }  # not in the loss of scores
     result = raysim.run(make_settings(tmp_path / "run", **DITTO, **more), task)
     own, shared = models_of(result), [result.params] * 6
     trained, held = (

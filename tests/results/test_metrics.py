@@ -186,8 +186,11 @@ OF_CLIENTS = {
     "local_test_loss": ({**CLIENTS, **BY_KEY}, "evaluation.clients=true"),
     "personal_local_test_accuracy_d1": ({**CLIENTS, **BY_KEY, **DITTO}, "a method under which cli"),
     "personal_holdout_loss": ({"evaluation.holdout": 0.1, **DITTO}, "a method under which clients"),
-    "train_set_accuracy": ({"evaluation.train": True}, "evaluation.train=true"),
-    "personal_train_set_accuracy": ({"evaluation.train": True, **DITTO}, "a method under which"),
+    "train_set_accuracy": ({"evaluation.train_set": True}, "evaluation.train_set=true"),
+    "personal_train_set_accuracy": (
+        {"evaluation.train_set": True, **DITTO},
+        "a method under which",
+    ),
 }
 
 

@@ -44,7 +44,7 @@ def test_a_figure_resolves(name):
         if figure.table == "metrics":
             scores = ("loss", "loss_at_temperature", *settings.dataset.scoring.metrics)
             metrics = {f"test_{name}" for name in scores}
-            if settings.evaluation.train:
+            if settings.evaluation.train_set:
                 metrics |= {name.replace("test", "train_set") for name in metrics}
             for column in {*figure.values} - metrics - {"train_loss"}:
                 assert column.startswith("client_accuracy_") and settings.evaluation.clients
@@ -83,7 +83,12 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a run with all analyses, and a reference."""
     folder = tmp_path_factory.mktemp("figures")
     task = make_task((30,) * 6)
-    common = {"rounds": 2, "evaluation.clients": True, "evaluation.train": True, "fraction": 0.5}
+    common = {
+        "rounds": 2,
+        "evaluation.clients": True,
+        "evaluation.train_set": True,
+        "fraction": 0.5,
+    }
     raysim.run(make_settings(folder / "reference", **common | {"rounds": 1}), task)
     analyses = {"analysis": [*ANALYSES], "reference": str(folder / "reference")}
     raysim.run(make_settings(folder / "run", **common | analyses), task)

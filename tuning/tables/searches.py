@@ -201,7 +201,7 @@ def _searchable(settings: Settings, holdout: float) -> Settings:
     """Return the settings of trials, which judge by held-out samples alone."""
     quiet = {"analysis": (), "trace": False, "tracker": None, "keep_clients": False}
     quiet |= {"target_accuracy": None, "patience": None, "patience_metric": None}
-    names = ("test", "train", "clients", "trained")
+    names = ("test", "train_set", "clients", "trained")
     unseen = dict.fromkeys((f"evaluation.{name}" for name in names), False)
     return settings.override({**quiet, **unseen, "evaluation.holdout": holdout})
 

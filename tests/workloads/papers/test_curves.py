@@ -70,7 +70,7 @@ def test_the_runs_are_those_of_the_table(name):
     }
     for place, run in drawn.items():
         settings = raysim.load_config(run.preset, figure.overrides(run))
-        measured = {"analysis": [], "evaluation.train": False}
+        measured = {"analysis": [], "evaluation.train_set": False}
         assert settings.override(measured) == cells[place].resolve()
         others = {} if run.label in ("FedMA", "FSVRG") else common  # passes; all clients
         found = dotted(settings.to_dict())

@@ -26,7 +26,7 @@ DIVERGENCE: dict[str, Any] = {
     " paper draws the cosine distance; the second panel is |W1-W2|/|W1|, from which it starts.",
 }
 TRAINING = {"train_set_accuracy": "training accuracy", **ACCURACY}
-EVALUATED = {"evaluation.train": True}
+EVALUATED = {"evaluation.train_set": True}
 TRAINING_NOTE = (
     "The paper draws the training accuracy, without a word on the samples: taken is that of the"
     " global model on all clients' training samples, as FedMA's code logs it after every round, but"
