@@ -245,7 +245,8 @@ class Trained:
         """Sum of the a_i with which gradients g_i make up the change lr * sum_i a_i g_i.
 
         `steps` of plain SGD; momentum and pulls (`Transform.pull`) change it. Constants that a
-        transform adds are left out. The optimizer must be linear in its gradients, as `sgd` is.
+        transform adds are left out. The optimizer must be linear in its gradients, as `sgd` is, and
+        the model that of the last step: `Method.needs_local` has `{"tail_average": 0.0}`.
 
         Raises:
             SettingsError: a transform states no `pull`.
