@@ -17,14 +17,14 @@ initial model, each over a cohort of its own, within the first round. The round'
 include them; their losses and bytes have columns of their own (`prepass_bytes_up`, ...). W_ref is a
 layer's weights after `prepass` passes, W_t after each of the `probe` passes that follow:
 
-    W_d(l) = (1 - cos(W_ref, W_t)) / ||W_ref||                section 4.2.2, divergence="cosine"
-    W_d(l) = ||W_ref - W_t|| / ||W_ref||                      that of Zhao et al., "norm"
+    W_d(l) = (1 - cos(W_ref, W_t)) / ||W_ref||                section 4.2.2
     rise(l) = (mean W_d(l+1) - mean W_d(l)) / mean W_d(l)     means over the probe passes
 
-The split is put after the layer l of the largest rise (the first of equals). If no rise exceeds
-`min_rise`, the run notes that divergence shows no split, and only the last layer is fine-tuned, as
-in the paper. Training then starts from the initial model, or with continue_from_prepass=true from
-the pre-pass model.
+divergence="norm" takes W_d(l) = ||W_ref - W_t|| / ||W_ref|| of Zhao et al. (arXiv:1806.00582), from
+which the paper starts. The split is put after the layer l of the largest rise (the first of
+equals). If no rise exceeds `min_rise`, the run notes that divergence shows no split, and only the
+last layer is fine-tuned, as in the paper. Training then starts from the initial model, or with
+continue_from_prepass=true from the pre-pass model.
 
 The paper's split is fixed. That layers be "reassigned to other group based on observed trend in
 feature-learning accuracy vs fine-tuning accuracy over few communication rounds" is left to future
