@@ -6,7 +6,9 @@ Importing this module reads the `tables.toml` of every paper, without torch.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from raysim.core.components import look_up
 from raysim.core.errors import SettingsError, visible
@@ -31,4 +33,34 @@ def find(name: str) -> PaperTable:
     return look_up("table", name, TABLES)
 
 
-__all__ = ["TABLES", "PaperCell", "PaperTable", "find"]
+def tuned_by(table: PaperTable, tune: Mapping[str, Any]) -> PaperTable:
+    """Return a table whose runs are each searched first.
+
+    A row that sets a searched setting itself, such as a control at a given learning rate, is left
+    out: of it nothing would be left to search.
+
+    Args:
+        table: The table.
+        tune: Keys of a table `[tune]`.
+
+    Raises:
+        SettingsError: no row is left.
+    """
+    keys = {*tune["space"]}
+    rows = tuple(row for row in table.rows if not keys & table.row_keys[row])
+    if not rows:
+        raise SettingsError(f"--tune={visible(','.join(keys))}: all rows of {table.name} set it")
+    left = [row for row in table.rows if row not in rows]
+    note = f"Left out, as they set what is tuned: {'; '.join(left)}." if left else ""
+    return replace(
+        table,
+        rows=rows,
+        cells=tuple(cell for cell in table.cells if cell.row in rows),
+        baseline=table.baseline if table.baseline in rows else "",
+        reference_row=table.reference_row if table.reference_row in rows else "",
+        note="\n".join(filter(None, [table.note, note])),
+        tune={"each": "cell", **tune},
+    )
+
+
+__all__ = ["TABLES", "PaperCell", "PaperTable", "find", "tuned_by"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -33,6 +33,18 @@ console = Console()
 DryRun = Annotated[
     bool, typer.Option("--dry-run", help="print cells, sample-steps and an estimated time")
 ]
+Tune = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="a setting to search first, in each row of a sweep and each run of a table, as"
+        " local.lr=1e-3..1:log or method.mu=0,1",
+        show_default=False,
+        autocompletion=complete_range,
+    ),
+]
+TuneTrials = Annotated[
+    int | None, typer.Option(min=1, max=10**6, help="trials of each search; default: 12")
+]
 
 
 def table(
@@ -50,6 +62,8 @@ def table(
         str | None,
         typer.Option(help="number of seeds of each cell, or seeds as 0,7; default: the table's"),
     ] = None,
+    tune: Tune = None,
+    tune_trials: TuneTrials = None,
     jobs: Jobs = None,
     out: StudyFolder = None,
     dry_run: DryRun = False,
@@ -57,11 +71,30 @@ def table(
     profile: ProfileName = None,
 ) -> None:
     """Run a published table beside its values; the same command resumes an interrupted one."""
-    from raysim.workloads.tables import find
-
     options = table_options(only, rounds, seeds, changes(overrides, profile))
-    folder = out or Path("runs") / name
-    _run_or_tell("table", lambda: find(name), options, jobs, folder, dry_run=dry_run, json=json)
+    folder = out or Path("runs") / (f"{name}-tuned" if tune else name)
+    given = partial(_given_table, name, tune or (), tune_trials)
+    _run_or_tell("table", given, options, jobs, folder, dry_run=dry_run, json=json)
+
+
+def _given_table(name: str, ranges: Sequence[str], trials: int | None) -> PaperTable:
+    """Return a paper's table, tuned by ranges if there are any."""
+    from raysim.workloads.sweep_values import parse_ranges
+    from raysim.workloads.tables import find, tuned_by
+
+    _check_trials(ranges, trials)
+    table = find(name)
+    return tuned_by(table, parse_ranges(ranges, trials)) if ranges else table
+
+
+def _check_trials(ranges: Collection[str], trials: int | None) -> None:
+    """Check that trials have a range.
+
+    Raises:
+        SettingsError: they have none.
+    """
+    if trials and not ranges:
+        raise SettingsError(f"--tune-trials={trials}: needs --tune KEY=LOW..HIGH, or KEY=A,B")
 
 
 def sweep(
@@ -93,17 +126,8 @@ def sweep(
         str | None,
         typer.Option(help="the setting that makes the rows; default: the first of several values"),
     ] = None,
-    tune: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="a setting to search in each row first, as local.lr=1e-3..1:log or method.mu=0,1",
-            show_default=False,
-            autocompletion=complete_range,
-        ),
-    ] = None,
-    tune_trials: Annotated[
-        int | None, typer.Option(min=1, max=10**6, help="trials of each search; default: 12")
-    ] = None,
+    tune: Tune = None,
+    tune_trials: TuneTrials = None,
     only: Only = None,
     rounds: Rounds = None,
     jobs: Jobs = None,
@@ -143,8 +167,7 @@ def given_sweep(config: str, overrides: list[str] | None, options: Mapping[str, 
         by=options["rows"] or "",
     )
     check_axes(table, axes)
-    if (trials := options["tune_trials"]) and "space" not in table.tune:
-        raise SettingsError(f"--tune-trials={trials}: needs --tune KEY=LOW..HIGH, or KEY=A,B")
+    _check_trials(table.tune.get("space", ()), options["tune_trials"])
     return table
 
 

@@ -16,6 +16,7 @@ CLIENT_ACCURACY = {"client_accuracy_mean": "mean accuracy of the clients"}
 TEST_LOSS = {**ACCURACY, "test_loss_at_temperature": "test loss at T"}
 LOWEST = 0.05
 TEMPERATURES = (4.0, 1.0, 0.25, LOWEST)
+NONIID = "flexchill-1 --only cifar10"
 ALL = (4.0, 2.0, 1.0, 0.5, 0.25, LOWEST)
 
 
@@ -38,6 +39,17 @@ def _temperatures(
             yield FigureRun(name, {**settings, "local.lr": rate}, **more)
 
 
+def _tuned(table: str, note: str = "") -> str:
+    """Return a note that ends with the command of the rates tuned for each temperature.
+
+    Args:
+        table: Table of the same runs, and options that choose its cells.
+        note: The note's beginning.
+    """
+    command = f"raysim table {table} --tune local.lr=1e-3..0.2:log --tune-trials 6 --seeds 5"
+    return f"{note} With the rate tuned for each T by the same budget: {command}".strip()
+
+
 REFERENCE = FigureRun("reference", {"partition.name": "iid", "local.temperature": 1.0}, drawn=False)
 
 
@@ -55,7 +67,7 @@ def _between_clients(reference: str, layer: int, temperatures: Sequence[float]) 
         "CKA",
         {"evaluation.every": 1},
         {"rounds": (1, 5, 50, 100), "layer": layer},
-        "All layers are in the tables of the runs.",
+        _tuned("flexchill-8", "All layers are in the tables of the runs."),
     )
 
 
@@ -72,8 +84,11 @@ FIGURES = {
         "gradient norm",
         {"rounds": 10, "evaluation.every": 10, "evaluation.clients": False},
         {"log": True, "split": ("correct", "classified rightly", "classified wrongly")},
-        "The model of the last round, on 20 samples of each client of the round; the paper takes"
-        " 50,000 samples and does not say at which model.",
+        _tuned(
+            NONIID,
+            "The model of the last round, on 20 samples of each client of the round; the paper"
+            " takes 50,000 samples and does not say at which model.",
+        ),
     ),
     "flexchill-2": Figure(
         "Change of the distance to the decision boundary by a step on a misclassified sample",
@@ -87,9 +102,11 @@ FIGURES = {
         "distance after the step - before it",
         {"rounds": 10, "evaluation.every": 10, "evaluation.clients": False},
         {"only": ("correct", False)},
-        "The model of the last round; the paper takes an initial network.",
+        _tuned(NONIID, "The model of the last round; the paper takes an initial network."),
     ),
-    "flexchill-4": table_curves("flexchill-1", "accuracy$", "figure 4", CLIENT_ACCURACY),
+    "flexchill-4": table_curves(
+        "flexchill-1", "accuracy$", "figure 4", CLIENT_ACCURACY, _tuned("flexchill-1")
+    ),
     "flexchill-4b": Figure(
         "Accuracy at the clients: median and deciles 1 to 9",
         FLEXCHILL,
@@ -100,7 +117,7 @@ FIGURES = {
         "metrics",
         tuple(f"client_accuracy_d{tenth}" for tenth in range(1, 10)),
         "accuracy of a client",
-        note="The paper draws the mean, as flexchill-4 does.",
+        note=_tuned(NONIID, "The paper draws the mean, as flexchill-4 does."),
     ),
     "flexchill-5": Figure(
         "Linear CKA by layer of the global model and an IID reference",
@@ -113,6 +130,7 @@ FIGURES = {
         ("cka",),
         "CKA with the reference",
         {"evaluation.every": 10},
+        note=_tuned("flexchill-8"),
     ),
     "flexchill-6": _between_clients("figure 6", -2, (1.0, 0.05)),
     "flexchill-7": Figure(
@@ -126,6 +144,7 @@ FIGURES = {
         ("accuracy_after", "accuracy_before"),
         "accuracy after - before",
         options={"split": ("participant", "clients of the round", "other clients")},
+        note=_tuned(NONIID),
     ),
     "flexchill-8": Figure(
         "Samples of each client and class",
@@ -139,10 +158,12 @@ FIGURES = {
         ),
         **HEAT_MAP,
     ),
-    "flexchill-9": table_curves("flexchill-c", "accuracy$", "figure 9", TEST_LOSS),
+    "flexchill-9": table_curves(
+        "flexchill-c", "accuracy$", "figure 9", TEST_LOSS, _tuned("flexchill-c")
+    ),
     **{
         f"flexchill-{number}": table_curves(
-            "flexchill-d", f"^{name}=", f"figure {number}", TEST_LOSS
+            "flexchill-d", f"^{name}=", f"figure {number}", TEST_LOSS, _tuned("flexchill-d")
         )
         for number, name in ((10, "B"), (11, "m"), (12, "E"), (13, "alpha"))
     },
