@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from raysim.core.scoring import CLASSIFICATION, REGRESSION, Scoring
     from raysim.core.selection import Results, Sampling, Selection
     from raysim.core.steps import Steps
+    from raysim.core.temperature import Temperature, TemperatureRound
     from raysim.driver.context import Result
     from raysim.driver.iterator import RoundIterator
     from raysim.driver.listener import Listener, Started
@@ -77,6 +78,7 @@ else:
             *("Trained", "Transform", "Upload", "View"),
         ),
         "raysim.core.selection": ("Results", "Sampling", "Selection"),
+        "raysim.core.temperature": ("Temperature", "TemperatureRound"),
         "raysim.driver.listener": ("Listener", "Started"),
         "raysim.driver.context": ("Result",),
         "raysim.driver.iterator": ("RoundIterator",),
@@ -141,6 +143,8 @@ __all__ = [
     "StudyTrials",
     "Sweep",
     "Task",
+    "Temperature",
+    "TemperatureRound",
     "Trained",
     "Transform",
     "Updates",

@@ -58,6 +58,8 @@ from raysim.core.user_input.limits import (
 from raysim.optimizers import Optimizer
 from raysim.selection import SELECTIONS, Selection
 from raysim.selection.uniform import Uniform
+from raysim.temperature import TEMPERATURES, Temperature
+from raysim.temperature.constant import Constant
 
 OF_OPTIMIZERS = ("momentum", "nesterov", "betas", "alpha", "eps")
 """Settings of local training that some optimizers have; none: the optimizer's default."""
@@ -351,6 +353,7 @@ class Settings(SettingsGroup):
     )
     aggregation: Annotated[Aggregation, *component_field(AGGREGATIONS)] = Mean()
     clock: Annotated[Clock, *component_field(CLOCKS)] = NoClock()
+    temperature: Annotated[Temperature, *component_field(TEMPERATURES)] = Constant()
     clients: Count = Field(default=100, description="number of clients K")
     rounds: Count = Field(default=100, description="maximum number of rounds")
     fraction: float = Field(default=0.1, gt=0, le=1, description="fraction C of clients a round")
@@ -488,7 +491,8 @@ def parse(raw: Mapping[str, Any]) -> Settings:
 def _of_components(raw: Mapping[str, Any], name: str) -> list[str]:
     """Return the settings of a name that components of a run have, by dotted key."""
     keys = []
-    for registry in (METHODS, PARTITIONS, DATASETS, MODELS, SELECTIONS, AGGREGATIONS, CLOCKS):
+    components = (METHODS, PARTITIONS, DATASETS, MODELS, SELECTIONS, AGGREGATIONS, CLOCKS)
+    for registry in (*components, TEMPERATURES):
         with suppress(Exception):  # no such component; the first error is of another setting
             component = registry.get(raw[registry.kind]["name"])
             keys += [f"{registry.kind}.{name}"] if name in component.model_fields else []

@@ -1,4 +1,4 @@
-"""CONTRIBUTING's own selection, stage and aggregation, as they stand there, all in one run."""
+"""CONTRIBUTING's own pieces, from selection to temperature, as they stand there, in one run."""
 
 from __future__ import annotations
 
@@ -18,19 +18,21 @@ PAGE = (Path(__file__).parents[1] / "CONTRIBUTING.md").read_text(encoding="utf-8
 PIECES = [
     block
     for block in re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
-    if "(raysim.Selection)" in block or "(raysim.Stage)" in block or "(raysim.Aggregation)" in block
+    if re.search(r"\(raysim\.(Selection|Stage|Aggregation|Temperature)\)", block)
 ]
+NAMES = ("selection", "stage", "aggregation", "temperature")
 SETTINGS = [
     *("run", "mnist-noniid", "method.name=scaffold", "dataset.name=synthetic"),
     *("dataset.users=8", "dataset.samples=30", "dataset.test_samples=20", "partition.name=iid"),
     *("model.name=synthetic-mlp", "clients=8", "fraction=0.6", "target_accuracy=none"),
     *("local.epochs=1", "checkpoint_every=1", "selection.name=my_selection:Stalest"),
     *("channel.my_stage:RandomK.fraction=0.5", "aggregation.name=my_aggregation:Trimmed"),
+    "temperature.name=my_temperature:Cooling",
 ]
 
 
 def write_pieces(folder: Path) -> None:
-    for name, piece in zip(("selection", "stage", "aggregation"), PIECES, strict=True):
+    for name, piece in zip(NAMES, PIECES, strict=True):
         assert piece.count("\n") < 40
         (folder / f"my_{name}.py").write_text(piece)
 

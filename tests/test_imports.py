@@ -18,7 +18,7 @@ UPPER = ("workloads", "tuning", "cluster")
 
 ENGINE = (
     *("core", "config", "methods", "selection", "channel", "aggregation", "optimizers"),
-    *("analysis", "clock", "storage"),
+    *("temperature", "analysis", "clock", "storage"),
     *("federation", "training", "execution"),
 )
 ALLOWED: dict[str, tuple[str, ...]] = {
@@ -29,9 +29,10 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "channel": ("core",),
     "aggregation": ("core",),
     "optimizers": ("core",),
+    "temperature": ("core",),
     "config": (
         *("core", "analysis", "clock", "selection", "channel"),
-        *("aggregation", "optimizers"),
+        *("aggregation", "optimizers", "temperature"),
     ),
     "methods": ("core",),
     "storage": ("core", "config"),

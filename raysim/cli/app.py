@@ -58,7 +58,7 @@ console = Console()
 
 KINDS = (
     *("presets", "methods", "datasets", "partitions", "models"),
-    *("optimizers", "selections", "stages", "aggregations", "clocks"),
+    *("optimizers", "selections", "stages", "aggregations", "clocks", "temperatures"),
     *("tables", "figures", "studies", "profiles", "manifests", "runs"),
 )
 
@@ -136,7 +136,8 @@ def list_(
         str,
         typer.Argument(
             help="presets, methods, datasets, partitions, models, optimizers, selections, stages,"
-            " aggregations, clocks, tables, figures, studies, profiles, manifests or runs",
+            " aggregations, clocks, temperatures, tables, figures, studies, profiles,"
+            " manifests or runs",
             autocompletion=complete_kind,
         ),
     ] = "",

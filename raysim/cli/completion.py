@@ -19,7 +19,10 @@ import typer
 from raysim.core.user_input import may_change, may_grow
 
 FILE = Path(__file__).with_name("completion.json")
-COMPONENTS = ("dataset", "partition", "model", "method", "selection", "aggregation", "clock")
+COMPONENTS = (
+    *("dataset", "partition", "model", "method"),
+    *("selection", "aggregation", "clock", "temperature"),
+)
 
 
 @cache

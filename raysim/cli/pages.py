@@ -133,9 +133,11 @@ def registry_of(kind: str) -> Registry[Any]:
     from raysim.core.method import METHODS
     from raysim.optimizers import OPTIMIZERS
     from raysim.selection import SELECTIONS
+    from raysim.temperature import TEMPERATURES
 
     components: tuple[Registry[Any], ...] = (METHODS, DATASETS, PARTITIONS, MODELS)
-    registries = (*components, OPTIMIZERS, SELECTIONS, STAGES, AGGREGATIONS, CLOCKS)
+    around = (SELECTIONS, STAGES, AGGREGATIONS, CLOCKS, TEMPERATURES)
+    registries = (*components, OPTIMIZERS, *around)
     return next(registry for registry in registries if f"{registry.kind}s" == kind)
 
 
@@ -240,10 +242,11 @@ def _range(kind: Any, limits: Sequence[Any]) -> str:
     if get_origin(kind) in (Union, UnionType):
         named = ["none" if one is type(None) else _range(one, limits) for one in get_args(kind)]
         return " | ".join(filter(None, named))
-    if get_origin(kind) is Mapping:
-        return "{name: settings}"
-    if kind is bool:
-        return "true | false"
+    if get_origin(kind) is tuple:
+        inner = _range(get_args(kind)[0], [])
+        return inner and f"list of {inner}"
+    if get_origin(kind) is Mapping or kind is bool:
+        return "true | false" if kind is bool else "{name: settings}"
     return ", ".join(
         f"{sign} {getattr(limit, name):g}"
         for limit in limits

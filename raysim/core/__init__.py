@@ -3,7 +3,7 @@
 - Methods: `method` and `rules`, the `chain` of rules, `scoring` of outputs, a network's `layers`,
   the `optimizer` of local steps.
 - Around a method: the `selection` of clients, the `channel` of their uploads, whose stages
-  change `differences` and their `encoding`, and their `aggregation`.
+  change `differences` and their `encoding`, their `aggregation`, and the `temperature`.
 - Samples: `data` has the interfaces of datasets, partitions and models; `arrow` prepared samples on
   disk; `client_indices` the samples of each client, and `sharing` those that all share.
 - Settings: the `components` that settings name, and `user_input`, the values that a user gives.

@@ -186,7 +186,8 @@ class View:
         broadcast: The groups that the server sent to every client.
         state: The client's own groups: its client state, and the round state of earlier passes.
         personal: The groups that the server sent to this client alone.
-        temperature: `local.temperature`; a tensor [] in a stack of clients that differ in it.
+        temperature: The client's T; a tensor [] in a stack of clients that differ in it, and
+            [B, 1] in a criterion where it differs between samples.
         generator: `generator(purpose)`, for `finish` alone; keyed by seed, round, pass and client.
         at: `at(tensors, x)`: the outputs at any tensors, in evaluation mode, without gradient.
         gradient: `gradient(tensors, batch)`: the gradient of the local objective at any tensors,
@@ -363,6 +364,8 @@ class Rules:
         penalties: Terms added to the criterion; they see raw logits.
         transforms: Changes of the gradient, applied in this order.
         finish: `finish(view, trained)`: what the client gives back.
+        sample_temperatures: `sample_temperatures(view, outputs, batch)`: the T of each sample [B],
+            by which raw logits are divided for the criterion; None takes the client's T.
     """
 
     start: Callable[[Groups, Groups, Groups], Tensors] = receive_model
@@ -370,6 +373,12 @@ class Rules:
     penalties: tuple[Callable[[View, Outputs, Batch], Tensor], ...] = ()
     transforms: tuple[Transform, ...] = ()
     finish: Callable[[View, Trained], Upload] = send_model
+    sample_temperatures: Callable[[View, Outputs, Batch], Tensor] | None = None
+
+    @property
+    def are_plain(self) -> bool:
+        """True if the objective, before transforms, is the task's loss at the client's T."""
+        return not (self.criterion or self.penalties or self.sample_temperatures)
 
     def __post_init__(self) -> None:
         names = [transform.name for transform in self.transforms]

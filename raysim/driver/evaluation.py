@@ -31,6 +31,7 @@ from raysim.driver.client_scores import (
     spread,
 )
 from raysim.driver.round_inputs import round_inputs
+from raysim.driver.temperatures import RoundTemperature
 from raysim.execution.base import Executor, Item, NextResult, Submit
 from raysim.execution.messages import EvaluationMessage, FailedItem, Scores
 from raysim.federation.evaluation_sets import (
@@ -143,7 +144,8 @@ class Evaluator:
             name: y[chosen.split][chosen.samples.indices] for name, chosen in evaluated_sets.items()
         }
         self._metrics = federation.scoring.metrics
-        self._losses = ("loss", *([AT_TEMPERATURE] if settings.local.temperature != 1 else ()))
+        at_temperature = settings.temperature.varies or settings.local.temperature != 1
+        self._losses = ("loss", *([AT_TEMPERATURE] if at_temperature else ()))
         columns = (*self._losses, *self._metrics)
         names = [f"{name}_{column}" for name in self._scored_sets() for column in columns]
         names += CLIENT_FIGURES if self._client_set else ()
@@ -153,17 +155,23 @@ class Evaluator:
         self.skipped = Evaluation(dict.fromkeys(names))
 
     def evaluate(
-        self, executor: Executor, state: ServerState, committed: Checkpoint | None
+        self,
+        executor: Executor,
+        temperature: RoundTemperature,
+        state: ServerState,
+        committed: Checkpoint | None,
     ) -> Steps[Evaluation]:
         """Evaluate the model of a server state.
 
         Args:
             executor: Runs the batches.
+            temperature: Temperature of the round.
             state: The server state.
             committed: The checkpoint that has the state, and with which clients deploy models of
                 their own; None evaluates the global model alone.
         """
-        found, spans = yield from self._predictions(executor, self._message(state, committed))
+        message = self._message(temperature, state, committed)
+        found, spans = yield from self._predictions(executor, message)
         figures: Figures = {}
         for name in self._scored_sets():
             (losses, predicted), targets = found[name], self._targets[name]
@@ -221,7 +229,9 @@ class Evaluator:
         )
         return work and replace(work, clients=now.cohort)
 
-    def _message(self, state: ServerState, committed: Checkpoint | None) -> EvaluationMessage:
+    def _message(
+        self, temperature: RoundTemperature, state: ServerState, committed: Checkpoint | None
+    ) -> EvaluationMessage:
         deployed = PackedTensors.of({"model": self._method.deployed(state)})
         work = self.deployment(committed) if committed else None
         own: dict[str, Any] = {}
@@ -231,8 +241,11 @@ class Evaluator:
                 "initial_state": self._method.client_init(state),
                 "versions": latest_versions(committed.versions, work.clients),
             }
+        work = work or Pass((), {})
         return EvaluationMessage.of(
-            work or Pass((), {}),
+            replace(work, rules=temperature.rules(work.rules)),
+            temperatures=temperature.of_clients(work.clients),
+            loss_temperatures=(1.0, temperature.value)[: len(self._losses)],
             deployed=deployed,
             round_number=committed.number if committed else 0,
             pass_number=NUMBER,

@@ -47,12 +47,13 @@ INITIAL_MODEL, START = "initial model", "model of start_from"
 CLOCK, SELECTION = "revision of the clock", "revision of the selection"
 STAGES = "revisions of the channel's stages"
 AGGREGATION, OPTIMIZER = "revision of the aggregation", "revision of the optimizer"
+TEMPERATURE = "revision of the temperature"
 ENVIRONMENTS = "environments"
 STACK = "number of stacked trials"
 SHOWN_DIGITS = 12
 NO_SAMPLES = "none"
 UNSEALED = {
-    **dict.fromkeys((FORMULA, CLOCK, SELECTION, AGGREGATION, OPTIMIZER), 1),
+    **dict.fromkeys((FORMULA, CLOCK, SELECTION, AGGREGATION, OPTIMIZER, TEMPERATURE), 1),
     STAGES: {},
     LOCAL_TEST_SAMPLES: NO_SAMPLES,
     START: "none",
@@ -80,6 +81,7 @@ def identity_of(
         SELECTION: settings.selection.revision,
         AGGREGATION: settings.aggregation.revision,
         OPTIMIZER: settings.local.build_optimizer().revision,
+        TEMPERATURE: settings.temperature.revision,
         STAGES: {name: stage.revision for name, stage in settings.channel.items()},
         "clients": len(federation.training_sizes),
         TRAINING_SAMPLES: _of_split(federation.train),

@@ -20,6 +20,7 @@ from raysim.core.steps import Steps
 from raysim.core.tensors import flatten, unflatten
 from raysim.driver.listener import Listener
 from raysim.driver.round_log import RoundLog
+from raysim.driver.temperatures import RoundTemperature
 from raysim.execution.base import Executor, Item, NextResult, Submit
 from raysim.execution.messages import (
     AggregationMessage,
@@ -77,6 +78,7 @@ class RoundRunner:
         state: The server's state before the round.
         latest: Version of each client's committed state [K, 3], or NEVER.
         needed_from: Oldest round whose client state a checkpoint needs.
+        temperature: Temperature of the round.
         log: Figures of the passes so far.
         written: Per client, the state version that this round wrote last.
         obsolete: Clients' versions that nothing reads after the round.
@@ -88,6 +90,7 @@ class RoundRunner:
     state: ServerState
     latest: Versions
     needed_from: int
+    temperature: RoundTemperature
     log: RoundLog = field(default_factory=RoundLog)
     written: dict[int, StateVersion] = field(default_factory=dict)
     obsolete: list[tuple[int, StateVersion]] = field(default_factory=list)
@@ -324,7 +327,8 @@ class RoundRunner:
         settings = self.context.settings
         uniform = (work.weighting or settings.weighting) == "uniform"
         return PassMessage.of(
-            work,
+            replace(work, rules=self.temperature.rules(work.rules)),
+            temperatures=self.temperature.of_clients(clients),
             round_number=self.number,
             pass_number=self.passes,
             uniform=uniform,

@@ -8,14 +8,21 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from raysim.config import Settings
 from raysim.core.components import ask, called
 from raysim.core.errors import SettingsError
 from raysim.core.rules import Finish, Pass, Trained, Upload, View, samples_of
 from raysim.core.seeds import stream
-from raysim.core.selection import Floats, Integers, Sampling, Selection, State
+from raysim.core.selection import (
+    Floats,
+    Integers,
+    Sampling,
+    Selection,
+    State,
+    are_arrays,
+    read_only,
+)
 from raysim.core.user_input.columns import OF_CLIENTS, check_names
 from raysim.driver.clock.clock import VirtualClock, VirtualRound
 from raysim.driver.riders import Rider
@@ -63,7 +70,7 @@ def sampling_of(
         samples=sizes,
         generator=partial(generator, settings.seed, [before.number]),
         seconds=partial(_work, samples_of(settings.local.work, sizes, settings.local.batching)),
-        state={name: _read_only(array) for name, array in before.selection.items()},
+        state=read_only(before.selection),
         history=before.history.for_reading(),
     )
     if clock is None:
@@ -76,12 +83,6 @@ def sampling_of(
         available=partial(clock.fleet.available, tick=tick),
         waits=clock.policy.waits,
     )
-
-
-def _read_only(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    view = array.view()
-    view.flags.writeable = False
-    return view
 
 
 def _work(work: Integers, clients: Any) -> Floats:
@@ -210,11 +211,6 @@ class RoundSelection(Rider):
             expected="its state, a dict of arrays of numbers, and a dict of metrics",
         )
         return {name: np.array(value) for name, value in state.items()}, metrics
-
-
-def are_arrays(state: Mapping[str, Any]) -> bool:
-    """Return whether the values of a state are numbers, or arrays of numbers."""
-    return all(np.asarray(value).dtype.kind in "biuf" for value in state.values())
 
 
 def _reporting(finish: Finish, selection: Selection, view: View, trained: Trained) -> Upload:

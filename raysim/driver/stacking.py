@@ -149,6 +149,7 @@ class Rehearsal:
             state=self._states.get(client, self._initial_state),
             personal=work.personal.get(client, {}),
             augment=_unchanged,
+            temperature=self._settings.local.temperature,
         )
 
 

@@ -24,7 +24,8 @@ from raysim.driver.listener import Listener
 from raysim.driver.run import Run
 from raysim.driver.run.client_models import check_kept_clients
 from raysim.driver.run.stopping import Stopping
-from raysim.driver.selecting import RoundSelection
+from raysim.driver.selecting import RoundSelection, sampling_of
+from raysim.driver.temperatures import RoundTemperature
 from raysim.driver.trackers import tracked
 from raysim.execution.process import threads_of
 from raysim.execution.ray_runtime import OpenExecutor, ray_runtime
@@ -144,6 +145,9 @@ def check_run(
     check_asynchrony(settings, network, initial, federation.training_sizes, analyses.parts)
     clock = open_clock(settings, federation, network, states)
     check_aggregation(settings, network, initial, federation.training_sizes)
+    seconds = sampling_of(settings, initial, federation.training_sizes, clock).seconds
+    temperature = RoundTemperature.of(settings, initial, federation.training_sizes, seconds)
+    temperature.of_clients(range(settings.cohort_size))
     if settings.method.asynchrony(settings.cohort_size) is None:
         RoundSelection.of(settings, initial, federation.training_sizes, clock)
     return CheckedRun(

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from raysim.core.rules import Pass
+from raysim.core.temperature import Temperatures
 from raysim.core.tensors import Groups
 from raysim.core.tensors.packed import PackedTensors
 from raysim.execution.partial_sum import Sums
@@ -49,6 +50,7 @@ class PassMessage:
         broadcast: Groups for all clients.
         initial_state: State of a client that has none yet.
         personal: Groups for one client.
+        temperatures: The clients' temperatures.
         versions: The versions of each client's state and round state, where it has any.
         needed_from: Oldest round whose client state a checkpoint needs.
         retry: Whether clients failed once. The first time a stack is trained whole or not
@@ -66,6 +68,7 @@ class PassMessage:
     broadcast: PackedTensors
     initial_state: PackedTensors
     personal: Mapping[int, PackedTensors]
+    temperatures: Temperatures
     versions: Mapping[int, tuple[StateVersion, ...]] = field(default_factory=dict)
     needed_from: int = 0
     retry: bool = False
@@ -102,10 +105,12 @@ class EvaluationMessage(PassMessage):
         deployed: The deployed global model's tensors, as a group.
         own_models: Numbers of the sets whose clients are evaluated with what they would send in the
             pass; the others are evaluated with the deployed model.
+        loss_temperatures: What outputs are divided by for each of the losses.
     """
 
     deployed: PackedTensors = field(kw_only=True)
     own_models: frozenset[int] = frozenset()
+    loss_temperatures: tuple[float, ...] = (1.0,)
 
 
 @dataclass(frozen=True)

@@ -175,6 +175,8 @@ class Worker:
             if client not in message.arrived:
                 with self._failures([client], stack), self.watch("reduction"):
                     record = _record(client, len(job.data.y), losses, seconds)
+                    if message.temperatures.own:
+                        record["temperature"] = job.temperature
                     with blaming_samples(job.data):
                         self._accept(message, upload, record)
 
@@ -283,7 +285,7 @@ class Worker:
             for number, batch in batches:
                 if number not in message.own_models:
                     network.load_buffers(deployed)  # a forward pass may have changed them
-                    found = self._score(self._batch(number, batch))
+                    found = self._score(message, self._batch(number, batch))
                 else:
                     found = self._score_own_models(message, number, batch)
                     network.load(deployed)
@@ -298,7 +300,8 @@ class Worker:
         for position in range(*evaluated.cuts[batch : batch + 2].tolist()):
             network.load(self._own_model(message, int(evaluated.clients[position])))
             network.eval()
-            scores.append(self._score(self._jobs.samples.of_client(evaluated, position)))
+            samples = self._jobs.samples.of_client(evaluated, position)
+            scores.append(self._score(message, samples))
         losses, predicted = zip(*scores, strict=True)
         return tuple(map(sum, zip(*losses, strict=True))), np.concatenate(predicted)
 
@@ -328,10 +331,12 @@ class Worker:
             )
         return model
 
-    def _score(self, samples: Batch) -> tuple[tuple[float, ...], npt.NDArray[Any]]:
+    def _score(
+        self, message: EvaluationMessage, samples: Batch
+    ) -> tuple[tuple[float, ...], npt.NDArray[Any]]:
         """Score the loaded model; autocast would keep its cast tensors for the next one's."""
         with self.sequential.autocast():
-            return score(self.sequential.network, samples, self._settings.local.temperature)
+            return score(self.sequential.network, samples, message.loss_temperatures)
 
     def _batch(self, number: int, batch: int) -> Batch:
         """Return the samples of a batch of a set."""

@@ -307,12 +307,13 @@ def _with_cumulated(table: pa.Table) -> pa.Table:
 def _with_losses(table: pa.Table) -> pa.Table:
     """Add the losses at the temperature of training of a run in which it is 1.
 
-    Such a run has no columns of its own for them.
+    Such a run has no columns of its own for them, unless the temperature varies.
     """
     for name in table.column_names:
         of = name.removesuffix("loss")
-        if of != name and f"{of}accuracy" in table.column_names:
-            table = table.append_column(f"{of}{AT_TEMPERATURE}", table[name])
+        own = f"{of}{AT_TEMPERATURE}"
+        if of != name and f"{of}accuracy" in table.column_names and own not in table.column_names:
+            table = table.append_column(own, table[name])
     return table
 
 

@@ -45,6 +45,7 @@ MODEL, BEST_MODEL = "model.safetensors", "model_best.safetensors"
 """Names of a run's models, the last one and the best one."""
 STATE, CLIENTS = "state.safetensors", "clients.safetensors"
 IN_FLIGHT, SELECTION = "in_flight.safetensors", "selection.safetensors"
+TEMPERATURE = "temperature.safetensors"
 FORMULA = "revision of the method's formula"
 """Its name in an identity; earlier versions sealed none, and are of the first."""
 TRAINING_SAMPLES, TEST_SAMPLES = "training samples", "test samples"
@@ -80,6 +81,7 @@ class Checkpoint:
         forced: Differences of identity with which the run was made to go on.
         in_flight: Clients under way, where rounds are asynchronous.
         selection: State of the selection.
+        temperature: State of the temperature.
         ticks: Virtual time since the start of the run.
         ended: Whether it is the end of a run that has not run all rounds.
         best: The best model until its round; None before the first, or where nothing is evaluated.
@@ -96,6 +98,7 @@ class Checkpoint:
     forced: tuple[str, ...] = ()
     in_flight: InFlight | None = None
     selection: State = field(default_factory=dict)
+    temperature: State = field(default_factory=dict)
     ticks: int | None = 0
     ended: bool = False
     best: Best | None = None
@@ -139,9 +142,10 @@ class Checkpoints:
         def write(folder: Path) -> None:
             save_file(contiguous(flatten(checkpoint.state.groups)), folder / STATE)
             save_file(_of_clients(checkpoint), folder / CLIENTS)
-            if checkpoint.selection:
-                arrays = {name: a.copy("C") for name, a in checkpoint.selection.items()}
-                save_arrays(arrays, folder / SELECTION)
+            states = {SELECTION: checkpoint.selection, TEMPERATURE: checkpoint.temperature}
+            for name, state in states.items():
+                if state:
+                    save_arrays({n: a.copy("C") for n, a in state.items()}, folder / name)
             best = checkpoint.best
             if best and best.model is not None:
                 save_file(contiguous(best.model), folder / BEST_MODEL)
@@ -302,6 +306,7 @@ class Checkpoints:
             ended=body.get("ended", False),
             best=_best(body, contents),
             selection=load_arrays(contents[SELECTION]) if SELECTION in contents else {},
+            temperature=load_arrays(contents[TEMPERATURE]) if TEMPERATURE in contents else {},
             ticks=body.get("ticks"),
             in_flight=under_way and InFlight.of(under_way, _in_order(contents[IN_FLIGHT])),
             tables=None if body.get("closed") is None else SealedTables(folder, body["closed"]),

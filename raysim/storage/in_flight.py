@@ -11,6 +11,7 @@ from typing import Any
 
 from torch import Tensor
 
+from raysim.core.temperature import Temperatures
 from raysim.core.tensors import Groups, Tensors, flatten, unflatten
 
 
@@ -22,11 +23,13 @@ class StartedVersion:
         groups: Groups that they received.
         lr: Their learning rate.
         clients: The clients that started together and count, including arrived ones.
+        temperatures: Their temperatures; None in a checkpoint of an earlier version.
     """
 
     groups: Groups
     lr: float
     clients: tuple[int, ...]
+    temperatures: Temperatures | None = None
 
 
 @dataclass(frozen=True)
@@ -44,7 +47,11 @@ class InFlight:
     def to_json(self) -> dict[str, Any]:
         """Return all but the tensors as plain values."""
         versions = {
-            str(number): {"lr": started.lr, "clients": started.clients}
+            str(number): {
+                "lr": started.lr,
+                "clients": started.clients,
+                **_of_temperatures(started.temperatures),
+            }
             for number, started in self.versions.items()
         }
         return {"queue": dict(self.queue), "versions": versions}
@@ -58,7 +65,25 @@ class InFlight:
         """Restore an instance from the results of `to_json` and `tensors`."""
         groups = {number: unflatten(each) for number, each in unflatten(tensors).items()}
         versions = {
-            int(number): StartedVersion(groups[number], about["lr"], tuple(about["clients"]))
+            int(number): StartedVersion(
+                groups[number],
+                about["lr"],
+                tuple(about["clients"]),
+                _temperatures(about),
+            )
             for number, about in values["versions"].items()
         }
         return cls(values["queue"], versions)
+
+
+def _of_temperatures(temperatures: Temperatures | None) -> dict[str, Any]:
+    if temperatures is None:
+        return {}
+    own = [[client, t] for client, t in temperatures.own.items()]
+    return {"temperature": temperatures.common, "temperatures": own}
+
+
+def _temperatures(about: Mapping[str, Any]) -> Temperatures | None:
+    if "temperature" not in about:
+        return None
+    return Temperatures(about["temperature"], dict(about["temperatures"]))

@@ -35,7 +35,7 @@ class StopAfter(raysim.Listener):
 class ComponentContract:
     """Tests that what surrounds a method must pass; subclass it and name the component in settings.
 
-    Selections, stages of the channel and aggregations are held to it.
+    Selections, stages of the channel, aggregations and temperatures are held to it.
 
     Attributes:
         method: Value of `method.name`.

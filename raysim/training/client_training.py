@@ -59,7 +59,7 @@ class ClientTraining:
             broadcast=job.broadcast,
             state=job.state,
             personal=job.personal,
-            temperature=trainer.local.temperature,
+            temperature=job.temperature,
             generator=only_in_finish,
             at=trainer.at,
             gradient=self.gradient,
@@ -75,8 +75,8 @@ class ClientTraining:
         self.keys = [(t.name, key) for t in self.before_momentum for key in self.states[t.name]]
         self.update, self.rng = trainer.update(job.lr), trainer.rng_state()
         self.update.start(self.detached_params, self.names, job.optimizer)
-        other = job.data.scoring.reported or self.rules.criterion or self.rules.penalties
-        self.loss_is_objective = not other and trainer.local.temperature == 1
+        other = job.data.scoring.reported or not self.rules.are_plain
+        self.loss_is_objective = not other and job.temperature == 1
         self.recorded, before = self.recorded_steps(()), self.before_momentum
         self.recorded_direction = self.recorded_steps(before) if before else None
         self.guarded = GuardedView(**vars(self.view)) if self.recorded else self.view

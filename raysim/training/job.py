@@ -36,6 +36,7 @@ class ClientJob:
     state: Groups
     personal: Groups
     augment: Callable[[Tensor, torch.Generator], Tensor]
+    temperature: float
     batches: np.random.Generator
     torch_seed: int
     generator: Callable[[str], torch.Generator]
@@ -62,8 +63,8 @@ class ClientJob:
             data: Its samples.
             keys: Keys of its random draws: seed, round, pass and client.
             device: Device of its generators.
-            opened: The attributes `broadcast`, `state`, `stages`, `optimizer`, `personal` and
-                `augment`.
+            opened: The attributes `broadcast`, `state`, `stages`, `optimizer`, `personal`,
+                `augment` and `temperature`.
         """
         seed, *places = keys
         return cls(

@@ -11,7 +11,7 @@ also bind a buffer to a new tensor (`self.mean = ...`), while the engine holds t
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -249,17 +249,15 @@ def lacking_stages(module: nn.Module, needed: Iterable[str]) -> list[str]:
 
 
 def score(
-    network: Network, samples: Batch, temperature: float = 1.0
+    network: Network, samples: Batch, temperatures: Sequence[float] = (1.0,)
 ) -> tuple[tuple[float, ...], npt.NDArray[Any]]:
     """Return the sums of the losses, and the predictions [n, ...].
 
-    The losses are those of the outputs, and, unless the temperature is 1, of the outputs divided by
-    it.
+    The losses are those of the outputs divided by each of the temperatures.
 
     The device is waited for once, at the end, so that it does not idle between batches. The network
     runs on copies, which took 1% of the time of a network of two layers.
     """
-    temperatures = (1.0,) if temperature == 1 else (1.0, temperature)
     losses: list[Tensor] = []
     predicted: list[Tensor] = []
     counts: list[int] = []

@@ -91,7 +91,7 @@ class RecordedSteps:
             layout = tuple(
                 (name, t.dtype, t.shape, t.stride(), order[id(t)]) for name, t in groups.items()
             )
-        kind = (key, trainable, shapes, layout)
+        kind = (key, trainable, shapes, layout, view.temperature)
         if kind not in self._kinds:
             if len(self._kinds) == MAX_KINDS:
                 self._kinds.clear()

@@ -24,15 +24,16 @@ def key_of_rules(rules: Rules, transforms: Sequence[Transform] = ()) -> Hashable
     if any(key is None for key in keys):
         return None
     names = tuple((transform.name, transform.after_momentum) for transform in transforms)
-    return (rules.criterion is not None, len(rules.penalties), names, *keys)
+    own = (rules.criterion is not None, rules.sample_temperatures is not None)
+    return (own, len(rules.penalties), names, *keys)
 
 
 def functions_of_step(
     rules: Rules, transforms: Sequence[Transform] = ()
 ) -> list[Callable[..., Any]]:
     """Return the functions that a step calls: before autograd, and of the transforms."""
-    criterion = [rules.criterion] if rules.criterion else []
-    return [*criterion, *rules.penalties, *(transform.update for transform in transforms)]
+    own = [each for each in (rules.criterion, rules.sample_temperatures) if each]
+    return [*own, *rules.penalties, *(transform.update for transform in transforms)]
 
 
 def key_of_function(function: Any) -> Hashable | None:

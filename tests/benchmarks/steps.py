@@ -143,6 +143,7 @@ class Stepper:
             state=self.state,
             personal=work.personal.get(0, {}),
             augment=lambda x, generator: x,
+            temperature=self.settings.local.temperature,
             batches=stream(0, "batches", self.checkpoint.number),
             torch_seed=0,
             generator=partial(torch_generator, 0),

@@ -12,9 +12,18 @@ from raysim.channel import STAGES
 from raysim.cli.pages import allowed
 from raysim.core.components import Registry
 from raysim.selection import SELECTIONS
+from raysim.temperature import TEMPERATURES
 from raysim.testing import ComponentContract
 
-OWN: dict[str, dict[str, Any]] = {"clip": {"channel.clip.norm": 0.5}}
+OWN: dict[str, dict[str, Any]] = {
+    "clip": {"channel.clip.norm": 0.5},
+    "plateau": {"temperature.name": "plateau", "temperature.patience": 0, "local.lr": 0.5},
+    "schedule": {
+        "temperature.name": "schedule",
+        "temperature.rounds": [2, 3],
+        "temperature.values": [0.5, 2.0],
+    },
+}
 """Settings of components whose defaults change nothing here."""
 
 
@@ -46,9 +55,10 @@ CONTRACTS = [
     *(contract(SELECTIONS, name, {"selection.name": name}) for name in SELECTIONS),
     *(contract(STAGES, name, {f"channel.{name}": {}}) for name in STAGES),
     *(contract(AGGREGATIONS, name, {"aggregation.name": name}) for name in AGGREGATIONS),
+    *(contract(TEMPERATURES, name, {"temperature.name": name}) for name in TEMPERATURES),
 ]
 globals().update({each.__name__: each for each in CONTRACTS})
 
 
 def test_every_component_has_its_contract():
-    assert len(CONTRACTS) == len([*SELECTIONS, *STAGES, *AGGREGATIONS]) == 9
+    assert len(CONTRACTS) == len([*SELECTIONS, *STAGES, *AGGREGATIONS, *TEMPERATURES]) == 14

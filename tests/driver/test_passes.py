@@ -16,10 +16,13 @@ from hypothesis import strategies as st
 
 import raysim
 from raysim import Pass, RunError, ServerState, Upload
+from raysim.core.selection import History
 from raysim.driver.passes import PassContext, RoundRunner
+from raysim.driver.temperatures import RoundTemperature
 from raysim.execution.base import Item
 from raysim.execution.messages import FailedItem, Failure, PassMessage, WorkerResult
 from raysim.execution.partial_sum import PartialSum
+from raysim.storage.checkpoints import Checkpoint
 from raysim.storage.client_states import NEVER
 from raysim.storage.trace import Stopwatch
 from raysim.storage.updates import UpdateFiles
@@ -151,7 +154,9 @@ def context_of(executor: FakeExecutor, errors: Path, **options: Any) -> PassCont
 
 def round_of(context: PassContext, latest: Any = None, number: int = ROUND) -> RoundRunner:
     latest = np.full((len(SIZES), 3), NEVER) if latest is None else latest
-    return RoundRunner(context, number, ServerState({}), latest, needed_from=number)
+    before = Checkpoint(number, ServerState({}), History.empty(len(SIZES)), latest)
+    temperature = RoundTemperature.of(context.settings, before, SIZES, len)
+    return RoundRunner(context, number, before.state, latest, number, temperature)
 
 
 def work_of(clients: Any = CLIENTS, **others: Any) -> Pass:

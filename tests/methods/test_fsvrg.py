@@ -164,6 +164,7 @@ def train(net, rules, broadcast, epochs):
             state={},
             personal={},
             augment=augment,
+            temperature=1.0,
             batches=generator,
             torch_seed=1,
             generator=partial(torch_generator, 1),

@@ -121,6 +121,7 @@ def train(trainer, data, rules=None, trainable=None, states=None):
             state=state,
             personal={},
             augment=lambda x, generator: x,
+            temperature=trainer.local.temperature,
             batches=np.random.default_rng(seed),
             torch_seed=seed,
             generator=partial(torch_generator, seed),

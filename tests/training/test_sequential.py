@@ -77,6 +77,7 @@ def train(
         state={},
         personal={},
         augment=augment or (lambda x, generator: x),
+        temperature=trainer.local.temperature,
         batches=np.random.default_rng(draws),
         torch_seed=draws,
         generator=partial(torch_generator, draws),

@@ -12,7 +12,7 @@ import numpy as np
 from raysim.core.errors import SettingsError
 
 OF_ROUNDS = re.compile(
-    r"round|lr|(evaluation_|checkpoint_|total_)?seconds|bytes|clients_dropped|lost_clients"
+    r"round|lr|temperature|(evaluation_|checkpoint_|total_)?seconds|bytes|clients_dropped|lost_clients"
     r"|staleness_(mean|max)|updates_dropped|(total_)?virtual_(seconds|joules)"
     r"|(client|trained)_accuracy_(mean|d[1-9])"
     r"|(test|holdout|train_set)_(loss(_at_temperature)?|accuracy|macro_f1)"
@@ -20,7 +20,7 @@ OF_ROUNDS = re.compile(
 )
 """Columns of `metrics.parquet`, including derived ones."""
 OF_CLIENTS = re.compile(
-    r"round|client|samples|steps|train_loss|objective|pass|version|staleness"
+    r"round|client|samples|steps|train_loss|objective|pass|version|staleness|temperature"
     r"|virtual_(start|seconds|joules)"
 )
 """Columns of `clients.parquet`."""

@@ -112,7 +112,7 @@ class AsynchronousRounds:
         """
         planned = self._plan.round(runner.number)
         self._check(runner, work)
-        self._start(planned, work)
+        self._start(runner, planned, work)
         yield from self._submit(runner, work)
         yield from self._wait(runner, planned)
         staleness = {f.client: planned.staleness(f) for f in planned.arrived}
@@ -163,11 +163,12 @@ class AsynchronousRounds:
         check_pass(self._context.settings, work, self.cohort(runner.number))
         check_alike(self._context.settings, self._first, work, runner.number)
 
-    def _start(self, planned: PlannedRound, work: Pass) -> None:
+    def _start(self, runner: RoundRunner, planned: PlannedRound, work: Pass) -> None:
         """Record the version of a round, with its clients whose updates count."""
         flights = {f.client: f for f in planned.started if self._plan.target(f) is not None}
         if flights and not isinstance(work.lr, Mapping):
-            started = StartedVersion(work.broadcast, work.lr, tuple(flights))
+            temperatures = runner.temperature.of_clients([*flights])
+            started = StartedVersion(work.broadcast, work.lr, tuple(flights), temperatures)
             self._versions[planned.number] = _Version(started, flights)
 
     def _submit(self, runner: RoundRunner, work: Pass) -> Steps[None]:
@@ -176,7 +177,7 @@ class AsynchronousRounds:
         for number, version in self._versions.items():
             if version.waiting:
                 with self._context.watch("broadcast"):
-                    message = self._message(number, work, version)
+                    message = self._message(runner, number, work, version)
                 # The version keeps views of the packed message, not a second copy of the model.
                 version.started = replace(version.started, groups=message.broadcast.open(CPU))
                 stacks = stacks_of(version.started.clients, self._context.sizes, size)
@@ -243,17 +244,25 @@ class AsynchronousRounds:
             yield from self._train(runner, message, [stack], {stack: worker})
         self._training.end([failure.client for failure in last])
 
-    def _message(self, number: int, work: Pass, version: _Version) -> PassMessage:
+    def _message(
+        self, runner: RoundRunner, number: int, work: Pass, version: _Version
+    ) -> PassMessage:
         """Return the message to the clients that started from a version."""
         started, flights = version.started, version.flights
         entries = {c: self._entry(work, flights[c]) for c in started.clients if c in flights}
         return PassMessage.of(
             # The first round's rules serve all: a retried client may have started in any round.
-            replace(self._first, broadcast=started.groups, lr=started.lr),
+            replace(
+                self._first,
+                broadcast=started.groups,
+                lr=started.lr,
+                rules=runner.temperature.rules(self._first.rules),
+            ),
             round_number=number,
             pass_number=0,
             uniform=self._is_uniform(work),
             total_weight=0,
+            temperatures=started.temperatures or runner.temperature.of_clients(started.clients),
             arrived=frozenset(started.clients) - entries.keys(),
             entries=entries,
         )

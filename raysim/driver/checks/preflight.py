@@ -14,7 +14,8 @@ from raysim.core.components import ask
 from raysim.core.errors import SettingsError
 from raysim.core.method import Method, ServerState
 from raysim.core.seeds import seeded
-from raysim.core.selection import History, State
+from raysim.core.selection import History, Selection, State, are_arrays
+from raysim.core.temperature import Temperature
 from raysim.core.tensors import CPU, nbytes
 from raysim.driver.checks.model import check_model
 from raysim.driver.checks.samples import (
@@ -24,7 +25,6 @@ from raysim.driver.checks.samples import (
     check_scoring,
     check_without_test,
 )
-from raysim.driver.selecting import are_arrays
 from raysim.federation.federation import Federation, sample_dtype
 from raysim.federation.opened import OpenedSamples
 from raysim.federation.several_inputs import LAYOUT, SeveralInputs
@@ -57,8 +57,12 @@ def initial_checkpoint(settings: Settings, federation: Federation) -> tuple[nn.M
         )
     clients = len(federation.training_sizes)
     never = np.full((clients, len(NEVER)), NEVER)
-    state, selection = _initial_state(method, network), _selection_state(settings, clients)
-    initial = Checkpoint(0, state, History.empty(clients), never, selection=selection)
+    state, history = _initial_state(method, network), History.empty(clients)
+    initial = Checkpoint(
+        *(0, state, history, never),
+        selection=_state_of(settings.selection, clients),
+        temperature=_state_of(settings.temperature, clients),
+    )
     check_scoring(settings, federation.scoring)
     if not federation.has_test:
         check_without_test(settings)
@@ -91,14 +95,14 @@ def _check_stages(method: Method, model: nn.Module) -> None:
         )
 
 
-def _selection_state(settings: Settings, clients: int) -> State:
-    """Return the selection's state before the first round.
+def _state_of(component: Selection | Temperature, clients: int) -> State:
+    """Return a component's state before the first round.
 
     Raises:
         SettingsError: it is not of arrays.
     """
     state = ask(
-        settings.selection,
+        component,
         "init",
         clients,
         returns=are_arrays,

@@ -76,6 +76,7 @@ def check_scoring(settings: Settings, scoring: Scoring) -> None:
         )
     needs_classes = {
         f"local.temperature={settings.local.temperature}": settings.local.temperature != 1,
+        f"temperature.name={settings.temperature.title}": settings.temperature.varies,
         "evaluation.clients=true": settings.evaluation.clients,
         f"method.{settings.method.needs_classes}": settings.method.needs_classes,
     }

@@ -134,6 +134,7 @@ class WorkCosts:
             state=state,
             personal=work.personal.get(client, {}),
             augment=self._augment,
+            temperature=self._settings.local.temperature,
         )
 
 

@@ -35,8 +35,9 @@ from raysim.driver.round_inputs import (
 )
 from raysim.driver.run.client_models import KeptClients
 from raysim.driver.run.commits import Commits
-from raysim.driver.selecting import RoundSelection
+from raysim.driver.selecting import RoundSelection, sampling_of
 from raysim.driver.stacking import decide_stack_size
+from raysim.driver.temperatures import RoundTemperature
 from raysim.storage.checkpoints import Checkpoint
 from raysim.storage.client_models import ClientModels
 from raysim.storage.client_states import updated
@@ -58,6 +59,7 @@ class _Begun:
         riders: Ride on the passes of the method.
         analyses: Its analyses.
         selection: The selection of its clients; None if rounds overlap.
+        temperature: Its temperature.
         clock: The round in virtual time, or None.
     """
 
@@ -68,7 +70,12 @@ class _Begun:
     riders: list[Rider]
     analyses: RoundAnalyses
     selection: RoundSelection | None
+    temperature: RoundTemperature
     clock: VirtualRound | None
+
+    def figures(self) -> Row:
+        """Return its learning rate and temperature, columns of `metrics.parquet`."""
+        return {"lr": self.now.lr, **self.temperature.figures()}
 
 
 class Run:
@@ -212,7 +219,7 @@ class Run:
             **runner.log.figures(),
             **(clock.figures() if clock else {}),
             **evaluation.figures,
-            "lr": begun.now.lr,
+            **begun.figures(),
             "seconds": seconds,
             "evaluation_seconds": evaluation_seconds,
             "checkpoint_seconds": 0.0,
@@ -228,14 +235,17 @@ class Run:
         self.commits.note_workers()
         if self._client_models:
             self._client_models.keep_only(number)
-        self.commits.commit(after, row, runner.log, evaluation)
+        self.commits.commit(begun.temperature.after(after, row), row, runner.log, evaluation)
 
     def _begin(self, before: Checkpoint) -> _Begun:
         """Begin the next round."""
         context, overlapping = self.context, self._asynchronous
         sizes = context.federation.training_sizes
+        seconds = sampling_of(self.settings, before, sizes, context.clock).seconds
+        temperature = RoundTemperature.of(self.settings, before, sizes, seconds)
+        needed_from = self.commits.needed_from
         runner = RoundRunner(
-            self._passes, before.number, before.state, before.versions, self.commits.needed_from
+            self._passes, before.number, before.state, before.versions, needed_from, temperature
         )
         if before.number == 0:
             runner.log.sent_before = self.clients * context.federation.shared_bytes
@@ -266,7 +276,9 @@ class Run:
         if not has_clients:
             run = run_without_clients
             riders = [rider for rider in riders if not rider.needs_clients]
-        return _Begun(now, has_clients, runner, run, riders, analyses, selection, clock)
+        return _Begun(
+            *(now, has_clients, runner, run, riders, analyses, selection, temperature, clock)
+        )
 
     def _riders(
         self, number: int, now: Round, runner: RoundRunner, analyses: RoundAnalyses
@@ -307,7 +319,7 @@ class Run:
         context, analyses, start = self.context, begun.analyses, perf_counter()
         if not self._is_due(after.number):
             return context.evaluator.skipped, 0.0
-        evaluate = partial(context.evaluator.evaluate, context.executor)
+        evaluate = partial(context.evaluator.evaluate, context.executor, begun.temperature)
         with context.watch("evaluation"):
             evaluation = yield from evaluate(after.state, after)
             figures = {**evaluation.figures, **analyses.trained_figures()}

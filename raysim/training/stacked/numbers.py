@@ -20,6 +20,7 @@ from torch import Tensor
 
 from raysim.config import LocalSettings
 from raysim.core.rules import Rules
+from raysim.training.job import ClientJob
 from raysim.training.update import coupled_decay
 
 Build = Callable[[Sequence[Any]], Any]
@@ -118,7 +119,7 @@ class StepNumbers:
 
     def __init__(
         self,
-        rules: Sequence[Rules],
+        jobs: Sequence[ClientJob],
         local: Sequence[LocalSettings],
         device: torch.device,
         equal: bool = False,
@@ -129,15 +130,15 @@ class StepNumbers:
             UnstackableError: they differ in more than numbers.
         """
         columns: list[list[float]] = []
-        self._rules = rules[0]
-        self._build = merge([*map(_of_a_step, rules, local)], columns, "rules", equal)
+        self._rules = jobs[0].rules
+        self._build = merge([*map(_of_a_step, jobs, local)], columns, "rules", equal)
         self.columns = [
             torch.tensor(column, dtype=torch.float32, device=device) for column in columns
         ]
 
     def at(self, numbers: Sequence[Tensor]) -> Step:
         """Return the parts for a step, given a client's number of each column."""
-        criterion, penalties, updates, own, _ = self._build(numbers)
+        criterion, penalties, updates, of_samples, own, _ = self._build(numbers)
         temperature, weight_decay, _ = own
         if not self.columns:
             return Step(self._rules, temperature, weight_decay)
@@ -150,6 +151,7 @@ class StepNumbers:
             criterion=criterion,
             penalties=tuple(penalties),
             transforms=tuple(transforms),
+            sample_temperatures=of_samples,
         )
         return Step(rules, temperature, weight_decay)
 
@@ -157,16 +159,16 @@ class StepNumbers:
 def in_common(rules: Rules) -> tuple[Any, ...]:
     """Return the parts of rules that must be equal in a stack, except for numbers."""
     transforms = [(t.name, t.term, t.after_momentum, t.update) for t in rules.transforms]
-    return rules.criterion, rules.penalties, transforms
+    return rules.criterion, rules.penalties, transforms, rules.sample_temperatures
 
 
-def _of_a_step(rules: Rules, local: LocalSettings) -> tuple[Any, ...]:
+def _of_a_step(job: ClientJob, local: LocalSettings) -> tuple[Any, ...]:
     optimizer = local.build_optimizer()
-    numbers = (local.temperature, coupled_decay(local, optimizer), local.clip_norm or 0.0)
+    numbers = (job.temperature, coupled_decay(local, optimizer), local.clip_norm or 0.0)
     clips = local.clip_norm is not None
     objective = (local.label_smoothing, str(local.class_weights))
     equal = (
         *(local.optimizer, optimizer.slots, local.nesterov, clips, str(local.batching)),
         str(objective),
     )
-    return (*in_common(rules), numbers, equal)
+    return (*in_common(job.rules), numbers, equal)

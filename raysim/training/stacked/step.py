@@ -95,7 +95,8 @@ class StackedStep:
             (path, t.dtype, t.shape, t.stride(), order.setdefault(id(t), len(order)))
             for path, t in leaves(self._trees())
         )
-        return rules, self.trainable, layout, repr(self.axes)
+        temperature = self.numbers.at(()).temperature
+        return rules, self.trainable, layout, repr(self.axes), temperature
 
     def _trees(self) -> Tree:
         return {"tensors": self.tensors, "fixed": self.fixed, "states": self.states}

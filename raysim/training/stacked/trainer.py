@@ -146,7 +146,7 @@ class _StackedTraining:
         self.local = trainer.sequential.local
         trainer.network.train_only(job.trainable)
         local, rates = [each.local for each in trainers], [each.lr for each in jobs]
-        numbers = StepNumbers([each.rules for each in jobs], local, device, equal)
+        numbers = StepNumbers(jobs, local, device, equal)
         starts = [j.rules.start(j.broadcast, j.state, j.personal) for j in jobs]
         self.given = [
             {"start": start, "broadcast": j.broadcast, "state": j.state, "personal": j.personal}
@@ -155,7 +155,7 @@ class _StackedTraining:
         fixed, axes = stack_trees(self.given, equal)
         optimizers = [each.optimizer for each in trainers]
         self.update = StackedUpdate(local, optimizers, rates, device, equal)
-        other = equal or job.data.scoring.reported or any(e.temperature != 1 for e in local)
+        other = equal or job.data.scoring.reported or any(j.temperature != 1 for j in jobs)
         self.tensors = stack_sets(starts)  # the views below are views of these
         own = self.step = StackedStep(
             sequential=self.sequential,
@@ -168,7 +168,7 @@ class _StackedTraining:
             update=StackedUpdate(local, optimizers, rates, device, equal),
             momentum=not self.update.optimizer.keeps_gradient,
             scoring=job.data.scoring,
-            loss_is_objective=not (job.rules.criterion or job.rules.penalties or other),
+            loss_is_objective=job.rules.are_plain and not other,
             tensors=self.tensors,
             fixed={**fixed, "numbers": numbers.columns},
             axes={**axes, "numbers": 0},
@@ -273,7 +273,7 @@ class _StackedTraining:
     def _view_of(self, k: int) -> View:
         job, own = self.jobs[k], self.trainers[k]
         decay = coupled_decay(own.local, own.optimizer)
-        step = Step(job.rules, own.local.temperature, decay)
+        step = Step(job.rules, job.temperature, decay)
         tensors = {name: tensor[k].detach() for name, tensor in self.tensors.items()}
         view = self.step.view(tensors, self.given[k], step)
         gradient = partial(own.gradient, job.rules, view)

@@ -10,6 +10,7 @@ import ray
 import torch
 
 import raysim
+from raysim.core.temperature import Temperatures
 from raysim.core.tensors import CPU
 from raysim.core.tensors.packed import PackedGroup, PackedTensors
 from raysim.execution.messages import EvaluationMessage
@@ -56,6 +57,7 @@ def message(value: float, size: int = 50_000, own: float = 0.0) -> EvaluationMes
         pass_number=0,
         uniform=True,
         total_weight=0,
+        temperatures=Temperatures(1.0),
     )
 
 

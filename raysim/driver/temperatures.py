@@ -1,0 +1,125 @@
+"""Temperature of a round: the component's input, checks of what it returns, and its state."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from raysim.config import Settings
+from raysim.core.components import ask
+from raysim.core.rules import Rules
+from raysim.core.seeds import stream
+from raysim.core.selection import Floats, Integers, are_arrays, read_only
+from raysim.core.temperature import Temperature, TemperatureRound, Temperatures
+from raysim.storage.checkpoints import Checkpoint
+from raysim.storage.recorder import Row
+
+
+@dataclass(frozen=True)
+class RoundTemperature:
+    """Temperature of one round.
+
+    Attributes:
+        component: The temperature.
+        now: Its input.
+        value: The T that it chose.
+    """
+
+    component: Temperature
+    now: TemperatureRound
+    value: float
+
+    @classmethod
+    def of(
+        cls,
+        settings: Settings,
+        before: Checkpoint,
+        sizes: Integers,
+        seconds: Callable[[Any], Floats],
+    ) -> RoundTemperature:
+        """Ask for the temperature of a round.
+
+        Args:
+            settings: The run's settings.
+            before: The committed state before the round.
+            sizes: Samples that each client trains on [K].
+            seconds: Expected durations of clients; see `Sampling.seconds`.
+
+        Raises:
+            SettingsError: it fails, or is no number above 0.
+        """
+        now = TemperatureRound(
+            number=before.number,
+            temperature=settings.local.temperature,
+            samples=sizes,
+            history=before.history.for_reading(),
+            seconds=seconds,
+            generator=partial(_generator, settings.seed, before.number),
+            state=read_only(before.temperature),
+        )
+        component = settings.temperature
+        given = ask(component, "choose", now, returns=_is_temperature, expected=EXPECTED)
+        return cls(component, now, float(given))
+
+    def of_clients(self, clients: Sequence[int]) -> Temperatures:
+        """Return the temperatures of a pass over clients.
+
+        Raises:
+            SettingsError: the component fails, or gives a client no number above 0.
+        """
+        if type(self.component).by_client is Temperature.by_client:
+            return Temperatures(self.value)
+        own = ask(
+            self.component,
+            "by_client",
+            *(self.now, self.value, sorted(clients)),
+            returns=lambda found: all(map(_is_temperature, found.values())),
+            expected=f"for each client {EXPECTED}",
+        )
+        return Temperatures(self.value, {int(client): float(t) for client, t in own.items()})
+
+    def rules(self, rules: Rules) -> Rules:
+        """Return the rules of a pass with the temperatures of samples, if there are any."""
+        if type(self.component).of_samples is Temperature.of_samples:
+            return rules
+        return replace(rules, sample_temperatures=self.component.of_samples)
+
+    def figures(self) -> Row:
+        """Return columns of `metrics.parquet`."""
+        return {"temperature": self.value} if self.component.varies else {}
+
+    def after(self, after: Checkpoint, row: Mapping[str, Any]) -> Checkpoint:
+        """Return the state after the round, with the component's own.
+
+        Args:
+            after: The state without it.
+            row: The round's row of `metrics.parquet`.
+
+        Raises:
+            SettingsError: the component fails.
+        """
+        state = ask(
+            self.component,
+            "update",
+            *(self.now, self.value, row),
+            returns=are_arrays,
+            expected="its state, a dict of arrays of numbers",
+        )
+        own = {name: np.array(value) for name, value in state.items()}
+        return replace(after, temperature=own)
+
+
+EXPECTED = "a temperature, a number above 0"
+
+
+def _is_temperature(value: Any) -> bool:
+    return math.isfinite(value) and value > 0
+
+
+def _generator(seed: int, number: int, purpose: str) -> np.random.Generator:
+    return stream(seed, f"temperature/{purpose}", number)

@@ -1,0 +1,87 @@
+"""A temperature that the server lowers where training no longer improves.
+
+Source: FLex&Chill (Lee, Kim and Ko, 2024), algorithm 1, in which the server determines T at each
+round; which T, it leaves to the server. The rule is that of torch's ReduceLROnPlateau, chosen here:
+
+    improved:  metric < (1 - threshold) * best, or of an accuracy metric > (1 + threshold) * best
+    T <- max(factor * T, least) after more than `patience` rounds in a row without improvement
+
+A lower T is a larger step as well (1/T at the logits), so that the rule also raises the step size;
+a `factor` above 1 raises T, up to `most`. Rounds without a value of the metric, as those that are
+not evaluated, are passed over. There is no metric of the test set, which must choose nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Literal, Self
+
+import numpy as np
+from pydantic import Field, model_validator
+
+from raysim.core.errors import SettingsError
+from raysim.core.selection import State
+from raysim.core.temperature import Temperature, TemperatureRound
+from raysim.core.user_input.limits import MOST
+
+
+class Plateau(Temperature):
+    """A temperature that changes by a factor where a metric of the rounds no longer improves.
+
+    Begins at `local.temperature`. Costs nothing: the train loss is what clients report.
+    """
+
+    metric: Literal["train_loss", "holdout_loss", "holdout_accuracy"] = Field(
+        default="train_loss", description="metric of rounds; holdout_... need evaluation.holdout"
+    )
+    factor: float = Field(default=0.5, gt=0, description="factor of T; above 1, T rises")
+    patience: Annotated[int, Field(ge=0, le=MOST)] = Field(
+        default=10, description="rounds in a row without improvement that T outlasts"
+    )
+    threshold: float = Field(default=1e-4, ge=0, lt=1, description="least relative improvement")
+    least: float = Field(default=0.05, gt=0, description="smallest T")
+    most: float = Field(default=4.0, gt=0, description="largest T")
+
+    @model_validator(mode="after")
+    def _least_is_below_most(self) -> Self:
+        if self.least > self.most:
+            raise ValueError(f"least={self.least}: must be at most most={self.most}")
+        return self
+
+    def choose(self, now: TemperatureRound) -> float:
+        """Return T after the changes so far."""
+        return float(now.state["temperature"]) if now.state else now.temperature
+
+    def update(
+        self, now: TemperatureRound, temperature: float, row: Mapping[str, float | None]
+    ) -> State:
+        """Return T of the next round, the best value, and the rounds without a better one.
+
+        Raises:
+            SettingsError: the rounds have no such metric.
+        """
+        if self.metric not in row:
+            raise SettingsError(
+                f"temperature.metric={self.metric}: rounds have no such metric; needs"
+                " evaluation.holdout above 0, and for an accuracy a task that has one"
+            )
+        best, waited = now.state.get("best", np.nan), int(now.state.get("waited", 0))
+        value = row[self.metric]
+        if value is not None and self._is_better(value, float(best)):
+            best, waited = value, 0
+        elif value is not None:
+            waited += 1
+        if waited > self.patience:
+            changed = min(max(self.factor * temperature, self.least), self.most)
+            # A T outside of the limits at first, by local.temperature, is not moved back.
+            closer = changed < temperature if self.factor < 1 else changed > temperature
+            temperature, waited = changed if closer else temperature, 0
+        found = {"temperature": temperature, "best": best, "waited": waited}
+        return {name: np.asarray(each, dtype=np.float64) for name, each in found.items()}
+
+    def _is_better(self, value: float, best: float) -> bool:
+        if np.isnan(best):
+            return True
+        if self.metric != "holdout_accuracy":
+            return value < best - self.threshold * abs(best)
+        return value > best + self.threshold * abs(best)

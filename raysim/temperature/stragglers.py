@@ -1,0 +1,47 @@
+"""A lower temperature on the slowest clients of a round.
+
+Source: FLex&Chill (Lee, Kim and Ko, 2024), section 5, "Supporting heterogeneous federated
+learning": lower temperatures for potential stragglers, with a prior analysis of each device and a
+consensus on the temperatures. The paper gives no formula and leaves it to further work. Chosen
+here: the prior analysis is the expected duration of plain local training; the stragglers are the
+`slowest` part of the clients of a pass, of equal durations the first by number.
+
+    T_k = straggler_temperature for the floor(slowest * m) slowest of m clients, else the round's T
+
+T changes no duration. What a low T may make up for is the work that a straggler leaves out, as
+under `clock.policy=partial`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from pydantic import Field
+
+from raysim.core.temperature import Temperature, TemperatureRound
+
+
+class Stragglers(Temperature):
+    """A lower temperature on the slowest clients, `local.temperature` on the others.
+
+    Durations are those of `clock.name=devices`; without a clock, samples times local epochs.
+    """
+
+    slowest: float = Field(default=0.25, gt=0, le=1, description="part of the clients of a pass")
+    straggler_temperature: float = Field(default=0.25, gt=0, description="T of these clients")
+
+    def choose(self, now: TemperatureRound) -> float:
+        """Return `local.temperature`."""
+        return now.temperature
+
+    def by_client(
+        self, now: TemperatureRound, temperature: float, clients: Sequence[int]
+    ) -> Mapping[int, float]:
+        """Return the T of the slowest clients."""
+        count = int(round(self.slowest * len(clients), 9))
+        if not count:
+            return {}
+        asked = np.array(clients)
+        slow = asked[np.argsort(-now.seconds(asked), kind="stable")[:count]]
+        return dict.fromkeys(slow.tolist(), self.straggler_temperature)
