@@ -19,6 +19,7 @@ DATASETS.add(
         "shakespeare": "raysim.workloads.datasets.shakespeare:Shakespeare",
         "mimic3": "raysim.workloads.datasets.mimic3:Mimic3",
         "synthetic": "raysim.workloads.datasets.synthetic:Synthetic",
+        "plane": "raysim.workloads.datasets.plane:Plane",
         "files": "raysim.workloads.datasets.files.dataset:Files",
         "flights": "raysim.workloads.datasets.flights:Flights",
         "spam-assassin": "raysim.workloads.datasets.spam:SpamAssassin",

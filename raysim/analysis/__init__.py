@@ -36,6 +36,7 @@ ANALYSES.add(
         "aggregation_drop": "raysim.analysis.accuracy:AggregationDrop",
         "cka": "raysim.analysis.layers:Cka",
         "client_information": "raysim.analysis.information:ClientInformation",
+        "decision_regions": "raysim.analysis.regions:DecisionRegions",
         "kl_activations": "raysim.analysis.activations:KlActivations",
         "label_heat_map": "raysim.analysis.labels:LabelHeatMap",
         "label_information": "raysim.analysis.information:LabelInformation",

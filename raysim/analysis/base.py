@@ -25,7 +25,7 @@ Columns = Mapping[str, Values]
 """Columns of a table [n] or [n, ...]; none for no rows."""
 ClientPart = Callable[[View, Trained], Tensors]
 """Measures a client in a worker, as its training ends; returns small tensors by name."""
-Need = Literal["stages", "classes", "client_accuracy", "real_inputs", "real_model"]
+Need = Literal["stages", "classes", "client_accuracy", "real_inputs", "real_model", "two_inputs"]
 Extra = Literal["probe", "own_test"]
 
 

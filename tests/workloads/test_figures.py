@@ -9,6 +9,7 @@ from itertools import combinations, takewhile
 from pathlib import Path
 from typing import Any
 
+import matplotlib
 import numpy as np
 import pytest
 from rich.console import Console
@@ -21,6 +22,7 @@ from raysim.tuning.figures.command import columns as read_columns
 from raysim.workloads.figures import FIGURES
 from raysim.workloads.papers.drawing import KINDS, draw, rendered
 from raysim.workloads.papers.figure_pages import page
+from tests.driver.analyses.common import OF_ANY_INPUTS
 from tests.tasks import make_settings, make_task
 
 
@@ -90,15 +92,18 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "fraction": 0.5,
     }
     raysim.run(make_settings(folder / "reference", **common | {"rounds": 1}), task)
-    analyses = {"analysis": [*ANALYSES], "reference": str(folder / "reference")}
+    analyses = {"analysis": OF_ANY_INPUTS, "reference": str(folder / "reference")}
     raysim.run(make_settings(folder / "run", **common | analyses), task)
+    plane = {"rounds": 1, "engine.backend": "inline", "out": str(folder / "plane")}
+    raysim.run(raysim.load_config("flexchill-plane", plane | {"analysis": "decision_regions"}))
     return folder / "run"
 
 
 @pytest.mark.parametrize("name", FIGURES)
 def test_a_figure_is_drawn(name, run):
     figure = FIGURES[name]
-    tables = {each.name: read_columns(run, figure, each) for each in figure.runs if each.drawn}
+    recorded = run.with_name("plane") if figure.table == "decision_regions" else run
+    tables = {each.name: read_columns(recorded, figure, each) for each in figure.runs if each.drawn}
     canvas = draw(figure, tables, ["shortened"])
     drawn = [a for a in canvas.axes if a.lines or a.collections or a.images or a.patches]
     assert drawn
@@ -125,6 +130,30 @@ def check_places(canvas: Any) -> None:
     for axes in canvas.axes:
         if axes.lines or axes.patches:
             assert axes.get_xlabel() and axes.get_ylabel()
+
+
+def test_regions_have_the_classes_of_the_grid_and_the_samples_of_the_clients():
+    """A panel for each client, then one for all of them; the first coordinate runs to the right."""
+    points, left = [(0.0, 0.0), (0.0, 1.0), (1.0, 0.0), (1.0, 1.0)], [(4, 0.2, 0.3, 5)]
+    rows = [(c, x1, x2, int(10 * c + 2 * x1 + x2)) for c in (4, 7, -1) for x1, x2 in points]
+    samples = [*left, (7, 0.6, 0.7, 2), (7, 0.8, 0.1, 3)]
+    kinds = ["point"] * len(rows) + ["sample"] * len(samples)
+    names = ("client", "x1", "x2", "label")
+    columns = dict(zip(names, map(np.array, zip(*rows, *samples, strict=True)), strict=True))
+    columns |= {"kind": np.array(kinds), "round": np.ones(len(kinds))}
+    canvas = draw(FIGURES["flexchill-3"], {"T=1": columns})
+    titles = [axes.get_title() for axes in canvas.axes]
+    assert titles == ["T=1\nclient 4", "T=1\nclient 7", "T=1\naggregated model"]
+    colours = matplotlib.colormaps["tab10"]
+    for axes, client in zip(canvas.axes, (4, 7, -1), strict=True):
+        shown = axes.images[0].get_array()
+        for x1, x2 in ((0, 0), (0, 1), (1, 0), (1, 1)):  # rows of the image are x2, from below
+            label = int(10 * client + 2 * x1 + x2) % 10
+            assert tuple(shown[x2, x1]) == pytest.approx(colours(label))
+        own = [s for s in samples if client in (s[0], -1)]
+        drawn = axes.collections[0]
+        assert drawn.get_offsets().tolist() == [[x1, x2] for _, x1, x2, _ in own]
+        assert drawn.get_facecolors() == pytest.approx(np.array([colours(s[3]) for s in own]))
 
 
 def test_curves_are_the_means_of_the_rounds():

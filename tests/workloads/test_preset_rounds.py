@@ -62,7 +62,7 @@ def tiny(dataset: Dataset, rows: int) -> Split:
     draw = stream(0, "tiny", rows)
     if name in ("mnist", "emnist"):
         shape = (1, 28, 28)  # stored without padding
-    if name == "synthetic":
+    if name in ("synthetic", "plane"):
         x = draw.standard_normal((rows, *shape), np.float32)
     else:
         top = {"shakespeare": 80, "mimic3": 2}.get(name, 256)

@@ -286,6 +286,35 @@ def _heat_map(canvas: Canvas, figure: Figure, tables: Tables) -> None:
         canvas.colorbar(image, ax=axes, label=figure.axis)
 
 
+def _regions(canvas: Canvas, figure: Figure, tables: Tables) -> None:
+    """Draw the classes that models predict in the plane, with samples of the clients.
+
+    In the last round; a row for each run, a panel for each client, then for the global model, which
+    has the samples of all clients.
+    """
+    from matplotlib import colormaps
+
+    last = {label: _last(columns) for label, columns in tables.items()}
+    models = {label: [*np.unique(c["client"])] for label, c in last.items()}
+    panels = iter(_panels(canvas, len(last), max(map(len, models.values()))))
+    colours = colormaps["tab10"]
+    for label, columns in last.items():
+        point = columns["kind"] == "point"
+        for client in [*filter(lambda c: c >= 0, models[label]), -1]:
+            axes, own = next(panels), columns["client"] == client
+            x1, x2, label_of = (columns[name] for name in ("x1", "x2", "label"))
+            side = [np.unique(values[point & own]) for values in (x1, x2)]
+            classes = label_of[point & own].reshape(len(side[0]), len(side[1])).T
+            ends = (side[0][0], side[0][-1], side[1][0], side[1][-1])
+            shown = colours(classes % colours.N)
+            axes.imshow(shown, extent=ends, origin="lower", alpha=0.35, aspect="auto")
+            samples = ~point & (own if client >= 0 else True)
+            c = colours(label_of[samples] % colours.N)
+            axes.scatter(x1[samples], x2[samples], c=c, s=6, linewidths=0)
+            title = f"client {client}" if client >= 0 else "aggregated model"
+            axes.set(xlim=ends[:2], ylim=ends[2:], xticks=[], yticks=[], title=f"{label}\n{title}")
+
+
 def _scatter(canvas: Canvas, figure: Figure, tables: Tables) -> None:
     """Draw each client's value against the rounds, a panel for each run."""
     for axes, (label, columns) in zip(_panels(canvas, 1, len(tables)), tables.items(), strict=True):
@@ -311,6 +340,7 @@ KINDS: Mapping[str, Callable[[Canvas, Figure, Tables], None]] = {
     "heat_map": _heat_map,
     "layers": _layers,
     "over_setting": _over_setting,
+    "regions": _regions,
     "scatter": _scatter,
     "similarity": _similarity,
     "similarity_to_reference": _similarity_to_reference,

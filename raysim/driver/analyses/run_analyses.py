@@ -18,7 +18,7 @@ from torch import nn
 
 from raysim.analysis import ANALYSES
 from raysim.analysis.accuracy import own_accuracy
-from raysim.analysis.base import Analysis, Extra
+from raysim.analysis.base import Analysis, Extra, Need
 from raysim.config import Settings
 from raysim.core.client_indices import class_counts
 from raysim.core.errors import RunError, SettingsError
@@ -95,7 +95,7 @@ class Analyses:
         """Network without values, in evaluation mode."""
         return copy.deepcopy(self.network).to("meta").eval()
 
-    def _lacks(self, need: str) -> str:
+    def _lacks(self, need: Need) -> str:
         """Return the part of a need that the run lacks; "" if it lacks none."""
         lacking = lacking_stages(self.network, STAGES)
         if need == "stages" and lacking:
@@ -105,10 +105,19 @@ class Analyses:
             return "the task is no classification; leave it out"
         if need == "client_accuracy" and not self.settings.evaluation.clients:
             return "needs evaluation.clients=true"
-        if need == "real_inputs" and not self.probe["x"].is_floating_point():
-            return f"needs inputs of real numbers; these are {self.probe['x'].dtype}"
+        if need in ("real_inputs", "two_inputs"):
+            return self._unsuitable_inputs(need)
         if need == "real_model" and (name := complex_parameter(self.network)):
             return f"needs a model of real parameters; {name} is complex"
+        return ""
+
+    def _unsuitable_inputs(self, need: Need) -> str:
+        """Return why inputs do not suit a need; "" if they do."""
+        x = self.probe["x"]
+        if not x.is_floating_point():
+            return f"needs inputs of real numbers; these are {x.dtype}"
+        if need == "two_inputs" and x[0].numel() != 2:
+            return f"needs inputs of two numbers; these are of shape {tuple(x.shape[1:])}"
         return ""
 
     def _read_reference(self, note: Callable[[str], None]) -> Tensors | None:

@@ -104,6 +104,26 @@ FIGURES = {
         {"only": ("correct", False)},
         _tuned(NONIID, "The model of the last round; the paper takes an initial network."),
     ),
+    "flexchill-3": Figure(
+        "Decision regions of the clients' models and of their mean, in two dimensions",
+        FLEXCHILL,
+        "figure 3",
+        "flexchill-plane",
+        (
+            FigureRun("T=1", {"local.temperature": 1.0}),
+            FigureRun("control of 1", {"local.temperature": 1.0, "local.lr": 0.2}),
+            FigureRun("T=0.5"),
+        ),
+        "regions",
+        "decision_regions",
+        ("label",),
+        "class",
+        {"evaluation.every": 5},
+        note="The paper does not print its data, rates and rounds. The control takes the first"
+        " steps of T=0.5 at T=1. With the rate tuned for each T by the same budget: raysim sweep"
+        " flexchill-plane local.temperature=1,0.5 --tune local.lr=0.01..10:log --tune-trials 6"
+        " seed=0..4",
+    ),
     "flexchill-4": table_curves(
         "flexchill-1", "accuracy$", "figure 4", CLIENT_ACCURACY, _tuned("flexchill-1")
     ),

@@ -148,6 +148,29 @@ CIFAR10_SCAFFOLD = CIFAR10_FEDPROX.replace(
     origins(chosen="method.lr_global"),
     method={"name": "scaffold"},
 )
+PLANE = Preset(
+    "Six classes in the plane on three clients, logistic regression: decision regions",
+    {
+        "dataset": {"name": "plane"},
+        "partition": {"name": "dirichlet", "alpha": 0.5},
+        "model": {"name": "linear"},
+        "method": {"name": "fedavg"},
+        "clients": 3,
+        "rounds": 5,
+        "fraction": 1.0,
+        "local": {"steps": 10, "batch_size": "full", "lr": 0.1, "temperature": 0.5},
+    },
+    origins(
+        printed="clients local.steps local.temperature model.name method.name fraction",
+        chosen="dataset.name partition.name partition.alpha partition.minimum rounds"
+        " local.batch_size local.lr",
+    ),
+    FLEXCHILL,
+    "figure 3, section 3.1.3",
+    {},
+    "Printed: logistic regression of data in two dimensions, three clients, 10 local updates, T=1"
+    " and 0.5. The data, how it is split, the learning rate and the rounds are not.",
+)
 
 PRESETS = {
     "flexchill-femnist": FEMNIST,
@@ -159,4 +182,5 @@ PRESETS = {
     "flexchill-cifar10-dirichlet": CIFAR10_DIRICHLET,
     "flexchill-cifar10-fedprox": CIFAR10_FEDPROX,
     "flexchill-cifar10-scaffold": CIFAR10_SCAFFOLD,
+    "flexchill-plane": PLANE,
 }
