@@ -353,7 +353,9 @@ class Settings(SettingsGroup):
     )
     aggregation: Annotated[Aggregation, *component_field(AGGREGATIONS)] = Mean()
     clock: Annotated[Clock, *component_field(CLOCKS)] = NoClock()
-    temperature: Annotated[Temperature, *component_field(TEMPERATURES)] = Constant()
+    temperature: Annotated[Temperature, *component_field(TEMPERATURES, "local.temperature")] = (
+        Constant()
+    )
     clients: Count = Field(default=100, description="number of clients K")
     rounds: Count = Field(default=100, description="maximum number of rounds")
     fraction: float = Field(default=0.1, gt=0, le=1, description="fraction C of clients a round")

@@ -120,3 +120,4 @@ class Temperature(Component, ABC):
 
 
 TEMPERATURES: Registry[Temperature] = Registry("temperature", Temperature)  # type: ignore[type-abstract]
+TEMPERATURES.default = "constant"

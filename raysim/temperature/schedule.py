@@ -6,7 +6,7 @@ round; which T, it leaves to the server. Here the user gives T in some rounds, f
     T_1 = local.temperature, unless round 1 is given
     hold       T_t = the last given one
     linear     T_t moves by equal steps from the last given one to the next
-    geometric  T_t moves by equal factors; so does the step at the logits, which grows as 1/T
+    geometric  T_t moves by equal factors, and so does 1/T, the factor of the step at the logits
 """
 
 from __future__ import annotations

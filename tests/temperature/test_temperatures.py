@@ -269,6 +269,7 @@ def test_plateau_by_hand(fields, values, expected):
         ),
         ({"temperature.name": f"{__name__}:WrongByClient"}, "by_client returned {0: -1.0}"),
         ({**SCHEDULE, "temperature.values": [0.5]}, "values=[0.5]: must be one for each of rounds"),
+        ({"temperature": 0.5}, "did you mean local.temperature=0.5?"),
         ({**SCHEDULE, "temperature.rounds": [3, 2]}, "rounds=[3, 2]: must be ascending"),
         ({"temperature.name": "plateau", "temperature.least": 5.0}, "least=5.0: must be at most"),
         (

@@ -12,8 +12,15 @@ from raysim.core.components import C, Component, Registry, build_component
 from raysim.core.errors import SettingsError, visible
 
 
-def component_field(registry: Registry[C]) -> tuple[BeforeValidator, PlainSerializer]:
-    """Return the annotations of a field that holds a component of a registry."""
+def component_field(
+    registry: Registry[C], number: str = ""
+) -> tuple[BeforeValidator, PlainSerializer]:
+    """Return the annotations of a field that holds a component of a registry.
+
+    Args:
+        registry: The registry.
+        number: The setting that is meant by a number in place of the component, if there is one.
+    """
 
     def build(value: Any) -> Any:
         if isinstance(value, Component):
@@ -23,7 +30,9 @@ def component_field(registry: Registry[C]) -> tuple[BeforeValidator, PlainSerial
             name = registry.default  # an override `none` is read as None, too
         if not isinstance(value, Mapping) or not isinstance(name, str):
             key = f"{registry.kind}.name" if isinstance(value, Mapping) else registry.kind
-            hint = f"; did you mean {registry.kind}.name={name}?" if isinstance(value, str) else ""
+            meant = f"{registry.kind}.name" if isinstance(value, str) else ""
+            meant = number if isinstance(value, int | float) else meant
+            hint = f"; did you mean {meant}={name}?" if meant else ""
             raise SettingsError(
                 f"{key}={json.dumps(name, default=str)}: {registry.kind}.name must be the name of"
                 f" a {registry.kind}{visible(hint)}"

@@ -12,6 +12,10 @@ the paper's: the same with lr = (the preset's lr) x T / 0.05. It takes the first
 and not the later ones: logits grow, and what the rate multiplies without 1/T (weight decay, the
 term of FedProx) grows with the rate. `--only T=4` takes a row without its control, `--only control`
 the controls.
+
+T is the same in all rounds, as in the paper's tables. Algorithm 1 has the server determine it at
+each round, and section 5 proposes T by sample and for stragglers, without formulas:
+`temperature.name` does that, on any of the presets.
 """
 
 from __future__ import annotations
@@ -61,7 +65,8 @@ CIFAR10 = Preset(
     "tables 1 and 2, figures 4b and 7",
     {"final_client_accuracy_mean": 0.4471},
     "Printed: the mean accuracy at the clients, not on which samples. Here they are test samples in"
-    " a client's class proportions, as the later code divides the test set.",
+    " a client's class proportions, as the later code divides the test set. T is the same in all"
+    " rounds; algorithm 1, which has the server determine it at each, is temperature.name.",
 )
 CIFAR100 = CIFAR10.replace(
     "CIFAR-100, 5 shards of 200 a client, ResNet-18",
