@@ -179,6 +179,20 @@ def test_a_chosen_temperature_is_that_of_the_setting(tmp_path, method):
         assert read_table(tmp_path / "set" / table).equals(read_table(tmp_path / "chosen" / table))
 
 
+def test_steps_that_repeat_are_not_those_of_the_temperature_before(tmp_path):
+    """After 100 equal steps they are recorded; a second run goes on at the second T alone."""
+    task = make_task((40,))
+    options = {"clients": 1, "fraction": 1.0, "local.epochs": 1, "local.steps": 130}
+    options |= {"local.batch_size": "full", "local.lr": 0.05}
+    both = {"rounds": 2, "temperature.rounds": [2], "temperature.values": [0.5]}
+    both |= {"temperature.name": "schedule"}
+    raysim.run(make_settings(tmp_path / "both", **options, **both), task)
+    raysim.run(make_settings(tmp_path / "first", **options, rounds=1), task)
+    second = {"rounds": 1, "local.temperature": 0.5, "start_from": str(tmp_path / "first")}
+    raysim.run(make_settings(tmp_path / "second", **options, **second), task)
+    assert model_of(tmp_path / "both") == model_of(tmp_path / "second")
+
+
 @pytest.mark.parametrize("case", ["hard samples", "stragglers", "schedule"])
 def test_mifl_with_temperatures_is_the_same_stacked(tmp_path, case):
     """Its criterion reads the temperature itself."""
