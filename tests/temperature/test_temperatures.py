@@ -19,9 +19,11 @@ from raysim.storage.rows.parted import read_table
 from raysim.temperature.plateau import Plateau
 from raysim.temperature.schedule import Schedule
 from raysim.testing import ComponentContract
+from raysim.training.stacked.cuda_graphs import GraphRecorder
 from tests.driver.test_local_tests import logits_of
 from tests.methods.test_oracle import LR, assert_close, gradient, start_of
 from tests.tasks import UNEQUAL, make_settings, make_task, model_of
+from tests.training.stacked.test_cuda_graphs import Tape
 
 SIZES = (3, 40, 17, 8)
 ROUNDS, EPOCHS = 3, 2
@@ -191,6 +193,18 @@ def test_steps_that_repeat_are_not_those_of_the_temperature_before(tmp_path):
     second = {"rounds": 1, "local.temperature": 0.5, "start_from": str(tmp_path / "first")}
     raysim.run(make_settings(tmp_path / "second", **options, **second), task)
     assert model_of(tmp_path / "both") == model_of(tmp_path / "second")
+
+
+def test_steps_of_stacks_that_are_kept_are_those_of_one_temperature(tmp_path, monkeypatch):
+    """As on a GPU, with tapes in place of its graphs."""
+    task, options = make_task((40,) * 4), {"engine.vectorize": 4, "fraction": 1.0, **SCHEDULE}
+    plain = raysim.run(make_settings(tmp_path / "plain", rounds=3, **options), task)
+    recorder = "raysim.training.stacked.trainer.recorder_on"
+    monkeypatch.setattr(recorder, lambda device, note: GraphRecorder(Tape, note))
+    monkeypatch.setattr(Tape, "played", 0)
+    kept = raysim.run(make_settings(tmp_path / "kept", rounds=3, **options), task)
+    for name, tensor in plain.params.items():
+        assert torch.equal(tensor, kept.params[name]), name
 
 
 @pytest.mark.parametrize("case", ["hard samples", "stragglers", "schedule"])
