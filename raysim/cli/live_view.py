@@ -7,15 +7,16 @@ from contextlib import contextmanager
 from time import perf_counter
 from typing import Any
 
-from rich.console import Console, Group
+from rich.console import Console
 from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-from rich.table import Table
 
 from raysim.driver.listener import Listener, Started
+from raysim.storage.summary import LOST, VIRTUAL_JOULES, VIRTUAL_SECONDS
 
-SHOWN_ROUNDS = 12
 PLAIN_PROGRESS_SECONDS = 5.0
+LOWEST_WIDTH = 6
+"""Characters of the narrowest column of a terminal's table of rounds."""
 SPLITS = {
     "test": "",
     "holdout": "held-out ",
@@ -74,26 +75,28 @@ class PlainOutput(Listener):
             "round": str(row["round"]),
             **_scores(row),
             "train loss": _loss(row["train_loss"]),
-            "clients/s": f"{row['clients'] / row['seconds']:.1f}",
+            **_virtual(row),
+            "sent": with_prefix(row["bytes_up"] + row["bytes_down"], "B"),
             "left": self._time_left(row["round"]),
-            "MB": f"{(row['bytes_up'] + row['bytes_down']) / 1e6:.1f}",
+            "clients/s": f"{row['clients'] / row['seconds']:.1f}",
         }
 
     def _time_left(self, number: int) -> str:
         if self._run is None:
             return "-"
         done = number - self._run.round_number
-        seconds = (perf_counter() - self._begun) / max(done, 1) * (self._run.rounds - number)
-        minutes, seconds = divmod(round(seconds), 60)
-        return f"{minutes}:{seconds:02d}"
+        return clock_time(
+            (perf_counter() - self._begun) / max(done, 1) * (self._run.rounds - number)
+        )
 
 
 class LiveView(PlainOutput):
-    """Live table of the last rounds, above a progress bar of the current round."""
+    """Lines of finished rounds, which scroll, above a progress bar of the current round."""
 
     def __init__(self, console: Console, published: Mapping[str, float]) -> None:
         super().__init__(console, published)
-        self._rows: list[dict[str, str]] = []
+        self._widths: dict[str, int] = {}
+        self._lines = 0
         self._bars = Progress(
             TextColumn("{task.description}"),
             BarColumn(),
@@ -103,12 +106,11 @@ class LiveView(PlainOutput):
             auto_refresh=False,
         )
         self._task = self._bars.add_task("starting", total=None)
-        self.live = Live(self._draw(), console=console, refresh_per_second=8)
+        self.live = Live(self._bars, console=console, refresh_per_second=8, transient=True)
 
     def preparing(self, what: str, done: int, total: int) -> None:
         """Show the progress of data preparation."""
         self._bars.update(self._task, description=what, completed=done, total=total)
-        self.live.update(self._draw())
 
     def started(self, run: Started) -> None:
         """Show the first round."""
@@ -120,23 +122,66 @@ class LiveView(PlainOutput):
         self._bars.update(self._task, completed=done, total=total)
 
     def round_done(self, row: Mapping[str, Any]) -> None:
-        """Add a round to the table."""
-        self._rows = [*self._rows, self.values(row)][-SHOWN_ROUNDS:]
+        """Print the values of a round, below the names of the columns once in a window."""
+        values = self.values(row)
+        if [*values] != [*self._widths] or self._lines >= self._console.height - 2:
+            self._widths = {
+                name: max(len(name), len(value), LOWEST_WIDTH) for name, value in values.items()
+            }
+            self._print_values({name: name for name in values}, style="bold")
+            self._lines = 0
+        self._print_values(values)
+        self._lines += 1
         self._next_round(row["round"] + 1)
+
+    def finished(self, summary: Mapping[str, Any]) -> None:
+        """Take the progress bar away, and print the final values."""
+        self.live.stop()
+        super().finished(summary)
+
+    def _print_values(self, values: Mapping[str, str], style: str = "") -> None:
+        """Print values below each other; those that do not fit in the window are left out."""
+        line = ""
+        for name, value in values.items():
+            longer = f"{line}  {value:>{self._widths[name]}}"
+            if len(longer) - 2 > self._console.width:
+                break
+            line = longer
+        self._console.print(line[2:], style=style, markup=False, highlight=False)
 
     def _next_round(self, number: int) -> None:
         rounds = self._run.rounds if self._run else number
         if number <= rounds:
             self._bars.reset(self._task, description=f"round {number}/{rounds}", total=None)
-        self.live.update(self._draw())
 
-    def _draw(self) -> Group:
-        table = Table(box=None)
-        for name in self._rows[0] if self._rows else ():
-            table.add_column(name, justify="right")
-        for row in self._rows:
-            table.add_row(*row.values())
-        return Group(table, self._bars)
+
+def with_prefix(value: float, unit: str) -> str:
+    """Return a quantity in three digits, as "21.4 kB"; below 1000, in whole units."""
+    for prefix in ("", "k", "M", "G", "T"):
+        shown = f"{value:.0f}" if not prefix else f"{value:.3g}"
+        if value < 999.5 or prefix == "T":
+            break
+        value /= 1000
+    return f"{shown} {prefix}{unit}"
+
+
+def clock_time(seconds: float) -> str:
+    """Return seconds as minutes and seconds, as "2:03", or with hours, as "1:02:03"."""
+    minutes, seconds = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{seconds:02d}" if hours else f"{minutes}:{seconds:02d}"
+
+
+def _virtual(row: Mapping[str, Any]) -> dict[str, str]:
+    """Return a round's virtual time, energy, and clients without a result that counts."""
+    if VIRTUAL_SECONDS not in row:
+        return {}
+    seconds = row[VIRTUAL_SECONDS]
+    return {
+        "virtual": f"{seconds:.1f} s" if seconds < 60 else clock_time(seconds),
+        "energy": with_prefix(row[VIRTUAL_JOULES], "J"),
+        "lost": str(row[LOST]),
+    }
 
 
 def _loss(value: float | None) -> str:
@@ -187,8 +232,14 @@ def closing_lines(
         paper = published.get("rounds_to_target")
         beside = f" (published {paper:g})" if paper else ""
         lines.append(f"rounds to {run.target:.1%}: {measured}{beside}")
-    up, down = summary["bytes_up"] / 1e6, summary["bytes_down"] / 1e6
-    lines.append(f"sent up {up:.1f} MB, down {down:.1f} MB")
+    up, down = (with_prefix(summary[f"bytes_{way}"], "B") for way in ("up", "down"))
+    lines.append(f"sent up {up}, down {down}")
+    if VIRTUAL_SECONDS in summary:
+        virtual = _virtual(summary)
+        lines.append(
+            f"virtual time {virtual['virtual']}, {virtual['energy']} of all clients,"
+            f" {virtual['lost']} clients without a result that counts"
+        )
     if run:
         lines.append(f"everything is in {run.path}")
     return lines

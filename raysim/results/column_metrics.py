@@ -12,7 +12,7 @@ from raysim.core.data import may_have_own_tests
 from raysim.core.errors import SettingsError
 from raysim.core.scoring import AT_TEMPERATURE
 from raysim.results.runs import CUMULATED, RunRecord
-from raysim.storage.summary import larger_is_better, reached_at
+from raysim.storage.summary import VIRTUAL, larger_is_better, reached_at
 
 LAST = 10
 OF_COLUMN: Mapping[str, str] = {
@@ -35,8 +35,6 @@ UNITS: Mapping[str, float] = {"hours_to": 3600.0}
 AT_BEST = "at_best"
 """Name of the value of a column in the best round by another one."""
 NAMES = (*OF_COLUMN, AT_BEST, *TARGETS)
-VIRTUAL = ("virtual_seconds", "virtual_joules", "lost_clients")
-"""Columns of a run with a virtual clock."""
 COSTS = ("train_loss", "bytes_up", "bytes_down", "bytes", "total_seconds")
 """Columns of every run, besides the scores."""
 TRAINED = "trained_accuracy_"

@@ -19,8 +19,11 @@ EVALUATED = (
 """Prefixes of the columns of evaluations, besides the test set's."""
 SMALLER = re.compile(r"loss|objective|seconds|joules|bytes|error|mae|mse|divergence|^lost_")
 """Parts of the names of columns whose smaller value is better."""
-VIRTUAL = ("virtual_seconds", "virtual_joules")
-"""Columns of a virtual clock whose sums are in the summary."""
+VIRTUAL_SECONDS = "virtual_seconds"
+VIRTUAL_JOULES = "virtual_joules"
+LOST = "lost_clients"
+VIRTUAL = (VIRTUAL_SECONDS, VIRTUAL_JOULES, LOST)
+"""Columns of a virtual clock, whose sums are in the summary."""
 
 
 def reached_at(points: Iterable[tuple[float, float]], target: float) -> float | None:

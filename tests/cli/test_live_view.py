@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.text import Text
 
 from raysim.cli import live_view
-from raysim.cli.live_view import LiveView, PlainOutput, closing_lines, make_listener
+from raysim.cli.live_view import LiveView, PlainOutput, closing_lines, make_listener, with_prefix
 from raysim.driver.listener import Started
 
 SUMMARY = {
@@ -84,9 +84,10 @@ def test_lines_of_a_run(lines, said):
     text = re.sub(r"left \d+:\d\d", "left ?", said.getvalue())
     assert text.splitlines() == [
         "fedavg: 100 clients, 10 a round, 3 rounds, until 97.0%; runs/[red]mine",
-        "round 1  accuracy -  loss -  train loss 0.9877  clients/s 2.5  left ?  MB 2.1",
-        "round 2  accuracy 50.00%  loss 1.2346  train loss -  clients/s 0.0  left ?  MB 2.1",
-        "round 3  accuracy 50.00%  loss 1.2346  train loss 0.9877  clients/s 2.5  left ?  MB 2.1",
+        "round 1  accuracy -  loss -  train loss 0.9877  sent 2.1 MB  left ?  clients/s 2.5",
+        "round 2  accuracy 50.00%  loss 1.2346  train loss -  sent 2.1 MB  left ?  clients/s 0.0",
+        "round 3  accuracy 50.00%  loss 1.2346  train loss 0.9877  sent 2.1 MB  left ?"
+        "  clients/s 2.5",
         "note: client 7 was dropped",
         "accuracy 97.12% (best 97.34%) after 50 rounds, 12.3 s, median 0.234 s a round",
         "rounds to 97.0%: 46.2 (published 47)",
@@ -195,7 +196,7 @@ def frame(view, console):
     return Text.from_ansi(drawing.get()).plain
 
 
-def test_live_view_shows_rounds_and_progress(console):
+def test_live_view_shows_progress_below_the_rounds(console, said):
     view = LiveView(console, {})
     view.started(started())
     assert "round 1/3" in frame(view, console)
@@ -204,24 +205,66 @@ def test_live_view_shows_rounds_and_progress(console):
     view.round_done(row(1))
     drawn = frame(view, console)
     assert "round 2/3" in drawn and "4/10" not in drawn
-    header, figures = (line.split() for line in drawn.splitlines()[:2])
-    assert header[:3] == ["round", "accuracy", "loss"] and header[-1] == "MB"
-    assert [*figures[:3], figures[-1]] == ["1", "50.00%", "1.2346", "2.1"]
     view.round_done(row(2))
     view.round_done(row(3, test_accuracy=None, test_loss=None))
-    drawn = frame(view, console)
-    assert "round 4" not in drawn
-    shown = [line.split()[:2] for line in drawn.splitlines()[1:4]]
-    assert shown == [["1", "50.00%"], ["2", "50.00%"], ["3", "-"]]
+    assert "round 4" not in frame(view, console)
+    header, *rows = (line.split() for line in plain(said).splitlines()[1:])
+    assert header[:3] == ["round", "accuracy", "loss"]
+    assert [each[:3] for each in rows] == [
+        ["1", "50.00%", "1.2346"],
+        ["2", "50.00%", "1.2346"],
+        ["3", "-", "-"],
+    ]
 
 
-def test_live_view_keeps_the_last_rounds(console, monkeypatch):
-    monkeypatch.setattr(live_view, "SHOWN_ROUNDS", 2)
+def test_live_view_is_one_line_high_and_repeats_the_names_once_in_a_window(said):
+    console = Console(file=said, force_terminal=True, width=100, height=6)
     view = LiveView(console, {})
-    view.started(started())
-    for number in (1, 2, 3):
+    view.started(started(rounds=9))
+    for number in range(1, 10):
         view.round_done(row(number))
-    assert [line.split()[0] for line in frame(view, console).splitlines()[1:3]] == ["2", "3"]
+    assert len(frame(view, console).splitlines()) == 1
+    firsts = [line.split()[0] for line in plain(said).splitlines()[1:]]
+    assert firsts == ["round", *"1234", "round", *"5678", "round", "9"]
+
+
+VIRTUAL = {"virtual_seconds": 3725.4, "virtual_joules": 12_345.6, "lost_clients": 3}
+
+
+def test_columns_that_do_not_fit_in_the_window_are_left_out(said):
+    view = LiveView(Console(file=said, force_terminal=True, width=80, height=24), {})
+    view.started(started())
+    view.round_done(row(1, **VIRTUAL))
+    _, header, figures = plain(said).splitlines()
+    assert max(map(len, (header, figures))) <= 80
+    assert header.endswith("virtual   energy    lost    sent    left")
+    assert re.sub(r"  +", " ", figures).startswith(" 1 50.00% 1.2346 0.9877 1:02:05 12.3 kJ 3 2.1")
+
+
+def test_virtual_time_is_in_lines_and_summary(lines):
+    shown = lines.values(row(1, **VIRTUAL | {"virtual_seconds": 1.26}))
+    assert [shown[name] for name in ("virtual", "energy", "lost")] == ["1.3 s", "12.3 kJ", "3"]
+    assert closing_lines(SUMMARY | VIRTUAL, None, {})[-1] == (
+        "virtual time 1:02:05, 12.3 kJ of all clients, 3 clients without a result that counts"
+    )
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        (0, "0 B"),
+        (999, "999 B"),
+        (1000, "1 kB"),
+        (21_449, "21.4 kB"),
+        (999_499, "999 kB"),
+        (999_500, "1 MB"),
+        (2.1e6, "2.1 MB"),
+        (3.456e9, "3.46 GB"),
+        (5e15, "5e+03 TB"),
+    ],
+)
+def test_quantities_have_three_digits(value, shown):
+    assert with_prefix(value, "B") == shown
 
 
 def test_live_view_shows_what_is_prepared(console):
@@ -248,6 +291,7 @@ def test_live_view_says_notes_and_the_end_above_itself(console, said):
         view.round_done(row(1))
         view.finished(SUMMARY)
     text = plain(said)
+    assert text.rstrip().endswith("everything is in runs/[red]mine")
     for line in [
         "fedavg: 100 clients, 10 a round, 3 rounds, until 97.0%; runs/[red]mine",
         "note: client [7] was dropped",

@@ -14,10 +14,11 @@ from raysim.config import Settings
 from raysim.core.rules import Pass, samples_of
 from raysim.driver.asynchronous.arrivals import Clock, Flight, PlannedRound
 from raysim.driver.asynchronous.draws import Draws, Integers, always
-from raysim.driver.clock.clock import LOST, VIRTUAL_JOULES, VIRTUAL_SECONDS, VirtualClock
+from raysim.driver.clock.clock import VirtualClock
 from raysim.driver.clock.policies import moved_until
 from raysim.driver.passes import RoundRunner
 from raysim.execution.partial_sum import Columns
+from raysim.storage.summary import LOST, VIRTUAL_JOULES, VIRTUAL_SECONDS
 
 
 @dataclass(frozen=True)

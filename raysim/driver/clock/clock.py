@@ -25,11 +25,9 @@ from raysim.driver.riders import Rider
 from raysim.execution.partial_sum import Columns
 from raysim.federation.federation import Federation
 from raysim.storage.client_states import ClientStates
+from raysim.storage.summary import LOST, VIRTUAL_JOULES, VIRTUAL_SECONDS
 
 Integers = npt.NDArray[np.int64]
-VIRTUAL_SECONDS = "virtual_seconds"
-VIRTUAL_JOULES = "virtual_joules"
-LOST = "lost_clients"
 
 
 def open_clock(
