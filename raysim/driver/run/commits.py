@@ -11,17 +11,17 @@ from raysim.clock.availability import TICKS_PER_SECOND
 from raysim.core.errors import RunError
 from raysim.core.exits import delay_signals
 from raysim.core.tensors import Tensors
-from raysim.driver.clock.clock import VIRTUAL_SECONDS
 from raysim.driver.context import Result, RunContext
 from raysim.driver.evaluation import Evaluation
 from raysim.driver.identity import accepted, with_environments
 from raysim.driver.round_log import RoundLog
+from raysim.driver.run.advice import deadline_note, guessing_note
 from raysim.driver.run.stopping import Stopping
 from raysim.execution.process import release_freed_memory
 from raysim.storage.atomic import remove, write_json
 from raysim.storage.checkpoints import Best, Checkpoint, Checkpoints, save_tensors
 from raysim.storage.recorder import Row, RunRecorder
-from raysim.storage.summary import summarise
+from raysim.storage.summary import VIRTUAL_SECONDS, summarise
 from raysim.storage.trace import TraceWriter
 
 
@@ -162,6 +162,8 @@ class Commits:
         self.recorder.publish(row)
         release_freed_memory()
         listener.round_done(row)
+        if said := guessing_note(self.recorder.rows, self._context.federation, self._settings):
+            listener.note(said)
 
     def _keep_best(self) -> None:
         """Keep the model of the last committed round, as the best one, until it is written."""
@@ -226,5 +228,7 @@ class Commits:
         if self.committed.forced:
             summary["forced"] = [*self.committed.forced]
         write_json(run_dir.summary, summary)
+        if said := deadline_note(self.recorder.rows, settings):
+            self._context.listener.note(said)
         self._context.listener.finished(summary)
         return Result(run_dir.path, summary, self.recorder.table(), dict(self._deployed()))
