@@ -27,6 +27,12 @@ STATES: Mapping[State, str] = {
 }
 """Note of each state that needs one."""
 ENDED = ("diverged", "failed")
+OF_CLOCK = (
+    ("virtual time", "total_virtual_seconds", "s"),
+    ("energy", "total_virtual_joules", "J"),
+    ("lost clients", "total_lost_clients", ""),
+)
+"""Columns of a comparison with runs in virtual time: name, summed column and unit."""
 COMPONENTS = ("dataset.name", "partition.name", "model.name", "method.name")
 
 
@@ -204,6 +210,7 @@ def compared_metrics(
         *((str(metric), metric, "") for metric in further),
         ("sent", Metric("final", "bytes"), "MB"),
         ("time", Metric("final", "total_seconds"), "s"),
+        *((name, Metric("final", of), unit) for name, of, unit in OF_CLOCK if of in measured),
     ]
 
 

@@ -39,6 +39,7 @@ CUMULATED: Mapping[str, tuple[str, ...]] = {
     "total_seconds": ("seconds", "evaluation_seconds", "checkpoint_seconds"),
     "total_virtual_seconds": ("virtual_seconds",),
     "total_virtual_joules": ("virtual_joules",),
+    "total_lost_clients": ("lost_clients",),
 }
 """Columns added to `metrics.parquet`: sums of columns, cumulated over rounds."""
 

@@ -207,6 +207,18 @@ def test_the_comparison(grouped):
     assert len(set(grid.notes)) == len(grid.notes)
 
 
+def test_virtual_time_is_compared_where_a_run_has_it(grouped):
+    clock = {"virtual_seconds": [1.5, 2.5], "virtual_joules": [10.0, 20.0], "lost_clients": [0, 3]}
+    rows = make_rows([0.5, 0.75], **clock)
+    groups = grouped(a={"rows": rows}, b={"rows": make_rows([0.5]), **PROX})
+    _, (timed, other) = table_of(groups)
+    shown = {"virtual time [s]": "4.0", "energy [J]": "30", "lost clients": "3"}
+    assert {name: timed[name] for name in shown} == {n: f"{v} (n=1)*" for n, v in shown.items()}
+    assert {other[name] for name in shown} == {"- (0/1, 1 without a value)"}
+    _, (plain,) = table_of(grouped(c={"rows": make_rows([0.5])}))
+    assert not shown.keys() & plain.keys()
+
+
 def test_runs_in_progress_are_rows_of_their_own(grouped):
     groups = grouped(
         a={"rows": make_rows([0.5, 0.75]), "seed": 0},
