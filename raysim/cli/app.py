@@ -20,6 +20,7 @@ from raysim.cli.completion import complete_entry, complete_kind, names_of_kind
 from raysim.cli.data import data
 from raysim.cli.figures import figure
 from raysim.cli.jobs import Address, Follow, job
+from raysim.cli.new import new
 from raysim.cli.options import (
     Artifacts,
     Force,
@@ -54,6 +55,7 @@ app.command()(report)
 app.command()(table)
 app.command()(sweep)
 app.command()(figure)
+app.command()(new)
 console = Console()
 
 KINDS = (
