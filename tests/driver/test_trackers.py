@@ -135,6 +135,26 @@ def test_a_tracker_that_cannot_be_opened_stops_the_run(tmp_path, kept):
     assert not (tmp_path / "run/metrics.parquet").exists()
 
 
+@pytest.mark.parametrize(
+    ("store", "why"),
+    [
+        ("mlruns", "The filesystem tracking backend .* set `MLFLOW_ALLOW_FILE_STORE=true`"),
+        ("http://ann:secret@127.0.0.1:9", r"MLFLOW_TRACKING_URI=http://ann:\*+@127.0.0.1:9: no"),
+    ],
+)
+def test_a_store_that_cannot_be_used_stops_the_run_in_seconds(tmp_path, monkeypatch, store, why):
+    """In one line, before a run directory is made."""
+    pytest.importorskip("mlflow", reason="needs: pip install 'raysim[mlflow]'")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", store)
+    monkeypatch.delenv("MLFLOW_ALLOW_FILE_STORE", raising=False)
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")  # put back what is set here
+    with pytest.raises(raysim.SettingsError, match=f"^tracker=mlflow: cannot be used: {why}") as it:
+        run(tmp_path / "run")
+    assert "\n" not in str(it.value) and "secret" not in str(it.value)
+    assert not (tmp_path / "run/config.json").exists()
+
+
 def test_a_missing_package_is_named_before_anything_starts(tmp_path, monkeypatch):
     monkeypatch.setattr(trackers, "find_spec", lambda name: None)
     message = r"pip install 'raysim\[wandb\]'"

@@ -13,7 +13,7 @@ from importlib import import_module
 from importlib.util import find_spec
 
 from raysim.config import Settings
-from raysim.core.errors import SettingsError
+from raysim.core.errors import SettingsError, without_passwords
 from raysim.driver.listener import Listener
 from raysim.driver.trackers.base import TrackingListener
 
@@ -38,12 +38,16 @@ def tracked(settings: Settings, listener: Listener) -> Iterator[Listener]:
     """Yield a listener that also feeds the tracker of the settings; the listener without one.
 
     Raises:
-        SettingsError: the tracker's package is missing.
+        SettingsError: the tracker's package is missing, or its store or server cannot be used.
     """
     check_tracker(settings)
     if (name := settings.tracker) is None:
         yield listener
         return
-    tracker = import_module(TRACKERS[name]).make()
+    try:
+        tracker = import_module(TRACKERS[name]).make()
+    except Exception as error:  # of whatever class the package has
+        why = without_passwords(" ".join(str(error).split()))
+        raise SettingsError(f"tracker={name}: cannot be used: {why}") from error
     with TrackingListener(name, tracker, settings, listener) as tracking:
         yield tracking

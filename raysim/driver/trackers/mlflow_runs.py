@@ -1,7 +1,8 @@
 """Runs in MLflow.
 
 MLFLOW_TRACKING_URI names the server or folder, MLFLOW_EXPERIMENT_NAME the experiment, by default
-`raysim`.
+`raysim`. A server that does not answer is asked less often than MLflow would, for seconds in place
+of minutes, unless MLFLOW_HTTP_REQUEST_MAX_RETRIES says how often.
 """
 
 from __future__ import annotations
@@ -11,10 +12,16 @@ from collections.abc import Mapping
 from time import time
 from typing import Any
 
+import requests
+
+from raysim.core.errors import without_passwords
 from raysim.driver.trackers.base import Tracker
 
 PARAMETERS = 100
 """Parameters that MLflow takes at once."""
+ANSWER_SECONDS = 10
+"""Seconds in which a server must answer before a run starts."""
+RETRIES = "MLFLOW_HTTP_REQUEST_MAX_RETRIES"
 EVERY_ROUND = "seconds"
 """Column that every round has."""
 
@@ -23,8 +30,10 @@ class MlflowRuns(Tracker):
     """Runs of an MLflow experiment."""
 
     def __init__(self) -> None:
-        from mlflow import MlflowClient
+        from mlflow import MlflowClient, get_tracking_uri
 
+        os.environ.setdefault(RETRIES, "2")
+        _check_answers(get_tracking_uri())
         self._client: Any = MlflowClient()
         self._run = ""
 
@@ -73,6 +82,24 @@ class MlflowRuns(Tracker):
         return str(experiment.experiment_id)  # another process may have made it meanwhile
 
 
+def _check_answers(uri: str) -> None:
+    """Check that the server of a URI answers, whatever it says; a folder or database has none.
+
+    Raises:
+        OSError: it does not.
+    """
+    if uri.startswith(("http://", "https://")):
+        try:
+            requests.head(uri, timeout=ANSWER_SECONDS)
+        except requests.RequestException as error:
+            place = f"MLFLOW_TRACKING_URI={without_passwords(uri)}"
+            raise OSError(f"{place}: no server answers within {ANSWER_SECONDS} s") from error
+
+
 def make() -> Tracker:
-    """Return the tracker; it connects when a run is opened."""
+    """Return the tracker.
+
+    Raises:
+        Exception: the store cannot be used; of whatever class MLflow has for it.
+    """
     return MlflowRuns()
