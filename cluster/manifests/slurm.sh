@@ -7,6 +7,8 @@
 # Start; what follows the script is what you would type after `raysim`:
 #   sbatch slurm.sh run mnist-million --profile 8x8-gpus out=/shared/runs/first
 #   squeue --me; tail -f raysim-JOB.log
+# A job per seed, five at most at a time, each with as many nodes as below:
+#   sbatch --array=0-4 slurm.sh run mnist-million out=/shared/runs/seed-%a seed=%a
 # Two minutes before its time is up the run checkpoints and stops, and so does
 # it on `scancel --signal=TERM --batch JOB`; the same sbatch line goes on.
 #
@@ -23,6 +25,8 @@
 #SBATCH --exclusive
 #SBATCH --time=24:00:00
 #SBATCH --signal=B:TERM@120
+##SBATCH --partition=PARTITION
+##SBATCH --account=ACCOUNT
 
 set -euo pipefail
 
@@ -72,7 +76,7 @@ while (joined := sum(node["Alive"] for node in ray.nodes())) < int(sys.argv[1]):
 PYTHON
 echo "Ray at $RAY_ADDRESS, ${#nodes[@]} nodes; dashboard at ${nodes[0]}, port $dashboard_port"
 
-raysim "$@" &
+raysim "${@//%a/${SLURM_ARRAY_TASK_ID:-%a}}" &
 run=$!
 trap 'kill -TERM "$run"' TERM
 code=0

@@ -28,6 +28,7 @@ from raysim.cluster.pages import MANIFESTS
 ROOT = Path(__file__).parents[2]
 RAY_UP = ["ray-up-on-premise.yaml", "ray-up-aws.yaml"]
 RAY_JOB = "kuberay-job.yaml"
+STORAGE = "kuberay-storage.yaml"
 SLURM = "slurm.sh"
 SCHEMA = json.loads((Path(__file__).parent / "rayjob.schema.json").read_text())
 
@@ -37,15 +38,15 @@ def ray_up(name: str) -> dict[str, Any]:
 
 
 def ray_job() -> dict[str, Any]:
-    documents = list(yaml.safe_load_all((MANIFESTS / RAY_JOB).read_text()))
-    assert [document["kind"] for document in documents] == ["PersistentVolumeClaim", "RayJob"]
-    return documents[1]
+    document: dict[str, Any] = yaml.safe_load((MANIFESTS / RAY_JOB).read_text())
+    assert document["kind"] == "RayJob"
+    return document
 
 
 def test_manifests_are_listed_and_printed_as_they_stand(raysim_command):
     code, out, _ = raysim_command("list", "manifests")
     assert code == 0 and "raysim on Slurm: one Ray cluster for the job" in out
-    for name in (*RAY_UP, RAY_JOB, SLURM):
+    for name in (*RAY_UP, RAY_JOB, STORAGE, SLURM):
         assert name in out
         assert raysim_command("list", "manifests", name)[1] == (MANIFESTS / name).read_text()
     code, _, err = raysim_command("list", "manifests", "slurm")
@@ -75,6 +76,19 @@ def test_clusters_ask_for_a_token_and_keep_the_dashboard_to_themselves(name):
 def test_kubernetes_takes_the_job():
     jsonschema.Draft202012Validator.check_schema(SCHEMA)
     jsonschema.validate(ray_job(), SCHEMA)
+
+
+def test_the_job_mounts_the_claim_of_the_other_file():
+    """Which is deleted by its own name alone, so that results outlive the job."""
+    claim = yaml.safe_load((MANIFESTS / STORAGE).read_text())
+    assert (claim["kind"], claim["spec"]["accessModes"]) == (
+        "PersistentVolumeClaim",
+        ["ReadWriteMany"],
+    )
+    cluster = ray_job()["spec"]["rayClusterSpec"]
+    for group in (cluster["headGroupSpec"], *cluster["workerGroupSpecs"]):
+        volume = group["template"]["spec"]["volumes"][0]["persistentVolumeClaim"]
+        assert volume == {"claimName": claim["metadata"]["name"]}
 
 
 def test_the_heads_of_manifests_describe_variants_that_ray_and_kubernetes_take():

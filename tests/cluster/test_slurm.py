@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import shutil
@@ -68,12 +69,14 @@ def batch(slurm: dict[str, str], folder: Path, *words: str) -> subprocess.Popen[
 
 @pytest.mark.full
 def test_a_job_on_two_nodes(slurm, working_directory, tmp_path):
-    job = batch(slurm, working_directory, "engine.actors=2", f"out={tmp_path / 'run'}")
+    words = ["engine.actors=2", f"out={tmp_path / 'run-%a'}", "seed=%a"]
+    job = batch(slurm | {"SLURM_ARRAY_TASK_ID": "7"}, working_directory, *words)
     said, err = job.communicate(timeout=2 * PATIENCE_SECONDS)
     assert job.returncode == 0, err
     assert "2 nodes; dashboard at node1, port" in said
-    assert f"everything is in {tmp_path / 'run'}" in said
-    assert (tmp_path / "run/summary.json").exists()
+    assert f"everything is in {tmp_path / 'run-7'}" in said
+    assert (tmp_path / "run-7/summary.json").exists()
+    assert json.loads((tmp_path / "run-7/config.json").read_text())["seed"] == 7
     assert not list(tmp_path.glob(".raysim-token-*"))
 
 
