@@ -91,6 +91,19 @@ class Evaluation:
         return dict(zip(*values, strict=True))
 
 
+def _sets_of(settings: Settings, federation: Federation) -> dict[str, EvaluationSet]:
+    """Return the sets of the clients' samples that settings have evaluated, by name."""
+    indices, holdout = federation.client_indices, federation.holdout
+    sets: dict[str, EvaluationSet] = {}
+    if settings.evaluation.holdout:
+        sets["holdout"] = held_out_set(indices, holdout)
+    if found := federation.local_test:
+        sets[LOCAL_TEST] = local_test_set(found, settings.seed)
+    if settings.evaluation.train_set:
+        sets[TRAIN_SET] = training_set(indices, holdout)
+    return sets
+
+
 class Evaluator:
     """Evaluates the global model of one run.
 
@@ -112,19 +125,14 @@ class Evaluator:
             DataError: clients' own test samples cannot be drawn.
         """
         self._settings, self._network = settings, network
-        self._method, indices = settings.method, federation.client_indices
+        self._method = settings.method
         self._sizes = federation.training_sizes
         self._batching = settings.local.batching
         y = {"train": open_samples(federation.train).y, "test": federation.test_targets}
         y["held_out"] = y["train"]
-        evaluated_sets: dict[str, EvaluationSet] = {}
-        if settings.evaluation.holdout:
-            evaluated_sets["holdout"] = held_out_set(indices, federation.holdout)
-        if found := federation.local_test:
-            evaluated_sets[LOCAL_TEST] = local_test_set(found, settings.seed)
-            y |= {"local": found.samples.y} if found.samples else {}
-        if settings.evaluation.train_set:
-            evaluated_sets[TRAIN_SET] = training_set(indices, federation.holdout)
+        evaluated_sets = _sets_of(settings, federation)
+        if (found := federation.local_test) and found.samples:
+            y["local"] = found.samples.y
         own_models = self._method.deploys_client_models
         if own_models:
             evaluated_sets |= {f"{PERSONAL}{name}": each for name, each in evaluated_sets.items()}
