@@ -254,11 +254,13 @@ def rounds(
 ) -> RoundIterator:
     """Iterate over the rounds of a run, from the first or where `settings.out` stopped.
 
-    with raysim.rounds(settings) as rounds:
-        for row in rounds:  # of `metrics.parquet`; the round is committed
-            if (row["train_loss"] or 0) > 10:
-                break
-    rounds.result  # that of `run`, if the last round has been reached
+    Each is a row of `metrics.parquet`, and is committed:
+
+        with raysim.rounds(settings) as rounds:
+            for row in rounds:
+                if (row["train_loss"] or 0) > 10:
+                    break
+        rounds.result  # that of `run`, if the last round has been reached
 
     The end of the `with` statement closes the run: committed rounds are checkpointed, and the run
     directory, actors and Ray are released. `rounds` with the same settings, or `resume`, goes on

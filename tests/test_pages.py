@@ -32,7 +32,7 @@ def test_links_lead_somewhere():
         assert file.exists(), f"{page}: {target}"
         if heading:
             titles = re.findall(r"^#+ (.*)$", file.read_text(encoding="utf-8"), re.MULTILINE)
-            anchors = [title.lower().replace(" ", "-") for title in titles]
+            anchors = [re.sub(r"[^\w -]", "", each.lower()).replace(" ", "-") for each in titles]
             assert heading in anchors, f"{page}: {target}"
 
 

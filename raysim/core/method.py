@@ -131,7 +131,7 @@ class Method(Component, ABC):
     needs_sample_losses: ClassVar[bool] = False
     """Whether the task's loss must be a mean over samples, not one of whole batches."""
     own_round: ClassVar[str] = ""
-    """A round in words, if it is more than one trip of the model to the clients and back: values in
+    """A round in words, if it is more than one trip of the model to the clients and back; values in
     such rounds are not compared with those of other methods."""
 
     @property

@@ -118,7 +118,7 @@ class MethodContract(ComponentContract):
         method: Value of `method.name`.
         settings: Overrides that suit small networks, by dotted key.
         unsupported: Model families that the method refuses before round 1, with a line that begins
-            `method.name=...: `.
+            with `method.name=` and its name.
         models_sent: Models that a client receives and sends in a round of one pass over the cohort;
             None where a method's own tests count its bytes.
     """

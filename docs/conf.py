@@ -1,0 +1,89 @@
+"""The site of the documentation: `python -m sphinx -W -c docs . build/docs`.
+
+Its sources are the pages in `docs/` and the README pages of the folders, where they lie: a fact is
+written once, and a link works in the repository as on the site.
+"""
+
+import inspect
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[1]
+
+project, author = "raysim", "The raysim authors"
+copyright = "the raysim authors; license Apache-2.0"
+html_title = "raysim"
+
+extensions = [
+    "myst_nb",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.napoleon",
+    "sphinx_copybutton",
+]
+root_doc = "docs/index"
+include_patterns = [
+    *("docs/*.md", "examples/*.ipynb"),
+    *("README.md", "CONTRIBUTING.md", "ARCHITECTURE.md", "CHANGELOG.md"),
+    *("raysim/*.md", "tuning/README.md", "cluster/*.md"),
+    *("workloads/*.md", "workloads/papers/*.md", "tests/benchmarks/*.md"),
+]
+FOLDERS = {"docs", "examples", "raysim", "tuning", "cluster", "workloads", "tests"}
+exclude_patterns = [
+    *(each.name for each in ROOT.iterdir() if each.is_dir() and each.name not in FOLDERS),
+    *("raysim/workloads", "raysim/tuning", "raysim/cluster"),  # links to the folders beside it
+]
+
+myst_enable_extensions = ["colon_fence"]
+myst_heading_anchors = 4
+nb_execution_mode = "cache"
+nb_execution_cache_path = str(ROOT / "build" / "notebooks")
+nb_execution_raise_on_error = True
+nb_execution_timeout = 600
+
+autodoc_member_order = "bysource"
+autodoc_typehints = "signature"
+autodoc_typehints_format = "short"
+autodoc_default_options = {"exclude-members": "model_config"}
+python_maximum_signature_line_length = 80
+napoleon_custom_sections = [("Attributes", "params_style")]
+default_role = "code"  # docstrings quote names as Markdown does
+
+html_theme = "furo"
+html_extra_path = ["site/index.html"]
+html_static_path = ["site/style.css"]
+html_css_files = ["style.css"]
+html_copy_source = False
+copybutton_exclude = ".linenos, .gp, .go"
+
+
+def without_examples(app: Any, name: str, source: list[str]) -> None:
+    """Leave the list of notebooks out of the first page where there are none."""
+    if name == root_doc and not [*ROOT.glob("examples/*.ipynb")]:
+        source[0] = source[0].replace(":glob:\n../examples/*\n", "")
+
+
+def code_blocks(*given: Any) -> None:
+    """Show what is indented behind a colon and an empty line of a docstring as code."""
+    lines: list[str] = given[-1]
+    for number, (line, between, after) in enumerate(zip(lines, lines[1:], lines[2:], strict=False)):
+        if line.endswith(":") and not between and after.startswith("    "):
+            lines[number] = f"{line}:"
+
+
+def signatures(app: Any, kind: str, name: str, found: Any, *more: Any) -> tuple[str, str] | None:
+    """Show the arguments of a class without types, which its attributes have."""
+    if kind != "class":
+        return None
+    shown = []
+    for each in inspect.signature(found).parameters.values():
+        plain = isinstance(each.default, str | int | float | tuple | None)
+        default = repr(each.default) if plain else "..."
+        shown.append(str(each.name) if each.default is each.empty else f"{each.name}={default}")
+    return f"({', '.join(shown)})", ""
+
+
+def setup(app: Any) -> None:
+    """Have Sphinx call what is above."""
+    app.connect("source-read", without_examples)
+    app.connect("autodoc-process-signature", signatures)
+    app.connect("autodoc-process-docstring", code_blocks, priority=400)  # before napoleon
