@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import socket
 import subprocess
-import sys
 from collections.abc import Iterator
 from html.parser import HTMLParser
 from pathlib import Path
@@ -15,9 +14,7 @@ import pytest
 import raysim
 from tests.browser import document
 from tests.docs.blocks import ROOT
-
-SPHINX = [sys.executable, "-m", "sphinx", "-q", "-E", "-D", "nb_execution_mode=off", "-c", "docs"]
-"""Notebooks are run by tests of their own."""
+from tests.docs.conftest import SPHINX
 
 
 class Page(HTMLParser):
@@ -35,15 +32,6 @@ class Page(HTMLParser):
                 self.ids.add(value)
             elif name in ("href", "src") and value:
                 self.links.append(value)
-
-
-@pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    out = tmp_path_factory.mktemp("site")
-    command = [*SPHINX, "-W", "--keep-going", "-d", str(out / "trees"), ".", str(out / "html")]
-    done = subprocess.run(command, check=False, cwd=ROOT, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    return out / "html"
 
 
 @pytest.fixture(scope="module")
