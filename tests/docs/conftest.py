@@ -1,16 +1,19 @@
-"""The site, built once for all processes of a test run."""
+"""The site, built once for all processes of a test run; a reader in an empty folder."""
 
 from __future__ import annotations
 
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from filelock import FileLock
 
+from raysim.workloads.datasets.fetch import data_root
 from tests.docs.blocks import ROOT
+from tests.docs.reader import Reader
 
 SPHINX = [sys.executable, "-m", "sphinx", "-q", "-E", "-D", "nb_execution_mode=off", "-c", "docs"]
 """Notebooks are run by tests of their own."""
@@ -29,3 +32,15 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
             done = subprocess.run(command, check=False, cwd=ROOT, capture_output=True, text=True)
             assert done.returncode == 0, done.stderr
     return html
+
+
+@pytest.fixture
+def reader(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Iterator[Reader]:
+    """Return a reader in an empty folder, whose modules are forgotten afterwards."""
+    monkeypatch.setenv("RAYSIM_DATA", str(data_root()))
+    yield Reader(tmp_path, monkeypatch, capsys)
+    for name, module in list(sys.modules.items()):
+        if Path(getattr(module, "__file__", None) or "/").is_relative_to(tmp_path):
+            del sys.modules[name]

@@ -54,8 +54,9 @@ class Reader:
         monkeypatch.syspath_prepend(folder)
         monkeypatch.setattr(raysim, "load_config", self._shortened)
 
-    def follow(self, block: Block) -> None:
-        """Do what a block says."""
+    def follow(self, block: Block, names: Mapping[str, Any] | None = None) -> None:
+        """Do what a block says; `names` are those that the reader has given to Python before."""
+        self._names |= names or {}
         if block.mark == "file":
             path = self._folder / block.says
             path.parent.mkdir(parents=True, exist_ok=True)

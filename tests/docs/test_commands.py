@@ -2,26 +2,14 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import pytest
 
-from raysim.workloads.datasets.fetch import data_root
 from tests.docs.blocks import ROOT, blocks_of
 from tests.docs.reader import Reader
 
 PAGES = [path for path in sorted((ROOT / "docs").glob("*.md")) if any(blocks_of(path))]
-
-
-@pytest.fixture
-def reader(tmp_path, monkeypatch, capsys):
-    """Return a reader in an empty folder, whose modules are forgotten afterwards."""
-    monkeypatch.setenv("RAYSIM_DATA", str(data_root()))
-    yield Reader(tmp_path, monkeypatch, capsys)
-    for name, module in list(sys.modules.items()):
-        if Path(getattr(module, "__file__", None) or "/").is_relative_to(tmp_path):
-            del sys.modules[name]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda path: path.stem)
