@@ -47,7 +47,7 @@ class Reader:
         self, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
     ) -> None:
         self.said = ""
-        self._folder, self._patch, self._capsys = folder, monkeypatch, capsys
+        self.folder, self._patch, self._capsys = folder, monkeypatch, capsys
         self._names: dict[str, Any] = {"__name__": "__main__"}
         self._load = raysim.load_config
         monkeypatch.chdir(folder)
@@ -58,14 +58,14 @@ class Reader:
         """Do what a block says; `names` are those that the reader has given to Python before."""
         self._names |= names or {}
         if block.mark == "file":
-            path = self._folder / block.says
+            path = self.folder / block.says
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(block.text, encoding="utf-8")
         elif block.mark == "printed":
             missing = [line for line in block.text.splitlines() if line not in self.said]
             assert not missing, f"{block.place}: not printed: {missing}; but {self.said}"
         elif block.language == "python":
-            code = compile(block.text, str(self._folder / "script.py"), "exec")
+            code = compile(block.text, str(self.folder / "script.py"), "exec")
             exec(code, self._names)  # noqa: S102 - a page of this repository
             self.said = self._capsys.readouterr().out
         elif block.language in COMMANDS:
@@ -89,7 +89,7 @@ class Reader:
         captured = self._capsys.readouterr()
         self.said = captured.out + captured.err
         if target:
-            (self._folder / target).write_text(captured.out, encoding="utf-8")
+            (self.folder / target).write_text(captured.out, encoding="utf-8")
         return int(code)
 
     def _words(self, words: list[str]) -> list[str]:
@@ -108,8 +108,8 @@ class Reader:
 
     def _found(self, word: str) -> list[str]:
         """Return the paths that a pattern of the shell stands for, or the word."""
-        paths = sorted(self._folder.glob(word)) if "*" in word and "=" not in word else []
-        return [str(path.relative_to(self._folder)) for path in paths] or [word]
+        paths = sorted(self.folder.glob(word)) if "*" in word and "=" not in word else []
+        return [str(path.relative_to(self.folder)) for path in paths] or [word]
 
     def _shortened(self, source: Any, overrides: Mapping[str, Any] | None = None) -> Any:
         """Return settings as `raysim.load_config` does, of a short run."""

@@ -238,6 +238,25 @@ def test_two_runs_of_one_process_are_two_of_wandb(tmp_path):
     assert len(set(files)) == 2 and [wandb_steps(path) for path in files] == [[1], [2]]
 
 
+ONE = """
+from raysim.driver.trackers.wandb_runs import make
+
+tracker = make()
+print(tracker.open(None, "a", {})[0])
+tracker.close(finished=True)
+"""
+
+
+@pytest.mark.full
+def test_a_run_of_a_sweep_of_wandb_has_the_id_that_its_agent_waits_for(tmp_path):
+    pytest.importorskip("wandb", reason="needs: pip install 'raysim[wandb]'")
+    places = {"WANDB_MODE": "offline", "WANDB_DIR": str(tmp_path)}
+    sweep = {"WANDB_SWEEP_ID": "sweep1", "WANDB_RUN_ID": "chosen1"}
+    environment = {**os.environ, **places, **sweep}
+    printed = subprocess.check_output([sys.executable, "-c", ONE], text=True, env=environment)
+    assert printed.split() == ["chosen1"]
+
+
 def check_mlflow(folder: Path) -> None:
     """Check that one run of MLflow's has every round once, the settings and the summary."""
     (run_folder,) = {path.parent for path in (folder / "store").glob("*/*/metrics")}
