@@ -48,6 +48,8 @@ python_maximum_signature_line_length = 80
 napoleon_custom_sections = [("Attributes", "params_style")]
 default_role = "code"  # docstrings quote names as Markdown does
 
+pygments_style = "a11y-high-contrast-light"
+pygments_dark_style = "a11y-high-contrast-dark"
 html_theme = "furo"
 html_extra_path = ["site/index.html"]
 html_static_path = ["site/style.css"]
