@@ -21,17 +21,16 @@ SHORT: Mapping[str, Any] = {
     "fraction": 0.02,
     "partition.limit": 60,
 }
-"""Settings of all runs, but for those that the page gives."""
+"""Settings of all runs, but for those that the page gives; of own clients, all may take part."""
 SHORT_WORDS = {
     "sweep": ("rounds=1", "local.epochs=1", "fraction=0.02", "partition.limit=60"),
     "tune": ("rounds=1", "local.epochs=1", "fraction=0.02", "partition.limit=60"),
-    "table": ("--rounds", "1", "fraction=0.02", "partition.limit=60"),
+    "table": ("fraction=0.02", "partition.limit=60"),
 }
 MOST = 3
 """Most rounds of a run."""
-FEW = ("--trials", "--tune-trials")
-"""Options of numbers of runs, of which two are run."""
-STAYS = ("rounds=", "clients=", "partition.name=natural", "dataset.client=")
+FEW = {"--trials": "2", "--tune-trials": "2", "--rounds": "1"}
+"""Values of options of numbers of runs and of rounds."""
 
 
 class Reader:
@@ -96,14 +95,11 @@ class Reader:
         """Return the words of a command, cut short where it runs many rounds."""
         words = [word for each in words for word in self._found(each)]
         keys = {word.partition("=")[0] for word in words if not word.startswith("rounds=")}
-        for option in FEW:
-            if option in words:
-                words[words.index(option) + 1] = "2"
+        for option in FEW.keys() & words:
+            words[words.index(option) + 1] = FEW[option]
         if words[0] == "resume":
             return [f"rounds={MOST}" if word.startswith("rounds=") else word for word in words]
         short = [w for w in SHORT_WORDS.get(words[0], ()) if w.partition("=")[0] not in keys]
-        if any(word.startswith(STAYS[1:]) for word in words):
-            short = [w for w in short if not w.startswith("fraction=")]
         return [*words, *short]
 
     def _found(self, word: str) -> list[str]:

@@ -79,8 +79,9 @@ def test_who_runs_the_other_blocks_is_known():
     unused = {*ELSEWHERE}
     for block in others():
         page = block.place.partition(":")[0]
-        (key,) = [k for k in ELSEWHERE if k[0] == page and block.text.startswith(k[1])]
-        unused.discard(key)
+        keys = {k for k in ELSEWHERE if k[0] == page and block.text.startswith(k[1])}
+        assert len(keys) == 1, f"{block.place}: say in ELSEWHERE who runs this block"
+        unused -= keys
     assert unused == set()
     assert all((ROOT / by).exists() for by in ELSEWHERE.values() if by.startswith(("tests", ".ci")))
 
