@@ -23,6 +23,7 @@ from raysim.core.steps import resumed
 from raysim.core.tensors import CPU, Groups
 from raysim.driver.listener import Listener
 from raysim.driver.round_inputs import passes_of, round_inputs
+from raysim.driver.temperatures import with_samples
 from raysim.execution.partial_sum import PartialSum
 from raysim.federation.federation import Federation
 from raysim.federation.opened import OpenedSamples
@@ -140,8 +141,9 @@ class Rehearsal:
         size = self._settings.local.batch_size
         few = slice(0, FEW_SAMPLES if size == "full" else size + 1)
         data = self._samples.client(client)
+        rules = with_samples(self._settings.temperature, work.rules)
         return ClientJob.of(
-            replace(work, epochs=1 if work.epochs_of(client) else 0),
+            replace(work, epochs=1 if work.epochs_of(client) else 0, rules=rules),
             client,
             data._replace(x=data.x[few], y=data.y[few]),
             keys=(0, 0, 0, client),

@@ -85,9 +85,7 @@ class RoundTemperature:
 
     def rules(self, rules: Rules) -> Rules:
         """Return the rules of a pass with the temperatures of samples, if there are any."""
-        if type(self.component).of_samples is Temperature.of_samples:
-            return rules
-        return replace(rules, sample_temperatures=self.component.of_samples)
+        return with_samples(self.component, rules)
 
     def figures(self) -> Row:
         """Return columns of `metrics.parquet`."""
@@ -115,6 +113,13 @@ class RoundTemperature:
 
 
 EXPECTED = "a temperature, a number above 0"
+
+
+def with_samples(component: Temperature, rules: Rules) -> Rules:
+    """Return rules with the temperatures of samples, if a component gives any."""
+    if type(component).of_samples is Temperature.of_samples:
+        return rules
+    return replace(rules, sample_temperatures=component.of_samples)
 
 
 def _is_temperature(value: Any) -> bool:

@@ -22,7 +22,7 @@ from raysim.testing import ComponentContract
 from raysim.training.stacked.cuda_graphs import GraphRecorder
 from tests.driver.test_local_tests import logits_of
 from tests.methods.test_oracle import LR, assert_close, gradient, start_of
-from tests.tasks import UNEQUAL, make_settings, make_task, model_of
+from tests.tasks import UNEQUAL, Notes, make_settings, make_task, model_of
 from tests.training.stacked.test_cuda_graphs import Tape
 
 SIZES = (3, 40, 17, 8)
@@ -62,6 +62,17 @@ class WrongByClient(Wrong):
 
     def by_client(self, now, temperature, clients):
         return {clients[0]: -1.0}
+
+
+class Branching(raysim.Temperature):
+    """One that looks at a tensor's value, as rules must not."""
+
+    def choose(self, now):
+        return now.temperature
+
+    def of_samples(self, view, outputs, batch):
+        hard = bool((outputs.logits.argmax(1) != batch.y).any())
+        return torch.full((len(batch.y),), 0.5 if hard else 1.0)
 
 
 OWN = f"{__name__}:ByLoss"
@@ -205,6 +216,18 @@ def test_steps_of_stacks_that_are_kept_are_those_of_one_temperature(tmp_path, mo
     kept = raysim.run(make_settings(tmp_path / "kept", rounds=3, **options), task)
     for name, tensor in plain.params.items():
         assert torch.equal(tensor, kept.params[name]), name
+
+
+def test_temperatures_of_samples_that_cannot_be_stacked_are_noted(tmp_path):
+    listener, models = Notes(), set()
+    for stack in (0, 3):
+        options = {"temperature.name": f"{__name__}:Branching", "engine.vectorize": stack}
+        settings = make_settings(tmp_path / str(stack), rounds=1, **options)
+        raysim.run(settings, make_task(SIZES), listener)
+        models.add(model_of(tmp_path / str(stack)))
+    (note,) = listener.notes
+    assert note.startswith("engine.vectorize=3: clients are trained one at a time: vmap: ")
+    assert len(models) == 1
 
 
 @pytest.mark.parametrize("case", ["hard samples", "stragglers", "schedule"])
