@@ -72,6 +72,14 @@ class Temperature(Component, ABC):
     varies: ClassVar[bool] = True
     """Whether T may differ from `local.temperature`: rounds then have a column `temperature`."""
 
+    @property
+    def reads(self) -> Mapping[str, str]:
+        """Columns of rounds that `update` cannot do without, each with what lacks without it.
+
+        A run without one of them is refused before it starts.
+        """
+        return {}
+
     def init(self, clients: int) -> State:
         """Return the state before the first round of K clients."""
         return {}

@@ -147,7 +147,7 @@ def check_run(
     check_aggregation(settings, network, initial, federation.training_sizes)
     seconds = sampling_of(settings, initial, federation.training_sizes, clock).seconds
     temperature = RoundTemperature.of(settings, initial, federation.training_sizes, seconds)
-    temperature.of_clients(range(settings.cohort_size))
+    temperature.check(evaluator.skipped.figures, settings.cohort_size)
     if settings.method.asynchrony(settings.cohort_size) is None:
         RoundSelection.of(settings, initial, federation.training_sizes, clock)
     return CheckedRun(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -12,6 +12,7 @@ import numpy as np
 
 from raysim.config import Settings
 from raysim.core.components import ask
+from raysim.core.errors import SettingsError
 from raysim.core.rules import Rules
 from raysim.core.seeds import stream
 from raysim.core.selection import Floats, Integers, are_arrays, read_only
@@ -65,6 +66,21 @@ class RoundTemperature:
         component = settings.temperature
         given = ask(component, "choose", now, returns=_is_temperature, expected=EXPECTED)
         return cls(component, now, float(given))
+
+    def check(self, evaluated: Collection[str], clients: int) -> None:
+        """Check that the component can have its columns, and try it on the first clients.
+
+        Args:
+            evaluated: Columns of the run's evaluations.
+            clients: Number of clients.
+
+        Raises:
+            SettingsError: it cannot, or fails.
+        """
+        for column, lacking in self.component.reads.items():
+            if column not in ("train_loss", *evaluated):
+                raise SettingsError(lacking)
+        self.of_clients(range(clients))
 
     def of_clients(self, clients: Sequence[int]) -> Temperatures:
         """Return the temperatures of a pass over clients.

@@ -19,7 +19,6 @@ from typing import Annotated, Literal, Self
 import numpy as np
 from pydantic import Field, model_validator
 
-from raysim.core.errors import SettingsError
 from raysim.core.selection import State
 from raysim.core.temperature import Temperature, TemperatureRound
 from raysim.core.user_input.limits import MOST
@@ -48,6 +47,12 @@ class Plateau(Temperature):
             raise ValueError(f"least={self.least}: must be at most most={self.most}")
         return self
 
+    @property
+    def reads(self) -> Mapping[str, str]:
+        """The metric, and what it needs."""
+        needs = "needs evaluation.holdout above 0, and for an accuracy a task that has one"
+        return {self.metric: f"temperature.metric={self.metric}: {needs}"}
+
     def choose(self, now: TemperatureRound) -> float:
         """Return T after the changes so far."""
         return float(now.state["temperature"]) if now.state else now.temperature
@@ -55,16 +60,7 @@ class Plateau(Temperature):
     def update(
         self, now: TemperatureRound, temperature: float, row: Mapping[str, float | None]
     ) -> State:
-        """Return T of the next round, the best value, and the rounds without a better one.
-
-        Raises:
-            SettingsError: the rounds have no such metric.
-        """
-        if self.metric not in row:
-            raise SettingsError(
-                f"temperature.metric={self.metric}: rounds have no such metric; needs"
-                " evaluation.holdout above 0, and for an accuracy a task that has one"
-            )
+        """Return T of the next round, the best value, and the rounds without a better one."""
         best, waited = now.state.get("best", np.nan), int(now.state.get("waited", 0))
         value = row[self.metric]
         if value is not None and self._is_better(value, float(best)):

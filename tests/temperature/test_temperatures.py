@@ -325,7 +325,7 @@ def test_plateau_by_hand(fields, values, expected):
         ({"temperature.name": "plateau", "temperature.least": 5.0}, "least=5.0: must be at most"),
         (
             {"temperature.name": "plateau", "temperature.metric": "holdout_loss"},
-            "temperature.metric=holdout_loss: rounds have no such metric; needs evaluation.holdout",
+            "temperature.metric=holdout_loss: needs evaluation.holdout above 0",
         ),
     ],
 )
@@ -333,6 +333,7 @@ def test_refused(tmp_path, options, message):
     with pytest.raises(raysim.SettingsError) as refused:
         raysim.run(make_settings(tmp_path / "run", **options), make_task(SIZES))
     assert message in str(refused.value) and "\n" not in str(refused.value)
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_task_that_is_no_classification_is_refused(tmp_path):
