@@ -154,13 +154,17 @@ class Evaluator:
         self._metrics = federation.scoring.metrics
         at_temperature = settings.temperature.varies or settings.local.temperature != 1
         self._losses = ("loss", *([AT_TEMPERATURE] if at_temperature else ()))
+        self.skipped = Evaluation(dict.fromkeys(self._columns()))
+
+    def _columns(self) -> list[str]:
+        """Return the names of the figures of an evaluation."""
         columns = (*self._losses, *self._metrics)
         names = [f"{name}_{column}" for name in self._scored_sets() for column in columns]
         names += CLIENT_FIGURES if self._client_set else ()
-        names += figure_names(TRAINED_ACCURACY) if settings.evaluation.trained else ()
+        names += figure_names(TRAINED_ACCURACY) if self._settings.evaluation.trained else ()
         for name, metric in self._local_scores():
             names += figure_names(f"{name}_{metric}")
-        self.skipped = Evaluation(dict.fromkeys(names))
+        return names
 
     def evaluate(
         self,
