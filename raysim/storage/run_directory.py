@@ -18,7 +18,7 @@ import torch
 from pyarrow import ipc
 
 from raysim.config import Settings, parse
-from raysim.core.client_indices import ClientIndices, ListedIndices
+from raysim.core.client_indices import ClientIndices, ListedIndices, own_indices
 from raysim.core.data import may_have_own_tests
 from raysim.core.errors import RunError, SettingsError
 from raysim.core.user_input import as_typed, canonical, may_change, may_grow, parse_json
@@ -254,9 +254,12 @@ class RunDirectory:
         return f"{self.config.name}: {getattr(error, 'strerror', None) or error}"
 
     def save_partition(self, client_indices: ClientIndices) -> None:
-        """Save the samples of each client, unless they are drawn from settings and seed."""
-        if not isinstance(client_indices, ListedIndices):
+        """Save the samples of each client, unless all are drawn from settings and seed."""
+        if not isinstance(own_indices(client_indices), ListedIndices):
             return
+        if not isinstance(client_indices, ListedIndices):
+            held = [client_indices[client] for client in range(len(client_indices.sizes))]
+            client_indices = ListedIndices.of(held)
         lists = pa.LargeListArray.from_arrays(client_indices.offsets, client_indices.indices)
         table = pa.table({"client": np.arange(len(lists)), "samples": lists})
 

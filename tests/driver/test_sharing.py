@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+from pyarrow import feather
 from safetensors.torch import save_file
 
 import raysim
@@ -45,6 +46,8 @@ def test_clients_train_on_own_and_shared_samples(tmp_path, options):
     indices = PARTITIONS.get("shards").model_validate(PARTITION).client_indices(data, CLIENTS, 2)
     held = [indices[client] for client in range(CLIENTS)]
     assert [len(each) for each in held] == [40 + PART] * CLIENTS
+    saved = feather.read_table(tmp_path / "inline/partition.arrow")["samples"].to_pylist()
+    assert saved == [rows.tolist() for rows in held]
     clients = [(data.x[rows] / np.float32(2), data.y[rows]) for rows in held]
     task = raysim.Task(SmallNet, clients, (test.x / np.float32(2), test.y))
     alike = raysim.run(make_settings(tmp_path / "task", **options), task)
