@@ -38,7 +38,7 @@ is the accuracy after fine-tuning rounds over that after feature-learning rounds
 trend. Above `min_spread`, layer `split` is moved to fine-tuning: the paper sees such a spread where
 it divides too late (Divide6 and Divide7). Below -`min_spread`, layer split+1 is moved to
 feature-learning. A group keeps one layer at least. The gains of the round in which a layer is moved
-do not count, and those of a new split are taken anew.
+do not count, and those of a new split, or after a round without clients, are taken anew.
 
 Choices where the paper is silent: W_d is taken over a layer's weight matrices, without biases and
 normalisation; "starts to increase" is made the largest relative rise. Norms rise less from layer to
@@ -162,7 +162,9 @@ class DivideAndConquer(FedAvg):
         info: Mapping[str, Any] = {"split": split}
         if self.move_every and result.clients:
             accuracy = float(np.average(result.scalars[ACCURACY], weights=result.samples))
-            info, observed = self._observed({**state.info, **info}, accuracy, phase, len(layers))
+            follows = state.info.get("round") == now.number - 1
+            before = {**(state.info if follows else {}), "split": split, "round": now.number}
+            info, observed = self._observed(before, accuracy, phase, len(layers))
             metrics |= observed
         groups_after = {
             "model": {**model, **result.means["model"]},
@@ -176,9 +178,9 @@ class DivideAndConquer(FedAvg):
         """Return the next round's split with what was observed under it, and metrics.
 
         Args:
-            before: The split, and what was observed under it: the accuracy of the model that the
-                round before received, the number of gains, and their sum, in which those of
-                feature-learning are negative.
+            before: The split, the round, and what was observed under it in the rounds before: the
+                accuracy of the model that the last one received, the number of gains, and their
+                sum, in which those of feature-learning are negative.
             accuracy: The accuracy of the model that this round received.
             phase: The group of this round; the gain is that of the round before, of the other.
             layers: Number of layers L.

@@ -299,6 +299,22 @@ class StopAfterThree(raysim.Listener):
             raise KeyboardInterrupt
 
 
+def test_gains_are_those_of_rounds_in_a_row(tmp_path):
+    """A round without clients trains nothing: the gains around it are of no group."""
+    some = {"selection.name": "poisson", "fraction": 0.25, "rounds": 40, "method.min_spread": 1.0}
+    result = run(tmp_path / "run", **MOVING | some)
+    accuracies, expected, kinds = [], [], set()
+    for number, row in enumerate(result.metrics.to_pylist()):
+        accuracies = [*accuracies, row["received_accuracy"]] if row["clients"] else []
+        expected.append(None)
+        if len(accuracies) == 3:
+            expected[-1] = pytest.approx(spread_of(accuracies, number - 2), abs=1e-9)
+            accuracies = accuracies[-1:]
+        kinds.add((row["clients"] > 0, expected[-1] is None))
+    assert result.metrics["spread"].to_pylist() == expected
+    assert len(kinds) == 3
+
+
 @pytest.mark.parametrize(
     "more", [{"rounds": 4}, MOVING | {"fraction": 0.6, "method.move_every": 2}]
 )
