@@ -321,6 +321,7 @@ def test_plateau_by_hand(fields, values, expected):
         ({"temperature.name": f"{__name__}:WrongByClient"}, "by_client returned {0: -1.0}"),
         ({**SCHEDULE, "temperature.values": [0.5]}, "values=[0.5]: must be one for each of rounds"),
         ({"temperature": 0.5}, "did you mean local.temperature=0.5?"),
+        ({"temperature": True}, "temperature=true: temperature.name must be the name of a temp"),
         ({**SCHEDULE, "temperature.rounds": [3, 2]}, "rounds=[3, 2]: must be ascending"),
         ({"temperature.name": "plateau", "temperature.least": 5.0}, "least=5.0: must be at most"),
         (
@@ -333,6 +334,7 @@ def test_refused(tmp_path, options, message):
     with pytest.raises(raysim.SettingsError) as refused:
         raysim.run(make_settings(tmp_path / "run", **options), make_task(SIZES))
     assert message in str(refused.value) and "\n" not in str(refused.value)
+    assert "=True?" not in str(refused.value)  # which is no number
     assert not (tmp_path / "run").exists()
 
 

@@ -31,7 +31,7 @@ def component_field(
         if not isinstance(value, Mapping) or not isinstance(name, str):
             key = f"{registry.kind}.name" if isinstance(value, Mapping) else registry.kind
             meant = f"{registry.kind}.name" if isinstance(value, str) else ""
-            meant = number if isinstance(value, int | float) else meant
+            meant = number if type(value) in (int, float) else meant
             hint = f"; did you mean {meant}={name}?" if meant else ""
             raise SettingsError(
                 f"{key}={json.dumps(name, default=str)}: {registry.kind}.name must be the name of"
