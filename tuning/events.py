@@ -14,22 +14,18 @@ from optuna.distributions import CategoricalDistribution
 from tensorboard.plugins.hparams import summary_v2 as summaries
 from torch.utils.tensorboard import SummaryWriter
 
+from raysim.storage.rows.tags import tag_of
 from raysim.tuning.studies.ranges import Range, of_one_type
+from raysim.tuning.studies.samplers import TITLES
 
-METRICS = {
-    "accuracy": summaries.Metric("holdout_accuracy", display_name="held-out accuracy"),
-    "loss": summaries.Metric("holdout_loss", display_name="held-out loss"),
-    "bytes": summaries.Metric("bytes", display_name="bytes sent"),
-    "virtual_seconds": summaries.Metric("total_virtual_seconds", display_name="virtual seconds"),
-    "virtual_joules": summaries.Metric("total_virtual_joules", display_name="joules"),
-}
-"""Scalars of a trial by objective; its run writes those of held-out samples."""
 TOTALS = {
-    "bytes": "bytes",
-    "virtual_seconds": "total_virtual_seconds",
-    "virtual_joules": "total_virtual_joules",
+    "bytes": tag_of("bytes"),
+    "virtual_seconds": tag_of("total_virtual_seconds"),
+    "virtual_joules": tag_of("total_virtual_joules"),
 }
-"""Scalars of whole trials by objective; runs write the scalars of their rounds."""
+"""Tags of whole trials by objective; runs write the scalars of their rounds."""
+TAGS = {"accuracy": tag_of("holdout_accuracy"), "loss": tag_of("holdout_loss"), **TOTALS}
+"""Tags of a trial by objective; its run writes those of held-out samples."""
 
 
 def describe(out: Path, space: Mapping[str, Range], objectives: tuple[str, ...]) -> None:
@@ -37,7 +33,10 @@ def describe(out: Path, space: Mapping[str, Range], objectives: tuple[str, ...])
     for old in out.glob("events.out.tfevents.*"):
         old.unlink()
     parameters = [summaries.HParam(key, _domain(values)) for key, values in space.items()]
-    metrics = [METRICS[name] for name in dict.fromkeys(("accuracy", *objectives))]
+    metrics = [
+        summaries.Metric(TAGS[name], display_name=TITLES[name])
+        for name in dict.fromkeys(("accuracy", *objectives))
+    ]
     with SummaryWriter(str(out)) as events:
         events._get_file_writer().add_summary(summaries.hparams_config_pb(parameters, metrics))
 

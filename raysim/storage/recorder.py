@@ -79,7 +79,8 @@ class RunRecorder:
     def open(self, rounds: int, sealed: SealedTables | None = None) -> None:
         """Restore the records of the committed rounds, and create the event file.
 
-        All events are written again from the rows, so that a resumed run has none twice.
+        All events are written again from the rows, so that a resumed run has none twice, and one of
+        an earlier version has all its rounds under the tags of this one.
 
         Args:
             rounds: Number of the last committed round; 0 deletes all records.
@@ -221,6 +222,8 @@ class RunRecorder:
     def _emit(self, row: Row, moment: float) -> None:
         if self._events is None:
             return
+        if row["round"] == self.rows[0]["round"]:
+            self._events.charts(row)
         for name, value in row.items():
             if name != "round" and isinstance(value, int | float) and math.isfinite(value):
                 self._events.scalar(name, value, row["round"], moment)

@@ -53,7 +53,7 @@ def test_rounds_without_a_checkpoint_have_none_and_the_last_has_one(tmp_path):
     found = seconds_in(tmp_path)
     assert [n for n, value in found.items() if value > 0] == [3, 5]
     assert pq.read_table(tmp_path / "metrics.parquet").equals(result.metrics)
-    events = EventAccumulator(str(tmp_path)).Reload().Scalars("checkpoint_seconds")
+    events = EventAccumulator(str(tmp_path)).Reload().Scalars("seconds/checkpoint")
     assert {e.step: e.value for e in events} == pytest.approx(found)
     rows = result.metrics.to_pylist()
     names = ("seconds", "evaluation_seconds", "checkpoint_seconds")

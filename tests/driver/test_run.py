@@ -58,7 +58,7 @@ def test_run_directory(tmp_path):
     assert all(row["samples"] == UNEQUAL[row["client"]] for row in clients)
     assert all(row["steps"] == 2 * -(-row["samples"] // 8) for row in clients)
     events = EventAccumulator(str(tmp_path)).Reload()
-    assert [e.step for e in events.Scalars("test_accuracy")] == [1, 2, 3, 4, 5]
+    assert [e.step for e in events.Scalars("test/accuracy")] == [1, 2, 3, 4, 5]
     assert (tmp_path / "config.json").exists() and (tmp_path / "environment.json").exists()
     assert not list(tmp_path.rglob("*.pkl"))
 
@@ -239,7 +239,7 @@ def test_run_again_goes_on_where_an_unfinished_run_stopped(tmp_path):
     result = raysim.run(elsewhere, make_task(UNEQUAL))
     assert result.metrics["round"].to_pylist() == [1, 2, 3, 4, 5]
     events = EventAccumulator(str(tmp_path)).Reload()
-    assert [e.step for e in events.Scalars("train_loss")] == [1, 2, 3, 4, 5]
+    assert [e.step for e in events.Scalars("train/loss")] == [1, 2, 3, 4, 5]
 
 
 def test_a_failed_start_leaves_the_folder_usable(tmp_path):

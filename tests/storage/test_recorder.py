@@ -6,6 +6,8 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tensorboard.plugins.custom_scalar.layout_pb2 import Layout
+from torch.utils.tensorboard import SummaryWriter
 
 from raysim.core.errors import RunError
 from raysim.storage.recorder import RunRecorder, SealedTables
@@ -173,7 +175,7 @@ def test_records_are_readable_while_open(tmp_path, record):
     assert clients["client"].to_pylist() == [1, 2, 2, 3]
     assert clients["train_loss"].to_pylist()[::2] == [0.5, 1.0]
     assert str(clients.schema.field("client").type) == "int64"
-    assert [e.step for e in events_in(tmp_path).Scalars("test_accuracy")] == [1, 2]
+    assert [e.step for e in events_in(tmp_path).Scalars("test/accuracy")] == [1, 2]
     assert recorder.table().to_pylist() == [row(1), row(2)]
 
 
@@ -218,11 +220,79 @@ def test_metrics_of_a_method_may_appear_later(tmp_path):
 def test_events_hold_every_figure_once(tmp_path, record):
     record(1, 3, accuracy=0.25)
     events = events_in(tmp_path)
-    for name in ("train_loss", "test_accuracy", "seconds", "bytes_up"):
-        found = {event.step: event.value for event in events.Scalars(name)}
+    for name, tag in {
+        "train_loss": "train/loss",
+        "test_accuracy": "test/accuracy",
+        "seconds": "seconds/round",
+        "bytes_up": "bytes/up",
+    }.items():
+        found = {event.step: event.value for event in events.Scalars(tag)}
         assert found == pytest.approx({n: row(n, 0.25)[name] for n in (1, 2, 3)})
-        assert len(events.Scalars(name)) == 3
-    assert "round" not in events.Tags()["scalars"]
+        assert len(events.Scalars(tag)) == 3
+    tags = events.Tags()["scalars"]
+    assert not [tag for tag in tags if "round" in tag.split("/")[0] or "/" not in tag]
+
+
+def test_columns_are_grouped_each_under_a_tag_of_its_own(tmp_path):
+    grouped = {
+        "test": ("accuracy", "loss", "loss_at_temperature", "mae"),
+        "personal_holdout": ("accuracy",),
+        "personal_local_test": ("accuracy_mean", "accuracy_d1"),
+        "local_test": ("accuracy_d9",),
+        "client_accuracy": ("mean", "d5"),
+        "bytes": ("up", "down"),
+    }
+    columns = {f"{group}_{name}": f"{group}/{name}" for group in grouped for name in grouped[group]}
+    columns |= {
+        "lr": "train/lr",
+        "objective": "train/objective",
+        "evaluation_seconds": "seconds/evaluation",
+        "worker_local_steps_seconds": "seconds/worker_local_steps",
+        "virtual_seconds": "virtual/seconds",
+        "lost_clients": "clients/lost",
+        "clients": "clients/counted",
+        "prepass_bytes_up": "method/prepass_bytes_up",
+        "client_accuracy_gap": "method/client_accuracy_gap",
+    }
+    recorder = RunRecorder(tmp_path, SETTINGS)
+    recorder.open(0)
+    values = {name: float(number) for number, name in enumerate(columns)}
+    recorder.add(given := {"round": 1, **values}, [])
+    recorder.publish(given)
+    recorder.close()
+    events = events_in(tmp_path)
+    found = {tag: events.Scalars(tag)[0].value for tag in events.Tags()["scalars"]}
+    assert found == {columns[name]: value for name, value in values.items()}
+
+
+def test_the_first_chart_of_custom_scalars_is_the_accuracy(tmp_path, record):
+    """Of the accuracies that the run has; TensorBoard sorts other tabs by name."""
+    record(1, 2, close=False)
+    record(2, 3)
+    content = events_in(tmp_path).Tensors("custom_scalars__config__")
+    assert len(content) == 1
+    layout = Layout.FromString(content[0].tensor_proto.string_val[0])
+    charts = [
+        (category.title, chart.title, [*chart.multiline.tag])
+        for category in layout.category
+        for chart in category.chart
+    ]
+    assert charts[0] == ("accuracy", "test set", ["test/accuracy"])
+    assert ("loss", "training and test set", ["train/loss", "test/loss"]) in charts
+    assert not [tag for *_, tags in charts for tag in tags if "holdout" in tag]
+
+
+def test_a_run_of_an_earlier_version_goes_on_under_the_tags_of_this_one(tmp_path, record):
+    record(1, 2)
+    (events,) = tmp_path.glob("events.out.tfevents.*")
+    events.unlink()
+    with SummaryWriter(str(tmp_path)) as earlier:
+        for number in (1, 2):
+            earlier.add_scalar("test_accuracy", 0.5, number)
+    record(3, 3)
+    found = events_in(tmp_path)
+    assert [event.step for event in found.Scalars("test/accuracy")] == [1, 2, 3]
+    assert "test_accuracy" not in found.Tags()["scalars"]
 
 
 def test_events_tell_stages_in_another_order_apart(tmp_path):
@@ -243,7 +313,7 @@ def test_events_tell_stages_in_another_order_apart(tmp_path):
 def test_what_was_not_measured_is_no_event(tmp_path, record):
     record(1, 1, accuracy=None)
     tags = events_in(tmp_path).Tags()["scalars"]
-    assert "train_loss" in tags and "test_loss" not in tags and "test_accuracy" not in tags
+    assert "train/loss" in tags and "test/loss" not in tags and "test/accuracy" not in tags
 
 
 @pytest.mark.parametrize("kept", [0, 1, 2, 3])
@@ -253,7 +323,7 @@ def test_reopening_drops_later_rounds_everywhere(tmp_path, record, kept):
     expected = [row(n, 0.5 if n <= kept else 0.75) for n in range(1, 5)]
     assert pq.read_table(tmp_path / "metrics.parquet").to_pylist() == expected
     assert rounds_in(tmp_path / "clients.parquet") == twice(1, 2, 3, 4)
-    events = events_in(tmp_path).Scalars("test_accuracy")
+    events = events_in(tmp_path).Scalars("test/accuracy")
     assert [(e.step, e.value) for e in events] == [
         (r["round"], r["test_accuracy"]) for r in expected
     ]

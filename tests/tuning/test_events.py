@@ -40,7 +40,7 @@ def test_the_tab_has_the_accuracy_beside_other_objectives(tmp_path, local_slots)
     make_tuner(search, tmp_path).run(1, 1)
     experiment, _ = hparams_tab(tmp_path / "out")
     metrics = [info.name.tag for info in experiment.metric_infos]
-    assert metrics == ["holdout_accuracy", "bytes"]
+    assert metrics == ["holdout/accuracy", "bytes/total"]
 
 
 def test_the_tab_compares_trials_by_what_was_tried_and_found(tmp_path, local_slots):
@@ -54,7 +54,7 @@ def test_the_tab_compares_trials_by_what_was_tried_and_found(tmp_path, local_slo
     experiment, rows = hparams_tab(tmp_path / "out")
     assert [info.name for info in experiment.hparam_infos] == ["local.lr", "method.mu"]
     metrics = [info.name.tag for info in experiment.metric_infos]
-    assert metrics == ["holdout_accuracy", "bytes"]
+    assert metrics == ["holdout/accuracy", "bytes/total"]
     assert sorted(rows) == ["trials/0000", "trials/0001", "trials/0002"]
     for trial in search.study.get_trials():
         row = rows[f"trials/{trial.number:04d}"]

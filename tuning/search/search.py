@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -11,6 +12,7 @@ from typing import Any
 from uuid import uuid4
 
 import optuna
+from optuna.exceptions import ExperimentalWarning
 from optuna.samplers import BaseSampler, RandomSampler
 from optuna.trial import FrozenTrial, Trial, TrialState
 
@@ -29,7 +31,7 @@ from raysim.tuning.search.storage import (
     open_storage,
     refusal,
 )
-from raysim.tuning.studies.samplers import OBJECTIVES, SearchOptions
+from raysim.tuning.studies.samplers import OBJECTIVES, TITLES, SearchOptions
 from raysim.tuning.studies.study import ResolvedStudy, check_together
 
 RETRY_OF = "retry_of"
@@ -137,6 +139,11 @@ class Search:
                 )
         for key in expected.keys() - {*fixed}:
             self.study.set_user_attr(key, expected[key])
+        titles = [TITLES[name] for name in self.options.objectives]
+        if self.study.metric_names != titles:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", ExperimentalWarning)
+                self.study.set_metric_names(titles)
 
     def ask(self) -> Trial:
         """Return a new trial with its parameters.

@@ -59,6 +59,14 @@ OBJECTIVES = {
 }
 """Objectives: accuracy or loss on the held-out samples; bytes sent both ways; virtual time and
 energy."""
+TITLES = {
+    "accuracy": "held-out accuracy",
+    "loss": "held-out loss",
+    "bytes": "bytes sent both ways",
+    "virtual_seconds": "virtual seconds",
+    "virtual_joules": "virtual joules",
+}
+"""Objectives in words, as Optuna's dashboard, plots, pages and TensorBoard name them."""
 JUDGED = ("accuracy",)
 """Objectives of a study whose trials a pruner may judge: evaluations report accuracy."""
 STATISTICS = ("mean", "lower")

@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from time import time
 from typing import Any, BinaryIO, Self
 
 from tensorboard.compat.proto.event_pb2 import Event
 from tensorboard.summary.writer.record_writer import RecordWriter
-from torch.utils.tensorboard.summary import hparams, scalar
+from torch.utils.tensorboard.summary import custom_scalars, hparams, scalar
 
 from raysim.storage.atomic import writing
+from raysim.storage.rows.tags import charts_of, tag_of
 
 
 class Events:
@@ -41,9 +42,17 @@ class Events:
         events.flush()
         return events
 
-    def scalar(self, name: str, value: float, step: int, moment: float) -> None:
-        """Write a value of a round; `moment` is in seconds since the epoch."""
-        summary = scalar(name, value)  # type: ignore[no-untyped-call]
+    def charts(self, columns: Collection[str]) -> None:
+        """Write the charts of the tab Custom Scalars, of the columns that a run has."""
+        layout = {
+            category: {title: ["Multiline", tags] for title, tags in charts.items()}
+            for category, charts in charts_of(columns).items()
+        }
+        self._write(summary=custom_scalars(layout))  # type: ignore[no-untyped-call]
+
+    def scalar(self, column: str, value: float, step: int, moment: float) -> None:
+        """Write a column's value of a round; `moment` is in seconds since the epoch."""
+        summary = scalar(tag_of(column), value)  # type: ignore[no-untyped-call]
         self._write(summary=summary, step=step, wall_time=moment)
 
     def hyperparameters(self, values: Mapping[str, Any]) -> None:
