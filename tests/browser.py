@@ -1,26 +1,50 @@
 """A headless browser for tests: Qt's Chromium, from the package pyqt6-webengine.
 
-It runs in a process of its own: `python tests/browser.py ADDRESS [TEXT]` prints the document that
-the page's scripts have made, as soon as TEXT is in it.
+It runs in a process of its own: `python tests/browser.py ADDRESS [TEXT WIDTH SCHEME SCRIPT]` prints
+the document that the page's scripts have made, as soon as TEXT is in it, or the value of a script.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
+from pathlib import Path
+from typing import Any
 
 PATIENCE = 120.0
 """Seconds after which the browser has taken too long."""
 ABSENT = 77
 """Exit code where the package, or a system library that it needs, is absent."""
+PHONE, SCREEN = 390, 1200
+"""Widths of windows in CSS pixels."""
+SCHEMES = {"dark": 0, "light": 1}
+"""Colour schemes that a user prefers, as Blink numbers them."""
+AUDIT = Path(__file__).with_name("audit.js")
 
 
-def document(address: str, awaited: str = "") -> str:
+def document(address: str, awaited: str = "", *, width: int = SCREEN) -> str:
     """Return the document at an address after its scripts, once a text is in it."""
+    return _browse(address, awaited, width, "light", "")
+
+
+def audit(address: str, *, width: int = SCREEN, scheme: str = "light") -> dict[str, Any]:
+    """Return what is wrong with the page at an address, as `audit.js` finds it.
+
+    Returns:
+        `errors` of scripts, `overflow` in pixels beside the window, texts of too little `contrast`
+        (WCAG 2.1, AA), words of tables that are `broken` into lines, and controls without a name.
+    """
+    text = _browse(address, "", width, scheme, AUDIT.read_text(encoding="utf-8"))
+    found: dict[str, Any] = json.loads(text)
+    return found
+
+
+def _browse(address: str, awaited: str, width: int, scheme: str, script: str) -> str:
     import pytest
 
-    command = [sys.executable, "-P", __file__, address, awaited]
+    command = [sys.executable, "-P", __file__, address, awaited, str(width), scheme, script]
     done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=PATIENCE)
     if done.returncode == ABSENT:
         pytest.skip(
@@ -32,19 +56,41 @@ def document(address: str, awaited: str = "") -> str:
     return done.stdout
 
 
-def show(address: str, awaited: str = "") -> int:
-    """Load a page in a window that is drawn nowhere; print its document once it has a text."""
+def show(
+    address: str,
+    awaited: str = "",
+    width: str = str(SCREEN),
+    scheme: str = "light",
+    script: str = "",
+) -> int:
+    """Load a page in a window that is drawn nowhere; print its document once it has a text.
+
+    With a script, print its value instead, with the errors of the page's own scripts.
+    """
+    flags = f"--blink-settings=preferredColorScheme={SCHEMES[scheme]}"
     os.environ |= {"QT_QPA_PLATFORM": "offscreen", "QTWEBENGINE_DISABLE_SANDBOX": "1"}
+    os.environ["QTWEBENGINE_CHROMIUM_FLAGS"] = flags
     try:
         from PyQt6.QtCore import QTimer, QUrl
+        from PyQt6.QtWebEngineCore import QWebEnginePage
         from PyQt6.QtWebEngineWidgets import QWebEngineView
         from PyQt6.QtWidgets import QApplication
     except ImportError as error:
         print(error, file=sys.stderr)
         return ABSENT
-    application = QApplication(["browser"])
+    application, errors = QApplication(["browser"]), list[str]()
+
+    class Page(QWebEnginePage):
+        """Page that keeps the errors of its scripts."""
+
+        def javaScriptConsoleMessage(self, level, message, line, source):  # noqa: N802
+            if level == QWebEnginePage.JavaScriptConsoleMessageLevel.ErrorMessageLevel:
+                errors.append(f"{line}: {message}")
+
     view = QWebEngineView()
-    view.resize(1200, 800)
+    page = Page(view)
+    view.setPage(page)
+    view.resize(int(width), 800)
     view.show()
 
     def take(text: str) -> None:
@@ -54,8 +100,15 @@ def show(address: str, awaited: str = "") -> int:
         else:
             QTimer.singleShot(100, look)
 
+    def told(found: str) -> None:
+        sys.stdout.write(json.dumps({"errors": errors, **json.loads(found)}))
+        application.quit()
+
     def look() -> None:
-        view.page().toHtml(take)
+        if script:
+            page.runJavaScript(script, told)
+        else:
+            page.toHtml(take)
 
     view.loadFinished.connect(look)
     view.load(QUrl(address))

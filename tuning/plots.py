@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import optuna
 from optuna.trial import TrialState
 
-from raysim.results.report.charts import INK
+from raysim.results.report.drawing import INK
 from raysim.tuning.studies.samplers import SearchOptions
 
 if TYPE_CHECKING:

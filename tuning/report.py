@@ -14,7 +14,7 @@ from raysim.core.user_input import canonical, dotted
 from raysim.results import report
 from raysim.results.render import Entry, Grid
 from raysim.results.render.formats import html_table
-from raysim.results.report.charts import Chart, style_of, to_svg
+from raysim.results.report.drawing import Chart, style_of, to_svg
 from raysim.storage.atomic import replace_file
 from raysim.tuning.plots import plots
 from raysim.tuning.search.record import record_of

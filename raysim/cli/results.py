@@ -61,7 +61,12 @@ def report(
 ) -> None:
     """Write one HTML page about runs: table, curves, clients, time, settings, environment."""
     from raysim.results import report as page
-    from raysim.results.compare import comparison, comparison_differences
+    from raysim.results.compare import (
+        comparison,
+        comparison_differences,
+        comparison_tables,
+        judged_columns,
+    )
     from raysim.storage.atomic import replace_file
     from raysim.workloads.datasets.labels import training_labels
 
@@ -70,8 +75,9 @@ def report(
     page.check_extras()
     groups, columns = _compared(runs, target, metric)
     text = page.report(
-        groups,
+        [page.panel_of(groups)],
         comparison(groups, columns),
+        comparison_tables(groups, judged_columns(columns)),
         training_labels,
         differences=comparison_differences(groups, columns),
     )

@@ -14,7 +14,7 @@ from raysim.results.origins import origin_notes, origins_of, revisions_of
 from raysim.results.references import UNREAD, reference_settings
 from raysim.results.render import Entry, Footnotes, Grid, differences_of, grid_of
 from raysim.results.runs import RunRecord, State, result_settings
-from raysim.results.tables import ResultCell, ResultTable, differing_keys
+from raysim.results.tables import ResultCell, ResultTable, differing_keys, unit_of_column
 from raysim.storage.checkpoints import LOCAL_TEST_SAMPLES, TEST_SAMPLES
 from raysim.storage.schema import table_of
 
@@ -207,11 +207,21 @@ def compared_metrics(
             for each in sorted(targets)
             if has_accuracy
         ),
-        *((str(metric), metric, "") for metric in further),
+        *((str(each), each, unit_of_column(each.column) * (not each.target)) for each in further),
         ("sent", Metric("final", "bytes"), "MB"),
         ("time", Metric("final", "total_seconds"), "s"),
         *((name, Metric("final", of), unit) for name, of, unit in OF_CLOCK if of in measured),
     ]
+
+
+def judged_columns(
+    columns: Sequence[tuple[str, Metric, str]],
+) -> Sequence[tuple[str, Metric, str]]:
+    """Return the columns of `compared_metrics` by which runs are judged.
+
+    These are the first one, and those that the user has asked for: targets and further metrics.
+    """
+    return [*columns[:1], *columns[3:-2]]
 
 
 def comparison_document(
@@ -219,7 +229,8 @@ def comparison_document(
 ) -> dict[str, Any]:
     """Return the comparison as plain values: per group its runs, and its metrics as measured."""
     tables = {
-        name: table for (name, *_), table in zip(columns, _tables(groups, columns), strict=True)
+        name: table
+        for (name, *_), table in zip(columns, comparison_tables(groups, columns), strict=True)
     }
     documents = []
     for group in groups:
@@ -275,7 +286,7 @@ def comparison(groups: Sequence[RunGroup], columns: Iterable[tuple[str, Metric, 
     header, definitions, notes = ["run", "rounds"], list[str](), list[str]()
     rows = [[Entry(group.label), _progress(group)] for group in groups]
     footnotes = Footnotes()
-    for table in _tables(groups, columns):
+    for table in comparison_tables(groups, columns):
         grid = grid_of(table, footnotes)
         header += table.columns
         definitions.append(grid.notes[0])
@@ -296,10 +307,10 @@ def comparison_differences(
     groups: Sequence[RunGroup], columns: Iterable[tuple[str, Metric, str]]
 ) -> Grid | None:
     """Return how far the groups are from the best of each column; None if none are compared."""
-    return differences_of(*_tables(groups, columns))
+    return differences_of(*comparison_tables(groups, columns))
 
 
-def _tables(
+def comparison_tables(
     groups: Sequence[RunGroup], columns: Iterable[tuple[str, Metric, str]]
 ) -> list[ResultTable]:
     """Return a table of one column per metric, with its unit in the column's name."""

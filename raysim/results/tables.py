@@ -16,6 +16,11 @@ SCALES: Mapping[str, float] = {"%": 100.0, "KB": 1e-3, "MB": 1e-6, "GB": 1e-9}
 """Factors from a metric's value to a unit; other units are not scaled."""
 
 
+def unit_of_column(column: str) -> str:
+    """Return the unit in which tables and charts show a column: percent of an accuracy, or none."""
+    return "%" if any(word in column for word in ("accuracy", "f1")) else ""
+
+
 @dataclass(frozen=True)
 class ResultCell:
     """Values of one cell over seeds, and the published value.

@@ -39,30 +39,29 @@ def make_rows(accuracies: Sequence[float | None], **columns: Sequence[Any]) -> l
     ]
 
 
+def write_run_at(
+    path: Path, rows: Rows = (), *, finished: bool = True, own_task: bool = False, **overrides: Any
+) -> Path:
+    """Write a run directory of rows, finished or not; return its path."""
+    path.mkdir(parents=True)
+    settings = make_settings(path, **overrides).to_dict()
+    config = {"schema": SCHEMA, **settings, "own_task": own_task}
+    (path / "config.json").write_text(json.dumps(config))
+    (path / "environment.json").write_text('{"started": "2026-01-01", "python": "3.11.2"}')
+    if rows:
+        pq.write_table(pa.Table.from_pylist([*rows]), path / "metrics.parquet")
+        save_file({"w": torch.zeros(3)}, path / "model.safetensors")
+    if finished and rows:
+        summary = summarise([*rows], settings["target_accuracy"])
+        (path / "summary.json").write_text(json.dumps(summary))
+    return path
+
+
 @pytest.fixture
 def write_run(tmp_path: Path) -> Callable[..., Path]:
-    """Write a run directory of rows, finished or not; return its path."""
+    """Write a run directory under a name; see `write_run_at`."""
 
-    def write(
-        name: str = "run",
-        rows: Rows = (),
-        *,
-        finished: bool = True,
-        own_task: bool = False,
-        **overrides: Any,
-    ) -> Path:
-        path = tmp_path / name
-        path.mkdir()
-        settings = make_settings(path, **overrides).to_dict()
-        config = {"schema": SCHEMA, **settings, "own_task": own_task}
-        (path / "config.json").write_text(json.dumps(config))
-        (path / "environment.json").write_text('{"started": "2026-01-01", "python": "3.11.2"}')
-        if rows:
-            pq.write_table(pa.Table.from_pylist([*rows]), path / "metrics.parquet")
-            save_file({"w": torch.zeros(3)}, path / "model.safetensors")
-        if finished and rows:
-            summary = summarise([*rows], settings["target_accuracy"])
-            (path / "summary.json").write_text(json.dumps(summary))
-        return path
+    def write(name: str = "run", rows: Rows = (), **about: Any) -> Path:
+        return write_run_at(tmp_path / name, rows, **about)
 
     return write

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import re
+
 import pyarrow.parquet as pq
+import pytest
 
 import raysim
 from tests.results.test_report import Parser, outside, page_of
@@ -15,12 +18,12 @@ def test_the_page_shows_who_worked_when(tmp_path, write_run):
     rows = pq.read_table(tmp_path / "timed" / "clients.parquet")["round"].to_pylist()
     text = page_of([tmp_path / "timed"])
     found = Parser(text)
-    assert found.tags.count("svg") == 12  # ten of curves, one of time, one of virtual time
+    assert found.tags.count("svg") == 13  # a verdict, ten of curves, time, virtual time
     assert outside(found.addresses) == [] and len({*found.ids}) == len(found.ids)
     assert "against virtual hours" in text and "against J of all clients" in text
     chart = text[text.index('<section id="virtual"') :]
     chart = chart[: chart.index("</section>")]
-    bars = [chart.count(f"fill: {colour}") for colour in ("#ff7f0e", "#2ca02c", "#d62728")]
+    bars = [chart.count(f"fill: {colour}") for colour in ("var(--c1)", "var(--c2)", "var(--c3)")]
     assert bars == [rows.count(1), rows.count(2), 0]
     assert "virtual seconds" in chart
     assert text == page_of([tmp_path / "timed"])
@@ -34,7 +37,7 @@ def test_the_page_shows_how_stale_updates_are(tmp_path):
     chart = text[text.index('<section id="virtual"') :]
     chart = chart[: chart.index("</section>")]
     assert "versions between start and aggregation" in chart
-    assert chart.count("fill: #1f77b4") == max(rows) + 1 > 1  # a bar each
+    assert chart.count("fill: var(--c0)") == max(rows) + 1 > 1  # a bar each
 
 
 def test_the_page_shows_from_which_version_who_worked(tmp_path):
@@ -47,7 +50,24 @@ def test_the_page_shows_from_which_version_who_worked(tmp_path):
     section = text[text.index('<section id="virtual"') :]
     chart, _, after = section.partition("</svg>")
     assert "colours are the versions they start from" in chart + after
-    colours = ("#1f77b4", "#ff7f0e", "#2ca02c")
+    colours = ("var(--c0)", "var(--c1)", "var(--c2)")
     expected = [versions.count(number) for number in range(3)]
     assert [chart.count(f"fill: {colour}") for colour in colours] == expected
     assert expected != [rounds.count(number) for number in range(3)]
+
+
+def test_charts_of_virtual_time_share_a_scale(tmp_path):
+    """A bar twice as long took twice the time, in whichever chart it is."""
+    ends = {}
+    for name, epochs in {"short": 1, "long": 3}.items():
+        own = {"rounds": 2, "clock.name": "devices", "local.epochs": epochs}
+        raysim.run(make_settings(tmp_path / name, **own), make_task(UNEQUAL))
+        table = pq.read_table(tmp_path / name / "clients.parquet")
+        pairs = zip(table["virtual_start"], table["virtual_seconds"], strict=True)
+        ends[name] = max(start.as_py() + seconds.as_py() for start, seconds in pairs)
+    text = page_of([tmp_path / "long", tmp_path / "short"])
+    section = text[text.index('<section id="virtual"') :]
+    parts = section.split("</svg>")[:2]
+    bars = [[float(x) for x in re.findall(r"L ([\d.]+) [\d.]+ *\nL", part)] for part in parts]
+    widths = [max(each) - 0.13 * 388.8 for each in bars]
+    assert widths[0] / widths[1] == pytest.approx(ends["long"] / ends["short"], rel=0.01)

@@ -65,10 +65,8 @@ def print_table(
 
 
 def write_outputs(ended: EndedTable, line: Callable[[str], None]) -> None:
-    """Write the page of a sweep, and print the files of a table."""
+    """Write the page of a table, and print its files."""
     line(f"{', '.join(FILES)} in {ended.folder.path}")
-    if ended.plan.table.paper is not None:
-        return
     try:
         path = write_page(ended.folder, ended.results, ended.table, ended.chosen)
     except SettingsError as lacking:

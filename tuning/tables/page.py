@@ -1,10 +1,11 @@
-"""Page of a sweep: its table, what tuning has chosen, and the report of its runs."""
+"""Page of a table or a sweep: its values, those that tuning has chosen, the report of its runs."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from raysim.core.errors import SettingsError
 from raysim.results import report
 from raysim.results.compare import RunGroup
 from raysim.results.origins import revisions_of
@@ -25,20 +26,22 @@ PAGE = "report.html"
 def write_page(
     folder: RunsFolder, results: TableResults, table: ResultTable, chosen: Sequence[Chosen]
 ) -> Path:
-    """Write the page into the folder of a sweep, and return its path.
+    """Write the page into the folder of a table or a sweep, and return its path.
 
     Raises:
-        SettingsError: a package that it needs is not installed; the message names it.
+        SettingsError: a package that it needs is not installed, or no run has begun.
     """
     report.check_extras()
+    if not (panels := _panels(results)):
+        raise SettingsError("no run has begun")
     tuning = _tuning(chosen) if chosen else None
     drawn = {each.title: each.curve for each in chosen if each.curve}
     objective = next((each.objective for each in chosen if each.curve), "")
-    title = f"held-out {objective} by trial"
-    searches = [charts.searches(drawn, title, least=objective == "loss")] if drawn else []
+    searches = [charts.searches(drawn, objective)] if drawn else []
     text = report.report(
-        _groups(results),
+        panels,
         grid_of(table),
+        [table],
         training_labels,
         differences=differences_of(table),
         tuning=tuning,
@@ -49,22 +52,44 @@ def write_page(
     return path
 
 
-def _groups(results: TableResults) -> list[RunGroup]:
-    """Return the runs that the table shows, over the seeds that have begun, in its order."""
+def _panels(results: TableResults) -> list[report.Panel]:
+    """Return the runs that the table shows, over the seeds that have begun, by its columns.
+
+    Columns of the same runs, as of several metrics, are one panel. References of analyses, which
+    are in no cell, are left out.
+    """
     records, of_digest = results.records(), dict[str, list[Run]]()
     for run in records:
         of_digest.setdefault(run.digest, []).append(run)
     revisions = revisions_of([*records.values()])
-    rows = {cell.run.digest: cell.paper.row for cell in results.cells}
-    one_column = len(rows) == len({*rows.values()})
-    return [
-        RunGroup(
-            rows.get(first.digest, first.label) if one_column else first.label,
-            result_settings(records[first].settings),
-            tuple(records[run] for run in (first, *others)),
-            revisions[records[first].path],
+    columns: dict[str, dict[str, str]] = {}
+    for cell in results.cells:
+        if cell.run.digest in of_digest:
+            columns.setdefault(cell.paper.column, {})[cell.paper.row] = cell.run.digest
+    titles: dict[tuple[tuple[str, str], ...], list[str]] = {}
+    for column, rows in columns.items():
+        titles.setdefault((*rows.items(),), []).append(column)
+
+    def group(digest: str, label: str) -> RunGroup:
+        runs = of_digest[digest]
+        first = records[runs[0]]
+        return RunGroup(
+            label,
+            result_settings(first.settings),
+            tuple(records[run] for run in runs),
+            revisions[first.path],
         )
-        for first, *others in of_digest.values()
+
+    one = len(titles) == 1
+    return [
+        report.Panel(
+            "" if one else ", ".join(names),
+            {
+                row: group(digest, row if one else f"{row}, {', '.join(names)}")
+                for row, digest in rows
+            },
+        )
+        for rows, names in titles.items()
     ]
 
 

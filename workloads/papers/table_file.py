@@ -24,6 +24,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from raysim.core.components import suggest
 from raysim.core.errors import SettingsError, visible
 from raysim.core.user_input import dotted
+from raysim.results.tables import unit_of_column
 from raysim.workloads.papers.preset import origins
 from raysim.workloads.papers.table import PaperCell, PaperTable
 from raysim.workloads.presets import PRESETS
@@ -295,4 +296,4 @@ def unit_of(metric: str) -> str:
     """Return the unit of a metric: percent of an accuracy, else none."""
     if metric.startswith(("rounds_to", "bytes_to", "seconds_to")):
         return "rounds" if metric.startswith("rounds") else ""
-    return "%" if any(word in metric for word in ("accuracy", "f1")) else ""
+    return unit_of_column(metric)

@@ -175,8 +175,9 @@ def html_table(grid: Grid) -> str:
     rows = "\n".join(f"<tr>{''.join(map(cell, row))}</tr>" for row in grid.rows)
     notes = "\n".join(f'<p class="note">{escape(note)}</p>' for note in grid.notes)
     return (
-        f"<table>\n<caption>{escape(grid.title)}</caption>\n"
-        f"<thead><tr>{names}</tr></thead>\n<tbody>\n{rows}\n</tbody>\n</table>\n{notes}\n"
+        f'<div class="wide">\n<table>\n<caption><span>{escape(grid.title)}</span></caption>\n'
+        f"<thead><tr>{names}</tr></thead>\n<tbody>\n{rows}\n</tbody>\n</table>\n</div>\n"
+        f"{notes}\n"
     )
 
 

@@ -4,6 +4,6 @@ The same runs give the same bytes. Names and settings of runs are untrusted text
 the charts escape.
 """
 
-from raysim.results.report.page import check_extras, render, report, text_of
+from raysim.results.report.page import Panel, check_extras, panel_of, render, report, text_of
 
-__all__ = ["check_extras", "render", "report", "text_of"]
+__all__ = ["Panel", "check_extras", "panel_of", "render", "report", "text_of"]

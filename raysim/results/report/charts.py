@@ -1,16 +1,12 @@
-"""Charts of the page: reproducible SVG by matplotlib, to be put into HTML.
+"""Charts of the page: curves of runs, values of seeds, searches, heat maps, times.
 
 Legend: K clients, C classes.
 """
 
 from __future__ import annotations
 
-import io
-import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from html import escape
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,155 +15,174 @@ import numpy.typing as npt
 from raysim.core.errors import visible
 from raysim.results.compare import ENDED, RunGroup
 from raysim.results.report.curves import Curve, curve_of, mean_curve, thinned
+from raysim.results.report.drawing import (
+    BELOW,
+    CHARACTER,
+    Chart,
+    Legend,
+    Traced,
+    end_labels,
+    new_axes,
+    pointed,
+    style_of,
+    to_svg,
+)
 from raysim.results.runs import RunRecord
+from raysim.results.tables import SCALES, ResultTable, unit_of_column
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
-INK = "#010203"
-"""Colour of text and axes in the SVG, to be replaced by the page's text colour."""
-SIZE = (5.4, 3.4)
-SHOWN_LABEL = 48
-WHOLE = ("rounds", "trial", "class")
-"""Labels of axes whose ticks are whole numbers."""
-COLOURS = 10
-"""Colours of matplotlib's default cycle; further groups are dashed."""
-DASHES = {"-": "\u2014", "--": "- -", ":": "\u00b7\u00b7\u00b7", "-.": "-\u00b7-"}
-"""Styles of lines, and how a legend in HTML shows them."""
+SHOWN_LABEL = 40
+"""Most characters of a label beside a bar."""
 Against = Mapping[str, tuple[str, float]]
 AGAINST: Against = {
-    "round": ("rounds", 1.0),
-    "bytes": ("MB", 1e-6),
-    "total_seconds": ("s", 1.0),
+    "round": ("round", 1.0),
+    "bytes": ("MB sent both ways", 1e-6),
+    "total_seconds": ("seconds", 1.0),
     "total_virtual_seconds": ("virtual hours", 1 / 3600),
     "total_virtual_joules": ("J of all clients", 1.0),
 }
 """Columns against which curves are drawn, with label and scale."""
 TIMES = {"seconds": "rounds", "evaluation_seconds": "evaluation", "checkpoint_seconds": "saving"}
-TENTHS = range(1, 10)
 WORKER = re.compile(r"worker_(\w+)_seconds")
 
 
-@dataclass(frozen=True)
-class Chart:
-    """A chart: SVG for the page, and its title.
+def quantity(column: str) -> tuple[str, str, float]:
+    """Return a column in words, its unit as in tables, and the factor to that unit."""
+    unit = unit_of_column(column)
+    return column.replace("_", " "), unit, SCALES.get(unit, 1.0)
 
-    Attributes:
-        title: The title.
-        svg: The element.
-        axes: Position of the axes within the element and their limits, as JSON; "" without axes.
+
+def label_of(title: str, unit: str) -> str:
+    """Return the label of an axis."""
+    return f"{title} [{unit}]" if unit else title
+
+
+def curves(
+    legend: Legend, groups: Mapping[int, RunGroup], column: str, against: str, name: str
+) -> Chart | None:
+    """Draw a column's curves: thin lines of all runs, the mean, and a band of one deviation.
+
+    Args:
+        legend: Numbers of groups.
+        groups: The groups to draw, by number.
+        column: Column of the values.
+        against: One of AGAINST.
+        name: Name of the chart.
     """
+    (label, scale), (title, unit, factor) = AGAINST[against], quantity(column)
 
-    title: str
-    svg: str
-    axes: str = ""
+    def scaled(record: RunRecord) -> Curve | None:
+        curve = curve_of(record, column, against)
+        rounds = None if curve is None or against == "round" else curve.rounds
+        return curve and Curve(curve.x * scale, curve.y * factor, rounds)
 
-
-def curves(groups: Sequence[RunGroup], column: str, against: str, name: str) -> Chart | None:
-    """Draw a column's curves: thin lines of all runs, the mean, and a band of one deviation."""
-    label, scale = AGAINST[against]
-
-    def scaled(records: Sequence[RunRecord]) -> list[Curve]:
-        curves = [curve_of(record, column, against) for record in records]
-        return [Curve(curve.x * scale, curve.y) for curve in curves if curve]
-
-    drawn = [(scaled(group.records), scaled(_averaged(group))) for group in groups]
-    if not any(every for every, _ in drawn):
+    drawn = {
+        number: [(record, curve) for record in group.records if (curve := scaled(record))]
+        for number, group in groups.items()
+    }
+    if not any(drawn.values()):
         return None
     with style_of(name):
-        figure, axes = _axes(label)
-        for number, (every, averaged) in enumerate(drawn):
-            _draw(axes, every, averaged, number, f"{name}-g{number}")
-        return Chart(f"{column} against {label}", to_svg(figure, name, groups), _limits(axes))
-
-
-def legend(groups: Sequence[RunGroup]) -> list[dict[str, str]]:
-    """Return colour, line and label of each group, as they are drawn."""
-    from matplotlib.colors import to_hex
-
-    return [
-        {
-            "colour": to_hex(f"C{number % COLOURS}"),
-            "line": DASHES[_dashes(number)],
-            "label": group.label,
+        figure, axes = new_axes(label, label_of(title, unit), right=legend.margin)
+        lines = {
+            number: _draw(axes, legend, number, found, f"{name}-g{number}")
+            for number, found in drawn.items()
+            if found
         }
-        for number, group in enumerate(groups)
-    ]
+        end_labels(axes, legend, {number: each[0] for number, each in lines.items()})
+        where = "round {x}" if against == "round" else f"{{x}} {label}"
+        traced = [line for each in lines.values() for line in each]
+        points = pointed(axes, traced, f"{{y}}{unit} at {where}")
+        return Chart(f"{title} against {label}", to_svg(figure, name, legend.labels), points)
 
 
-def _dashes(number: int) -> str:
-    return [*DASHES][number // COLOURS % len(DASHES)]
-
-
-def _averaged(group: RunGroup) -> list[RunRecord]:
+def averaged(group: RunGroup) -> list[RunRecord]:
     """Return the runs to average, as in the table: without diverged and failed ones."""
     return [record for record in group.records if record.state not in ENDED]
 
 
 def _draw(
-    axes: Axes, every: Sequence[Curve], averaged: Sequence[Curve], number: int, gid: str
-) -> None:
-    """Draw all curves of a group and the mean of the averaged ones; ids begin with `gid`."""
-    look: dict[str, Any] = {"color": f"C{number % COLOURS}", "linestyle": _dashes(number)}
-    alone = len(every) == len(averaged) == 1  # its mean is the run
-    for k, curve in enumerate(map(thinned, () if alone else every)):
-        axes.plot(curve.x, curve.y, linewidth=0.6, alpha=0.5, gid=f"{gid}-{k}", **look)
-    if not averaged or (mean := mean_curve(averaged)) is None:
-        return
-    axes.plot(mean.x, mean.mean, linewidth=1.6, gid=f"{gid}-mean", **look)
-    if len(averaged) > 1:
-        low, high = mean.mean - mean.deviation, mean.mean + mean.deviation
-        fill: dict[str, Any] = {"color": look["color"], "alpha": 0.15, "linewidth": 0}
-        axes.fill_between(mean.x, low, high, gid=f"{gid}-band", **fill)
+    axes: Axes, legend: Legend, number: int, found: Sequence[tuple[RunRecord, Curve]], gid: str
+) -> list[Traced]:
+    """Draw the curves of a group, and their mean; ids begin with `gid`.
+
+    Return their points: those of the mean first, then of the runs that are in it.
+    """
+    style, label = legend.look(number), legend.labels[number]
+    found = sorted(found, key=lambda drawn: drawn[0].state in ENDED)
+    lines = [Traced(f"{label}, seed {record.seed}", *thinned(curve)) for record, curve in found]
+    kept = [curve for record, curve in found if record.state not in ENDED]
+    if not len(lines) == len(kept) == 1:  # else the mean is the run
+        for k, line in enumerate(lines):
+            thin = {**style.line, "linewidth": 0.6, "alpha": 0.4}
+            axes.plot(line.x, line.y, gid=f"{gid}-{k}", **thin)
+    if not kept or (mean := mean_curve(kept)) is None:
+        return lines
+    axes.plot(mean.x, mean.mean, gid=f"{gid}-mean", **style.line)
+    if len(kept) == 1:
+        return lines
+    low, high = mean.mean - mean.deviation, mean.mean + mean.deviation
+    fill: dict[str, Any] = {"color": style.colour, "alpha": 0.13, "linewidth": 0}
+    axes.fill_between(mean.x, low, high, gid=f"{gid}-band", **fill)
+    return [Traced(f"{label}, mean of {len(kept)} seeds", mean.x, mean.mean), *lines]
 
 
-def deciles(groups: Sequence[RunGroup], name: str) -> Chart | None:
-    """Draw the deciles of the clients' accuracies at the last evaluation, means over seeds."""
+def seeds(legend: Legend, table: ResultTable, column: str, name: str) -> Chart | None:
+    """Draw the value of every seed by row, and their means; the rows are in the table's order."""
+    rows = [row for row in table.rows if table.cell(row, column).measured]
+    if not rows:
+        return None
+    unit = table.unit_of(table.cell(rows[0], column))
+    scale = SCALES.get(unit, 1.0)
     with style_of(name):
-        figure, axes = _axes("decile of the clients")
-        drawn = False
-        for number, group in enumerate(groups):
-            runs = [[r.points(f"client_accuracy_d{d}") for d in TENTHS] for r in _averaged(group)]
-            values = [[points[-1][1] for points in each] for each in runs if all(each)]
-            if values:
-                drawn = True
-                look: dict[str, Any] = {
-                    "color": f"C{number % COLOURS}",
-                    "linestyle": _dashes(number),
-                }
-                mean = np.mean(values, axis=0)
-                axes.plot(
-                    TENTHS, mean, marker="o", markersize=3, gid=f"{name}-g{number}-mean", **look
-                )
-        if not drawn:
-            return None
-        return Chart("accuracy of clients by decile", to_svg(figure, name, groups), _limits(axes))
+        title = column if column.endswith(f"[{unit}]") else label_of(column, unit)
+        height, left = 0.75 + 0.27 * len(rows), _names_beside(rows)
+        figure, axes = new_axes(visible(title, 60), height=height, left=left)
+        traced = []
+        for place, row in enumerate(rows):
+            cell, number = table.cell(row, column), legend.labels.index(row)
+            colour, values = legend.look(number).colour, np.array([*cell.measured.values()]) * scale
+            axes.plot(values, [place] * len(values), "o", markersize=5, alpha=0.55, color=colour)
+            axes.plot([values.mean()] * 2, [place - 0.32, place + 0.32], color=colour, linewidth=2)
+            traced += [
+                Traced(f"{row}, seed {seed}", np.array([value]), np.array([place]))
+                for seed, value in zip(cell.measured, values, strict=True)
+            ]
+        axes.set_ylim(len(rows) - 0.4, -0.6)
+        axes.set_yticks(range(len(rows)), [visible(row, SHOWN_LABEL) for row in rows])
+        axes.grid(visible=False, axis="y")
+        points = pointed(axes, traced, f"{{x}}{unit if unit == '%' else f' {unit}'}")
+        return Chart("a dot is a seed, a bar the mean", to_svg(figure, name), points)
 
 
-def searches(found: Mapping[str, Mapping[int, float]], title: str, *, least: bool) -> Chart:
+def _names_beside(names: Sequence[str]) -> float:
+    """Return the share of a chart's width for names beside its axes."""
+    return 0.03 + CHARACTER * max(min(len(name), SHOWN_LABEL) for name in names)
+
+
+def searches(found: Mapping[str, Mapping[int, float]], objective: str) -> Chart:
     """Draw the scores of searches: a point per trial, and the best score so far as a line.
-
-    Earlier searches are drawn wider, so that they are seen below later ones with the same scores.
 
     Args:
         found: Score by number of the trial, of each search by name.
-        title: What is scored.
-        least: Whether the least score is the best.
+        objective: What is scored on held-out samples: accuracy, or loss, whose least is best.
     """
+    legend, unit = Legend((*found,)), unit_of_column(objective)
     with style_of("searches"):
-        figure, axes = _axes("trial")
-        best = np.minimum if least else np.maximum
+        figure, axes = new_axes("trial", label_of(f"held-out {objective}", unit))
+        best = np.minimum if objective == "loss" else np.maximum
         for number, (name, scores) in enumerate(found.items()):
-            trials, values = [*scores], np.array([*scores.values()])
-            look: dict[str, Any] = {"color": f"C{number % COLOURS}", "linestyle": _dashes(number)}
-            wider = (len(found) - 1 - number) / max(len(found) - 1, 1)  # from 1 to 0
-            axes.plot(trials, values, "o", markersize=3 + 4 * wider, color=look["color"])
+            style = legend.look(number)
+            trials, values = np.array([*scores]), np.array([*scores.values()])
+            values = values * SCALES.get(unit, 1.0)
+            axes.plot(trials, values, "o", markersize=1.5 + 1.5 * style.width, color=style.colour)
             reached = best.accumulate(values)
-            look["linewidth"] = 1.2 + 3 * wider
-            axes.step(trials, reached, where="post", label=visible(name, 30), **look)
+            axes.step(trials, reached, where="post", label=visible(name, 30), **style.line)
         axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.14), ncol=2, frameon=False)
-        return Chart(title, to_svg(figure, "searches", (), tight=True))
+        svg = to_svg(figure, "searches", tight=True)
+        return Chart(f"held-out {objective} by trial", svg)
 
 
 def heat_map(title: str, counts: npt.NDArray[Any], name: str) -> Chart:
@@ -175,17 +190,16 @@ def heat_map(title: str, counts: npt.NDArray[Any], name: str) -> Chart:
     from matplotlib.ticker import MaxNLocator
 
     with style_of(name):
-        figure, axes = _axes("class")
+        figure, axes = new_axes("class", "client")
         clients, classes = counts.shape
         edges = (-0.5, classes - 0.5, clients - 0.5, -0.5)
         image = axes.imshow(
             counts, aspect="auto", vmin=0, cmap="viridis", extent=edges, interpolation="nearest"
         )
-        axes.set_ylabel("client")
         axes.yaxis.set_major_locator(MaxNLocator(integer=True))
         axes.grid(visible=False)
         figure.colorbar(image, label="samples")
-        return Chart(title, to_svg(figure, name, ()))
+        return Chart(title, to_svg(figure, name))
 
 
 def times(groups: Sequence[RunGroup], name: str) -> Chart | None:
@@ -197,7 +211,7 @@ def times(groups: Sequence[RunGroup], name: str) -> Chart | None:
 def phases(groups: Sequence[RunGroup], name: str) -> Chart | None:
     """Draw the workers' seconds by phase of traced runs, means over seeds."""
     columns = dict.fromkeys(
-        column for g in groups for r in _averaged(g) for column in r.metrics.column_names
+        column for g in groups for r in averaged(g) for column in r.metrics.column_names
     )
     names = {c: match[1] for c in columns if (match := WORKER.fullmatch(c))}
     return _bars("seconds of workers by phase", groups, [_sums(g, names) for g in groups], name)
@@ -205,7 +219,7 @@ def phases(groups: Sequence[RunGroup], name: str) -> Chart | None:
 
 def _sums(group: RunGroup, columns: Mapping[str, str]) -> dict[str, float]:
     """Return the sums of columns over the rounds, means over the seeds of traced runs."""
-    runs = [r for r in _averaged(group) if columns and {*columns} <= {*r.metrics.column_names}]
+    runs = [r for r in averaged(group) if columns and {*columns} <= {*r.metrics.column_names}]
     return {
         label: float(np.mean([sum(value for _, value in r.points(column)) for r in runs]))
         for column, label in columns.items()
@@ -220,74 +234,21 @@ def _bars(
     if not parts:
         return None
     with style_of(name):
-        figure, axes = _axes("s", height=1.2 + 0.25 * len(groups))
+        labels = [group.label for group in groups]
+        height = 1.0 + 0.25 * len(groups)
+        figure, axes = new_axes("seconds", height=height, left=_names_beside(labels))
         left = np.zeros(len(groups))
         for number, part in enumerate(parts):
             widths = np.array([sums.get(part, 0.0) for sums in values])
-            axes.barh(range(len(groups)), widths, left=left, color=f"C{number}", label=part)
+            axes.barh(range(len(groups)), widths, left=left, color=f"C{number + 4}", label=part)
             left += widths
-        axes.set_yticks(range(len(groups)), [visible(g.label, SHOWN_LABEL) for g in groups])
+        axes.set_yticks(range(len(groups)), [visible(label, SHOWN_LABEL) for label in labels])
         axes.invert_yaxis()
-        axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.35), ncol=len(parts), frameon=False)
-        return Chart(title, to_svg(figure, name, (), tight=True))
-
-
-def style_of(name: str) -> Any:
-    """Return the context for drawing a chart, independent of the process's and the user's styles.
-
-    The chart's ids depend on its name alone.
-    """
-    from matplotlib import style
-
-    inks: Any = ("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color")
-    own: Any = {
-        **dict.fromkeys(inks, INK),
-        "svg.hashsalt": name,
-        "svg.fonttype": "none",
-        "text.parse_math": False,
-        "font.size": 9,
-        "axes.grid": True,
-        "grid.alpha": 0.3,
-        "axes.spines.top": False,
-        "axes.spines.right": False,
-    }
-    return style.context(["default", own])
-
-
-def _axes(label: str, height: float = SIZE[1]) -> tuple[Figure, Axes]:
-    from matplotlib.figure import Figure
-    from matplotlib.ticker import MaxNLocator
-
-    figure = Figure(figsize=(SIZE[0], height))
-    axes = figure.add_axes((0.12, 0.14, 0.85, 0.82))
-    axes.set_xlabel(label)
-    if label in WHOLE:
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    return figure, axes
-
-
-def _limits(axes: Axes) -> str:
-    place = axes.get_position()
-    return json.dumps([*place.extents, *axes.get_xlim(), *axes.get_ylim()])
-
-
-def to_svg(
-    figure: Figure, name: str, groups: Sequence[RunGroup] = (), *, tight: bool = False
-) -> str:
-    """Return the figure as an element whose ids begin with its name; curves get a title."""
-    file = io.StringIO()
-    about = dict.fromkeys(("Creator", "Date", "Format", "Type"))
-    figure.savefig(
-        file, format="svg", transparent=True, metadata=about, bbox_inches="tight" if tight else None
-    )
-    text = file.getvalue()
-    text = re.sub(r"<metadata>.*?</metadata>", "", text[text.index("<svg") :], flags=re.DOTALL)
-    text = text.replace(INK, "currentColor")
-    text = re.sub(rf' id="(?!{re.escape(name)}-g\d)', f' id="{name}-', text)
-    text = re.sub(r'(url\(#|href="#)', rf"\g<1>{name}-", text)
-
-    def curve(match: re.Match[str]) -> str:
-        number = int(match[1])
-        return f'<g class="curve g{number}"><title>{escape(groups[number].label)}</title>'
-
-    return re.sub(rf'<g id="{re.escape(name)}-g(\d+)-\w+">', curve, text).strip()
+        axes.grid(visible=False, axis="y")
+        axes.legend(
+            loc="upper center",
+            bbox_to_anchor=(0.5, -BELOW / (height - BELOW)),
+            ncol=3,
+            frameon=False,
+        )
+        return Chart(title, to_svg(figure, name, tight=True))

@@ -19,10 +19,11 @@ Values = npt.NDArray[Any]
 
 
 class Curve(NamedTuple):
-    """Points of a curve: ascending x [n] and values y [n]."""
+    """Points of a curve: ascending x [n] and values y [n], and the rounds [n] of a run's."""
 
     x: Values
     y: Values
+    rounds: Values | None = None
 
 
 class MeanCurve(NamedTuple):
@@ -36,15 +37,16 @@ class MeanCurve(NamedTuple):
 def curve_of(record: RunRecord, column: str, against: str) -> Curve | None:
     """Return a run's curve of the finite values of a column, or None without any."""
     places = dict(record.points(against))
-    points = [(places[n], value) for n, value in record.points(column) if n in places]
-    finite = [(x, y) for x, y in points if np.isfinite(x) and np.isfinite(y)]
+    points = [(places[n], value, n) for n, value in record.points(column) if n in places]
+    finite = [point for point in points if np.isfinite(point[:2]).all()]
     return Curve(*np.array(finite, dtype=np.float64).T) if finite else None
 
 
 def thinned(curve: Curve) -> Curve:
     """Return at most POINTS points of a curve, evenly chosen, with its first and last one."""
     chosen = _chosen(len(curve.x))
-    return Curve(curve.x[chosen], curve.y[chosen])
+    rounds = curve.rounds if curve.rounds is None else curve.rounds[chosen]
+    return Curve(curve.x[chosen], curve.y[chosen], rounds)
 
 
 def mean_curve(curves: Sequence[Curve]) -> MeanCurve | None:

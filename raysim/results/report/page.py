@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -14,18 +15,22 @@ from raysim.core.user_input import key_text
 from raysim.results.compare import RunGroup
 from raysim.results.render import Entry, Grid
 from raysim.results.render.formats import html_table
-from raysim.results.report import charts
-from raysim.results.report.charts import Chart
+from raysim.results.report import charts, clients
+from raysim.results.report.drawing import Chart, Legend, colour_style, keys
 from raysim.results.report.partitions import Labels, class_counts
 from raysim.results.report.virtual import gantt_charts, staleness_charts
 from raysim.results.runs import RunRecord
-from raysim.results.tables import differing_keys
+from raysim.results.tables import ResultTable, differing_keys
+from raysim.results.verdict import Verdict, verdicts
 
 FILES = Path(__file__).parent
 EXTRAS = ("jinja2", "matplotlib")
 FACTS = ("python", "platform", "cpus", "gpus", "packages", "backend", "stack_size", "driver")
 """Keys of `environment.json` to show on the page."""
 COLUMNS = ("test_accuracy", "test_loss")
+"""Columns whose curves are drawn, besides those by which runs are judged."""
+MANY = ("round", "total_virtual_seconds")
+"""Columns against which curves of several panels are drawn."""
 PARTITION = ("dataset.", "partition.", "clients", "seed")
 """Prefixes of the settings that decide a partition."""
 
@@ -41,9 +46,32 @@ def check_extras() -> None:
         raise SettingsError(f"report: needs {' and '.join(missing)}; pip install 'raysim[report]'")
 
 
+@dataclass(frozen=True)
+class Panel:
+    """Groups of runs that are drawn in one chart, as those of a column of a table.
+
+    Attributes:
+        title: Its title; "" for the only panel of a page.
+        groups: The groups by their names in charts, as the rows of the table.
+    """
+
+    title: str
+    groups: Mapping[str, RunGroup]
+
+    def numbered(self, legend: Legend) -> dict[int, RunGroup]:
+        """Return the groups by their number in a legend."""
+        return {legend.labels.index(row): group for row, group in self.groups.items()}
+
+
+def panel_of(groups: Sequence[RunGroup]) -> Panel:
+    """Return the only panel of a page."""
+    return Panel("", {group.label: group for group in groups})
+
+
 def report(
-    groups: Sequence[RunGroup],
+    panels: Sequence[Panel],
     table: Grid,
+    judged: Sequence[ResultTable],
     labels: Labels,
     *,
     differences: Grid | None = None,
@@ -53,24 +81,29 @@ def report(
     """Return the page of groups of runs.
 
     Args:
-        groups: The runs.
+        panels: The runs.
         table: Their comparison.
+        judged: Values of the columns by which they are judged.
         labels: Labels of a run's training samples, for the heat maps.
         differences: Differences from the best rows, if rows are compared.
-        tuning: What searches before the runs have chosen, if there were any.
+        tuning: Values that searches before the runs have chosen, if there were any.
         searches: Their charts.
     """
+    groups = [group for panel in panels for group in panel.groups.values()]
     records = [record for group in groups for record in group.records]
+    rows = dict.fromkeys(row for panel in panels for row in panel.groups)
+    legend = Legend((*dict.fromkeys([*rows, *(row for each in judged for row in each.rows)]),))
     return render(
         "page.html",
         title=f"raysim: {table.title}",
+        verdicts=_verdicts(legend, judged),
         table=html_table(table),
         differences=differences and html_table(differences),
         tuning=tuning and html_table(tuning),
         searches=searches,
-        curves=_curves(groups),
-        legend=charts.legend(groups),
-        clients=_present([charts.deciles(groups, "deciles")]),
+        legend=keys(legend, len(rows)),
+        curves=_curves(legend, panels, judged),
+        clients=_clients(legend, panels),
         partitions=_partitions(groups, labels),
         virtual=[*gantt_charts(groups), *staleness_charts(groups)],
         time=_present([charts.times(groups, "times"), charts.phases(groups, "phases")]),
@@ -99,6 +132,7 @@ def render(template: str, folder: Path = FILES, **values: Any) -> str:
         lstrip_blocks=True,
     )
     style, script = ((FILES / f"page.{kind}").read_text(encoding="utf-8") for kind in ("css", "js"))
+    style = colour_style() + style
     return environment.get_template(template).render(style=style, script=script, **values)
 
 
@@ -119,14 +153,59 @@ def rerun_command(record: RunRecord) -> str:
     return shlex.join(["raysim", "run", str(record.path / "config.json"), "out=none"])
 
 
-def _curves(groups: Sequence[RunGroup]) -> list[Chart]:
-    return _present(
-        [
-            charts.curves(groups, column, against, f"{column}-{against}".replace("_", "-"))
-            for column in COLUMNS
-            for against in charts.AGAINST
-        ]
-    )
+def _verdicts(legend: Legend, tables: Sequence[ResultTable]) -> list[tuple[Verdict, Chart | None]]:
+    """Return the verdict on each column, with the values of its seeds."""
+    return [
+        (verdict, charts.seeds(legend, verdict.table, verdict.column, f"seeds{number}"))
+        for number, verdict in enumerate(verdicts(tables))
+    ]
+
+
+def _curves(
+    legend: Legend, panels: Sequence[Panel], judged: Sequence[ResultTable]
+) -> list[tuple[str, list[Chart]]]:
+    """Return the curves of each panel by its title; of several panels by round and virtual time."""
+    metrics = [each.metric_of(each.cell(*place)) for each in judged for place in each.cells]
+    columns = dict.fromkeys([*(metric.column for metric in metrics), *COLUMNS])
+    drawn = [column for column in columns if column not in charts.AGAINST]
+    against = charts.AGAINST if len(panels) == 1 else MANY
+    return [
+        (
+            panel.title,
+            _panel_curves(legend, panel, drawn, against, f"-{number}" if number else ""),
+        )
+        for number, panel in enumerate(panels)
+    ]
+
+
+def _panel_curves(
+    legend: Legend, panel: Panel, columns: Sequence[str], against: Iterable[str], end: str
+) -> list[Chart]:
+    """Return the curves of a panel: of its training loss where it has none of the columns."""
+    groups = panel.numbered(legend)
+    for drawn in (columns, ("train_loss",)):
+        found = _present(
+            [
+                charts.curves(legend, groups, column, each, f"{column}-{each}{end}")
+                for column in drawn
+                for each in against
+            ]
+        )
+        if found:
+            return found
+    return []
+
+
+def _clients(legend: Legend, panels: Sequence[Panel]) -> list[tuple[str, list[Chart]]]:
+    """Return the charts of single clients of each panel, by its title."""
+    drawn = []
+    for number, panel in enumerate(panels):
+        groups = panel.numbered(legend)
+        found = _present([clients.deciles(legend, groups, f"deciles{number}")])
+        found += clients.scatters(legend, groups, f"scatter{number}")
+        if found:
+            drawn.append((panel.title, found))
+    return drawn
 
 
 def _present(drawn: Sequence[Chart | None]) -> list[Chart]:
@@ -164,7 +243,7 @@ def _environments(records: Sequence[RunRecord]) -> list[dict[str, Any]]:
     environments: dict[str, dict[str, Any]] = {}
     for record in records:
         recorded = record.environment
-        facts = [(name, text_of(recorded[name])) for name in FACTS if name in recorded]
+        facts = [(name, in_words(recorded[name])) for name in FACTS if name in recorded]
         if isinstance(actors := recorded.get("actors"), list):
             facts.append(("actors", str(len(actors))))
         each = environments.setdefault(json.dumps(facts), {"facts": facts, "runs": []})
@@ -188,6 +267,15 @@ def _runs(records: Sequence[RunRecord]) -> Grid:
     )
     header = ("run", "seed", "state", "rounds", "started", "sha256 of the model", "to run it again")
     return Grid("Runs", header, rows)
+
+
+def in_words(value: Any) -> str:
+    """Return a fact in one line: of a mapping its names and values, of a list its items."""
+    if isinstance(value, Mapping):
+        return ", ".join(f"{visible(str(name))} {in_words(each)}" for name, each in value.items())
+    if isinstance(value, list | tuple):
+        return ", ".join(map(in_words, value)) or "none"
+    return text_of(value)
 
 
 def text_of(value: Any) -> str:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
-from raysim.core.errors import visible
 from raysim.results.compare import RunGroup
-from raysim.results.report.charts import COLOURS, SHOWN_LABEL, Chart, style_of, to_svg
+from raysim.results.report.drawing import COLOURS, Chart, Values, new_axes, style_of, to_svg
 from raysim.results.runs import RunRecord
 from raysim.storage.rows.parted import read_table
 
@@ -20,13 +20,39 @@ MOST_BARS = 50
 COLUMNS = ["round", "client", "virtual_start", "virtual_seconds"]
 
 
+class Work(NamedTuple):
+    """Passes of clients in virtual time, all [n].
+
+    Attributes:
+        title: The run in words.
+        models: Number of the round or of the version of each pass.
+        clients: Its client.
+        starts: Its start in virtual seconds.
+        seconds: Its duration.
+        meaning: Meaning of `models`.
+    """
+
+    title: str
+    models: Values
+    clients: Values
+    starts: Values
+    seconds: Values
+    meaning: str
+
+
 def gantt_charts(groups: Sequence[RunGroup]) -> list[Chart]:
-    """Return a Gantt chart of the first seed of each group with a virtual clock."""
-    records = [group.records[0] for group in groups]
-    timed = [record for record in records if "virtual_seconds" in record.metrics.column_names]
-    tables = [(record, _client_passes(record)) for record in timed]
-    drawn = [(record, table) for record, table in tables if table is not None]
-    return [_gantt(record, table, f"gantt{number}") for number, (record, table) in enumerate(drawn)]
+    """Return a Gantt chart of the first seed of each group with a virtual clock.
+
+    All have one scale of time, so that groups can be compared.
+    """
+    works = [
+        _work(f"{group.label}, seed {record.seed}", table)
+        for group in groups
+        if "virtual_seconds" in (record := group.records[0]).metrics.column_names
+        and (table := _client_passes(record)) is not None
+    ]
+    end = max((float((work.starts + work.seconds).max()) for work in works), default=0.0)
+    return [_gantt(work, end, f"gantt{number}") for number, work in enumerate(works)]
 
 
 def _client_passes(record: RunRecord) -> pa.Table | None:
@@ -38,53 +64,48 @@ def _client_passes(record: RunRecord) -> pa.Table | None:
 
 def staleness_charts(groups: Sequence[RunGroup]) -> list[Chart]:
     """Return a histogram of the updates' staleness for each group with asynchronous rounds."""
-    records = [group.records[0] for group in groups]
-    stale = [record for record in records if "staleness_mean" in record.metrics.column_names]
-    return [_histogram(record, f"staleness{number}") for number, record in enumerate(stale)]
+    stale = [group for group in groups if "staleness_mean" in group.records[0].metrics.column_names]
+    return [_histogram(group, f"staleness{number}") for number, group in enumerate(stale)]
 
 
-def _histogram(record: RunRecord, name: str) -> Chart:
+def _histogram(group: RunGroup, name: str) -> Chart:
     """Draw the number of updates by staleness; above MOST_BARS, a bar covers several values."""
-    from matplotlib.figure import Figure
-
+    record = group.records[0]
     path = record.path / "clients.parquet"
     staleness = read_table(path)["staleness"].to_numpy() if path.exists() else np.zeros(0)
     most = int(staleness.max(initial=0))
     width = -(-(most + 1) // MOST_BARS)
     with style_of(name):
-        figure = Figure(figsize=(5.4, 2.4))
-        axes = figure.add_axes((0.12, 0.2, 0.85, 0.75))
+        figure, axes = new_axes("versions between start and aggregation", "updates", height=2.4)
         axes.hist(staleness, bins=(np.arange(0, most + width + 1, width) - 0.5).tolist())
-        axes.set_xlabel("versions between start and aggregation")
-        axes.set_ylabel("updates")
-        label = visible(str(record.path), SHOWN_LABEL)
-        return Chart(f"staleness of updates ({label})", to_svg(figure, name, ()))
+        title = f"staleness of updates: {group.label}, seed {record.seed}"
+        return Chart(title, to_svg(figure, name))
 
 
-def _gantt(record: RunRecord, table: pa.Table, name: str) -> Chart:
-    """Draw the first BARS passes of clients whose results counted.
+def _work(title: str, table: pa.Table) -> Work:
+    """Return the first BARS passes of clients whose results counted.
 
-    Colours are rounds; in asynchronous rounds, the versions from which clients start.
+    In asynchronous rounds, they are told apart by the versions from which clients start.
     """
-    from matplotlib.figure import Figure
-
     overlap = "version" in table.column_names
     columns = ["version" if overlap else "round", *COLUMNS[1:]]
     models, clients, starts, seconds = (table[column].to_numpy() for column in columns)
-    order = np.lexsort((clients, starts))[:BARS]
-    models, clients, starts, seconds = (v[order] for v in (models, clients, starts, seconds))
-    shown, rows = np.unique(clients, return_inverse=True)
+    first = np.lexsort((clients, starts))[:BARS]
+    meaning = "the versions they start from" if overlap else "rounds"
+    return Work(title, models[first], clients[first], starts[first], seconds[first], meaning)
+
+
+def _gantt(work: Work, end: float, name: str) -> Chart:
+    """Draw passes of clients up to an end that all charts share."""
+    shown, rows = np.unique(work.clients, return_inverse=True)
     with style_of(name):
-        figure = Figure(figsize=(5.4, 1.2 + 0.08 * max(len(shown), 10)))
-        axes = figure.add_axes((0.12, 0.2, 0.85, 0.75))
-        colours = [f"C{int(number) % COLOURS}" for number in models]
-        axes.barh(rows, seconds, left=starts, height=0.8, color=colours)
-        axes.set_xlabel("virtual seconds")
-        axes.set_ylabel("client")
+        height = 0.8 + 0.08 * max(len(shown), 10)
+        figure, axes = new_axes("virtual seconds", "client", height=height)
+        colours = [f"C{int(number) % COLOURS}" for number in work.models]
+        axes.barh(rows, work.seconds, left=work.starts, height=0.8, color=colours)
+        axes.set_xlim(0, end * 1.02 or 1.0)
         few = np.unique(np.linspace(0, len(shown) - 1, 8).astype(int))
         axes.set_yticks(few, [str(client) for client in shown[few]])
         axes.invert_yaxis()
-        label = visible(str(record.path), SHOWN_LABEL)
-        meaning = "the versions they start from" if overlap else "rounds"
-        title = f"clients in virtual time, colours are {meaning} ({label})"
-        return Chart(title, to_svg(figure, name, ()))
+        title = f"{work.title}: clients in virtual time, colours are {work.meaning}"
+        return Chart(title, to_svg(figure, name))

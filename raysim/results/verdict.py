@@ -1,0 +1,133 @@
+"""Verdicts: the best row of a column in words, its lead, and the paired test's answer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from raysim.results.render.grid import shown
+from raysim.results.statistics import LEVEL, SEEDS_FOR_TEST, Difference
+from raysim.results.tables import ResultCell, ResultTable
+
+Certainty = Literal["certain", "not certain", "not compared"]
+TOO_FEW = "Below five seeds nothing is compared"
+MOST_NAMED = 4
+"""Most rows that a sentence names."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Verdict on a column of a table.
+
+    Attributes:
+        table: The table.
+        column: The column.
+        heading: The best row in a few words.
+        text: The lead and the certainty in sentences.
+        certainty: "certain" if the test tells the best row from all others that are compared.
+    """
+
+    table: ResultTable
+    column: str
+    heading: str
+    text: str
+    certainty: Certainty
+
+
+def verdicts(tables: Sequence[ResultTable]) -> list[Verdict]:
+    """Return a verdict on each column in which a row has a value."""
+    places = [(table, column) for table in tables for column in table.columns]
+    return [
+        _verdict(table, column)
+        for table, column in places
+        if any(table.cell(row, column).seeds for row in table.rows)
+    ]
+
+
+def _verdict(table: ResultTable, column: str) -> Verdict:
+    found = table.differences(column)
+    best = next((row for row, difference in found.items() if difference is None), None)
+    if best is None:
+        return _not_compared(table, column)
+    others = sorted(
+        ((row, each) for row, each in found.items() if each is not None),
+        key=lambda other: abs(other[1].mean),
+    )
+    alike = [row for row, each in others if not each.is_separated]
+    seeds = len(table.cell(best, column).measured)
+    lead = f"{_lead(table, column, best, *others[0])}. The paired t-test over {seeds} seeds"
+    if not alike:
+        rows = others[0][0] if len(others) == 1 else f"all {len(others)} other rows"
+        heading, text = f"{best} is best", f"{lead} tells {rows} from it at a level of {LEVEL:.0%}."
+    else:
+        heading = f"{best} has the best mean, but it is not certain that it is best"
+        text = f"{lead} does not tell {_names(alike)} from it at a level of {LEVEL:.0%}."
+    left = [row for row in table.rows if table.cell(row, column).seeds and row not in found]
+    if left:
+        text += f" Not compared: {_names(left)}."
+    return Verdict(table, column, heading, text, "not certain" if alike else "certain")
+
+
+def _lead(table: ResultTable, column: str, best: str, second: str, apart: Difference) -> str:
+    """Return how far the best row is before the next one."""
+    cell = table.cell(best, column)
+    unit = table.unit_of(cell)
+    larger = table.metric_of(cell).larger_is_better
+    interval = (-apart.high, -apart.low) if larger else (apart.low, apart.high)
+    ahead, low, high = (shown(value, unit) for value in (abs(apart.mean), *interval))
+    words = " percentage points" if unit == "%" else f" {unit}".rstrip()
+    p = f"p = {apart.p:.3f}" if apart.p >= 0.001 else "p < 0.001"
+    return (
+        f"Its mean is {_value(cell, unit)}, {ahead}{words} {'above' if larger else 'below'}"
+        f" {second}, the next one ({1 - LEVEL:.0%} interval {low} to {high}"
+        f" for this pair alone; {p} by Holm over all pairs)"
+    )
+
+
+def _not_compared(table: ResultTable, column: str) -> Verdict:
+    """Return why nothing is compared, and the best mean so far."""
+    rows = {row: cell for row in table.rows if (cell := table.cell(row, column)).seeds}
+    whole = {
+        row: cell.mean
+        for row, cell in rows.items()
+        if cell.mean is not None and len(cell.measured) == cell.seeds
+    }
+    text = f"{_reason(rows, [*whole])}."
+    if not any(cell.measured for cell in rows.values()):
+        text += " No run has a value."
+    if whole:
+        larger = table.metric_of(rows[next(iter(whole))]).larger_is_better
+        first = (max if larger else min)(whole, key=lambda row: whole[row])
+        value = _value(rows[first], table.unit_of(rows[first]))
+        text += f" The best mean so far is that of {first}, {value}." if len(rows) > 1 else ""
+        text += f" Its mean is {value}." if len(rows) == 1 else ""
+    heading = "No winner yet" if len(rows) > 1 else next(iter(rows))
+    return Verdict(table, column, heading, text, "not compared")
+
+
+def _reason(rows: Mapping[str, ResultCell], whole: Sequence[str]) -> str:
+    """Return why no rows of a column are compared; every seed of the `whole` ones has a value."""
+    most = max(cell.seeds for cell in rows.values())
+    if len(rows) < 2:
+        return "There is one row, and nothing to compare it with"
+    if most < SEEDS_FOR_TEST:
+        return f"{TOO_FEW}, and these rows have {most}"
+    if len(whole) < 2:
+        return f"{f'Only {whole[0]}' if whole else 'No row'} has a value for every seed"
+    if any(cell.in_progress for cell in rows.values()):
+        return "Runs in progress are not compared"
+    return f"That takes two rows with the same {SEEDS_FOR_TEST} seeds or more"
+
+
+def _value(cell: ResultCell, unit: str) -> str:
+    """Return the mean of a cell in its unit."""
+    words = unit if unit == "%" else f" {unit}".rstrip()
+    return "-" if cell.mean is None else f"{shown(cell.mean, unit)}{words}"
+
+
+def _names(rows: Sequence[str]) -> str:
+    """Return names as text, the first few of many."""
+    if len(rows) > MOST_NAMED:
+        return f"{', '.join(rows[:MOST_NAMED])} and {len(rows) - MOST_NAMED} more"
+    return " and ".join(filter(None, (", ".join(rows[:-1]), rows[-1])))
