@@ -12,7 +12,7 @@ import optuna
 from optuna.trial import TrialState
 
 from raysim.results.report.drawing import INK
-from raysim.tuning.studies.samplers import SearchOptions
+from raysim.tuning.studies.samplers import TITLES, SearchOptions
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -53,15 +53,17 @@ def _draw(study: optuna.Study, options: SearchOptions, done: int) -> dict[str, A
     from optuna.visualization import matplotlib as visual
 
     axes: dict[str, Any] = {}
-    first: dict[str, Any] = {"target_name": options.objectives[0]}
+    titles = [TITLES[name] for name in options.objectives]
+    first: dict[str, Any] = {"target_name": titles[0]}
     if len(options.objectives) > 1:
         first["target"] = lambda trial: trial.values[0]
     else:
         axes["history"] = visual.plot_optimization_history(study, **first)
         if any(trial.intermediate_values for trial in study.get_trials(deepcopy=False)):
             axes["curves"] = visual.plot_intermediate_values(study)
+            axes["curves"].set(xlabel="round", ylabel=TITLES["accuracy"])
     if 1 < len(options.objectives) <= MOST_AXES:
-        axes["pareto"] = visual.plot_pareto_front(study, target_names=list(options.objectives))
+        axes["pareto"] = visual.plot_pareto_front(study, target_names=titles)
     axes["slice"] = visual.plot_slice(study, **first)
     axes["edf"] = visual.plot_edf(study, **first)
     if done >= MIN_TRIALS:
@@ -75,13 +77,21 @@ def _draw(study: optuna.Study, options: SearchOptions, done: int) -> dict[str, A
 
 
 def _figure(axes: Any) -> Figure:
-    """Return the figure of axes, or of an array of them, with text in the colour of the ink."""
+    """Return the figure of axes, or of an array of them: text in ink, accuracies in percent."""
     from matplotlib.text import Text
+    from matplotlib.ticker import PercentFormatter
 
     figure: Figure = getattr(axes, "flat", [axes])[0].figure
     figure.set_layout_engine("tight")
     for each in figure.axes:
         each.tick_params(colors=INK)
+        for axis in (each.xaxis, each.yaxis):
+            if axis.get_label_text() == TITLES["accuracy"]:
+                axis.set_major_formatter(PercentFormatter(1))
+        for line in (*each.get_xgridlines(), *each.get_ygridlines()):
+            line.set(color="0.5", alpha=0.3)
+        if legend := each.get_legend():
+            legend.set_frame_on(False)
     for text in figure.findobj(Text):
         text.set(color=INK)
     return figure

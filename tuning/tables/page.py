@@ -37,7 +37,8 @@ def write_page(
     tuning = _tuning(chosen) if chosen else None
     drawn = {each.title: each.curve for each in chosen if each.curve}
     objective = next((each.objective for each in chosen if each.curve), "")
-    searches = [charts.searches(drawn, objective)] if drawn else []
+    title = f"held-out {objective}"
+    searches = [charts.searches(drawn, title, least=objective == "loss")] if drawn else []
     text = report.report(
         panels,
         grid_of(table),

@@ -162,17 +162,18 @@ def _names_beside(names: Sequence[str]) -> float:
     return 0.03 + CHARACTER * max(min(len(name), SHOWN_LABEL) for name in names)
 
 
-def searches(found: Mapping[str, Mapping[int, float]], objective: str) -> Chart:
+def searches(found: Mapping[str, Mapping[int, float]], title: str, *, least: bool) -> Chart:
     """Draw the scores of searches: a point per trial, and the best score so far as a line.
 
     Args:
         found: Score by number of the trial, of each search by name.
-        objective: What is scored on held-out samples: accuracy, or loss, whose least is best.
+        title: What is scored, such as "held-out accuracy", which is shown in percent.
+        least: Whether the least score is the best.
     """
-    legend, unit = Legend((*found,)), unit_of_column(objective)
+    legend, unit = Legend((*found,)), unit_of_column(title)
     with style_of("searches"):
-        figure, axes = new_axes("trial", label_of(f"held-out {objective}", unit))
-        best = np.minimum if objective == "loss" else np.maximum
+        figure, axes = new_axes("trial", label_of(title, unit))
+        best = np.minimum if least else np.maximum
         for number, (name, scores) in enumerate(found.items()):
             style = legend.look(number)
             trials, values = np.array([*scores]), np.array([*scores.values()])
@@ -181,8 +182,7 @@ def searches(found: Mapping[str, Mapping[int, float]], objective: str) -> Chart:
             reached = best.accumulate(values)
             axes.step(trials, reached, where="post", label=visible(name, 30), **style.line)
         axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.14), ncol=2, frameon=False)
-        svg = to_svg(figure, "searches", tight=True)
-        return Chart(f"held-out {objective} by trial", svg)
+        return Chart(f"{title} by trial", to_svg(figure, "searches", tight=True))
 
 
 def heat_map(title: str, counts: npt.NDArray[Any], name: str) -> Chart:

@@ -70,7 +70,7 @@ for (const figure of document.querySelectorAll("figure[data-points]")) {
     width * (left + (right - left) * (x - x0) / (x1 - x0)),
     height * (1 - bottom - (top - bottom) * (y - y0) / (y1 - y0)),
   ];
-  const mark = document.createElementNS("http://www.w3.org/2000/svg", "circle");
+  const mark = document.createElementNS(svg.namespaceURI, "circle");
   mark.setAttribute("r", 4);
   mark.style.cssText = "fill: none; stroke: currentColor; stroke-width: 1.5; pointer-events: none";
   svg.addEventListener("pointermove", (event) => {

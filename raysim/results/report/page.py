@@ -243,7 +243,7 @@ def _environments(records: Sequence[RunRecord]) -> list[dict[str, Any]]:
     environments: dict[str, dict[str, Any]] = {}
     for record in records:
         recorded = record.environment
-        facts = [(name, in_words(recorded[name])) for name in FACTS if name in recorded]
+        facts = [(name, text_of(recorded[name])) for name in FACTS if name in recorded]
         if isinstance(actors := recorded.get("actors"), list):
             facts.append(("actors", str(len(actors))))
         each = environments.setdefault(json.dumps(facts), {"facts": facts, "runs": []})
@@ -269,16 +269,14 @@ def _runs(records: Sequence[RunRecord]) -> Grid:
     return Grid("Runs", header, rows)
 
 
-def in_words(value: Any) -> str:
-    """Return a fact in one line: of a mapping its names and values, of a list its items."""
-    if isinstance(value, Mapping):
-        return ", ".join(f"{visible(str(name))} {in_words(each)}" for name, each in value.items())
-    if isinstance(value, list | tuple):
-        return ", ".join(map(in_words, value)) or "none"
-    return text_of(value)
-
-
 def text_of(value: Any) -> str:
-    """Return a setting or a fact in one line."""
-    text = value if isinstance(value, str) else json.dumps(value, sort_keys=True, default=str)
+    """Return a setting or a fact in one line, in words: none for null, and lists without braces."""
+    if isinstance(value, Mapping):
+        text = ", ".join(f"{name} {text_of(each)}" for name, each in value.items()) or "none"
+    elif isinstance(value, list | tuple):
+        text = ", ".join(map(text_of, value)) or "none"
+    elif isinstance(value, str):
+        text = value
+    else:
+        text = "none" if value is None else json.dumps(value, default=str)
     return visible(text, 2_000)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -113,6 +114,26 @@ def test_a_shortened_table_says_so_in_every_output(table, tmp_path):
         assert all(line in text for line in lines), name
     config = json.loads((run_dir(out, "fedavg-iid-long/seed-0") / "config.json").read_text())
     assert config["rounds"] == 3 and config["local"]["lr"] == 0.04
+
+
+def test_a_table_has_a_page_with_a_panel_for_each_column(table, tmp_path):
+    _, said, _ = table("--rounds", "3", "--seeds", "1")
+    assert "report: out/report.html" in said
+    text = (tmp_path / "out" / "report.html").read_text()
+    won = re.findall(r'<p class="column">(.*?)</p>', text)
+    curves = text[text.index('<section id="curves">') :].partition("</section>")[0]
+    panels = re.split("<h3>", curves)[1:]
+    assert won == [panel.partition("</h3>")[0] for panel in panels] == ["IID, long", "IID, short"]
+    for panel in panels:
+        assert re.findall("<figcaption>(.*?)<", panel) == [
+            "test accuracy against round",
+            "test loss against round",
+        ]
+        assert {*re.findall(r"<g class=\"curve (g\d)\"><title>(\w+)", panel)} == {
+            ("g0", "FedAvg"),
+            ("g1", "FedProx"),
+        }
+    assert "Below five seeds nothing is compared, and these rows have 1." in text
 
 
 def test_rows_of_a_column_are_shortened_in_proportion(table, tmp_path, monkeypatch):

@@ -166,6 +166,7 @@ def test_several_metrics_are_read_from_the_same_runs(sweep, slots, tmp_path):
     assert len(slots.started) == 2
     found = values(tmp_path / "out")
     assert {column for _, column in found} == {"final(test_accuracy)", "final(test_loss)"}
+    assert "<h3>" not in (tmp_path / "out" / "report.html").read_text()  # one panel of both
     for (row, column), by_seed in found.items():
         accuracy = found[row, "final(test_accuracy)"]
         assert (by_seed == accuracy) == (column == "final(test_accuracy)")
