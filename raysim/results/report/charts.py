@@ -120,7 +120,7 @@ def _draw(
             axes.plot(line.x, line.y, gid=f"{gid}-{k}", **thin)
     if not kept or (mean := mean_curve(kept)) is None:
         return lines
-    axes.plot(mean.x, mean.mean, gid=f"{gid}-mean", **style.line)
+    axes.plot(mean.x, mean.mean, gid=f"{gid}-mean", **style.main_line)
     if len(kept) == 1:
         return lines
     low, high = mean.mean - mean.deviation, mean.mean + mean.deviation
@@ -134,11 +134,12 @@ def seeds(legend: Legend, table: ResultTable, column: str, name: str) -> Chart |
     rows = [row for row in table.rows if table.cell(row, column).measured]
     if not rows:
         return None
+    names = [legend.named(legend.labels.index(row)) for row in rows]
     unit = table.unit_of(table.cell(rows[0], column))
     scale = SCALES.get(unit, 1.0)
     with style_of(name):
         title = column if column.endswith(f"[{unit}]") else label_of(column, unit)
-        height, left = 0.75 + 0.27 * len(rows), _names_beside(rows)
+        height, left = 0.75 + 0.27 * len(rows), _names_beside(names)
         figure, axes = new_axes(visible(title, 60), height=height, left=left)
         traced = []
         for place, row in enumerate(rows):
@@ -151,7 +152,7 @@ def seeds(legend: Legend, table: ResultTable, column: str, name: str) -> Chart |
                 for seed, value in zip(cell.measured, values, strict=True)
             ]
         axes.set_ylim(len(rows) - 0.4, -0.6)
-        axes.set_yticks(range(len(rows)), [visible(row, SHOWN_LABEL) for row in rows])
+        axes.set_yticks(range(len(rows)), [visible(name, SHOWN_LABEL) for name in names])
         axes.grid(visible=False, axis="y")
         points = pointed(axes, traced, f"{{x}}{unit if unit == '%' else f' {unit}'}")
         return Chart("a dot is a seed, a bar the mean", to_svg(figure, name), points)

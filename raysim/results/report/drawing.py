@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 INK = "#010203"
 """Colour of text and axes in the SVG, to be replaced by the page's text colour."""
+BACK = "#fdfcfb"
+"""Colour in the SVG that is to be replaced by that of the page."""
 SIZE = (5.4, 3.4)
 """Inches of a chart."""
 BELOW, CHARACTER = 0.48, 0.014
@@ -88,6 +90,14 @@ class Look(NamedTuple):
         return {"color": self.colour, "linestyle": self.dashes, "linewidth": self.width}
 
     @property
+    def main_line(self) -> dict[str, Any]:
+        """Arguments of matplotlib for a line that is seen on others: it has an edge around it."""
+        from matplotlib.patheffects import withStroke
+
+        edge = withStroke(linewidth=self.width + 1.1, foreground=BACK)
+        return {**self.line, "path_effects": [edge]}
+
+    @property
     def svg_dashes(self) -> str:
         """The `stroke-dasharray` of the line."""
         if isinstance(self.dashes, str):
@@ -132,6 +142,11 @@ class Legend:
         """Return the look of a group."""
         return look(number, len(self.labels))
 
+    def named(self, number: int) -> str:
+        """Return the label of a group, behind its number where charts name groups by number."""
+        label = self.labels[number]
+        return f"{number + 1}: {label}" if self.is_numbered else label
+
     def short(self, number: int) -> str:
         """Return the group's name in charts: its label, or its number in the legend."""
         return str(number + 1) if self.is_numbered else visible(self.labels[number])
@@ -159,12 +174,12 @@ def keys(legend: Legend, shown: int) -> list[dict[str, str]]:
     """Return the entries of the first groups of a legend for a page: label, and line in SVG."""
     return [
         {
-            "label": f"{number + 1}: {label}" if legend.is_numbered else label,
+            "label": legend.named(number),
             "colour": f"var(--c{number % COLOURS})",
             "width": f"{legend.look(number).width:.2f}",
             "dashes": legend.look(number).svg_dashes,
         }
-        for number, label in enumerate(legend.labels[:shown])
+        for number in range(shown)
     ]
 
 
@@ -299,7 +314,7 @@ def to_svg(figure: Figure, name: str, labels: Sequence[str] = (), *, tight: bool
     )
     text = file.getvalue()
     text = re.sub(r"<metadata>.*?</metadata>", "", text[text.index("<svg") :], flags=re.DOTALL)
-    text = text.replace(INK, "currentColor")
+    text = text.replace(INK, "currentColor").replace(BACK, "var(--back)")
     for number, (colour, _) in enumerate(PALETTE):
         text = text.replace(colour, f"var(--c{number})")
     text = re.sub(rf' id="(?!{re.escape(name)}-g\d)', f' id="{name}-', text)
