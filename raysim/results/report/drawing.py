@@ -200,8 +200,8 @@ def style_of(name: str) -> Any:
 
     The chart's ids depend on its name alone.
     """
-    from cycler import cycler
     from matplotlib import style
+    from matplotlib.rcsetup import cycler
 
     inks: Any = ("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color")
     own: Any = {
