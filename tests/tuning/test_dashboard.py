@@ -38,6 +38,7 @@ def dashboard(tmp_path_factory) -> Iterator[tuple[psutil.Process, int]]:
     """The command for a storage with one study, and its port."""
     folder, port = tmp_path_factory.mktemp("dashboard"), free_port()
     search = make_search(folder)
+    search.claim()
     summary = {"final_holdout_accuracy": 0.5, "bytes_up": 1, "bytes_down": 1}
     search.tell(search.ask(), summary)
     url = f"sqlite:///{folder / 'study.db'}"
@@ -79,6 +80,8 @@ def test_the_page_is_served_and_the_study_is_listed(dashboard):
     assert "<title>Optuna Dashboard</title>" in get(port, "/dashboard")
     studies = json.loads(get(port, "/api/studies"))["study_summaries"]
     assert [study["study_name"] for study in studies] == ["blobs"]
+    detail = json.loads(get(port, f"/api/studies/{studies[0]['study_id']}"))
+    assert detail["objective_names"] == ["held-out accuracy"]
 
 
 @pytest.mark.full
