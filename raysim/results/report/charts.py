@@ -181,7 +181,7 @@ def searches(found: Mapping[str, Mapping[int, float]], title: str, *, least: boo
             values = values * SCALES.get(unit, 1.0)
             axes.plot(trials, values, "o", markersize=1.5 + 1.5 * style.width, color=style.colour)
             reached = best.accumulate(values)
-            axes.step(trials, reached, where="post", label=visible(name, 30), **style.line)
+            axes.step(trials, reached, where="post", label=visible(name, 30), **style.main_line)
         axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.14), ncol=2, frameon=False)
         return Chart(f"{title} by trial", to_svg(figure, "searches", tight=True))
 
