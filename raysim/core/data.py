@@ -29,7 +29,7 @@ from raysim.core.client_indices import (
 from raysim.core.components import Component, Registry, ask, called, cause
 from raysim.core.errors import DataError, RaysimError
 from raysim.core.sharing import SomeInputs, shared_samples
-from raysim.core.user_input.limits import Count
+from raysim.core.user_input.limits import OF_RUN, Count
 
 if TYPE_CHECKING:  # `raysim list presets` reads names of components alone, without torch
     import torch
@@ -100,12 +100,10 @@ class Dataset(Component, ABC):
         """
         return False
 
-    def for_run(self, seed: int) -> Dataset:
-        """Return the dataset of a run with a seed; by default this one, whatever the seed.
-
-        One that is drawn may follow the run's seed where a setting of it has the value `run`.
-        """
-        return self
+    def for_run(self, seed: int) -> Self:
+        """Return the dataset of a run with a seed: this one, or of `seed="run"` that of the run."""
+        follows = getattr(self, "seed", None) == OF_RUN
+        return self.model_copy(update={"seed": seed}) if follows else self
 
     def check_files(self, root: Path) -> None:
         """Check that published files which cannot be fetched are in the data root.

@@ -48,7 +48,7 @@ def origins_of(record: RunRecord) -> dict[Origin, str]:
         versions[Origin(f"{FORMULA} {method}")] = str(record.revision or "unknown")
     if not record.own_task:
         given = {k: v for k, v in record.settings.items() if k.startswith(OF_SAMPLES)}
-        own_data = [record.seed] if OF_RUN in given.values() else []
+        own_data = [record.seed] if given.get("dataset.seed") == OF_RUN else []
         text = key_text(record.settings.get("clients"), given, *own_data)
         for name in (TRAINING_SAMPLES, TEST_SAMPLES):
             if digest := record.sealed(name):

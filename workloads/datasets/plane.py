@@ -16,8 +16,8 @@ import numpy as np
 from pydantic import Field
 
 from raysim.core.data import Dataset, Progress, Split
-from raysim.core.seeds import stream
-from raysim.core.user_input.limits import Count, Seed
+from raysim.core.user_input.limits import Count, DataSeed
+from raysim.workloads.datasets.drawn import data_stream
 from raysim.workloads.datasets.prepared import prepare_once
 
 
@@ -31,7 +31,9 @@ class Plane(Dataset):
     samples: Count = Field(default=100, description="training samples of a class")
     test_samples: Count = Field(default=100, description="test samples of a class")
     deviation: float = Field(default=0.3, ge=0, description="standard deviation of a coordinate")
-    seed: Seed = Field(default=0, description="seed of the data, independent of the run's seed")
+    seed: DataSeed = Field(
+        default=0, description="seed of the data; run: that of the run, so that each has its own"
+    )
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -56,6 +58,6 @@ class Plane(Dataset):
     def _split(self, split: str, count: int) -> Split:
         y = np.repeat(np.arange(self.corners), count)
         angles = 2 * np.pi * y / self.corners
-        noise = stream(self.seed, f"plane-{split}").standard_normal((len(y), 2))
+        noise = data_stream(self.seed, f"plane-{split}").standard_normal((len(y), 2))
         x = np.stack([np.cos(angles), np.sin(angles)], axis=1) + self.deviation * noise
         return Split(x.astype(np.float32), y)

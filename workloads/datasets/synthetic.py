@@ -19,7 +19,6 @@ from __future__ import annotations
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -28,8 +27,8 @@ from pydantic import Field
 from raysim.core.client_indices import Indices
 from raysim.core.data import Dataset, Progress, Split
 from raysim.core.errors import DataError
-from raysim.core.seeds import stream
-from raysim.core.user_input.limits import OF_RUN, Count, Seed
+from raysim.core.user_input.limits import Count, DataSeed
+from raysim.workloads.datasets.drawn import data_stream
 from raysim.workloads.datasets.prepared import prepare_once
 
 INPUTS, HIDDEN, CLASSES = 1024, 512, 10
@@ -52,7 +51,7 @@ class Synthetic(Dataset):
     users: Count = Field(default=100, description="number of users")
     samples: Count = Field(default=100, description="training samples of a user")
     test_samples: Count = Field(default=20, description="test samples of a user")
-    seed: Seed | Literal["run"] = Field(
+    seed: DataSeed = Field(
         default=0, description="seed of the data; run: that of the run, so that each has its own"
     )
 
@@ -70,10 +69,6 @@ class Synthetic(Dataset):
     def client_column(self) -> str:
         """One client per user."""
         return "user"
-
-    def for_run(self, seed: int) -> Synthetic:
-        """Return the data of the run's seed, if it is to follow that."""
-        return self.model_copy(update={"seed": seed}) if self.seed == OF_RUN else self
 
     def prepare(self, root: Path, progress: Progress) -> Mapping[str, Path]:
         """Draw the samples, and write each split as an Arrow file."""
@@ -114,9 +109,7 @@ class Synthetic(Dataset):
         }
 
     def _stream(self, purpose: str, user: int) -> np.random.Generator:
-        if isinstance(self.seed, str):
-            raise DataError(f"dataset.seed={self.seed}: a run alone has a seed; give a number")
-        return stream(self.seed, purpose, user)
+        return data_stream(self.seed, purpose, user)
 
     def _inputs(self, user: int) -> Floats:
         """Draw the inputs [n, 1024] of a user, the training samples first."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
@@ -16,7 +16,9 @@ Count = Annotated[int, Field(ge=1, le=MOST)]
 Seed = Annotated[int, Field(ge=0, le=2**63 - 1)]
 """Seed; Parquet files and other tools hold it as a 64-bit integer."""
 OF_RUN = "run"
-"""Value of a dataset's setting that takes that of the run, as `dataset.seed=run`."""
+"""Value of `dataset.seed` that takes the seed of the run."""
+DataSeed = Seed | Literal["run"]
+"""Seed of data that is drawn; run: the run's, so that each run has its own data."""
 SEVERAL_SEEDS = "three seeds are seed=0..2 in raysim sweep, --seeds 3 in raysim table and tune"
 """What to write for several seeds, which is no setting `seeds`."""
 SMALLEST_RESOURCE = 0.0001

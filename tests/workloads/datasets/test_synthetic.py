@@ -9,9 +9,10 @@ from pydantic import ValidationError
 
 import raysim.workloads  # noqa: F401 - registers names
 from raysim.core.arrow import checksum, open_split
-from raysim.core.data import DATASETS, Split
+from raysim.core.data import DATASETS, Dataset, Split
 from raysim.core.errors import DataError
 from raysim.core.seeds import stream
+from raysim.workloads.datasets.plane import Plane
 from raysim.workloads.datasets.synthetic import Synthetic
 
 
@@ -141,11 +142,16 @@ def test_registered() -> None:
     assert (dataset.shape, dataset.classes) == ((1024,), 10)
 
 
-def test_data_of_the_run_is_that_of_its_seed(tmp_path: Path) -> None:
-    small = {"users": 2, "samples": 3, "test_samples": 1}
-    follows = Synthetic(**small, seed="run")
-    assert follows.for_run(5) == Synthetic(**small, seed=5) != follows.for_run(6)
-    fixed = Synthetic(**small, seed=4)
+@pytest.mark.parametrize("dataset", [Synthetic(users=2, samples=3, test_samples=1), Plane()])
+def test_data_of_the_run_is_that_of_its_seed(tmp_path: Path, dataset: Dataset) -> None:
+    follows, fixed = (dataset.model_copy(update={"seed": seed}) for seed in ("run", 4))
+    for seed in (5, 6):
+        assert follows.for_run(seed) == dataset.model_copy(update={"seed": seed})
     assert fixed.for_run(5) is fixed
     with pytest.raises(DataError, match=r"dataset.seed=run: a run alone has a seed"):
         follows.prepare(tmp_path, ignore)
+
+
+def test_a_column_named_run_is_no_seed() -> None:
+    table = DATASETS.get("files")(path="mails.csv", target="run")
+    assert table.for_run(5) is table

@@ -1,0 +1,25 @@
+"""Random draws of data sets that are generated, by their own seed or by that of a run."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from raysim.core.errors import DataError
+from raysim.core.seeds import stream
+from raysim.core.user_input.limits import DataSeed
+
+
+def data_stream(seed: DataSeed, purpose: str, *keys: int) -> np.random.Generator:
+    """Return the generator of a data set's draws.
+
+    Args:
+        seed: `dataset.seed` of a run, as `Dataset.for_run` gives it.
+        purpose: What is drawn.
+        keys: Numbers of the draw.
+
+    Raises:
+        DataError: the seed is to be a run's, and there is no run.
+    """
+    if isinstance(seed, str):
+        raise DataError(f"dataset.seed={seed}: a run alone has a seed; give a number")
+    return stream(seed, purpose, *keys)
