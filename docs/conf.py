@@ -23,7 +23,7 @@ extensions = [
 root_doc = "docs/index"
 include_patterns = [
     *("docs/*.md", "examples/*.ipynb"),
-    *("README.md", "CONTRIBUTING.md", "ARCHITECTURE.md", "CHANGELOG.md"),
+    *("README.md", "CONTRIBUTING.md", "ARCHITECTURE.md", "CHANGELOG.md", "SECURITY.md"),
     *("raysim/*.md", "tuning/README.md", "cluster/*.md"),
     *("workloads/*.md", "workloads/papers/*.md", "tests/benchmarks/*.md"),
 ]
