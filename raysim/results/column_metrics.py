@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from raysim.config import Settings
@@ -123,6 +123,15 @@ class Metric:
             value = self._value(points)
         return value if value is None or math.isfinite(value) else None
 
+    def nearest(self, record: RunRecord) -> float | None:
+        """Return the best value of the column in a run that does not reach the target; else None.
+
+        Raises:
+            SettingsError: the run has no such column.
+        """
+        missed = self.target is not None and self.of(record) is None
+        return Metric("best", self.column).of(record) if missed else None
+
     def is_in(self, record: RunRecord) -> bool:
         """Return whether a run has the metric's columns."""
         return {*self._columns} <= {*record.metrics.column_names}
@@ -209,9 +218,12 @@ class Metric:
         if self.name == "last_ten":
             last = [value for number, value in points if number > points[-1][0] - LAST]
             return math.fsum(last) / len(last)
-        finite = [value for _, value in points if math.isfinite(value)]
+        return self.best([value for _, value in points])
+
+    def best(self, values: Iterable[float]) -> float | None:
+        """Return the best finite value of the metric's column; None without any."""
         choose = max if self._is_gain else min
-        return choose(finite, default=None)
+        return choose(filter(math.isfinite, values), default=None)
 
     def _reached(self, record: RunRecord, points: list[tuple[int, float]]) -> float | None:
         if self.target is None:

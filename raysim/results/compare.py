@@ -59,12 +59,13 @@ class RunGroup:
 
     def cell(self, metric: Metric) -> ResultCell:
         """Return the values of a metric over seeds; a run without its column has no value."""
-        values, lost = {}, Counter[State]()
+        values, nearest, lost = {}, [], Counter[State]()
         for record in self.records:
             if record.state in ENDED:
                 lost[record.state] += 1
             elif metric.is_in(record):
                 values[record.seed] = metric.of(record)
+                nearest.append(metric.nearest(record))
             else:
                 values[record.seed] = None
         return ResultCell(
@@ -73,6 +74,7 @@ class RunGroup:
             failed=lost["failed"],
             own_round=self.records[0].own_round,
             in_progress=self.in_progress,
+            nearest=tuple(each for each in nearest if each is not None),
         )
 
 

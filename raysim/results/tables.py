@@ -40,6 +40,7 @@ class ResultCell:
         unit: The cell's unit if it is not the table's.
         own_round: A round in words, if it is more than one trip of the model, as of a `Method`.
         in_progress: Whether its runs have no recorded end: values are of the rounds so far.
+        nearest: Best value of the metric's column in each run below its target.
     """
 
     values: Mapping[int, float | None] = field(default_factory=dict)
@@ -54,6 +55,7 @@ class ResultCell:
     unit: str | None = None
     own_round: str = ""
     in_progress: bool = False
+    nearest: tuple[float, ...] = ()
 
     @property
     def measured(self) -> dict[int, float]:

@@ -200,7 +200,7 @@ def test_the_comparison(grouped):
         "time [s]": "5.2 ± 0.0 (n=3)",
     }
     assert second["rounds"] == "1 of 5, 1 running"
-    assert second["rounds to 0.625"] == "- (0/1, 1 not reached so far)"
+    assert second["rounds to 0.625"] == "- (0/1, 1 not reached so far, at best 50.00%)"
     assert not any(row[2].bold for row in grid.rows)  # one is finished, and compared with none
     assert grid.notes[0].startswith("running: no end is recorded")
     assert "final(test_accuracy): the last value of test_accuracy." in grid.notes

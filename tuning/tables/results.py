@@ -49,6 +49,7 @@ class _Ended:
 
     Attributes:
         values: Values of a finished run, by metric.
+        nearest: By metric, the best value of the column of a finished run below the target.
         error: Why it has none, if it or its reference failed or diverged.
         diverged: Whether it diverged itself.
         notes: Lines for the reader.
@@ -58,6 +59,7 @@ class _Ended:
     """
 
     values: Mapping[str, float | None] = field(default_factory=dict)
+    nearest: Mapping[str, float] = field(default_factory=dict)
     error: str = ""
     diverged: bool = False
     notes: tuple[str, ...] = ()
@@ -180,14 +182,16 @@ class TableResults:
         if not self._folder.is_finished(run):
             return None
         record = read_run(self._folder.path_of(run))
-        metrics = dict.fromkeys(map(self._plan.table.metric_of, self._cells_of(run)))
-        values = {metric: parse_metric(metric).of(record) for metric in metrics}
+        metrics = {m: parse_metric(m) for m in map(self._plan.table.metric_of, self._cells_of(run))}
+        values = {name: metric.of(record) for name, metric in metrics.items()}
+        nearest = {name: metric.nearest(record) for name, metric in metrics.items()}
         notes = (
             *record.notes,
             *reference_notes(record, self._folder.settings(run).reference),
         )
         return _Ended(
             values,
+            {name: value for name, value in nearest.items() if value is not None},
             notes=notes,
             origins=origins_of(record),
             stopped=_stopped(record),
@@ -216,6 +220,7 @@ class TableResults:
             metric=paper.metric,
             unit=paper.unit,
             own_round=cell.run.settings.method.own_round,
+            nearest=tuple(each.nearest[metric] for each in runs.values() if metric in each.nearest),
         )
 
     def _notes(self, ended: Mapping[Cell, Mapping[Run, _Ended]]) -> Iterator[str]:

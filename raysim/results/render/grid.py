@@ -12,7 +12,7 @@ from raysim.core.user_input import override_text
 from raysim.results import statistics
 from raysim.results.metrics import Metric
 from raysim.results.statistics import Difference
-from raysim.results.tables import SCALES, ResultCell, ResultTable
+from raysim.results.tables import SCALES, ResultCell, ResultTable, unit_of_column
 
 DECIMALS: Mapping[str, int] = {"%": 2, "rounds": 1, "KB": 1, "MB": 1, "GB": 2, "s": 1}
 FEW_NOTE = f"*: fewer than {statistics.FEW} seeds."
@@ -191,6 +191,9 @@ def spread(cell: ResultCell, metric: Metric, unit: str) -> str:
             text += f" ± {shown(cell.deviation, unit)}"
     without = "without a value" if metric.target is None else "not reached"
     without += " so far" if cell.in_progress else ""
+    if (best := metric.best(cell.nearest)) is not None:
+        of_column = unit_of_column(metric.column)
+        without += f", at best {shown(best, of_column)}{of_column}"
     lost = {
         "diverged": cell.diverged,
         "failed": cell.failed,

@@ -74,3 +74,19 @@ def test_rows_differ_in_what_some_have_of_their_own_and_not_in_what_all_have(tmp
     controls = {row: differing.pop(row) for row in found.rows if row.startswith("control")}
     assert [*differing.values()] == [{}] * 6
     assert controls["control of 4 at lr=0.4"] == {"local.lr": 0.4} and len(controls) == 5
+
+
+def test_a_target_that_is_missed_shows_the_best_that_was_reached(
+    table, slots, tmp_path, monkeypatch
+):
+    """Of two runs of a round, 100.1% being out of reach; the larger of their best accuracies."""
+    columns = {"IID": {"rounds": 1}, "rounds": {"rounds": 1}}
+    metrics = {"rounds": "rounds_to(test_accuracy, 1.001)"}
+    rows = {"FedAvg": {"method.name": "fedavg", "target_accuracy": None}}
+    monkeypatch.setitem(TABLES, NAME, make_table(tmp_path, rows, columns, metrics))
+    assert table("--seeds", "2")[0] == 0
+    accuracy, rounds = pq.read_table(tmp_path / "out/table.parquet").to_pylist()
+    best = max(each["value"] for each in accuracy["values"])
+    assert [each["value"] for each in rounds["values"]] == [None, None]
+    written = (tmp_path / "out/table.md").read_text()
+    assert f"(0/2, 2 not reached, at best {100 * best:.2f}%)" in written
