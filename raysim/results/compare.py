@@ -14,7 +14,8 @@ from raysim.results.origins import origin_notes, origins_of, revisions_of
 from raysim.results.references import UNREAD, reference_settings
 from raysim.results.render import Entry, Footnotes, Grid, differences_of, grid_of
 from raysim.results.runs import RunRecord, State, result_settings
-from raysim.results.tables import ResultCell, ResultTable, differing_keys, unit_of_column
+from raysim.results.tables import ResultCell, ResultTable, differing_keys
+from raysim.results.units import unit_of_column
 from raysim.storage.checkpoints import LOCAL_TEST_SAMPLES, TEST_SAMPLES
 from raysim.storage.schema import table_of
 

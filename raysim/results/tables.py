@@ -12,14 +12,6 @@ from raysim.results import statistics
 from raysim.results.metrics import Metric, parse_metric
 from raysim.results.statistics import Difference
 
-SCALES: Mapping[str, float] = {"%": 100.0, "KB": 1e-3, "MB": 1e-6, "GB": 1e-9}
-"""Factors from a metric's value to a unit; other units are not scaled."""
-
-
-def unit_of_column(column: str) -> str:
-    """Return the unit in which tables and charts show a column: percent of an accuracy, or none."""
-    return "%" if any(word in column for word in ("accuracy", "f1")) else ""
-
 
 @dataclass(frozen=True)
 class ResultCell:
@@ -91,7 +83,7 @@ class ResultTable:
     Attributes:
         title: Its title.
         metric: The metric of its cells, as in `parse_metric`.
-        unit: Unit of displayed values: one of SCALES, or any word.
+        unit: Unit of displayed values: one of `units.SCALES`, or any word.
         rows: Names of the rows.
         columns: Names of the columns.
         cells: Cell by row and column; a missing cell was not run.

@@ -26,7 +26,7 @@ USAGE = {
     ("list", "tables", "mifl-6"): ("mifl-6: no such table; did you mean",),
     ("list", "studies", "nothing"): ("nothing: no such study",),
     ("list", "profiles", "nothing"): ("nothing: no such profile",),
-    ("list", "figures", "fedmax-3"): ("fedmax-3: no such figure", "mean 'fedmax-"),
+    ("list", "figures", "fedmax-33"): ("fedmax-33: no such figure", "mean 'fedmax-3'"),
     ("figure", "fedmax"): ("fedmax: no such figure",),
     ("figure", "fedmax-2", "analysis=cka"): ("analysis=cka: follows from the figure",),
     ("figure", "fedmax-2", "reference=a"): ("reference=a: follows from the figure",),

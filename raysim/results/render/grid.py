@@ -12,7 +12,8 @@ from raysim.core.user_input import override_text
 from raysim.results import statistics
 from raysim.results.metrics import Metric
 from raysim.results.statistics import Difference
-from raysim.results.tables import SCALES, ResultCell, ResultTable, unit_of_column
+from raysim.results.tables import ResultCell, ResultTable
+from raysim.results.units import SCALES, unit_of_column
 
 DECIMALS: Mapping[str, int] = {"%": 2, "rounds": 1, "KB": 1, "MB": 1, "GB": 2, "s": 1}
 FEW_NOTE = f"*: fewer than {statistics.FEW} seeds."

@@ -28,7 +28,8 @@ from raysim.results.report.drawing import (
     to_svg,
 )
 from raysim.results.runs import RunRecord
-from raysim.results.tables import SCALES, ResultTable, unit_of_column
+from raysim.results.tables import ResultTable
+from raysim.results.units import SCALES, unit_of_column
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
