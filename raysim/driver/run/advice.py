@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import islice
 
 import numpy as np
 
@@ -32,8 +33,11 @@ def guessing_note(rows: Sequence[Row], federation: Federation, settings: Setting
         federation: The samples.
         settings: The settings.
     """
-    accuracies = [a for row in rows if (a := row.get("test_accuracy")) is not None]
-    if len(accuracies) != ROUNDS or rows[-1].get("test_accuracy") is None:
+    if rows[-1].get("test_accuracy") is None:
+        return ""
+    evaluated = (a for row in rows if (a := row.get("test_accuracy")) is not None)
+    accuracies = [*islice(evaluated, ROUNDS + 1)]  # of a long run, no more rows than that takes
+    if len(accuracies) != ROUNDS:
         return ""
     counts = np.unique(federation.test_targets, return_counts=True)[1]
     shares = counts / counts.sum()
