@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -83,6 +83,17 @@ def sampling_of(
         available=partial(clock.fleet.available, tick=tick),
         waits=clock.policy.waits,
     )
+
+
+def expected_seconds(
+    settings: Settings, before: Checkpoint, sizes: Integers, clock: VirtualClock | None
+) -> Callable[[Any], Floats]:
+    """Return the function of the expected durations of clients; see `Sampling.seconds`.
+
+    It works nothing out before it is called, which most rounds never do. Arguments as of
+    `sampling_of`.
+    """
+    return lambda clients: sampling_of(settings, before, sizes, clock).seconds(clients)
 
 
 def _work(work: Integers, clients: Any) -> Floats:

@@ -24,7 +24,7 @@ from raysim.driver.listener import Listener
 from raysim.driver.run import Run
 from raysim.driver.run.client_models import check_kept_clients
 from raysim.driver.run.stopping import Stopping
-from raysim.driver.selecting import RoundSelection, sampling_of
+from raysim.driver.selecting import RoundSelection, expected_seconds
 from raysim.driver.temperatures import RoundTemperature
 from raysim.driver.trackers import tracked
 from raysim.execution.process import threads_of
@@ -145,7 +145,7 @@ def check_run(
     check_asynchrony(settings, network, initial, federation.training_sizes, analyses.parts)
     clock = open_clock(settings, federation, network, states)
     check_aggregation(settings, network, initial, federation.training_sizes)
-    seconds = sampling_of(settings, initial, federation.training_sizes, clock).seconds
+    seconds = expected_seconds(settings, initial, federation.training_sizes, clock)
     temperature = RoundTemperature.of(settings, initial, federation.training_sizes, seconds)
     temperature.check(evaluator.skipped.figures, settings.cohort_size)
     if settings.method.asynchrony(settings.cohort_size) is None:

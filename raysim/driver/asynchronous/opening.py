@@ -26,7 +26,7 @@ from raysim.driver.clock.clock import VirtualClock
 from raysim.driver.context import RunContext
 from raysim.driver.passes import PassContext, RoundRunner
 from raysim.driver.round_inputs import first_pass
-from raysim.driver.selecting import sampling_of
+from raysim.driver.selecting import expected_seconds
 from raysim.driver.temperatures import RoundTemperature
 from raysim.storage.checkpoints import Checkpoint
 
@@ -137,7 +137,7 @@ def _device_times(run: RunContext, clock: VirtualClock, passes: PassContext) -> 
     initial = run.initial
     work = _pass_after(run.settings, run.network, initial, passes.sizes)
     work = replace(work, clients=range(run.settings.clients))
-    seconds = sampling_of(run.settings, initial, passes.sizes, None).seconds
+    seconds = expected_seconds(run.settings, initial, passes.sizes, None)
     temperature = RoundTemperature.of(run.settings, initial, passes.sizes, seconds)
     runner = RoundRunner(passes, initial.number, initial.state, initial.versions, 0, temperature)
     return DeviceTimes.of(clock, work, runner)

@@ -35,7 +35,7 @@ from raysim.driver.round_inputs import (
 )
 from raysim.driver.run.client_models import KeptClients
 from raysim.driver.run.commits import Commits
-from raysim.driver.selecting import RoundSelection, sampling_of
+from raysim.driver.selecting import RoundSelection, expected_seconds
 from raysim.driver.stacking import decide_stack_size
 from raysim.driver.temperatures import RoundTemperature
 from raysim.storage.checkpoints import Checkpoint
@@ -241,7 +241,7 @@ class Run:
         """Begin the next round."""
         context, overlapping = self.context, self._asynchronous
         sizes = context.federation.training_sizes
-        seconds = sampling_of(self.settings, before, sizes, context.clock).seconds
+        seconds = expected_seconds(self.settings, before, sizes, context.clock)
         temperature = RoundTemperature.of(self.settings, before, sizes, seconds)
         needed_from = self.commits.needed_from
         runner = RoundRunner(
