@@ -22,6 +22,7 @@ PHONE, SCREEN = 390, 1200
 SCHEMES = {"dark": 0, "light": 1}
 """Colour schemes that a user prefers, as Blink numbers them."""
 AUDIT = Path(__file__).with_name("audit.js")
+ROOT = Path(__file__).parents[1]
 
 
 def document(address: str, awaited: str = "", *, width: int = SCREEN) -> str:
@@ -42,10 +43,49 @@ def audit(address: str, *, width: int = SCREEN, scheme: str = "light") -> dict[s
 
 
 def _browse(address: str, awaited: str, width: int, scheme: str, script: str) -> str:
+    arguments = [address, awaited, str(width), scheme, script]
+    return run([sys.executable, "-P", __file__, *arguments], PATIENCE)
+
+
+def open_window(width: int, height: int, scheme: str) -> tuple[Any, Any, list[tuple[int, str]]]:
+    """Open a window that is drawn nowhere, in a process of its own, which ends if there is none.
+
+    Returns:
+        The application, the view, and the errors of the page's scripts: line and message.
+    """
+    flags = f"--blink-settings=preferredColorScheme={SCHEMES[scheme]}"
+    os.environ |= {"QT_QPA_PLATFORM": "offscreen", "QTWEBENGINE_DISABLE_SANDBOX": "1"}
+    os.environ["QTWEBENGINE_CHROMIUM_FLAGS"] = flags
+    try:
+        from PyQt6.QtWebEngineCore import QWebEnginePage
+        from PyQt6.QtWebEngineWidgets import QWebEngineView
+        from PyQt6.QtWidgets import QApplication
+    except ImportError as error:
+        print(error, file=sys.stderr)
+        sys.exit(ABSENT)
+    application, errors = QApplication(["browser"]), list[tuple[int, str]]()
+
+    class Page(QWebEnginePage):
+        """Page that keeps the errors of its scripts."""
+
+        def javaScriptConsoleMessage(self, level, message, line, source):  # noqa: N802
+            if level == QWebEnginePage.JavaScriptConsoleMessageLevel.ErrorMessageLevel:
+                errors.append((line, message))
+
+    view = QWebEngineView()
+    view.setPage(Page(view))
+    view.resize(width, height)
+    view.show()
+    return application, view, errors
+
+
+def run(command: list[str], seconds: float) -> str:
+    """Return the output of a command with a browser; skip the test where there is none."""
     import pytest
 
-    command = [sys.executable, "-P", __file__, address, awaited, str(width), scheme, script]
-    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=PATIENCE)
+    done = subprocess.run(
+        command, check=False, capture_output=True, text=True, timeout=seconds, cwd=ROOT
+    )
     if done.returncode == ABSENT:
         pytest.skip(
             f"no headless browser ({done.stderr.strip()}): pip install pyqt6-webengine; on Debian"
@@ -67,31 +107,10 @@ def show(
 
     With a script, print its value instead, with the errors of the page's own scripts.
     """
-    flags = f"--blink-settings=preferredColorScheme={SCHEMES[scheme]}"
-    os.environ |= {"QT_QPA_PLATFORM": "offscreen", "QTWEBENGINE_DISABLE_SANDBOX": "1"}
-    os.environ["QTWEBENGINE_CHROMIUM_FLAGS"] = flags
-    try:
-        from PyQt6.QtCore import QTimer, QUrl
-        from PyQt6.QtWebEngineCore import QWebEnginePage
-        from PyQt6.QtWebEngineWidgets import QWebEngineView
-        from PyQt6.QtWidgets import QApplication
-    except ImportError as error:
-        print(error, file=sys.stderr)
-        return ABSENT
-    application, errors = QApplication(["browser"]), list[str]()
+    application, view, errors = open_window(int(width), 800, scheme)
+    from PyQt6.QtCore import QTimer, QUrl
 
-    class Page(QWebEnginePage):
-        """Page that keeps the errors of its scripts."""
-
-        def javaScriptConsoleMessage(self, level, message, line, source):  # noqa: N802
-            if level == QWebEnginePage.JavaScriptConsoleMessageLevel.ErrorMessageLevel:
-                errors.append(f"{line}: {message}")
-
-    view = QWebEngineView()
-    page = Page(view)
-    view.setPage(page)
-    view.resize(int(width), 800)
-    view.show()
+    page = view.page()
 
     def take(text: str) -> None:
         if awaited in text:
@@ -101,7 +120,8 @@ def show(
             QTimer.singleShot(100, look)
 
     def told(found: str) -> None:
-        sys.stdout.write(json.dumps({"errors": errors, **json.loads(found)}))
+        said = [f"{line}: {message}" for line, message in errors]
+        sys.stdout.write(json.dumps({"errors": said, **json.loads(found)}))
         application.quit()
 
     def look() -> None:
