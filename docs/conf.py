@@ -65,7 +65,7 @@ def without_examples(app: Any, name: str, source: list[str]) -> None:
 
 
 def code_blocks(*given: Any) -> None:
-    """Show what is indented behind a colon and an empty line of a docstring as code."""
+    """Show indented lines of a docstring, behind a colon and an empty line, as code."""
     lines: list[str] = given[-1]
     for number, (line, between, after) in enumerate(zip(lines, lines[1:], lines[2:], strict=False)):
         if line.endswith(":") and not between and after.startswith("    "):
@@ -85,7 +85,7 @@ def signatures(app: Any, kind: str, name: str, found: Any, *more: Any) -> tuple[
 
 
 def setup(app: Any) -> None:
-    """Have Sphinx call what is above."""
+    """Register the functions above with Sphinx."""
     app.connect("source-read", without_examples)
     app.connect("autodoc-process-signature", signatures)
     app.connect("autodoc-process-docstring", code_blocks, priority=400)  # before napoleon

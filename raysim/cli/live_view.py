@@ -140,7 +140,7 @@ class LiveView(PlainOutput):
         super().finished(summary)
 
     def _print_values(self, values: Mapping[str, str], style: str = "") -> None:
-        """Print values below each other; those that do not fit in the window are left out."""
+        """Print a line of values in columns; columns beyond the window are left out."""
         line = ""
         for name, value in values.items():
             longer = f"{line}  {value:>{self._widths[name]}}"

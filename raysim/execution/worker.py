@@ -170,7 +170,7 @@ class Worker:
         results: Sequence[tuple[Upload, LocalLosses]],
         seconds: float,
     ) -> None:
-        """Add what clients of a stack give back; each took so many seconds."""
+        """Add the results of a stack's clients, each of which took a number of seconds."""
         for (client, job), (upload, losses) in zip(jobs.items(), results, strict=False):
             if client not in message.arrived:
                 with self._failures([client], stack), self.watch("reduction"):
@@ -222,7 +222,7 @@ class Worker:
     def _keep(
         self, message: PassMessage, client: int, upload: Upload
     ) -> tuple[Upload, Kept | None]:
-        """Write what is kept of an upload; return the rest of it, and how to find what is kept.
+        """Write the kept part of an upload; return the other part, and where the kept one is found.
 
         Raises:
             RunError: a value is not finite; it names the tensor.

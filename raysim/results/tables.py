@@ -123,7 +123,7 @@ class ResultTable:
         return cell.own_round if counts else ""
 
     def best(self, column: str) -> frozenset[str]:
-        """Return the rows to set in bold: the best, and those that no test tells from it."""
+        """Return the names of the bold rows: the best one, and rows that no test tells from it."""
         found = self.differences(column)
         return frozenset(row for row, each in found.items() if not (each and each.is_separated))
 

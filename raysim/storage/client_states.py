@@ -93,7 +93,7 @@ def latest_versions(
 
 
 def updated(latest: Versions, written: Mapping[int, StateVersion]) -> Versions:
-    """Return a copy of the clients' versions with those that a round wrote."""
+    """Return a copy of the clients' versions with the versions that a round wrote."""
     if not written:
         return latest
     result = latest.copy()

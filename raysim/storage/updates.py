@@ -32,7 +32,7 @@ class Place(NamedTuple):
 
 
 def blocks_of(coordinates: int) -> int:
-    """Return the number of blocks of so many coordinates."""
+    """Return the number of blocks that hold a number of coordinates."""
     return -(-coordinates // BLOCK)
 
 

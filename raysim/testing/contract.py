@@ -176,7 +176,7 @@ class MethodContract(ComponentContract):
             self.settings_for(tmp_path, {"method.no_such": 1})
 
     def test_a_row_per_client_and_pass(self, tmp_path: Path) -> None:
-        """Log every client once a pass, and count those that trained."""
+        """Log every client once a pass, and count the clients that trained."""
         settings = self.settings_for(tmp_path / "run", {})
         result = raysim.run(settings, small_task("mlp"))
         rows = pq.read_table(result.run_dir / "clients.parquet").to_pylist()

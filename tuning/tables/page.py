@@ -1,4 +1,4 @@
-"""Page of a table or a sweep: its values, those that tuning has chosen, the report of its runs."""
+"""Page of a table or a sweep: its values, the tuned settings, and the report of its runs."""
 
 from __future__ import annotations
 
