@@ -25,7 +25,7 @@ import torch.utils.deterministic
 from raysim.config import EngineSettings
 from raysim.core.errors import SettingsError
 
-CONTEXT_BYTES = 768 * 2**20
+CONTEXT_BYTES = 1024 * 2**20
 """Bytes of a GPU for each process beside its tensors: context, kernels, recorded graphs."""
 MPS_FOLDER = "/tmp/nvidia-mps"  # noqa: S108 - the daemon's default
 """Folder of the MPS daemon's pipes unless CUDA_MPS_PIPE_DIRECTORY names another."""

@@ -62,16 +62,18 @@ def command_of(system: str, python: Path, processes: int | None = None) -> list[
     return [str(python), "-m", *launcher, "tests.benchmarks.peers", system]
 
 
-def process_environment(*, gpu: bool = False) -> dict[str, str]:
+def process_environment(python: str = "", *, gpu: bool = False) -> dict[str, str]:
     """Return the environment variables of all systems: one thread a process, nobody is niced.
 
-    On the CPU no GPU is seen. On a GPU, float32 is float32 for all, as it is for raysim.
+    On the CPU no GPU is seen. On a GPU, float32 is float32 for all, as it is for raysim. Another
+    Python than this one has an environment of its own: it is not shown our packages.
     """
     inherited = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}
     device = {"NVIDIA_TF32_OVERRIDE": "0"} if gpu else {"CUDA_VISIBLE_DEVICES": ""}
+    ours = inherited.get("PYTHONPATH") if python == sys.executable else None
     return {
         **inherited,
-        "PYTHONPATH": str(ROOT),
+        "PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, [ours])]),
         "OMP_NUM_THREADS": "1",
         "RAY_worker_niceness": "0",  # 15 by default: any other load would count against Ray
         "RAY_USAGE_STATS_ENABLED": "0",
@@ -114,7 +116,7 @@ class Runner:
                 stderr=log,
                 text=True,
                 cwd=ROOT,
-                env=process_environment(gpu=gpu),
+                env=process_environment(command[0], gpu=gpu),
             )
 
     def round(self) -> float:

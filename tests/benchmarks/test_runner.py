@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from time import monotonic, sleep
 
@@ -65,3 +66,10 @@ def test_a_system_that_fails_is_told_of_and_ended(tmp_path, monkeypatch):
         system.round()
     system.close()
     assert comes_to(child, psutil.STATUS_ZOMBIE)
+
+
+@pytest.mark.parametrize(("python", "ours"), [(sys.executable, True), ("/elsewhere/python", False)])
+def test_packages_beside_this_python_are_shown_to_it_alone(monkeypatch, python, ours):
+    monkeypatch.setenv("PYTHONPATH", "/packages")
+    shown = runner.process_environment(python)["PYTHONPATH"].split(os.pathsep)
+    assert shown == [str(runner.ROOT), *(["/packages"] if ours else [])]

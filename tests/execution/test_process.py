@@ -231,7 +231,7 @@ def test_stacks_are_sized_by_that_cap(tmp_path, gpu):
 @needs_new
 def test_a_share_that_holds_no_context_is_refused_and_leaves_nothing(gpu, mps):
     before = state()
-    with pytest.raises(SettingsError, match=r"^engine.gpus_per_actor=0.04: must be over 0.047 on"):
+    with pytest.raises(SettingsError, match=r"^engine.gpus_per_actor=0.04: must be over 0.062 on"):
         configure(GPU.model_copy(update={"gpus_per_actor": 0.04, "threads_per_actor": 2}))
     assert state() == before and gpu[-1] == 1.0
     assert MPS_THREADS not in os.environ and MPS_MEMORY not in os.environ
