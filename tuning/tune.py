@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from optuna.trial import FrozenTrial, TrialState
 import raysim
 from raysim.core.errors import SettingsError, visible
 from raysim.core.user_input import check_inside, user_path
+from raysim.results.render import Entry, Grid, html_table
 from raysim.storage.lock import make_folder, removed_if_refused
 from raysim.storage.schema import check_claim
 from raysim.tuning.search.failures import study_errors
@@ -27,6 +29,8 @@ from raysim.tuning.studies.samplers import SearchOptions
 from raysim.tuning.studies.study import Study
 from raysim.tuning.tuner import StudyListener, StudyResult, Tuner
 
+SHOWN = 20
+"""Most rows of a notebook's table of trials."""
 MOST = 10**6
 """Most trials and most slots of a study."""
 Callback = Callable[[optuna.Study, FrozenTrial], None]
@@ -58,6 +62,30 @@ class StudyTrials:
 
     trials: pa.Table
     best: tuple[raysim.Settings, ...]
+    _numbers: tuple[int, ...] = ()  # of the best trials
+
+    def __repr__(self) -> str:
+        best = ", ".join(f"trial {number}" for number in self._numbers) or "none"
+        return f"StudyTrials({self._counts()}; best: {best})"
+
+    def _repr_html_(self) -> str:
+        """Return a table of the trials, the best first, for notebooks."""
+        names = [name for name in self.trials.column_names if name != "run_dir"]
+        rows = sorted(self.trials.to_pylist(), key=lambda row: row["trial"] not in self._numbers)
+        entries = (
+            tuple(_entry(row[name], bold=row["trial"] in self._numbers) for name in names)
+            for row in rows[:SHOWN]
+        )
+        notes = ["Bold: the best."] if self._numbers else []
+        if len(rows) > SHOWN:
+            notes.append(f"{len(rows) - SHOWN} more are in `trials`.")
+        return html_table(Grid(self._counts(), tuple(names), tuple(entries), tuple(notes)))
+
+    def _counts(self) -> str:
+        """Return the number of trials, in all and by state."""
+        counts = Counter(self.trials["state"].to_pylist() if self.trials.num_rows else ())
+        states = ", ".join(f"{number} {state}" for state, number in counts.items())
+        return f"{self.trials.num_rows} trials{states and f': {states}'}"
 
 
 def tune(
@@ -116,7 +144,7 @@ def tune(
     ) as (tuner, result):
         settings = tuner.search.resolved.settings
         best = tuple(settings.override(trial.params) for trial in result.best)
-        return StudyTrials(_table(tuner), best)
+        return StudyTrials(_table(tuner), best, tuple(trial.number for trial in result.best))
 
 
 def _check_call(call: Call, name: Any, callbacks: Any) -> None:
@@ -229,6 +257,13 @@ def _table(tuner: Tuner) -> pa.Table:
         )
     names = rows[0] if rows else {}
     return pa.table({name: of_one_type([row[name] for row in rows]) for name in names})
+
+
+def _entry(value: Any, *, bold: bool) -> Entry:
+    """Return the text of a value of a trial."""
+    if isinstance(value, float):
+        return Entry(f"{value:.4g}", bold)
+    return Entry("" if value is None else str(value), bold)
 
 
 def _feasible(trial: FrozenTrial, search: Search) -> dict[str, bool | None]:

@@ -85,6 +85,10 @@ class RaysimError(Exception):
         line = without_passwords(" ".join(message.split()))
         super().__init__(visible(line, LONGEST_MESSAGE))
 
+    def _render_traceback_(self) -> list[str]:
+        """Return the lines that IPython shows in place of a traceback."""
+        return [f"{type(self).__name__}: {self}"]
+
 
 class SettingsError(RaysimError):
     """Error of a setting: unknown, of the wrong type or out of range."""

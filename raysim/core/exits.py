@@ -40,9 +40,13 @@ class Interrupted(KeyboardInterrupt):
         exit_code: 128 + the signal's number, as a shell reports it.
     """
 
-    def __init__(self, number: int) -> None:
-        super().__init__(signal.Signals(number).name)
+    def __init__(self, number: int, message: str = "") -> None:
+        super().__init__(message or signal.Signals(number).name)
         self.exit_code = 128 + number
+
+    def _render_traceback_(self) -> list[str]:
+        """Return the lines that IPython shows in place of a traceback."""
+        return [str(self)]
 
 
 class _Signals:
@@ -107,6 +111,22 @@ def interruptible() -> Iterator[None]:
         _signals.depth -= 1
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+@contextmanager
+def hinting_at(hint: str) -> Iterator[None]:
+    """Raise signals, and other interruptions, as `Interrupted` with a line on how to go on."""
+    try:
+        with interruptible():
+            yield
+    except KeyboardInterrupt as stop:
+        raise with_hint(stop, hint) from None
+
+
+def with_hint(error: KeyboardInterrupt, hint: str) -> Interrupted:
+    """Return an interruption that says how to go on."""
+    told = Interrupted(exit_code(error) - 128, hint)
+    return told.with_traceback(error.__traceback__)
 
 
 @contextmanager

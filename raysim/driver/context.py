@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +12,13 @@ import pyarrow as pa
 from torch import Tensor, nn
 
 from raysim.config import Settings
+from raysim.core.notebook import html_table
 from raysim.core.user_input import resume_advice
 from raysim.driver.analyses.run_analyses import Analyses
 from raysim.driver.clock.clock import VirtualClock
 from raysim.driver.evaluation import Evaluator
 from raysim.driver.listener import Listener
+from raysim.driver.progress import final_score, result_values
 from raysim.execution.base import Executor
 from raysim.execution.resources import ABSENT_GPUS
 from raysim.execution.worker import WorkerSpec
@@ -43,6 +46,27 @@ class Result:
     summary: dict[str, Any]
     metrics: pa.Table
     params: dict[str, Tensor]
+
+    def __repr__(self) -> str:
+        score = " ".join(final_score(self.summary) or ())
+        rounds, seconds = self.summary["rounds"], self.summary["seconds"]
+        ended = [score, f"{rounds} rounds", f"{seconds:.1f} s"]
+        return f"Result({str(self.run_dir)!r}: {', '.join(filter(None, ended))})"
+
+    def _repr_html_(self) -> str:
+        """Return a table of the summary, for notebooks."""
+        return html_table(result_values(self.summary) | self._parts())
+
+    def _parts(self) -> dict[str, str]:
+        """Return what there is besides the summary, as text."""
+        hint = "" if find_spec("pandas") else " (first: pip install 'raysim[pandas]')"
+        size = f"{self.metrics.num_rows} rounds, {self.metrics.num_columns} columns"
+        values = sum(tensor.numel() for tensor in self.params.values())
+        return {
+            "metrics": f"{size}; as a data frame: .metrics.to_pandas(){hint}",
+            "params": f"{len(self.params)} tensors, {values:,} values",
+            "run_dir": str(self.run_dir),
+        }
 
 
 @dataclass(frozen=True, kw_only=True)

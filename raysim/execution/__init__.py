@@ -9,3 +9,7 @@ Imported by `driver`, `tuning`, `cluster` and `cli`; knows `training`, `federati
 - Processes and Ray: `process`, `resources`, `ray_runtime`, `cluster_health`, `autoscaler`,
   `module_path`.
 """
+
+from raysim.core.notebook import import_ray
+
+import_ray()

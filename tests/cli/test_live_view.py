@@ -11,8 +11,10 @@ from rich.console import Console
 from rich.text import Text
 
 from raysim.cli import live_view
-from raysim.cli.live_view import LiveView, PlainOutput, closing_lines, make_listener, with_prefix
+from raysim.cli.live_view import LiveView, PlainOutput, make_listener
+from raysim.driver import progress
 from raysim.driver.listener import Started
+from raysim.driver.progress import closing_lines, with_prefix
 
 SUMMARY = {
     "final_accuracy": 0.9712,
@@ -106,7 +108,7 @@ def test_a_resumed_run_says_from_where(lines, said):
 def test_time_left(lines, monkeypatch):
     """Two rounds took 150 s, so the three that are left take 225 s."""
     moments = iter([1000.0, 1150.0, 1150.0])
-    monkeypatch.setattr(live_view, "perf_counter", lambda: next(moments))
+    monkeypatch.setattr(progress, "perf_counter", lambda: next(moments))
     lines.started(started(round_number=1, rounds=6))
     assert lines.values(row(3))["left"] == "3:45"
     assert lines.values(row(6))["left"] == "0:00"

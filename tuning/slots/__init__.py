@@ -2,3 +2,7 @@
 
 In: settings of runs. Out: reports of their evaluations, ends and failures.
 """
+
+from raysim.core.notebook import import_ray
+
+import_ray()

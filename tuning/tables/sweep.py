@@ -12,7 +12,7 @@ import pyarrow as pa
 from raysim.core.errors import SettingsError
 from raysim.core.user_input import as_typed, canonical, user_path
 from raysim.results.metrics import parse_metric
-from raysim.results.render import to_arrow
+from raysim.results.render import grid_of, html_table, to_arrow
 from raysim.tuning.studies.entries import by_key
 from raysim.tuning.tables.command import run_table, write_outputs
 from raysim.tuning.tables.plan import TableOptions
@@ -37,6 +37,15 @@ class Sweep:
 
     runs: pa.Table
     cells: pa.Table
+    _html: str = ""
+
+    def __repr__(self) -> str:
+        metrics = ", ".join(dict.fromkeys(self.cells["metric"].to_pylist()))
+        return f"Sweep({self.runs.num_rows} runs in {self.cells.num_rows} cells: {metrics})"
+
+    def _repr_html_(self) -> str:
+        """Return the table of the cells, for notebooks."""
+        return self._html
 
 
 def sweep(
@@ -88,7 +97,9 @@ def sweep(
     ended = run_table(table, options, jobs=jobs, out=folder, line=lambda text: None)
     write_outputs(ended, lambda text: None)
     ended.raise_failure()
-    return Sweep(_runs_of(ended.results, ended.plan.table, several), to_arrow(ended.table))
+    results = ended.table
+    runs = _runs_of(ended.results, ended.plan.table, several)
+    return Sweep(runs, to_arrow(results), html_table(grid_of(results)))
 
 
 def _settings_and_axes(axes: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Sequence[Any]]]:

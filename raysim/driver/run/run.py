@@ -9,6 +9,7 @@ from time import perf_counter
 
 from raysim.core.components import called
 from raysim.core.errors import DamagedStateError, MachineError, MovedError
+from raysim.core.exits import with_hint
 from raysim.core.method import Metrics, Round, ServerState
 from raysim.core.steps import Steps
 from raysim.core.tensors import frozen_names
@@ -128,8 +129,7 @@ class Run:
             raise MachineError(f"{cause}; fix this, then {context.resume_advice()}") from error
         except KeyboardInterrupt as stop:
             commits.save_last()
-            stop.args = (self._how_to_resume(),)
-            raise
+            raise with_hint(stop, self._how_to_resume()) from None
         except BaseException:
             commits.save_last()
             raise

@@ -5,7 +5,7 @@
 
 from raysim.results.render.arrow import to_arrow
 from raysim.results.render.document import to_document
-from raysim.results.render.formats import to_html, to_latex, to_markdown, to_rich
+from raysim.results.render.formats import html_table, to_html, to_latex, to_markdown, to_rich
 from raysim.results.render.grid import Entry, Footnotes, Grid, differences_of, grid_of
 
 __all__ = [
@@ -14,6 +14,7 @@ __all__ = [
     "Grid",
     "differences_of",
     "grid_of",
+    "html_table",
     "to_arrow",
     "to_document",
     "to_html",

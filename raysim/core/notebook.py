@@ -1,0 +1,43 @@
+"""Jupyter: whether this process is a kernel of it, quiet imports there, and tables for it."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import warnings
+from collections.abc import Mapping
+from html import escape
+from importlib import import_module
+
+KERNEL = "ZMQInteractiveShell"
+"""Class of the shell of every kernel with notebooks, or base of it, as of Colab's."""
+
+
+def in_notebook() -> bool:
+    """Return whether this process is the kernel of a notebook."""
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    return any(each.__name__ == KERNEL for each in type(shell).__mro__)
+
+
+def import_ray() -> None:
+    """Import Ray in a notebook; else it is imported when needed.
+
+    It imports tqdm, and both tell the user of a notebook to install ipywidgets, which raysim does
+    not use.
+    """
+    if not in_notebook():
+        return
+    logging.getLogger("ray.widgets.util").setLevel(logging.WARNING)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "IProgress not found")
+        import_module("ray")
+
+
+def html_table(values: Mapping[str, str]) -> str:
+    """Return a table of names and values."""
+    left = ' style="text-align: left"'
+    rows = (
+        f'<tr><th scope="row"{left}>{escape(name)}</th><td{left}>{escape(value)}</td></tr>'
+        for name, value in values.items()
+    )
+    return f"<table><tbody>{''.join(rows)}</tbody></table>"

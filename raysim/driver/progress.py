@@ -1,0 +1,167 @@
+"""Values of rounds and of a finished run as text, for a terminal and a notebook."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from time import perf_counter
+from typing import Any
+
+from raysim.driver.listener import Listener, Started
+from raysim.storage.summary import LOST, VIRTUAL_JOULES, VIRTUAL_SECONDS
+
+SPLITS = {
+    "test": "",
+    "holdout": "held-out ",
+    "local_test": "local test ",
+    "train_set": "training ",
+}
+"""Splits whose figures are shown, the first that is evaluated, and their names."""
+
+
+class RunProgress(Listener):
+    """Listener that knows the progress of a run, with the values of its rounds as text."""
+
+    def __init__(self) -> None:
+        self._run: Started | None = None
+        self._begun = perf_counter()
+
+    def started(self, run: Started) -> None:
+        """Note the run, and when it begins."""
+        self._run, self._begun = run, perf_counter()
+
+    def values(self, row: Mapping[str, Any]) -> dict[str, str]:
+        """Return the values of a round as text, by column."""
+        return {
+            "round": str(row["round"]),
+            **_scores(row),
+            "train loss": _loss(row["train_loss"]),
+            **_virtual(row),
+            "sent": with_prefix(row["bytes_up"] + row["bytes_down"], "B"),
+            "left": self._time_left(row["round"]),
+            "clients/s": f"{row['clients'] / row['seconds']:.1f}",
+        }
+
+    def _time_left(self, number: int) -> str:
+        if self._run is None:
+            return "-"
+        done = number - self._run.round_number
+        return clock_time(
+            (perf_counter() - self._begun) / max(done, 1) * (self._run.rounds - number)
+        )
+
+
+def opening_line(run: Started) -> str:
+    """Return method, clients and rounds of a run that starts."""
+    goal = f", until {run.target:.1%}" if run.target else ""
+    again = f", from round {run.round_number + 1}" if run.round_number > 0 else ""
+    clients = f"{run.clients} clients, {run.cohort} a round"
+    return f"{run.method}: {clients}, {run.rounds} rounds{goal}{again}"
+
+
+def with_prefix(value: float, unit: str) -> str:
+    """Return a quantity in three digits, as "21.4 kB"; below 1000, in whole units."""
+    for prefix in ("", "k", "M", "G", "T"):
+        shown = f"{value:.0f}" if not prefix else f"{value:.3g}"
+        if value < 999.5 or prefix == "T":
+            break
+        value /= 1000
+    return f"{shown} {prefix}{unit}"
+
+
+def clock_time(seconds: float) -> str:
+    """Return seconds as minutes and seconds, as "2:03", or with hours, as "1:02:03"."""
+    minutes, seconds = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{seconds:02d}" if hours else f"{minutes}:{seconds:02d}"
+
+
+def _virtual(row: Mapping[str, Any]) -> dict[str, str]:
+    """Return a round's virtual time, energy, and clients without a result that counts."""
+    if VIRTUAL_SECONDS not in row:
+        return {}
+    seconds = row[VIRTUAL_SECONDS]
+    return {
+        "virtual": f"{seconds:.1f} s" if seconds < 60 else clock_time(seconds),
+        "energy": with_prefix(row[VIRTUAL_JOULES], "J"),
+        "lost": str(row[LOST]),
+    }
+
+
+def _loss(value: float | None) -> str:
+    return "-" if value is None else f"{value:.4f}"
+
+
+def _scores(row: Mapping[str, Any]) -> dict[str, str]:
+    """Return a round's accuracy, if the task has one, and its loss, on the first of SPLITS."""
+    for split, words in SPLITS.items():
+        if f"{split}_loss" in row:
+            found = {f"{words}loss": _loss(row[f"{split}_loss"])}
+            if f"{split}_accuracy" in row:
+                accuracy = row[f"{split}_accuracy"]
+                shown = "-" if accuracy is None else f"{accuracy:.2%}"
+                found = {f"{words}accuracy": shown, **found}
+            return found
+    return {}
+
+
+def final_score(summary: Mapping[str, Any]) -> tuple[str, str] | None:
+    """Return the name and value of the final accuracy, or else the loss, on the first of SPLITS."""
+    if summary["final_accuracy"] is not None:
+        best = f"(best {summary['best_accuracy']:.2%})"
+        return "accuracy", f"{summary['final_accuracy']:.2%} {best}"
+    for split, words in SPLITS.items():
+        key = "final_" if split == "test" else f"final_{split}_"
+        if (accuracy := summary.get(f"{key}accuracy")) is not None:
+            return f"{words}accuracy", f"{accuracy:.2%}"
+        if (loss := summary.get(f"{key}loss")) is not None:
+            return f"{words}loss", f"{loss:.4f}"
+    return None
+
+
+def closing_lines(
+    summary: Mapping[str, Any], run: Started | None, published: Mapping[str, float]
+) -> list[str]:
+    """Return the final lines of a run: its values beside the published values."""
+    lines = []
+    if score := final_score(summary):
+        lines.append(
+            f"{' '.join(score)} after {summary['rounds']} rounds, {summary['seconds']:.1f} s,"
+            f" median {summary['seconds_per_round']:.3f} s a round"
+        )
+    if summary.get("stopped_by") == "patience":
+        lines.append(f"stopped by patience: the best round is {summary['best_round'] or 'none'}")
+    if run and run.target:
+        reached = summary["rounds_to_target"]
+        measured = "not reached" if reached is None else f"{reached:.1f}"
+        paper = published.get("rounds_to_target")
+        beside = f" (published {paper:g})" if paper else ""
+        lines.append(f"rounds to {run.target:.1%}: {measured}{beside}")
+    up, down = (with_prefix(summary[f"bytes_{way}"], "B") for way in ("up", "down"))
+    lines.append(f"sent up {up}, down {down}")
+    if VIRTUAL_SECONDS in summary:
+        virtual = _virtual(summary)
+        lines.append(
+            f"virtual time {virtual['virtual']}, {virtual['energy']} of all clients,"
+            f" {virtual['lost']} clients without a result that counts"
+        )
+    if run:
+        lines.append(f"everything is in {run.path}")
+    return lines
+
+
+def result_values(summary: Mapping[str, Any]) -> dict[str, str]:
+    """Return the figures of a finished run as text, by name."""
+    reason = summary.get("stopped_by", "rounds")
+    up, down = (with_prefix(summary[f"bytes_{way}"], "B") for way in ("up", "down"))
+    values = dict(filter(None, [final_score(summary)]))
+    values["rounds"] = f"{summary['rounds']}{'' if reason == 'rounds' else f', ended by {reason}'}"
+    if (reached := summary["rounds_to_target"]) is not None:
+        values["rounds to target_accuracy"] = f"{reached:.1f}"
+    took = f"{summary['seconds']:.1f} s"
+    values["time"] = f"{took}, median {summary['seconds_per_round']:.3f} s a round"
+    values["sent"] = f"up {up}, down {down}"
+    if VIRTUAL_SECONDS in summary:
+        virtual = _virtual(summary)
+        values["virtual time"] = f"{virtual['virtual']}, {virtual['energy']} of all clients"
+        values["lost"] = f"{virtual['lost']} clients without a result that counts"
+    return values
