@@ -234,15 +234,16 @@ def check(settings: Settings, task: Task | None = None, listener: Listener | Non
         RaysimError: a setting or a file does not allow the run.
     """
     from raysim.driver.checks.preflight import with_cohort
-    from raysim.driver.listener import Listener
     from raysim.driver.start import check_run
     from raysim.driver.trackers import check_tracker
+    from raysim.notebook.runs import shown
     from raysim.storage.run_directory import RunDirectory
 
-    settings, listener = with_cohort(settings, task), listener or Listener()
+    settings = with_cohort(settings, task)
     check_tracker(settings)
-    federation = _federation(settings, task, listener)
-    check_run(settings, federation, RunDirectory(Path(settings.out or "runs")), listener.note)
+    with shown(listener) as told:
+        federation = _federation(settings, task, told)
+        check_run(settings, federation, RunDirectory(Path(settings.out or "runs")), told.note)
 
 
 def rounds(
@@ -266,7 +267,7 @@ def rounds(
     directory, actors and Ray are released. `rounds` with the same settings, or `resume`, goes on
     to the bytes of an undisturbed run; rounds committed before are not yielded again.
 
-    Arguments are those of `run`.
+    Arguments are those of `run`; without a listener nothing is shown.
 
     Raises:
         RaysimError: something is wrong that you can mend; its message says what.
@@ -311,14 +312,18 @@ def run(
     Args:
         settings: From `load_config`; a finished run of theirs is returned.
         task: Your own clients, test set and model, in place of those of the settings.
-        listener: Told how the run goes.
+        listener: Told how the run goes. None shows a progress bar and a curve in a notebook, and
+            nothing elsewhere; `raysim.Listener()` shows nothing.
         force: Go on where data, versions or machines differ from those before; the run records it.
 
     Raises:
         RaysimError: something is wrong that you can mend; its message says what.
         KeyboardInterrupt: the run was interrupted and can be resumed.
     """
-    return rounds(settings, task, listener, force=force).drain()
+    from raysim.notebook.runs import shown
+
+    with shown(listener, "starting") as told:
+        return rounds(settings, task, told, force=force).drain()
 
 
 def resume(
@@ -334,7 +339,7 @@ def resume(
     Args:
         run_dir: The run directory.
         task: The task that the run was started with, where it had one.
-        listener: Told how the run goes.
+        listener: As that of `run`.
         overrides: Values by dotted key, of `on_client_error`, `reference` (the same model),
             `trace`, `tracker`, and the settings of `engine` that change no result. More `rounds`
             train a run further, a finished one too, to what one of that many rounds has.
@@ -348,32 +353,33 @@ def resume(
     from raysim.core.errors import RunError
     from raysim.core.user_input import may_grow, user_path
     from raysim.core.user_input.user_modules import leave_out_working_directory
-    from raysim.driver.listener import Listener
     from raysim.storage.plugins import Plugins
     from raysim.storage.run_directory import RunDirectory
 
     overrides = overrides or {}
     directory = RunDirectory(user_path(run_dir), grows=any(map(may_grow, overrides)))
-    listener = listener or Listener()
     leave_out_working_directory(directory.path)
     from raysim.driver.checks.preflight import with_cohort  # their packages try optional imports
     from raysim.driver.finished import check_growth, check_unchanged
     from raysim.driver.iterator import RoundIterator
     from raysim.driver.start import drive
+    from raysim.notebook.runs import shown
 
     Plugins(directory.path).check_recorded(force)
-    raw, own_task = directory.read_config(listener.note)
-    if own_task and task is None:
-        raise RunError(f"{run_dir}: this run has a task of its own; raysim.resume needs its `task`")
-    settings = with_cohort(parse(apply_overrides(raw, overrides)), task)
-    check_growth(directory.path, raw, settings)
-    check_unchanged(directory.path, raw, settings, overrides, own_task=own_task)
-    directory.check(settings, own_task)
-    prepare, held = partial(_federation, settings, task), nullcontext(directory)
-    own_task = task is not None
-    known = partial(_known_digests, settings)
-    steps = drive(settings, prepare, known, held, listener, own_task=own_task, force=force)
-    return RoundIterator(steps).drain()
+    with shown(listener, "starting") as told:
+        raw, own_task = directory.read_config(told.note)
+        if own_task and task is None:
+            message = "this run has a task of its own; raysim.resume needs its `task`"
+            raise RunError(f"{run_dir}: {message}")
+        settings = with_cohort(parse(apply_overrides(raw, overrides)), task)
+        check_growth(directory.path, raw, settings)
+        check_unchanged(directory.path, raw, settings, overrides, own_task=own_task)
+        directory.check(settings, own_task)
+        prepare, held = partial(_federation, settings, task), nullcontext(directory)
+        own_task = task is not None
+        known = partial(_known_digests, settings)
+        steps = drive(settings, prepare, known, held, told, own_task=own_task, force=force)
+        return RoundIterator(steps).drain()
 
 
 def load(

@@ -44,7 +44,8 @@ ALLOWED: dict[str, tuple[str, ...]] = {
         *("federation", "training", "execution"),
     ),
     "results": ("core", "config", "methods", "analysis", "storage"),
-    "facade": (*ENGINE, "driver", *UPPER),
+    "notebook": ("core", "storage", "driver"),
+    "facade": (*ENGINE, "driver", "notebook", *UPPER),
     "cli": (*ENGINE, "facade", "driver", "results", *UPPER),
     "workloads": ("core", "config", "methods", "storage", "federation", "results", "facade"),
     "tuning": (
@@ -55,6 +56,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
         "federation",
         "execution",
         "results",
+        "notebook",
         "facade",
         "workloads",
     ),

@@ -6,21 +6,25 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
 import optuna
 import pyarrow as pa
+from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 
 import raysim
 from raysim.core.errors import SettingsError, visible
+from raysim.core.notebook import styled
 from raysim.core.user_input import check_inside, user_path
+from raysim.notebook.lines import LinesView, shown_lines
 from raysim.results.render import Entry, Grid, html_table
 from raysim.storage.lock import make_folder, removed_if_refused
 from raysim.storage.schema import check_claim
 from raysim.tuning.search.failures import study_errors
-from raysim.tuning.search.results import exceeded
+from raysim.tuning.search.results import exceeded, trial_line
 from raysim.tuning.search.search import Search
 from raysim.tuning.search.storage import default_storage, read_url
 from raysim.tuning.studies import find, read_study, read_table
@@ -79,7 +83,7 @@ class StudyTrials:
         notes = ["Bold: the best."] if self._numbers else []
         if len(rows) > SHOWN:
             notes.append(f"{len(rows) - SHOWN} more are in `trials`.")
-        return html_table(Grid(self._counts(), tuple(names), tuple(entries), tuple(notes)))
+        return styled(html_table(Grid(self._counts(), tuple(names), tuple(entries), tuple(notes))))
 
     def _counts(self) -> str:
         """Return the number of trials, in all and by state."""
@@ -134,14 +138,17 @@ def tune(
     }
     _check_call(call, name, callbacks)
     searched = study_of(source, study)
-    with run_study(
-        name or ("study" if isinstance(source, raysim.Settings) else Path(source).stem),
-        searched,
-        overrides or {},
-        searched.options(),
-        lambda search: _Callbacks(search, callbacks),
-        **call,
-    ) as (tuner, result):
+    with (
+        shown_lines("study") as view,
+        run_study(
+            name or ("study" if isinstance(source, raysim.Settings) else Path(source).stem),
+            searched,
+            overrides or {},
+            searched.options(),
+            lambda search: _Callbacks(search, callbacks, view),
+            **call,
+        ) as (tuner, result),
+    ):
         settings = tuner.search.resolved.settings
         best = tuple(settings.override(trial.params) for trial in result.best)
         return StudyTrials(_table(tuner), best, tuple(trial.number for trial in result.best))
@@ -174,14 +181,35 @@ def _check_call(call: Call, name: Any, callbacks: Any) -> None:
 
 
 class _Callbacks(StudyListener):
-    """Callbacks of a user, called with each ended trial."""
+    """View of a study, and callbacks of a user, called with each ended trial."""
 
-    def __init__(self, search: Search, callbacks: Sequence[Callback]) -> None:
-        self._search, self._callbacks = search, callbacks
+    def __init__(self, search: Search, callbacks: Sequence[Callback], view: LinesView) -> None:
+        self._search, self._callbacks, self._view = search, callbacks, view
+        self._trials = 0
+
+    def started(self, slots: int, done: int, trials: int) -> None:
+        self._trials = trials
+        self._view.line(f"{self._search.study.study_name}: {trials} trials, {slots} slots")
+        self._show()
 
     def trial_done(self, trial: FrozenTrial, seconds: float) -> None:
+        self._view.line(trial_line(trial, seconds))
+        self._show()
         for callback in self._callbacks:
             callback(self._search.study, trial)
+
+    def note(self, text: str) -> None:
+        self._view.line(f"note: {text}")
+
+    def _show(self) -> None:
+        """Show how many trials have ended, and the best value of the first objective so far."""
+        trials = self._search.study.get_trials(deepcopy=False)
+        objective, *_ = self._search.options.objectives
+        values = [t.values[0] for t in trials if t.state is TrialState.COMPLETE]
+        least = self._search.study.directions[0] is StudyDirection.MINIMIZE
+        best = accumulate(values, min if least else max)
+        self._view.progress(sum(t.state.is_finished() for t in trials), self._trials)
+        self._view.curve([*enumerate(best, 1)], f"best {objective} so far", "completed trial")
 
 
 @contextmanager

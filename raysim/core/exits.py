@@ -41,12 +41,14 @@ class Interrupted(KeyboardInterrupt):
     """
 
     def __init__(self, number: int, message: str = "") -> None:
-        super().__init__(message or signal.Signals(number).name)
+        name = signal.Signals(number).name
+        super().__init__(message or name)
         self.exit_code = 128 + number
+        self._line = message or f"interrupted by {name}; the same call starts again"
 
     def _render_traceback_(self) -> list[str]:
         """Return the lines that IPython shows in place of a traceback."""
-        return [str(self)]
+        return [self._line]
 
 
 class _Signals:

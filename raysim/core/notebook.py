@@ -11,6 +11,11 @@ from importlib import import_module
 
 KERNEL = "ZMQInteractiveShell"
 """Class of the shell of every kernel with notebooks, or base of it, as of Colab's."""
+STYLE = (
+    ".raysim th, .raysim td { padding: .2em 1.2em .2em 0; text-align: left !important; }"
+    " .raysim caption { text-align: left; }"
+)
+"""Style of tables, which a site of notebooks need not have."""
 
 
 def in_notebook() -> bool:
@@ -33,11 +38,15 @@ def import_ray() -> None:
         import_module("ray")
 
 
-def html_table(values: Mapping[str, str]) -> str:
-    """Return a table of names and values."""
-    left = ' style="text-align: left"'
+def values_table(values: Mapping[str, str]) -> str:
+    """Return a table of names and values for a notebook."""
     rows = (
-        f'<tr><th scope="row"{left}>{escape(name)}</th><td{left}>{escape(value)}</td></tr>'
+        f'<tr><th scope="row">{escape(name)}</th><td>{escape(value)}</td></tr>'
         for name, value in values.items()
     )
-    return f"<table><tbody>{''.join(rows)}</tbody></table>"
+    return styled(f"<table><tbody>{''.join(rows)}</tbody></table>")
+
+
+def styled(tables: str) -> str:
+    """Return tables with a style of their own, the same on all pages around them."""
+    return f'<style>{STYLE}</style><div class="raysim">{tables}</div>'

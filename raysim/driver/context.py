@@ -12,7 +12,7 @@ import pyarrow as pa
 from torch import Tensor, nn
 
 from raysim.config import Settings
-from raysim.core.notebook import html_table
+from raysim.core.notebook import values_table
 from raysim.core.user_input import resume_advice
 from raysim.driver.analyses.run_analyses import Analyses
 from raysim.driver.clock.clock import VirtualClock
@@ -55,7 +55,7 @@ class Result:
 
     def _repr_html_(self) -> str:
         """Return a table of the summary, for notebooks."""
-        return html_table(result_values(self.summary) | self._parts())
+        return values_table(result_values(self.summary) | self._parts())
 
     def _parts(self) -> dict[str, str]:
         """Return what there is besides the summary, as text."""

@@ -41,6 +41,7 @@ class Runs(RunQueue[Run]):
         order: Callable[[Run], Any] = lambda run: 0,
         text_of: Callable[[Run], str] = lambda run: "finished",
         changed: Callable[[], object] = lambda: None,
+        progress: Callable[[int, int], None] = lambda done, total: None,
     ) -> None:
         """Queue the runs that have not ended.
 
@@ -52,6 +53,7 @@ class Runs(RunQueue[Run]):
             order: Key by which the runs are started, the least first.
             text_of: Returns the words to print for a finished run.
             changed: Called when a run has ended.
+            progress: Called with the numbers of ended and of all runs.
         """
         self.waiting = sorted((run for run in runs if not folder.has_ended(run)), key=order)
         self.unended = {*self.waiting}
@@ -59,6 +61,7 @@ class Runs(RunQueue[Run]):
         self.failed = {run: error for run in ended if (error := folder.failure(run)) is not None}
         self._title, self._total, self._folder = title, len(runs), folder
         self._line, self._text_of, self._changed = line, text_of, changed
+        self._progress = progress
 
     def check(self) -> None:
         """Check that the remaining runs can start, once for runs that differ only in the seed.
@@ -109,6 +112,7 @@ class Runs(RunQueue[Run]):
     def started(self, slots: int) -> None:
         """Print the number of runs when the slots are ready."""
         self._line(f"{self._title}: {self._total} runs, {self.done} done; {slots} slots")
+        self._progress(self.done, self._total)
 
     def settings(self, run: Run) -> Settings:
         """Return the settings of a run."""
@@ -147,6 +151,7 @@ class Runs(RunQueue[Run]):
             own = is_divergence(error) and run.reference not in self.failed
             outcome = f"{'diverged' if own else 'failed'}: {error}"
         self._line(f"{self.done}/{self._total} {run.title}: {outcome}  {seconds:.1f} s")
+        self._progress(self.done, self._total)
         if error is not None:
             error = reference_failed(run, error)
             for other in [each for each in self.waiting if each.reference == run]:

@@ -115,6 +115,7 @@ def run_table(
     jobs: int | None,
     out: Path,
     line: Callable[[str], None],
+    progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> EndedTable:
     """Run or resume a table, tuned first if it asks for that.
 
@@ -124,6 +125,7 @@ def run_table(
         jobs: Number of slots; None takes as many as fit.
         out: Folder of the runs and of the table's files.
         line: Prints a line.
+        progress: Called with the numbers of ended and of all runs.
 
     Raises:
         RaysimError: an option, a setting, the data, the folder or the cluster does not allow it.
@@ -141,7 +143,7 @@ def run_table(
         free = dict(by_key(tune.space)) if tune else ()
         folder.enter(plan.labels, [cell.label for cell in plan.chosen], free)
         results = TableResults(plan, folder)
-        runs = queue_of(plan, folder, work, line, results)
+        runs = queue_of(plan, folder, work, line, results, progress=progress)
         runs.check()
         folder.seal()
         runs.run(jobs)
@@ -159,6 +161,8 @@ def queue_of(
     work: Workload,
     line: Callable[[str], None],
     results: TableResults,
+    *,
+    progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Runs:
     """Return the queue of a table's runs: references first, then those of the most work."""
     for cell in plan.cells:
@@ -173,6 +177,7 @@ def queue_of(
         order=lambda run: (run not in references, -work.sample_steps(run.settings)),
         text_of=results.text_of,
         changed=results.write,
+        progress=progress,
     )
 
 

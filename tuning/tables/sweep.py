@@ -10,7 +10,9 @@ from typing import Any
 import pyarrow as pa
 
 from raysim.core.errors import SettingsError
+from raysim.core.notebook import styled
 from raysim.core.user_input import as_typed, canonical, user_path
+from raysim.notebook.lines import shown_lines
 from raysim.results.metrics import parse_metric
 from raysim.results.render import grid_of, html_table, to_arrow
 from raysim.tuning.studies.entries import by_key
@@ -94,12 +96,15 @@ def sweep(
     check_axes(table, {key: of for key, of in several.items() if isinstance(axes[key], str)})
     options = TableOptions(only, rounds)
     folder = user_path(out) if out else default_folder(config)
-    ended = run_table(table, options, jobs=jobs, out=folder, line=lambda text: None)
-    write_outputs(ended, lambda text: None)
+    with shown_lines("sweep") as view:
+        ended = run_table(
+            table, options, jobs=jobs, out=folder, line=view.line, progress=view.progress
+        )
+        write_outputs(ended, view.line)
     ended.raise_failure()
     results = ended.table
     runs = _runs_of(ended.results, ended.plan.table, several)
-    return Sweep(runs, to_arrow(results), html_table(grid_of(results)))
+    return Sweep(runs, to_arrow(results), styled(html_table(grid_of(results))))
 
 
 def _settings_and_axes(axes: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Sequence[Any]]]:

@@ -1,0 +1,114 @@
+"""Progress of a run in a notebook."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from typing import Any
+
+import pyarrow as pa
+
+from raysim.core.notebook import in_notebook
+from raysim.driver.listener import Listener, Started
+from raysim.driver.progress import SPLITS, RunProgress, closing_lines, opening_line
+from raysim.notebook.view import View
+from raysim.storage.rows.metrics import read_metrics
+
+CURVES = [*(f"{split}_{value}" for split in SPLITS for value in ("accuracy", "loss")), "train_loss"]
+"""Columns of which the first that a run has is drawn."""
+
+
+class RunView(RunProgress):
+    """Bar, values of the last round, and curve of the accuracy, or else a loss, of a run."""
+
+    def __init__(self, first: str = "") -> None:
+        super().__init__()
+        self._view = View()
+        self._rounds = 0
+        self._ended = False
+        if first:
+            self._view.lines = [first]
+            self._view.update(now=True)
+
+    def preparing(self, what: str, done: int, total: int) -> None:
+        """Show how data is fetched or prepared."""
+        self._view.lines = [f"{what}: {done / max(total, 1):.0%}"]
+        self._view.done = done / max(total, 1)
+        self._view.update()
+
+    def started(self, run: Started) -> None:
+        """Show the run, with the rounds that it had before."""
+        super().started(run)
+        view, self._rounds = self._view, run.round_number
+        view.title, view.last, view.goal = opening_line(run), run.rounds, run.target
+        view.lines, view.done = [f"round {self._rounds + 1}/{run.rounds}"], 0.0
+        with suppress(OSError, ValueError, pa.ArrowException):
+            for row in read_metrics(run.path / "metrics.parquet", run.rounds).to_pylist():
+                if 1 <= row["round"] <= self._rounds:
+                    self._add(row)
+        view.update(now=True)
+
+    def progress(self, done: int, total: int) -> None:
+        """Move the bar within a round."""
+        if self._run:
+            part = (self._rounds + done / max(total, 1)) / self._run.rounds
+            self._view.done = max(part, self._view.done or 0.0)  # a round may have several passes
+            self._view.update()
+
+    def round_done(self, row: Mapping[str, Any]) -> None:
+        """Show the values of a round."""
+        self._rounds = row["round"]
+        values = self.values(row)
+        left, number = values.pop("left"), values.pop("round")
+        rounds = self._run.rounds if self._run else self._rounds
+        shown = [f"{name} {value}" for name, value in values.items()]
+        self._view.lines = [f"round {number}/{rounds}, {left} left", ", ".join(shown)]
+        self._view.done = self._rounds / rounds
+        self._add(row)
+        self._view.update()
+
+    def note(self, text: str) -> None:
+        """Show a note."""
+        self._view.notes.append(f"note: {text}")
+        self._view.update()
+
+    def finished(self, summary: Mapping[str, Any]) -> None:
+        """Show the final values."""
+        self._view.lines = closing_lines(summary, self._run, {})
+        self._ended = True
+
+    def close(self) -> None:
+        """Show the last state, without a bar; a run that is not finished says so."""
+        view, run = self._view, self._run
+        if run and not self._ended:
+            view.lines = [f"stopped after {self._rounds} of {run.rounds} rounds", *view.lines[1:]]
+        elif not self._ended:
+            view.lines = []
+        view.done, view.last = None, self._rounds or view.last
+        view.update(now=True)
+
+    def _add(self, row: Mapping[str, Any]) -> None:
+        """Add a round to the curve."""
+        column = next(name for name in CURVES if name in row)
+        split, _, value = column.rpartition("_")
+        self._view.axes = (f"{SPLITS.get(split, 'train ')}{value}", "round")
+        if row[column] is not None:
+            self._view.points.append((row["round"], row[column]))
+
+
+@contextmanager
+def shown(listener: Listener | None, first: str = "") -> Iterator[Listener]:
+    """Yield the listener that was given, or a view in a notebook, or one that does nothing.
+
+    Args:
+        listener: A user's listener.
+        first: Line that the view shows until something happens.
+    """
+    if listener is not None or not in_notebook():
+        yield listener or Listener()
+        return
+    view = RunView(first)
+    try:
+        yield view
+    finally:
+        view.close()

@@ -1,0 +1,87 @@
+"""Output of a cell, updated in place: a title, a bar, lines, a curve and notes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from html import escape
+from importlib import import_module
+from time import perf_counter
+from typing import Any
+
+from raysim.notebook.curve import Point, curve
+
+SECONDS = 0.2
+"""Seconds between two updates, at least."""
+SHOWN = 5
+"""Most notes that are shown, the last ones."""
+
+
+class View:
+    """Output of a cell, updated in place; nothing is shown before `update`.
+
+    Attributes:
+        title: First line.
+        lines: Lines below the bar.
+        notes: Lines at the end, of which the last are shown.
+        done: How much is done, from 0 to 1; None shows no bar.
+        points: Points of the curve.
+        axes: Names of the curve's values and of its axis.
+        last: Where the axis ends.
+        goal: Value of a dashed line, or None.
+    """
+
+    def __init__(self) -> None:
+        self.title = ""
+        self.lines: Sequence[str] = ()
+        self.notes: list[str] = []
+        self.done: float | None = None
+        self.points: list[Point] = []
+        self.axes = ("", "round")
+        self.last = 1
+        self.goal: float | None = None
+        self._handle: Any = None
+        self._updated = 0.0
+
+    def update(self, *, now: bool = False) -> None:
+        """Show the present state, if the last update is SECONDS ago or it must be now."""
+        if not now and perf_counter() - self._updated < SECONDS:
+            return
+        if self._handle is None and not self.text():
+            return
+        shown = {"text/html": self.html(), "text/plain": self.text()}
+        if self._handle is None:
+            display = import_module("IPython.display").display
+            self._handle = display(shown, raw=True, display_id=True)
+        else:
+            self._handle.update(shown, raw=True)
+        self._updated = perf_counter()
+
+    def text(self) -> str:
+        """Return the state as plain text."""
+        return "\n".join(filter(None, [self.title, *self.lines, *self._last_notes()]))
+
+    def html(self) -> str:
+        """Return the state as HTML that needs no style sheet and no script."""
+        bar = ""
+        if self.done is not None:
+            width = 'aria-label="done" style="width: 100%"'
+            bar = f'<progress value="{self.done:.4f}" {width}></progress>'
+        name, x = self.axes
+        parts = [
+            *map(_line, filter(None, [self.title])),
+            bar,
+            *map(_line, self.lines),
+            curve(self.points, name, last=self.last, x=x, goal=self.goal),
+            *map(_line, self._last_notes()),
+        ]
+        return f'<div style="max-width: 40em; margin-bottom: 0.6em">{"".join(parts)}</div>'
+
+    def _last_notes(self) -> list[str]:
+        """Return the last notes, below the number of those that are left out."""
+        more = len(self.notes) - SHOWN
+        left_out = [f"{more} earlier lines"] if more > 0 else []
+        return [*left_out, *self.notes[-SHOWN:]]
+
+
+def _line(text: str) -> str:
+    return f'<div style="overflow-wrap: anywhere">{escape(text)}</div>'
