@@ -9,56 +9,20 @@ from types import SimpleNamespace
 from typing import Any
 
 import IPython
-import IPython.display
 import pytest
 
 import raysim
-import raysim.driver.start  # imports Ray, which asks for IPython's shell, too
 from raysim.core import notebook
 from raysim.notebook import view
 from raysim.notebook.lines import shown_lines
 from raysim.notebook.runs import RunView, shown
+from tests.notebook.cell import pretended
 from tests.tasks import make_settings, make_task
-
-
-class Cell:
-    """Output of a cell: the bundles that were shown in it, one after another."""
-
-    def __init__(self) -> None:
-        self.bundles: list[dict[str, str]] = []
-        self.displays = 0
-
-    def display(self, bundle: dict[str, str], **options: Any) -> Any:
-        assert options == {"raw": True, "display_id": True}
-        self.displays += 1
-        self.bundles.append(bundle)
-        return SimpleNamespace(update=lambda bundle, raw: self.bundles.append(bundle))
-
-    @property
-    def html(self) -> str:
-        return self.bundles[-1]["text/html"]
-
-    @property
-    def lines(self) -> list[str]:
-        return self.bundles[-1]["text/plain"].splitlines()
-
-
-class ZMQInteractiveShell:
-    """Shell of a kernel, by its name."""
-
-
-class OtherKernelsShell(ZMQInteractiveShell):
-    """Shell derived from it, as that of Colab."""
 
 
 @pytest.fixture
 def cell(monkeypatch):
-    """Pretend that this is the kernel of a notebook; nothing is too early for an update."""
-    cell = Cell()
-    monkeypatch.setattr(IPython, "get_ipython", OtherKernelsShell)
-    monkeypatch.setattr(IPython.display, "display", cell.display)
-    monkeypatch.setattr(view, "SECONDS", 0.0)
-    return cell
+    return pretended(monkeypatch)
 
 
 def test_a_terminal_is_no_notebook(monkeypatch):

@@ -11,6 +11,7 @@ import pytest
 
 import raysim
 from raysim.tuning.tune import study_of
+from tests.notebook.cell import pretended
 from tests.test_readme import METHOD
 from tests.tuning.common import PRESET, SPACE, make_study
 
@@ -26,6 +27,25 @@ def test_trials_as_a_table_and_the_best_settings(tmp_path, local_slots):
     assert [row["trial"] for row in rows] == [0, 1] and rows[0]["method.mu"] == 0.1
     best = max(rows, key=lambda row: row["accuracy"])
     assert [found.local.lr for found in result.best] == [best["local.lr"]]
+    assert repr(result) == f"StudyTrials(2 trials: 2 complete; best: trial {best['trial']})"
+    values = (f"{best[name]:.4g}" for name in ("accuracy", "local.lr", "method.mu"))
+    html = result._repr_html_()
+    assert html.count("<tr>") == 3 and all(f"<strong>{value}</strong>" in html for value in values)
+
+
+def test_a_study_in_a_notebook_shows_its_trials_and_the_best_so_far(
+    tmp_path, local_slots, monkeypatch
+):
+    make_study(tmp_path)
+    cell = pretended(monkeypatch)
+    table = {"space": SPACE, "sampler": "random", "trials": 2}
+    raysim.tune(tmp_path / "blobs.json", table, out=tmp_path / "out")
+    assert cell.displays == 1 and "<progress" not in cell.html
+    assert any('<progress value="0.5000"' in bundle["text/html"] for bundle in cell.bundles)
+    done, begun, *trials = cell.lines
+    assert done == "2 of 2 done" and begun == "blobs: 2 trials, 1 slots"
+    assert [line.split(":")[0] for line in trials] == ["trial 0 complete", "trial 1 complete"]
+    assert 'aria-label="best accuracy so far by completed trial: ' in cell.html
 
 
 def test_the_folder_of_a_table_is_refused_before_a_study_is_made_in_it(tmp_path, local_slots):

@@ -13,6 +13,7 @@ import pytest
 import raysim
 from raysim.cli import app
 from raysim.tuning.tables.sweep import typed_column
+from tests.notebook.cell import pretended
 from tests.tuning.common import PRESET
 
 
@@ -258,6 +259,19 @@ def test_from_python_it_returns_runs_and_cells(slots, tmp_path, monkeypatch):
         assert {"seed": run["seed"], "value": value} in cell["values"]
         rounds = pq.read_table(Path(run["run_dir"]) / "metrics.parquet")["test_accuracy"]
         assert value == pytest.approx(sum(rounds.to_pylist()) / 2)
+    assert repr(found) == "Sweep(8 runs in 4 cells: last_ten(test_accuracy))"
+    html = found._repr_html_()
+    assert html.count("<tr>") == 3 and html.count("(n=2)") == 4 and ">lr=0.02<" in html
+
+
+def test_in_a_notebook_it_shows_its_last_lines(slots, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    cell = pretended(monkeypatch)
+    (tmp_path / "blobs.json").write_text(json.dumps(PRESET))
+    raysim.sweep("blobs.json", {"local.lr": [0.1, 0.02]}, overrides={"rounds": 1}, out="out")
+    assert cell.displays == 1 and "<progress" not in cell.html
+    assert any('<progress value="0.5000"' in bundle["text/html"] for bundle in cell.bundles)
+    assert cell.lines[0] == "2 of 2 done" and cell.lines[-1] == "report: out/report.html"
 
 
 def test_from_python_it_has_rows_and_is_shortened_as_the_command(slots, tmp_path, monkeypatch):

@@ -1,0 +1,89 @@
+"""A result at the end of a cell."""
+
+from __future__ import annotations
+
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+import torch
+
+import raysim
+from raysim.driver import context
+
+SUMMARY = {
+    "final_accuracy": 0.9712,
+    "best_accuracy": 0.9734,
+    "rounds_to_target": 46.25,
+    "rounds": 50,
+    "seconds": 12.34,
+    "seconds_per_round": 0.2345,
+    "bytes_up": 1_500_000,
+    "bytes_down": 2_500_000,
+    "stopped_by": "patience",
+}
+METRICS = pa.table({"round": [1, 2], "test_loss": [1.0, 0.5]})
+PARAMS = {"weight": torch.zeros(40, 30), "bias": torch.zeros(40)}
+
+
+class Rows(HTMLParser):
+    """Names and values of a table."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self._cells: list[str] = []
+        self._open = False
+        self.feed(html)
+        self.values = dict(zip(self._cells[::2], self._cells[1::2], strict=True))
+
+    def handle_starttag(self, tag, attrs):
+        self._open = tag in ("th", "td")
+        if self._open:
+            self._cells.append("")
+
+    def handle_endtag(self, tag):
+        self._open = False
+
+    def handle_data(self, data):
+        if self._open:
+            self._cells[-1] += data
+
+
+def result(**changes):
+    return raysim.Result(Path("runs/<mine>"), {**SUMMARY, **changes}, METRICS, PARAMS)
+
+
+def test_its_repr_is_one_short_line():
+    found = repr(result())
+    assert found == "Result('runs/<mine>': accuracy 97.12% (best 97.34%), 50 rounds, 12.3 s)"
+    assert repr(result(final_accuracy=None)) == "Result('runs/<mine>': 50 rounds, 12.3 s)"
+
+
+def test_its_table():
+    assert Rows(result()._repr_html_()).values == {
+        "accuracy": "97.12% (best 97.34%)",
+        "rounds": "50, ended by patience",
+        "rounds to target_accuracy": "46.2",
+        "time": "12.3 s, median 0.234 s a round",
+        "sent": "up 1.5 MB, down 2.5 MB",
+        "metrics": "2 rounds, 2 columns; as a data frame: .metrics.to_pandas()",
+        "params": "2 tensors, 1,240 values",
+        "run_dir": "runs/<mine>",
+    }
+
+
+def test_its_table_with_a_clock_and_without_a_target():
+    virtual = {"virtual_seconds": 3725.4, "virtual_joules": 12_345.6, "lost_clients": 3}
+    more = {"rounds_to_target": None, "stopped_by": "rounds", "final_loss": 0.25}
+    values = Rows(result(final_accuracy=None, **more, **virtual)._repr_html_()).values
+    assert values["loss"] == "0.2500" and values["rounds"] == "50"
+    assert values["virtual time"] == "1:02:05, 12.3 kJ of all clients"
+    assert values["lost"] == "3 clients without a result that counts"
+    assert not {"accuracy", "rounds to target_accuracy"} & {*values}
+
+
+def test_without_pandas_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(context, "find_spec", lambda name: None if name == "pandas" else ...)
+    values = Rows(result()._repr_html_()).values
+    assert values["metrics"].endswith(".metrics.to_pandas() (first: pip install 'raysim[pandas]')")
