@@ -6,6 +6,7 @@ and so are methods, models and settings files in the working directory.
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Mapping
 from importlib.util import find_spec
@@ -16,6 +17,7 @@ from ray._private.ray_constants import DASHBOARD_CLIENT_MAX_SIZE, RAY_RUNTIME_EN
 from ray._private.runtime_env import packaging
 
 from raysim.core.errors import SettingsError
+from raysim.core.source import VARIABLE, source
 
 EXCLUDED = ("runs", "data", "build", "dist")
 """Folders that are not uploaded, like hidden files and virtual environments."""
@@ -40,7 +42,11 @@ def runtime_env(
         "working_dir": str(folder),
         "py_modules": [str(_folder_of("raysim"))],
         "excludes": [".?*", "*.egg-info", *(f"/{name}" for name in (*EXCLUDED, *environments))],
-        "env_vars": {"RAY_JOB_STOP_WAIT_TIME_S": str(STOP_SECONDS), **variables},
+        "env_vars": {
+            "RAY_JOB_STOP_WAIT_TIME_S": str(STOP_SECONDS),
+            VARIABLE: json.dumps(source()),  # a clone's `.git` is not uploaded
+            **variables,
+        },
     }
     if requirements:
         environment["pip"] = str(requirements)

@@ -21,6 +21,7 @@ from raysim.config import Settings, parse
 from raysim.core.client_indices import ClientIndices, ListedIndices, own_indices
 from raysim.core.data import may_have_own_tests
 from raysim.core.errors import RunError, SettingsError
+from raysim.core.source import source
 from raysim.core.user_input import as_typed, canonical, may_change, may_grow, parse_json
 from raysim.storage.atomic import is_leftover, remove, replace_file, sweep, write_json
 from raysim.storage.checkpoints import BEST_MODEL, FORMULA, MODEL, Checkpoints
@@ -285,6 +286,7 @@ class RunDirectory:
                 "cpus": os.cpu_count(),
                 "gpus": gpu_names(),
                 "packages": {name: installed_version(name) for name in PACKAGES},
+                "source": source(),
                 "driver": environment(torch.device("cpu")),
                 **resources,
                 "actors": [

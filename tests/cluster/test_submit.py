@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import raysim
+from raysim.core.source import source
 from tests.cli.test_app import one_line_error
 from tests.cluster.head import PATIENCE_SECONDS, SCRIPTS, Head, free_port, read_until
 
@@ -76,7 +77,7 @@ def test_a_job_brings_its_own_code_and_goes_on_where_a_run_was_lost(
     assert rounds_of(out) == [1, 2, 3]
     assert json.loads((out / "summary.json").read_text())["rounds"] == 3
     where = json.loads((out / "environment.json").read_text())
-    assert where["backend"] == "ray"
+    assert where["backend"] == "ray" and where["source"] == source()
     assert head.packed("working_dir_files", "*", "*") == {
         *("my.toml", "my_method.py", "notes"),
         *("cluster", "safetensors.py"),

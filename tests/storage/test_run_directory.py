@@ -18,6 +18,7 @@ from pydantic import Field
 
 from raysim.core.client_indices import ListedIndices
 from raysim.core.errors import RunError
+from raysim.core.source import source
 from raysim.methods.fedavg import FedAvg
 from raysim.storage.run_directory import RunDirectory
 from raysim.storage.summary import summarise
@@ -423,5 +424,6 @@ def test_environment_names_packages_and_where_the_work_runs(tmp_path):
     assert found["actors"] == [{"host": h, "device": "cpu", "gpus": ["0"]} for h in ("a", "b")]
     assert found["environments"] == [{"nodes": ["a", "b"], **node}]
     assert found["packages"]["numpy"] == np.__version__
+    assert found["source"] == source() and "commit" in found["source"]
     assert found["python"] == sys.version.split()[0]
     assert found["driver"]["torch"] == torch.__version__

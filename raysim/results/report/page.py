@@ -25,7 +25,10 @@ from raysim.results.verdict import Verdict, verdicts
 
 FILES = Path(__file__).parent
 EXTRAS = ("jinja2", "matplotlib")
-FACTS = ("python", "platform", "cpus", "gpus", "packages", "backend", "stack_size", "driver")
+FACTS = (
+    *("source", "python", "platform", "cpus", "gpus", "packages", "backend", "stack_size"),
+    "driver",
+)
 """Keys of `environment.json` to show on the page."""
 COLUMNS = ("test_accuracy", "test_loss")
 """Columns whose curves are drawn, besides those by which runs are judged."""

@@ -1,0 +1,46 @@
+"""Build step: wheels and source archives get a file with the commit that they are built from.
+
+All else is in `pyproject.toml`. Without git, the file is left as a source archive has it.
+"""
+
+import json
+import runpy
+from pathlib import Path
+from typing import Any
+
+from setuptools import setup
+from setuptools.command.build_py import build_py
+from setuptools.command.sdist import sdist
+
+CLONE = Path(__file__).parent
+SOURCE: dict[str, Any] = runpy.run_path(str(CLONE / "raysim/core/source.py"))
+
+
+def write_source(folder: Path) -> None:
+    """Write the commit below a folder of sources that are built, if this is a clone with git."""
+    found = SOURCE["git_source"](CLONE) if (CLONE / ".git").exists() else {"commit": None}
+    if found["commit"]:
+        (folder / SOURCE["FILE"]).write_text(json.dumps(found) + "\n", encoding="utf-8")
+
+
+class BuildPy(build_py):
+    """Build of a wheel; an installation that can be edited asks git later."""
+
+    def run(self) -> None:
+        """Copy the sources, then write the commit."""
+        (Path(self.build_lib) / SOURCE["FILE"]).unlink(missing_ok=True)  # of an earlier build
+        super().run()
+        if not self.editable_mode:
+            write_source(Path(self.build_lib))
+
+
+class Sdist(sdist):
+    """Build of a source archive."""
+
+    def make_release_tree(self, base_dir: str, files: list[str]) -> None:
+        """Copy the sources, then write the commit."""
+        super().make_release_tree(base_dir, files)
+        write_source(Path(base_dir))
+
+
+setup(cmdclass={"build_py": BuildPy, "sdist": Sdist})
