@@ -5,6 +5,7 @@ All else is in `pyproject.toml`. Without git, the file is left as a source archi
 
 import json
 import runpy
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,8 @@ from setuptools.command.build_py import build_py
 from setuptools.command.sdist import sdist
 
 CLONE = Path(__file__).parent
+LINKS = [CLONE / "raysim" / name for name in ("workloads", "tuning", "cluster")]
+"""Links to folders of the clone; real folders in a source archive."""
 SOURCE: dict[str, Any] = runpy.run_path(str(CLONE / "raysim/core/source.py"))
 
 
@@ -43,4 +46,10 @@ class Sdist(sdist):
         write_source(Path(base_dir))
 
 
+for link in LINKS:
+    if not link.is_dir():
+        sys.exit(
+            f"{link}: must be a link to the folder {link.name}; on Windows git makes links if it is"
+            " told so: switch on Developer Mode, then git clone -c core.symlinks=true"
+        )
 setup(cmdclass={"build_py": BuildPy, "sdist": Sdist})

@@ -114,3 +114,15 @@ def test_the_wheel_works_without_a_clone_and_names_its_commit(packages, clone, t
     commit, own = git(clone, "rev-parse", "HEAD"), version("raysim")
     assert done.stdout == f'[{{"commit": "{commit}", "changed": false}}, "{own}", "{own}"]\n'
     assert (tmp_path / "my_task.py").exists() and (tmp_path / "report.html").exists()
+
+
+def test_a_clone_without_links_is_refused_in_one_line(clone, tmp_path):
+    """As git makes it on Windows, unless it is told otherwise."""
+    git(tmp_path, "clone", "-q", "-c", "core.symlinks=false", str(clone), "copy")
+    command = [sys.executable, "setup.py", "--version"]
+    done = subprocess.run(
+        command, cwd=tmp_path / "copy", capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.strip().endswith("git clone -c core.symlinks=true")
+    assert done.stderr.count("\n") == 1

@@ -21,7 +21,10 @@ INPUT = 2
 """Exit code of a wrong setting, file or argument; usage errors have it, too."""
 FAULT = 75
 """Exit code of a failed disk, node or cluster; EX_TEMPFAIL of sysexits.h: try again."""
-SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+SIGNALS = (
+    *(signal.SIGINT, signal.SIGTERM),
+    *([signal.SIGHUP] if hasattr(signal, "SIGHUP") else ()),  # not on Windows
+)
 REPEAT_SECONDS = 1.0
 """Seconds in which a second signal is the same one; timeout(1) sends it to child and group."""
 

@@ -154,6 +154,8 @@ def _shut_down(error: BaseException | None) -> None:
 
 def _continue_stopped() -> None:
     """Continue stopped processes of this run's Ray, for which its end would wait forever."""
+    if not hasattr(signal, "SIGCONT"):  # Windows stops none
+        return
     node: Any = ray_worker._global_node
     for started in node.all_processes.values() if node else ():
         for each in started:

@@ -23,6 +23,8 @@ from raysim.core.errors import MachineError
 
 MISPLACED = (IsADirectoryError, NotADirectoryError, FileExistsError)
 """Errors of a file in the place of a folder, or a folder in the place of a file."""
+POSIX = hasattr(os, "O_DIRECTORY")
+"""Whether a folder, and a file that is only read, can be forced to disk; on Windows neither."""
 FORCING_THREADS = 8
 """Most files forced to disk at once, which the file system commits together."""
 
@@ -171,7 +173,10 @@ def _aside(path: Path) -> Path:
 
 
 def _force(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
+    """Force a file or a folder's names to disk; Windows does so with the names by itself."""
+    if not POSIX and path.is_dir():
+        return
+    descriptor = os.open(path, os.O_RDONLY if POSIX else os.O_RDWR)
     try:
         os.fsync(descriptor)
     finally:

@@ -191,7 +191,7 @@ class ClientStates:
         if not version.in_round:
             older = sorted(v for v in self.versions(client) if v.round_number < needed_from)
             for stale in older[:-1]:
-                self._path(client, stale).unlink(missing_ok=True)
+                remove(self._path(client, stale))
         return _digest(content)
 
     def check(self, versions: Versions) -> None:
@@ -226,7 +226,7 @@ class ClientStates:
     def delete(self, versions: Iterable[tuple[int, StateVersion]]) -> None:
         """Delete versions of clients."""
         for client, version in versions:
-            self._path(client, version).unlink(missing_ok=True)
+            remove(self._path(client, version))
 
     def versions(self, client: int) -> list[StateVersion]:
         """Return the versions of a client's state on disk, without round state."""

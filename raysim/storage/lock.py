@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import shutil
 from collections.abc import Iterator
@@ -14,6 +13,7 @@ from filelock import FileLock, Timeout
 
 from raysim.core.errors import MovedError, RaysimError, RunError
 from raysim.core.exits import INPUT
+from raysim.storage.atomic import POSIX
 
 LOCK = ".lock"
 """Name of the locked file."""
@@ -51,11 +51,12 @@ def make_new_folder(path: Path) -> Path:
 
 
 @contextmanager
-def lock_folder(path: Path, held: str, seconds: float = 0.0) -> Iterator[int]:
+def lock_folder(path: Path, held: str, seconds: float = 0.0) -> Iterator[int | None]:
     """Create a folder and hold its lock, which the system releases for a killed process.
 
     The folder itself is locked, too, if the file system can, since the file may be removed. Yields
-    the folder's descriptor, which stays valid when the folder is renamed.
+    the folder's descriptor, which stays valid when the folder is renamed; on Windows None, as
+    there nobody can rename a folder or remove a file that is open.
 
     Args:
         path: The folder.
@@ -83,7 +84,12 @@ def lock_folder(path: Path, held: str, seconds: float = 0.0) -> Iterator[int]:
 
 
 @contextmanager
-def _locked_itself(path: Path, held: str) -> Iterator[int]:
+def _locked_itself(path: Path, held: str) -> Iterator[int | None]:
+    if not POSIX:
+        yield None
+        return
+    import fcntl
+
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -106,6 +106,25 @@ def test_only_what_no_checkpoint_needs_is_pruned(states):
     assert kept == [f"{number}_0.safetensors" for number in (2, 3, 4, 5)]
 
 
+def test_a_version_that_is_in_use_is_pruned_later(states, monkeypatch):
+    """Windows removes no file that is mapped."""
+    states.write(5, StateVersion(0, 0), groups(0), needed_from=0)
+    states.write(5, StateVersion(1, 0), groups(1), needed_from=0)
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "unlink", refuse)
+        states.write(5, StateVersion(2, 0), groups(2), needed_from=2)
+        states.delete([(5, StateVersion(0, 0))])
+    assert len(files(states)) == 3
+    states.write(5, StateVersion(3, 0), groups(3), needed_from=2)
+    assert [name.split("/")[-1] for name in files(states)] == [
+        f"{number}_0.safetensors" for number in (1, 2, 3)
+    ]
+
+
+def refuse(path, missing_ok=False):
+    raise PermissionError(13, "is in use", str(path))
+
+
 participation = st.lists(
     st.tuples(
         st.sets(st.integers(0, 2), max_size=3),  # clients of the round

@@ -5,7 +5,6 @@ They fail in many ways: with an error of an import, of an allocation or of a thr
 
 from __future__ import annotations
 
-import resource
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -21,6 +20,10 @@ WANT = (
 
 def memory_limit() -> str:
     """Return the limit in words, with the command that lifts it; empty without a limit."""
+    try:
+        import resource
+    except ImportError:  # Windows has no such limit
+        return ""
     limit, _ = resource.getrlimit(resource.RLIMIT_AS)
     if limit == resource.RLIM_INFINITY:
         return ""

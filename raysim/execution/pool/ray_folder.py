@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import socket
 import stat
 import tempfile
 from collections.abc import Iterator
@@ -38,6 +39,8 @@ def short_place() -> Path:
         SettingsError: no folder has a short enough path.
     """
     given = os.environ.get("RAY_TMPDIR")
+    if not hasattr(socket, "AF_UNIX"):  # Ray has none of its sockets in files on Windows
+        return Path(given or tempfile.gettempdir())
     places = [given] if given else [tempfile.gettempdir(), SHORT]
     for place in places:
         if len(os.fsencode(Path(place).absolute())) <= _most_bytes():
@@ -108,6 +111,8 @@ def _sweep(place: Path) -> None:
 def _is_own(folder: Path) -> bool:
     """Return whether a path is this user's folder, not a link, and only this user can change it."""
     status = folder.lstat()
+    if not hasattr(os, "geteuid"):  # on Windows each user has a folder for temporary files
+        return stat.S_ISDIR(status.st_mode)
     private = not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
     return stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid() and private
 
