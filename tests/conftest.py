@@ -16,6 +16,8 @@ import pytest
 
 # Ray's workers have a niceness of 15 by default: beside another busy process they would starve.
 os.environ.setdefault("RAY_worker_niceness", "0")
+# Metrics are exported every 10 seconds by default, for which their test would wait.
+os.environ.setdefault("RAY_metrics_report_interval_ms", "1000")
 
 
 def pytest_configure() -> None:

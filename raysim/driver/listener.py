@@ -51,3 +51,34 @@ class Listener:
 
     def finished(self, summary: Mapping[str, Any]) -> None:
         """Called at the end of the run, with its `summary.json`."""
+
+
+class Forwarding(Listener):
+    """Listener that passes everything on to another one, for those that override a part."""
+
+    def __init__(self, listener: Listener) -> None:
+        self._listener = listener
+
+    def preparing(self, what: str, done: int, total: int) -> None:
+        """Pass on."""
+        self._listener.preparing(what, done, total)
+
+    def started(self, run: Started) -> None:
+        """Pass on."""
+        self._listener.started(run)
+
+    def progress(self, done: int, total: int) -> None:
+        """Pass on."""
+        self._listener.progress(done, total)
+
+    def round_done(self, row: Mapping[str, Any]) -> None:
+        """Pass on."""
+        self._listener.round_done(row)
+
+    def note(self, text: str) -> None:
+        """Pass on."""
+        self._listener.note(text)
+
+    def finished(self, summary: Mapping[str, Any]) -> None:
+        """Pass on."""
+        self._listener.finished(summary)

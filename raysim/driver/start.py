@@ -18,6 +18,7 @@ from raysim.driver.checks.stages import check_stages
 from raysim.driver.clock.clock import open_clock
 from raysim.driver.context import CheckedRun, Result, RunContext
 from raysim.driver.evaluation import Evaluator
+from raysim.driver.exporting import exported
 from raysim.driver.finished import check_same_task, finished_run, note_samples
 from raysim.driver.identity import STACK, identity_of
 from raysim.driver.listener import Listener
@@ -84,7 +85,8 @@ def drive(
             run_dir.lock(settings, own_task),
         ):
             if_killed(resume_advice(run_dir.path, own_task=own_task))
-            driver: dict[str, Any] = {"watch": watch, "listener": tracking, "executor": executor}
+            driver: dict[str, Any] = {"watch": watch, "executor": executor}
+            driver["listener"] = exported(tracking)
             driver |= {"run_dir": run_dir, "own_task": own_task, "force": force}
             checked = replace(checked, identity={**checked.identity, STACK: executor.stack})
             run = Run(RunContext(**vars(checked), **driver))

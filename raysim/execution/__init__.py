@@ -7,7 +7,7 @@ Imported by `driver`, `tuning`, `cluster` and `cli`; knows `training`, `federati
   deals items) and `lockstep` (runs whose clients share stacks).
 - In a worker's process: `worker`, `client_jobs`, `partial_sum`, and `messages` to and from it.
 - Processes and Ray: `process`, `resources`, `ray_runtime`, `cluster_health`, `autoscaler`,
-  `module_path`.
+  `module_path`, `ray_metrics` (values that Ray exports).
 """
 
 from raysim.core.notebook import import_ray

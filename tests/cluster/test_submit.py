@@ -201,6 +201,21 @@ def test_a_study_is_a_job_whose_trials_are_in_slots_of_the_cluster(
     assert [trial.stat().st_mtime_ns for trial in trials] == before  # nothing is run again
 
 
+@pytest.mark.full
+def test_a_sweep_is_a_job_whose_table_lies_where_it_is_told(head, working_directory, tmp_path):
+    """Its file and the method that it names are uploaded; the slots find both."""
+    out = tmp_path / "sweep"
+    words = ["submit", "--env", f"RAYSIM_DATA={tmp_path / 'data'}", "--", "sweep", "my.toml"]
+    words += ["local.lr=0.1,0.05", "seed=0..0", "--jobs", "1", "--out", str(out)]
+    code, said, err = done(head, working_directory, *words)
+    assert (code, err) == (0, ""), said + err
+    assert re.search(r"2/2 lr=0.05, seed 0: .*job \w+: succeeded\n$", said, re.DOTALL)
+    assert len([*out.glob("runs/*/seed-0/summary.json")]) == 2
+    assert "lr=0.05" in (out / "table.md").read_text() and (out / "report.html").exists()
+    code, said, _ = done(head, working_directory, *words)
+    assert code == 0 and "every run is finished; nothing is left to do" in said
+
+
 REFUSED = {
     "no such preset": (["run", "mnist-fedvag", "out=/x"], "did you mean 'mnist-fedavg'?"),
     "value": (["run", "mnist-fedavg", "rounds=0", "out=/x"], "rounds=0: must be greater"),

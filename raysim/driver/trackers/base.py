@@ -11,7 +11,7 @@ from typing import Any, Self
 from raysim.config import Settings
 from raysim.core.errors import RunError, without_passwords
 from raysim.core.user_input import canonical, parse_json
-from raysim.driver.listener import Listener, Started
+from raysim.driver.listener import Forwarding, Listener, Started
 from raysim.storage.atomic import write_json
 from raysim.storage.schema import GRIDS
 
@@ -49,7 +49,7 @@ class Tracker(ABC):
         """Close the run, which is finished or was stopped."""
 
 
-class TrackingListener(Listener):
+class TrackingListener(Forwarding):
     """Listener that feeds a tracker and another listener.
 
     A tracker that fails before the first round stops the run; one that fails later is given up
@@ -57,10 +57,10 @@ class TrackingListener(Listener):
     """
 
     def __init__(self, name: str, tracker: Tracker, settings: Settings, listener: Listener) -> None:
+        super().__init__(listener)
         self._name = name
         self._tracker: Tracker | None = tracker
         self._settings = canonical(settings.to_dict())
-        self._listener = listener
         self._path = Path()
         self._run = ""
         self._round = 0
@@ -74,18 +74,6 @@ class TrackingListener(Listener):
         if self._run:
             self._feed(lambda tracker: tracker.close(finished=self._finished))
 
-    def preparing(self, what: str, done: int, total: int) -> None:
-        """Pass on."""
-        self._listener.preparing(what, done, total)
-
-    def progress(self, done: int, total: int) -> None:
-        """Pass on."""
-        self._listener.progress(done, total)
-
-    def note(self, text: str) -> None:
-        """Pass on."""
-        self._listener.note(text)
-
     def started(self, run: Started) -> None:
         """Open the tracker's run; continue the earlier one if there is one.
 
@@ -97,13 +85,13 @@ class TrackingListener(Listener):
         try:
             if self._tracker is not None:
                 self._run, last = self._tracker.open(
-                    known.get("run"), _name(run.path), self._settings
+                    known.get("run"), run_name(run.path), self._settings
                 )
                 self._round = max(last, known.get("round", 0))
         except Exception as error:
             raise RunError(f"tracker={self._name}: cannot be used: {error}") from error
         self._save()
-        self._listener.started(run)
+        super().started(run)
 
     def round_done(self, row: Mapping[str, Any]) -> None:
         """Log the round, unless the tracker has it."""
@@ -112,14 +100,14 @@ class TrackingListener(Listener):
             self._feed(lambda tracker: tracker.log(_numbers(row), number))
             self._round = number
             self._save()
-        self._listener.round_done(row)
+        super().round_done(row)
 
     def finished(self, summary: Mapping[str, Any]) -> None:
         """Log the summary."""
         values = {f"{SUMMARY}{name}": value for name, value in _numbers(summary).items()}
         self._feed(lambda tracker: tracker.summarise(values, self._round))
         self._finished = True
-        self._listener.finished(summary)
+        super().finished(summary)
 
     def _feed(self, log: Callable[[Tracker], None]) -> None:
         """Call the tracker; give it up if it fails."""
@@ -138,7 +126,7 @@ class TrackingListener(Listener):
             write_json(self._path, _read(self._path) | known)
 
 
-def _name(run: Path) -> str:
+def run_name(run: Path) -> str:
     """Return the path of a run from the folder of its table, figure or study on, or its name."""
     path, files = run.absolute(), GRIDS.values()
     above = next((f for f in path.parents if any((f / name).exists() for name in files)), path)
