@@ -16,7 +16,7 @@ import pytest
 import raysim
 from raysim.driver import trackers
 from raysim.driver.listener import Forwarding
-from raysim.driver.trackers.base import FILE, Tracker, TrackingListener
+from raysim.driver.trackers.base import FILE, Tracker
 from tests.results.test_runs import StopAfter
 from tests.tasks import Notes, make_settings, make_task
 
