@@ -18,6 +18,7 @@ from raysim.results.render import Entry, Grid
 from raysim.results.render.formats import html_table
 from raysim.results.report.charts import searches
 from raysim.results.report.drawing import Chart, style_of, to_svg
+from raysim.results.units import with_prefix
 from raysim.storage.atomic import replace_file
 from raysim.tuning.plots import plots
 from raysim.tuning.search.record import record_of
@@ -225,7 +226,7 @@ def _table(search: Search, trials: Sequence[FrozenTrial], title: str) -> Grid:
     """Return a table of trials."""
     space = search.resolved.space
     judge = "loss" if "loss" in search.options.objectives else "accuracy"
-    outcomes = (f"held-out {judge}", "test accuracy", "MB", "seconds", "state")
+    outcomes = (f"held-out {judge}", "test accuracy", "sent", "seconds", "state")
     rows = tuple(
         (
             _number(trial.number, "d"),
@@ -244,10 +245,11 @@ def _outcome(trial: FrozenTrial, judge: str) -> tuple[Entry, ...]:
         state += f": {error}"
     if summary is None:
         return (*[Entry("")] * 4, Entry(state))
+    sent = quantity(summary, "bytes")
     return (
         _number(quantity(summary, judge), ".2%" if judge == "accuracy" else ".4g"),
         _number(summary["final_accuracy"], ".2%"),
-        _number(quantity(summary, "bytes") / 1e6, ".1f"),
+        Entry(with_prefix(sent, "B"), value=sent),
         _number(summary["seconds"], ".1f") if "seconds" in summary else Entry(""),
         Entry(state),
     )

@@ -82,12 +82,13 @@ def list_data() -> None:
     """List the datasets and which of them are prepared."""
     from raysim import workloads  # noqa: F401 - registers the datasets
     from raysim.core.data import DATASETS
+    from raysim.results.units import with_prefix
     from raysim.workloads.datasets.fetch import data_root
 
     root = data_root()
     table = Table("dataset", "prepared", title=f"data root {root}", title_justify="left", box=None)
     for name in DATASETS:
         prepared = sorted((root / name / "prepared").rglob("*.arrow"))
-        size = sum(path.stat().st_size for path in prepared) / 1e6
-        table.add_row(name, f"{size:.0f} MB" if prepared else "no")
+        size = sum(path.stat().st_size for path in prepared)
+        table.add_row(name, with_prefix(size, "B") if prepared else "no")
     console.print(table)

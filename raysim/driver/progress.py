@@ -7,6 +7,7 @@ from time import perf_counter
 from typing import Any
 
 from raysim.driver.listener import Listener, Started
+from raysim.results.units import with_prefix
 from raysim.storage.summary import LOST, VIRTUAL_JOULES, VIRTUAL_SECONDS
 
 SPLITS = {
@@ -57,15 +58,6 @@ def opening_line(run: Started) -> str:
     clients = f"{run.clients} clients, {run.cohort} a round"
     return f"{run.method}: {clients}, {run.rounds} rounds{goal}{again}"
 
-
-def with_prefix(value: float, unit: str) -> str:
-    """Return a quantity in three digits, as "21.4 kB"; below 1000, in whole units."""
-    for prefix in ("", "k", "M", "G", "T"):
-        shown = f"{value:.0f}" if not prefix else f"{value:.3g}"
-        if value < 999.5 or prefix == "T":
-            break
-        value /= 1000
-    return f"{shown} {prefix}{unit}"
 
 
 def clock_time(seconds: float) -> str:

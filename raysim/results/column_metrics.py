@@ -76,6 +76,11 @@ class Metric:
         return self.name == "rounds_to"
 
     @property
+    def counts_bytes(self) -> bool:
+        """True where a value is a number of bytes."""
+        return self._place.startswith("bytes")
+
+    @property
     def analysis(self) -> str:
         """Name of the analysis that a run needs; empty if it needs none."""
         return ""

@@ -15,7 +15,7 @@ from raysim.results.references import UNREAD, reference_settings
 from raysim.results.render import Entry, Footnotes, Grid, differences_of, grid_of
 from raysim.results.runs import RunRecord, State, result_settings
 from raysim.results.tables import ResultCell, ResultTable, differing_keys
-from raysim.results.units import unit_of_column
+from raysim.results.units import unit_of_bytes, unit_of_column
 from raysim.storage.checkpoints import LOCAL_TEST_SAMPLES, TEST_SAMPLES
 from raysim.storage.schema import table_of
 
@@ -28,6 +28,8 @@ STATES: Mapping[State, str] = {
 }
 """Note of each state that needs one."""
 ENDED = ("diverged", "failed")
+SENT = Metric("final", "bytes")
+"""Bytes of a run, both ways."""
 OF_CLOCK = (
     ("virtual time", "total_virtual_seconds", "s"),
     ("energy", "total_virtual_joules", "J"),
@@ -210,11 +212,18 @@ def compared_metrics(
             for each in sorted(targets)
             if has_accuracy
         ),
-        *((str(each), each, unit_of_column(each.column) * (not each.target)) for each in further),
-        ("sent", Metric("final", "bytes"), "MB"),
+        *((str(each), each, unit_of(each, records)) for each in further),
+        ("sent", SENT, unit_of(SENT, records)),
         ("time", Metric("final", "total_seconds"), "s"),
         *((name, Metric("final", of), unit) for name, of, unit in OF_CLOCK if of in measured),
     ]
+
+
+def unit_of(metric: Metric, records: Sequence[RunRecord]) -> str:
+    """Return the unit of a metric's values in some runs."""
+    if metric.counts_bytes:
+        return unit_of_bytes(metric.of(record) for record in records if metric.is_in(record))
+    return unit_of_column(metric.column) * (not metric.target)
 
 
 def judged_columns(

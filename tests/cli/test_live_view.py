@@ -14,7 +14,7 @@ from raysim.cli import live_view
 from raysim.cli.live_view import LiveView, PlainOutput, make_listener
 from raysim.driver import progress
 from raysim.driver.listener import Started
-from raysim.driver.progress import closing_lines, with_prefix
+from raysim.driver.progress import closing_lines
 
 SUMMARY = {
     "final_accuracy": 0.9712,
@@ -249,24 +249,6 @@ def test_virtual_time_is_in_lines_and_summary(lines):
     assert closing_lines(SUMMARY | VIRTUAL, None, {})[-1] == (
         "virtual time 1:02:05, 12.3 kJ of all clients, 3 clients without a result that counts"
     )
-
-
-@pytest.mark.parametrize(
-    ("value", "shown"),
-    [
-        (0, "0 B"),
-        (999, "999 B"),
-        (1000, "1 kB"),
-        (21_449, "21.4 kB"),
-        (999_499, "999 kB"),
-        (999_500, "1 MB"),
-        (2.1e6, "2.1 MB"),
-        (3.456e9, "3.46 GB"),
-        (5e15, "5e+03 TB"),
-    ],
-)
-def test_quantities_have_three_digits(value, shown):
-    assert with_prefix(value, "B") == shown
 
 
 def test_live_view_shows_what_is_prepared(console):

@@ -196,7 +196,7 @@ def test_the_comparison(grouped):
         "final accuracy [%]": "71.00 ± 1.00 (n=3)",
         "best accuracy [%]": "75.00 ± 0.00 (n=3)",
         "rounds to 0.625": "1.5 ± 0.0 (n=3)",
-        "sent [MB]": "0.0 ± 0.0 (n=3)",
+        "sent [B]": "90 ± 0 (n=3)",
         "time [s]": "5.2 ± 0.0 (n=3)",
     }
     assert second["rounds"] == "1 of 5, 1 running"
@@ -205,6 +205,17 @@ def test_the_comparison(grouped):
     assert grid.notes[0].startswith("running: no end is recorded")
     assert "final(test_accuracy): the last value of test_accuracy." in grid.notes
     assert len(set(grid.notes)) == len(grid.notes)
+
+
+def test_bytes_are_in_the_unit_of_the_smallest_run(grouped):
+    sent = {"bytes_up": [4e5, 3e6], "bytes_down": [2e5, 3e6]}
+    groups = grouped(
+        a={"rows": make_rows([0.5, 0.75], **sent)}, b={"rows": make_rows([0.5]), **PROX}
+    )
+    further = [parse_metric("bytes_to(test_accuracy, 0.5)")]
+    (_, *bytes_to), (_, *both) = compared_metrics(groups[:1], None, further)[3:5]
+    assert (bytes_to[1], both[1]) == ("kB", "MB")
+    assert dict((name, unit) for name, _, unit in compared_metrics(groups, None))["sent"] == "B"
 
 
 def test_virtual_time_is_compared_where_a_run_has_it(grouped):

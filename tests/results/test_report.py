@@ -152,7 +152,7 @@ def test_axes_have_names_and_the_units_of_the_table(write_run):
     }
     for column, texts in tall.items():
         found = charts.curves(legend_of(groups), {0: groups[0]}, column, "bytes", "c")
-        assert {*texts, "MB sent both ways"} <= {*words(found.svg)}
+        assert {*texts, "B sent both ways"} <= {*words(found.svg)}
     columns = compared_metrics(groups, None, [parse_metric("final(test_macro_f1)")])
     table = comparison(groups, columns)
     assert "final(test_macro_f1) [%]" in table.header and table.rows[0][-3].text.startswith("20.00")

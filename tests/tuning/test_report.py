@@ -67,9 +67,9 @@ def test_the_page_has_trials_plots_and_what_was_searched(tmp_path):
     text = files[-1].read_text()
     rows = re.findall(r"<tr>(.*?)</tr>", text[: text.index('<section id="space">')])
     cells = [re.findall(r"<td[^>]*>(.*?)</td>", row) for row in rows if "<td" in row]
-    ends = [["50.00%", "25.00%", "1.0", "2.5", "complete"]]
-    ends += [["70.00%", "45.00%", "1.4", "2.5", "complete, too many bytes"]]
-    ends += [["60.00%", "35.00%", "1.2", "2.5", "complete"]]
+    ends = [["50.00%", "25.00%", "1 MB", "2.5", "complete"]]
+    ends += [["70.00%", "45.00%", "1.4 MB", "2.5", "complete, too many bytes"]]
+    ends += [["60.00%", "35.00%", "1.2 MB", "2.5", "complete"]]
     ends += [["", "", "", "", "fail: &lt;b&gt;broken&lt;/b&gt;"]]
     assert [row[3:] for row in cells] == [ends[2], *ends]  # the best trial, then all
     assert [row[0] for row in cells] == ["2", "0", "1", "2", "3"]

@@ -15,7 +15,10 @@ from raysim.results.statistics import Difference
 from raysim.results.tables import ResultCell, ResultTable
 from raysim.results.units import SCALES, unit_of_column
 
-DECIMALS: Mapping[str, int] = {"%": 2, "rounds": 1, "KB": 1, "MB": 1, "GB": 2, "s": 1}
+DECIMALS: Mapping[str, int] = {
+    **{"%": 2, "rounds": 1, "s": 1},
+    **{"B": 0, "kB": 1, "KB": 1, "MB": 1, "GB": 2},
+}
 FEW_NOTE = f"*: fewer than {statistics.FEW} seeds."
 SPREAD_NOTE = "Cells: mean ± sample deviation over n seeds."
 TEST = (

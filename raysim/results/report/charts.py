@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from raysim.core.errors import visible
-from raysim.results.compare import ENDED, RunGroup
+from raysim.results.compare import ENDED, SENT, RunGroup, unit_of
 from raysim.results.report.curves import Curve, curve_of, mean_curve, thinned
 from raysim.results.report.drawing import (
     BELOW,
@@ -29,7 +29,7 @@ from raysim.results.report.drawing import (
 )
 from raysim.results.runs import RunRecord
 from raysim.results.tables import ResultTable
-from raysim.results.units import SCALES, unit_of_column
+from raysim.results.units import BYTES, SCALES, unit_of_column
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -39,12 +39,12 @@ SHOWN_LABEL = 40
 Against = Mapping[str, tuple[str, float]]
 AGAINST: Against = {
     "round": ("round", 1.0),
-    "bytes": ("MB sent both ways", 1e-6),
+    "bytes": ("{} sent both ways", 1.0),
     "total_seconds": ("seconds", 1.0),
     "total_virtual_seconds": ("virtual hours", 1 / 3600),
     "total_virtual_joules": ("J of all clients", 1.0),
 }
-"""Columns against which curves are drawn, with label and scale."""
+"""Columns against which curves are drawn, with label and scale; bytes in a unit as in tables."""
 TIMES = {"seconds": "rounds", "evaluation_seconds": "evaluation", "checkpoint_seconds": "saving"}
 WORKER = re.compile(r"worker_(\w+)_seconds")
 
@@ -72,7 +72,7 @@ def curves(
         against: One of AGAINST.
         name: Name of the chart.
     """
-    (label, scale), (title, unit, factor) = AGAINST[against], quantity(column)
+    (label, scale), (title, unit, factor) = _axis(groups, against), quantity(column)
 
     def scaled(record: RunRecord) -> Curve | None:
         curve = curve_of(record, column, against)
@@ -97,6 +97,15 @@ def curves(
         traced = [line for each in lines.values() for line in each]
         points = pointed(axes, traced, f"{{y}}{unit} at {where}")
         return Chart(f"{title} against {label}", to_svg(figure, name, legend.labels), points)
+
+
+def _axis(groups: Mapping[int, RunGroup], against: str) -> tuple[str, float]:
+    """Return the label and the scale of the axis of one of AGAINST."""
+    label, scale = AGAINST[against]
+    if against != "bytes":
+        return label, scale
+    unit = unit_of(SENT, [record for group in groups.values() for record in group.records])
+    return label.format(unit), BYTES[unit]
 
 
 def averaged(group: RunGroup) -> list[RunRecord]:
