@@ -18,6 +18,7 @@ from raysim.results.render import Entry, Grid
 from raysim.results.render.formats import html_table
 from raysim.results.report.charts import searches
 from raysim.results.report.drawing import Chart, style_of, to_svg
+from raysim.results.runs import PAGE
 from raysim.results.units import with_prefix
 from raysim.storage.atomic import replace_file
 from raysim.tuning.plots import plots
@@ -71,7 +72,7 @@ def write_report(search: Search, trials: Sequence[FrozenTrial], out: Path) -> li
         paths = [_write_plot(figure, out / f"{name}.png") for name, figure in figures.items()]
         if find_spec("jinja2") and find_spec("matplotlib"):
             charts = {name: _chart(name, figure) for name, figure in figures.items()}
-            paths.append(out / "report.html")
+            paths.append(out / PAGE)
             text = _page(search, trials, charts)
             replace_file(paths[-1], lambda path: path.write_text(text, encoding="utf-8"))
     return paths

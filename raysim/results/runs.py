@@ -33,6 +33,8 @@ from raysim.storage.sealed.models import model_problem
 from raysim.storage.summary import DROPPED, is_counted, is_evaluated
 
 State = Literal["finished", "running", "diverged", "failed"]
+PAGE = "report.html"
+"""Name of the page in the folder of a table's, a sweep's or a study's runs."""
 LOSSES = ("train_loss", "test_loss")
 CUMULATED: Mapping[str, tuple[str, ...]] = {
     "bytes": ("bytes_up", "bytes_down"),
@@ -258,7 +260,9 @@ def _instead(path: Path) -> str:
     for kind, name in GRIDS.items():
         if (path / name).exists():
             runs = sorted(config.parent for config in path.glob("**/config.json"))
-            return f" but those of a {kind}{f', such as {runs[0]}; name them' if runs else ''}"
+            page = f", or open its page, {path / PAGE}" if (path / PAGE).exists() else ""
+            named = f", such as {runs[0]}; name them{page}" if runs else ""
+            return f" but those of a {kind}{named}"
     return ""
 
 

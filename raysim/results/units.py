@@ -18,7 +18,7 @@ def unit_of_column(column: str) -> str:
 def unit_of_bytes(values: Iterable[float | None]) -> str:
     """Return the largest unit in which each number of bytes, but for zeros, is at least one."""
     smallest = min((value for value in values if value), default=0)
-    return next((unit for unit in reversed(BYTES) if smallest * BYTES[unit] >= 1), "B")
+    return next((unit for unit in reversed([*BYTES]) if smallest * BYTES[unit] >= 1), "B")
 
 
 def with_prefix(value: float, unit: str) -> str:

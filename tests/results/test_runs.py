@@ -197,6 +197,9 @@ def test_folders_that_are_none(tmp_path, write_run):
     found = pytest.raises(RunError, match=f"holds no run but those of a table, such as {run}; name")
     with found:
         read_run(tmp_path)
+    (page := tmp_path / "report.html").write_text("")
+    with pytest.raises(RunError, match=f"such as {run}; name them, or open its page, {page}$"):
+        read_run(tmp_path)
     early = tmp_path / "early"
     early.mkdir()
     (early / "failed.json").write_text('{"error": "method.split=7: must be below 4"}')

@@ -11,7 +11,7 @@ from raysim.results.compare import RunGroup
 from raysim.results.origins import revisions_of
 from raysim.results.render import Entry, Grid, differences_of, grid_of
 from raysim.results.report import charts
-from raysim.results.runs import result_settings
+from raysim.results.runs import PAGE, result_settings
 from raysim.results.tables import ResultTable
 from raysim.storage.atomic import replace_file
 from raysim.tuning.runs.folder import RunsFolder
@@ -19,8 +19,6 @@ from raysim.tuning.runs.run import Run
 from raysim.tuning.tables.results import TableResults
 from raysim.tuning.tables.tuned import Chosen
 from raysim.workloads.datasets.labels import training_labels
-
-PAGE = "report.html"
 
 
 def write_page(
