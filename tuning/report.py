@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 
+from raysim.core.units import with_prefix
 from raysim.core.user_input import canonical, override_text
 from raysim.results import report
 from raysim.results.render import Entry, Grid
@@ -19,7 +20,6 @@ from raysim.results.render.formats import html_table
 from raysim.results.report.charts import searches
 from raysim.results.report.drawing import Chart, style_of, to_svg
 from raysim.results.runs import PAGE
-from raysim.results.units import with_prefix
 from raysim.storage.atomic import replace_file
 from raysim.tuning.plots import plots
 from raysim.tuning.search.record import record_of

@@ -82,7 +82,7 @@ def list_data() -> None:
     """List the datasets and which of them are prepared."""
     from raysim import workloads  # noqa: F401 - registers the datasets
     from raysim.core.data import DATASETS
-    from raysim.results.units import with_prefix
+    from raysim.core.units import with_prefix
     from raysim.workloads.datasets.fetch import data_root
 
     root = data_root()

@@ -7,9 +7,9 @@
 - Samples: `data` has the interfaces of datasets, partitions and models; `arrow` prepared samples on
   disk; `client_indices` the samples of each client, and `sharing` those that all share.
 - Settings: the `components` that settings name, and `user_input`, the values that a user gives.
-- All: `tensors` and their exact sums, `seeds`, `errors`, `exits`, limits of the `machine`; `steps`
-  of a run, which wait for workers; `notebook`, output in Jupyter; the commit of raysim's own
-  `source`.
+- All: `tensors` and their exact sums, `seeds`, `errors`, `exits`, `units`, limits of the
+  `machine`; `steps` of a run, which wait for workers; `notebook`, output in Jupyter; the commit of
+  raysim's own `source`.
 
 Imported by all of raysim; imports nothing else of it.
 """

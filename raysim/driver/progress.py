@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from time import perf_counter
 from typing import Any
 
+from raysim.core.units import with_prefix
 from raysim.driver.listener import Listener, Started
-from raysim.results.units import with_prefix
 from raysim.storage.summary import LOST, VIRTUAL_JOULES, VIRTUAL_SECONDS
 
 SPLITS = {
@@ -57,7 +57,6 @@ def opening_line(run: Started) -> str:
     again = f", from round {run.round_number + 1}" if run.round_number > 0 else ""
     clients = f"{run.clients} clients, {run.cohort} a round"
     return f"{run.method}: {clients}, {run.rounds} rounds{goal}{again}"
-
 
 
 def clock_time(seconds: float) -> str:

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from raysim.core.errors import SettingsError
+from raysim.core.units import unit_of_bytes, unit_of_column
 from raysim.core.user_input import key_text, override_text
 from raysim.results.metrics import Metric
 from raysim.results.origins import origin_notes, origins_of, revisions_of
@@ -15,7 +16,6 @@ from raysim.results.references import UNREAD, reference_settings
 from raysim.results.render import Entry, Footnotes, Grid, differences_of, grid_of
 from raysim.results.runs import RunRecord, State, result_settings
 from raysim.results.tables import ResultCell, ResultTable, differing_keys
-from raysim.results.units import unit_of_bytes, unit_of_column
 from raysim.storage.checkpoints import LOCAL_TEST_SAMPLES, TEST_SAMPLES
 from raysim.storage.schema import table_of
 

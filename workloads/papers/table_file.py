@@ -23,8 +23,8 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from raysim.core.components import suggest
 from raysim.core.errors import SettingsError, visible
+from raysim.core.units import unit_of_column
 from raysim.core.user_input import dotted
-from raysim.results.units import unit_of_column
 from raysim.workloads.papers.preset import origins
 from raysim.workloads.papers.table import PaperCell, PaperTable
 from raysim.workloads.presets import PRESETS

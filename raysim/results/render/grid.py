@@ -8,12 +8,12 @@ from string import ascii_lowercase
 from typing import Any
 
 from raysim.core.errors import visible
+from raysim.core.units import SCALES, unit_of_column
 from raysim.core.user_input import override_text
 from raysim.results import statistics
 from raysim.results.metrics import Metric
 from raysim.results.statistics import Difference
 from raysim.results.tables import ResultCell, ResultTable
-from raysim.results.units import SCALES, unit_of_column
 
 DECIMALS: Mapping[str, int] = {
     **{"%": 2, "rounds": 1, "s": 1},

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from raysim.core.errors import visible
+from raysim.core.units import BYTES, SCALES, unit_of_column
 from raysim.results.compare import ENDED, SENT, RunGroup, unit_of
 from raysim.results.report.curves import Curve, curve_of, mean_curve, thinned
 from raysim.results.report.drawing import (
@@ -29,7 +30,6 @@ from raysim.results.report.drawing import (
 )
 from raysim.results.runs import RunRecord
 from raysim.results.tables import ResultTable
-from raysim.results.units import BYTES, SCALES, unit_of_column
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from raysim.results.units import unit_of_bytes, with_prefix
+from raysim.core.units import unit_of_bytes, with_prefix
 
 
 @pytest.mark.parametrize(
