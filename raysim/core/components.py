@@ -16,7 +16,6 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from difflib import get_close_matches
-from importlib import import_module
 from inspect import isabstract
 from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
@@ -24,7 +23,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from raysim.core.errors import RaysimError, SettingsError, visible
-from raysim.core.user_input.user_modules import allow, unnamed
+from raysim.core.user_input.user_modules import allow, import_named, unnamed
 
 
 class Component(BaseModel):
@@ -133,7 +132,7 @@ class Registry(Generic[C]):
         try:
             if name not in self._targets:
                 allow(module_name)
-            component = getattr(import_module(module_name), class_name)
+            component = getattr(import_named(module_name), class_name)
         except (Exception, SystemExit) as error:  # a user's module may do anything
             hint = unnamed(error.name or "") if isinstance(error, ModuleNotFoundError) else ""
             raise SettingsError(f"{key}: cannot be imported: {cause(error)}{hint}") from error

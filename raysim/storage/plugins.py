@@ -18,7 +18,7 @@ from raysim.core.errors import RunError
 from raysim.core.optimizer import OPTIMIZER
 from raysim.core.user_input import parse_json, resume_advice
 from raysim.core.user_input.run_folders import run_directory_of
-from raysim.core.user_input.user_modules import OWN, sources, spec_of
+from raysim.core.user_input.user_modules import OWN, is_outdated, sources, spec_of
 from raysim.storage.atomic import discard_folder, write_json
 from raysim.storage.checkpoints import Checkpoints
 
@@ -97,10 +97,15 @@ class Plugins:
         """Write the digests of the plugins' sources.
 
         Raises:
-            RunError: a source is missing or lies in a run directory.
+            RunError: a source is missing, lies in a run directory, or has changed since its import.
         """
         before = sealed = self._sealed()
         for module, digest in sources_of(settings, self._run_dir).items():
+            if is_outdated(module):
+                raise RunError(
+                    f"{module}: its source has changed since the settings were loaded; to run the"
+                    " present one, load them again"
+                )
             digests = sealed.get(module, [])
             if digests[-1:] != [digest]:
                 sealed = {**sealed, module: [*digests, digest]}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -134,6 +135,30 @@ def test_a_finished_run_of_another_source_is_not_advised_to_go_on(start, tmp_pat
         f"mine: its source has changed since the start of {out}, a finished run; for a run with the"
         f" present one, {tmp_path / 'mine.py'}, choose another `out`"
     )
+
+
+@pytest.mark.parametrize("name", ["mine.py", "helpers.py"])
+def test_a_source_that_is_edited_between_two_runs_is_imported_anew(
+    start, tmp_path, monkeypatch, name
+):
+    """As in a notebook; within a second and of the same length, so that bytecode looks current."""
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
+    (tmp_path / "mine.py").write_text("RATE = 1.0\n" + METHOD.replace("from helpers", "# "))
+    if name == "helpers.py":
+        (tmp_path / "mine.py").write_text(METHOD)
+    own = {"method.name": "mine:Mine"}
+    first = make_settings(tmp_path / "first", **own)
+    path = tmp_path / name
+    changed = path.stat().st_mtime
+    path.write_text(path.read_text().replace("1.0", "2.0"))
+    os.utime(path, (changed, changed))
+    with pytest.raises(raysim.RunError, match="since the settings were loaded") as caught:
+        raysim.run(first, make_task((9, 9)))
+    assert len(str(caught.value).splitlines()) == 1
+    second = make_settings(tmp_path / "second", **own)
+    assert (first.method.rate, second.method.rate) == (1.0, 2.0)
+    raysim.run(second, make_task((9, 9)))
+    assert json.loads((tmp_path / "second/config.json").read_text())["method"]["rate"] == 2.0
 
 
 @pytest.mark.parametrize("seal", [None, "", "[]", '{"mine": "a"}', '{"mine": []}', '{"mine": 1}'])

@@ -13,9 +13,10 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import lru_cache
+from importlib import import_module, invalidate_caches
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
-from importlib.util import find_spec, resolve_name
+from importlib.util import cache_from_source, find_spec, resolve_name
 from pathlib import Path
 from types import ModuleType
 
@@ -82,6 +83,34 @@ def allow(module: str) -> None:
     if FINDER.folders and top not in OWN:
         imported = (name for path in sources(module).items() for name in _imports(*path))
         FINDER.names |= {top, *(name.partition(".")[0] for name in imported)}
+
+
+_IMPORTED: dict[str, dict[Path, bytes]] = {}
+"""Sources of the modules that settings have named, as they were at their last import."""
+
+
+def import_named(module: str) -> ModuleType:
+    """Import a module named in settings, anew if its sources have changed since the last time.
+
+    A file may be edited between two runs of a notebook. The run directory seals the source that is
+    on the disk, and actors import it; the driver must not go on with another one.
+    """
+    if module.partition(".")[0] not in OWN:
+        found = sources(module)
+        contents = {path: path.read_bytes() for path in found.values()}
+        if _IMPORTED.get(module, contents) != contents:
+            for name, path in found.items():
+                sys.modules.pop(name, None)
+                Path(cache_from_source(path)).unlink(missing_ok=True)  # its clock counts seconds
+            invalidate_caches()
+        _IMPORTED[module] = contents
+    return import_module(module)
+
+
+def is_outdated(module: str) -> bool:
+    """Return whether a source of a module has changed since settings that name it were loaded."""
+    contents = {path: path.read_bytes() for path in sources(module).values()}
+    return _IMPORTED.get(module, contents) != contents
 
 
 def spec_of(module: str) -> ModuleSpec | None:
