@@ -22,7 +22,7 @@ extensions = [
 ]
 root_doc = "docs/index"
 include_patterns = [
-    *("docs/*.md", "examples/*.ipynb"),
+    *("docs/*.md", "examples/*.ipynb", "examples/README.md"),
     *("README.md", "CONTRIBUTING.md", "ARCHITECTURE.md", "CHANGELOG.md", "SECURITY.md"),
     *("raysim/*.md", "tuning/README.md", "cluster/*.md"),
     *("workloads/*.md", "workloads/papers/*.md", "tests/benchmarks/*.md"),
@@ -35,7 +35,8 @@ exclude_patterns = [
 
 myst_enable_extensions = ["colon_fence"]
 myst_heading_anchors = 4
-nb_execution_mode = "cache"
+nb_execution_mode = "cache"  # a notebook is executed again where its code has changed
+nb_execution_in_temp = True
 nb_execution_cache_path = str(ROOT / "build" / "notebooks")
 nb_execution_raise_on_error = True
 nb_execution_timeout = 600
@@ -56,12 +57,6 @@ html_static_path = ["site/style.css"]
 html_css_files = ["style.css"]
 html_copy_source = False
 copybutton_exclude = ".linenos, .gp, .go"
-
-
-def without_examples(app: Any, name: str, source: list[str]) -> None:
-    """Leave the list of notebooks out of the first page where there are none."""
-    if name == root_doc and not [*ROOT.glob("examples/*.ipynb")]:
-        source[0] = source[0].replace(":glob:\n../examples/*\n", "")
 
 
 def code_blocks(*given: Any) -> None:
@@ -86,6 +81,5 @@ def signatures(app: Any, kind: str, name: str, found: Any, *more: Any) -> tuple[
 
 def setup(app: Any) -> None:
     """Register the functions above with Sphinx."""
-    app.connect("source-read", without_examples)
     app.connect("autodoc-process-signature", signatures)
     app.connect("autodoc-process-docstring", code_blocks, priority=400)  # before napoleon
