@@ -78,6 +78,18 @@ def test_shipped_sources_import_what_is_declared():
     assert found == {}
 
 
+def test_contracts_and_what_new_writes_need_pytest_alone():
+    assert names(EXTRAS["testing"]) == {"pytest"}
+    paths = [
+        path for room in ("testing", "templates") for path in (ROOT / "raysim" / room).iterdir()
+    ]
+    sources = [path for path in paths if path.suffix == ".py"]
+    assert len(sources) > 6
+    for path in sources:
+        text = path.read_text(encoding="utf-8")
+        assert not undeclared(text, DEPENDENCIES | {"pytest"}, set()), path
+
+
 def test_data_files_are_shipped():
     patterns = SETUPTOOLS["package-data"]
     shipped = {

@@ -11,6 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 import raysim
+from raysim.cli import new as module
 from raysim.cli.app import app
 from raysim.cli.new import KINDS
 from raysim.cli.options import changes
@@ -50,6 +51,12 @@ def test_what_is_written_passes_its_own_tests(folder, kind):
     if kind == "method":
         assert tests.TestMyOwn.method == "my_own:MyOwn"
     assert "test it: python -m pytest test_my_own.py" in said
+
+
+def test_where_pytest_is_missing_it_is_said_how_to_install_it(folder, monkeypatch):
+    monkeypatch.setattr(module, "find_spec", lambda name: None)
+    said = new("method", "my_own").output
+    assert "test_my_own.py   (needs pytest: pip install 'raysim[testing]')" in said
 
 
 @pytest.mark.parametrize("kind", ["method", "dataset"])
