@@ -15,6 +15,7 @@ from raysim.driver.listener import Started
 from raysim.driver.progress import RunProgress, closing_lines, opening_line
 
 PLAIN_PROGRESS_SECONDS = 5.0
+STARTING = "starting"
 LOWEST_WIDTH = 6
 """Characters of the narrowest column of a terminal's table of rounds."""
 
@@ -72,12 +73,15 @@ class LiveView(PlainOutput):
             console=console,
             auto_refresh=False,
         )
-        self._task = self._bars.add_task("starting", total=None)
+        self._task = self._bars.add_task(STARTING, total=None)
         self.live = Live(self._bars, console=console, refresh_per_second=8, transient=True)
 
     def preparing(self, what: str, done: int, total: int) -> None:
-        """Show the progress of data preparation."""
-        self._bars.update(self._task, description=what, completed=done, total=total)
+        """Show the progress of data preparation; after it, that the run is starting."""
+        if done < total:
+            self._bars.update(self._task, description=what, completed=done, total=total)
+        else:
+            self._bars.reset(self._task, description=STARTING, total=None)
 
     def started(self, run: Started) -> None:
         """Show the first round."""

@@ -79,7 +79,10 @@ def _virtual(row: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _loss(value: float | None) -> str:
-    return "-" if value is None else f"{value:.4f}"
+    """Return a loss in five digits, or two where it has exploded, so that columns stay in line."""
+    if value is None:
+        return "-"
+    return f"{value:.4f}" if value < 10 else f"{value:.5g}" if value < 99_999.5 else f"{value:.1e}"
 
 
 def _scores(row: Mapping[str, Any]) -> dict[str, str]:

@@ -251,11 +251,25 @@ def test_virtual_time_is_in_lines_and_summary(lines):
     )
 
 
+@pytest.mark.parametrize(
+    ("loss", "shown"),
+    [
+        *((None, "-"), (0.00004, "0.0000"), (2.345678, "2.3457"), (10.5985, "10.598")),
+        *((98.0, "98"), (31307.9, "31308"), (99_999.7, "1.0e+05"), (145687.3, "1.5e+05")),
+        *((float("inf"), "inf"), (float("nan"), "nan")),
+    ],
+)
+def test_losses_keep_their_column(lines, loss, shown):
+    assert lines.values(row(1, train_loss=loss))["train loss"] == shown
+
+
 def test_live_view_shows_what_is_prepared(console):
     view = LiveView(console, {})
     view.preparing("fetch mnist", 3, 4)
     drawn = frame(view, console)
     assert "fetch mnist" in drawn and "3/4" in drawn
+    view.preparing("fetch mnist", 4, 4)
+    assert "fetch mnist" not in (drawn := frame(view, console)) and "starting" in drawn
 
 
 def test_live_view_draws_in_a_terminal(console, said):
