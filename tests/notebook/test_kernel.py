@@ -25,7 +25,6 @@ class Interrupted(FedAvg):
         return super().server_update(now, state, reduced)
 """
 SETUP = """
-import raysim
 from raysim.testing.tasks import SmallNet, samples
 
 clients = [samples(40, key) for key in range(4)]
@@ -72,12 +71,16 @@ class Client(NotebookClient):
         return super().process_message(msg, cell, cell_index)
 
 
-@pytest.mark.filterwarnings("ignore::UserWarning")  # pyzmq's, about keys of connections
-@pytest.mark.parametrize("backend", ["inline", pytest.param("ray", marks=pytest.mark.full)])
-def test_cells_of_an_executed_notebook(backend, tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("backend", "first"),
+    [("inline", "raysim.run"), pytest.param("ray", "raysim.tune", marks=pytest.mark.full)],
+)
+def test_cells_of_an_executed_notebook(backend, first, tmp_path, monkeypatch):
+    """What is asked for `first` imports Ray, which says nothing then."""
     monkeypatch.setenv("PYTHONPATH", str(Path(raysim.__file__).parents[1]))
     (tmp_path / "own.py").write_text(METHOD, encoding="utf-8")
-    client = Client((SETUP.replace("BACKEND", repr(backend)), *CELLS), tmp_path)
+    setup = f"import raysim\n{first}\n{SETUP.replace('BACKEND', repr(backend))}"
+    client = Client((setup, *CELLS), tmp_path)
     client.execute()
     setup, run, shown, frame, interrupted, resumed, silent, wrong = (
         [*map(Output, cell.outputs)] for cell in client.nb.cells

@@ -2,7 +2,3 @@
 
 In: settings of runs. Out: reports of their evaluations, ends and failures.
 """
-
-from raysim.core.notebook import import_ray
-
-import_ray()
