@@ -21,7 +21,7 @@ PAGES = [
     *("README.md", "CONTRIBUTING.md", "ARCHITECTURE.md", "raysim/README.md", "raysim/GLOSSARY.md"),
     *("workloads/README.md", "workloads/DATA.md", "workloads/papers/READING.md"),
     *("workloads/papers/RESULTS.md", "tuning/README.md", "cluster/README.md", "cluster/sizing.md"),
-    *("tests/benchmarks/README.md", "tests/benchmarks/RESULTS.md"),
+    *("tests/benchmarks/README.md", "tests/benchmarks/RESULTS.md", "examples/README.md"),
 ]
 NOTHING = "a drawing, or a file that others describe"
 ELSEWHERE = {
@@ -48,6 +48,7 @@ ELSEWHERE = {
     ("workloads/papers/RESULTS.md", "import"): "tests/workloads/papers/test_results_page.py",
     ("tuning/README.md", 'preset = "mnist-noniid"'): "tests/tuning/tables/test_sweep.py",
     ("tuning/README.md", "[tune]"): "tests/tuning/tables/test_tuned.py",
+    ("examples/README.md", "pip install"): "it starts a server; tests execute the notebooks",
 }
 """Who runs a block of a page, by its first words: a test, or a reason why nobody does."""
 PYTHON = next(b for b in blocks_of(ROOT / "README.md") if b.text.startswith("import raysim\n"))
