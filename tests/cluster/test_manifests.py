@@ -177,6 +177,8 @@ def test_all_manifests_name_one_ray_that_raysim_supports():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     (least,) = (r.split(">=")[1] for r in project["dependencies"] if r.startswith("ray["))
     assert numbers(version) >= numbers(least)
+    constraints = (ROOT / "constraints.txt").read_text(encoding="utf-8")
+    assert f"\nray=={version}\n" in constraints  # else pip would replace the Ray of the images
 
 
 def numbers(version: str) -> list[int]:
