@@ -99,8 +99,8 @@ class Federation:
 
     @property
     def has_test(self) -> bool:
-        """True if there is a test set, which a task may lack."""
-        return isinstance(self.test, Path) or len(self.test) > 0
+        """True if there is a test set; tasks may lack one, and datasets that pool their images."""
+        return len(open_samples(self.test)) > 0
 
     @property
     def test_targets(self) -> npt.NDArray[Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import ClassVar
 
@@ -49,6 +49,11 @@ class PublishedImages(Images):
         published: Address of the files, for error messages.
     """
 
+    pooled: bool = Field(
+        default=False,
+        description="add the test images to the training images; there is no test set then, and"
+        " evaluation.local_test keeps some of each client's own",
+    )
     folder: ClassVar[str]
     md5s: ClassVar[Mapping[str, str]] = {}
     sources: ClassVar[tuple[Source, ...]] = ()
@@ -95,8 +100,13 @@ class PublishedImages(Images):
         folder = root / self.folder
         md5s = {name: self.md5s.get(name) for names in self.files.values() for name in names}
 
-        def build(work: Path) -> dict[str, Split]:
+        def build(work: Path) -> dict[str, Split | Sequence[Split]]:
             contents = obtain(folder, md5s, self.sources, work, progress, published=self.published)
-            return {split: self.read(split, folder, contents) for split in self.files}
+            read = {split: self.read(split, folder, contents) for split in self.files}
+            if not self.pooled:
+                return {**read}
+            test = read["test"]
+            return {"train": [read["train"], test], "test": Split(test.x[:0], test.y[:0])}
 
-        return prepare_once(folder, tuple(self.files), build, progress, self.variant)
+        variant = f"{self.variant}pooled" if self.pooled else self.variant
+        return prepare_once(folder, tuple(self.files), build, progress, variant)

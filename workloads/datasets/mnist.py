@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import numpy as np
 from pydantic import Field
@@ -21,7 +21,7 @@ from raysim.workloads.datasets.clients import APT, NPM, Package
 from raysim.workloads.datasets.fetch import Source, from_package, from_torchvision
 from raysim.workloads.datasets.idx import decode_idx
 from raysim.workloads.datasets.images import PublishedImages
-from raysim.workloads.transforms import pad
+from raysim.workloads.transforms import normalise, pad
 
 PADDED = 32
 """Height and width of padded images."""
@@ -63,9 +63,13 @@ class IdxImages(PublishedImages):
     """Grey images of 28x28 pixels, published as four idx files."""
 
     padded: bool = Field(default=False, description="pad to 32x32 with black, before normalising")
-    normalised: bool = Field(default=False, description="subtract 0.1307, then divide by 0.3081")
-    mean: ClassVar[tuple[float, ...]] = (0.1307,)
-    std: ClassVar[tuple[float, ...]] = (0.3081,)
+    normalised: bool = Field(
+        default=False, description="subtract the mean and divide by the deviation"
+    )
+    means: tuple[float] = Field(default=(0.1307,), description="mean that is subtracted")
+    deviations: tuple[Annotated[float, Field(gt=0)]] = Field(
+        default=(0.3081,), description="deviation that divides"
+    )
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -85,6 +89,10 @@ class IdxImages(PublishedImages):
     def decode(self, x: Tensor) -> Tensor:
         """Pad bytes [B, 1, 28, 28] if `padded`, scale to [0, 1], normalise if `normalised`."""
         return super().decode(pad(x, PADDED) if self.padded else x)
+
+    def scaled(self, x: Tensor) -> Tensor:
+        """Normalise images with values in [0, 1] if `normalised` is set."""
+        return normalise(x, self.means, self.deviations) if self.normalised else x
 
     def read(self, split: str, folder: Path, contents: Mapping[str, bytes]) -> Split:
         """Return a split's images [N, 1, 28, 28] and labels [N].

@@ -77,9 +77,9 @@ def prepare_once(
                 for done, name in enumerate(splits, 1):
                     write_split(temporary / f"{name}.arrow", built[name])
                     progress(f"prepare {folder.name}", done, len(splits))
-                shutil.rmtree(ready, ignore_errors=True)
-                ready.parent.mkdir(exist_ok=True)
-                temporary.replace(ready)
+                ready.mkdir(parents=True, exist_ok=True)  # it may hold folders of other variants
+                for path in sorted(temporary.iterdir(), key=lambda each: each.suffix == ".arrow"):
+                    path.replace(ready / path.name)  # checksums first
     return paths
 
 

@@ -14,6 +14,8 @@ Sources:
   0.1, and all biases at 0.1: initialisation="truncated_normal".
 - Uddin et al., "Mutual Information Driven Federated Learning", IEEE TPDS 2021 (MIFL), section 5.1:
   the same with 128 units, 454,922 parameters.
+- Zhang et al., "PFLlib: A Beginner-Friendly and Comprehensive Personalized Federated Learning
+  Library and Benchmark", JMLR 2025: 512 units, no padding, no dropout (`FedAvgCNN` of its code).
 """
 
 from __future__ import annotations
@@ -35,17 +37,24 @@ from raysim.workloads.models.stages import Staged
 
 
 def _two_convolutions(
-    model: Model, shape: tuple[int, ...], classes: int, units: int, dropout: float = 0.0
+    model: Model,
+    shape: tuple[int, ...],
+    classes: int,
+    *,
+    units: int,
+    dropout: float = 0.0,
+    padding: int = 2,
 ) -> Staged:
-    """Build two 5x5 convolutions (same padding), each pooled by 2, and one layer of `units`."""
-    channels, height, width = image_shape(model, shape, pixels=4)
-    flat = 64 * (height // 4) * (width // 4)
+    """Build two 5x5 convolutions, each pooled by 2, and one layer of `units`."""
+    lost = 4 - 2 * padding  # of height and width, by each convolution
+    channels, *sides = image_shape(model, shape, pixels=4 + 3 * lost)
+    height, width = (((side - lost) // 2 - lost) // 2 for side in sides)
     return Staged(
         features=nn.Sequential(
-            *convolution(channels, 32, kernel=5, padding=2, pool=nn.MaxPool2d(2)),
-            *convolution(32, 64, kernel=5, padding=2, pool=nn.MaxPool2d(2)),
+            *convolution(channels, 32, kernel=5, padding=padding, pool=nn.MaxPool2d(2)),
+            *convolution(32, 64, kernel=5, padding=padding, pool=nn.MaxPool2d(2)),
         ),
-        hidden=nn.Sequential(nn.Flatten(), *fully_connected((flat, units), dropout)),
+        hidden=nn.Sequential(nn.Flatten(), *fully_connected((64 * height * width, units), dropout)),
         head=nn.Sequential(nn.Linear(units, classes)),
     )
 
@@ -71,6 +80,7 @@ class MnistCnn(Model):
         description="first weights: PyTorch's; or normal of deviation 0.1 cut at 0.2, biases 0.1;"
         " or Xavier's, biases 0",
     )
+    padding: int = Field(default=2, ge=0, le=2, description="pixels of zeros around each input")
 
     def build(self, shape: tuple[int, ...], classes: int) -> Staged:
         """Build the network for images [channels, height, width].
@@ -78,7 +88,9 @@ class MnistCnn(Model):
         Raises:
             SettingsError: the inputs are not images.
         """
-        network = _two_convolutions(self, shape, classes, units=512, dropout=self.dropout)
+        network = _two_convolutions(
+            self, shape, classes, units=512, dropout=self.dropout, padding=self.padding
+        )
         if self.initialisation == "truncated_normal":
             for layer in network.modules():
                 if isinstance(layer, nn.Conv2d | nn.Linear):

@@ -4,14 +4,22 @@ Source: Chen, Bhardwaj and Marculescu, FedMAX: Mitigating Activation Divergence 
 Communication-Efficient Federated Learning, ECML PKDD 2020, section 4.3: each device is given data
 of 20 of the 26 classes of FEMNIST*. Deviation: in the authors' public code devices draw pieces of a
 class with replacement; here the clients that hold a class divide it, so nothing is held twice.
+
+`assigned="in_order"` with `shares="random"` is the pathological partition of PFLlib's code (Zhang
+et al., JMLR 2025, `separate_data`): each class in turn goes to the first K * per_client / C clients
+that hold fewer than `per_client`, so that some clients hold the same classes; all but the last of
+them draw from a tenth of an equal share up to all of it, and the last takes what is left.
 """
 
 from __future__ import annotations
 
+from typing import Literal
+
 import numpy as np
 import numpy.typing as npt
+from pydantic import Field
 
-from raysim.core.client_indices import ListedIndices
+from raysim.core.client_indices import Indices, ListedIndices
 from raysim.core.data import Partition, Split
 from raysim.core.errors import DataError
 from raysim.core.seeds import stream
@@ -20,7 +28,7 @@ from raysim.workloads.partitions.checks import one_sample_each
 
 
 class Classes(Partition):
-    """Give each client some classes at random; a class is divided equally among its holders.
+    """Give each client some classes; a class is divided among its holders.
 
     The numbers of holders of any two classes differ by at most one. Every sample is used, unless
     all clients together hold fewer classes than there are.
@@ -30,9 +38,15 @@ class Classes(Partition):
     """
 
     per_client: Count = 2
+    assigned: Literal["random", "in_order"] = Field(
+        default="random", description="which classes: at random, or the first with clients to fill"
+    )
+    shares: Literal["equal", "random"] = Field(
+        default="equal", description="parts of a class: equal, or drawn from a tenth of that to all"
+    )
 
     def split(self, data: Split, clients: int, seed: int) -> ListedIndices:
-        """Give each client samples of exactly `per_client` classes.
+        """Give each client samples of `per_client` classes; in order, the last may hold fewer.
 
         Raises:
             DataError: there are fewer classes than that, or a class has too few samples.
@@ -50,8 +64,10 @@ class Classes(Partition):
                     f"partition.per_client={self.per_client}, clients={clients}: class {label} has"
                     f" {len(members)} samples for {len(holders)} clients; lower one of the two"
                 )
-            if len(holders):
+            if len(holders) and self.shares == "equal":
                 owners[members] = np.resize(holders, len(members))  # in turns
+            elif len(holders):
+                owners[members] = np.repeat(holders, unequal(len(members), len(holders), generator))
         return ListedIndices.of_owners(owners, clients)
 
     def _held(
@@ -64,6 +80,11 @@ class Classes(Partition):
                 " a client holds at most all of them"
             )
         held = np.zeros((clients, classes), dtype=np.bool_)
+        if self.assigned == "in_order":
+            for label in range(classes):
+                open_to = np.flatnonzero(held.sum(axis=1) < self.per_client)
+                held[open_to[: -(-clients * self.per_client // classes)], label] = True
+            return held
         holders = np.zeros(classes, dtype=np.int64)
         for client in range(clients):
             # The classes with the fewest holders so far, ties at random.
@@ -71,3 +92,14 @@ class Classes(Partition):
             held[client, chosen] = True
             holders[chosen] += 1
         return held
+
+
+def unequal(total: int, parts: int, generator: np.random.Generator) -> Indices:
+    """Return `parts` unequal whole numbers with a sum: all but the last are drawn, of a mean share.
+
+    Each is drawn uniformly from a tenth of an equal share, at least 1, up to below the share.
+    """
+    share = total / parts
+    least = max(int(share / 10), 1)
+    drawn = generator.integers(least, max(int(share), least + 1), size=parts - 1)
+    return np.append(drawn, total - drawn.sum())

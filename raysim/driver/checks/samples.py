@@ -127,7 +127,8 @@ def check_without_test(settings: Settings) -> None:
     }
     for setting, needed in needs.items():
         if needed:
-            lacking = "give Task.test" if settings.evaluation.test else "use evaluation.test=true"
+            given = "give Task.test, or a dataset that has one"
+            lacking = given if settings.evaluation.test else "use evaluation.test=true"
             raise SettingsError(f"{setting}: needs a test set; {lacking}, or leave it out")
 
 

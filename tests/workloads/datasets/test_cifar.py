@@ -245,7 +245,7 @@ def test_registered_names(name: str, classes: int) -> None:
     dataset = DATASETS.get(name)()
     crops = {"augmented": False, "padding_mode": "constant"}
     values = {"means": MEAN.tolist(), "deviations": STD.tolist()}
-    assert dataset.settings() == {"name": name, "normalised": True, **crops} | {
+    assert dataset.settings() == {"name": name, "normalised": True, "pooled": False, **crops} | {
         key: pytest.approx(each) for key, each in values.items()
     }
     assert dataset.shape == (3, 32, 32)

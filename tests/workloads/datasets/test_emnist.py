@@ -90,6 +90,9 @@ def test_the_registered_name() -> None:
         "padded": False,
         "normalised": False,
         "split": "letters",
+        "pooled": False,
+        "means": [0.1307],
+        "deviations": [0.3081],
     }
     assert dataset.shape == (1, 28, 28)
     assert dataset.classes == 26

@@ -236,10 +236,31 @@ def test_images_are_padded_with_black_before_they_are_normalised() -> None:
     assert Tiny(normalised=True).decode(raw).shape == (2, *Tiny().shape)
 
 
+def test_means_and_deviations_may_be_one_s_own() -> None:
+    """0.5 and 0.5 take pixels to [-1, 1], as PFLlib does."""
+    raw = torch.tensor([0, 51, 255], dtype=torch.uint8).expand(1, 1, 28, 3)
+    decoded = Tiny(normalised=True, means=(0.5,), deviations=(0.5,)).decode(raw)
+    assert torch.allclose(decoded, torch.tensor([-1.0, -0.6, 1.0]))
+
+
+@pytest.mark.parametrize("pooled_first", [True, False])
+def test_pooled_images_are_all_training_images(tmp_path: Path, pooled_first: bool) -> None:
+    """Beside them lies what is prepared of the dataset as it was published."""
+    order = (True, False) if pooled_first else (False, True)
+    paths = {pooled: Tiny(pooled=pooled).prepare(tmp_path, ignore) for pooled in order}
+    train, test = (open_split(paths[True][split]) for split in ("train", "test"))
+    parts = [arrays(split) for split in SIZES]
+    assert np.array_equal(train.x[:][:, 0], np.concatenate([images for images, _ in parts]))
+    assert np.array_equal(train.y, np.concatenate([labels for _, labels in parts]))
+    assert len(test) == 0 and test.x.shape[1:] == (1, 28, 28)
+    assert len(open_split(paths[False]["test"])) == SIZES["test"]
+
+
 @pytest.mark.parametrize("name", ["mnist", "fashion-mnist"])
 def test_registered_names(name: str) -> None:
     dataset = DATASETS.get(name)()
-    assert dataset.settings() == {"name": name, "padded": False, "normalised": False}
+    scaling = {"normalised": False, "means": [0.1307], "deviations": [0.3081]}
+    assert dataset.settings() == {"name": name, "padded": False, "pooled": False, **scaling}
     assert dataset.shape == (1, 28, 28)
     assert dataset.classes == 10
 

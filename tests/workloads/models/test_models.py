@@ -165,6 +165,17 @@ def test_networks_of_fedfusion_start_as_its_authors_do(name):
             assert not module.bias.any()
 
 
+def test_mnist_cnn_without_padding_is_pfllib_s():
+    """5x5 kernels take 4 pixels: 28, 24, 12, 8, 4; 582,026 parameters, of its `FedAvgCNN`."""
+    network = MnistCnn(padding=0, dropout=0.0).build((1, 28, 28), 10)
+    assert network.features(torch.zeros(2, 1, 28, 28)).shape == (2, 64, 4, 4)
+    assert sum(each.numel() for each in network.parameters()) == 582_026
+    assert MnistCnn(padding=0).build((3, 32, 32), 10)(torch.zeros(2, 3, 32, 32)).shape == (2, 10)
+    assert MnistCnn(padding=1).build((1, 10, 10), 3)(torch.zeros(2, 1, 10, 10)).shape == (2, 3)
+    with pytest.raises(SettingsError, match="at least 16x16 pixels"):
+        MnistCnn(padding=0).build((1, 15, 15), 10)
+
+
 def test_mnist_cnn_starts_as_in_the_code_of_fedmmd():
     """A normal distribution of deviation 0.1 whose tails beyond two deviations are drawn again."""
     torch.manual_seed(0)

@@ -48,6 +48,26 @@ def test_a_sample_too_many_goes_to_a_holder_drawn_at_random() -> None:
     assert {int(np.argmax([len(part[k]) for k in range(3)])) for part in parts} == {0, 1, 2}
 
 
+def test_classes_in_order_with_random_shares_are_pfllib_s_pathological_clients() -> None:
+    """20 clients of two of ten classes: four hold 0 and 1, the next four 2 and 3, and so on."""
+    data = balanced(7000)
+    partition = Classes(per_client=2, assigned="in_order", shares="random")
+    counts = counts_of(data, partition.split(data, 20, 0))
+    held = [tuple(np.flatnonzero(of_client)) for of_client in counts]
+    assert held == [(pair, pair + 1) for pair in range(0, 10, 2) for _ in range(4)]
+    for label in range(10):
+        assert (counts[:, label] > 0).sum() == 4 and counts[:, label].sum() == 7000
+    # Three of a class's holders draw from 175 to 1749, one takes the rest: at least 1753.
+    parts = np.sort(counts[counts > 0].reshape(-1))
+    assert (parts >= 1753).sum() == 10 and parts[0] >= 175 and len({*parts.tolist()}) > 30
+
+
+def test_classes_in_order_fill_the_first_clients() -> None:
+    data = balanced(12, 4)
+    counts = counts_of(data, Classes(per_client=3, assigned="in_order").split(data, 5, 0), 4)
+    assert counts.tolist() == [[3, 3, 3, 0]] * 4 + [[0, 0, 0, 12]]
+
+
 @settings(max_examples=50)
 @given(data=st.data(), classes=st.integers(1, 12), clients=st.integers(1, 12))
 def test_holders_are_balanced_and_divide_a_class_equally(
