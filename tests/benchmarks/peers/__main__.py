@@ -14,7 +14,13 @@ import torch
 from tests.benchmarks.peers.turns import Turns
 from tests.benchmarks.peers.work import Case
 
-MODULES = {"raysim": "ours", "bare": "bare", "flower": "flower", "pfl": "private"}
+MODULES = {
+    "raysim": "ours",
+    "bare": "bare",
+    "flower": "flower",
+    "pfl": "private",
+    "pfllib": "pfllib",
+}
 
 
 def share_gpu() -> None:
