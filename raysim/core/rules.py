@@ -12,8 +12,9 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import pairwise
 from math import ceil
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -175,6 +176,24 @@ class Batch(NamedTuple):
         return values * self.weights.view(-1, *(1,) * (values.dim() - 1))
 
 
+class Gradient(Protocol):
+    """Gradient of the local objective at any tensors, weight decay included.
+
+    In a step it is taken in training mode with the step's random draws (dropout), in `finish` in
+    evaluation mode; buffers are left alone.
+    """
+
+    def __call__(self, tensors: Tensors, batch: Batch, *, along: Tensors | None = None) -> Tensors:
+        """Return the gradient, by name of the trained parameters.
+
+        Args:
+            tensors: Parameters and buffers of the network.
+            batch: The samples.
+            along: A vector by name of the trained parameters: returns the product of the Hessian
+                with it, in place of the gradient.
+        """
+
+
 @dataclass(frozen=True)
 class View:
     """View of the client in training, as rules see it.
@@ -190,9 +209,8 @@ class View:
             [B, 1] in a criterion where it differs between samples.
         generator: `generator(purpose)`, for `finish` alone; keyed by seed, round, pass and client.
         at: `at(tensors, x)`: the outputs at any tensors, in evaluation mode, without gradient.
-        gradient: `gradient(tensors, batch)`: the gradient of the local objective at any tensors,
-            weight decay included: in a step in training mode with its random draws (dropout), in
-            `finish` in evaluation mode; buffers are left alone.
+        gradient: `gradient(tensors, batch)`: the gradient of the local objective at any tensors;
+            `gradient(tensors, batch, along=v)` is the product of its Hessian with v.
         frozen: Names of the network's frozen parameters, which do not travel.
         client: The client's number, for `finish` alone.
         stages: The groups that the client keeps for the stages of the channel, named
@@ -208,7 +226,7 @@ class View:
     temperature: float | Tensor
     generator: Callable[[str], torch.Generator]
     at: Callable[[Tensors, Tensor], Outputs]
-    gradient: Callable[[Tensors, Batch], Tensors]
+    gradient: Gradient
     frozen: frozenset[str] = frozenset()
     client: int = -1
     stages: Groups = field(default_factory=dict)
@@ -339,6 +357,8 @@ class Transform:
         term: Key in the state of the term whose gradient is added; the reported objective has it.
         after_momentum: Whether it changes the step's direction behind the momentum, or else the
             gradient before it, weight decay included.
+        replaces: Whether it leaves the gradient that it is given unused, and takes its own by
+            `view.gradient`; it must then be the first that changes the gradient.
         pull: Its strength mu, if it adds mu * (w_k - a) with a fixed, and constants of the pass;
             None if it does anything else. For `Trained.effective_steps`.
     """
@@ -348,6 +368,7 @@ class Transform:
     init: Callable[[View], Tensors] = no_state
     term: str | None = None
     after_momentum: bool = False
+    replaces: bool = False
     pull: float | None = None
 
 
@@ -384,6 +405,13 @@ class Rules:
         names = [transform.name for transform in self.transforms]
         if len({*names}) < len(names):
             raise SettingsError(f"rules: transforms need names of their own; given {names}")
+        changing = [each for each in self.transforms if not each.after_momentum]
+        for before, each in pairwise(changing):
+            if each.replaces:
+                raise SettingsError(
+                    f"rules: {before.name!r} cannot stand before {each.name!r}, which takes a"
+                    f" gradient of its own; put {each.name!r} first"
+                )
 
 
 @dataclass(frozen=True)

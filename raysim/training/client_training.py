@@ -23,7 +23,7 @@ from raysim.training.job import (
     only_in_finish,
     steps_of,
 )
-from raysim.training.objective import objective, reported_objective
+from raysim.training.objective import derivatives, objective, reported_objective
 from raysim.training.recorded_steps import ClientSteps, GuardedView
 from raysim.training.rule_keys import functions_of_step
 from raysim.training.tail_average import TailAverage
@@ -235,26 +235,32 @@ class ClientTraining:
             loss = value if self.loss_is_objective else batch.reported.loss(outputs.logits)
             return loss, value, *gradients
 
-    def gradient(self, tensors: Tensors, batch: Batch) -> dict[str, Tensor]:
-        """Return the gradient of the objective at given tensors, with this step's random draws."""
+    def gradient(
+        self, tensors: Tensors, batch: Batch, *, along: Tensors | None = None
+    ) -> dict[str, Tensor]:
+        """Return `View.gradient` of a step: with its random draws."""
         network, before = self.trainer.network, self.trainer.rng_state()
         own = network.tensors().items()  # in the fast memory format
         with torch.no_grad():
             copies = {name: torch.empty_like(t).copy_(tensors[name]) for name, t in own}
         points = [copies[name] for name in self.names]
+        vector = [along[name] for name in self.names] if along is not None else None
         self.trainer.set_rng_state(self.rng)
         with torch.enable_grad():  # without it, some kernels differ
-            taken = self.recorded and self.recorded.take_at([*copies.values()], batch)
-            gradients = taken[2:] if taken else self.gradients_at(copies, batch)
+            may = self.recorded and vector is None
+            taken = self.recorded.take_at([*copies.values()], batch) if may else None
+            gradients = taken[2:] if taken else self.derivatives_at(copies, batch, vector)
         self.trainer.set_rng_state(before)
         with torch.no_grad():
-            decayed = self.update.add_weight_decay([*gradients], points)
+            decayed = self.update.add_weight_decay([*gradients], vector or points)
             return dict(zip(self.names, decayed, strict=True))
 
-    def gradients_at(self, tensors: Tensors, batch: Batch) -> list[Tensor]:
-        """Return the gradients of the objective at the client's own tensors, by autograd."""
+    def derivatives_at(
+        self, tensors: Tensors, batch: Batch, along: Sequence[Tensor] | None
+    ) -> list[Tensor]:
+        """Return derivatives of the objective at the client's own tensors, by autograd."""
         points = [tensors[name].requires_grad_() for name in self.names]
         with self.trainer.autocast():
             outputs = self.trainer.network.at(tensors, batch.x.clone()).in_float32()
         value = objective(self.rules, replace(self.view, params=tensors), outputs, batch)
-        return gradients_of(value, points)
+        return derivatives(value, points, along)

@@ -18,11 +18,11 @@ from torch import Tensor, nn
 from raysim.config import LocalSettings
 from raysim.core.rules import Batch, Outputs, Rules, Upload, View
 from raysim.core.tensors import CPU, Tensors
-from raysim.core.tensors.torch_private import can_record_steps, gradients_of
+from raysim.core.tensors.torch_private import can_record_steps
 from raysim.training.client_training import ClientTraining
 from raysim.training.job import ClientJob, LocalLosses
 from raysim.training.network import Network
-from raysim.training.objective import objective
+from raysim.training.objective import derivatives, objective
 from raysim.training.recorded_steps import RecordedSteps
 from raysim.training.update import Update
 
@@ -92,17 +92,26 @@ class SequentialTrainer:
             laid_out = self.network.laid_out(self.frozen.aside(tensors))
             return self.frozen.at(laid_out, x.clone()).in_float32()
 
-    def gradient(self, rules: Rules, view: View, tensors: Tensors, batch: Batch) -> Tensors:
-        """Return the gradient of the objective at given tensors, in evaluation mode."""
+    def gradient(
+        self,
+        rules: Rules,
+        view: View,
+        tensors: Tensors,
+        batch: Batch,
+        *,
+        along: Tensors | None = None,
+    ) -> Tensors:
+        """Return `View.gradient` of `finish`: in evaluation mode."""
         points = {n: t.detach().clone() for n, t in tensors.items()}
         trainable = [points[name].requires_grad_() for name in view.trainable]
         with torch.enable_grad():
             with self.autocast():
                 outputs = self.frozen.at(points, batch.x.clone()).in_float32()
             value = objective(rules, replace(view, params=points), outputs, batch)
-            gradients = gradients_of(value, trainable)
+            vector = [along[name] for name in view.trainable] if along is not None else None
+            gradients = derivatives(value, trainable, vector)
         with torch.no_grad():
-            decayed = self.update(0.0).add_weight_decay([*gradients], trainable)
+            decayed = self.update(0.0).add_weight_decay(gradients, vector or trainable)
         return dict(zip(view.trainable, decayed, strict=True))
 
     def seed(self, seed: int) -> None:

@@ -261,6 +261,39 @@ def test_gradient_elsewhere_is_that_of_a_network_there():
         assert torch.allclose(found[name], g + 0.5 * p.detach(), atol=1e-6)
 
 
+@pytest.mark.parametrize("in_step", [False, True])
+def test_gradient_along_a_vector_is_the_product_of_the_hessian_with_it(in_step):
+    """Of a network without BatchNorm, which is in another mode in a step."""
+    net, data, found = build(), samples(8), {}
+    vector, tensors = snapshot(build(seed=3)), other_tensors(net)
+
+    def ask(view, *given):
+        found.update(view.gradient(tensors, given[-1], along=vector))
+
+    def update(view, gradients, batch, state):
+        ask(view, batch)
+        return gradients, state
+
+    def finish(view, trained):
+        ask(view, trained.data)
+        return Upload()
+
+    rules = Rules(transforms=(Transform("ask", update),)) if in_step else Rules(finish=finish)
+    epochs = int(in_step)
+    train(net, rules, data, epochs=epochs, weight_decay=0.5, temperature=2.0, batch_size="full")
+    names = [*tensors]
+
+    def loss(*points):
+        there = dict(zip(names, points, strict=True))
+        return F.cross_entropy(torch.func.functional_call(net, there, data.x) / 2, data.y)
+
+    points, along = ([each[name] for name in names] for each in (tensors, vector))
+    _, products = torch.autograd.functional.hvp(loss, tuple(points), tuple(along))
+    for name, product, v in zip(names, products, along, strict=True):
+        assert torch.allclose(found[name], product + 0.5 * v, atol=1e-6)
+        assert product.abs().max() > 1e-4
+
+
 def test_nobody_trains_in_no_epochs():
     net = build(norm=True)
     before = snapshot(net)

@@ -24,7 +24,7 @@ from raysim.core.scoring import Scoring
 from raysim.core.tensors import Tensors
 from raysim.training.job import only_in_finish
 from raysim.training.network import Network
-from raysim.training.objective import objective
+from raysim.training.objective import inner_product, objective
 from raysim.training.rule_keys import functions_of_step, key_of_rules
 from raysim.training.sequential import SequentialTrainer
 from raysim.training.stacked.batch_norm import Padding
@@ -229,9 +229,15 @@ class StackedStep:
             return frozen.at(frozen.aside(tensors), x.clone()).in_float32()
 
     def _gradient(
-        self, fixed: Tree, rng: Sequence[Tensor], tensors: Tensors, batch: Batch
+        self,
+        fixed: Tree,
+        rng: Sequence[Tensor],
+        tensors: Tensors,
+        batch: Batch,
+        *,
+        along: Tensors | None = None,
     ) -> Tensors:
-        """Return the gradient of the objective at given tensors, with this step's random draws."""
+        """Return `View.gradient` of a step: with its random draws."""
         step = self._step_of(fixed)
 
         def value(points: dict[str, Tensor]) -> Tensor:
@@ -240,16 +246,22 @@ class StackedStep:
             view = self.view(everything, fixed, step)
             return objective(step.rules, view, outputs, batch)
 
-        points = {name: tensors[name] for name in self.names}
+        def product(points: dict[str, Tensor]) -> Tensor:
+            gradients: Tensors = grad(value)(points)
+            return inner_product([gradients[n] for n in names], [vector[n] for n in names])
+
+        names = self.names
+        points = {name: tensors[name] for name in names}
+        vector = points if along is None else along
         before = self.sequential.rng_state()
         self.sequential.set_rng_state(rng)
         with torch.enable_grad():
-            gradients: Tensors = grad(value)(points)
+            gradients: Tensors = grad(value if along is None else product)(points)
         self.sequential.set_rng_state(before)
         decay = step.weight_decay
         if not isinstance(decay, Tensor) and not decay:
             return gradients
-        return {name: gradient + decay * points[name] for name, gradient in gradients.items()}
+        return {name: gradient + decay * vector[name] for name, gradient in gradients.items()}
 
 
 class KeptSteps:
