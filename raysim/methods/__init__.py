@@ -23,6 +23,7 @@ METHODS.add(
         "fsvrg": "raysim.methods.fsvrg:Fsvrg",
         "mifl": "raysim.methods.mifl:Mifl",
         "momentum": "raysim.methods.momentum:Momentum",
+        "per_fedavg": "raysim.methods.per_fedavg:PerFedAvg",
         "scaffold": "raysim.methods.scaffold:Scaffold",
         "two_stream_l2": "raysim.methods.two_stream_l2:TwoStreamL2",
     }
