@@ -24,6 +24,7 @@ METHODS.add(
         "mifl": "raysim.methods.mifl:Mifl",
         "momentum": "raysim.methods.momentum:Momentum",
         "per_fedavg": "raysim.methods.per_fedavg:PerFedAvg",
+        "pfedme": "raysim.methods.pfedme:PFedMe",
         "scaffold": "raysim.methods.scaffold:Scaffold",
         "two_stream_l2": "raysim.methods.two_stream_l2:TwoStreamL2",
     }

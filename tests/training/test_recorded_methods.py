@@ -26,7 +26,7 @@ TRANSFORMING = {
 }
 """Methods whose transforms are recorded with the step."""
 TAKING_GRADIENTS = {
-    *("fsvrg", "per_fedavg"),
+    *("fsvrg", "per_fedavg", "pfedme"),
 }
 """Methods whose transforms take further gradients, which are not recorded."""
 FIGURES = ["train_loss", "objective", "test_loss"]
