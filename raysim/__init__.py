@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from raysim.core.optimizer import Optimizer
     from raysim.core.rules import (
         Batch,
+        Companion,
         LocalSteps,
         Outputs,
         Pass,
@@ -74,7 +75,7 @@ else:
         "raysim.core.optimizer": ("Optimizer",),
         "raysim.core.scoring": ("CLASSIFICATION", "REGRESSION", "Scoring"),
         "raysim.core.rules": (
-            *("Batch", "LocalSteps", "Outputs", "Pass", "Reduced", "Rules"),
+            *("Batch", "Companion", "LocalSteps", "Outputs", "Pass", "Reduced", "Rules"),
             *("Trained", "Transform", "Upload", "View"),
         ),
         "raysim.core.selection": ("Results", "Sampling", "Selection"),
@@ -110,6 +111,7 @@ __all__ = [
     "Asynchrony",
     "Batch",
     "ClientIndices",
+    "Companion",
     "Dataset",
     "Encoding",
     "ListedIndices",

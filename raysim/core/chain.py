@@ -20,9 +20,9 @@ SHARED = "model"
 def chain(*rules: Rules) -> Rules:
     """Merge rules, for example FedProx's and SCAFFOLD's, into those of a client that follows both.
 
-    Penalties and transforms are concatenated in order. At most one of the rules may set `start`,
-    and at most one `criterion`. Every `finish` that is not FedAvg's is called in turn, and their
-    uploads are merged by name; if none of them has sums, the model is sent.
+    Penalties, transforms and companions are concatenated in order. At most one of the rules may set
+    `start`, and at most one `criterion`. Every `finish` that is not FedAvg's is called in turn, and
+    their uploads are merged by name; if none of them has sums, the model is sent.
 
     Raises:
         SettingsError: two of the rules have a start, a criterion, or a transform of the same name.
@@ -34,6 +34,7 @@ def chain(*rules: Rules) -> Rules:
         criterion=_single("criterion", [r.criterion for r in rules if r.criterion]),
         penalties=tuple(penalty for each in rules for penalty in each.penalties),
         transforms=tuple(transform for each in rules for transform in each.transforms),
+        companions=tuple(companion for each in rules for companion in each.companions),
         finish=_one_finish(finishes, sends_model=len(finishes) < len(rules)),
     )
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import pairwise
 from math import ceil
 from typing import Literal, NamedTuple, Protocol
@@ -93,6 +93,7 @@ def samples_of(
         work: Their local epochs or steps.
         sizes: The clients' samples [n].
         batching: Batches of an epoch.
+        companions: The last tensors of every companion, by its name.
     """
     used = batching.used(sizes)
     if not isinstance(work, LocalSteps):
@@ -183,7 +184,14 @@ class Gradient(Protocol):
     evaluation mode; buffers are left alone.
     """
 
-    def __call__(self, tensors: Tensors, batch: Batch, *, along: Tensors | None = None) -> Tensors:
+    def __call__(
+        self,
+        tensors: Tensors,
+        batch: Batch,
+        *,
+        along: Tensors | None = None,
+        criterion: Criterion | None = None,
+    ) -> Tensors:
         """Return the gradient, by name of the trained parameters.
 
         Args:
@@ -191,6 +199,7 @@ class Gradient(Protocol):
             batch: The samples.
             along: A vector by name of the trained parameters: returns the product of the Hessian
                 with it, in place of the gradient.
+            criterion: Takes the place of the rules' criterion.
         """
 
 
@@ -232,6 +241,10 @@ class View:
     stages: Groups = field(default_factory=dict)
 
 
+Criterion = Callable[[View, Outputs, Batch], Tensor]
+"""Returns the loss of a batch, given logits / temperature."""
+
+
 @dataclass(frozen=True)
 class Trained:
     """The end of one client's local training.
@@ -239,11 +252,13 @@ class Trained:
     Attributes:
         steps: Optimiser steps taken.
         lr: Learning rate used.
-        states: The last state of every transform, by the transform's name.
+        states: The last state of every transform and companion, by its name.
         samples: All of the client's samples, shared with others: left as they are.
         optimizer: What the optimizer keeps, by slot and name of the parameter; for the engine.
         solver: The optimizer itself; None for plain SGD.
         transforms: The changes of the gradient.
+        batching: Batches of an epoch.
+        companions: The last tensors of every companion, by its name.
     """
 
     steps: int
@@ -253,6 +268,8 @@ class Trained:
     optimizer: Groups = field(default_factory=dict)
     solver: Optimizer | None = None
     transforms: tuple[Transform, ...] = ()
+    batching: Batching = field(default_factory=partial(Batching, "full"))
+    companions: Groups = field(default_factory=dict)
 
     @cached_property
     def data(self) -> Batch:
@@ -373,6 +390,29 @@ class Transform:
 
 
 @dataclass(frozen=True)
+class Companion:
+    """Tensors that a client trains beside its network, on the same batches.
+
+    After each step of the network they take one of their own, by the same optimizer, learning rate
+    and decoupled weight decay; their slots start a pass at zero, and `local.clip_norm` and
+    `local.tail_average` leave them alone.
+
+    Attributes:
+        name: Names its state; unique among companions and transforms.
+        start: `start(view)`: the tensors to start from, by name.
+        gradient: `gradient(view, tensors, batch, state, lr)`: returns their gradient and the next
+            state, both of the same names and shapes. `view.params` have taken their step,
+            `view.gradient` has its random draws; `lr` is the learning rate, in a stack a tensor [].
+        init: `init(view)`: returns the state before the first step.
+    """
+
+    name: str
+    start: Callable[[View], Tensors]
+    gradient: Callable[[View, Tensors, Batch, Tensors, float | Tensor], tuple[Tensors, Tensors]]
+    init: Callable[[View], Tensors] = no_state
+
+
+@dataclass(frozen=True)
 class Rules:
     """Rules of a client in a pass; every default is plain SGD on the task's loss.
 
@@ -384,15 +424,17 @@ class Rules:
         criterion: `criterion(view, outputs, batch)`, for that loss, on logits / temperature.
         penalties: Terms added to the criterion; they see raw logits.
         transforms: Changes of the gradient, applied in this order.
+        companions: What is trained beside the network, after each of its steps.
         finish: `finish(view, trained)`: what the client gives back.
         sample_temperatures: `sample_temperatures(view, outputs, batch)`: the T of each sample [B],
             by which raw logits are divided for the criterion; None takes the client's T.
     """
 
     start: Callable[[Groups, Groups, Groups], Tensors] = receive_model
-    criterion: Callable[[View, Outputs, Batch], Tensor] | None = None
+    criterion: Criterion | None = None
     penalties: tuple[Callable[[View, Outputs, Batch], Tensor], ...] = ()
     transforms: tuple[Transform, ...] = ()
+    companions: tuple[Companion, ...] = ()
     finish: Callable[[View, Trained], Upload] = send_model
     sample_temperatures: Callable[[View, Outputs, Batch], Tensor] | None = None
 
@@ -402,9 +444,12 @@ class Rules:
         return not (self.criterion or self.penalties or self.sample_temperatures)
 
     def __post_init__(self) -> None:
-        names = [transform.name for transform in self.transforms]
+        names = [each.name for each in self.transforms]
+        names += [each.name for each in self.companions]
         if len({*names}) < len(names):
-            raise SettingsError(f"rules: transforms need names of their own; given {names}")
+            raise SettingsError(
+                f"rules: transforms need names of their own, as companions do; given {names}"
+            )
         changing = [each for each in self.transforms if not each.after_momentum]
         for before, each in pairwise(changing):
             if each.replaces:

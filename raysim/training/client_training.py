@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from raysim.core.rules import Batch, Trained, Transform, Upload, View
+from raysim.core.rules import Batch, Companion, Criterion, Rules, Trained, Transform, Upload, View
 from raysim.core.tensors import Tensors
 from raysim.core.tensors.torch_private import gradients_of
+from raysim.training.beside import Beside
 from raysim.training.job import (
     Bounds,
     ClientJob,
@@ -42,8 +43,7 @@ class ClientTraining:
     def __init__(self, trainer: SequentialTrainer, job: ClientJob) -> None:
         self.trainer, self.job, self.rules = trainer, job, job.rules
         self.copies = bool(functions_of_step(job.rules, job.rules.transforms))
-        start = job.rules.start(job.broadcast, job.state, job.personal)
-        network = trainer.network
+        network, start = trainer.network, job.rules.start(job.broadcast, job.state, job.personal)
         if start:
             network.load(start)
         network.train_only(job.trainable)
@@ -67,6 +67,7 @@ class ClientTraining:
         )
         transforms = self.rules.transforms
         self.states = {t.name: {**t.init(self.view)} for t in transforms}
+        self.beside = self.companions()
         self.before_momentum = [t for t in transforms if not t.after_momentum]
         self.after_momentum = [t for t in transforms if t.after_momentum]
         if trainer.optimizer.keeps_gradient:
@@ -105,9 +106,16 @@ class ClientTraining:
         if tail and sizes:
             tail.settle()
         kept = self.update.kept(self.names) if sizes else {}
-        solver, transforms = self.trainer.optimizer, self.rules.transforms
         trained = Trained(
-            len(sizes), self.job.lr, self.states, self.job.data, kept, solver, transforms
+            steps=len(sizes),
+            lr=self.job.lr,
+            states=self.states | {name: own.state for name, own in self.beside.items()},
+            samples=self.job.data,
+            optimizer=kept,
+            solver=self.trainer.optimizer,
+            transforms=self.rules.transforms,
+            batching=self.trainer.local.batching,
+            companions={name: own.tensors for name, own in self.beside.items()},
         )
         with torch.no_grad():
             gradient = partial(self.trainer.gradient, self.rules, self.view)
@@ -115,6 +123,17 @@ class ClientTraining:
         if not sizes:
             return upload, LocalLosses.of(torch.empty(0), torch.empty(0), sizes)
         return upload, LocalLosses.of(torch.stack(losses), torch.stack(objectives), sizes)
+
+    def companions(self) -> dict[str, Beside]:
+        """Return what is trained beside the network, at its start, by name."""
+        return {
+            each.name: Beside(
+                _copied(each.start(self.view)),
+                _copied(each.init(self.view)),
+                self.trainer.update(self.job.lr),
+            )
+            for each in self.rules.companions
+        }
 
     def tail_average(self) -> TailAverage | None:
         """Return the running mean over the last steps, if they are averaged."""
@@ -150,7 +169,7 @@ class ClientTraining:
 
     def step(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """Take one step; return the loss at T=1 and the objective before it."""
-        if self.rules.transforms:
+        if self.rules.transforms or self.rules.companions:
             self.rng = self.trainer.rng_state()
         states = [self.states[name][key] for name, key in self.keys]
         recorded = self.recorded_direction
@@ -166,7 +185,14 @@ class ClientTraining:
             )
             directions = self.update.add_decoupled_decay(directions, self.detached_params)
             self.update.move(self.detached_params, directions)
+            for each in self.rules.companions:
+                self.step_beside(each, batch)
             return loss, reported_objective(self.rules, self.states, value)
+
+    def step_beside(self, companion: Companion, batch: Batch) -> None:
+        """Take the step of a companion, behind that of the network."""
+        own, lr = self.beside[companion.name], self.job.lr
+        own.step(*companion.gradient(self.view, own.tensors, batch, own.state, lr))
 
     def plain_direction(self, batch: Batch, states: Sequence[Tensor]) -> tuple[Tensor, ...]:
         """Return what `direction` does, with only the gradient recorded if it can be."""
@@ -236,7 +262,12 @@ class ClientTraining:
             return loss, value, *gradients
 
     def gradient(
-        self, tensors: Tensors, batch: Batch, *, along: Tensors | None = None
+        self,
+        tensors: Tensors,
+        batch: Batch,
+        *,
+        along: Tensors | None = None,
+        criterion: Criterion | None = None,
     ) -> dict[str, Tensor]:
         """Return `View.gradient` of a step: with its random draws."""
         network, before = self.trainer.network, self.trainer.rng_state()
@@ -247,20 +278,26 @@ class ClientTraining:
         vector = [along[name] for name in self.names] if along is not None else None
         self.trainer.set_rng_state(self.rng)
         with torch.enable_grad():  # without it, some kernels differ
-            may = self.recorded and vector is None
-            taken = self.recorded.take_at([*copies.values()], batch) if may else None
-            gradients = taken[2:] if taken else self.derivatives_at(copies, batch, vector)
+            plain = self.recorded if vector is None and criterion is None else None
+            taken = plain and plain.take_at([*copies.values()], batch)
+            rules = replace(self.rules, criterion=criterion) if criterion else self.rules
+            gradients = taken[2:] if taken else self.derivatives_at(rules, copies, batch, vector)
         self.trainer.set_rng_state(before)
         with torch.no_grad():
             decayed = self.update.add_weight_decay([*gradients], vector or points)
             return dict(zip(self.names, decayed, strict=True))
 
     def derivatives_at(
-        self, tensors: Tensors, batch: Batch, along: Sequence[Tensor] | None
+        self, rules: Rules, tensors: Tensors, batch: Batch, along: Sequence[Tensor] | None
     ) -> list[Tensor]:
         """Return derivatives of the objective at the client's own tensors, by autograd."""
         points = [tensors[name].requires_grad_() for name in self.names]
         with self.trainer.autocast():
             outputs = self.trainer.network.at(tensors, batch.x.clone()).in_float32()
-        value = objective(self.rules, replace(self.view, params=tensors), outputs, batch)
+        value = objective(rules, replace(self.view, params=tensors), outputs, batch)
         return derivatives(value, points, along)
+
+
+def _copied(tensors: Tensors) -> dict[str, Tensor]:
+    """Return copies, which a step may change in place."""
+    return {name: tensor.detach().clone() for name, tensor in tensors.items()}

@@ -16,9 +16,9 @@ import torch
 from torch import Tensor
 
 from raysim.core.errors import SettingsError
-from raysim.core.rules import Batch, Batching, LocalSteps, LocalWork, Pass, Rules, View
+from raysim.core.rules import Batch, Batching, Gradient, LocalSteps, LocalWork, Pass, Rules, View
 from raysim.core.seeds import stream, torch_generator, torch_seed
-from raysim.core.tensors import CPU, Groups, Tensors
+from raysim.core.tensors import CPU, Groups
 
 Bounds = list[tuple[int, int]]
 
@@ -80,7 +80,7 @@ class ClientJob:
             **opened,
         )
 
-    def finishing(self, view: View, gradient: Callable[[Tensors, Batch], Tensors]) -> View:
+    def finishing(self, view: View, gradient: Gradient) -> View:
         """Return the view of a step as `finish` sees it.
 
         Args:

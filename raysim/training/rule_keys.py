@@ -25,15 +25,17 @@ def key_of_rules(rules: Rules, transforms: Sequence[Transform] = ()) -> Hashable
         return None
     names = tuple((transform.name, transform.after_momentum) for transform in transforms)
     own = (rules.criterion is not None, rules.sample_temperatures is not None)
-    return (own, len(rules.penalties), names, *keys)
+    return (own, len(rules.penalties), names, len(rules.companions), *keys)
 
 
 def functions_of_step(
     rules: Rules, transforms: Sequence[Transform] = ()
 ) -> list[Callable[..., Any]]:
-    """Return the functions that a step calls: before autograd, and of the transforms."""
+    """Return the functions that a step calls: before autograd, of transforms, of companions."""
     own = [each for each in (rules.criterion, rules.sample_temperatures) if each]
-    return [*own, *rules.penalties, *(transform.update for transform in transforms)]
+    changes = [transform.update for transform in transforms]
+    beside = [companion.gradient for companion in rules.companions]
+    return [*own, *rules.penalties, *changes, *beside]
 
 
 def key_of_function(function: Any) -> Hashable | None:

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from raysim.config import LocalSettings
-from raysim.core.rules import Batch, Outputs, Rules, Upload, View
+from raysim.core.rules import Batch, Criterion, Outputs, Rules, Upload, View
 from raysim.core.tensors import CPU, Tensors
 from raysim.core.tensors.torch_private import can_record_steps
 from raysim.training.client_training import ClientTraining
@@ -100,8 +100,10 @@ class SequentialTrainer:
         batch: Batch,
         *,
         along: Tensors | None = None,
+        criterion: Criterion | None = None,
     ) -> Tensors:
         """Return `View.gradient` of `finish`: in evaluation mode."""
+        rules = replace(rules, criterion=criterion) if criterion else rules
         points = {n: t.detach().clone() for n, t in tensors.items()}
         trainable = [points[name].requires_grad_() for name in view.trainable]
         with torch.enable_grad():

@@ -71,6 +71,10 @@ class Update:
             for slot in self.optimizer.slots
         }
 
+    def moving(self) -> list[Tensor]:
+        """Return the tensors that a step changes besides the parameters."""
+        return [tensor for slots in self._slots for tensor in slots.values()]
+
     def clip(self, gradients: list[Tensor]) -> list[Tensor]:
         """Return the gradients, scaled to `local.clip_norm` if their common norm is larger."""
         if not self._clips:

@@ -129,7 +129,7 @@ def _moved(tensors: Tensors, draws: torch.Generator) -> dict[str, torch.Tensor]:
     }
 
 
-def _not_here(*given: Any) -> Any:
+def _not_here(*given: Any, **options: Any) -> Any:
     raise SettingsError("a stage of the channel must not run the network")
 
 

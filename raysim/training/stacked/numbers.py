@@ -138,7 +138,7 @@ class StepNumbers:
 
     def at(self, numbers: Sequence[Tensor]) -> Step:
         """Return the parts for a step, given a client's number of each column."""
-        criterion, penalties, updates, of_samples, own, _ = self._build(numbers)
+        criterion, penalties, updates, of_samples, beside, own, _ = self._build(numbers)
         temperature, weight_decay, _ = own
         if not self.columns:
             return Step(self._rules, temperature, weight_decay)
@@ -152,6 +152,10 @@ class StepNumbers:
             penalties=tuple(penalties),
             transforms=tuple(transforms),
             sample_temperatures=of_samples,
+            companions=tuple(
+                replace(companion, gradient=gradient)
+                for companion, (_, gradient) in zip(self._rules.companions, beside, strict=True)
+            ),
         )
         return Step(rules, temperature, weight_decay)
 
@@ -159,7 +163,8 @@ class StepNumbers:
 def in_common(rules: Rules) -> tuple[Any, ...]:
     """Return the parts of rules that must be equal in a stack, except for numbers."""
     transforms = [(t.name, t.term, t.after_momentum, t.update) for t in rules.transforms]
-    return rules.criterion, rules.penalties, transforms, rules.sample_temperatures
+    companions = [(each.name, each.gradient) for each in rules.companions]
+    return rules.criterion, rules.penalties, transforms, rules.sample_temperatures, companions
 
 
 def _of_a_step(job: ClientJob, local: LocalSettings) -> tuple[Any, ...]:

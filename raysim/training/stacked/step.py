@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 from torch.func import grad, vmap
 
-from raysim.core.rules import Batch, Outputs, Rules, View
+from raysim.core.rules import Batch, Criterion, Outputs, Rules, View
 from raysim.core.scoring import Scoring
 from raysim.core.tensors import Tensors
 from raysim.training.job import only_in_finish
@@ -172,7 +172,32 @@ class StackedStep:
             assign(self.states[name], state)
         return [named[name] for name in self.names]
 
-    def _vmap(self, function: Callable[..., Any], *stacked: Tree) -> Any:
+    def beside(
+        self, companions: Tree, batch: Tree, rng: Sequence[Tensor], rates: Tensor
+    ) -> dict[str, tuple[Tensors, Tensors]]:
+        """Return the gradients and next states of companions, by name.
+
+        Args:
+            companions: Their tensors and states, by name.
+            batch: The batches.
+            rng: States of the generators at the start of the step.
+            rates: Learning rates [K].
+        """
+
+        def gradients(tensors: Tensors, fixed: Tree, batch: Tree, *given: Any) -> Any:
+            companions, lr = given
+            step, samples = self._step_of(fixed), self._samples(batch)
+            view = self.view(tensors, fixed, step, rng)
+            return {
+                each.name: each.gradient(view, own["tensors"], samples, own["state"], lr)
+                for each in step.rules.companions
+                for own in (companions[each.name],)
+            }
+
+        found: dict[str, tuple[Tensors, Tensors]] = self._vmap(gradients, batch, companions, rates)
+        return found
+
+    def _vmap(self, function: Callable[..., Any], *stacked: Tree | Tensor) -> Any:
         axes = (0, self.axes, *(0 for _ in stacked))
         every = vmap(function, in_dims=axes, randomness="different")
         return every(self.tensors, self.fixed, *stacked)
@@ -236,15 +261,17 @@ class StackedStep:
         batch: Batch,
         *,
         along: Tensors | None = None,
+        criterion: Criterion | None = None,
     ) -> Tensors:
         """Return `View.gradient` of a step: with its random draws."""
         step = self._step_of(fixed)
+        rules = replace(step.rules, criterion=criterion) if criterion else step.rules
 
         def value(points: dict[str, Tensor]) -> Tensor:
             everything = {**self.network.aside(tensors), **points}
             outputs, _ = self._outputs(everything, batch)
             view = self.view(everything, fixed, step)
-            return objective(step.rules, view, outputs, batch)
+            return objective(rules, view, outputs, batch)
 
         def product(points: dict[str, Tensor]) -> Tensor:
             gradients: Tensors = grad(value)(points)

@@ -13,13 +13,14 @@ import copy
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 
 import torch
 from torch import Tensor
 
 from raysim.core.rules import Trained, Upload, View
 from raysim.core.tensors import CPU, Tensors
+from raysim.training.beside import Beside
 from raysim.training.job import ClientJob, LocalLosses, batch_bounds, steps_of
 from raysim.training.network import Network
 from raysim.training.objective import reported_objective
@@ -173,7 +174,7 @@ class _StackedTraining:
             fixed={**fixed, "numbers": numbers.columns},
             axes={**axes, "numbers": 0},
         )
-        own.states = self._first_states()
+        own.states, self.beside = self._first_states(), self._companions(equal)
         self.step, self.steps = trainer.kept.of(own)
         self.is_kept = self.step is not own
         self.tensors, self.states = self.step.tensors, self.step.states
@@ -187,6 +188,31 @@ class _StackedTraining:
             transform.name: stack_sets([rules.transforms[n].init(view) for rules, view in views])
             for n, transform in enumerate(self.rules.transforms)
         }
+
+    def _companions(self, equal: bool) -> dict[str, Beside]:
+        """Return what is trained beside the network, at its start, by name.
+
+        Args:
+            equal: Whether equal numbers are kept per client, too.
+        """
+        views = [self._view_of(k) for k in range(len(self.jobs))] if self.rules.companions else []
+        rates, device = [job.lr for job in self.jobs], self.jobs[0].data.y.device
+        local = [trainer.local for trainer in self.trainers]
+        optimizers = [trainer.optimizer for trainer in self.trainers]
+        return {
+            each.name: Beside(
+                stack_sets([each.start(view) for view in views]),
+                stack_sets([each.init(view) for view in views]),
+                StackedUpdate(local, optimizers, rates, device, equal),
+            )
+            for each in self.rules.companions
+        }
+
+    @cached_property
+    def _rates(self) -> Tensor:
+        """Learning rate of each client [K]."""
+        rates = [job.lr for job in self.jobs]
+        return torch.tensor(rates, dtype=torch.float32, device=self.jobs[0].data.y.device)
 
     def run(self, places: Sequence[int]) -> list[tuple[Upload, LocalLosses]]:
         losses: list[Tensor] = []
@@ -225,14 +251,27 @@ class _StackedTraining:
 
     def _finish(self, k: int, figures: Tensor, sizes: list[int]) -> tuple[Upload, LocalLosses]:
         own = [step for step, size in enumerate(sizes) if size]
+        beside = {name: each.state for name, each in self.beside.items()}
         states = {
             name: {key: tensor[k] for key, tensor in state.items()}
-            for name, state in self.states.items()
+            for name, state in {**self.states, **beside}.items()
         }
         kept = self.update.kept_of(k, self.step.names)
-        job, solver = self.jobs[k], self.trainers[k].optimizer
-        transforms = job.rules.transforms
-        trained = Trained(len(own), job.lr, states, job.data, kept, solver, transforms)
+        job, trainer = self.jobs[k], self.trainers[k]
+        trained = Trained(
+            steps=len(own),
+            lr=job.lr,
+            states=states,
+            samples=job.data,
+            optimizer=kept,
+            solver=trainer.optimizer,
+            transforms=job.rules.transforms,
+            batching=trainer.local.batching,
+            companions={
+                name: {key: tensor[k] for key, tensor in each.tensors.items()}
+                for name, each in self.beside.items()
+            },
+        )
         with torch.no_grad():
             upload = job.rules.finish(self._view_of(k), trained)
         loss, value = figures[:, own]
@@ -254,12 +293,13 @@ class _StackedTraining:
 
     def _moving(self) -> list[Tensor]:
         states = [tensor for state in self.step.states.values() for tensor in state.values()]
-        return [*self.step.tensors.values(), *states, *self.update.moving()]
+        beside = [tensor for own in self.beside.values() for tensor in own.moving()]
+        return [*self.step.tensors.values(), *states, *self.update.moving(), *beside]
 
     def _update(self, batch: Tensors, repeats: int) -> tuple[Tensor, Tensor]:
         """Take one step; return the losses at T=1 and the objectives [K] before it."""
         step, count = self.step, len(self.step.names)
-        rng = self.sequential.rng_state() if step.momentum else []
+        rng = self.sequential.rng_state() if step.momentum or self.beside else []
         losses, objectives, *more = self.steps(batch, repeats)
         with torch.no_grad():
             directions = self.update.directions(more[:count])
@@ -268,6 +308,10 @@ class _StackedTraining:
             params = [step.tensors[name] for name in step.names]
             self.update.move(params, self.update.add_decoupled_decay(directions, params))
             assign(step.tensors, dict(zip(step.buffers, more[count:], strict=True)))
+            if self.beside:
+                own = {name: each.tree() for name, each in self.beside.items()}
+                for name, found in step.beside(own, batch, rng, self._rates).items():
+                    self.beside[name].step(*found)
             return losses.clone(), reported_objective(self.rules, step.states, objectives).clone()
 
     def _view_of(self, k: int) -> View:

@@ -81,7 +81,7 @@ class StackedUpdate(Update):
 
     def moving(self) -> list[Tensor]:
         """Return the tensors [K, ...] that a step changes besides the parameters."""
-        return [self._steps, *(tensor for slots in self._slots for tensor in slots.values())]
+        return [self._steps, *super().moving()]
 
     def clip(self, gradients: list[Tensor]) -> list[Tensor]:
         """Return the gradients, each client's scaled to its `local.clip_norm` if need be."""
