@@ -5,6 +5,7 @@ from raysim.core.method import METHODS
 METHODS.add(
     {
         "activation_l2": "raysim.methods.activation_l2:ActivationL2",
+        "apfl": "raysim.methods.apfl:Apfl",
         "chain": "raysim.methods.chain:Chain",
         "ditto": "raysim.methods.ditto:Ditto",
         "divide_and_conquer": "raysim.methods.divide_and_conquer:DivideAndConquer",

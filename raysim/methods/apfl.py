@@ -1,0 +1,183 @@
+"""APFL: each client deploys a mixture of a model of its own and the global one.
+
+Source: Deng, Kamani and Mahdavi, "Adaptive Personalized Federated Learning", arXiv:2003.13461,
+2020, algorithm 1; the authors' code, github.com/MLOPTPSU/FedTorch.
+
+    w_k as in FedAvg. v and alpha stay on the client; after each step of w_k, on its batch:
+
+    mixture="weights":  v <- v - eta * alpha * u       u = g(alpha * v + (1 - alpha) * w_k)
+    mixture="outputs":  v <- v - eta * g_v             u = alpha * g_v + (1 - alpha) * g_w
+    mixture="models":   v <- v - eta * g(v)            u = alpha * g(v) + (1 - alpha) * g(w_k)
+                        and at the end of the round    v <- alpha * v + (1 - alpha) * w_k
+
+    adaptive: then alpha <- alpha - eta * (<v - w_k, u> + decay * alpha), within [0, 1]
+
+    deploy:   alpha * v + (1 - alpha) * w, w as it was broadcast; with "models" v
+
+g_v and g_w are the gradients, at v and at w_k, of the loss of the logits
+alpha * f_v + (1 - alpha) * f_w. "weights" is the paper's, "outputs" that of the authors' code,
+"models" that of PFLlib. As in both codes, w_k takes its step first, and `decay` is 0.02; in the
+paper the gradient is at the w_k before the step, and decay is 0. alpha is adapted in the first step
+of a client's round, as the authors' code does, with "models" in every step; v is that before its
+step, in the codes that behind it.
+
+v is the network as it was built, and alpha `alpha`, until a client first takes part. v has trained
+parameters alone; other tensors are w's. Its steps are those of the run's optimizer, which
+`local.keep` and `local.tail_average` leave alone, on the local objective, weight decay included.
+The global model is FedAvg's bit for bit, whatever the other settings.
+
+Deviations: the authors' code scores the mixed logits, with its w_k; a client here deploys one
+network, the mixture of weights, under "outputs" too, which is therefore not the default. The logits
+of the other model are those in evaluation mode. alpha of a client is `alpha` in the tables.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+
+from raysim.core.method import Round, ServerState
+from raysim.core.rules import Batch, Companion, Outputs, Pass, Rules, Trained, Upload, View
+from raysim.core.tensors import Groups, Tensors, add_scaled, inner_products, parameter_names
+from raysim.methods.fedavg import FedAvg
+
+Mixture = Literal["weights", "outputs", "models"]
+NAME, ALPHA, DUE = "apfl", "alpha", "due"
+
+
+class Apfl(FedAvg):
+    """FedAvg with a model of each client's own, mixed with the global one.
+
+    Helps where clients differ in how much they gain from others: alpha says how much of its own a
+    client deploys, and `adaptive` learns it. Costs a gradient more a step, one more still with
+    `adaptive` under "outputs" and "models"; a model more in memory, and a model and a number kept
+    by each client that ever took part. Bytes are FedAvg's.
+    """
+
+    alpha: float = Field(default=0.5, ge=0, le=1, description="share of the client's own model")
+    mixture: Mixture = Field(
+        default="weights", description="mixed in training: weights, outputs, or models at its end"
+    )
+    adaptive: bool = Field(default=False, description="whether clients learn their alpha")
+    decay: float = Field(
+        default=0.02, ge=0, description="weight decay of alpha, if adaptive; 0 is the paper's"
+    )
+
+    @property
+    def needs_local(self) -> Mapping[str, object]:
+        """Gradients that are not clipped: v takes a step of its own."""
+        return {"clip_norm": None}
+
+    def init(self, network: nn.Module) -> ServerState:
+        """Keep the first parameters, at which all clients' own models start."""
+        model = super().init(network).groups["model"]
+        trained = parameter_names(network)
+        return ServerState({"model": model, "v": {n: t for n, t in model.items() if n in trained}})
+
+    def client_init(self, state: ServerState) -> Groups:
+        """Start a client's own model at the first parameters, and its alpha at `alpha`."""
+        return {"v": state.groups["v"], ALPHA: {ALPHA: torch.tensor(self.alpha)}}
+
+    def rules(self) -> Rules:
+        """Return the rules of local training: FedAvg's, with v trained beside w_k."""
+        own = partial(_gradient, mixture=self.mixture, adaptive=self.adaptive, decay=self.decay)
+        finish = partial(_finish, mixes=self.mixture == "models")
+        return Rules(companions=(Companion(NAME, _start, own, _beginning),), finish=finish)
+
+    def deployment(self, now: Round, state: ServerState) -> Pass:
+        """Deploy the mixture of the client's own model and the global one."""
+        start = partial(_deployed, mixes=self.mixture != "models")
+        return Pass(now.cohort, self.broadcast(state), Rules(start=start))
+
+
+def _mixed(alpha: Tensor, v: Tensors, w: Tensors) -> dict[str, Tensor]:
+    return {name: alpha * own + (1 - alpha) * w[name] for name, own in v.items()}
+
+
+def _start(view: View) -> Tensors:
+    return view.state["v"]
+
+
+def _beginning(view: View) -> Tensors:
+    """Return alpha, and whether it is due to be adapted in the next step."""
+    alpha = view.state[ALPHA][ALPHA]
+    return {ALPHA: alpha, DUE: torch.ones_like(alpha)}
+
+
+def _gradient(
+    view: View,
+    v: Tensors,
+    batch: Batch,
+    state: Tensors,
+    lr: float | Tensor,
+    *,
+    mixture: Mixture,
+    adaptive: bool,
+    decay: float,
+) -> tuple[Tensors, Tensors]:
+    alpha, due = state[ALPHA], state[DUE]
+    w = {name: view.params[name].detach() for name in v}
+    slope, u = _gradients(view, batch, (v, w, alpha), mixture, adaptive)
+    if adaptive:
+        along = inner_products(add_scaled(v, w, -1), u).sum().to(alpha.dtype)
+        adapted = (alpha - lr * (along + decay * alpha)).clamp(0, 1)
+        alpha = torch.where(due > 0, adapted, alpha)
+    return slope, {ALPHA: alpha, DUE: due if mixture == "models" else torch.zeros_like(due)}
+
+
+def _gradients(
+    view: View,
+    batch: Batch,
+    given: tuple[Tensors, Tensors, Tensor],
+    mixture: Mixture,
+    adaptive: bool,
+) -> tuple[Tensors, Tensors]:
+    """Return the gradient of v's step, and u if alpha is adapted.
+
+    Args:
+        view: The client's view.
+        batch: The samples.
+        given: v, w_k and alpha.
+        mixture: What is mixed.
+        adaptive: Whether u is needed.
+    """
+    v, w, alpha = given
+
+    def of(tensors: Tensors, other: Tensors, share: Tensor) -> Tensors:
+        """Return the gradient at tensors, alone or of their share of the mixed logits."""
+        there = {**view.params, **tensors}
+        if mixture == "models":
+            return view.gradient(there, batch)
+        beside = view.at({**view.params, **other}, batch.x).logits
+
+        def criterion(seen: View, outputs: Outputs, batch: Batch) -> Tensor:
+            mixed = share * outputs.logits + (1 - share) * (beside / seen.temperature)
+            return batch.loss(mixed)
+
+        return view.gradient(there, batch, criterion=criterion)
+
+    if mixture == "weights":
+        u = view.gradient({**view.params, **_mixed(alpha, v, w)}, batch)
+        return {name: alpha * gradient for name, gradient in u.items()}, u
+    slope = of(v, w, alpha)
+    return slope, _mixed(alpha, slope, of(w, v, 1 - alpha)) if adaptive else {}
+
+
+def _finish(view: View, trained: Trained, *, mixes: bool) -> Upload:
+    v, alpha = trained.companions[NAME], trained.states[NAME][ALPHA]
+    own = _mixed(alpha, v, view.params) if mixes else v
+    return Upload(
+        sums={"model": view.params},
+        state={"v": own, ALPHA: {ALPHA: alpha}},
+        metrics={"alpha": float(alpha)},
+    )
+
+
+def _deployed(broadcast: Groups, state: Groups, personal: Groups, *, mixes: bool) -> Tensors:
+    model, v = broadcast["model"], state["v"]
+    return {**model, **(_mixed(state[ALPHA][ALPHA], v, model) if mixes else v)}
