@@ -10,6 +10,7 @@ METHODS.add(
         "ditto": "raysim.methods.ditto:Ditto",
         "divide_and_conquer": "raysim.methods.divide_and_conquer:DivideAndConquer",
         "fedadam": "raysim.methods.fedadam:FedAdam",
+        "fedala": "raysim.methods.fedala:FedAla",
         "fedasync": "raysim.methods.fedasync:FedAsync",
         "fedat": "raysim.methods.fedat:FedAt",
         "fedavg": "raysim.methods.fedavg:FedAvg",
