@@ -15,6 +15,9 @@ generator of one or more passes over clients, which returns the next server stat
   round, accounted under a label of their own.
 - FedMA: several passes; `Upload.rows`, `personal` assignments; shapes of the deployed tensors grow
   and workers resize the network to them.
+- APFL: `Rules.companions` train a model beside the network, step by step.
+- FedALA: a pass of 0 epochs whose `finish` works on the client's samples, however long it takes.
+- Per-FedAvg, pFedMe: a transform takes gradients of its own, `view.gradient`, for every step.
 - Ditto: a second pass trains each client's own model; `deployment` deploys it.
 - Noise and compression of a method's own: `Round.generator`, `View.generator`, `Upload.bytes_up`;
   those for all methods are stages of the channel, for which `Pass.bases` names what has moved.
