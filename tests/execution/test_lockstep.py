@@ -132,6 +132,7 @@ def _finish(view, trained):
 
 
 FINISHING = {"method.name": "tests.execution.test_lockstep:Finishing"}
+APFL = {"method.name": "apfl", "method.adaptive": True}
 SWEEPS = {
     "finish": ("local.weight_decay", (0.0, 0.5), FINISHING),
     "lr": ("local.lr", (0.1, 0.02, 0.3), {}),
@@ -146,6 +147,10 @@ SWEEPS = {
     "server": ("method.lr_global", (0.5, 1.0), {"method.name": "scaffold", "fraction": 0.4}),
     "two passes": ("local.lr", (0.1, 0.05), {"method.name": "mifl", "local.temperature": 2.0}),
     "personal": ("method.lam", (0.1, 1.0), {"method.name": "ditto"}),
+    "envelope": ("method.lam", (1.0, 15.0), {"method.name": "pfedme"}),
+    "meta": ("method.alpha", (0.01, 0.3), {"method.name": "per_fedavg", "method.hessian": "exact"}),
+    "companion": ("local.lr", (0.1, 0.02), {**APFL, "local.momentum": 0.5}),
+    "mixture": ("method.alpha", (0.2, 0.9), {**APFL, "method.mixture": "outputs"}),
 }
 QUICK = ("finish", "lr", "temperature", "mu", "beta", "momentum")
 
