@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
 
+import raysim
+from raysim.storage.client_states import ClientStates
+from raysim.testing.tasks import SmallNet
 from tests.methods import common
 from tests.methods.personal import DEPLOYED_LOSS, EVALUATED, deployed_loss, mixed, moved
 from tests.methods.reference import WEIGHT_DECAY, Reference, T, plain
 from tests.methods.test_oracle import assert_close
+from tests.tasks import make_settings, make_task
 
 ALPHA, DECAY = 0.3, 0.4
 NAME = {"method.name": "apfl", "method.alpha": ALPHA, "method.decay": DECAY, **EVALUATED}
@@ -77,6 +82,34 @@ def test_rounds_and_deployed_models(tmp_path, mixture, adaptive, stacked):
         assert losses[number] == pytest.approx(expected, abs=2e-5)
     assert_close(reference.result.params, w)
     assert (len({alpha for _, alpha in own.values()}) > 1) == adaptive
+
+
+class Dropped(SmallNet):
+    """SmallNet with dropout before its last layer."""
+
+    def __init__(self):
+        super().__init__()
+        self.hidden.append(torch.nn.Dropout(0.5))
+
+
+@pytest.mark.parametrize("stacked", [0, 2])
+@pytest.mark.parametrize("optimizer", ["adamw", "nesterov"])
+def test_an_own_model_alone_takes_the_steps_of_the_network(tmp_path, optimizer, stacked):
+    """From the same start, with the same masks, by the run's optimizer."""
+    chosen = {
+        "adamw": {"local.optimizer": "adamw", "local.lr": 0.01, "local.weight_decay": 0.2},
+        "nesterov": {"local.momentum": 0.8, "local.nesterov": True, "local.weight_decay": 0.1},
+    }[optimizer]
+    alone = {"method.name": "apfl", "method.mixture": "models", "method.alpha": 1.0, "rounds": 1}
+    settings = make_settings(
+        tmp_path, **alone, **chosen, **{"fraction": 1.0, "engine.vectorize": stacked}
+    )
+    result = raysim.run(settings, make_task((21, 13), Dropped))
+    states = ClientStates(result.run_dir / "clients")
+    own = [states.read(k, max(states.versions(k)), torch.device("cpu"))["v"] for k in range(2)]
+    for name, found in result.params.items():
+        expected = (21 * own[0][name] + 13 * own[1][name]) / 34
+        assert torch.allclose(found, expected, atol=1e-6), name
 
 
 @pytest.mark.parametrize("chosen", [{"alpha": 0.0}, {"alpha": 1.0}, {"adaptive": True}], ids=repr)
