@@ -9,6 +9,8 @@ from tests.methods.common import outputs
 DEPLOYED_LOSS = "personal_train_set_loss"
 """Column of the loss on the training samples of all clients, each with the model it deploys."""
 EVALUATED = {"evaluation.train_set": True}
+SHORT = {**EVALUATED, "rounds": 3}
+"""Rounds in which clients take part again."""
 
 
 def loss_of(w, x, y):

@@ -10,13 +10,13 @@ import raysim
 from raysim.storage.client_states import ClientStates
 from raysim.testing.tasks import SmallNet
 from tests.methods import common
-from tests.methods.personal import DEPLOYED_LOSS, EVALUATED, deployed_loss, mixed, moved
+from tests.methods.personal import DEPLOYED_LOSS, SHORT, deployed_loss, mixed, moved
 from tests.methods.reference import WEIGHT_DECAY, Reference, T, plain
 from tests.methods.test_oracle import assert_close
 from tests.tasks import make_settings, make_task
 
 ALPHA, DECAY = 0.3, 0.4
-NAME = {"method.name": "apfl", "method.alpha": ALPHA, "method.decay": DECAY, **EVALUATED}
+NAME = {"method.name": "apfl", "method.alpha": ALPHA, "method.decay": DECAY, **SHORT}
 MIXTURES = ["weights", "outputs", "models"]
 
 

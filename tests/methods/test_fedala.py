@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from raysim.core.seeds import torch_generator
-from tests.methods.personal import DEPLOYED_LOSS, EVALUATED, deployed_loss, loss_of, moved
+from tests.methods.personal import DEPLOYED_LOSS, SHORT, deployed_loss, loss_of, moved
 from tests.methods.reference import BATCH, WEIGHT_DECAY, Reference, plain
 from tests.methods.test_oracle import assert_close
 
@@ -19,7 +19,7 @@ NAME = {
     "method.threshold": THRESHOLD,
     "method.window": WINDOW,
     "method.max_epochs": MOST,
-    **EVALUATED,
+    **SHORT,
 }
 
 

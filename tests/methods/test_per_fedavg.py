@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 import raysim
-from tests.methods.personal import DEPLOYED_LOSS, EVALUATED, deployed_loss, moved
+from tests.methods.personal import DEPLOYED_LOSS, SHORT, deployed_loss, moved
 from tests.methods.reference import WEIGHT_DECAY, Reference, plain
 from tests.methods.test_oracle import assert_close
 
 ALPHA, DELTA = 0.3, 0.05
-NAME = {"method.name": "per_fedavg", "method.alpha": ALPHA, "method.delta": DELTA, **EVALUATED}
+NAME = {"method.name": "per_fedavg", "method.alpha": ALPHA, "method.delta": DELTA, **SHORT}
 
 
 def objective(w, x, y):
@@ -42,8 +42,9 @@ def slope_of(hessian):
     return slope
 
 
-@pytest.mark.parametrize("stacked", [0, 3])
-@pytest.mark.parametrize("hessian", ["none", "finite", "exact"])
+@pytest.mark.parametrize(
+    ("hessian", "stacked"), [("none", 0), ("none", 3), ("finite", 3), ("exact", 0), ("exact", 3)]
+)
 def test_rounds_and_deployed_models(tmp_path, hessian, stacked):
     chosen = {"method.hessian": hessian, "engine.vectorize": stacked}
     reference = Reference(tmp_path, {**NAME, **chosen})

@@ -7,7 +7,7 @@ from itertools import islice
 import numpy as np
 import pytest
 
-from tests.methods.personal import DEPLOYED_LOSS, EVALUATED, deployed_loss, moved
+from tests.methods.personal import DEPLOYED_LOSS, SHORT, deployed_loss, moved
 from tests.methods.reference import MOMENTUM, WEIGHT_DECAY, Reference, plain
 from tests.methods.test_oracle import NAMES, assert_close
 
@@ -20,6 +20,7 @@ NAME = {
     "method.decay": DECAY,
     "method.beta": BETA,
     "method.deploy_steps": DEPLOY,
+    **SHORT,
 }
 
 
@@ -52,7 +53,7 @@ def test_rounds(tmp_path, momentum, stacked):
 
 def test_every_client_deploys_its_own_theta(tmp_path):
     """Batches of an evaluation after round n are those of pass -1 of round n + 1."""
-    reference = Reference(tmp_path, {**NAME, **EVALUATED})
+    reference = Reference(tmp_path, NAME)
     w = [reference.result.params[name].numpy().astype(float) for name in NAMES]
     number = len(reference.cohorts)
     thetas = []
@@ -66,5 +67,5 @@ def test_every_client_deploys_its_own_theta(tmp_path):
 
 
 def test_without_a_tie_the_global_model_stays(tmp_path):
-    free = Reference(tmp_path, {**NAME, "method.lam": 0.0, "method.beta": 1.0})
+    free = Reference(tmp_path, {**NAME, "rounds": 2, "method.lam": 0.0, "method.beta": 1.0})
     assert_close(free.result.params, free.start)
