@@ -14,8 +14,9 @@ section 5.
 
 g and H are gradient and Hessian of the local objective, weight decay and penalties included; eta,
 the paper's beta, is `local.lr`. D, D' and D'' are drawn without replacement: the samples of a batch
-are dealt out in turn, to two parts with "none", else to three; a part that gets none, of a batch of
-one or two, takes the first sample. So B is that of two or three of the paper's batches.
+are dealt out in turn, to two parts with "none", else to three. So B is that of two or three of the
+paper's batches. A part of a small batch goes on with its first samples until it has two, which
+BatchNorm needs.
 They share the step's random draws (dropout). The mean of the clients is weighted as FedAvg's;
 the paper's is uniform. With alpha=0, "none" takes the gradient of D' alone.
 
@@ -100,17 +101,22 @@ def _meta_gradient(
 
 
 def _dealt(batch: Batch, parts: int) -> list[Batch]:
-    """Deal out a batch's samples in turn, the first to the first part; no part stays empty."""
+    """Deal out a batch's samples in turn, from its first ones again where a part lacks two."""
     rows = len(batch.y)
     if batch.weights is None:
-        dealt = [slice(p, None, parts) if p < rows else slice(0, 1) for p in range(parts)]
+        dealt: list[slice | list[int]] = [
+            slice(part, None, parts)
+            if part + parts < rows
+            else [part % rows, (part + parts) % rows]
+            for part in range(parts)
+        ]
         return [batch._replace(x=batch.x[own], y=batch.y[own]) for own in dealt]
     size = batch.size().long().clamp(min=1)  # of a stack: known to tensors alone
-    first = torch.arange(0, rows, parts, device=batch.y.device)
+    turns = torch.arange(max(-(-rows // parts), 2), device=batch.y.device)
     found = []
     for part in range(parts):
-        own = first + part
-        weights = ((own < size) | (own == part)).to(batch.weights.dtype)
+        own = part + parts * turns
+        weights = ((own < size) | (turns < 2)).to(batch.weights.dtype)
         own = own % size
         found.append(batch._replace(x=batch.x[own], y=batch.y[own], weights=weights))
     return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 import raysim
@@ -19,8 +20,9 @@ def objective(w, x, y):
 
 
 def dealt(x, y, parts):
-    """Every `parts`-th sample; a part without any has one of the others'."""
-    rows = [list(range(part, len(y), parts)) or [part % len(y)] for part in range(parts)]
+    """Every `parts`-th sample, round again until there are two."""
+    counts = [max(len(range(part, len(y), parts)), 2) for part in range(parts)]
+    rows = [(part + parts * np.arange(n)) % len(y) for part, n in enumerate(counts)]
     return [(x[own], y[own]) for own in rows]
 
 
