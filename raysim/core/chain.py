@@ -21,11 +21,12 @@ def chain(*rules: Rules) -> Rules:
     """Merge rules, for example FedProx's and SCAFFOLD's, into those of a client that follows both.
 
     Penalties, transforms and companions are concatenated in order. At most one of the rules may set
-    `start`, and at most one `criterion`. Every `finish` that is not FedAvg's is called in turn, and
-    their uploads are merged by name; if none of them has sums, the model is sent.
+    `start`, one `criterion` and one `from_samples`. Every `finish` that is not FedAvg's is called
+    in turn, and their uploads are merged by name; if none of them has sums, the model is sent.
 
     Raises:
-        SettingsError: two of the rules have a start, a criterion, or a transform of the same name.
+        SettingsError: two of the rules have a start, a criterion, a `from_samples`, or transforms of
+            one name.
     """
     finishes = tuple(each.finish for each in rules if each.finish is not send_model)
     return Rules(
@@ -36,6 +37,7 @@ def chain(*rules: Rules) -> Rules:
         transforms=tuple(transform for each in rules for transform in each.transforms),
         companions=tuple(companion for each in rules for companion in each.companions),
         finish=_one_finish(finishes, sends_model=len(finishes) < len(rules)),
+        from_samples=_single("from_samples", [r.from_samples for r in rules if r.from_samples]),
     )
 
 

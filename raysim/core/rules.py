@@ -418,6 +418,7 @@ class Rules:
 
     `criterion`, penalties and the transforms' `update` must depend on their arguments and on the
     method's fields alone: on a CPU, and stacked on a GPU, they are replayed without their Python.
+    They may write into buffers of `view.params` in place, which are then the client's.
 
     Attributes:
         start: `start(broadcast, state, personal)`: the tensors to start from.
@@ -428,6 +429,9 @@ class Rules:
         finish: `finish(view, trained)`: what the client gives back.
         sample_temperatures: `sample_temperatures(view, outputs, batch)`: the T of each sample [B],
             by which raw logits are divided for the criterion; None takes the client's T.
+        from_samples: `from_samples(broadcast, samples)`: groups that the client makes of its
+            samples at the start of the pass, such as counts of classes. They are in its state for
+            the pass, and are neither kept nor sent.
     """
 
     start: Callable[[Groups, Groups, Groups], Tensors] = receive_model
@@ -437,6 +441,7 @@ class Rules:
     companions: tuple[Companion, ...] = ()
     finish: Callable[[View, Trained], Upload] = send_model
     sample_temperatures: Callable[[View, Outputs, Batch], Tensor] | None = None
+    from_samples: Callable[[Groups, Batch], Groups] | None = None
 
     @property
     def are_plain(self) -> bool:

@@ -33,7 +33,7 @@ from raysim.core.errors import SettingsError
 from raysim.core.method import METHODS, Asynchrony, Metrics, Round, ServerState
 from raysim.core.rules import Pass, Reduced, Rules, Weighting, send_model
 from raysim.core.tensors import Groups, Tensors
-from raysim.methods.fedavg import FedAvg
+from raysim.methods.fedavg import BeforePasses, FedAvg
 
 KEY = "method.methods"
 MODEL = "model"
@@ -91,7 +91,7 @@ class Chain(FedAvg):
             self.rules()
             if len({member.weighting for member in self.methods.values()} - {None}) > 1:
                 raise SettingsError("two methods each set the weighting of the mean")
-            for hook in ("deployed", "deployment", "asynchrony", "discount"):
+            for hook in ("deployed", "deployment", "asynchrony", "discount", "before_training"):
                 self._only(hook)
             self._check_discount()
             self._check_models()
@@ -118,6 +118,11 @@ class Chain(FedAvg):
     def needs_sample_losses(self) -> bool:  # type: ignore[override]  # a constant of other methods
         """True if one of the methods needs a mean over samples."""
         return any(member.needs_sample_losses for member in self.methods.values())
+
+    @property
+    def needs_classes(self) -> str:
+        """The setting of a method that needs a classification, the first if several do."""
+        return next((m.needs_classes for m in self.methods.values() if m.needs_classes), "")
 
     @property
     def weighting(self) -> Weighting | None:  # type: ignore[override]  # a constant of others
@@ -166,6 +171,11 @@ class Chain(FedAvg):
         """Merge the methods' broadcasts; the model is sent once."""
         sent = [_without_model(member.broadcast(state)) for member in self.methods.values()]
         return {**super().broadcast(state), **_merged("broadcast", sent)}
+
+    def before_training(self, now: Round, state: ServerState) -> BeforePasses:
+        """Yield the passes before the training, by the method that has some."""
+        member = self._only("before_training")
+        return (yield from member.before_training(now, state)) if member else state
 
     def training_pass(self, now: Round, state: ServerState) -> Pass:
         """Return one pass for all methods, with their changes of FedAvg's."""

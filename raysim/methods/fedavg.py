@@ -11,6 +11,7 @@ statistics) are averaged like parameters; integer buffers take the maximum.
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from typing import ClassVar
 
 from torch import nn
@@ -19,13 +20,17 @@ from raysim.core.method import Method, Metrics, Passes, Round, ServerState
 from raysim.core.rules import Bases, Pass, Reduced, Rules, Weighting
 from raysim.core.tensors import Groups, state_of
 
+BeforePasses = Generator[Pass, Reduced, ServerState]
+"""Passes before the training pass of a round: yields each, and returns the state to train from."""
+
 
 class FedAvg(Method):
     """Mean of the clients' trained models, weighted by their samples.
 
     The baseline of all methods; many local steps help where communication is expensive. Costs a
     client one model in memory, and one model down and one up a round. The base of most methods,
-    which override `rules`, `broadcast`, `training_pass` or `server_update` and keep the round.
+    which override `rules`, `broadcast`, `before_training`, `training_pass` or `server_update` and
+    keep the round.
     """
 
     weighting: ClassVar[Weighting | None] = None
@@ -56,6 +61,14 @@ class FedAvg(Method):
         """Return the method's own metrics of a round, given the state after it."""
         return {}
 
+    def before_training(self, now: Round, state: ServerState) -> BeforePasses:
+        """Yield what passes a round needs before the cohort trains; return the state to train from.
+
+        FedAvg needs none.
+        """
+        yield from ()
+        return state
+
     def training_pass(self, now: Round, state: ServerState) -> Pass:
         """Return the pass over the cohort: its broadcast, rules, epochs and learning rate."""
         return Pass(
@@ -70,6 +83,7 @@ class FedAvg(Method):
 
     def round(self, now: Round, state: ServerState) -> Passes:
         """Train the cohort from the global model and update the state with the means."""
+        state = yield from self.before_training(now, state)
         reduced = yield self.training_pass(now, state)
         after = self.server_update(now, state, reduced)
         return after, self.metrics(after)

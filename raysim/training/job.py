@@ -80,6 +80,14 @@ class ClientJob:
             **opened,
         )
 
+    def with_samples_read(self) -> ClientJob:
+        """Return this job with the groups that its rules make of its samples."""
+        if self.rules.from_samples is None:
+            return self
+        with torch.no_grad():
+            made = self.rules.from_samples(self.broadcast, self.data)
+        return replace(self, state={**self.state, **made})
+
     def finishing(self, view: View, gradient: Gradient) -> View:
         """Return the view of a step as `finish` sees it.
 

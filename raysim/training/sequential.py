@@ -54,7 +54,7 @@ class SequentialTrainer:
         before = self.rng_state()
         self.seed(job.torch_seed)
         try:
-            return ClientTraining(self, job).run()
+            return ClientTraining(self, job.with_samples_read()).run()
         finally:
             self.set_rng_state(before)
 

@@ -78,6 +78,7 @@ class StackedTrainer:
         if jobs[0].data.scoring.whole_batch:
             raise UnstackableError("the task's loss is of whole batches, which a stack pads")
         trainers = trainers or [self.sequential] * len(jobs)
+        jobs = [job.with_samples_read() for job in jobs]
         before = self.sequential.rng_state()
         self.sequential.seed(jobs[0].torch_seed)
         seeded = self.sequential.rng_state()
