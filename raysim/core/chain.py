@@ -25,8 +25,8 @@ def chain(*rules: Rules) -> Rules:
     in turn, and their uploads are merged by name; if none of them has sums, the model is sent.
 
     Raises:
-        SettingsError: two of the rules have a start, a criterion, a `from_samples`, or transforms of
-            one name.
+        SettingsError: two of the rules have a start, a criterion, a `from_samples`, or a transform
+            of the same name.
     """
     finishes = tuple(each.finish for each in rules if each.finish is not send_model)
     return Rules(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 import torch.nn.functional as F
 from safetensors.torch import load_file
@@ -24,8 +25,17 @@ class OutputsScaled(FedAvg):
         return Rules(criterion=lambda view, out, b: b.loss(out.scaled(self.temperature).logits))
 
 
-def test_mu_of_0_is_fedavg(tmp_path):
-    common.assert_equals_fedavg(tmp_path, {"method.name": "fedprox", "method.mu": 0})
+FEDAVG = {
+    "fedlc": {"method.tau": 0},
+    "fedprox": {"method.mu": 0},
+    "moon": {"method.mu": 0, "method.projection": None},
+}
+"""Settings under which a method is FedAvg."""
+
+
+@pytest.mark.parametrize("method", FEDAVG)
+def test_without_strength_a_method_is_fedavg(tmp_path, method):
+    common.assert_equals_fedavg(tmp_path, {"method.name": method, **FEDAVG[method]})
 
 
 def test_temperature_of_1_is_none(tmp_path):

@@ -189,3 +189,9 @@ def outputs(model: nn.Module, x: Tensor) -> Tensor:
     """Return a model's outputs, without gradient."""
     with torch.no_grad():
         return model(x)  # type: ignore[no-any-return]
+
+
+def hidden(model: nn.Module, x: Tensor) -> Tensor:
+    """Return a model's activations, without gradient."""
+    with torch.no_grad():
+        return model.get_submodule("hidden")(model.get_submodule("features")(x))  # type: ignore[no-any-return]

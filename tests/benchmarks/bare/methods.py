@@ -29,11 +29,13 @@ TERMS: Mapping[str, type[Term]] = {
     "ditto": terms.Personal,
     "fedbuff": terms.Change,
     "feddyn": terms.Dynamic,
+    "fedlc": terms.Calibrated,
     "fedmax": terms.Entropy,
     "fedmmd": terms.Discrepancy,
     "fednova": terms.MeanStep,
     "fsvrg": terms.VarianceReduction,
     "mifl": terms.Mutual,
+    "moon": terms.Contrast,
     "momentum": terms.Acceleration,
     "scaffold": terms.Control,
     "two_stream_l2": terms.OutputDistance,
@@ -64,7 +66,20 @@ def with_fusion(model: nn.Module, x: Tensor) -> nn.Module:
     return model
 
 
-NETWORKS: Mapping[str, Callable[[nn.Module, Tensor], nn.Module]] = {"fedfusion": with_fusion}
+def with_projection(model: nn.Module, x: Tensor) -> nn.Module:
+    """Put MOON's projection of 256 numbers before the head of a network."""
+    classes, features = model.get_submodule("head")[0].weight.shape
+    first, second = nn.Linear(features, features), nn.Linear(features, 256)
+    added = first, nn.ReLU(), second
+    model.add_module("hidden", nn.Sequential(model.get_submodule("hidden"), *added))
+    model.add_module("head", nn.Linear(256, classes))
+    return model
+
+
+NETWORKS: Mapping[str, Callable[[nn.Module, Tensor], nn.Module]] = {
+    "fedfusion": with_fusion,
+    "moon": with_projection,
+}
 """Functions of a network and of inputs x, for methods that change the network."""
 
 

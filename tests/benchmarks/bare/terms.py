@@ -9,6 +9,7 @@ SGD is plain: momentum changes what a step is, or comes before or behind them in
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -19,10 +20,11 @@ from torch import Tensor, nn
 
 from raysim.core.rules import Upload
 from raysim.core.tensors import Tensors
-from tests.benchmarks.bare.loop import Client, Step, Term, outputs
+from tests.benchmarks.bare.loop import Client, Step, Term, hidden, outputs
 
 SIGMAS = (*(10.0**power for power in range(-6, 1)), *range(5, 40, 5), *(10**p for p in range(2, 7)))
 """Widths of FedMMD's kernels."""
+CLASSES = 10
 MOST_CORRELATED = 1 - 1e-7
 
 
@@ -97,6 +99,34 @@ class OutputDistance(Term):
     def objective(self, loss: Tensor, step: Step) -> Tensor:
         apart = step.logits - outputs(self.client.frozen, step.x)
         return add(loss, self.method.lam / 2, apart.square().sum())
+
+
+class Calibrated(Term):
+    """FedLC's margins by the client's counts of classes."""
+
+    def __init__(self, method: Any, client: Client) -> None:
+        super().__init__(method, client)
+        counts = torch.bincount(client.given.y, minlength=CLASSES)
+        self.margins = method.tau * counts.clamp(min=1e-8).pow(-0.25)
+
+    def objective(self, loss: Tensor, step: Step) -> Tensor:
+        return F.cross_entropy(step.logits - self.margins, step.y)
+
+
+class Contrast(Term):
+    """MOON's contrast between the broadcast model and the client's last one."""
+
+    def __init__(self, method: Any, client: Client) -> None:
+        super().__init__(method, client)
+        self.last = copy.deepcopy(client.frozen)
+        client.frozen.load_state_dict(client.given.broadcast["model"])
+        self.last.load_state_dict(client.given.state["previous_0"])
+
+    def objective(self, loss: Tensor, step: Step) -> Tensor:
+        others = [hidden(model, step.x) for model in (self.client.frozen, self.last)]
+        alike = torch.stack([F.cosine_similarity(step.hidden, z) for z in others], 1)
+        first = torch.zeros_like(step.y)
+        return add(loss, self.method.mu, F.cross_entropy(alike / self.method.tau, first))
 
 
 class Discrepancy(OutputDistance):

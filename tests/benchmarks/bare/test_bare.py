@@ -35,6 +35,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "fedbuff": {"lr_global": 0.5},
     "feddyn": {"alpha": 0.05},
     "fedfusion": {"ema": 0.2},
+    "fedlc": {"tau": 3},
     "fedma": {"gamma": 0.1},
     "fedmax": {"beta": 200},
     "fedmmd": {"lam": 0.5},
@@ -42,6 +43,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "fedprox": {"mu": 0.3},
     "fsvrg": {"h": 0.02},
     "mifl": {"prune": 0.1},
+    "moon": {"mu": 2},
     "momentum": {"gamma": 0.8},
     "scaffold": {"lr_global": 0.7},
     "two_stream_l2": {"lam": 0.05},
@@ -135,8 +137,8 @@ def test_mifl_near_the_client_s_own_model_and_far_from_it(noise):
 
 
 ADDING = [
-    *("activation_l2", "chain", "ditto", "fedasync", "fedat", "feddyn", "fedmax", "fedmmd"),
-    *("fedprox", "fsvrg", "mifl", "momentum", "scaffold", "two_stream_l2"),
+    *("activation_l2", "chain", "ditto", "fedasync", "fedat", "feddyn", "fedlc", "fedmax"),
+    *("fedmmd", "fedprox", "fsvrg", "mifl", "momentum", "moon", "scaffold", "two_stream_l2"),
 ]
 
 
