@@ -23,6 +23,7 @@ METHODS.add(
         "fedmmd": "raysim.methods.fedmmd:FedMmd",
         "fednova": "raysim.methods.fednova:FedNova",
         "fedprox": "raysim.methods.fedprox:FedProx",
+        "fedrod": "raysim.methods.fedrod:FedRod",
         "fsvrg": "raysim.methods.fsvrg:Fsvrg",
         "mifl": "raysim.methods.mifl:Mifl",
         "momentum": "raysim.methods.momentum:Momentum",

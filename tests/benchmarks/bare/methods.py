@@ -33,6 +33,7 @@ TERMS: Mapping[str, type[Term]] = {
     "fedmax": terms.Entropy,
     "fedmmd": terms.Discrepancy,
     "fednova": terms.MeanStep,
+    "fedrod": terms.BothHeads,
     "fsvrg": terms.VarianceReduction,
     "mifl": terms.Mutual,
     "moon": terms.Contrast,
@@ -68,7 +69,7 @@ def with_fusion(model: nn.Module, x: Tensor) -> nn.Module:
 
 def with_projection(model: nn.Module, x: Tensor) -> nn.Module:
     """Put MOON's projection of 256 numbers before the head of a network."""
-    classes, features = model.get_submodule("head")[0].weight.shape
+    classes, features = model.get_submodule("head")[0].weight.shape  # type: ignore[index]
     first, second = nn.Linear(features, features), nn.Linear(features, 256)
     added = first, nn.ReLU(), second
     model.add_module("hidden", nn.Sequential(model.get_submodule("hidden"), *added))
@@ -76,8 +77,27 @@ def with_projection(model: nn.Module, x: Tensor) -> nn.Module:
     return model
 
 
+class TwoHeads(nn.Module):
+    """FedRoD's generic head, and one of the client's own."""
+
+    def __init__(self, head: nn.Module) -> None:
+        super().__init__()
+        self.generic, self.own = head, copy.deepcopy(head)
+
+    def forward(self, z: Tensor) -> Tensor:
+        logits: Tensor = self.generic(z) + self.own(z.detach())
+        return logits
+
+
+def with_two_heads(model: nn.Module, x: Tensor) -> nn.Module:
+    """Put a head of the client's own beside that of a network."""
+    model.add_module("head", TwoHeads(model.get_submodule("head")[0]))  # type: ignore[index]
+    return model
+
+
 NETWORKS: Mapping[str, Callable[[nn.Module, Tensor], nn.Module]] = {
     "fedfusion": with_fusion,
+    "fedrod": with_two_heads,
     "moon": with_projection,
 }
 """Functions of a network and of inputs x, for methods that change the network."""

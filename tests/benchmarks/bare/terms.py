@@ -129,6 +129,20 @@ class Contrast(Term):
         return add(loss, self.method.mu, F.cross_entropy(alike / self.method.tau, first))
 
 
+class BothHeads(Term):
+    """FedRoD's balanced softmax of the generic head, and the loss of the client's own."""
+
+    def __init__(self, method: Any, client: Client) -> None:
+        super().__init__(method, client)
+        counts = torch.bincount(client.given.y, minlength=CLASSES)
+        self.prior = method.gamma * counts.log().clamp(min=-100)
+        self.generic, self.own = client.model.get_submodule("head").children()
+
+    def objective(self, loss: Tensor, step: Step) -> Tensor:
+        g, p = self.generic(step.hidden), self.own(step.hidden.detach())
+        return F.cross_entropy(g + self.prior, step.y) + F.cross_entropy(g.detach() + p, step.y)
+
+
 class Discrepancy(OutputDistance):
     """FedMMD's discrepancy from the broadcast model's logits."""
 

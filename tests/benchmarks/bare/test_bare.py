@@ -41,6 +41,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "fedmmd": {"lam": 0.5},
     "fednova": {"max_epochs": 3},
     "fedprox": {"mu": 0.3},
+    "fedrod": {"gamma": 2},
     "fsvrg": {"h": 0.02},
     "mifl": {"prune": 0.1},
     "moon": {"mu": 2},
@@ -138,7 +139,17 @@ def test_mifl_near_the_client_s_own_model_and_far_from_it(noise):
 
 ADDING = [
     *("activation_l2", "chain", "ditto", "fedasync", "fedat", "feddyn", "fedlc", "fedmax"),
-    *("fedmmd", "fedprox", "fsvrg", "mifl", "momentum", "moon", "scaffold", "two_stream_l2"),
+    *(
+        "fedmmd",
+        "fedprox",
+        "fedrod",
+        "fsvrg",
+        "mifl",
+        "momentum",
+        "moon",
+        "scaffold",
+        "two_stream_l2",
+    ),
 ]
 
 

@@ -1,0 +1,156 @@
+"""FedRoD: a generic head for balanced classes, and a head of each client's own on top of it.
+
+Source: Chen and Chao, "On Bridging Generic and Personalized Federated Learning for Image
+Classification", ICLR 2022, section 4, with linear personalised heads.
+
+    g = head_g(z)        p = head_k(stopgrad z)        z the activations of the stage `hidden`
+    loss = CE(g + gamma * log n_k, y) + CE(stopgrad g + p, y)        n_k the client's class counts
+    client k deploys g + p; the server averages the body and head_g, as FedAvg does
+
+The first term, a balanced softmax, trains the body and the generic head, the second the client's
+own head alone. n_k are the counts of the training samples. Choices and discrepancies:
+
+- The authors' repository holds no code. PFLlib steps the body before it takes the second gradient,
+  but at the z and g of before that step; FL-bench adds both terms. These are the same steps.
+- A class without samples has log n = -100, of which no float32 softmax can tell the -inf of both
+  codes. With gamma=0 the generic model is FedAvg's bit for bit.
+- A client's own head starts as a copy of the first generic one, as in PFLlib. A client that never
+  took part deploys g alone, which is also what is evaluated as the global model.
+- `local.temperature` divides g and p, but not the prior. The hypernetwork of section 4 that makes
+  heads of n_k is left out.
+
+Legend: B batch, C classes.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import ClassVar, cast
+
+import torch.nn.functional as F
+from pydantic import Field
+from torch import Tensor, nn
+
+from raysim.core.method import Round, ServerState
+from raysim.core.rules import Batch, Outputs, Pass, Rules, Trained, Upload, View
+from raysim.core.tensors import Groups, Tensors, nbytes, zeros_like
+from raysim.methods.fedavg import FedAvg
+from raysim.methods.linear_head import class_counts, linear_head, shifted, weight_in
+
+GENERIC, OWN = "head.generic", "head.own"
+"""Modules of the network: the heads g and p."""
+OWN_HEAD, FIRST_HEAD = "own", "first"
+"""Groups of a client's head and, until it has taken part, of the head from which it will start."""
+LOG_OF_NONE = -100.0
+
+
+class TwoHeads(nn.Module):
+    """Head that adds the logits of a generic one and of one of the client's own."""
+
+    def __init__(self, head: nn.Linear) -> None:
+        super().__init__()
+        self.generic = head
+        self.own = copy.deepcopy(head)
+
+    def forward(self, z: Tensor) -> Tensor:
+        """Return the logits [B, C] of activations z [B, F]; own ones have no gradient at z."""
+        logits: Tensor = self.generic(z) + self.own(z.detach())
+        return logits
+
+
+class FedRod(FedAvg):
+    """FedAvg of a model for balanced classes, with a head of each client's own beside its head.
+
+    Helps where clients' labels differ, and both a global model and models of clients are wanted.
+    Against FedAvg it costs two products of the head's size more a step, and a head kept by each
+    client that ever took part; bytes are FedAvg's.
+    """
+
+    staged: ClassVar[bool] = True
+    real: ClassVar[bool] = True
+
+    gamma: float = Field(default=1.0, ge=0, description="power of the class counts in the softmax")
+
+    @property
+    def needs_classes(self) -> str:
+        """The setting that needs a classification."""
+        return f"name={self.title}"
+
+    def network(self, model: nn.Module) -> nn.Module:
+        """Return the model with a second head.
+
+        Raises:
+            SettingsError: the head is not one fully connected layer.
+        """
+        doubled = copy.deepcopy(model)
+        doubled.head = TwoHeads(linear_head(self, doubled))
+        return doubled
+
+    def init(self, network: nn.Module) -> ServerState:
+        """Start from the network as it was built."""
+        model = super().init(network).groups["model"]
+        return ServerState({"model": _shared(model), FIRST_HEAD: _own(model)})
+
+    def client_init(self, state: ServerState) -> Groups:
+        """Start without a head of one's own, and with the one from which training will start."""
+        first = state.groups[FIRST_HEAD]
+        return {OWN_HEAD: zeros_like(first), FIRST_HEAD: first}
+
+    def client_bytes(self, state: ServerState) -> int:
+        """Return the bytes of a head."""
+        return nbytes({OWN_HEAD: state.groups[FIRST_HEAD]})
+
+    def rules(self) -> Rules:
+        """Return the rules of local training: SGD on the losses of both heads."""
+        return Rules(
+            start=_start, criterion=self._of_both_heads, finish=_finish, from_samples=_priors
+        )
+
+    def deployed(self, state: ServerState) -> Tensors:
+        """Return the generic model."""
+        return {**state.groups["model"], **zeros_like(state.groups[FIRST_HEAD])}
+
+    def deployment(self, now: Round, state: ServerState) -> Pass:
+        """Deploy the generic model of now with the client's own head."""
+        return Pass(now.cohort, self.broadcast(state), Rules(start=_deployed))
+
+    def _of_both_heads(self, view: View, outputs: Outputs, batch: Batch) -> Tensor:
+        z = cast(Tensor, outputs.hidden)
+        generic = _logits(view, GENERIC, z)
+        own = _logits(view, OWN, z.detach())
+        prior = self.gamma * view.state["prior"]["log_n"]
+        balanced = batch.loss(shifted(generic, prior))
+        return balanced + batch.loss(generic.detach() + own)
+
+
+def _logits(view: View, head: str, z: Tensor) -> Tensor:
+    """Return the logits of a head at activations z [B, F], over the temperature."""
+    weight = view.params[f"{head}.weight"]
+    bias = view.params.get(f"{head}.bias")
+    return F.linear(z.to(weight.dtype), weight, bias) / view.temperature
+
+
+def _priors(broadcast: Groups, samples: Batch) -> Groups:
+    """Return the logarithms of a client's class counts [C]."""
+    counts = class_counts(samples, weight_in(broadcast["model"], GENERIC))
+    return {"prior": {"log_n": counts.log().clamp(min=LOG_OF_NONE)}}
+
+
+def _start(broadcast: Groups, state: Groups, personal: Groups) -> Tensors:
+    return {**broadcast["model"], **state.get(FIRST_HEAD, state[OWN_HEAD])}
+
+
+def _deployed(broadcast: Groups, state: Groups, personal: Groups) -> Tensors:
+    return {**broadcast["model"], **state[OWN_HEAD]}
+
+
+def _finish(view: View, trained: Trained) -> Upload:
+    return Upload(sums={"model": _shared(view.params)}, state={OWN_HEAD: _own(view.params)})
+
+
+def _shared(model: Tensors) -> dict[str, Tensor]:
+    return {name: tensor for name, tensor in model.items() if not name.startswith(f"{OWN}.")}
+
+
+def _own(model: Tensors) -> dict[str, Tensor]:
+    return {name: tensor for name, tensor in model.items() if name.startswith(f"{OWN}.")}
