@@ -15,6 +15,7 @@ METHODS.add(
         "fedat": "raysim.methods.fedat:FedAt",
         "fedavg": "raysim.methods.fedavg:FedAvg",
         "fedbuff": "raysim.methods.fedbuff:FedBuff",
+        "feddbe": "raysim.methods.feddbe:FedDbe",
         "feddyn": "raysim.methods.feddyn:FedDyn",
         "fedfusion": "raysim.methods.fedfusion:FedFusion",
         "fedlc": "raysim.methods.fedlc:FedLc",

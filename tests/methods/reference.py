@@ -74,8 +74,8 @@ class Reference:
         for row in rows:
             if row["steps"]:
                 self.passes[row["round"] - 1].setdefault(row["pass"], []).append(row["client"])
-        assert all(len(cohort) == 3 for passes in self.passes for cohort in passes.values())
         self.cohorts = [passes[max(passes)] for passes in self.passes]
+        assert all(len(cohort) == 3 for cohort in self.cohorts)
         assert len({*map(tuple, self.cohorts)}) > 1
 
     def lr(self, number):

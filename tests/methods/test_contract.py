@@ -30,6 +30,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
 VARIANTS: dict[str, tuple[str, str, dict[str, Any]]] = {
     # Devices so alike that tiers arrive in turn, so that the model moves from the second round on.
     "fedat-in-turn": ("fedat", "mlp", {"clock.name": "devices", "clock.spread": 0.01}),
+    "feddbe-pulled": ("feddbe", "residual", {"method.kappa": 20, "method.momentum": 0.5}),
     "fedfusion-conv": (
         "fedfusion",
         "cnn",
@@ -66,7 +67,7 @@ MODELS_SENT = {"chain": 2, "scaffold": 2, "momentum": 2}
 COUNTED_APART = {
     *("divide_and_conquer", "fedfusion", "fedma", "fednova", "fsvrg", "mifl"),
     *("fedasync", "fedat", "fedbuff"),
-    "fedrod",
+    *("feddbe", "fedrod"),
 }
 """Methods that send parts of a model, more to some, or to others than those who answer in a round:
 their own tests count the bytes."""

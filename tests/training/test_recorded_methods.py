@@ -43,6 +43,18 @@ def recorders(monkeypatch):
     return built
 
 
+def test_recorded_steps_follow_what_rules_write_into_buffers(tmp_path, monkeypatch, recorders):
+    """FedDBE's running mean of the features, in a pass that gathers it and in one that pulls."""
+    given = {"method.name": "feddbe", "method.kappa": 30, "rounds": 2, "fraction": 1.0}
+    raysim.run(make_settings(tmp_path / "recorded", **given), make_task(SIZES))
+    (recorder,) = recorders
+    assert all(any(kind.scripts.values()) for kind in recorder._kinds.values())
+    assert len(recorder._kinds) > 1
+    monkeypatch.setattr(sequential, "can_record_steps", lambda: False)
+    raysim.run(make_settings(tmp_path / "plain", **given), make_task(SIZES))
+    assert model_of(tmp_path / "recorded") == model_of(tmp_path / "plain")
+
+
 @pytest.mark.parametrize("local", ["plain", pytest.param("everything", marks=pytest.mark.full)])
 @pytest.mark.parametrize("method", [*METHODS])
 def test_a_run_with_recorded_steps_has_the_bits_of_plain_ones(

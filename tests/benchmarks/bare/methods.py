@@ -28,6 +28,7 @@ TERMS: Mapping[str, type[Term]] = {
     "activation_l2": terms.ActivationNorm,
     "ditto": terms.Personal,
     "fedbuff": terms.Change,
+    "feddbe": terms.MeanPull,
     "feddyn": terms.Dynamic,
     "fedlc": terms.Calibrated,
     "fedmax": terms.Entropy,
@@ -95,7 +96,28 @@ def with_two_heads(model: nn.Module, x: Tensor) -> nn.Module:
     return model
 
 
+class Shifted(nn.Module):
+    """FedDBE's head behind a shift."""
+
+    def __init__(self, layer: nn.Linear) -> None:
+        super().__init__()
+        self.layer = layer
+        self.shift = nn.Parameter(torch.zeros(layer.in_features))
+        self.register_buffer("running", torch.zeros(layer.in_features))
+
+    def forward(self, z: Tensor) -> Tensor:
+        logits: Tensor = self.layer(z + self.shift)
+        return logits
+
+
+def with_shift(model: nn.Module, x: Tensor) -> nn.Module:
+    """Put a shift of the features before the head of a network."""
+    model.add_module("head", Shifted(model.get_submodule("head")[0]))  # type: ignore[index]
+    return model
+
+
 NETWORKS: Mapping[str, Callable[[nn.Module, Tensor], nn.Module]] = {
+    "feddbe": with_shift,
     "fedfusion": with_fusion,
     "fedrod": with_two_heads,
     "moon": with_projection,

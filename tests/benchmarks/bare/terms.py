@@ -143,6 +143,24 @@ class BothHeads(Term):
         return F.cross_entropy(g + self.prior, step.y) + F.cross_entropy(g.detach() + p, step.y)
 
 
+class MeanPull(Term):
+    """FedDBE's pull of the features' running mean to the mean of all clients."""
+
+    def __init__(self, method: Any, client: Client) -> None:
+        super().__init__(method, client)
+        means = client.given.broadcast.get("mean", {})  # none in the pass that gathers it
+        self.mean = means.get("z")
+        self.running: Any = client.model.get_submodule("head").running
+
+    def objective(self, loss: Tensor, step: Step) -> Tensor:
+        if self.mean is None:
+            return loss
+        running = self.running * (1 - self.method.momentum)
+        running = running + self.method.momentum * step.hidden.mean(0)
+        self.running.copy_(running.detach())
+        return add(loss, self.method.kappa / 2, (running - self.mean).square().mean())
+
+
 class Discrepancy(OutputDistance):
     """FedMMD's discrepancy from the broadcast model's logits."""
 

@@ -33,6 +33,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "fedat": {"mu": 0.2, "tiers": 1},
     "fedavg": {},
     "fedbuff": {"lr_global": 0.5},
+    "feddbe": {"kappa": 50, "momentum": 0.5},
     "feddyn": {"alpha": 0.05},
     "fedfusion": {"ema": 0.2},
     "fedlc": {"tau": 3},
@@ -138,7 +139,7 @@ def test_mifl_near_the_client_s_own_model_and_far_from_it(noise):
 
 
 ADDING = [
-    *("activation_l2", "chain", "ditto", "fedasync", "fedat", "feddyn", "fedlc", "fedmax"),
+    *("activation_l2", "chain", "ditto", "fedasync", "fedat", "feddbe", "feddyn", "fedlc"),
     *(
         "fedmmd",
         "fedprox",
