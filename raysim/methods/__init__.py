@@ -23,6 +23,7 @@ METHODS.add(
         "fedmax": "raysim.methods.fedmax:FedMax",
         "fedmmd": "raysim.methods.fedmmd:FedMmd",
         "fednova": "raysim.methods.fednova:FedNova",
+        "fedproto": "raysim.methods.fedproto:FedProto",
         "fedprox": "raysim.methods.fedprox:FedProx",
         "fedrod": "raysim.methods.fedrod:FedRod",
         "fsvrg": "raysim.methods.fsvrg:Fsvrg",

@@ -38,6 +38,11 @@ VARIANTS: dict[str, tuple[str, str, dict[str, Any]]] = {
     ),
     "fedfusion-multi": ("fedfusion", "residual", {"method.operator": "multi"}),
     "fedma-growing": ("fedma", "cnn", {"method.gamma": 1e30}),
+    "fedproto-nearest": (
+        "fedproto",
+        "residual",
+        {"method.predict": "prototype", "method.weights": "samples", "local.epochs": 2},
+    ),
     "mifl-previous": ("mifl", "mlp", {"method.mi_reference": "previous"}),
     "mifl-delivery": (
         "mifl",
@@ -67,7 +72,7 @@ MODELS_SENT = {"chain": 2, "scaffold": 2, "momentum": 2}
 COUNTED_APART = {
     *("divide_and_conquer", "fedfusion", "fedma", "fednova", "fsvrg", "mifl"),
     *("fedasync", "fedat", "fedbuff"),
-    *("feddbe", "fedrod"),
+    *("feddbe", "fedproto", "fedrod"),
 }
 """Methods that send parts of a model, more to some, or to others than those who answer in a round:
 their own tests count the bytes."""

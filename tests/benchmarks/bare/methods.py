@@ -34,6 +34,7 @@ TERMS: Mapping[str, type[Term]] = {
     "fedmax": terms.Entropy,
     "fedmmd": terms.Discrepancy,
     "fednova": terms.MeanStep,
+    "fedproto": terms.Prototypes,
     "fedrod": terms.BothHeads,
     "fsvrg": terms.VarianceReduction,
     "mifl": terms.Mutual,
@@ -116,9 +117,33 @@ def with_shift(model: nn.Module, x: Tensor) -> nn.Module:
     return model
 
 
+class Prototyped(nn.Module):
+    """FedProto's head with prototypes, and with sums of features by class."""
+
+    def __init__(self, layer: nn.Linear) -> None:
+        super().__init__()
+        self.layer = layer
+        for name in ("means", "sums"):
+            self.register_buffer(name, torch.zeros_like(layer.weight.detach()))
+        for name in ("known", "seen"):
+            self.register_buffer(name, torch.zeros(layer.out_features))
+        self.register_buffer("passed", torch.zeros(()))
+
+    def forward(self, z: Tensor) -> Tensor:
+        logits: Tensor = self.layer(z)
+        return logits
+
+
+def with_prototypes(model: nn.Module, x: Tensor) -> nn.Module:
+    """Put prototypes beside the head of a network."""
+    model.add_module("head", Prototyped(model.get_submodule("head")[0]))  # type: ignore[index]
+    return model
+
+
 NETWORKS: Mapping[str, Callable[[nn.Module, Tensor], nn.Module]] = {
     "feddbe": with_shift,
     "fedfusion": with_fusion,
+    "fedproto": with_prototypes,
     "fedrod": with_two_heads,
     "moon": with_projection,
 }

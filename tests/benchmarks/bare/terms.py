@@ -143,6 +143,32 @@ class BothHeads(Term):
         return F.cross_entropy(g + self.prior, step.y) + F.cross_entropy(g.detach() + p, step.y)
 
 
+class Prototypes(Term):
+    """FedProto's pull of features to their class's prototype, and the means of the last epoch."""
+
+    def __init__(self, method: Any, client: Client) -> None:
+        super().__init__(method, client)
+        given = client.given.broadcast["prototypes"]
+        self.means, self.known = given["head.means"], given["head.known"]
+        head: Any = client.model.get_submodule("head")
+        self.sums, self.seen, self.passed = head.sums, head.seen, head.passed
+
+    def objective(self, loss: Tensor, step: Step) -> Tensor:
+        if self.passed == len(self.client.given.y):
+            for each in (self.sums, self.seen, self.passed):
+                each.zero_()
+        self.sums.index_add_(0, step.y, step.hidden.detach())
+        self.seen += torch.bincount(step.y, minlength=CLASSES)
+        self.passed += len(step.y)
+        apart = (step.hidden - self.means[step.y]) * self.known[step.y, None]
+        return add(loss, self.method.lam, apart.square().mean())
+
+    def finish(self, steps: int) -> Upload:
+        means = self.sums / self.seen.clamp(min=1)[:, None]
+        has = (self.seen > 0).float()
+        return Upload(sums={"prototypes": {"head.means": means, "head.known": has}})
+
+
 class MeanPull(Term):
     """FedDBE's pull of the features' running mean to the mean of all clients."""
 

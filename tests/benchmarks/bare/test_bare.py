@@ -41,6 +41,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "fedmax": {"beta": 200},
     "fedmmd": {"lam": 0.5},
     "fednova": {"max_epochs": 3},
+    "fedproto": {"lam": 3},
     "fedprox": {"mu": 0.3},
     "fedrod": {"gamma": 2},
     "fsvrg": {"h": 0.02},
