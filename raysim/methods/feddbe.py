@@ -26,6 +26,7 @@ Legend: B batch, C classes, F features.
 from __future__ import annotations
 
 import copy
+from collections.abc import Mapping
 from typing import ClassVar, cast
 
 import torch
@@ -33,7 +34,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from raysim.core.method import Round, ServerState
-from raysim.core.rules import Batch, Outputs, Pass, Rules, Trained, Upload, View
+from raysim.core.rules import Batch, Outputs, Pass, Reduced, Rules, Trained, Upload, View
 from raysim.core.tensors import Groups, Tensors, parameter_names
 from raysim.methods.fedavg import BeforePasses, FedAvg
 from raysim.methods.linear_head import linear_head
@@ -85,6 +86,15 @@ class FedDbe(FedAvg):
         default=0.1, gt=0, le=1, description="share of a batch in the running mean of features"
     )
 
+    @property
+    def needs_local(self) -> Mapping[str, object]:
+        """No kept optimizer with kappa: the pass before round 1 trains without the shift."""
+        return {"keep": False} if self.kappa else {}
+
+    def needing(self, name: str) -> str:
+        """Return kappa."""
+        return f"method.kappa={self.kappa:g}"
+
     def network(self, model: nn.Module) -> nn.Module:
         """Return the model with a shift before its head.
 
@@ -97,17 +107,18 @@ class FedDbe(FedAvg):
 
     def init(self, network: nn.Module) -> ServerState:
         """Start from the network as it was built."""
-        model = super().init(network).groups["model"]
-        state = ServerState({"model": _shared(model), OWN: {SHIFT: model[SHIFT]}})
-        return state.replace(mean={Z: torch.zeros_like(model[SHIFT])}) if self.kappa else state
+        state = super().init(network)
+        mean = {Z: state.groups["model"][RUNNING]}
+        return state.replace(mean=mean) if self.kappa else state
 
     def client_init(self, state: ServerState) -> Groups:
         """Start without a shift."""
-        return {OWN: state.groups[OWN]}
+        return {OWN: {SHIFT: state.groups["model"][SHIFT]}}
 
     def broadcast(self, state: ServerState) -> Groups:
-        """Return the model, and the mean feature if clients are pulled to it."""
-        return {name: group for name, group in state.groups.items() if name in ("model", MEAN)}
+        """Return the model without a shift, and the mean feature if clients are pulled to it."""
+        model = {"model": _shared(state.groups["model"])}
+        return {**model, MEAN: state.groups[MEAN]} if self.kappa else model
 
     def rules(self) -> Rules:
         """Return the rules of local training: SGD on the loss behind the shift, and the pull."""
@@ -122,7 +133,7 @@ class FedDbe(FedAvg):
         gathering = Rules(start=_start, penalties=(self._follow,), finish=_send_running)
         found = yield Pass(
             range(now.clients),
-            {"model": state.groups["model"]},
+            {"model": _shared(state.groups["model"])},
             gathering,
             now.epochs,
             now.lr,
@@ -132,13 +143,13 @@ class FedDbe(FedAvg):
         )
         return state.replace(mean=found.means[MEAN])
 
-    def deployed(self, state: ServerState) -> Tensors:
-        """Return the model without a shift."""
-        return _with_running({**state.groups["model"], **state.groups[OWN]})
+    def server_update(self, now: Round, state: ServerState, reduced: Reduced) -> ServerState:
+        """Move the model to the mean; its shift stays 0."""
+        return state.replace(model={**state.groups["model"], **reduced.means["model"]})
 
     def deployment(self, now: Round, state: ServerState) -> Pass:
         """Deploy the model of now behind the client's own shift."""
-        return Pass(now.cohort, {"model": state.groups["model"]}, Rules(start=_start))
+        return Pass(now.cohort, {"model": _shared(state.groups["model"])}, Rules(start=_start))
 
     def _pull(self, view: View, outputs: Outputs, batch: Batch) -> Tensor:
         running = self._moved(view, outputs, batch)
@@ -159,12 +170,8 @@ class FedDbe(FedAvg):
 
 
 def _start(broadcast: Groups, state: Groups, personal: Groups) -> Tensors:
-    return _with_running({**broadcast["model"], **state[OWN]})
-
-
-def _with_running(tensors: Tensors) -> dict[str, Tensor]:
-    """Return a network's tensors with the running mean, at zero."""
-    return {**tensors, RUNNING: torch.zeros_like(tensors[SHIFT])}
+    own = state[OWN]
+    return {**broadcast["model"], **own, RUNNING: torch.zeros_like(own[SHIFT])}
 
 
 def _send_running(view: View, trained: Trained) -> Upload:

@@ -22,6 +22,7 @@ Legend: C classes.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import ClassVar, Literal
 
 import torch
@@ -58,6 +59,15 @@ class FedLc(FedAvg):
     def needs_classes(self) -> str:
         """The setting that needs a classification."""
         return f"name={self.title}"
+
+    @property
+    def needs_local(self) -> Mapping[str, object]:
+        """No kept optimizer with global counts: round 1 has one pass more than the others."""
+        return {"keep": False} if self.counts == "global" else {}
+
+    def needing(self, name: str) -> str:
+        """Return the setting of the counts."""
+        return f"method.counts={self.counts}"
 
     def init(self, network: nn.Module) -> ServerState:
         """Start from the network as it was built, and no counts."""

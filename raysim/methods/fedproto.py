@@ -146,13 +146,13 @@ class FedProto(FedAvg):
 
     def init(self, network: nn.Module) -> ServerState:
         """Start from the network as it was built, without prototypes."""
-        model = super().init(network).groups[MODEL]
-        prototypes = {MEANS: model[MEANS], KNOWN: model[KNOWN]}
-        return ServerState({MODEL: _without_helpers(model), PROTOTYPES: prototypes})
+        state = super().init(network)
+        model = state.groups[MODEL]
+        return state.replace(prototypes={MEANS: model[MEANS], KNOWN: model[KNOWN]})
 
     def client_init(self, state: ServerState) -> Groups:
         """Start a client's model at the first network."""
-        return {OWN: state.groups[MODEL]}
+        return {OWN: _without_helpers(state.groups[MODEL])}
 
     def broadcast(self, state: ServerState) -> Groups:
         """Return the prototypes."""

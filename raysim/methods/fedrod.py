@@ -32,7 +32,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from raysim.core.method import Round, ServerState
-from raysim.core.rules import Batch, Outputs, Pass, Rules, Trained, Upload, View
+from raysim.core.rules import Batch, Outputs, Pass, Reduced, Rules, Trained, Upload, View
 from raysim.core.tensors import Groups, Tensors, nbytes, zeros_like
 from raysim.methods.fedavg import FedAvg
 from raysim.methods.linear_head import class_counts, linear_head, shifted, weight_in
@@ -40,7 +40,7 @@ from raysim.methods.linear_head import class_counts, linear_head, shifted, weigh
 GENERIC, OWN = "head.generic", "head.own"
 """Modules of the network: the heads g and p."""
 OWN_HEAD, FIRST_HEAD = "own", "first"
-"""Groups of a client's head and, until it has taken part, of the head from which it will start."""
+"""Groups of a client's head and, until it has taken part, of the one from which it will start."""
 LOG_OF_NONE = -100.0
 
 
@@ -86,19 +86,18 @@ class FedRod(FedAvg):
         doubled.head = TwoHeads(linear_head(self, doubled))
         return doubled
 
-    def init(self, network: nn.Module) -> ServerState:
-        """Start from the network as it was built."""
-        model = super().init(network).groups["model"]
-        return ServerState({"model": _shared(model), FIRST_HEAD: _own(model)})
-
     def client_init(self, state: ServerState) -> Groups:
         """Start without a head of one's own, and with the one from which training will start."""
-        first = state.groups[FIRST_HEAD]
+        first = _own(state.groups["model"])
         return {OWN_HEAD: zeros_like(first), FIRST_HEAD: first}
 
     def client_bytes(self, state: ServerState) -> int:
         """Return the bytes of a head."""
-        return nbytes({OWN_HEAD: state.groups[FIRST_HEAD]})
+        return nbytes({OWN_HEAD: _own(state.groups["model"])})
+
+    def broadcast(self, state: ServerState) -> Groups:
+        """Return the model without the clients' head."""
+        return {"model": _shared(state.groups["model"])}
 
     def rules(self) -> Rules:
         """Return the rules of local training: SGD on the losses of both heads."""
@@ -106,9 +105,14 @@ class FedRod(FedAvg):
             start=_start, criterion=self._of_both_heads, finish=_finish, from_samples=_priors
         )
 
+    def server_update(self, now: Round, state: ServerState, reduced: Reduced) -> ServerState:
+        """Move the model to the mean, but for the head from which clients start."""
+        return state.replace(model={**state.groups["model"], **reduced.means["model"]})
+
     def deployed(self, state: ServerState) -> Tensors:
         """Return the generic model."""
-        return {**state.groups["model"], **zeros_like(state.groups[FIRST_HEAD])}
+        model = state.groups["model"]
+        return {**model, **zeros_like(_own(model))}
 
     def deployment(self, now: Round, state: ServerState) -> Pass:
         """Deploy the generic model of now with the client's own head."""

@@ -108,7 +108,7 @@ class Moon(FedAvg):
         return Rules(penalties=(self._contrast,), finish=self._finish)
 
     def _contrast(self, view: View, outputs: Outputs, batch: Batch) -> Tensor:
-        others = [view.broadcast["model"], *previous_of(view.state)]
+        others = [view.start, *previous_of(view.state)]
         z = _representation(outputs)  # [B, F]
         fixed = [_representation(view.at(model, batch.x)) for model in others]
         points = (z != 0).any(dim=-1)  # a row of zeros has no direction, and an infinite slope

@@ -88,14 +88,27 @@ class DeepHead(SmallCnn):
         self.head = torch.nn.Sequential(self.head, torch.nn.Identity())
 
 
-@pytest.mark.parametrize("method", ["fedlc"])
+@pytest.mark.parametrize("method", ["feddbe", "fedlc", "fedproto", "fedrod", "moon"])
 def test_another_head_is_refused(tmp_path, method):
     message = f"method.name={method}: needs a model whose stage head is one nn.Linear; .* Sequen"
     common.assert_refused(tmp_path, {"method.name": method}, message, DeepHead)
 
 
-def test_a_regression_is_refused(tmp_path):
+@pytest.mark.parametrize(("method", "setting"), [("feddbe", "kappa=2"), ("fedlc", "counts=global")])
+def test_passes_before_the_first_round_go_with_no_kept_optimizer(tmp_path, method, setting):
+    name, _, value = setting.partition("=")
+    given = {"method.name": method, "local.keep": True, "local.momentum": 0.5}
+    common.assert_refused(
+        tmp_path,
+        {**given, f"method.{name}": value},
+        f"local.keep=true: must be false with method.{setting}",
+    )
+    raysim.run(make_settings(tmp_path / "run", **given, rounds=1), make_task((5,)))
+
+
+@pytest.mark.parametrize("method", ["fedlc", "fedproto", "fedrod"])
+def test_a_regression_is_refused(tmp_path, method):
     x, y = np.zeros((5, 12), np.float32), np.zeros(5)
     task = raysim.Task(raysim.testing.tasks.SmallNet, [(x, y)], (x, y), raysim.REGRESSION)
-    with pytest.raises(raysim.SettingsError, match=r"^method\.name=fedlc: the task is no cl"):
-        raysim.run(make_settings(tmp_path / "run", **NAME), task)
+    with pytest.raises(raysim.SettingsError, match=rf"^method\.name={method}: the task is no"):
+        raysim.run(make_settings(tmp_path / "run", **{"method.name": method}), task)

@@ -73,7 +73,7 @@ def test_rounds(tmp_path, stacked):
     assert_close(params, w, SHARED)
     assert not any(params[name].any() for name in OWN)
     assert states.keys() == own.keys() and sum(map(len, run.cohorts)) > len(own)
-    server = raysim.ServerState({"model": {name: params[name] for name in SHARED}})
+    server = raysim.ServerState({"model": params})
     for k, head in own.items():
         state = {"own": {name: states[k][f"own/{name}"] for name in OWN}}
         assert states[k].keys() == {f"own/{name}" for name in OWN}

@@ -11,7 +11,6 @@ import raysim
 from raysim.core.rules import Batch, Outputs, View
 from raysim.methods.moon import Moon
 from raysim.testing.tasks import SmallNet
-from tests.methods import common
 from tests.methods.reference import SIZES, Reference, T
 from tests.methods.test_oracle import assert_close, start_of
 from tests.tasks import make_settings, make_task
@@ -142,8 +141,8 @@ def test_a_representation_of_zeros_has_no_slope():
     view = View(
         params={},
         trainable=[],
-        start={},
-        broadcast={"model": {"z": torch.tensor([[1.0, 0.0], [1.0, 0.0]])}},
+        start={"z": torch.tensor([[1.0, 0.0], [1.0, 0.0]])},
+        broadcast={},
         state={"previous_0": {"z": torch.tensor([[0.0, 1.0], [0.0, 1.0]])}},
         personal={},
         temperature=1.0,
@@ -157,10 +156,3 @@ def test_a_representation_of_zeros_has_no_slope():
     one, two = np.exp(1 / np.sqrt(5)), np.exp(2 / np.sqrt(5))
     assert value.item() == pytest.approx(np.log(2) - np.log(one / (one + two)), rel=1e-6)
     assert not z.grad[0].any() and z.grad[1].all()
-
-
-def test_another_head_is_refused_only_by_the_projection(tmp_path):
-    from tests.methods.test_fedlc import DeepHead
-
-    message = "method.name=moon: needs a model whose stage head is one nn.Linear"
-    common.assert_refused(tmp_path, {"method.name": "moon"}, message, DeepHead)
