@@ -94,15 +94,13 @@ def test_another_head_is_refused(tmp_path, method):
     common.assert_refused(tmp_path, {"method.name": method}, message, DeepHead)
 
 
-@pytest.mark.parametrize(("method", "setting"), [("feddbe", "kappa=2"), ("fedlc", "counts=global")])
-def test_passes_before_the_first_round_go_with_no_kept_optimizer(tmp_path, method, setting):
-    name, _, value = setting.partition("=")
+@pytest.mark.parametrize(
+    ("method", "name", "value"), [("feddbe", "kappa", 2), ("fedlc", "counts", "global")]
+)
+def test_passes_before_the_first_round_go_with_no_kept_optimizer(tmp_path, method, name, value):
     given = {"method.name": method, "local.keep": True, "local.momentum": 0.5}
-    common.assert_refused(
-        tmp_path,
-        {**given, f"method.{name}": value},
-        f"local.keep=true: must be false with method.{setting}",
-    )
+    message = f"local.keep=true: must be false with method.{name}={value}"
+    common.assert_refused(tmp_path, {**given, f"method.{name}": value}, message)
     raysim.run(make_settings(tmp_path / "run", **given, rounds=1), make_task((5,)))
 
 
