@@ -45,16 +45,16 @@ CASES = {
     ("run", "mnist-n"): ["mnist-noniid"],
     ("run", "mnist-fedavg", "local.lr"): ["local.lr=", "local.lr_decay=", "local.lr_min="],
     ("run", "mnist-fedavg", "local.mom"): ["local.momentum=", "local.momentum=0.0"],
-    ("run", "mnist-fedavg", "method.name=fedp"): ["fedprox"],
+    ("run", "mnist-fedavg", "method.name=fedno"): ["fednova"],
     ("run", "mnist-fedavg", "weighting="): ["examples", "uniform"],
     ("run", "mnist-fedavg", "method.name=fedprox", "method."): [
         *("method.name=", "method.mu=", "method.reduction="),
     ],
     ("run", "mnist-fedavg", "method.m"): [],
     ("run", "mnist-fedavg", "local.optimizer=adam"): ["adam", "adamw"],
-    ("run", "mnist-fedavg", "method.name=fedavg,fedp"): [],
+    ("run", "mnist-fedavg", "method.name=fedavg,fedno"): [],
     ("sweep", "mnist-noniid", "engine.backend="): ["ray", "inline"],
-    ("sweep", "mnist-noniid", "method.name=fedavg,fedp"): ["fedavg,fedprox"],
+    ("sweep", "mnist-noniid", "method.name=fedavg,fedno"): ["fedavg,fednova"],
     ("sweep", "mnist-noniid", "engine.backend=ray,"): ["ray,inline"],
     ("sweep", "mnist-noniid", "method.name=fedavg,fedprox", "method.mu"): [
         *("method.mu=", "method.mu=0.01"),
@@ -83,9 +83,9 @@ def test_what_bash_is_offered(words, tmp_path, monkeypatch):
 
 
 def test_zsh_completes_whole_words_and_nothing_imports_torch():
-    line = "raysim run mnist-fedavg method.name=fedp"
+    line = "raysim run mnist-fedavg method.name=fedno"
     found, modules = asked(_RAYSIM_COMPLETE="complete_zsh", _TYPER_COMPLETE_ARGS=line)
-    assert '(("method.name=fedprox"))' in " ".join(found)
+    assert '(("method.name=fednova"))' in " ".join(found)
     assert "raysim.cli.completion" in modules
     assert modules & {*HEAVY, "numpy"} == set()
 
