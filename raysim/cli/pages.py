@@ -243,7 +243,7 @@ def _range(kind: Any, limits: Sequence[Any]) -> str:
         named = ["none" if one is type(None) else _range(one, limits) for one in get_args(kind)]
         return " | ".join(filter(None, named))
     if get_origin(kind) is tuple:
-        inner = _range(get_args(kind)[0], [])
+        inner = "names" if get_args(kind)[0] is str else _range(get_args(kind)[0], [])
         return inner and f"list of {inner}"
     if get_origin(kind) is Mapping or kind is bool:
         return "true | false" if kind is bool else "{name: settings}"

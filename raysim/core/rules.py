@@ -240,6 +240,11 @@ class View:
     client: int = -1
     stages: Groups = field(default_factory=dict)
 
+    @property
+    def received(self) -> Tensors:
+        """The broadcast model; tensors of the client's own, which are not sent, as they started."""
+        return {**self.start, **self.broadcast.get("model", {})}
+
 
 Criterion = Callable[[View, Outputs, Batch], Tensor]
 """Returns the loss of a batch, given logits / temperature."""

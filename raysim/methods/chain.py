@@ -161,6 +161,7 @@ class Chain(FedAvg):
         state = ServerState({**super().init(network).groups, **groups}, info)
         self.broadcast(state)  # refuses names that two of them use
         self.client_init(state)
+        self._check_kept_back(state)
         return state
 
     def client_init(self, state: ServerState) -> Groups:
@@ -168,9 +169,12 @@ class Chain(FedAvg):
         return _merged("client state", [m.client_init(state) for m in self.methods.values()])
 
     def broadcast(self, state: ServerState) -> Groups:
-        """Merge the methods' broadcasts; the model is sent once."""
-        sent = [_without_model(member.broadcast(state)) for member in self.methods.values()]
-        return {**super().broadcast(state), **_merged("broadcast", sent)}
+        """Merge the methods' broadcasts; the model is sent once, but for what one keeps back."""
+        given = [member.broadcast(state) for member in self.methods.values()]
+        model = super().broadcast(state)[MODEL]
+        sent = {n: t for n, t in model.items() if all(n in each.get(MODEL, {}) for each in given)}
+        others = _merged("broadcast", map(_without_model, given))
+        return {**({MODEL: sent} if sent else {}), **others}
 
     def before_training(self, now: Round, state: ServerState) -> BeforePasses:
         """Yield the passes before the training, by the method that has some."""
@@ -200,7 +204,7 @@ class Chain(FedAvg):
         """
         if not self.methods:
             return super().server_update(now, state, reduced)
-        model = reduced.means.get(MODEL, state.groups[MODEL])
+        model: Tensors = {**state.groups[MODEL], **reduced.means.get(MODEL, {})}
         groups, info = {**state.groups}, {**state.info}
         for name, member in self.methods.items():
             others = {g for g in groups if g != MODEL and state.info[_owner_of(g)] != name}
@@ -286,6 +290,24 @@ class Chain(FedAvg):
                 )
             if not _updates_plainly(member):
                 before = name
+
+    def _check_kept_back(self, state: ServerState) -> None:
+        """Check that no method sends or keeps groups of tensors that another does not send.
+
+        Raises:
+            SettingsError: one does, such as SCAFFOLD control variates of a head under FedPer.
+        """
+        model = state.groups[MODEL].keys()
+        for name, member in self.methods.items():
+            kept_back = model - member.broadcast(state).get(MODEL, {}).keys()
+            for other, each in self.methods.items():
+                groups = {**_without_model(each.broadcast(state)), **each.client_init(state)}
+                both = [n for tensors in groups.values() for n in kept_back & tensors.keys()]
+                if both and other != name:
+                    raise SettingsError(
+                        f"{KEY}: {other} cannot be chained with {name}, which does not send"
+                        f" {min(both)}: {other} holds a group of this tensor"
+                    )
 
     def _only(self, hook: str) -> FedAvg | None:
         """Return the only method that overrides a hook, or None."""

@@ -70,7 +70,7 @@ class FedMmd(FedAvg):
         return Rules(penalties=(self._discrepancy,))
 
     def _discrepancy(self, view: View, outputs: Outputs, batch: Batch) -> Tensor:
-        frozen = view.at(view.broadcast["model"], batch.x).logits
+        frozen = view.at(view.received, batch.x).logits
         x, y = frozen.flatten(1), outputs.logits.flatten(1)
         squared = squared_mmd(x, y, batch, self.kernel)
         return self.lam * (squared.clamp(min=FLOOR) if self.kernel == "fixed" else squared)

@@ -71,7 +71,7 @@ def _pull_back(
     reduction: Reduction,
 ) -> tuple[Tensors, Tensors]:
     params = {name: view.params[name] for name in gradients}
-    moved = add_scaled(params, view.broadcast["model"], -1)
+    moved = add_scaled(params, view.received, -1)
     squares = inner_products(moved, moved)
     if reduction == "sum":
         return add_scaled(gradients, moved, mu), {"term": mu / 2 * squares.sum()}

@@ -63,7 +63,7 @@ class TwoStreamL2(FedAvg):
         return Rules(penalties=(self._distance,))
 
     def _distance(self, view: View, outputs: Outputs, batch: Batch) -> Tensor:
-        frozen = view.at(view.broadcast["model"], batch.x).logits  # [N, C]
+        frozen = view.at(view.received, batch.x).logits  # [N, C]
         distances = (outputs.logits - frozen).square().flatten(1).sum(dim=1)  # [N]
         if self.reduction == "mean":
             return self.lam * batch.mean(distances)

@@ -8,7 +8,10 @@ import raysim.methods  # noqa: F401  # registers them
 from raysim.core.method import METHODS
 from raysim.workloads.sweeps import read_sweep
 
-LEFT_OUT = {"chain", "fsvrg", "fedasync", "fedat", "fedbuff"}
+LEFT_OUT = {
+    *("chain", "fsvrg", "fedasync", "fedat", "fedbuff"),
+    *("fedbabu", "fedbn", "fedper", "fedrep", "lg_fedavg", "local"),
+}
 """Which the file gives reasons for; a chain is several methods."""
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
 from torch import nn
 
 import raysim
@@ -95,6 +96,17 @@ def assert_refused(tmp_path, overrides, message, model=None):
         settings = make_settings(tmp_path / "refused", **overrides)
         raysim.run(settings, make_task((5,), model) if model else make_task((5,)))
     assert not (tmp_path / "refused").exists()
+
+
+def newest_states(run_dir):
+    """The newest state of each client that took part."""
+    folders = (run_dir / "clients").glob("*/*/")
+    files = [max(folder.glob("*.safetensors"), key=_version) for folder in folders]
+    return {int(path.parent.name): load_file(path) for path in files}
+
+
+def _version(path):
+    return tuple(map(int, path.stem.split("_")))
 
 
 class Stageless(nn.Sequential):

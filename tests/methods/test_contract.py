@@ -73,6 +73,7 @@ COUNTED_APART = {
     *("divide_and_conquer", "fedfusion", "fedma", "fednova", "fsvrg", "mifl"),
     *("fedasync", "fedat", "fedbuff"),
     *("feddbe", "fedproto", "fedrod"),
+    *("fedbabu", "fedbn", "fedper", "fedrep", "lg_fedavg", "local"),
 }
 """Methods that send parts of a model, more to some, or to others than those who answer in a round:
 their own tests count the bytes."""

@@ -6,7 +6,6 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from safetensors.torch import load_file
 
 import raysim
 from raysim.methods.ditto import Ditto
@@ -31,12 +30,6 @@ def ditto(w, clients, cohorts, local):
     return w, own
 
 
-def newest_states(run_dir):
-    """The last client state of each client that took part."""
-    files = sorted((run_dir / "clients").glob("*/*/*_1.safetensors"), key=lambda p: p.name)
-    return {int(path.parent.name): load_file(path) for path in files}
-
-
 def deployed_by(client, state):
     """The model from which a client of this state is evaluated."""
     work = Ditto().deployment(SimpleNamespace(cohort=(client,)), raysim.ServerState({}))
@@ -50,7 +43,7 @@ def test_rounds(tmp_path, local, stacked):
     result, w, clients, cohorts = run_half(tmp_path, {**NAME, **local, "engine.vectorize": stacked})
     expected, own = ditto(w, clients, cohorts, local)
     assert_close(result.params, expected)
-    states = newest_states(result.run_dir)
+    states = common.newest_states(result.run_dir)
     assert states.keys() == own.keys() and sum(map(len, cohorts)) > len(own)
     for client, model in own.items():
         state = {"personal": {name: states[client][f"personal/{name}"] for name in NAMES}}

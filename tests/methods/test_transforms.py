@@ -50,14 +50,18 @@ METHODS = {
 }
 
 
-def local_training(w, data, lr, correction, local, mu, anchor=None, epochs=EPOCHS):
-    """A client's steps; `correction` is c - c_k, the proximal term's `anchor` by default w."""
+def local_training(w, data, lr, correction, local, mu, anchor=None, epochs=EPOCHS, trained=None):
+    """A client's steps; `correction` is c - c_k, the proximal term's `anchor` by default w.
+
+    `trained` has the numbers of the tensors that are trained, by default all.
+    """
     x, y = data
     momentum, start, velocity = local.get("local.momentum", 0), anchor or w, None
     for _ in range(epochs):
         g = gradient(w, x, y, local.get("local.temperature", 1.0))
         decay = local.get("local.weight_decay", 0)
         g = [d + decay * p + mu * (p - s) for d, p, s in zip(g, w, start, strict=True)]
+        g = [d if trained is None or i in trained else 0 * d for i, d in enumerate(g)]
         velocity = (
             [momentum * v + d for v, d in zip(velocity, g, strict=True)] if velocity else [*g]
         )

@@ -1,8 +1,9 @@
 """The bare loop of every method.
 
 Those that differ from FedAvg on the server alone (FedAdam), or in which parameters a pass trains
-and for how long (divide and conquer, FedMA), add nothing to its steps: they take FedAvg's in the
-pass that they are given, and layers that are frozen have no gradient. FedMA's loop starts from
+and for how long (divide and conquer, FedMA), or in what stays on a client (FedPer and its kin), add
+nothing to its steps: they take FedAvg's in the pass that they are given, and layers that are frozen
+have no gradient. FedMA's loop starts from
 tensors in which the neurons already have their places, and sends no counts of classes: permutations
 and counts are no arithmetic of a step. A chain is the loop of its methods.
 """
@@ -24,6 +25,7 @@ from tests.benchmarks.bare.loop import Loop, Term, outputs
 
 TERMS: Mapping[str, type[Term]] = {
     **dict.fromkeys(("fedavg", "fedadam", "divide_and_conquer", "fedma", "fedfusion"), Term),
+    **dict.fromkeys(("fedbabu", "fedbn", "fedper", "fedrep", "lg_fedavg", "local"), Term),
     **dict.fromkeys(("fedprox", "fedasync", "fedat"), terms.Proximal),
     "activation_l2": terms.ActivationNorm,
     "ditto": terms.Personal,

@@ -32,6 +32,8 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "fedasync": {"mu": 0.3},
     "fedat": {"mu": 0.2, "tiers": 1},
     "fedavg": {},
+    "fedbabu": {},
+    "fedbn": {},
     "fedbuff": {"lr_global": 0.5},
     "feddbe": {"kappa": 50, "momentum": 0.5},
     "feddyn": {"alpha": 0.05},
@@ -41,10 +43,14 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "fedmax": {"beta": 200},
     "fedmmd": {"lam": 0.5},
     "fednova": {"max_epochs": 3},
+    "fedper": {},
     "fedproto": {"lam": 3},
     "fedprox": {"mu": 0.3},
+    "fedrep": {"head_epochs": 2},
     "fedrod": {"gamma": 2},
     "fsvrg": {"h": 0.02},
+    "lg_fedavg": {},
+    "local": {},
     "mifl": {"prune": 0.1},
     "moon": {"mu": 2},
     "momentum": {"gamma": 0.8},
@@ -128,7 +134,7 @@ def moved(groups: Groups, by: float) -> Groups:
 def test_a_bare_loop_does_the_engine_s_arithmetic(network, name):
     stepper = stepper_of(name, Compared, network)
     stepper.round()
-    passes = {"ditto": 2, "fedma": 3 if network == "2nn" else 4}
+    passes = {"ditto": 2, "fedrep": 2, "fedma": 3 if network == "2nn" else 4}
     assert stepper.compared == passes.get(name, 1)
 
 

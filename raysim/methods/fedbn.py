@@ -1,0 +1,42 @@
+"""FedBN: federated averaging of all but BatchNorm; each client keeps BatchNorm layers of its own.
+
+Source: Li, Jiang, Zhang, Kamp and Dou, "FedBN: Federated Learning on Non-IID Features via Local
+Batch Normalization", ICLR 2021, algorithm 1.
+
+    client k:  (w_k, b_k) <- local epochs of SGD from (w, b_k)
+    server:    w <- sum_k p_k w_k                                   p_k as in FedAvg
+
+b_k is every tensor of the layers of BatchNorm, found by their type: weight, bias, running mean and
+variance, counter. The authors' code finds them by "bn" in their names and has all clients take part
+with equal weights (`fraction=1 weighting=uniform`); PFLlib looks for "bn" in the names of
+parameters, which misses the layers in the shortcuts of ResNets, and averages no buffers.
+
+A client that never took part has the first weights and no statistics (mean 0, variance 1); so has
+the global model where it is evaluated. On a network without BatchNorm it is FedAvg bit for bit.
+"""
+
+from __future__ import annotations
+
+from torch import nn
+
+from raysim.core.layers import BATCH_NORMS
+from raysim.core.tensors import state_of
+from raysim.methods.partly_shared import PartlyShared
+
+
+class FedBn(PartlyShared):
+    """FedAvg of all but BatchNorm, with BatchNorm layers of each client's own.
+
+    Helps where clients' inputs are distributed differently, as images of several hospitals are.
+    Against FedAvg it saves the bytes of these layers both ways, and costs a file with them for
+    each client that ever took part.
+    """
+
+    def own_tensors(self, network: nn.Module) -> frozenset[str]:
+        """Return the names of the tensors of all BatchNorm layers."""
+        return frozenset(
+            f"{path}.{name}".lstrip(".")
+            for path, module in network.named_modules()
+            if isinstance(module, BATCH_NORMS)
+            for name in state_of(module)
+        )

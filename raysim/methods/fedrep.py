@@ -1,0 +1,108 @@
+"""FedRep: each client trains its own head, then the shared body under it.
+
+Source: Collins, Hassani, Mokhtari and Shakkottai, "Exploiting Shared Representations for
+Personalized Federated Learning", ICML 2021, algorithm 1.
+
+    client k:  v_k <- `head_epochs` epochs of SGD from v_k, the body at w
+               w_k <- `body_epochs` epochs of SGD from w, the head at v_k
+    server:    w <- sum_k p_k w_k                                   p_k as in FedAvg
+
+The epochs are the authors' and take the place of `local.epochs`. `own` chooses the head. The two
+phases are two passes over the cohort, the first with columns of its own (`head_train_loss`, ...):
+a step of the head needs no gradient of the body, and modules that are not trained are in evaluation
+mode, so that the body's BatchNorm keeps its statistics while the head is trained.
+
+Deviations from the authors' code: there, one optimizer goes through both phases, and its momentum
+(0.5) and weight decay go on moving the part that is frozen; heads of clients not yet sampled equal
+the mean of the sent heads, while here a client that never took part has the common first head, as
+the global model has where it is evaluated; and the last round trains the heads of all clients for
+10 epochs or more, which is `evaluation.finetune_epochs` here but for the body. PFLlib trains one
+epoch of each (`head_epochs=1`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from pydantic import Field
+from torch import nn
+
+from raysim.core.errors import SettingsError
+from raysim.core.method import Passes, Round, ServerState
+from raysim.core.rules import Trained, Upload, View
+from raysim.core.tensors import parameter_names
+from raysim.core.user_input.limits import Count
+from raysim.methods.partly_shared import (
+    OWN,
+    PartlyShared,
+    Parts,
+    finish,
+    names_of,
+    send_shared,
+)
+
+
+class FedRep(PartlyShared):
+    """FedAvg of the body, under heads of the clients' own that are trained first.
+
+    Helps where clients' labels differ: the body is trained under a head that suits the client.
+    Costs `head_epochs` cheap epochs and `body_epochs` others a round; against FedAvg it saves the
+    head's bytes both ways, and keeps a head of each client that ever took part.
+    """
+
+    own: Parts = Field(
+        default=("head",), description="parts of each client's own: modules, tensors or patterns"
+    )
+    head_epochs: Count = Field(default=4, description="local epochs of the own parts, before")
+    body_epochs: Count = Field(default=1, description="local epochs of the shared parts")
+
+    @property
+    def needs_local(self) -> Mapping[str, object]:
+        """Epochs, which both phases count."""
+        return {"steps": None}
+
+    def own_tensors(self, network: nn.Module) -> frozenset[str]:
+        """Return the names of the chosen tensors.
+
+        Raises:
+            SettingsError: they are all parameters of the network, or none.
+        """
+        own, trained = names_of(self.own, network, "method.own"), parameter_names(network)
+        if not own & trained or trained <= own:
+            raise SettingsError(
+                f"method.own={','.join(self.own)}: must leave parameters to both parts, as"
+                f" method.name={self.title} trains one after the other"
+            )
+        return own
+
+    def round(self, now: Round, state: ServerState) -> Passes:
+        """Train the cohort's own parts, then the shared ones, and average these."""
+        work = self.training_pass(now, state)
+        own = frozenset(self.client_init(state)[OWN])
+        heads = yield replace(
+            work,
+            rules=replace(work.rules, finish=_keep_own),
+            epochs=self.head_epochs,
+            trainable=own,
+            label="head",
+        )
+        reduced = yield replace(
+            work,
+            clients=heads.clients,
+            rules=replace(work.rules, finish=send_shared),
+            epochs=self.body_epochs,
+            trainable=frozenset(state.groups["model"]) - own,
+            bytes_down=_nothing,
+        )
+        after = self.server_update(now, state, reduced)
+        return after, self.metrics(after)
+
+
+def _keep_own(view: View, trained: Trained) -> Upload:
+    return replace(finish(view, trained), sums={})
+
+
+def _nothing(client: int) -> int:
+    """Return the bytes of the second pass: the client has the body from the first."""
+    return 0

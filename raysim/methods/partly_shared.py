@@ -1,0 +1,152 @@
+"""Partial sharing: a part of the model stays on each client, the rest is federated averaging.
+
+The base of FedPer, FedRep, FedBABU, LG-FedAvg, FedBN and `local`, which differ in the part:
+
+    client k:  starts from (w, v_k), trains both      w the shared tensors, v_k its own ones
+    server:    w <- sum_k p_k w_k                     p_k as in FedAvg
+
+A client's own tensors lie in its state; they are neither sent nor counted. The server keeps their
+common start, with which a client begins that never took part, and with which the global model is
+evaluated: that is no model which anyone deploys. Frozen parameters are nobody's own: clients have
+them from the start.
+"""
+
+from __future__ import annotations
+
+import json
+from abc import abstractmethod
+from collections.abc import Collection, Iterable
+from dataclasses import replace
+from fnmatch import fnmatchcase
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator
+from torch import Tensor, nn
+
+from raysim.core.errors import SettingsError
+from raysim.core.method import Round, ServerState
+from raysim.core.rules import Pass, Reduced, Rules, Trained, Upload, View
+from raysim.core.tensors import Groups, Tensors, frozen_names, state_of
+from raysim.methods.fedavg import FedAvg
+
+OWN = "own"
+"""Group of a client's own tensors in its state, and their names in the server's `info`."""
+NONE, ALL = "none", "all"
+
+
+def _listed(value: Any) -> Any:
+    """Return parts, a list or written as `a,b` or `[a,b]`, as a tuple."""
+    if value is None:
+        return (NONE,)
+    if isinstance(value, str):
+        return tuple(part.strip() for part in value.strip("[]").split(","))
+    return tuple(value) if isinstance(value, list) else value
+
+
+Parts = Annotated[tuple[str, ...], BeforeValidator(_listed)]
+"""Parts of a network: modules and tensors by name or pattern, `none`, `all`."""
+
+
+def names_of(parts: Parts, network: nn.Module, setting: str) -> frozenset[str]:
+    """Return the names of the tensors of some parts of a network.
+
+    Args:
+        parts: Each the name of a module (a stage such as `head`) or of a tensor, a pattern of
+            tensors' names (`*.bias`), `none` or `all`.
+        network: The network.
+        setting: The setting that has the parts, for the error.
+
+    Raises:
+        SettingsError: a part names no tensor of the network.
+    """
+    known, named = state_of(network), set[str]()
+    for part in parts:
+        if part == NONE:
+            continue
+        found = {n for n in known if part == ALL or _is_in(n, part)}
+        if not found:
+            modules = ", ".join(name for name, _ in network.named_children())
+            raise SettingsError(
+                f"{setting}={','.join(parts)}: the model has no {part!r}; allowed are {NONE},"
+                f" {ALL}, its modules ({modules}, ...), its tensors ({next(iter(known))}, ...),"
+                " and patterns of tensors' names such as *.bias"
+            )
+        named |= found
+    return frozenset(named)
+
+
+def _is_in(name: str, part: str) -> bool:
+    """Return whether a tensor is of a part: of this name or pattern, or of a module's."""
+    return fnmatchcase(name, part) or name.startswith(f"{part}.")
+
+
+class PartlyShared(FedAvg):
+    """FedAvg of the shared tensors, each client with its own others."""
+
+    @abstractmethod
+    def own_tensors(self, network: nn.Module) -> frozenset[str]:
+        """Return the names of the tensors that stay on the clients.
+
+        Raises:
+            SettingsError: the method's settings do not suit the network.
+        """
+
+    def init(self, network: nn.Module) -> ServerState:
+        """Start from the network as it was built, and note which tensors are the clients'."""
+        state = super().init(network)
+        own = self.own_tensors(network) - frozen_names(network)
+        return ServerState(state.groups, {**state.info, OWN: json.dumps(sorted(own))})
+
+    def client_init(self, state: ServerState) -> Groups:
+        """Start a client's own tensors at their common start."""
+        own = _own_names(state)
+        return {OWN: _only(state.groups["model"], own)} if own else {}
+
+    def rules(self) -> Rules:
+        """Return the rules of local training: from the shared and the own tensors, by SGD."""
+        return Rules(start=start, finish=finish)
+
+    def broadcast(self, state: ServerState) -> Groups:
+        """Return the shared tensors of the model; no group if there are none."""
+        shared = _without(state.groups["model"], _own_names(state))
+        return {"model": shared} if shared else {}
+
+    def server_update(self, now: Round, state: ServerState, reduced: Reduced) -> ServerState:
+        """Move the shared tensors to their means; the others stay at their common start."""
+        model = state.groups["model"]
+        return state.replace(model={**model, **reduced.means.get("model", {})})
+
+    def deployment(self, now: Round, state: ServerState) -> Pass | None:
+        """Deploy the shared tensors of now with the client's own ones, without training."""
+        return Pass(now.cohort, self.broadcast(state), Rules(start=start))
+
+
+def start(broadcast: Groups, state: Groups, personal: Groups) -> Tensors:
+    """Return the broadcast tensors with the client's own ones."""
+    return {**broadcast.get("model", {}), **state.get(OWN, {})}
+
+
+def finish(view: View, trained: Trained) -> Upload:
+    """Send the shared tensors, and keep the client's own ones."""
+    own = view.state.get(OWN, {})
+    kept = {OWN: _only(view.params, own)} if own else {}
+    return replace(send_shared(view, trained), state=kept)
+
+
+def send_shared(view: View, trained: Trained) -> Upload:
+    """Send the shared tensors, if there are any, and keep nothing."""
+    shared = _without(view.params, view.state.get(OWN, {}))
+    return Upload(sums={"model": shared} if shared else {})
+
+
+def _own_names(state: ServerState) -> list[str]:
+    names: list[str] = json.loads(str(state.info[OWN]))
+    return names
+
+
+def _only(tensors: Tensors, names: Iterable[str]) -> dict[str, Tensor]:
+    return {name: tensors[name] for name in names}
+
+
+def _without(tensors: Tensors, names: Collection[str]) -> dict[str, Tensor]:
+    return {name: tensor for name, tensor in tensors.items() if name not in names}
