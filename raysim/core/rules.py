@@ -493,6 +493,8 @@ class Pass:
             None: `model`, from the broadcast `model` if there is one.
         kept: Groups in uploads, with their bases, of which each client's update is kept one by one,
             for an aggregation that takes the place of the mean; the engine sets it.
+        draws: Number of the round's pass whose random draws its clients repeat: batches, dropout.
+            None: draws of its own.
         label: Name of columns of their own for its losses and bytes (`{label}_train_loss`, ...);
             the round's are then without the losses, but with the bytes. Empty: the round's alone.
     """
@@ -508,6 +510,7 @@ class Pass:
     bytes_down: Callable[[int], int] | None = None
     bases: Bases | None = None
     kept: Bases = field(default_factory=dict)
+    draws: int | None = None
     label: str = ""
 
     @property

@@ -58,11 +58,12 @@ class ClientJobs:
         state, others = self._states.of_client(
             client, versions, initial, self._device, self._settings.keepers
         )
+        draws = message.pass_number if message.work.draws is None else message.work.draws
         return ClientJob.of(
             message.work,
             client,
             self.samples.client(client),
-            keys=(self._settings.seed, message.round_number, message.pass_number, client),
+            keys=(self._settings.seed, message.round_number, draws, client),
             broadcast=broadcast,
             state=state,
             stages=others,

@@ -6,10 +6,12 @@ Personalization", ICML 2021, algorithm 1.
     global:    w as in FedAvg
     personal:  v_k <- v_k - eta * (g(v_k) + lam * (v_k - w))       w as it was broadcast
 
-In a second pass over the cohort v_k goes on from where the client left it, at first from w, for
-`local.epochs` epochs; it stays on the client. lam=0 is local training, a large lam holds v_k at w.
-`deployment` deploys v_k; the global model is FedAvg's bit for bit. The second pass is recorded
-in columns of its own (`personal_train_loss`, ...). Deviation: buffers of v_k are its own.
+In a second pass over the cohort v_k goes on from where the client left it, at first from the model
+as it was built, for `local.epochs` epochs; it stays on the client. As in the authors' code, both
+passes take the same batches. `deployment` deploys v_k, which is the first model for a client that
+never took part. The global model is FedAvg's, and with lam=0 the v_k are those of `local`, bit for
+bit; a large lam holds v_k at w. The second pass is recorded in columns of its own
+(`personal_train_loss`, ...). Deviation: buffers of v_k are its own.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from dataclasses import replace
 from typing import ClassVar
 
 from pydantic import Field
+from torch import nn
 
 from raysim.core.method import Passes, Round, ServerState
 from raysim.core.rules import Pass, Rules, Trained, Upload, View
@@ -34,20 +37,25 @@ class Ditto(FedAvg):
     FedAvg's.
     """
 
-    revision: ClassVar[int] = 2
+    revision: ClassVar[int] = 3
 
     lam: float = Field(default=0.1, ge=0, description="strength of the tie to the global model")
 
+    def init(self, network: nn.Module) -> ServerState:
+        """Keep the first model, with which personal models start."""
+        state = super().init(network)
+        return state.replace(first=state.groups["model"])
+
     def client_init(self, state: ServerState) -> Groups:
-        """Start a personal model at the global one."""
-        return {"personal": state.groups["model"]}
+        """Start a personal model at the first model."""
+        return {"personal": state.groups["first"]}
 
     def round(self, now: Round, state: ServerState) -> Passes:
         """Run FedAvg's round, then train the personal models against the model it broadcast."""
         after, metrics = yield from super().round(now, state)
         rules = Rules(start=_own_model, transforms=(proximal(self.lam),), finish=_keep_model)
         work = self.training_pass(now, state)
-        yield replace(work, rules=rules, bytes_down=_nothing, label="personal")
+        yield replace(work, rules=rules, bytes_down=_nothing, draws=0, label="personal")
         return after, metrics
 
     def deployment(self, now: Round, state: ServerState) -> Pass:

@@ -6,7 +6,6 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import torch
-from safetensors.torch import load_file
 
 import raysim
 from raysim.federation.evaluation_sets import client_test_set
@@ -19,14 +18,14 @@ CPU = torch.device("cpu")
 
 
 def accuracies(run_dir, task, states, precision):
-    """Each client's accuracy with the model in its state, or the deployed one where it has none."""
+    """Each client's accuracy with the model in its state, or the first one where it has none."""
     federation = from_task(task)
     test = federation.test
     chosen = client_test_set(federation, make_settings(run_dir))
-    deployed, found = load_file(run_dir / "model.safetensors"), []
+    first, found = federation.network(0).state_dict(), []
     for position, client in enumerate(chosen.clients.tolist()):
         versions = states.versions(client)
-        own = states.read(client, max(versions), CPU)["personal"] if versions else deployed
+        own = states.read(client, max(versions), CPU)["personal"] if versions else first
         network, rows = SmallNet(), chosen.samples[position]
         network.load_state_dict(own)
         with torch.no_grad(), torch.autocast("cpu", torch.bfloat16, precision == "bf16"):
@@ -37,7 +36,7 @@ def accuracies(run_dir, task, states, precision):
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_a_client_is_evaluated_with_its_own_model(tmp_path, precision):
-    """Ditto's; a client that never took part has the global model."""
+    """Ditto's; a client that never took part has the first model."""
     task = make_task(UNEQUAL)
     chosen = {"method.name": "ditto", "evaluation.clients": True, "fraction": 0.4, "rounds": 2}
     chosen["engine.precision"] = precision

@@ -19,12 +19,12 @@ NAME = {"method.name": "ditto", "method.lam": LAM}
 
 def ditto(w, clients, cohorts, local):
     """The last global model, and the personal models by client."""
-    own = {}
+    own, first = {}, w
     for number, cohort in enumerate(cohorts):
         lr, none = LR * local.get("local.lr_decay", 1.0) ** number, [0.0] * len(w)
         ends = [local_training(w, clients[k], lr, none, local, 0.0) for k in cohort]
         for k in cohort:
-            own[k] = local_training(own.get(k, w), clients[k], lr, none, local, LAM, anchor=w)
+            own[k] = local_training(own.get(k, first), clients[k], lr, none, local, LAM, anchor=w)
         sizes = [len(clients[k][1]) for k in cohort]
         w = [np.average(parts, axis=0, weights=sizes) for parts in zip(*ends, strict=True)]
     return w, own
@@ -60,7 +60,7 @@ def test_personal_models_cost_no_bytes_and_leave_the_global_one_alone(tmp_path):
     common.assert_equals_fedavg(tmp_path, NAME)
 
 
-def test_a_client_that_never_took_part_would_deploy_the_global_model(tmp_path):
-    model = {"w": object()}
-    state = raysim.ServerState({"model": model})
-    assert deployed_by(0, Ditto().client_init(state)) is model
+def test_a_client_that_never_took_part_deploys_the_first_model():
+    first, model = {"w": object()}, {"w": object()}
+    state = raysim.ServerState({"model": model, "first": first})
+    assert deployed_by(0, Ditto().client_init(state)) is first

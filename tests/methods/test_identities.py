@@ -1,6 +1,8 @@
-"""Settings that turn a method into FedAvg do so bit for bit; one client is plain SGD."""
+"""Settings that turn a method into another do so bit for bit; one client is plain SGD."""
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 import pytest
 import torch
@@ -12,6 +14,7 @@ from raysim.core.rules import Rules
 from raysim.core.seeds import stream
 from raysim.federation.task import from_task
 from raysim.methods.fedavg import FedAvg
+from raysim.testing.tasks import SmallNet
 from tests.methods import common
 from tests.tasks import UNEQUAL, make_settings, make_task
 
@@ -23,6 +26,49 @@ class OutputsScaled(FedAvg):
 
     def rules(self):
         return Rules(criterion=lambda view, out, b: b.loss(out.scaled(self.temperature).logits))
+
+
+class OnlyBody(FedAvg):
+    """FedAvg that trains all but the head."""
+
+    def training_pass(self, now, state):
+        body = frozenset(name for name in state.groups["model"] if not name.startswith("head."))
+        return replace(super().training_pass(now, state), trainable=body)
+
+
+BODY, SIZES = f"{__name__}:OnlyBody", (9, 3, 160, 17, 40, 80)
+IDENTITIES = {
+    "fedper-nothing": ({"method.name": "fedper", "method.own": "none"}, "fedavg", common.Normed),
+    "fedper-all": ({"method.name": "fedper", "method.own": "all"}, "local", common.Normed),
+    "fedbabu": ({"method.name": "fedbabu"}, BODY, common.Normed),
+    "fedbn-without": ({"method.name": "fedbn"}, "fedavg", SmallNet),
+    "ditto-free": ({"method.name": "ditto", "method.lam": 0.0}, "local", common.Normed),
+}
+"""Settings, the method that they are, and a network."""
+
+
+@pytest.mark.parametrize("stacked", [0, 3])
+@pytest.mark.parametrize("identity", IDENTITIES)
+def test_the_same_by_another_name(tmp_path, identity, stacked):
+    """Global model, what clients keep, and what they deploy; at half of unequal clients."""
+    given, name, network = IDENTITIES[identity]
+    more = {"fraction": 0.5, "local.momentum": 0.9, "evaluation.clients": True}
+    more |= {"engine.vectorize": stacked, "local.lr_decay": 0.8}
+    runs = [
+        raysim.run(make_settings(tmp_path / str(number), **more, **each), make_task(SIZES, network))
+        for number, each in enumerate((given, {"method.name": name}))
+    ]
+    own, other = ([*common.newest_states(run.run_dir).items()] for run in runs)
+    assert [client for client, _ in own] == [client for client, _ in other]
+    for (_, mine), (_, theirs) in zip(own, other, strict=True):
+        parts = [{n.partition("/")[2]: t for n, t in state.items()} for state in (mine, theirs)]
+        assert parts[0].keys() == parts[1].keys()
+        assert all(torch.equal(tensor, parts[1][n]) for n, tensor in parts[0].items())
+    deployed = [run.metrics["client_accuracy_mean"].to_pylist() for run in runs]
+    assert deployed[0] == deployed[1]
+    if identity != "ditto-free":  # whose global model is FedAvg's
+        files = [(run.run_dir / "model.safetensors").read_bytes() for run in runs]
+        assert files[0] == files[1]
 
 
 FEDAVG = {
