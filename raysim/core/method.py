@@ -18,7 +18,9 @@ generator of one or more passes over clients, which returns the next server stat
 - APFL: `Rules.companions` train a model beside the network, step by step.
 - FedALA: a pass of 0 epochs whose `finish` works on the client's samples, however long it takes.
 - Per-FedAvg, pFedMe: a transform takes gradients of its own, `view.gradient`, for every step.
-- Ditto: a second pass trains each client's own model; `deployment` deploys it.
+- Ditto: a second pass trains each client's own model on the same batches (`Pass.draws`);
+  `deployment` deploys it. FedPer and others keep a part of the model on the client.
+- Centralized training: `Pass.pooled`.
 - Noise and compression of a method's own: `Round.generator`, `View.generator`, `Upload.bytes_up`;
   those for all methods are stages of the channel, for which `Pass.bases` names what has moved.
 - FedBuff, FedAsync: `asynchrony` has rounds overlap, `discount` weighs stale updates.

@@ -495,6 +495,7 @@ class Pass:
             for an aggregation that takes the place of the mean; the engine sets it.
         draws: Number of the round's pass whose random draws its clients repeat: batches, dropout.
             None: draws of its own.
+        pooled: Whether its clients train on the samples of all clients, in one place.
         label: Name of columns of their own for its losses and bytes (`{label}_train_loss`, ...);
             the round's are then without the losses, but with the bytes. Empty: the round's alone.
     """
@@ -511,6 +512,7 @@ class Pass:
     bases: Bases | None = None
     kept: Bases = field(default_factory=dict)
     draws: int | None = None
+    pooled: bool = False
     label: str = ""
 
     @property

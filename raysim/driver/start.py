@@ -15,7 +15,7 @@ from raysim.driver.analyses.run_analyses import Analyses
 from raysim.driver.asynchronous.opening import check_asynchrony
 from raysim.driver.checks.preflight import check_space, initial_checkpoint
 from raysim.driver.checks.stages import check_stages
-from raysim.driver.clock.clock import open_clock
+from raysim.driver.clock.clock import check_places, open_clock
 from raysim.driver.context import CheckedRun, Result, RunContext
 from raysim.driver.evaluation import Evaluator
 from raysim.driver.exporting import exported
@@ -146,6 +146,7 @@ def check_run(
     analyses = Analyses(settings, federation, network, initial, note)
     check_asynchrony(settings, network, initial, federation.training_sizes, analyses.parts)
     clock = open_clock(settings, federation, network, states)
+    check_places(settings, network, initial, clock)
     check_aggregation(settings, network, initial, federation.training_sizes)
     seconds = expected_seconds(settings, initial, federation.training_sizes, clock)
     temperature = RoundTemperature.of(settings, initial, federation.training_sizes, seconds)

@@ -62,7 +62,7 @@ class ClientJobs:
         return ClientJob.of(
             message.work,
             client,
-            self.samples.client(client),
+            self.samples.pooled if message.work.pooled else self.samples.client(client),
             keys=(self._settings.seed, message.round_number, draws, client),
             broadcast=broadcast,
             state=state,

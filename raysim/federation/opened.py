@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +65,23 @@ class OpenedSamples:
         if not self._holdout.fraction:
             return whole
         return _selected(whole, self._holdout.divide(client, len(whole.y))[0])
+
+    @cached_property
+    def pooled(self) -> Batch:
+        """The training samples of all clients, decoded, in the order of the clients."""
+        clients = range(len(self._client_indices.sizes))
+        if self._inputs.per_client:
+            own = [self.client(client) for client in clients]
+            x, y = (torch.cat(parts) for parts in ([b.x for b in own], [b.y for b in own]))
+            return self._batch(x, y)._replace(scoring=self._training)
+        rows = np.concatenate([self._training_rows(client) for client in clients])
+        x, y = self._splits["train"].take(torch.from_numpy(rows), self.device)
+        return self._batch(self._inputs.decode(x), y)._replace(scoring=self._training)
+
+    def _training_rows(self, client: int) -> Indices:
+        """Return the numbers of a client's training samples."""
+        held = self._client_indices[client]
+        return held[self._holdout.divide(client, len(held))[0]] if self._holdout.fraction else held
 
     def check(self) -> None:
         """Check that there are test samples, and try the input pipeline on two of them.

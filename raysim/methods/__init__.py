@@ -6,6 +6,7 @@ METHODS.add(
     {
         "activation_l2": "raysim.methods.activation_l2:ActivationL2",
         "apfl": "raysim.methods.apfl:Apfl",
+        "centralized": "raysim.methods.centralized:Centralized",
         "chain": "raysim.methods.chain:Chain",
         "ditto": "raysim.methods.ditto:Ditto",
         "divide_and_conquer": "raysim.methods.divide_and_conquer:DivideAndConquer",

@@ -10,7 +10,7 @@ from raysim.workloads.sweeps import read_sweep
 
 LEFT_OUT = {
     *("chain", "fsvrg", "fedasync", "fedat", "fedbuff"),
-    *("fedbabu", "fedbn", "fedper", "fedrep", "lg_fedavg", "local"),
+    *("centralized", "fedbabu", "fedbn", "fedper", "fedrep", "lg_fedavg", "local"),
 }
 """Which the file gives reasons for; a chain is several methods."""
 

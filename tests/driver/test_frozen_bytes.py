@@ -26,7 +26,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
 WITH_FROZEN: dict[str, dict[str, Any]] = {"divide_and_conquer": {"method.split": 2}}
 """Settings that count the frozen layer too."""
 
-SILENT = {"local"}
+SILENT = {"centralized", "local"}
 """Methods under which nobody sends."""
 
 

@@ -72,8 +72,8 @@ MODELS_SENT = {"chain": 2, "scaffold": 2, "momentum": 2}
 COUNTED_APART = {
     *("divide_and_conquer", "fedfusion", "fedma", "fednova", "fsvrg", "mifl"),
     *("fedasync", "fedat", "fedbuff"),
+    *("centralized", "fedbabu", "fedbn", "fedper", "fedrep", "lg_fedavg", "local"),
     *("feddbe", "fedproto", "fedrod"),
-    *("fedbabu", "fedbn", "fedper", "fedrep", "lg_fedavg", "local"),
 }
 """Methods that send parts of a model, more to some, or to others than those who answer in a round:
 their own tests count the bytes."""

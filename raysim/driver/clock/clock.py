@@ -14,6 +14,7 @@ from raysim.clock.availability import TICKS_PER_SECOND
 from raysim.clock.base import Policy
 from raysim.clock.fleet import Fleet
 from raysim.config import Settings
+from raysim.core.components import called
 from raysim.core.errors import SettingsError
 from raysim.core.rules import Pass, Reduced, with_count
 from raysim.core.tensors import Tensors
@@ -22,8 +23,10 @@ from raysim.driver.clock.lost import LostRoundError
 from raysim.driver.clock.policies import Outcome, outcome_of, sent_in_vain
 from raysim.driver.passes import RoundRunner
 from raysim.driver.riders import Rider
+from raysim.driver.round_inputs import first_pass
 from raysim.execution.partial_sum import Columns
 from raysim.federation.federation import Federation
+from raysim.storage.checkpoints import Checkpoint
 from raysim.storage.client_states import ClientStates
 from raysim.storage.summary import LOST, VIRTUAL_JOULES, VIRTUAL_SECONDS
 
@@ -49,6 +52,28 @@ def open_clock(
             f" most {clients - settings.cohort_size}, of {clients} clients"
         )
     return VirtualClock(policy, fleet, WorkCosts(settings, federation, network, states))
+
+
+def check_places(
+    settings: Settings, network: nn.Module, initial: Checkpoint, clock: VirtualClock | None
+) -> None:
+    """Check that a run with a clock trains on devices.
+
+    Args:
+        settings: The run's settings.
+        network: The network as it was built.
+        initial: The checkpoint before the first round.
+        clock: The run's clock, if there is one.
+
+    Raises:
+        SettingsError: its first pass has the samples of all clients in one place.
+    """
+    work = clock and first_pass(settings, network, initial, clock.costs.sizes)
+    if work and work.pooled:
+        raise SettingsError(
+            f"{called(settings.clock)}: does not go with {called(settings.method)}, under which"
+            " the samples of all clients are in one place; choose clock.name=none"
+        )
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from raysim.config import LocalSettings
-from raysim.core.rules import Upload
+from raysim.core.rules import LocalSteps, LocalWork, Upload, count_of
 from raysim.core.tensors import Groups, Tensors
 from raysim.training.job import ClientJob
 
@@ -34,7 +34,7 @@ class Given:
         broadcast: What the server sent to every client.
         state: What the client has kept.
         trainable: Names of the parameters that are trained; None trains all.
-        epochs: Local epochs.
+        epochs: Local epochs, or steps of whole epochs.
         lr: Local learning rate.
         x: Inputs [n, ...].
         y: Labels [n].
@@ -46,7 +46,7 @@ class Given:
     broadcast: Groups
     state: Groups
     trainable: frozenset[str] | None
-    epochs: int
+    epochs: LocalWork
     lr: float
     x: Tensor
     y: Tensor
@@ -144,7 +144,8 @@ class Loop:
         )
         n, steps = len(given.y), 0
         size = n if local.batch_size == "full" else local.batch_size
-        for _ in range(given.epochs):
+        batches = -(-n // size) if isinstance(given.epochs, LocalSteps) else 1
+        for _ in range(count_of(given.epochs) // batches):
             order = torch.from_numpy(given.batches.permutation(n))
             shuffled_x, shuffled_y = given.x[order], given.y[order]
             for first in range(0, n, size):

@@ -26,6 +26,7 @@ from tests.benchmarks.bare.loop import Loop, Term, outputs
 TERMS: Mapping[str, type[Term]] = {
     **dict.fromkeys(("fedavg", "fedadam", "divide_and_conquer", "fedma", "fedfusion"), Term),
     **dict.fromkeys(("fedbabu", "fedbn", "fedper", "fedrep", "lg_fedavg", "local"), Term),
+    "centralized": Term,
     **dict.fromkeys(("fedprox", "fedasync", "fedat"), terms.Proximal),
     "activation_l2": terms.ActivationNorm,
     "ditto": terms.Personal,

@@ -25,6 +25,7 @@ from tests.benchmarks.steps import Stepper
 
 SETTINGS: dict[str, dict[str, Any]] = {
     "activation_l2": {"beta": 0.02},
+    "centralized": {},
     "chain": {"methods": {"fedprox": {"mu": 0.3}, "scaffold": {"lr_global": 0.7}}},
     "ditto": {"lam": 0.7},
     "divide_and_conquer": {"split": 2, "finetune_epochs": 2, "finetune_lr_factor": 0.3},

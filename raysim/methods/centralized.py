@@ -1,0 +1,55 @@
+"""Centralized training: the samples of all clients in one place.
+
+Source: the baseline of studies of federated learning, for example of Zhao et al., "Federated
+Learning with Non-IID Data", arXiv:1806.00582, 2018. No paper describes it.
+
+    w <- as many steps of SGD from w, on batches of all samples, as the round's cohort would take
+
+The steps are the sum over the cohort of the steps that each client would take in `local.epochs` or
+`local.steps`, so that as many gradients are computed as under FedAvg. The order of the samples is
+drawn anew every round, momentum starts at zero in every round unless `local.keep` is set, and a
+sample that several clients hold is there several times.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import ClassVar
+
+from raysim.core.method import Round, ServerState
+from raysim.core.rules import Bases, LocalSteps, Pass, Rules, Trained, Upload, View
+from raysim.methods.fedavg import FedAvg
+
+
+class Centralized(FedAvg):
+    """Training on the samples of all clients in one place.
+
+    The ceiling of most tables: helps to see what it costs that data stay where they are. Against
+    FedAvg it costs no bytes and as many steps, one after another on one worker, which holds the
+    samples of all clients in memory.
+    """
+
+    bases: ClassVar[Bases | None] = {}
+
+    def rules(self) -> Rules:
+        """Return the rules of training: plain SGD, and nothing is sent."""
+        return Rules(finish=_keep)
+
+    def training_pass(self, now: Round, state: ServerState) -> Pass:
+        """Return a pass of one client, in whose place the samples of all are."""
+        return replace(
+            super().training_pass(now, state),
+            clients=now.cohort[:1],
+            epochs=LocalSteps(sum(map(now.steps, now.cohort))),
+            pooled=True,
+            bytes_down=_nothing,
+        )
+
+
+def _keep(view: View, trained: Trained) -> Upload:
+    return Upload(sums={"model": view.params}, bytes_up=0)
+
+
+def _nothing(client: int) -> int:
+    """Return the bytes that are received: model and samples are in one place."""
+    return 0

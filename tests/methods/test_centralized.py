@@ -1,0 +1,59 @@
+"""Centralized training against NumPy, and against one client that holds all samples."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import torch
+from safetensors.torch import load_file
+
+import raysim
+from tests.methods import common
+from tests.methods.test_oracle import LR, SIZES, assert_close, gradient, run
+from tests.tasks import UNEQUAL, make_settings, make_task
+
+CENTRALIZED = {"method.name": "centralized"}
+
+
+def test_steps_of_the_cohort_on_the_samples_of_all_clients(tmp_path):
+    """In full batches: two of four clients with three epochs are six steps a round."""
+    given = {"rounds": 4, "fraction": 0.5, "local.epochs": 3, "local.lr_decay": 0.7}
+    result, w, clients = run(tmp_path, **CENTRALIZED, **given)
+    x, y = (np.concatenate(parts) for parts in zip(*clients, strict=True))
+    for number in range(4):
+        for _ in range(6):
+            g = gradient(w, x, y)
+            w = [p - LR * 0.7**number * d for p, d in zip(w, g, strict=True)]
+    assert_close(result.params, w)
+    for way in ("bytes_up", "bytes_down"):
+        assert result.metrics[way].to_pylist() == [0] * 4
+    rows = pq.read_table(result.run_dir / "clients.parquet").to_pylist()
+    assert [(row["samples"], row["steps"]) for row in rows] == [(sum(SIZES), 6)] * 4
+
+
+@pytest.mark.parametrize("more", [{}, {"local.momentum": 0.9, "local.keep": True}])
+def test_one_client_that_holds_all_samples_has_the_same_bits(tmp_path, more):
+    """Of unequal clients, whose epochs have unlike numbers of steps; with their held-out parts."""
+    steps = sum(2 * -(-n // 8) for n in UNEQUAL)
+    task = make_task(UNEQUAL)
+    given = {"fraction": 1.0, "rounds": 3, **more}
+    raysim.run(make_settings(tmp_path / "central", **CENTRALIZED, **given), task)
+    pooled = tuple(np.concatenate(parts) for parts in zip(*task.clients, strict=True))
+    one = raysim.Task(model=task.model, clients=[pooled], test=task.test)
+    given |= {"local.steps": steps, "local.epochs": 1}
+    raysim.run(make_settings(tmp_path / "one", **given), one)
+    files = [load_file(tmp_path / name / "model.safetensors") for name in ("central", "one")]
+    assert all(torch.equal(tensor, files[1][name]) for name, tensor in files[0].items())
+
+
+def test_held_out_samples_are_not_trained_on(tmp_path):
+    given = {**CENTRALIZED, "evaluation.holdout": 0.25, "rounds": 1}
+    raysim.run(make_settings(tmp_path, **given), make_task((40, 8, 20)))
+    (row,) = pq.read_table(tmp_path / "clients.parquet").to_pylist()
+    assert row["samples"] == 30 + 6 + 15
+
+
+def test_a_clock_of_devices_is_refused(tmp_path):
+    message = r"clock\.name=devices: does not go with method\.name=centralized"
+    common.assert_refused(tmp_path, {**CENTRALIZED, "clock.name": "devices"}, message)
