@@ -34,6 +34,7 @@ from raysim.core.data import DATASETS, MODELS, PARTITIONS, Dataset, Model, Parti
 from raysim.core.errors import SettingsError, visible
 from raysim.core.method import METHODS, Method
 from raysim.core.optimizer import OPTIMIZER, build_optimizer
+from raysim.core.participants import Participants, participants_of
 from raysim.core.rules import Batching, LocalSteps, LocalWork, Weighting
 from raysim.core.user_input import (
     RepeatedKeyError,
@@ -262,6 +263,33 @@ class EvaluationSettings(SettingsGroup):
         lt=1,
         description="fraction of each client's samples that is kept from training and evaluated",
     )
+    local_test: float = Field(
+        default=0.0,
+        ge=0,
+        lt=1,
+        description="fraction of each client's own samples that is kept from training, on which it"
+        " is tested; where clients have test samples of their own, these, and none is cut",
+    )
+    local_test_cut: Literal["stratified", "random"] = Field(
+        default="stratified",
+        description="cut of local_test: by class, where targets are class numbers; or at random",
+    )
+    new_clients: float = Field(
+        default=0.0,
+        ge=0,
+        lt=1,
+        description="fraction of the clients that is kept out of training, and tested as new ones",
+    )
+    finetune_epochs: Annotated[int, Field(ge=0, le=MOST)] = Field(
+        default=0,
+        description="epochs of plain local training of the deployed model before a further test of"
+        " each client; 0: none",
+    )
+    when: Literal["before", "after"] = Field(
+        default="before",
+        description="models that clients deploy: as they are before the local training of a round,"
+        " or after it",
+    )
     train_set: bool = Field(
         default=False,
         description="evaluate the clients' training samples, too, all together: train_set_...",
@@ -284,6 +312,16 @@ class EvaluationSettings(SettingsGroup):
             raise ValueError("clients=true: needs evaluation.test=true")
         if self.trained and not self.clients:
             raise ValueError("trained=true: needs evaluation.clients=true")
+        return self
+
+    @model_validator(mode="after")
+    def _clients_have_own_tests(self) -> Self:
+        for name in ("finetune_epochs", "new_clients"):
+            if (value := getattr(self, name)) and not self.local_test:
+                raise ValueError(f"{name}={value}: needs evaluation.local_test above 0")
+        scored = self.local_test or self.holdout or self.train_set or self.clients
+        if self.when == "after" and not scored:
+            raise ValueError("when=after: needs evaluation.local_test above 0")
         return self
 
 
@@ -425,6 +463,12 @@ class Settings(SettingsGroup):
         return self
 
     @model_validator(mode="after")
+    def _optimizer_state_is_used(self) -> Self:
+        if self.evaluation.when == "after" and self.local.keep:
+            raise ValueError("evaluation.when=after: does not go with local.keep=true")
+        return self
+
+    @model_validator(mode="after")
     def _warmup_ends(self) -> Self:
         if (warmup := self.local.warmup_rounds) and warmup >= self.rounds:
             raise ValueError(f"local.warmup_rounds={warmup}: must be below rounds={self.rounds}")
@@ -452,9 +496,14 @@ class Settings(SettingsGroup):
         return (*self.channel, *([OPTIMIZER] if self.local.keep else []))
 
     @property
+    def participants(self) -> Participants:
+        """The clients that may take part in training."""
+        return participants_of(self.clients, self.evaluation.new_clients, self.seed)
+
+    @property
     def cohort_size(self) -> int:
-        """Clients per round, m = max(round(C*K), 1)."""
-        return max(round(self.fraction * self.clients), 1)
+        """Clients per round, m = max(round(C*K), 1), of K that may take part."""
+        return max(round(self.fraction * len(self.participants)), 1)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the settings as nested plain values, as written to `config.json`."""

@@ -5,7 +5,8 @@
 - Around a method: the `selection` of clients, the `channel` of their uploads, whose stages
   change `differences` and their `encoding`, their `aggregation`, and the `temperature`.
 - Samples: `data` has the interfaces of datasets, partitions and models; `arrow` prepared samples on
-  disk; `client_indices` the samples of each client, and `sharing` those that all share.
+  disk; `client_indices` the samples of each client, `local_cut` those that it is tested on, and
+  `sharing` those that all share; `participants` the clients that train.
 - Settings: the `components` that settings name, and `user_input`, the values that a user gives.
 - All: `tensors` and their exact sums, `seeds`, `errors`, `exits`, `units`, limits of the
   `machine`; `steps` of a run, which wait for workers; `notebook`, output in Jupyter; the commit of

@@ -30,7 +30,7 @@ generator of one or more passes over clients, which returns the next server stat
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -66,7 +66,7 @@ class Round:
     Attributes:
         number: Rounds committed before this one.
         cohort: The clients that take part, ascending.
-        clients: K, the number of clients in all.
+        clients: K, the number of clients in all that may take part.
         epochs: `local.epochs`, or `LocalSteps(local.steps)`: for `Pass.epochs`.
         lr: Learning rate of this round, `lr_at(number)`.
         lr_at: Learning rate of any round.
@@ -76,6 +76,8 @@ class Round:
         sample: `sample(*keys)`: a further uniform cohort of m clients, keyed by seed, round, keys.
         generator: `generator(purpose)`: a generator on the CPU, keyed by seed, round and purpose.
         note: Shows the user one line.
+        everyone: The clients that may take part, ascending: all K, or fewer by
+            `evaluation.new_clients`; a pass may be over these alone.
     """
 
     number: int
@@ -90,6 +92,7 @@ class Round:
     sample: Callable[..., tuple[int, ...]]
     generator: Callable[[str], torch.Generator]
     note: Callable[[str], None]
+    everyone: Sequence[int] = ()
 
 
 Passes = Generator[Pass, Reduced, tuple[ServerState, Metrics]]
@@ -222,18 +225,41 @@ class Method(Component, ABC):
     def deployment(self, now: Round, state: ServerState) -> Pass | None:
         """Return the pass that makes the model which a client deploys; None for the global one.
 
-        Each evaluated client runs it on its training samples, from its own state, and is evaluated
-        with the tensors that it has then, or sends as the group `model`; they are dropped. Columns:
-        `client_accuracy_...` and `personal_...`. The pass costs no bytes and no virtual time; of
-        its attributes only `broadcast`, `rules`, `epochs`, `lr`, `trainable` and `personal` count.
+        It is the model that a client has now, before it trains again: the newest broadcast, with
+        the state that the client has kept. Each evaluated client runs the pass on its training
+        samples, from its own state, and is evaluated with the tensors that it has then, or sends as
+        the group `model`; they are dropped. Clients that never took part have `client_init`.
+        Columns: `client_accuracy_...` and `personal_...`. The pass costs no bytes and no virtual
+        time; of its attributes only `broadcast`, `rules`, `epochs`, `lr`, `trainable` and
+        `personal` count. A user who wants it fine-tuned sets `evaluation.finetune_epochs`; a method
+        whose clients do more before they deploy trains in the pass.
 
         Args:
             now: The next round; its cohort are the evaluated clients.
             state: The state to evaluate.
 
         Returns:
-            The pass, for example `replace(self.training_pass(now, state), epochs=1)` to fine-tune;
-            None evaluates clients with the deployed global model.
+            The pass, with epochs=0 where there is nothing to train; None evaluates clients with the
+            deployed global model.
+        """
+        return None
+
+    def deployment_after(self, now: Round, state: ServerState) -> Sequence[Pass] | None:
+        """Return the passes that make what a client deploys after a round's local training.
+
+        They are those of `round` in which a client trains, for `evaluation.when=after`. A client
+        runs them one after another by itself, as `deployment` is run: in each it finds the state
+        and round state that those before gave back, and it is evaluated with the tensors that its
+        network has after the last one, or that this sends as the group `model`. What other clients
+        send is not known to it.
+
+        Args:
+            now: The next round; its cohort are the evaluated clients.
+            state: The state to evaluate.
+
+        Returns:
+            The passes. None refuses `evaluation.when=after`: it is the default where clients deploy
+            models of their own, or a round is more than one pass.
         """
         return None
 

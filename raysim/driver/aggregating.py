@@ -57,7 +57,7 @@ class Aggregated(Rider):
             return reduced
         if aggregation.sees_updates:
             self._check_groups(work, reduced)
-        expected = self.settings.fraction * self.settings.clients
+        expected = self.settings.fraction * len(self.settings.participants)
         factor = aggregation.factor(len(reduced.clients), expected)
         if factor == 1 or not _trains(work):
             return reduced

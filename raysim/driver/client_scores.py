@@ -6,6 +6,7 @@ Legend: n clients, N' samples of theirs.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from math import ceil
 from typing import Any
 
 import numpy as np
@@ -13,24 +14,75 @@ import numpy.typing as npt
 
 from raysim.core.scoring import SPREAD, Metric
 from raysim.federation.evaluation_sets import EvaluationSet
+from raysim.storage.summary import GAIN, UNEQUAL, larger_is_better
 
 Table = dict[str, npt.NDArray[Any]]
 Floats = npt.NDArray[np.float64]
+Flags = npt.NDArray[np.bool_]
+Scores = tuple[npt.NDArray[Any], npt.NDArray[Any], Floats]
+"""Of a set of samples, predictions [N', ...], targets [N', ...], and clients' scores [n]."""
 
 
-def figure_names(name: str) -> tuple[str, ...]:
-    """Return the columns of a spread."""
-    return tuple(f"{name}_{end}" for end in SPREAD)
+def figure_names(name: str, *, wide: bool = False, gain: bool = False) -> tuple[str, ...]:
+    """Return the columns of a spread: wide, and with a gain, or as clients always had it."""
+    ends = (*SPREAD, *(UNEQUAL if wide else ()), *([GAIN] if gain else []))
+    return tuple(f"{name}_{end}" for end in ends)
 
 
-def spread(name: str, scores: Floats) -> dict[str, float | None]:
-    """Return the spread of clients' scores [n] without NaN."""
+def spread(
+    name: str, scores: Floats, *, wide: bool = False, base: Floats | None = None
+) -> dict[str, float | None]:
+    """Return the spread of clients' scores.
+
+    Args:
+        name: Begin of the columns.
+        scores: The scores [n]; NaN counts as none.
+        wide: Whether to return deviation, worst tenth and Jain's index, too.
+        base: The same clients' scores with the global model [n], for the mean gain over these.
+    """
+    names = figure_names(name, wide=wide, gain=base is not None)
     known = scores[~np.isnan(scores)]
     if not len(known):
-        return dict.fromkeys(figure_names(name))
-    deciles = np.quantile(known, np.arange(1, 10) / 10)
-    values = [float(known.mean()), *deciles.tolist()]
-    return dict(zip(figure_names(name), values, strict=True))
+        return dict.fromkeys(names)
+    values: list[float | None] = [float(known.mean())]
+    values += np.quantile(known, np.arange(1, 10) / 10).tolist()
+    if wide:
+        values += [float(known.std()), _worst_tenth(name, known), _jain(known)]
+    if base is not None:
+        gains = (scores - base)[~np.isnan(scores - base)]
+        values.append(float(gains.mean()) if len(gains) else None)
+    return dict(zip(names, values, strict=True))
+
+
+def _worst_tenth(name: str, scores: Floats) -> float:
+    """Return the mean of the worst tenth of scores [n], rounded up to whole clients."""
+    ordered = np.sort(scores if larger_is_better(name) else -scores)[: ceil(len(scores) / 10)]
+    return float(abs(ordered.mean()) if not larger_is_better(name) else ordered.mean())
+
+
+def _jain(scores: Floats) -> float | None:
+    """Return Jain's index (sum x)^2 / (n * sum x^2) of scores [n]; None if all are 0."""
+    squares = float(np.square(scores).sum())
+    return float(scores.sum()) ** 2 / (len(scores) * squares) if squares else None
+
+
+def part(
+    name: str, metric: Metric, samples: EvaluationSet, found: Scores, clients: Flags
+) -> tuple[float | None, Floats]:
+    """Return the score of some clients' samples together, and each one's score.
+
+    Args:
+        name: The metric's name.
+        metric: The metric.
+        samples: The samples of all n clients.
+        found: Their scores.
+        clients: Whether a client is one of them [n].
+    """
+    predicted, targets, scores = found
+    rows = np.repeat(clients, samples.samples.sizes)
+    if not rows.any():
+        return None, scores[clients]
+    return float(metric(predicted[rows], targets[rows])), scores[clients]
 
 
 def client_accuracies(samples: EvaluationSet, correct: npt.NDArray[np.bool_]) -> Floats:
@@ -63,7 +115,7 @@ def _score(metric: Metric, predicted: npt.NDArray[Any], targets: npt.NDArray[Any
         return float("nan")
 
 
-def client_table(samples: EvaluationSet, prefix: str, scores: Mapping[str, Floats]) -> Table:
+def client_table(samples: EvaluationSet, prefix: str, scores: Mapping[str, Any]) -> Table:
     """Return the columns [n] of clients: their samples, as `{prefix}samples`, and scores."""
     return {"client": samples.clients, f"{prefix}samples": samples.samples.sizes, **scores}
 
@@ -77,10 +129,12 @@ def joined(tables: Sequence[Table]) -> Table:
     for table in tables:
         at = np.searchsorted(clients, table["client"])
         for name, values in table.items():
-            if name != "client":
+            if name == "client":
+                continue
+            if name not in columns:
                 whole = values.dtype.kind in "iu"
                 columns[name] = (
                     np.zeros(len(clients), values.dtype) if whole else np.full(len(clients), np.nan)
                 )
-                columns[name][at] = values
+            columns[name][at] = values
     return columns

@@ -6,8 +6,8 @@ added in the order of the batches, so the result does not depend on how they wer
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -15,47 +15,38 @@ import numpy.typing as npt
 from torch import nn
 
 from raysim.config import Settings
-from raysim.core.components import ask
 from raysim.core.errors import RunError
 from raysim.core.method import ServerState
-from raysim.core.rules import Pass, samples_of
+from raysim.core.rules import Pass
 from raysim.core.scoring import AT_TEMPERATURE
 from raysim.core.steps import Steps
 from raysim.core.tensors.packed import PackedTensors
 from raysim.driver.client_scores import (
+    Floats,
+    Table,
     client_accuracies,
     client_scores,
     client_table,
     figure_names,
     joined,
+    part,
     spread,
 )
-from raysim.driver.round_inputs import round_inputs
+from raysim.driver.deployments import Deployment
+from raysim.driver.evaluated_sets import CLIENTS, LOCAL_TEST, NEW, EvaluatedSets, global_name
 from raysim.driver.temperatures import RoundTemperature
 from raysim.execution.base import Executor, Item, NextResult, Submit
-from raysim.execution.messages import EvaluationMessage, FailedItem, Scores
-from raysim.federation.evaluation_sets import (
-    EVALUATION_ROWS,
-    EvaluationSet,
-    client_test_set,
-    held_out_set,
-    local_test_set,
-    training_set,
-)
+from raysim.execution.messages import EvaluationMessage, FailedItem, PassMessage, Scores
+from raysim.federation.evaluation_sets import EVALUATION_ROWS, EvaluationSet
 from raysim.federation.federation import Federation, open_samples
 from raysim.storage.checkpoints import Checkpoint
-from raysim.storage.client_states import latest_versions
 from raysim.storage.trace import Span
 
 CLIENT_FIGURES = figure_names("client_accuracy")
 TRAINED_ACCURACY = "trained_accuracy"
 """Columns of the spread of the accuracies of clients' trained models, before the aggregation."""
-LOCAL_TEST, TRAIN_SET, PERSONAL = "local_test", "train_set", "personal_"
-"""The sets of the clients' own test samples, and of their training samples; the prefix of sets that
-are evaluated with the model that each client deploys, of methods under which these are models of
-their own."""
-NUMBER = -1
-"""Number of the pass of a deployment: it keys random draws; passes of a round count from 0."""
+PARTS = ("seen_", "unseen_")
+"""Parts of a set of clients that may train: those that took part, and those that never did."""
 Figures = dict[str, float | None]
 """Columns of `metrics.parquet`, by name."""
 Values = npt.NDArray[Any]
@@ -91,19 +82,6 @@ class Evaluation:
         return dict(zip(*values, strict=True))
 
 
-def _sets_of(settings: Settings, federation: Federation) -> dict[str, EvaluationSet]:
-    """Return the sets of the clients' samples that settings have evaluated, by name."""
-    indices, holdout = federation.client_indices, federation.holdout
-    sets: dict[str, EvaluationSet] = {}
-    if settings.evaluation.holdout:
-        sets["holdout"] = held_out_set(indices, holdout)
-    if found := federation.local_test:
-        sets[LOCAL_TEST] = local_test_set(found, settings.seed)
-    if settings.evaluation.train_set:
-        sets[TRAIN_SET] = training_set(indices, holdout)
-    return sets
-
-
 class Evaluator:
     """Evaluates the global model of one run.
 
@@ -127,30 +105,17 @@ class Evaluator:
         self._settings, self._network = settings, network
         self._method = settings.method
         self._sizes = federation.training_sizes
-        self._batching = settings.local.batching
         y = {"train": open_samples(federation.train).y, "test": federation.test_targets}
-        y["held_out"] = y["train"]
-        evaluated_sets = _sets_of(settings, federation)
+        y |= {"held_out": y["train"], "cut": y["train"]}
         if (found := federation.local_test) and found.samples:
             y["local"] = found.samples.y
-        own_models = self._method.deploys_client_models
-        if own_models:
-            evaluated_sets |= {f"{PERSONAL}{name}": each for name, each in evaluated_sets.items()}
-        self._client_set: EvaluationSet | None = None
-        if settings.evaluation.clients:
-            self._client_set = client_test_set(federation, settings)
-            if federation.inputs.per_client or own_models:
-                evaluated_sets["clients"] = self._client_set
-        self._sets = evaluated_sets
-        self.evaluated_sets = tuple(evaluated_sets.values())
-        self._own_models = frozenset(
-            number
-            for number, name in enumerate(evaluated_sets, 1)
-            if own_models and (name == "clients" or name.startswith(PERSONAL))
-        )
+        self._chosen = EvaluatedSets.of(settings, federation)
+        self._sets, self._client_set = self._chosen.sets, self._chosen.clients
+        self.evaluated_sets = tuple(self._sets.values())
         self._targets: dict[str, Values] = {"test": y["test"]} | {
-            name: y[chosen.split][chosen.samples.indices] for name, chosen in evaluated_sets.items()
+            name: y[chosen.split][chosen.samples.indices] for name, chosen in self._sets.items()
         }
+        self._wide = settings.evaluation.local_test > 0
         self._metrics = federation.scoring.metrics
         at_temperature = settings.temperature.varies or settings.local.temperature != 1
         self._losses = ("loss", *([AT_TEMPERATURE] if at_temperature else ()))
@@ -163,7 +128,10 @@ class Evaluator:
         names += CLIENT_FIGURES if self._client_set else ()
         names += figure_names(TRAINED_ACCURACY) if self._settings.evaluation.trained else ()
         for name, metric in self._local_scores():
-            names += figure_names(f"{name}_{metric}")
+            more = {"wide": self._wide, "gain": self._wide and name != global_name(name)}
+            names += figure_names(f"{name}_{metric}", **more)
+            for each in self._parts_of(name):
+                names += (f"{each}_{metric}", *figure_names(f"{each}_{metric}", **more))
         return names
 
     def evaluate(
@@ -172,6 +140,7 @@ class Evaluator:
         temperature: RoundTemperature,
         state: ServerState,
         committed: Checkpoint | None,
+        trained: Collection[int] = (),
     ) -> Steps[Evaluation]:
         """Evaluate the model of a server state.
 
@@ -181,9 +150,11 @@ class Evaluator:
             state: The server state.
             committed: The checkpoint that has the state, and with which clients deploy models of
                 their own; None evaluates the global model alone.
+            trained: The clients that took part in its round, which its history lacks yet.
         """
-        message = self._message(temperature, state, committed)
-        found, spans = yield from self._predictions(executor, message)
+        made = self.deployment(committed) if committed else None
+        message = self._message(temperature, state, committed, made)
+        found, spans = yield from self._predictions(executor, message, made)
         figures: Figures = {}
         for name in self._scored_sets():
             (losses, predicted), targets = found[name], self._targets[name]
@@ -197,11 +168,11 @@ class Evaluator:
             accuracies = client_accuracies(self._client_set, self._correct(self._client_set, found))
             figures |= spread("client_accuracy", accuracies)
             tables.append(client_table(self._client_set, "", {"accuracy": accuracies}))
-        for name, metric in self._local_scores():
-            samples, (_, predicted) = self._sets[name], found[name]
-            values = client_scores(samples, self._metrics[metric], predicted, self._targets[name])
-            figures |= spread(f"{name}_{metric}", values)
-            tables.append(client_table(samples, f"{LOCAL_TEST}_", {f"{name}_{metric}": values}))
+        times = self._times(committed, trained)
+        for metric in self._local_metrics:
+            of_clients, of_metric = self._local_figures(metric, found, times)
+            figures |= of_metric
+            tables += of_clients
         predicted = found["test"][1] if "test" in found else self._targets["test"]
         return Evaluation(figures, joined(tables), predicted=predicted, spans=spans)
 
@@ -209,96 +180,145 @@ class Evaluator:
         self, client_set: EvaluationSet, found: Mapping[str, Scored]
     ) -> npt.NDArray[np.bool_]:
         """Return whether each prediction of the clients' drawn test samples is right [N']."""
-        if "clients" in found:
-            return np.asarray(found["clients"][1] == self._targets["clients"])
+        if CLIENTS in found:
+            return np.asarray(found[CLIENTS][1] == self._targets[CLIENTS])
         # Clients see one test set, so its predictions serve them all.
         right = found["test"][1] == self._targets["test"]
         return np.asarray(right[client_set.samples.indices])
 
-    def deployment(self, committed: Checkpoint) -> Pass | None:
-        """Return the pass by which clients make the models that they deploy, or None.
+    def _times(self, committed: Checkpoint | None, trained: Collection[int]) -> Values:
+        """Return the rounds in which each client has taken part [K]."""
+        times = np.zeros(len(self._sizes), dtype=np.int64)
+        if committed:
+            times += committed.history.times
+            times[[*trained]] += 1
+        return times
+
+    def _local_figures(
+        self, metric: str, found: Mapping[str, Scored], times: Values
+    ) -> tuple[list[Table], Figures]:
+        """Return tables of clients' own scores by a metric, and columns of their spread.
+
+        Args:
+            metric: The metric's name.
+            found: What each set's evaluation found.
+            times: Rounds in which each client has taken part [K].
+        """
+        scores: dict[str, Floats] = {}
+        figures: Figures = {}
+        tables = []
+        for name in self._local_sets:
+            samples, targets, function = (
+                self._sets[name],
+                self._targets[name],
+                self._metrics[metric],
+            )
+            predicted = found[name][1]
+            own = scores[name] = client_scores(samples, function, predicted, targets)
+            shared = scores[global_name(name)] if name != global_name(name) else None
+            base = shared if self._wide else None
+            figures |= spread(f"{name}_{metric}", own, wide=self._wide, base=base)
+            took_part = times[samples.clients] > 0
+            for each, clients in zip(self._parts_of(name), (took_part, ~took_part), strict=False):
+                score, of_part = part(metric, function, samples, (predicted, targets, own), clients)
+                figures[f"{each}_{metric}"] = score
+                base_of_part = None if base is None else base[clients]
+                figures |= spread(f"{each}_{metric}", of_part, wide=True, base=base_of_part)
+            columns: dict[str, Values] = {f"{name.replace(NEW, '')}_{metric}": own}
+            if self._wide:
+                is_new = np.full(len(own), NEW in name, dtype=np.int64)
+                columns |= {"participations": times[samples.clients], "is_new": is_new}
+            tables.append(client_table(samples, f"{LOCAL_TEST}_", columns))
+        return tables, figures
+
+    def deployment(self, committed: Checkpoint) -> Deployment | None:
+        """Return what makes the models that clients deploy; None if they deploy the global one.
 
         Raises:
             SettingsError: the method's `deployment` fails, or returns something else.
         """
-        if not self._own_models:
+        numbers = [*self._chosen.own_models, *self._chosen.finetuned]
+        if not numbers:
             return None
-        chosen = [self.evaluated_sets[number - 1].clients for number in self._own_models]
-        now = round_inputs(
-            self._settings,
-            self._network,
-            committed,
-            sizes=self._sizes,
-            note=lambda text: None,
-            cohort=tuple(np.unique(np.concatenate(chosen)).tolist()),
+        clients = np.unique(np.concatenate([self.evaluated_sets[n - 1].clients for n in numbers]))
+        return Deployment.of(
+            self._settings, self._network, self._sizes, committed, clients.tolist()
         )
-        work: Pass | None = ask(
-            self._method,
-            "deployment",
-            *(now, committed.state),
-            returns=lambda work: work is None or isinstance(work, Pass),
-            expected="a Pass, or None",
-        )
-        return work and replace(work, clients=now.cohort)
 
     def _message(
-        self, temperature: RoundTemperature, state: ServerState, committed: Checkpoint | None
+        self,
+        temperature: RoundTemperature,
+        state: ServerState,
+        committed: Checkpoint | None,
+        made: Deployment | None,
     ) -> EvaluationMessage:
-        deployed = PackedTensors.of({"model": self._method.deployed(state)})
-        work = self.deployment(committed) if committed else None
+        first, *later = made.messages(temperature) if made and made.passes else ({},)
         own: dict[str, Any] = {}
-        if committed and work:
+        if made:
             own = {
-                "own_models": self._own_models,
-                "initial_state": self._method.client_init(state),
-                "versions": latest_versions(committed.versions, work.clients),
+                "own_models": self._chosen.own_models if made.passes else frozenset(),
+                "later": tuple(PassMessage.of(**each) for each in later),
+                "finetuning": made.tuning_message(temperature),
+                "finetuned": self._chosen.finetuned,
             }
-        work = work or Pass((), {})
+            if not made.passes:  # of models that `deployment` gives as the global one
+                own["finetuned"] = dict.fromkeys(self._chosen.finetuned, 0)
+        nothing = {"work": Pass((), {}), "uniform": True, "total_weight": 0}
+        nothing |= {"round_number": committed.number if committed else 0, "pass_number": -1}
+        nothing["temperatures"] = temperature.of_clients(())
         return EvaluationMessage.of(
-            replace(work, rules=temperature.rules(work.rules)),
-            temperatures=temperature.of_clients(work.clients),
+            **{**nothing, **first, **own},
             loss_temperatures=(1.0, temperature.value)[: len(self._losses)],
-            deployed=deployed,
-            round_number=committed.number if committed else 0,
-            pass_number=NUMBER,
-            uniform=True,
-            total_weight=0,
-            **own,
+            deployed=PackedTensors.of({"model": self._method.deployed(state)}),
         )
 
-    def _training(self, message: EvaluationMessage, number: int, batch: int) -> float:
+    def _training(
+        self, message: EvaluationMessage, made: Deployment | None, number: int, batch: int
+    ) -> float:
         """Return the samples that the clients of a batch train on before they are evaluated."""
-        if number not in message.own_models:
+        tuned = number in message.finetuned
+        if made is None or not (tuned or number in message.own_models):
             return 0.0
         evaluated = self.evaluated_sets[number - 1]
         first, last = evaluated.cuts[batch : batch + 2].tolist()
         clients = evaluated.clients[first:last].tolist()
-        work, batching = message.work, self._batching
-        own = (samples_of(work.epochs_of(c), self._sizes[[c]], batching) for c in clients)
-        return float(sum(int(samples[0]) for samples in own))
+        return float(sum(made.samples(client, tuned=tuned) for client in clients))
+
+    @property
+    def _local_metrics(self) -> list[str]:
+        """The metrics of which clients have scores of their own."""
+        return ["accuracy"] if "accuracy" in self._metrics else [*self._metrics]
+
+    @property
+    def _local_sets(self) -> list[str]:
+        """The sets of which clients have scores of their own; the global model's come first."""
+        return [name for name in self._sets if global_name(name).removeprefix(NEW) == LOCAL_TEST]
 
     def _local_scores(self) -> list[tuple[str, str]]:
         """Return of which sets clients have scores of their own, and by which metrics."""
-        metrics = ["accuracy"] if "accuracy" in self._metrics else [*self._metrics]
-        sets = [name for name in (LOCAL_TEST, f"{PERSONAL}{LOCAL_TEST}") if name in self._sets]
-        return [(name, metric) for name in sets for metric in metrics]
+        return [(name, metric) for metric in self._local_metrics for name in self._local_sets]
+
+    def _parts_of(self, name: str) -> tuple[str, ...]:
+        """Return the names of the parts of a set: clients that took part, and the others."""
+        if not self._wide or NEW in name:
+            return ()
+        return tuple(name.replace(LOCAL_TEST, f"{each}{LOCAL_TEST}") for each in PARTS)
 
     def _scored_sets(self) -> list[str]:
         """Return the names of the sets that have a score of their own; a task may lack a test."""
-        return [
-            name for name, targets in self._targets.items() if name != "clients" and len(targets)
-        ]
+        return [name for name, targets in self._targets.items() if name != CLIENTS and len(targets)]
 
     def _predictions(
-        self, executor: Executor, message: EvaluationMessage
+        self, executor: Executor, message: EvaluationMessage, made: Deployment | None
     ) -> Steps[tuple[dict[str, Scored], dict[str, list[Span]]]]:
         """Return for each set the sums of the losses and the predictions [N, ...]; the spans."""
         rows = len(self._targets["test"])
         cuts = [*range(0, rows, EVALUATION_ROWS), rows]
         sizes = [np.diff(cuts), *(samples.batch_sizes for samples in self.evaluated_sets)]
         costs: dict[Item, float] = {
-            (number, batch): float(size) + self._training(message, number, batch)
+            (number, batch): float(size) + self._training(message, made, number, batch)
             for number, batches in enumerate(sizes)
+            if number not in message.finetuned.values() or not number
             for batch, size in enumerate(batches)
         }
         scores: Scores = {}

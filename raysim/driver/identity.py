@@ -24,6 +24,7 @@ from raysim.core.arrow import checksum, recorded_checksum
 from raysim.core.client_indices import ClientIndices, ListedIndices
 from raysim.core.data import Split
 from raysim.core.errors import RunError
+from raysim.core.local_cut import without_cut
 from raysim.core.scoring import Scoring
 from raysim.core.tensors import Tensors
 from raysim.core.tensors.digests import arrays_digest, bytes_of, tensors_digest
@@ -52,10 +53,11 @@ ENVIRONMENTS = "environments"
 STACK = "number of stacked trials"
 SHOWN_DIGITS = 12
 NO_SAMPLES = "none"
+CUT = "clients' test samples of evaluation.local_test"
 UNSEALED = {
     **dict.fromkeys((FORMULA, CLOCK, SELECTION, AGGREGATION, OPTIMIZER, TEMPERATURE), 1),
     STAGES: {},
-    LOCAL_TEST_SAMPLES: NO_SAMPLES,
+    **dict.fromkeys((LOCAL_TEST_SAMPLES, CUT), NO_SAMPLES),
     START: "none",
 }
 """Parts that identities of earlier versions lack, and their values then."""
@@ -87,7 +89,8 @@ def identity_of(
         TRAINING_SAMPLES: _of_split(federation.train),
         TEST_SAMPLES: _of_split(federation.test),
         LOCAL_TEST_SAMPLES: _of_local_test(federation.local_test),
-        "client indices": _of_indices(federation.client_indices),
+        CUT: _of_cut(federation.local_test),
+        "client indices": _of_indices(without_cut(federation.client_indices)),
         "decoded samples": arrays_digest(map(bytes_of, (first.x, first.y, test.x, test.y))),
         "network": hashlib.sha256(repr(layout).encode()).hexdigest(),
         "code of the task": _of_code(network, federation.scoring),
@@ -167,7 +170,13 @@ def _of_local_test(local_test: LocalTest | None) -> str:
     if local_test is None or local_test.samples is None:
         return NO_SAMPLES  # of a dataset: the settings choose them among its test samples
     own, indices = local_test.samples, local_test.indices
-    return arrays_digest([indices.offsets, own.x, own.y])
+    cuts = np.cumsum([0, *indices.sizes])
+    return arrays_digest([cuts, own.x, own.y])
+
+
+def _of_cut(local_test: LocalTest | None) -> str:
+    is_cut = local_test is not None and local_test.split == "cut"
+    return _of_indices(local_test.indices) if local_test and is_cut else NO_SAMPLES
 
 
 def _of_code(network: nn.Module, scoring: Scoring) -> str:

@@ -13,7 +13,7 @@ import torch
 
 from raysim.config import Settings
 from raysim.core.differences import flat_values, of_flat_values
-from raysim.core.errors import RunError, without_passwords
+from raysim.core.errors import RunError, SettingsError, without_passwords
 from raysim.core.method import ServerState
 from raysim.core.rules import Pass, Reduced, samples_of
 from raysim.core.steps import Steps
@@ -105,8 +105,15 @@ class RoundRunner:
 
         Raises:
             RunError: a client failed twice and `on_client_error` is "stop", or none is left.
+            SettingsError: a client is kept out of training.
         """
         clients = [int(client) for client in work.clients]
+        new = self.context.settings.participants.first_new(clients)
+        if new is not None:
+            raise SettingsError(
+                f"a pass is over client {new}, which evaluation.new_clients keeps out of training;"
+                " passes over all clients are over Round.everyone"
+            )
         if not clients:
             raise RunError(f"round {self.number + 1}: a pass has no clients")
         try:

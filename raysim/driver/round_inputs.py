@@ -49,11 +49,11 @@ def round_inputs(
         note: Shows the user one line.
         cohort: The selected clients, ascending.
     """
-    number = before.number
+    number, participants = before.number, settings.participants
     return Round(
         number=number,
         cohort=cohort,
-        clients=len(sizes),
+        clients=len(participants),
         epochs=settings.local.work,
         lr=settings.lr_at(number),
         lr_at=settings.lr_at,
@@ -63,6 +63,7 @@ def round_inputs(
         sample=partial(_sample, settings, before),
         generator=partial(_generator, settings.seed, number),
         note=note,
+        everyone=participants.listed,
     )
 
 
@@ -72,7 +73,9 @@ def _steps(local: LocalSettings, sizes: npt.NDArray[np.int64], joins: bool, clie
 
 def _sample(settings: Settings, before: Checkpoint, *keys: int) -> tuple[int, ...]:
     generator = stream(settings.seed, "sample", before.number, *keys)
-    return tuple(sample_cohort(generator, len(before.history.losses), settings.cohort_size))
+    participants = settings.participants
+    ranks = sample_cohort(generator, len(participants), settings.cohort_size)
+    return tuple(participants.at(ranks).tolist())
 
 
 def _generator(seed: int, number: int, purpose: str) -> torch.Generator:

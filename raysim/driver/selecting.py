@@ -12,10 +12,12 @@ import numpy as np
 from raysim.config import Settings
 from raysim.core.components import ask, called
 from raysim.core.errors import SettingsError
+from raysim.core.participants import Participants
 from raysim.core.rules import Finish, Pass, Trained, Upload, View, samples_of
 from raysim.core.seeds import stream
 from raysim.core.selection import (
     Floats,
+    History,
     Integers,
     Sampling,
     Selection,
@@ -143,15 +145,19 @@ def _bad(selection: Selection, now: Sampling, rule: str, chosen: Sequence[int]) 
 class RoundSelection(Rider):
     """Selection of one round, to which clients report on passes that train.
 
+    If some clients are kept out of training, it knows none of them: the others are numbered anew.
+
     Attributes:
         selection: The selection.
         now: Its input.
-        selected: The clients, in its order.
+        selected: The clients in its order, by its numbers.
+        participants: The clients that it knows.
     """
 
     selection: Selection
     now: Sampling
     selected: Sequence[int]
+    participants: Participants
 
     @classmethod
     def of(
@@ -175,25 +181,28 @@ class RoundSelection(Rider):
             SettingsError: the selection fails, or selects no client although one is available.
         """
         selection, tick = settings.selection, timed.now if timed else 0
-        now = sampling_of(settings, before, sizes, clock, tick)
+        participants = settings.participants
+        now = _among(participants, sampling_of(settings, before, sizes, clock, tick))
         selected = select(selection, now)
         if not selected and clock:
-            later = clock.fleet.first_available(np.arange(len(sizes)), tick)
+            later = clock.fleet.first_available(participants.numbers, tick)
             if later > tick:
-                now = sampling_of(settings, before, sizes, clock, later)
+                now = _among(participants, sampling_of(settings, before, sizes, clock, later))
                 selected = select(selection, now)
                 if timed:
                     timed.now = later
         if not selected and not selection.may_be_empty:
             raise _bad(selection, now, "must be at least one client", selected)
+        chosen = cls(selection, now, selected, participants)
         if timed:
-            timed.ask(selected, len(selected) if selection.may_be_empty else now.size)
-        return cls(selection, now, selected)
+            wanted = len(selected) if selection.may_be_empty else now.size
+            timed.ask(participants.at(selected).tolist(), wanted)
+        return chosen
 
     @property
     def cohort(self) -> tuple[int, ...]:
         """The selected clients, ascending."""
-        return tuple(sorted(self.selected))
+        return tuple(self.participants.at(sorted(self.selected)).tolist())
 
     def dress(self, work: Pass) -> Pass:
         """Return a training pass whose clients report to the selection."""
@@ -214,14 +223,33 @@ class RoundSelection(Rider):
         """
         if type(self.selection).update is Selection.update:  # it learns nothing from results
             return self.now.state, {}
+        results = log.results()
+        results = replace(results, clients=self.participants.ranks(results.clients))
         state, metrics = ask(
             self.selection,
             "update",
-            *(self.now, self.selected, log.results()),
+            *(self.now, self.selected, results),
             returns=lambda pair: are_arrays(pair[0]) and isinstance(pair[1], Mapping),
             expected="its state, a dict of arrays of numbers, and a dict of metrics",
         )
         return {name: np.array(value) for name, value in state.items()}, metrics
+
+
+def _among(participants: Participants, now: Sampling) -> Sampling:
+    """Return the input of a selection that knows the participants alone, by their ranks."""
+    if not len(participants.new):
+        return now
+    history = now.history and History(
+        *map(participants.of, (now.losses, now.last_round, now.times))
+    )
+    return replace(
+        now,
+        clients=len(participants),
+        samples=participants.of(now.samples),
+        seconds=lambda ranks: now.seconds(participants.at(ranks)),
+        available=lambda ranks: now.available(participants.at(ranks)),
+        history=history,
+    )
 
 
 def _reporting(finish: Finish, selection: Selection, view: View, trained: Trained) -> Upload:

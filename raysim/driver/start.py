@@ -132,6 +132,12 @@ def check_run(
         RaysimError: a setting or a file does not allow the run.
     """
     states = ClientStates(run_dir.states.absolute())
+    if federation.local_test and (share := settings.evaluation.local_test):
+        note(
+            "clients have test samples of their own, on which they are tested:"
+            f" evaluation.local_test={share} cuts none"
+        )
+    federation = federation.with_local_test(settings)
     federation = federation.with_holdout(settings.evaluation.holdout, settings.seed)
     if not settings.evaluation.test:
         federation = federation.without_test()

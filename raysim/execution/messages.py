@@ -104,13 +104,25 @@ class EvaluationMessage(PassMessage):
     Attributes:
         deployed: The deployed global model's tensors, as a group.
         own_models: Numbers of the sets whose clients are evaluated with what they would send in the
-            pass; the others are evaluated with the deployed model.
+            last pass; others than `finetuned` are evaluated with the deployed model.
+        later: The passes after it, which clients run one after another.
+        finetuned: By number of a set whose clients fine-tune what they deploy, the number of the
+            set of the same samples whose scores before that are wanted, too; 0 for none.
+        finetuning: The pass that they fine-tune by.
         loss_temperatures: What outputs are divided by for each of the losses.
     """
 
     deployed: PackedTensors = field(kw_only=True)
     own_models: frozenset[int] = frozenset()
+    later: tuple[PassMessage, ...] = ()
+    finetuned: Mapping[int, int] = field(default_factory=dict)
+    finetuning: PassMessage | None = None
     loss_temperatures: tuple[float, ...] = (1.0,)
+
+    @property
+    def passes(self) -> tuple[PassMessage, ...]:
+        """The passes by which a client makes its own model."""
+        return (self, *self.later)
 
 
 @dataclass(frozen=True)

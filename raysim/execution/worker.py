@@ -31,6 +31,7 @@ from raysim.core.rules import Batch, Upload
 from raysim.core.seeds import seeded
 from raysim.core.tensors import Layout, Tensors
 from raysim.execution.client_jobs import ClientJobs
+from raysim.execution.deploying import own_model, tuned_model
 from raysim.execution.messages import (
     AggregationMessage,
     EvaluationMessage,
@@ -54,6 +55,8 @@ from raysim.training.stacked.trainer import StackedTrainer
 
 CALLS = ("train", "evaluate", "aggregate")
 """Methods that an executor calls, whose results are taken."""
+Score = tuple[tuple[float, ...], npt.NDArray[Any]]
+"""Sums of the losses of samples, and their predictions [n, ...]."""
 TEST_SET = 0
 """The test set's number among the sets that are evaluated."""
 
@@ -283,57 +286,49 @@ class Worker:
             network.load(deployed)
             network.eval()
             for number, batch in batches:
-                if number not in message.own_models:
+                if number not in message.own_models | message.finetuned.keys():
                     network.load_buffers(deployed)  # a forward pass may have changed them
-                    found = self._score(message, self._batch(number, batch))
+                    found = {number: self._score(message, self._batch(number, batch))}
                 else:
-                    found = self._score_own_models(message, number, batch)
+                    found = self._score_own_models(message, number, batch, deployed)
                     network.load(deployed)
-                self._results["evaluate"].scores[number, batch] = found
+                for each, scores in found.items():
+                    self._results["evaluate"].scores[each, batch] = scores
 
     def _score_own_models(
-        self, message: EvaluationMessage, number: int, batch: int
-    ) -> tuple[tuple[float, ...], npt.NDArray[Any]]:
-        """Score the clients of a set's batch, each with the model that it would deploy itself."""
-        evaluated, network = self._evaluated[number - 1], self.sequential.network
-        scores = []
-        for position in range(*evaluated.cuts[batch : batch + 2].tolist()):
-            network.load(self._own_model(message, int(evaluated.clients[position])))
-            network.eval()
-            samples = self._jobs.samples.of_client(evaluated, position)
-            scores.append(self._score(message, samples))
-        losses, predicted = zip(*scores, strict=True)
-        return tuple(map(sum, zip(*losses, strict=True))), np.concatenate(predicted)
+        self, message: EvaluationMessage, number: int, batch: int, deployed: Tensors
+    ) -> dict[int, Score]:
+        """Score the clients of a set's batch, each with the model that it would deploy itself.
 
-    def _own_model(self, message: EvaluationMessage, client: int) -> Tensors:
-        """Return a client's tensors after the pass of the deployment.
+        Where a set is of fine-tuned models, also before that, as a set of its own if there is one.
 
-        They are those of the group `model` that it would send, and for the rest those that it has
-        trained.
-
-        Raises:
-            RunError: the pass fails, or a tensor is not finite.
+        Args:
+            message: The evaluation.
+            number: The set's number.
+            batch: Its batch.
+            deployed: The deployed global model.
         """
-        try:
-            with torch.enable_grad():
-                upload, _ = self.sequential.run(self._jobs.job(message, client))
-            model = {**self.sequential.network.tensors(), **upload.sums.get("model", {})}
-            broken = [name for name, t in model.items() if not bool(t.isfinite().all())]
-        except Exception as error:
-            if isinstance(error, MachineError) or is_device_error(error):
-                raise
-            why = str(error) if isinstance(error, RaysimError) else repr(error)
-            raise RunError(f"client {client}: its deployment failed: {why}") from error
-        if broken:
-            raise RunError(
-                f"client {client}: its deployed model is not finite (tensor {broken[0]}): try a"
-                " smaller learning rate in its deployment"
-            )
-        return model
+        evaluated, before = self._evaluated[number - 1], message.finetuned.get(number)
+        making = self.sequential, self._jobs.job
+        scores: dict[int, list[Score]] = {}
+        for position in range(*evaluated.cuts[batch : batch + 2].tolist()):
+            client, model = int(evaluated.clients[position]), deployed
+            samples = self._jobs.samples.of_client(evaluated, position)
+            if before != 0:
+                model = own_model(*making, message, client)
+                found = self._score_model(message, model, samples)
+                scores.setdefault(before or number, []).append(found)
+            if message.finetuning and before is not None:
+                tuned = tuned_model(*making, message.finetuning, client, model)
+                scores.setdefault(number, []).append(self._score_model(message, tuned, samples))
+        return {each: _joined(found) for each, found in scores.items()}
 
-    def _score(
-        self, message: EvaluationMessage, samples: Batch
-    ) -> tuple[tuple[float, ...], npt.NDArray[Any]]:
+    def _score_model(self, message: EvaluationMessage, model: Tensors, samples: Batch) -> Score:
+        self.sequential.network.load(model)
+        self.sequential.network.eval()
+        return self._score(message, samples)
+
+    def _score(self, message: EvaluationMessage, samples: Batch) -> Score:
         """Score the loaded model; autocast would keep its cast tensors for the next one's."""
         with self.sequential.autocast():
             return score(self.sequential.network, samples, message.loss_temperatures)
@@ -343,6 +338,12 @@ class Worker:
         if number == TEST_SET:
             return self._jobs.samples.test(batch * EVALUATION_ROWS, (batch + 1) * EVALUATION_ROWS)
         return self._jobs.samples.of_clients(self._evaluated[number - 1], batch)
+
+
+def _joined(scores: Sequence[Score]) -> Score:
+    """Return the scores of several clients' samples as one."""
+    losses, predicted = zip(*scores, strict=True)
+    return tuple(map(sum, zip(*losses, strict=True))), np.concatenate(predicted)
 
 
 def combined(aggregation: Aggregation, updates: Updates) -> npt.NDArray[np.float64]:

@@ -69,4 +69,4 @@ def local_test_of(
     x, y = (np.concatenate([getattr(each, part) for each in filled.values()]) for part in PARTS)
     sizes = [len(sets[names[number]]) if number in names else 0 for number in range(clients)]
     rows = np.split(np.arange(len(y)), np.cumsum(sizes)[:-1])
-    return LocalTest(ListedIndices.of_some(rows), Split(x, y))
+    return LocalTest(ListedIndices.of_some(rows), Split(x, y), "local")

@@ -32,7 +32,7 @@ EVALUATION_ROWS = 1000
 """Most samples of an evaluated batch, a worker's unit of work."""
 MOST_CLIENTS = 5_000
 """Most clients to evaluate; from a larger population, this number is drawn by the seed."""
-SplitName = Literal["train", "held_out", "test", "local"]
+SplitName = Literal["train", "held_out", "test", "local", "cut"]
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class EvaluationSet:
 
     Attributes:
         split: Origin of the samples: clients' training samples ("train"), or those of them that are
-            held out ("held_out"); test samples ("test"), or those of `LocalTest` ("local").
+            held out ("held_out"); test samples ("test"), or those of `LocalTest` ("local", "cut").
         clients: The clients [n], ascending; each has at least one sample.
         samples: Per client, by position in `clients`, the indices of its samples.
         cuts: Positions in `clients` of the batches' bounds; a batch has at most EVALUATION_ROWS
@@ -66,13 +66,20 @@ class EvaluationSet:
         return np.diff(self.samples.offsets[self.cuts])
 
 
-def held_out_set(client_indices: ClientIndices, holdout: Holdout) -> EvaluationSet:
-    """Return the clients' held-out samples.
+def held_out_set(
+    client_indices: ClientIndices, holdout: Holdout, clients: Indices | None = None
+) -> EvaluationSet:
+    """Return the held-out samples of clients.
+
+    Args:
+        client_indices: The samples of all clients.
+        holdout: Divides a client's samples.
+        clients: The clients; None: all.
 
     Raises:
-        SettingsError: no client holds out a sample.
+        SettingsError: none of them holds out a sample.
     """
-    chosen = _chosen(len(client_indices.sizes), holdout.seed)
+    chosen = _of(clients, len(client_indices.sizes), holdout.seed)
     per_client = [_divided(client_indices, holdout, k)[1] for k in chosen.tolist()]
     if not any(map(len, per_client)):
         raise SettingsError(
@@ -82,9 +89,11 @@ def held_out_set(client_indices: ClientIndices, holdout: Holdout) -> EvaluationS
     return EvaluationSet.of("held_out", chosen, per_client)
 
 
-def training_set(client_indices: ClientIndices, holdout: Holdout) -> EvaluationSet:
-    """Return the samples that clients train on."""
-    chosen = _chosen(len(client_indices.sizes), holdout.seed)
+def training_set(
+    client_indices: ClientIndices, holdout: Holdout, clients: Indices | None = None
+) -> EvaluationSet:
+    """Return the samples that clients, or all of them, train on."""
+    chosen = _of(clients, len(client_indices.sizes), holdout.seed)
     per_client = [_divided(client_indices, holdout, k)[0] for k in chosen.tolist()]
     return EvaluationSet.of("train", chosen, per_client)
 
@@ -98,20 +107,25 @@ def _divided(
     return indices[kept], indices[held_out]
 
 
-def local_test_set(local_test: LocalTest, seed: int) -> EvaluationSet:
-    """Return the clients' own test samples."""
+def local_test_set(
+    local_test: LocalTest, seed: int, clients: Indices | None = None
+) -> EvaluationSet:
+    """Return own test samples of clients, or of all that have some."""
     indices = local_test.indices
     filled = np.flatnonzero(indices.sizes)
+    if clients is not None:
+        filled = np.intersect1d(filled, clients, assume_unique=True)
     chosen = filled[_chosen(len(filled), seed)]
-    split: SplitName = "test" if local_test.samples is None else "local"
-    return EvaluationSet.of(split, chosen, [indices[client] for client in chosen.tolist()])
+    per_client = [indices[client] for client in chosen.tolist()]
+    return EvaluationSet.of(local_test.split, chosen, per_client)
 
 
 def client_test_set(federation: Federation, settings: Settings) -> EvaluationSet:
     """Return test samples of each client for `client_accuracy_...`.
 
     They are the client's own samples of the test set. They are drawn from it if no client has any,
-    or by `evaluation.test_samples=all`, as in runs from before there was this setting.
+    or by `evaluation.test_samples=all`, as in runs from before there was this setting. Clients that
+    are kept out of training have none.
 
     Args:
         federation: The samples and client indices.
@@ -120,15 +134,19 @@ def client_test_set(federation: Federation, settings: Settings) -> EvaluationSet
     Raises:
         DataError: they cannot be drawn; see `drawn_test_set`.
     """
-    own, seed = federation.local_test, settings.seed
-    if own and own.samples is None and settings.evaluation.test_samples == "clients":
-        return local_test_set(own, seed)
+    own, seed, clients = federation.local_test, settings.seed, settings.participants.chosen
+    if own and own.split == "test" and settings.evaluation.test_samples == "clients":
+        return local_test_set(own, seed, clients)
     train, test = open_samples(federation.train).y, federation.test_targets
-    return drawn_test_set(federation.client_indices, train, test, seed)
+    return drawn_test_set(federation.client_indices, train, test, seed, clients)
 
 
 def drawn_test_set(
-    client_indices: ClientIndices, train: Indices, test: Indices, seed: int
+    client_indices: ClientIndices,
+    train: Indices,
+    test: Indices,
+    seed: int,
+    clients: Indices | None = None,
 ) -> EvaluationSet:
     """Return test samples for each client, drawn in the class proportions of its own samples.
 
@@ -137,11 +155,12 @@ def drawn_test_set(
         train: The labels of the training set.
         test: The labels of the test set.
         seed: The run's seed.
+        clients: The clients; None: all.
 
     Raises:
         DataError: a client trains on a class without a sample in the test set.
     """
-    chosen = _chosen(len(client_indices.sizes), seed)
+    chosen = _of(clients, len(client_indices.sizes), seed)
     classes = 1 + int(max(train.max(), test.max()))
     counts = class_counts(own_indices(client_indices), train, classes, chosen)
     try:
@@ -149,6 +168,11 @@ def drawn_test_set(
     except DataError as error:
         raise DataError(f"evaluation.clients=true: {error}") from error
     return EvaluationSet.of("test", chosen, [own[position] for position in range(len(chosen))])
+
+
+def _of(clients: Indices | None, count: int, seed: int) -> Indices:
+    """Return those of some clients, or of all `count`, to evaluate, ascending."""
+    return _chosen(count, seed) if clients is None else clients[_chosen(len(clients), seed)]
 
 
 def _chosen(clients: int, seed: int) -> Indices:

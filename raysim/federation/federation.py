@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -31,8 +31,9 @@ from raysim.core.client_indices import (
     shared_size,
 )
 from raysim.core.components import ask
-from raysim.core.data import Progress, Split
+from raysim.core.data import Progress, Split, may_have_own_tests
 from raysim.core.errors import DataError, SettingsError
+from raysim.core.local_cut import LocalCut, with_cut, without_cut
 from raysim.core.scoring import CLASSIFICATION, Scoring, balanced_weights, for_training
 from raysim.core.seeds import seeded
 from raysim.core.tensors import Tensors
@@ -49,16 +50,14 @@ class LocalTest:
 
     Attributes:
         indices: Per client, the indices of its samples; may be empty for some clients.
-        samples: The indexed samples; None: the test set.
+        samples: The indexed samples; None: those of `split`.
+        split: Origin of the samples: the test set ("test"), samples of clients' own ("local"), or
+            the training set, from which they are cut ("cut").
     """
 
-    indices: ListedIndices
+    indices: ClientIndices
     samples: Split | None = None
-
-    def within(self, rows: Indices) -> LocalTest:
-        """Return these samples with indices into a test set of `rows`, ascending."""
-        own = np.searchsorted(rows, self.indices.indices)
-        return replace(self, indices=replace(self.indices, indices=own))
+    split: Literal["test", "local", "cut"] = "test"
 
 
 @dataclass(frozen=True)
@@ -146,6 +145,21 @@ class Federation:
         none = Split(train.x[:1][:0], train.y[:0])  # of no sample torch could not tell the layout
         return replace(self, test=none, test_rows=None, local_test=None)
 
+    def with_local_test(self, settings: Settings) -> Federation:
+        """Return this federation with test samples of each client, for `evaluation.local_test`.
+
+        They are cut out of its training samples, unless clients have test samples of their own.
+        """
+        fraction = settings.evaluation.local_test
+        if not fraction or self.local_test is not None:
+            return self
+        y = open_samples(self.train).y
+        classes = None
+        if settings.evaluation.local_test_cut == "stratified" and self.scoring.classifies:
+            classes = y.astype(np.min_scalar_type(int(y.max())))  # sent to each worker
+        kept, tests = with_cut(self.client_indices, LocalCut(fraction, settings.seed, classes))
+        return replace(self, client_indices=kept, local_test=LocalTest(tests, split="cut"))
+
     def with_holdout(self, fraction: float, seed: int) -> Federation:
         """Return this federation with a fraction of each client's samples held out."""
         return replace(self, holdout=Holdout(fraction, seed, shared_size(self.client_indices)))
@@ -184,11 +198,13 @@ class Federation:
     def place(self, split: str, row: int) -> str:
         """Return the name of a task's sample in errors: `client 3, sample 5`."""
         name = "Task.test"
-        if split == "local" and self.local_test:
-            client, row = owner_of(self.local_test.indices, row)
+        held = without_cut(self.client_indices)
+        own = self.local_test.indices if self.local_test else None
+        if split == "local" and isinstance(own, ListedIndices):
+            client, row = owner_of(own, row)
             name = f"{CLIENT_TESTS}, client {client}"
-        elif split == "train" and isinstance(self.client_indices, ListedIndices):
-            client, row = owner_of(self.client_indices, row)
+        elif split == "train" and isinstance(held, ListedIndices):
+            client, row = owner_of(held, row)
             name = f"client {client}"
         return f"{name}, sample {row}"
 
@@ -326,6 +342,7 @@ def from_settings(settings: Settings, root: Callable[[], Path], progress: Progre
     train = open_prepared(settings.data, paths["train"])
     indices = settings.partition.client_indices(train, settings.clients, settings.seed)
     test_rows, local_test = _of_natural_clients(settings, train, paths["test"], indices)
+    scored = settings.evaluation.clients or settings.evaluation.local_test
     scoring: Scoring = ask(
         settings.dataset,
         "scoring",
@@ -340,7 +357,7 @@ def from_settings(settings: Settings, root: Callable[[], Path], progress: Progre
         BuiltModel.of(settings, lambda: train),
         _Prepare(settings, root),
         scoring,
-        local_test=local_test if settings.evaluation.clients else None,
+        local_test=local_test if scored else None,
         test_rows=test_rows,
     )
 
@@ -358,16 +375,18 @@ def _of_natural_clients(
         path: The prepared test samples.
         indices: The training samples that each client holds.
     """
-    if not settings.evaluation.test:
+    evaluation = settings.evaluation
+    decides_cut = evaluation.local_test and may_have_own_tests(type(settings.partition))
+    if not (evaluation.test or decides_cut):
         return None, None
     test = open_prepared(settings.data, path)
     own = settings.partition.local_test_indices(train, test, indices)
     if own is None:
         return None, None
-    rows, local_test = np.unique(own.indices), LocalTest(own)
-    if settings.evaluation.test_samples == "all" or len(rows) == len(test):
-        return None, local_test
-    return rows, local_test.within(rows)
+    rows = np.unique(own.indices)
+    if evaluation.test_samples == "all" or len(rows) == len(test):
+        return None, LocalTest(own)
+    return rows, LocalTest(replace(own, indices=np.searchsorted(rows, own.indices)))
 
 
 def test_size(settings: Settings, train: Split, path: Path, indices: ClientIndices) -> int:

@@ -57,7 +57,7 @@ class OpenedSamples:
         if device.type == "cuda":
             for name, split in self._splits.items():
                 self._splits[name] = _resident(split, _room(device, runs), device)
-        self._splits["held_out"] = self._splits["train"]
+        self._splits["held_out"] = self._splits["cut"] = self._splits["train"]
 
     def client(self, client: int) -> Batch:
         """Return one client's training samples, decoded."""

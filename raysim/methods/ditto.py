@@ -16,6 +16,7 @@ bit; a large lam holds v_k at w. The second pass is recorded in columns of its o
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import ClassVar
 
@@ -53,14 +54,21 @@ class Ditto(FedAvg):
     def round(self, now: Round, state: ServerState) -> Passes:
         """Run FedAvg's round, then train the personal models against the model it broadcast."""
         after, metrics = yield from super().round(now, state)
+        yield self._personal_pass(now, state)
+        return after, metrics
+
+    def _personal_pass(self, now: Round, state: ServerState) -> Pass:
         rules = Rules(start=_own_model, transforms=(proximal(self.lam),), finish=_keep_model)
         work = self.training_pass(now, state)
-        yield replace(work, rules=rules, bytes_down=_nothing, draws=0, label="personal")
-        return after, metrics
+        return replace(work, rules=rules, bytes_down=_nothing, draws=0, label="personal")
 
     def deployment(self, now: Round, state: ServerState) -> Pass:
         """Deploy the client's personal model as it is."""
         return Pass(now.cohort, {}, Rules(start=_own_model))
+
+    def deployment_after(self, now: Round, state: ServerState) -> Sequence[Pass]:
+        """Deploy the client's personal model as it is after its training against the global one."""
+        return [self._personal_pass(now, state)]
 
 
 def _own_model(broadcast: Groups, state: Groups, personal: Groups) -> Tensors:

@@ -11,7 +11,7 @@ statistics) are averaged like parameters; integer buffers take the maximum.
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from typing import ClassVar
 
 from torch import nn
@@ -80,6 +80,11 @@ class FedAvg(Method):
             weighting=self.weighting,
             bases=self.bases,
         )
+
+    def deployment_after(self, now: Round, state: ServerState) -> Sequence[Pass] | None:
+        """Return the training pass, if it is the round's only one and clients keep no model."""
+        plain = type(self).round is FedAvg.round and not self.deploys_client_models
+        return [self.training_pass(now, state)] if plain else None
 
     def round(self, now: Round, state: ServerState) -> Passes:
         """Train the cohort from the global model and update the state with the means."""

@@ -68,7 +68,7 @@ class Fsvrg(FedAvg):
         if self.step == "scaled" and now.number == 0:
             now.note('method.step="scaled": local.lr is not used')
         gathered = yield Pass(
-            range(now.clients),
+            now.everyone,
             {"model": model},
             Rules(finish=_send_gradient),
             weighting="examples",

@@ -12,11 +12,18 @@ from raysim.storage.recorder import Row
 
 DROPPED = "clients_dropped"
 """Column of the number of clients dropped after errors, in runs with any."""
+MODELS, PARTS = ("personal_", "finetuned_"), ("seen_", "unseen_", "new_")
+"""Begins of the columns of sets that are scored by other models than the global one; after them,
+those of a part of the clients."""
 EVALUATED = (
-    *("holdout_", "client_accuracy_", "trained_accuracy_", "local_test_", "train_set_"),
-    *("personal_holdout_", "personal_local_test_", "personal_train_set_"),
+    *("holdout_", "client_accuracy_", "trained_accuracy_", "train_set_"),
+    *("personal_holdout_", "personal_train_set_", "finetuned_holdout_"),
+    *(f"{model}{part}local_test_" for model in ("", *MODELS) for part in ("", *PARTS)),
 )
 """Prefixes of the columns of evaluations, besides the test set's."""
+UNEQUAL, GAIN = ("deviation", "worst_tenth", "jain"), "gain"
+"""Further ends of the columns of a spread over clients: how unequal they are, and the mean gain of
+their models over the global one."""
 SMALLER = re.compile(r"loss|objective|seconds|joules|bytes|error|mae|mse|divergence|^lost_")
 """Parts of the names of columns whose smaller value is better."""
 VIRTUAL_SECONDS = "virtual_seconds"
@@ -78,6 +85,38 @@ def is_counted(number: int, every: int, rounds: int) -> bool:
     former end stays in its rows, and nothing counts it.
     """
     return number % every == 0 or number == rounds
+
+
+def of_local_tests(rows: Sequence[Row], every: int, rounds: int, best_round: int | None) -> Row:
+    """Return figures of clients' own tests: in the best round by the holdout, and of any round.
+
+    They are those of scores by sample and by client, of each model, of runs with
+    `evaluation.local_test`.
+
+    Args:
+        rows: A row per round.
+        every: Rounds between its evaluations.
+        rounds: The run's maximum number of rounds.
+        best_round: The best round by the holdout; None without one.
+    """
+    counted = [row for row in rows if is_counted(row["round"], every, rounds)]
+    figures: Row = {}
+    for name in headlines(rows[-1]):
+        choose = max if larger_is_better(name) else min
+        if best_round:
+            chosen = next(row for row in counted if row["round"] == best_round)
+            figures[f"at_best_holdout_{name}"] = chosen.get(name)
+        values = [value for row in counted if (value := row.get(name)) is not None]
+        figures[f"best_on_test_{name}"] = choose(values, default=None)
+    return figures
+
+
+def headlines(columns: Iterable[str]) -> list[str]:
+    """Return the columns of clients' own tests, by sample and by client, of each model."""
+    sets = [f"{model}local_test_" for model in ("", *MODELS)]
+    names = [name for name in columns if name.startswith((*sets,))]
+    scores = [name for name in names if f"{name}_{UNEQUAL[-1]}" in names]
+    return [each for name in scores for each in (name, f"{name}_mean")]
 
 
 def summarise(rows: Sequence[Row], target: float | None, *, every: int = 1, rounds: int = 0) -> Row:

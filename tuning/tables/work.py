@@ -26,6 +26,7 @@ import torch
 import raysim
 from raysim.config import Settings
 from raysim.core.client_indices import Holdout, shared_size
+from raysim.core.local_cut import LocalCut, with_cut
 from raysim.core.rules import samples_of
 from raysim.core.user_input import canonical, key_text
 from raysim.federation.federation import test_size
@@ -121,6 +122,8 @@ def _measure_size(settings: Settings) -> DataSize:
     paths = prepared(settings.data, data_root(), lambda *_: None)
     train = open_prepared(settings.data, paths["train"])
     clients = settings.partition.client_indices(train, settings.clients, settings.seed)
+    if share := settings.evaluation.local_test:
+        clients, _ = with_cut(clients, LocalCut(share, settings.seed))  # if they have no own tests
     holdout = Holdout(settings.evaluation.holdout, settings.seed, shared_size(clients))
     sizes = holdout.training_sizes(clients.sizes)
     return DataSize(sizes, test_size(settings, train, paths["test"], clients))

@@ -61,7 +61,7 @@ def check_asynchrony(
         raise SettingsError(f"{key} clients without state{kept} which their order would change")
     _check_selection_and_clock(settings)
     ones = np.ones_like(sizes)
-    draws = Draws(settings, sizes, np.arange(len(sizes)), ones, always)
+    draws = Draws(settings, sizes, settings.participants.numbers, ones, always)
     if not draws(0, 0, asynchrony.concurrency, (), 0):
         raise SettingsError(f"{called(settings.selection)}: selects no client that may start")
     first = _pass_after(settings, network, initial, sizes)
@@ -79,7 +79,7 @@ def check_asynchrony(
 def _check_numbers(settings: Settings, asynchrony: Asynchrony) -> None:
     """Check K, M and the tiers; errors name the method's settings, if it has them."""
     limits = {
-        "concurrency": (asynchrony.concurrency, settings.clients, "number of clients"),
+        "concurrency": (asynchrony.concurrency, len(settings.participants), "number of clients"),
         "buffer": (asynchrony.buffer, asynchrony.concurrency, "concurrency"),
         "tiers": (asynchrony.tiers, asynchrony.concurrency, "concurrency"),
     }

@@ -52,7 +52,7 @@ class DeviceTimes:
         """Return the clock of each tier, for the plan."""
         draws = (
             Draws(settings, sizes, members, self.ticks, self.fleet.available)
-            for members in tiers_of(self.ticks, tiers)
+            for members in tiers_of(self.ticks, tiers, settings.participants.chosen)
         )
         return [Clock(t.draw, self._fly, t.wake) for t in (_Tier(self.fleet, d) for d in draws)]
 
@@ -146,11 +146,11 @@ def equal_devices(settings: Settings, sizes: Integers, tiers: int) -> list[Clock
             fly=lambda client, tick: (tick + int(ticks[client]), False),
             wake=lambda tick, busy: None,
         )
-        for members in tiers_of(ticks, tiers)
+        for members in tiers_of(ticks, tiers, settings.participants.chosen)
     ]
 
 
-def tiers_of(ticks: Integers, count: int) -> list[Integers]:
+def tiers_of(ticks: Integers, count: int, clients: Integers | None = None) -> list[Integers]:
     """Return the clients of each tier, ascending; the fastest are the first tier.
 
     Tiers differ in size by one client at most, the first are the larger ones. Ties go by client.
@@ -158,5 +158,8 @@ def tiers_of(ticks: Integers, count: int) -> list[Integers]:
     Args:
         ticks: Ticks of each client's work [K].
         count: Number of tiers.
+        clients: The clients that are in a tier; None: all.
     """
-    return [np.sort(part) for part in np.array_split(np.argsort(ticks, kind="stable"), count)]
+    clients = np.arange(len(ticks)) if clients is None else clients
+    order = clients[np.argsort(ticks[clients], kind="stable")]
+    return [np.sort(part) for part in np.array_split(order, count)]

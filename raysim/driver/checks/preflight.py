@@ -60,7 +60,7 @@ def initial_checkpoint(settings: Settings, federation: Federation) -> tuple[nn.M
     state, history = _initial_state(method, network), History.empty(clients)
     initial = Checkpoint(
         *(0, state, history, never),
-        selection=_state_of(settings.selection, clients),
+        selection=_state_of(settings.selection, len(settings.participants)),
         temperature=_state_of(settings.temperature, clients),
     )
     check_scoring(settings, federation.scoring)
@@ -169,10 +169,14 @@ def with_cohort(settings: Settings, task: Task | None) -> Settings:
     """
     if task:
         return settings.model_copy(update={"clients": len(task.clients)})
-    if not round(settings.fraction * settings.clients):
+    clients = len(settings.participants)
+    if not round(settings.fraction * clients):
+        who = f"clients={settings.clients}"
+        if clients < settings.clients:
+            who = f"the {clients} that are not evaluation.new_clients of {who}"
         raise SettingsError(
-            f"fraction={settings.fraction}: of clients={settings.clients} that is no client; must"
-            f" be at least {1 / settings.clients:g}"
+            f"fraction={settings.fraction}: of {who} that is no client; must be at least"
+            f" {1 / clients:g}"
         )
     return settings
 
@@ -194,7 +198,7 @@ def check_space(
     Raises:
         RunError: it has not.
     """
-    method, cohort, clients = settings.method, settings.cohort_size, settings.clients
+    method, cohort, clients = settings.method, settings.cohort_size, len(settings.participants)
     expected = round(clients * (1 - (1 - cohort / clients) ** settings.rounds))
     versions = min(2 * settings.checkpoint_every, settings.rounds) * cohort
     in_round = cohort * method.round_state_bytes(state)

@@ -21,7 +21,7 @@ from raysim.execution.process import release_freed_memory
 from raysim.storage.atomic import remove, write_json
 from raysim.storage.checkpoints import Best, Checkpoint, Checkpoints, save_tensors
 from raysim.storage.recorder import Row, RunRecorder
-from raysim.storage.summary import VIRTUAL_SECONDS, summarise
+from raysim.storage.summary import VIRTUAL_SECONDS, of_local_tests, summarise
 from raysim.storage.trace import TraceWriter
 
 
@@ -224,6 +224,9 @@ class Commits:
         summary = summarise(
             self.recorder.rows, settings.target_accuracy, every=every, rounds=rounds
         )
+        by_holdout = "holdout_" in (self._stopping.metric or "")
+        best = self._stopping.best if by_holdout else None
+        summary |= of_local_tests(self.recorder.rows, every, rounds, best)
         summary |= {"best_round": self._stopping.best or None, "stopped_by": self._reason}
         if self.committed.forced:
             summary["forced"] = [*self.committed.forced]

@@ -10,6 +10,7 @@ from time import perf_counter
 from raysim.core.components import called
 from raysim.core.errors import DamagedStateError, MachineError, MovedError
 from raysim.core.exits import with_hint
+from raysim.core.local_cut import without_cut
 from raysim.core.method import Metrics, Round, ServerState
 from raysim.core.steps import Steps
 from raysim.core.tensors import frozen_names
@@ -103,7 +104,7 @@ class Run:
         """
         context, commits = self.context, self.commits
         commits.restore()
-        context.run_dir.save_partition(context.federation.client_indices)
+        context.run_dir.save_partition(without_cut(context.federation.client_indices))
         context.run_dir.save_environment()
         try:
             self._decide_stack_size()
@@ -321,7 +322,8 @@ class Run:
             return context.evaluator.skipped, 0.0
         evaluate = partial(context.evaluator.evaluate, context.executor, begun.temperature)
         with context.watch("evaluation"):
-            evaluation = yield from evaluate(after.state, after)
+            trained = begun.runner.log.losses()
+            evaluation = yield from evaluate(after.state, after, trained)
             figures = {**evaluation.figures, **analyses.trained_figures()}
             evaluation = replace(evaluation, figures=figures)
             if not begun.has_clients:  # no training to measure

@@ -39,7 +39,8 @@ class Stopping:
         """
         self._settings = settings
         evaluated = [name for name in columns if is_evaluated(name)]
-        self.metric = settings.patience_metric or _main_metric(evaluated)
+        tested = settings.evaluation.local_test > 0
+        self.metric = settings.patience_metric or _main_metric(evaluated, tested=tested)
         _check(settings, evaluated)
         larger = settings.patience_mode == "max" or (
             settings.patience_mode == "auto" and larger_is_better(self.metric or "")
@@ -86,9 +87,15 @@ class Stopping:
         return next((name for name, applies in reasons.items() if applies), None)
 
 
-def _main_metric(evaluated: Collection[str]) -> str | None:
-    """Return the accuracy, or else the loss, of the first evaluated set of samples."""
-    loss = next((name for name in evaluated if name.endswith("_loss")), None)
+def _main_metric(evaluated: Collection[str], *, tested: bool) -> str | None:
+    """Return the accuracy, or else the loss, of the first evaluated set of samples.
+
+    Where clients are tested on samples of their own (`tested`) it is that of held-out samples, if
+    there are any: with the models that clients deploy, if these are their own.
+    """
+    held_out = ("personal_holdout_loss", "holdout_loss") if tested else ()
+    losses = [name for name in evaluated if name.endswith("_loss")]
+    loss = next((name for name in (*held_out, *losses) if name in losses), None)
     accuracy = f"{(loss or '').removesuffix('_loss')}_accuracy"
     return accuracy if accuracy in evaluated else loss
 

@@ -1,7 +1,8 @@
 """TensorBoard tags of columns: `GROUP/NAME`, so that TensorBoard shows each group by itself.
 
-Groups are `test`, `holdout`, `local_test`, `client_accuracy` and those of deployed models
-(`personal_...`), `train`, `bytes`, `clients`, `seconds`, `virtual`, and `method` for all else.
+Groups are `test`, `holdout`, `local_test`, `client_accuracy` and those of deployed and fine-tuned
+models (`personal_...`, `finetuned_...`) and of parts of the clients (`seen_...`, `unseen_...`,
+`new_...`), `train`, `bytes`, `clients`, `seconds`, `virtual`, and `method` for all else.
 """
 
 from __future__ import annotations
@@ -10,7 +11,8 @@ import re
 from collections.abc import Collection
 
 SETS = re.compile(
-    r"(?P<group>(?:personal_)?holdout|(?:personal_)?local_test|test|train|bytes)_(?P<name>\w+)"
+    r"(?P<group>(?:personal_|finetuned_)?(?:holdout|(?:seen_|unseen_|new_)?local_test)|test|train|bytes)"
+    r"_(?P<name>\w+)"
 )
 CLIENTS = re.compile(r"(?P<group>client_accuracy)_(?P<name>mean|d[1-9])")
 VIRTUAL = re.compile(r"(?P<total>total_)?virtual_(?P<name>seconds|joules)")
@@ -32,6 +34,9 @@ CHARTS = {
         "test set": ["test/accuracy"],
         "held-out samples": ["holdout/accuracy", "personal_holdout/accuracy"],
         "clients, mean": ["client_accuracy/mean"],
+        "clients' own test samples": [
+            f"{model}local_test/accuracy" for model in ("", "personal_", "finetuned_")
+        ],
     },
     "loss": {"training and test set": ["train/loss", "test/loss", "holdout/loss"]},
     "bytes of a round": {"up and down": ["bytes/up", "bytes/down"]},
