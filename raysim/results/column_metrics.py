@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
@@ -12,13 +13,16 @@ from raysim.core.data import may_have_own_tests
 from raysim.core.errors import SettingsError
 from raysim.core.scoring import AT_TEMPERATURE
 from raysim.results.runs import CUMULATED, RunRecord
-from raysim.storage.summary import VIRTUAL, larger_is_better, reached_at
+from raysim.storage.summary import GAIN, UNEQUAL, VIRTUAL, larger_is_better, reached_at
 
 LAST = 10
+OVER_LOCAL = "over_local"
+"""Name of the gain over local training: a table with a row of it subtracts that row's value."""
 OF_COLUMN: Mapping[str, str] = {
     "final": "the last value of {column}",
     "best": "the {best} {column} over the rounds",
     "last_ten": "the mean of {column} over the last ten rounds",
+    OVER_LOCAL: "the last {column} less that of the row of method local on the same data and seed",
 }
 """Per name, the words for the value of a column."""
 TARGETS: Mapping[str, tuple[str, str]] = {
@@ -38,10 +42,11 @@ NAMES = (*OF_COLUMN, AT_BEST, *TARGETS)
 COSTS = ("train_loss", "bytes_up", "bytes_down", "bytes", "total_seconds")
 """Columns of every run, besides the scores."""
 TRAINED = "trained_accuracy_"
-OF_CLIENTS = ("client_accuracy_", TRAINED, "local_test_", "personal_local_test_")
-"""Prefixes of the columns that summarise scores of single clients."""
-PERSONAL = ("personal_holdout_", "personal_local_test_", "personal_train_set_")
-"""Prefixes of the columns of models that clients deploy."""
+OF_CLIENTS = ("client_accuracy_", TRAINED)
+"""Prefixes of the columns that summarise scores of single clients on test samples of all."""
+OWN_TEST = re.compile(r"(personal_|finetuned_)?(seen_|unseen_|new_)?local_test_\w+?")
+"""Columns of clients' own tests."""
+WIDE_END = re.compile(rf"_({'|'.join((*UNEQUAL, GAIN))})$")
 
 
 @dataclass(frozen=True)
@@ -160,7 +165,8 @@ class Metric:
         if self._is_of_clients(settings, column):
             return
         sets = ["test", "holdout", "train_set"]
-        sets += [f"personal_{name}" for name in sets[1:]] if column.startswith(PERSONAL) else []
+        if column.startswith(("personal_", "finetuned_")):
+            sets += [f"{column.partition('_')[0]}_{name}" for name in sets[1:]]
         scores = ("loss", *settings.dataset.scoring.metrics)
         if settings.dataset.scoring.classifies:
             scores += (AT_TEMPERATURE,)
@@ -181,25 +187,30 @@ class Metric:
         Raises:
             SettingsError: the run does not evaluate them.
         """
-        needs = ""
-        own = may_have_own_tests(type(settings.partition))
-        if column.startswith(PERSONAL) and not settings.method.deploys_client_models:
+        is_own = OWN_TEST.fullmatch(column) is not None
+        evaluation = settings.evaluation
+        needs = _needed_for_own_tests(settings, column) if is_own else ""
+        if is_own:
+            pass
+        elif column.startswith(("personal_holdout_", "personal_train_set_")) and not _deploys(
+            settings
+        ):
             needs = "a method under which clients deploy models of their own, such as ditto"
-        elif column.startswith(OF_CLIENTS) and not settings.evaluation.clients:
+        elif column.startswith("finetuned_holdout_") and not evaluation.finetune_epochs:
+            needs = "evaluation.finetune_epochs above 0"
+        elif column.startswith(OF_CLIENTS) and not evaluation.clients:
             needs = "evaluation.clients=true"
-        elif column.startswith(TRAINED) and not settings.evaluation.trained:
+        elif column.startswith(TRAINED) and not evaluation.trained:
             needs = "evaluation.trained=true"
-        elif column.startswith(OF_CLIENTS[2:]) and not own:
-            needs = "a partition whose clients have own test samples, such as by_key"
-        elif column.startswith("test_") and not settings.evaluation.test:
+        elif column.startswith("test_") and not evaluation.test:
             needs = "evaluation.test=true"
-        elif "holdout_" in column and not settings.evaluation.holdout:
+        elif "holdout_" in column and not evaluation.holdout:
             needs = "evaluation.holdout above 0"
-        elif "train_set_" in column and not settings.evaluation.train_set:
+        elif "train_set_" in column and not evaluation.train_set:
             needs = "evaluation.train_set=true"
         if needs:
             raise SettingsError(f"{self}: needs {needs}")
-        return column.startswith(OF_CLIENTS)
+        return is_own or column.startswith(OF_CLIENTS)
 
     @property
     def _columns(self) -> tuple[str, ...]:
@@ -218,7 +229,7 @@ class Metric:
     def _value(self, points: list[tuple[int, float]]) -> float | None:
         if not points:
             return None
-        if self.name == "final":
+        if self.name in ("final", OVER_LOCAL):
             return float(points[-1][1])
         if self.name == "last_ten":
             last = [value for number, value in points if number > points[-1][0] - LAST]
@@ -238,6 +249,39 @@ class Metric:
         signed = ((places[number], sign * value) for number, value in points if number in places)
         reached = reached_at(signed, sign * self.target)
         return None if reached is None else reached / UNITS.get(self.name, 1.0)
+
+
+def _deploys(settings: Settings) -> bool:
+    """Return whether a run has columns of the models that clients deploy, its own or as aliases."""
+    evaluation = settings.evaluation
+    own = settings.method.deploys_client_models or evaluation.when == "after"
+    return own or evaluation.local_test > 0
+
+
+def _needed_for_own_tests(settings: Settings, column: str) -> str:
+    """Return what a column of clients' own tests needs and a run lacks; "" for nothing."""
+    evaluation, cut = settings.evaluation, settings.evaluation.local_test > 0
+    or_cut = ", or evaluation.local_test above 0"
+    has_own = may_have_own_tests(type(settings.partition))
+    is_wide = "seen_local_test_" in column or WIDE_END.search(column)
+    needs = {
+        "evaluation.test=true": not evaluation.test,
+        "evaluation.finetune_epochs above 0": (
+            column.startswith("finetuned_") and not evaluation.finetune_epochs
+        ),
+        "evaluation.new_clients above 0": (
+            "new_local_test_" in column and not evaluation.new_clients
+        ),
+        "a method under which clients deploy models of their own, such as ditto": (
+            column.startswith("personal_") and not _deploys(settings)
+        ),
+        "evaluation.local_test above 0": is_wide and not cut,
+        f"evaluation.clients=true{or_cut}": not (cut or evaluation.clients),
+        f"a partition whose clients have own test samples, such as by_key{or_cut}": (
+            not (cut or has_own)
+        ),
+    }
+    return next((need for need, lacking in needs.items() if lacking), "")
 
 
 def _best(column: str) -> str:

@@ -12,6 +12,7 @@ from raysim.core.units import unit_of_bytes, unit_of_column
 from raysim.core.user_input import key_text, override_text
 from raysim.results.metrics import Metric
 from raysim.results.origins import origin_notes, origins_of, revisions_of
+from raysim.results.own_tests import local_rows, over_local, own_test_columns
 from raysim.results.references import UNREAD, reference_settings
 from raysim.results.render import Entry, Footnotes, Grid, differences_of, grid_of
 from raysim.results.runs import RunRecord, State, result_settings
@@ -213,6 +214,7 @@ def compared_metrics(
             if has_accuracy
         ),
         *((str(each), each, unit_of(each, records)) for each in further),
+        *own_test_columns(measured, has_local=_has_local(groups)),
         ("sent", SENT, unit_of(SENT, records)),
         ("time", Metric("final", "total_seconds"), "s"),
         *((name, Metric("final", of), unit) for name, of, unit in OF_CLOCK if of in measured),
@@ -231,9 +233,15 @@ def judged_columns(
 ) -> Sequence[tuple[str, Metric, str]]:
     """Return the columns of `compared_metrics` by which runs are judged.
 
-    These are the first one, and those that the user has asked for: targets and further metrics.
+    These are the first one, those that the user has asked for (targets and further metrics), and
+    those of clients' own tests; not what is spent.
     """
-    return [*columns[:1], *columns[3:-2]]
+    spent = ("sent", "time", *(name for name, *_ in OF_CLOCK))
+    return [*columns[:1], *(each for each in columns[3:] if each[0] not in spent)]
+
+
+def _has_local(groups: Sequence[RunGroup]) -> bool:
+    return bool(local_rows({group.label: group.settings for group in groups}))
 
 
 def comparison_document(
@@ -331,6 +339,8 @@ def comparison_tables(
     for name, metric, unit in columns:
         title = f"{name} [{unit}]" if unit not in ("", "rounds") else name
         cells = {(group.label, title): group.cell(metric) for group in groups}
+        local = local_rows({(group.label, title): group.settings for group in groups})
+        cells = over_local(cells, dict.fromkeys(cells, metric), local)
         tables.append(ResultTable("", str(metric), unit, labels, (title,), cells))
     return tables
 

@@ -22,6 +22,7 @@ from raysim.core.errors import RunError, SettingsError
 from raysim.core.method import METHODS
 from raysim.core.scoring import AT_TEMPERATURE
 from raysim.core.user_input import canonical, decides_result, parse_json
+from raysim.results.deployed_columns import with_deployed
 from raysim.results.failures import INFINITE_LOSS, failure_of, read_failure
 from raysim.storage.checkpoints import Checkpoints
 from raysim.storage.recorder import ANALYSIS
@@ -54,8 +55,9 @@ class RunRecord:
         path: The run directory.
         settings: Values by dotted key, as `canonical` returns them.
         own_task: Whether the run has a task of its own.
-        metrics: A row per committed round, with the columns of CUMULATED, and of a run at T=1 with
-            its losses as those at its temperature; empty before the first.
+        metrics: A row per committed round, with the columns of CUMULATED, of a run at T=1 with its
+            losses as those at its temperature, and of one whose clients deploy the global model
+            with its scores as those of what they deploy; empty before the first.
         summary: `summary.json`; None for an unfinished run.
         state: "running" if no end is recorded, as of a killed run, which looks the same. "diverged"
             if a client's update or a loss is not finite, "failed" if another error ended the run.
@@ -161,6 +163,7 @@ def read_run(path: Path) -> RunRecord:
     metrics = _metrics(directory, rounds, notes.append)
     if settings.get("local.temperature") == 1:
         metrics = _with_losses(metrics)
+    metrics = with_deployed(metrics)
     every = settings.get("evaluation.every", 1)
     finished = directory.is_finished(target, rounds, every)
     summary = _json(directory.summary) if finished else None

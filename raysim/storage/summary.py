@@ -24,7 +24,9 @@ EVALUATED = (
 UNEQUAL, GAIN = ("deviation", "worst_tenth", "jain"), "gain"
 """Further ends of the columns of a spread over clients: how unequal they are, and the mean gain of
 their models over the global one."""
-SMALLER = re.compile(r"loss|objective|seconds|joules|bytes|error|mae|mse|divergence|^lost_")
+SMALLER = re.compile(
+    r"_deviation$|loss|objective|seconds|joules|bytes|error|mae|mse|divergence|^lost_"
+)
 """Parts of the names of columns whose smaller value is better."""
 VIRTUAL_SECONDS = "virtual_seconds"
 VIRTUAL_JOULES = "virtual_joules"

@@ -16,9 +16,11 @@ from raysim.core.components import called
 from raysim.core.errors import RunError
 from raysim.core.user_input import canonical
 from raysim.federation.prepared import known_digests
+from raysim.results.column_metrics import OVER_LOCAL
 from raysim.results.failures import is_divergence
 from raysim.results.metrics import parse_metric
 from raysim.results.origins import Origin, origin_notes, origins_of
+from raysim.results.own_tests import local_rows, over_local
 from raysim.results.references import reference_notes
 from raysim.results.render import differences_of, grid_of, to_arrow, to_html, to_latex, to_markdown
 from raysim.results.render.grid import shown
@@ -121,7 +123,7 @@ class TableResults:
             rows=tuple(row for row in paper.rows if row in {row for row, _ in places}),
             columns=tuple(name for name in paper.columns if name in {name for _, name in places}),
             cells=_with_differences(
-                {_place(cell): self._result_cell(cell, ended.get(cell, {})) for cell in known},
+                self._result_cells({cell: ended.get(cell, {}) for cell in known}),
                 {_place(c): _settings_of(c, searched) for c, runs in ended.items() if runs},
                 frozenset.intersection(*paper.row_keys.values()),
             ),
@@ -204,6 +206,14 @@ class TableResults:
             self._data[key] = known_digests(settings, data_root())
         digests = self._data[key].items()
         return any(record.sealed(SAMPLES[split]) not in (None, now) for split, now in digests)
+
+    def _result_cells(self, known: Mapping[Cell, Mapping[Run, _Ended]]) -> dict[Place, ResultCell]:
+        """Return cells by place; gains over local training are over their column's row of it."""
+        metrics = {_place(c): parse_metric(self._plan.table.metric_of(c.paper)) for c in known}
+        cells = {_place(cell): self._result_cell(cell, runs) for cell, runs in known.items()}
+        gains = {place for place, metric in metrics.items() if metric.name == OVER_LOCAL}
+        settings = {_place(cell): canonical(cell.run.settings.to_dict()) for cell in known}
+        return over_local(cells, metrics, local_rows({p: settings[p] for p in gains}))
 
     def _result_cell(self, cell: Cell, runs: Mapping[Run, _Ended]) -> ResultCell:
         paper, metric = cell.paper, self._plan.table.metric_of(cell.paper)

@@ -1,4 +1,4 @@
-"""Charts of single clients: deciles of their accuracies, and each client's accuracy.
+"""Charts of single clients: how their accuracies are spread, and each client's accuracy.
 
 Legend: n clients.
 """
@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from math import isfinite
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from raysim.results.compare import RunGroup
@@ -35,9 +36,19 @@ if TYPE_CHECKING:
 TENTHS = range(1, 10)
 MOST = 1_000
 """Most clients of a chart; of more, clients at equal distances are shown."""
+OWN = {
+    "own model": "personal_local_test_accuracy",
+    "fine-tuned model": "finetuned_local_test_accuracy",
+}
+"""Columns of the models that are drawn against the global one, by their names in charts."""
+BINS = 20
+"""Bars of a histogram."""
+Client = tuple[int, int]
+"""Seed and client: another seed's clients have other samples."""
 PARTITION = ("dataset.", "partition.", "clients")
 """Prefixes of the settings that decide, with the seed, which samples a client has."""
-SCORES = ("accuracy", "local_test_accuracy", "personal_local_test_accuracy")
+GLOBAL = "local_test_accuracy"
+SCORES = ("accuracy", GLOBAL, "personal_local_test_accuracy")
 """Columns of `client_accuracy.parquet`, of which a chart shows the last that runs have."""
 
 
@@ -60,9 +71,105 @@ def deciles(legend: Legend, groups: Mapping[int, RunGroup], name: str) -> Chart 
 
 def _deciles(group: RunGroup) -> Values | None:
     """Return the nine deciles of a group in percent, means over the seeds that have them."""
-    runs = [[r.points(f"client_accuracy_d{d}") for d in TENTHS] for r in averaged(group)]
-    values = [[points[-1][1] for points in each] for each in runs if all(each)]
-    return np.mean(values, axis=0) * 100 if values else None
+    for of in ("personal_local_test_accuracy", "client_accuracy"):
+        runs = [[r.points(f"{of}_d{d}") for d in TENTHS] for r in averaged(group)]
+        if values := [[points[-1][1] for points in each] for each in runs if all(each)]:
+            found: Values = np.mean(values, axis=0) * 100
+            return found
+    return None
+
+
+def histogram(legend: Legend, groups: Mapping[int, RunGroup], name: str) -> Chart | None:
+    """Draw the share of clients by their accuracy with the models that they deploy.
+
+    Clients of all seeds count, but for those that are kept out of training.
+    """
+    scores = {number: _scores(group) for number, group in groups.items()}
+    if not any(scores.values()) or not any(map(_are_tested, groups.values())):
+        return None
+    edges = np.linspace(0, 100, BINS + 1)
+    with style_of(name):
+        figure, axes = new_axes("accuracy [%]", "clients [%]")
+        lines = []
+        for number, found in scores.items():
+            if not found:
+                continue
+            counts, _ = np.histogram([*found.values()], edges)
+            shares = 100 * counts / len(found)
+            look, gid = legend.look(number), f"{name}-g{number}-bars"
+            x, y = np.repeat(edges, 2), np.concatenate([[0], np.repeat(shares, 2), [0]])
+            axes.fill_between(x, y, color=look.colour, alpha=0.12, linewidth=0)
+            axes.plot(x, y, gid=gid, **look.main_line)
+            lines.append(Traced(legend.labels[number], (edges[:-1] + edges[1:]) / 2, shares))
+        axes.set(xlim=(0, 100), ylim=(0, None))
+        points = pointed(axes, lines, "{y}% of the clients have {x}%, within 2.5")
+        title = "accuracy of clients with what they deploy"
+        return Chart(title, to_svg(figure, name, legend.labels), points)
+
+
+def own_beside_global(legend: Legend, groups: Mapping[int, RunGroup], name: str) -> list[Chart]:
+    """Draw the accuracy of each client with its own model against that with the global one.
+
+    Its own model is that which it deploys, or the fine-tuned one. Clients that took part are dots,
+    others circles.
+    """
+    drawn = []
+    for number, group in groups.items():
+        for model, score in OWN.items():
+            pairs = {seen: _pairs(group, score, seen=seen) for seen in (True, False)}
+            if any(pairs.values()):
+                chart = f"{name}-{number}-{score.partition('_')[0]}"
+                drawn.append(_own_beside_global(legend, number, model, pairs, chart))
+    return drawn
+
+
+def _pairs(group: RunGroup, score: str, *, seen: bool) -> dict[Client, tuple[float, ...]]:
+    """Return the accuracies in percent with the global model and another, of some clients.
+
+    Args:
+        group: The runs.
+        score: Column of the other model.
+        seen: Whether of clients that took part, or of the others.
+    """
+    found: dict[Client, tuple[float, ...]] = {}
+    for record in averaged(group):
+        table = _accuracies(record)
+        names = ("client", "participations", GLOBAL, score)
+        if not {*names} <= {*table.column_names}:
+            continue
+        for client, times, *both in zip(*(table[n].to_pylist() for n in names), strict=True):
+            if (times > 0) == seen and all(v is not None and isfinite(v) for v in both):
+                found[record.seed, client] = tuple(100 * value for value in both)
+    return found
+
+
+def _own_beside_global(
+    legend: Legend,
+    number: int,
+    model: str,
+    pairs: Mapping[bool, Mapping[Client, tuple[float, ...]]],
+    name: str,
+) -> Chart:
+    values = [pair for found in pairs.values() for pair in found.values()]
+    better, worse = sum(y > x for x, y in values), sum(y < x for x, y in values)
+    of = f"{better} of {len(values)} clients better, {worse} worse"
+    title = f"{legend.labels[number]}: {model} beside the global one: {of}"
+    with style_of(name):
+        figure, axes = new_axes("global model: accuracy [%]", f"{model}: accuracy [%]")
+        axes.axline((0, 0), slope=1, color="0.5", linewidth=0.8)
+        axes.set(xlim=(-3, 103), ylim=(-3, 103))
+        colour = legend.look(number).colour
+        dots = [
+            line
+            for seen, found in pairs.items()
+            if found
+            for line in _dots(axes, found, colour, hollow=not seen)
+        ]
+        return Chart(title, to_svg(figure, name), pointed(axes, dots, "{x}% and {y}%"))
+
+
+def _are_tested(group: RunGroup) -> bool:
+    return any("participations" in _accuracies(record).column_names for record in group.records)
 
 
 def scatters(legend: Legend, groups: Mapping[int, RunGroup], name: str) -> list[Chart]:
@@ -88,10 +195,6 @@ def scatters(legend: Legend, groups: Mapping[int, RunGroup], name: str) -> list[
     ]
 
 
-Client = tuple[int, int]
-"""Seed and client: another seed's clients have other samples."""
-
-
 def _scores(group: RunGroup) -> dict[Client, float]:
     """Return the accuracy in percent of each client at the last evaluation of each run."""
     found: dict[Client, float] = {}
@@ -99,6 +202,8 @@ def _scores(group: RunGroup) -> dict[Client, float]:
         table = _accuracies(record)
         score = next((name for name in reversed(SCORES) if name in table.column_names), None)
         if score is not None:
+            if "is_new" in table.column_names:
+                table = table.filter(pc.equal(table["is_new"], 0))
             values = zip(table["client"].to_pylist(), table[score].to_pylist(), strict=True)
             found |= {(record.seed, k): 100 * v for k, v in values if v is not None and isfinite(v)}
     return found
@@ -168,13 +273,18 @@ def _common(*values: Mapping[Client, float]) -> dict[Client, tuple[float, ...]]:
     return {client: tuple(each[client] for each in values) for client in clients}
 
 
-def _dots(axes: Axes, found: Mapping[Client, tuple[float, ...]], colour: str) -> list[Traced]:
+def _dots(
+    axes: Axes, found: Mapping[Client, tuple[float, ...]], colour: str, *, hollow: bool = False
+) -> list[Traced]:
     """Draw a point for each client, of more than MOST at equal distances; return them."""
     count = len(found)
     chosen = np.unique(np.linspace(0, count - 1, min(count, MOST)).round().astype(int)).tolist()
     clients = [[*found][k] for k in chosen]
     x, y = np.array([found[client] for client in clients]).T
-    axes.plot(x, y, "o", markersize=4, alpha=0.5, color=colour, markeredgewidth=0)
+    look: dict[str, Any] = {"alpha": 0.5, "markeredgewidth": 0}
+    if hollow:
+        look = {"markerfacecolor": "none", "markeredgewidth": 0.9}
+    axes.plot(x, y, "o", markersize=4, color=colour, **look)
     return [
         Traced(f"client {client}, seed {seed}", x[k : k + 1], y[k : k + 1])
         for k, (seed, client) in enumerate(clients)

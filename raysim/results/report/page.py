@@ -204,7 +204,13 @@ def _clients(legend: Legend, panels: Sequence[Panel]) -> list[tuple[str, list[Ch
     drawn = []
     for number, panel in enumerate(panels):
         groups = panel.numbered(legend)
-        found = _present([clients.deciles(legend, groups, f"deciles{number}")])
+        found = _present(
+            [
+                clients.histogram(legend, groups, f"histogram{number}"),
+                clients.deciles(legend, groups, f"deciles{number}"),
+            ]
+        )
+        found += clients.own_beside_global(legend, groups, f"own{number}")
         found += clients.scatters(legend, groups, f"scatter{number}")
         if found:
             drawn.append((panel.title, found))

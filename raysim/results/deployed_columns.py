@@ -1,0 +1,34 @@
+"""Columns of the models that clients deploy, of runs under which these are the global one."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+import pyarrow as pa
+
+from raysim.storage.summary import GAIN, MODELS, UNEQUAL
+
+
+def with_deployed(metrics: pa.Table) -> pa.Table:
+    """Add columns of the models that clients deploy to a run that has none: the global one's.
+
+    So rows of a table have one metric: `final(personal_local_test_accuracy)`. Gains are 0.
+    """
+    columns = metrics.column_names
+    of_sets = [n for n in columns if "local_test_" in n or n.startswith(("holdout_", "train_set_"))]
+    shared = [n for n in of_sets if not n.startswith(MODELS)]
+    if any(n.startswith("personal_local_test_") for n in columns) or not _is_wide(columns):
+        return metrics
+    for name in shared:
+        metrics = metrics.append_column(f"personal_{name}", metrics[name])
+        score = name.removesuffix(f"_{UNEQUAL[-1]}")
+        if score != name:
+            zeros = [None if value is None else 0.0 for value in metrics[name].to_pylist()]
+            added = pa.array(zeros, pa.float64())
+            metrics = metrics.append_column(f"personal_{score}_{GAIN}", added)
+    return metrics
+
+
+def _is_wide(columns: Collection[str]) -> bool:
+    """Return whether a run has the columns of `evaluation.local_test`."""
+    return any(n.startswith("local_test_") and n.endswith(f"_{UNEQUAL[-1]}") for n in columns)
