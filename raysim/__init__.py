@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from torch import nn
+    from torch import Tensor, nn
 
     __version__: str
 
@@ -154,6 +154,7 @@ __all__ = [
     "View",
     "chain",
     "check",
+    "client_model",
     "load",
     "load_config",
     "resume",
@@ -413,6 +414,50 @@ def load(
     from raysim.workloads.datasets.fetch import data_root
 
     return load_network(path, model, data_root, Listener().note, best=best)
+
+
+def client_model(
+    run_dir: str | Path,
+    client: int,
+    task: Task | None = None,
+    listener: Listener | None = None,
+) -> dict[str, Tensor]:
+    """Return the tensors of the model that a client of a run deploys, for `load_state_dict`.
+
+    It is what the run's last checkpoint scores as the client's own: the method's `deployment`, or
+    with `evaluation.when=after` what the client has after its local training. Where clients deploy
+    the global model it is that one, and the listener is told.
+
+    Args:
+        run_dir: The run directory.
+        client: The client's number, from 0.
+        task: The task that the run was started with, where it had one.
+        listener: Told about the model.
+
+    Raises:
+        RaysimError: there is no such client, no checkpoint, or other data than the run's.
+    """
+    from raysim import methods, workloads  # noqa: F401 - registers the components
+    from raysim.config import parse
+    from raysim.core.errors import RunError
+    from raysim.core.user_input import user_path
+    from raysim.core.user_input.user_modules import leave_out_working_directory
+    from raysim.driver.listener import Listener
+    from raysim.storage.plugins import Plugins
+    from raysim.storage.run_directory import RunDirectory
+
+    directory, listener = RunDirectory(user_path(run_dir)), listener or Listener()
+    leave_out_working_directory(directory.path)
+    from raysim.driver import export  # its packages try optional imports
+    from raysim.driver.checks.preflight import with_cohort
+
+    Plugins(directory.path).check_recorded(force=False)
+    raw, own_task = directory.read_config(listener.note)
+    if own_task and task is None:
+        raise RunError(f"{run_dir}: this run has a task of its own; give it as `task`")
+    settings = with_cohort(parse(raw), task)
+    federation = _federation(settings, task, listener)
+    return dict(export.client_model(directory, settings, federation, client, listener.note))
 
 
 def _federation(settings: Settings, task: Task | None, listener: Listener) -> Federation:

@@ -18,6 +18,7 @@ from rich.console import Console
 import raysim
 from raysim.cli.completion import complete_entry, complete_kind, names_of_kind
 from raysim.cli.data import data
+from raysim.cli.export import export
 from raysim.cli.figures import figure
 from raysim.cli.jobs import Address, Follow, job
 from raysim.cli.new import new
@@ -55,6 +56,7 @@ app.command()(report)
 app.command()(table)
 app.command()(sweep)
 app.command()(figure)
+app.command()(export)
 app.command()(new)
 console = Console()
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -11,7 +11,7 @@ import torch
 from raysim.core.errors import MachineError, RaysimError, RunError
 from raysim.core.rules import CHANGE
 from raysim.core.tensors import Groups, Tensors
-from raysim.execution.messages import EvaluationMessage, PassMessage
+from raysim.execution.messages import PassMessage
 from raysim.execution.process import is_device_error
 from raysim.training.job import ClientJob
 from raysim.training.sequential import SequentialTrainer
@@ -21,7 +21,7 @@ JobOf = Callable[[PassMessage, int], ClientJob]
 
 
 def own_model(
-    trainer: SequentialTrainer, job_of: JobOf, message: EvaluationMessage, client: int
+    trainer: SequentialTrainer, job_of: JobOf, passes: Sequence[PassMessage], client: int
 ) -> Tensors:
     """Return a client's tensors after the passes of its deployment, which it runs by itself.
 
@@ -33,11 +33,11 @@ def own_model(
     """
     kept: dict[str, Tensors] = {}
     with _deploying(client):
-        for each in message.passes:
+        for each in passes:
             job = job_of(each, client)
             upload, _ = trainer.run(replace(job, state={**job.state, **kept}))
             kept |= {**_copied(upload.state), **_copied(upload.round_state)}
-        is_change = (message.passes[-1].work.bases or {}).get("model") == CHANGE
+        is_change = (passes[-1].work.bases or {}).get("model") == CHANGE
         sent = {} if is_change else upload.sums.get("model", {})
         model = _copied({"model": {**trainer.network.tensors(), **sent}})["model"]
     return _finite(client, model)

@@ -158,6 +158,10 @@ class Worker:
             results = [*run([*jobs.values()])]
         self.accept(message, stack, jobs, results, (perf_counter() - begun) / len(stack))
 
+    def job(self, message: PassMessage, client: int) -> ClientJob:
+        """Return the job of a client in a pass."""
+        return self._jobs.job(message, client)
+
     def jobs(self, message: PassMessage, stack: tuple[int, ...]) -> dict[int, ClientJob]:
         """Return the jobs of a stack's clients, which are trained elsewhere and then accepted."""
         with self.watch("broadcast"):
@@ -309,13 +313,13 @@ class Worker:
             deployed: The deployed global model.
         """
         evaluated, before = self._evaluated[number - 1], message.finetuned.get(number)
-        making = self.sequential, self._jobs.job
+        making = self.sequential, self.job
         scores: dict[int, list[Score]] = {}
         for position in range(*evaluated.cuts[batch : batch + 2].tolist()):
             client, model = int(evaluated.clients[position]), deployed
             samples = self._jobs.samples.of_client(evaluated, position)
             if before != 0:
-                model = own_model(*making, message, client)
+                model = own_model(*making, message.passes, client)
                 found = self._score_model(message, model, samples)
                 scores.setdefault(before or number, []).append(found)
             if message.finetuning and before is not None:

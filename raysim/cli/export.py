@@ -1,0 +1,54 @@
+"""Command `raysim export`: the model that one client of a run deploys."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from raysim.cli.options import RunDir, path_option
+from raysim.core.errors import RunError, SettingsError
+from raysim.core.user_input.user_modules import leave_out_working_directory
+
+console = Console()
+
+
+def export(
+    run_dir: RunDir,
+    client: Annotated[int, typer.Option(min=0, help="number of the client, from 0")],
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "--out",
+            "-o",
+            parser=path_option("--out"),
+            metavar="PATH",
+            help="the file (.safetensors); default: client_NUMBER.safetensors",
+        ),
+    ] = None,
+) -> None:
+    """Write the model that a client deploys, as of a run's last checkpoint."""
+    out = out or Path(f"client_{client}.safetensors")
+    if out.suffix != ".safetensors" or out.is_dir() or not out.parent.is_dir():
+        raise SettingsError(f"--out={out}: must be a .safetensors file in an existing folder")
+    leave_out_working_directory(run_dir)  # before packages try optional imports
+    import raysim
+    from raysim.driver.listener import Listener
+    from raysim.storage.checkpoints import save_tensors
+    from raysim.storage.run_directory import RunDirectory
+
+    class Printed(Listener):
+        """Prints lines about the model."""
+
+        def note(self, text: str) -> None:
+            console.print(text, highlight=False, markup=False, soft_wrap=True)
+
+    if RunDirectory(run_dir).read_config(Printed().note)[1]:
+        raise RunError(
+            f"{run_dir}: this run has a task of its own; call raysim.client_model({str(run_dir)!r},"
+            f" {client}, task)"
+        )
+    save_tensors(out, raysim.client_model(run_dir, client, listener=Printed()))
+    Printed().note(f"model of client {client}: {out}")

@@ -1,0 +1,91 @@
+"""Export of the model that one client of a run deploys, from the run's last checkpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NoReturn
+
+import torch
+
+from raysim.config import Settings
+from raysim.core.components import called
+from raysim.core.errors import RunError, SettingsError
+from raysim.core.tensors import Tensors
+from raysim.driver.deployments import Deployment
+from raysim.driver.identity import INITIAL_MODEL, differing_parts
+from raysim.driver.selecting import expected_seconds
+from raysim.driver.start import check_run
+from raysim.driver.temperatures import RoundTemperature
+from raysim.execution.deploying import own_model
+from raysim.execution.messages import PassMessage
+from raysim.execution.process import threads_of
+from raysim.execution.worker import Worker
+from raysim.federation.federation import Federation
+from raysim.storage.checkpoints import Checkpoint, Checkpoints
+from raysim.storage.run_directory import RunDirectory
+
+
+def client_model(
+    run_dir: RunDirectory,
+    settings: Settings,
+    federation: Federation,
+    client: int,
+    note: Callable[[str], None],
+) -> Tensors:
+    """Return the tensors of the model that a client deploys; write nothing.
+
+    It is the model that the evaluation of that round scores as the client's own.
+
+    Args:
+        run_dir: The run directory.
+        settings: The run's settings.
+        federation: Its samples, client indices and network.
+        client: The client.
+        note: Called with a line about the model.
+
+    Raises:
+        SettingsError: there is no such client.
+        RunError: there is no checkpoint, or data or code are not the run's.
+    """
+    if not 0 <= client < settings.clients:
+        raise SettingsError(f"--client={client}: must be from 0 to {settings.clients - 1}")
+    checked = check_run(settings, federation, run_dir, note)
+    committed = _committed(run_dir, settings)
+    own = {name: value for name, value in checked.identity.items() if name != INITIAL_MODEL}
+    if parts := differing_parts(committed.identity, own):
+        raise RunError(f"{run_dir.path}: is not of the present data and code: {', '.join(parts)}")
+    sizes = checked.federation.training_sizes
+    deployment = Deployment.of(settings, checked.network, sizes, committed, [client])
+    times = int(committed.history.times[client])
+    took_part = f"took part in {times} of {committed.number} rounds"
+    if not deployment.passes:
+        note(
+            f"{called(settings.method)}: clients deploy the global model; client {client}"
+            f" {took_part}"
+        )
+        return settings.method.deployed(committed.state)
+    note(f"client {client} {took_part}; its own model, as of round {committed.number}")
+    seconds = expected_seconds(settings, committed, sizes, checked.clock)
+    temperature = RoundTemperature.of(settings, committed, sizes, seconds)
+    passes = [PassMessage.of(**each) for each in deployment.messages(temperature)]
+    with threads_of(settings.engine), torch.no_grad():
+        worker = Worker(checked.spec)
+        found = own_model(worker.sequential, worker.job, passes, client)
+    return {name: tensor.cpu() for name, tensor in found.items()}
+
+
+def _committed(run_dir: RunDirectory, settings: Settings) -> Checkpoint:
+    """Return the last checkpoint; a damaged one stops, as another command may set it aside.
+
+    Raises:
+        RunError: there is none, or it is damaged.
+    """
+
+    def stop(line: str) -> NoReturn:
+        raise RunError(f"{line.rpartition(';')[0]}; resume the run, which goes back to one before")
+
+    checkpoints = Checkpoints(run_dir.checkpoints)
+    found = checkpoints.latest(settings.clients, stop, lambda checkpoint: None)
+    if found is None:
+        raise RunError(f"{run_dir.path}: has no checkpoint yet")
+    return found

@@ -1,0 +1,108 @@
+"""The model that a client deploys, exported from the last checkpoint of a run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import torch
+from safetensors.torch import load_file
+
+import raysim
+from raysim.cli.app import main
+from raysim.storage.client_states import ClientStates
+from raysim.testing.tasks import SmallNet
+from tests.driver.test_client_evaluation import ALL, DITTO, parts_of
+from tests.tasks import UNEQUAL, Notes, make_settings, make_task
+
+CPU = torch.device("cpu")
+
+
+def accuracy(tensors: Any, settings: Any, client: int) -> float:
+    network, (x, y) = SmallNet(), parts_of(settings, client)["local_test"]
+    network.load_state_dict(tensors)
+    with torch.no_grad():
+        return float(np.mean((network(x).argmax(1) == y).numpy()))
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_it_is_the_model_that_is_scored_as_the_clients_own(tmp_path, when):
+    settings = make_settings(tmp_path / "run", **ALL, **DITTO, **{"evaluation.when": when})
+    task = make_task(UNEQUAL)
+    result = raysim.run(settings, task)
+    states = ClientStates(result.run_dir / "clients")
+    before = {p: p.read_bytes() for p in result.run_dir.rglob("*.*") if p.is_file()}
+    rows = pq.read_table(result.run_dir / "client_accuracy.parquet").to_pylist()
+    for row in rows:
+        client, notes = row["client"], Notes()
+        found = raysim.client_model(result.run_dir, client, task, notes)
+        assert accuracy(found, settings, client) == row["personal_local_test_accuracy"]
+        assert f"client {client} took part in {row['participations']} of 3" in notes.notes[-1]
+        versions = states.versions(client)
+        own = states.read(client, max(versions), CPU)["personal"] if versions else result.params
+        same = all(torch.equal(found[name], own[name]) for name in own)
+        assert same == (when == "before")
+    assert {p: p.read_bytes() for p in result.run_dir.rglob("*.*") if p.is_file()} == before
+
+
+def test_of_a_method_without_own_models_it_is_the_global_one(tmp_path):
+    task, notes = make_task(UNEQUAL), Notes()
+    result = raysim.run(make_settings(tmp_path / "run"), task)
+    found = raysim.client_model(result.run_dir, 2, task, notes)
+    assert all(torch.equal(found[name], result.params[name]) for name in result.params)
+    assert "method.name=fedavg: clients deploy the global model; client 2 took" in notes.notes[-1]
+
+
+PREPARED = {
+    "dataset.name": "synthetic",
+    "dataset.users": 4,
+    "dataset.samples": 30,
+    "dataset.test_samples": 20,
+    "partition.name": "iid",
+    "model.name": "synthetic-mlp",
+    "clients": 4,
+    "rounds": 2,
+}
+
+
+def test_the_command_writes_a_file_for_plain_torch(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    result = raysim.run(make_settings(tmp_path / "run", **PREPARED))
+    monkeypatch.setattr("sys.argv", ["raysim", "export", "run", "--client", "3"])
+    with pytest.raises(SystemExit) as end:
+        main()
+    assert not end.value.code, capsys.readouterr()
+    assert "clients deploy the global model" in (said := capsys.readouterr().out)
+    assert "model of client 3: client_3.safetensors" in said
+    found = load_file(tmp_path / "client_3.safetensors")
+    assert all(torch.equal(found[name], result.params[name]) for name in result.params)
+
+
+REFUSED = {
+    "--client=4: must be from 0 to 3": ["run", "--client", "4"],
+    "--out=model.pt: must be a .safetensors file": ["run", "--client", "1", "--out", "model.pt"],
+    "there is no config.json": [".", "--client", "1"],
+}
+
+
+@pytest.mark.parametrize("message", REFUSED)
+def test_what_cannot_be_exported_is_refused_in_a_line(tmp_path, monkeypatch, capsys, message):
+    monkeypatch.chdir(tmp_path)
+    raysim.run(make_settings(tmp_path / "run", **PREPARED))
+    monkeypatch.setattr("sys.argv", ["raysim", "export", *REFUSED[message]])
+    with pytest.raises(SystemExit) as end:
+        main()
+    said = capsys.readouterr().err
+    assert end.value.code == 2 and message in said and said.count("\n") == 1
+
+
+def test_other_data_than_the_runs_is_refused(tmp_path):
+    result = raysim.run(make_settings(tmp_path / "run", **DITTO), make_task(UNEQUAL))
+    other = make_task(UNEQUAL)
+    other.clients[2][1][0] = (other.clients[2][1][0] + 1) % 3
+    with pytest.raises(raysim.RunError, match="is not of the present data and code: training"):
+        raysim.client_model(result.run_dir, 2, other)
+    with pytest.raises(raysim.RunError, match="has a task of its own"):
+        raysim.client_model(result.run_dir, 2)
