@@ -102,7 +102,8 @@ def test_the_better_of_two():
 
 def test_definitions_name_column_and_target():
     for name in NAMES:
-        text = f"{name}(test_loss)" if name in ("final", "best", "last_ten") else ""
+        plain = ("final", "best", "last_ten", "over_local")
+        text = f"{name}(test_loss)" if name in plain else ""
         second = "train_loss" if name == "at_best" else 0.5
         metric = parse_metric(text or f"{name}(test_loss, {second})")
         assert metric.definition.startswith(f"{metric}: ") and metric.definition.endswith(".")
@@ -189,6 +190,22 @@ OF_CLIENTS = {
     "train_set_accuracy": ({"evaluation.train_set": True}, "evaluation.train_set=true"),
     "personal_train_set_accuracy": (
         {"evaluation.train_set": True, **DITTO},
+        "a method under which",
+    ),
+    "finetuned_local_test_accuracy": (
+        {"evaluation.local_test": 0.2, "evaluation.finetune_epochs": 1},
+        "evaluation.finetune_epochs above 0",
+    ),
+    "personal_new_local_test_accuracy_jain": (
+        {"evaluation.local_test": 0.2, "evaluation.new_clients": 0.1},
+        "evaluation.new_clients above 0",
+    ),
+    "unseen_local_test_accuracy_gain": (
+        {"evaluation.local_test": 0.2},
+        "evaluation.local_test above 0",
+    ),
+    "personal_holdout_accuracy": (
+        {"evaluation.local_test": 0.2, "evaluation.holdout": 0.1},
         "a method under which",
     ),
 }
