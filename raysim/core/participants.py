@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
@@ -33,7 +33,7 @@ class Participants:
     def __len__(self) -> int:
         return self.clients - len(self.new)
 
-    @property
+    @cached_property
     def numbers(self) -> Integers:
         """Their numbers, ascending [P]."""
         everyone = np.arange(self.clients)
@@ -44,7 +44,7 @@ class Participants:
         """Their numbers, ascending [P]; None if they are all clients."""
         return self.numbers if len(self.new) else None
 
-    @property
+    @cached_property
     def listed(self) -> Sequence[int]:
         """Their numbers; a range if they are all clients."""
         return tuple(self.numbers.tolist()) if len(self.new) else range(self.clients)
@@ -87,5 +87,5 @@ def participants_of(clients: int, share: float, seed: int) -> Participants:
     count = new_client_count(clients, share)
     if not count:
         return Participants(clients, np.empty(0, dtype=np.int64))
-    drawn = stream(seed, "new-clients").choice(clients, count, replace=False, shuffle=False)
+    drawn = stream(seed, "kept-out-clients").choice(clients, count, replace=False, shuffle=False)
     return Participants(clients, np.sort(drawn).astype(np.int64))

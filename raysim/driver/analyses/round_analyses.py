@@ -26,6 +26,7 @@ from raysim.driver.analyses.riding import (
 )
 from raysim.driver.analyses.run_analyses import TRAINED, Analyses
 from raysim.driver.client_scores import spread
+from raysim.driver.deployments import deploys_own_models
 from raysim.driver.evaluation import TRAINED_ACCURACY, Evaluation
 from raysim.driver.passes import RoundRunner
 from raysim.driver.riders import Rider
@@ -174,7 +175,7 @@ class _Passes:
             targets=analyses.federation.test_targets,
             accuracy=lambda: (
                 accuracies(self.after.state)
-                if settings.method.deploys_client_models
+                if deploys_own_models(settings)
                 else _at_once(evaluation.accuracies)
             ),
             accuracy_before=lambda: accuracies(before.state),
