@@ -12,7 +12,7 @@ from raysim.core.units import unit_of_bytes, unit_of_column
 from raysim.core.user_input import key_text, override_text
 from raysim.results.metrics import Metric
 from raysim.results.origins import origin_notes, origins_of, revisions_of
-from raysim.results.own_tests import local_rows, over_local, own_test_columns
+from raysim.results.own_tests import FURTHER, local_rows, over_local, own_test_columns
 from raysim.results.references import UNREAD, reference_settings
 from raysim.results.render import Entry, Footnotes, Grid, differences_of, grid_of
 from raysim.results.runs import RunRecord, State, result_settings
@@ -233,11 +233,11 @@ def judged_columns(
 ) -> Sequence[tuple[str, Metric, str]]:
     """Return the columns of `compared_metrics` by which runs are judged.
 
-    These are the first one, those that the user has asked for (targets and further metrics), and
-    those of clients' own tests; not what is spent.
+    These are the first one, those that the user has asked for (targets and further metrics), and of
+    clients' own tests the last score and that of the best round by the holdout.
     """
-    spent = ("sent", "time", *(name for name, *_ in OF_CLOCK))
-    return [*columns[:1], *(each for each in columns[3:] if each[0] not in spent)]
+    others = ("sent", "time", *(name for name, *_ in OF_CLOCK), *FURTHER)
+    return [*columns[:1], *(each for each in columns[3:] if each[0] not in others)]
 
 
 def _has_local(groups: Sequence[RunGroup]) -> bool:

@@ -13,6 +13,11 @@ from raysim.storage.summary import GAIN, UNEQUAL, headlines
 PERSONAL, FINETUNED = "personal_", "finetuned_"
 LOCAL = "local"
 """Name of the method whose clients never communicate."""
+FURTHER = (
+    *("own test, by client", "deviation", "worst tenth", "gain over global", "fine-tuned"),
+    *("new clients", "gain over local", "best on test"),
+)
+"""Columns of a comparison by which runs are not judged."""
 OF_DATA = ("dataset.", "partition.", "clients", "evaluation.")
 """Prefixes of the settings of which runs on the same data have the same values."""
 Key = TypeVar("Key", bound=Hashable)

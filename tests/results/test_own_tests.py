@@ -10,7 +10,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from raysim.results import report
-from raysim.results.compare import compared_metrics, comparison, comparison_tables, group_runs
+from raysim.results.compare import (
+    compared_metrics,
+    comparison,
+    comparison_tables,
+    group_runs,
+    judged_columns,
+)
 from raysim.results.metrics import parse_metric
 from raysim.results.own_tests import local_rows, over_local
 from raysim.results.report import clients, page
@@ -64,6 +70,8 @@ def test_columns_say_which_model_on_which_samples(runs):
     assert [found[m]["gain over local [%]"] for m in OF_ROWS] == [-0.125, 0.1875, 0.0]
     assert [found[m]["at best holdout [%]"] for m in OF_ROWS] == [0.5, 0.8125, 0.625]
     assert [found[m]["best on test [%]"] for m in OF_ROWS] == [0.625, 0.9375, 0.75]
+    judged = [name for name, *_ in judged_columns(compared_metrics(groups, None))]
+    assert judged == ["last ten accuracy", "own test, by sample", "at best holdout"]
     assert "new clients [%]" not in grid.header and "fine-tuned [%]" not in grid.header
     plain = group_runs([read_run(path) for path in runs[:2]])
     assert not any("over local" in name for name, *_ in compared_metrics(plain, None))
