@@ -17,7 +17,7 @@ from raysim.workloads.papers.table_file import read_tables
 
 TABLES: Mapping[str, PaperTable] = {
     table.name: table
-    for name in ("fedmax", "dnc", "fedmmd", "fedfusion", "flexchill", "mifl")
+    for name in ("fedmax", "dnc", "fedmmd", "fedfusion", "flexchill", "mifl", "pfllib")
     for table in read_tables(Path(__file__).parent / "papers" / name / "tables.toml")
 }
 

@@ -4,8 +4,8 @@ A table has a preset, settings, a metric and a unit for all cells, and `rows` an
 name each, and a preset, settings or a reason to doubt their values (`suspect`) of their own. A
 column may have a metric and a unit; a row may have published values: a value and a deviation per
 column. A value in words is printed by the paper in place of a number. A cell's settings are the
-table's, the column's and the row's, in this order; "none" turns one off. Single cells are doubted
-by `suspects`.
+table's, the column's and the row's, in this order; "none" turns one off. A row's metric is before a
+column's. Single cells are doubted by `suspects`.
 
 A paper's file holds `[[table]]` entries. Each setting there has an origin: it is one of the table's
 `printed`, `inferred` or `chosen` keys.
@@ -56,8 +56,9 @@ class Column(Line):
 
 
 class Row(Line):
-    """A row, and what a paper prints there."""
+    """A row, and what a paper prints there; its metric, if it has one, is before a column's."""
 
+    metric: str = ""
     values: tuple[float | str, ...] = ()
     deviations: tuple[float, ...] = ()
 
@@ -258,6 +259,7 @@ def _cells(entry: TableEntry, columns: Sequence[Heading], unit: str | None) -> I
             if not presets:
                 raise SettingsError(f"{visible(f'{row.name}, {column.name}')}: has no preset")
             value = row.values[number] if row.values else None
+            metric = row.metric or column.metric
             reasons = (line.suspect for line in (row, *column.lines) if line.suspect)
             yield PaperCell(
                 row.name,
@@ -269,8 +271,8 @@ def _cells(entry: TableEntry, columns: Sequence[Heading], unit: str | None) -> I
                 row.deviations[number] if row.deviations else None,
                 value if isinstance(value, str) else "",
                 doubts.get((row.name, column.name)) or next(reasons, ""),
-                "" if column.metric == entry.metric else column.metric,
-                unit_of(column.metric) if column.unit is None and unit is None else column.unit,
+                "" if metric == entry.metric else metric,
+                unit_of(metric) if column.unit is None and unit is None else column.unit,
             )
 
 

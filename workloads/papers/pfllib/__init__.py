@@ -1,0 +1,1 @@
+"""PFLlib (Zhang, Liu, Hua, Wang, Song, Xue, Ma and Cao, JMLR, 2025)."""
