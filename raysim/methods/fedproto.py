@@ -1,8 +1,8 @@
 """FedProto: clients share prototypes of classes, mean features, and no model.
 
 Source: Tan, Long, Liu, Zhou, Lu, Jiang and Zhang, "FedProto: Federated Prototype Learning across
-Heterogeneous Clients", AAAI 2022, algorithm 1, with the authors' code (github.com/yuetan031/
-FedProto).
+Heterogeneous Clients", AAAI 2022, algorithm 1, with the authors' code
+(github.com/yuetan031/FedProto).
 
     loss = CE(f, y) + lam * mean over the batch and the F features of (z - c_y)^2
     client k sends c_kj, the mean of its z of class j      z the activations of the stage `hidden`
