@@ -15,6 +15,7 @@ from torch import nn
 import raysim
 from raysim.federation.task import from_task
 from raysim.methods.fedbn import FedBn
+from raysim.methods.fedrep import FedRep
 from raysim.testing.tasks import SmallNet
 from tests.methods import common
 from tests.methods.test_oracle import LR, NAMES, assert_close
@@ -158,6 +159,17 @@ def test_parts_that_the_model_lacks_are_refused(tmp_path, method, options, messa
 def test_fedrep_refuses_local_steps(tmp_path):
     given = {"method.name": "fedrep", "local.steps": 3, "local.epochs": 1}
     common.assert_refused(tmp_path, given, r"local\.steps=3: must be none with method\.name=fedrep")
+
+
+def test_fedrep_trains_the_body_under_the_heads_that_were_trained():
+    """A client that was dropped in the first pass is not asked for a body in the second."""
+    method = FedRep()
+    now = SimpleNamespace(cohort=(0, 1, 2), epochs=7, lr=0.1)
+    passes = method.round(now, method.init(SmallNet()))
+    heads = next(passes)
+    bodies = passes.send(SimpleNamespace(clients=(0, 2)))
+    assert (heads.clients, bodies.clients) == ((0, 1, 2), (0, 2))
+    assert (heads.epochs, bodies.epochs) == (4, 1) and bodies.bytes_down(0) == 0
 
 
 CHAINED = {
