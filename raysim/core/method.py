@@ -94,6 +94,11 @@ class Round:
     note: Callable[[str], None]
     everyone: Sequence[int] = ()
 
+    def __post_init__(self) -> None:
+        """Take all K clients for `everyone` if it is not given."""
+        if not self.everyone:
+            object.__setattr__(self, "everyone", range(self.clients))
+
 
 Passes = Generator[Pass, Reduced, tuple[ServerState, Metrics]]
 """Passes of a round: yields each, is sent its result, and returns the next state and metrics."""
