@@ -5,6 +5,7 @@ Models are trained here, in plain torch, on the batches of the same draws.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 from math import ceil
@@ -119,7 +120,9 @@ def test_clients_are_scored_with_each_model_on_samples_of_their_own(tmp_path, ca
     settings = make_settings(tmp_path, **ALL, **CASES[case])
     result = raysim.run(settings, make_task(UNEQUAL))
     new = participants_of(6, 0.3, 0).new.tolist()
-    took_part = {*pq.read_table(tmp_path / "clients.parquet")["client"].to_pylist()}
+    table = pq.read_table(tmp_path / "clients.parquet")
+    rounds = {(r["round"], r["client"]) for r in table.to_pylist()}
+    took_part = Counter(client for _, client in rounds)
     tested = [k for k in range(6) if UNEQUAL[k] > 1]
     groups = {
         "local_test": [k for k in tested if k not in new],
@@ -145,9 +148,7 @@ def test_clients_are_scored_with_each_model_on_samples_of_their_own(tmp_path, ca
     assert {*rows} == {*tested}
     for (k, model), each in hits.items():
         assert rows[k][f"{model}local_test_accuracy"] == each.mean()
-        assert rows[k]["is_new"] == (k in new) and (rows[k]["participations"] > 0) == (
-            k in took_part
-        )
+        assert rows[k]["is_new"] == (k in new) and rows[k]["participations"] == took_part[k]
 
 
 def test_held_out_samples_are_those_of_participants_and_left_by_the_cut(tmp_path):
