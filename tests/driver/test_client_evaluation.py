@@ -21,6 +21,7 @@ import raysim
 from raysim.core.client_indices import Holdout
 from raysim.core.local_cut import LocalCut
 from raysim.core.participants import participants_of
+from raysim.core.rules import Rules, Upload
 from raysim.core.seeds import stream
 from raysim.methods.fedavg import FedAvg
 from raysim.storage.client_states import ClientStates
@@ -332,3 +333,40 @@ def test_the_best_round_is_that_of_the_holdout_and_the_best_on_test_stands_besid
     by_test = max(plain.metrics.to_pylist(), key=lambda r: (r["test_accuracy"], -r["round"]))
     assert plain.summary["best_round"] == by_test["round"]
     assert not any(name.startswith(("at_best", "best_on")) for name in plain.summary)
+
+
+class InHalves(FedAvg):
+    """Trains in two passes, the second from where the client left the first."""
+
+    def halves(self, now: Any, state: Any) -> list[Any]:
+        work = self.training_pass(now, state)
+        keep = Rules(finish=lambda view, trained: Upload(round_state={"half": view.params}))
+        go_on = Rules(start=lambda broadcast, own, personal: own["half"])
+        return [replace(work, rules=keep, epochs=1), replace(work, rules=go_on, epochs=1)]
+
+    def round(self, now: Any, state: Any) -> Any:
+        first, second = self.halves(now, state)
+        yield first
+        reduced = yield second
+        return self.server_update(now, state, reduced), {}
+
+    def deployment_after(self, now: Any, state: Any) -> list[Any]:
+        return self.halves(now, state)
+
+
+def test_passes_after_a_round_go_on_from_what_those_before_gave_back(tmp_path):
+    options = {"evaluation.local_test": 0.25, "evaluation.when": "after", "local.lr": 0.05}
+    settings = make_settings(tmp_path, **options, rounds=1)
+    settings = settings.model_copy(update={"method": InHalves()})
+    result = raysim.run(settings, make_task((20, 30, 40)))
+    rows = pq.read_table(tmp_path / "client_accuracy.parquet").to_pylist()
+    for client, (inputs, labels) in enumerate(make_task((20, 30, 40)).clients):
+        kept, tested = LocalCut(0.25, 0, labels).divide(client, np.arange(len(labels)))
+        x, y = torch.tensor(inputs), torch.tensor(labels)
+        model: Model = result.params
+        for number in (-1, -2):
+            model = train(model, (x[kept], y[kept]), (1, number, client), 1)
+        hits = right(model, (x[tested], y[tested]))
+        assert rows[client]["personal_local_test_accuracy"] == hits.mean()
+    losses = [row["personal_local_test_loss"] for row in result.metrics.to_pylist()]
+    assert losses[0] < result.metrics["local_test_loss"][0].as_py()
