@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from pathlib import Path
 
 from raysim.config import Settings
 from raysim.core.optimizer import OPTIMIZER
+from raysim.core.rules import Batch
 from raysim.core.tensors import CPU, Groups
 from raysim.execution.messages import PassMessage
 from raysim.federation.federation import Federation
@@ -37,6 +39,11 @@ class ClientJobs:
         self._states = ClientStates(states)
         self._opened: tuple[tuple[int, int] | None, Groups, Groups] = (None, {}, {})
 
+    @cached_property
+    def _pooled(self) -> Batch:
+        """The training samples of all clients that take part."""
+        return self.samples.pooled(self._settings.participants.listed)
+
     def open(self, message: PassMessage) -> tuple[Groups, Groups]:
         """Bring what clients are sent and the initial client state to the device, once in a row."""
         key = (message.round_number, message.pass_number)
@@ -62,7 +69,7 @@ class ClientJobs:
         return ClientJob.of(
             message.work,
             client,
-            self.samples.pooled if message.work.pooled else self.samples.client(client),
+            self._pooled if message.work.pooled else self.samples.client(client),
             keys=(self._settings.seed, message.round_number, draws, client),
             broadcast=broadcast,
             state=state,

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -66,10 +66,8 @@ class OpenedSamples:
             return whole
         return _selected(whole, self._holdout.divide(client, len(whole.y))[0])
 
-    @cached_property
-    def pooled(self) -> Batch:
-        """The training samples of all clients, decoded, in the order of the clients."""
-        clients = range(len(self._client_indices.sizes))
+    def pooled(self, clients: Sequence[int]) -> Batch:
+        """Return the training samples of clients, decoded, in the order of the clients."""
         if self._inputs.per_client:
             own = [self.client(client) for client in clients]
             x, y = (torch.cat(parts) for parts in ([b.x for b in own], [b.y for b in own]))

@@ -129,10 +129,12 @@ class FedDbe(FedAvg):
         """Gather the mean feature from all clients, once, if clients are pulled to it."""
         if not self.kappa or now.number:
             return state
-        now.note(f"method.kappa={self.kappa:g}: all {now.clients} clients train before round 1")
+        now.note(
+            f"method.kappa={self.kappa:g}: all {len(now.everyone)} clients train before round 1"
+        )
         gathering = Rules(start=_start, penalties=(self._follow,), finish=_send_running)
         found = yield Pass(
-            range(now.clients),
+            now.everyone,
             {"model": _shared(state.groups["model"])},
             gathering,
             now.epochs,

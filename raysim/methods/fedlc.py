@@ -91,10 +91,8 @@ class FedLc(FedAvg):
         if self.counts == "client" or now.number:
             return state
         sent = {COUNTS: state.groups[COUNTS]}
-        work = Pass(
-            range(now.clients), sent, Rules(finish=_send_counts), weighting="uniform", bases={}
-        )
-        found = yield work
+        counting = Rules(finish=_send_counts)
+        found = yield Pass(now.everyone, sent, counting, weighting="uniform", bases={})
         return state.replace(counts={N: found.means[COUNTS][N] * len(found.clients)})
 
     def _calibrated(self, view: View, outputs: Outputs, batch: Batch) -> Tensor:

@@ -47,11 +47,22 @@ def test_one_client_that_holds_all_samples_has_the_same_bits(tmp_path, more):
     assert all(torch.equal(tensor, files[1][name]) for name, tensor in files[0].items())
 
 
-def test_held_out_samples_are_not_trained_on(tmp_path):
-    given = {**CENTRALIZED, "evaluation.holdout": 0.25, "rounds": 1}
+@pytest.mark.parametrize(
+    ("kept", "samples"),
+    [
+        ({"evaluation.holdout": 0.25}, {30 + 6 + 15}),
+        ({"evaluation.local_test": 0.25}, {30 + 6 + 15}),
+        (  # of three clients one is new
+            {"evaluation.local_test": 0.25, "evaluation.new_clients": 0.3},
+            {30 + 6, 30 + 15, 6 + 15},
+        ),
+    ],
+)
+def test_what_is_kept_from_training_is_not_pooled(tmp_path, kept, samples):
+    given = {**CENTRALIZED, **kept, "rounds": 1}
     raysim.run(make_settings(tmp_path, **given), make_task((40, 8, 20)))
     (row,) = pq.read_table(tmp_path / "clients.parquet").to_pylist()
-    assert row["samples"] == 30 + 6 + 15
+    assert row["samples"] in samples
 
 
 def test_a_clock_of_devices_is_refused(tmp_path):
