@@ -13,6 +13,7 @@ from raysim.storage.summary import LOST, VIRTUAL_JOULES, VIRTUAL_SECONDS
 SPLITS = {
     "test": "",
     "holdout": "held-out ",
+    "personal_local_test": "own local test ",
     "local_test": "local test ",
     "train_set": "training ",
 }

@@ -165,6 +165,12 @@ def test_closing_lines_without_published_values():
             {"final_local_test_loss": 1.5},
             "local test loss 1.5000 after",
         ),
+        (
+            {"personal_local_test_loss": 0.5, "local_test_loss": 1.5},
+            {"own local test loss": "0.5000"},
+            {"final_local_test_loss": 1.5, "final_personal_local_test_loss": 0.5},
+            "own local test loss 0.5000 after",
+        ),
         ({}, {}, {}, "sent up"),
     ],
 )

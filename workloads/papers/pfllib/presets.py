@@ -37,7 +37,7 @@ PATHOLOGICAL = Preset(
         "rounds": 2000,
         "fraction": 1.0,
         "local": {"epochs": 1, "batch_size": 10, "drop_last": True, "lr": 0.005},
-        "evaluation": {"test": False, "local_test": 0.25, "local_test_cut": "random"},
+        "evaluation": {"local_test": 0.25, "local_test_cut": "random"},
     },
     origins(
         printed="dataset.name partition.name partition.per_client method.name clients rounds"
