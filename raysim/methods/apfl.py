@@ -33,7 +33,7 @@ of the other model are those in evaluation mode. alpha of a client is `alpha` in
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Literal
 
@@ -93,6 +93,10 @@ class Apfl(FedAvg):
         """Deploy the mixture of the client's own model and the global one."""
         start = partial(_deployed, mixes=self.mixture != "models")
         return Pass(now.cohort, self.broadcast(state), Rules(start=start))
+
+    def deployment_after(self, now: Round, state: ServerState) -> Sequence[Pass] | None:
+        """Deploy the mixture of the client's own model and w_k, both as it has trained them."""
+        return self.trained_alone(now, state, _deploy)
 
 
 def _mixed(alpha: Tensor, v: Tensors, w: Tensors) -> dict[str, Tensor]:
@@ -176,6 +180,11 @@ def _finish(view: View, trained: Trained, *, mixes: bool) -> Upload:
         state={"v": own, ALPHA: {ALPHA: alpha}},
         metrics={"alpha": float(alpha)},
     )
+
+
+def _deploy(view: View, trained: Trained) -> Upload:
+    v, alpha = trained.companions[NAME], trained.states[NAME][ALPHA]
+    return Upload(sums={"model": {**view.params, **_mixed(alpha, v, view.params)}})
 
 
 def _deployed(broadcast: Groups, state: Groups, personal: Groups, *, mixes: bool) -> Tensors:

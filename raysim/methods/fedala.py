@@ -84,15 +84,20 @@ class FedAla(FedAvg):
 
     def round(self, now: Round, state: ServerState) -> Passes:
         """Have the cohort learn where to start, then train from there."""
-        yield self._preparation(now, state, _prepare)
-        rules = Rules(start=_start, finish=_finish)
-        work = replace(self.training_pass(now, state), rules=rules, bytes_down=_nothing)
-        reduced = yield work
+        preparation, training = self.deployment_after(now, state)
+        yield preparation
+        reduced = yield training
         return self.server_update(now, state, reduced), {}
 
     def deployment(self, now: Round, state: ServerState) -> Pass:
         """Deploy the model from which the client would start to train."""
         return self._preparation(now, state, _deploy)
+
+    def deployment_after(self, now: Round, state: ServerState) -> tuple[Pass, Pass]:
+        """Deploy the model that the client has trained from there: the round's two passes."""
+        rules = Rules(start=_start, finish=_finish)
+        training = replace(self.training_pass(now, state), rules=rules, bytes_down=_nothing)
+        return self._preparation(now, state, _prepare), training
 
     def _preparation(self, now: Round, state: ServerState, finish: Any) -> Pass:
         """Return the pass in which clients learn W; `finish` gives back what they have then."""

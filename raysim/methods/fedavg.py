@@ -12,12 +12,13 @@ statistics) are averaged like parameters; integer buffers take the maximum.
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
+from dataclasses import replace
 from typing import ClassVar
 
 from torch import nn
 
 from raysim.core.method import Method, Metrics, Passes, Round, ServerState
-from raysim.core.rules import Bases, Pass, Reduced, Rules, Weighting
+from raysim.core.rules import Bases, Finish, Pass, Reduced, Rules, Weighting
 from raysim.core.tensors import Groups, state_of
 
 BeforePasses = Generator[Pass, Reduced, ServerState]
@@ -83,8 +84,23 @@ class FedAvg(Method):
 
     def deployment_after(self, now: Round, state: ServerState) -> Sequence[Pass] | None:
         """Return the training pass, if it is the round's only one and clients keep no model."""
-        plain = type(self).round is FedAvg.round and not self.deploys_client_models
-        return [self.training_pass(now, state)] if plain else None
+        return None if self.deploys_client_models else self.trained_alone(now, state)
+
+    def trained_alone(
+        self, now: Round, state: ServerState, finish: Finish | None = None
+    ) -> list[Pass] | None:
+        """Return the training pass, for `deployment_after`; None if a round has passes of its own.
+
+        Args:
+            now: The next round.
+            state: The state before it.
+            finish: Takes the place of the rules' own, to send what is deployed; None: that is what
+                the client's network then is.
+        """
+        if type(self).round is not FedAvg.round:
+            return None
+        work = self.training_pass(now, state)
+        return [replace(work, rules=replace(work.rules, finish=finish or work.rules.finish))]
 
     def round(self, now: Round, state: ServerState) -> Passes:
         """Train the cohort from the global model and update the state with the means."""

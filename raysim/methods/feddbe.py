@@ -26,7 +26,7 @@ Legend: B batch, C classes, F features.
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import ClassVar, cast
 
 import torch
@@ -152,6 +152,10 @@ class FedDbe(FedAvg):
     def deployment(self, now: Round, state: ServerState) -> Pass:
         """Deploy the model of now behind the client's own shift."""
         return Pass(now.cohort, {"model": _shared(state.groups["model"])}, Rules(start=_start))
+
+    def deployment_after(self, now: Round, state: ServerState) -> Sequence[Pass] | None:
+        """Deploy model and shift as the client has trained them."""
+        return self.trained_alone(now, state)
 
     def _pull(self, view: View, outputs: Outputs, batch: Batch) -> Tensor:
         running = self._moved(view, outputs, batch)

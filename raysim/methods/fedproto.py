@@ -39,6 +39,7 @@ Legend: B batch, C classes, F features.
 from __future__ import annotations
 
 import copy
+from collections.abc import Sequence
 from typing import ClassVar, Literal, cast
 
 import torch
@@ -184,6 +185,11 @@ class FedProto(FedAvg):
         own = self.classes == "own"
         rules = Rules(start=_start_of_own_classes if own else _start, from_samples=_count)
         return Pass(now.cohort, self.broadcast(state), rules)
+
+    def deployment_after(self, now: Round, state: ServerState) -> Sequence[Pass] | None:
+        """Deploy the client's own model as it has trained it, with the prototypes of now."""
+        trained = self.trained_alone(now, state)
+        return trained and [*trained, self.deployment(now, state)]
 
     def _near(self, view: View, outputs: Outputs, batch: Batch) -> Tensor:
         """Return the pull of features to prototypes, and add them to the client's own sums."""

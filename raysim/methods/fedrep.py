@@ -30,7 +30,7 @@ from torch import nn
 
 from raysim.core.errors import SettingsError
 from raysim.core.method import Passes, Round, ServerState
-from raysim.core.rules import Trained, Upload, View
+from raysim.core.rules import Pass, Trained, Upload, View
 from raysim.core.tensors import parameter_names
 from raysim.core.user_input.limits import Count
 from raysim.methods.partly_shared import (
@@ -78,25 +78,31 @@ class FedRep(PartlyShared):
 
     def round(self, now: Round, state: ServerState) -> Passes:
         """Train the cohort's own parts, then the shared ones, and average these."""
+        head, body = self.deployment_after(now, state)
+        heads = yield head
+        reduced = yield replace(body, clients=heads.clients)
+        after = self.server_update(now, state, reduced)
+        return after, self.metrics(after)
+
+    def deployment_after(self, now: Round, state: ServerState) -> tuple[Pass, Pass]:
+        """Deploy what the client has after the passes of the own and of the shared parts."""
         work = self.training_pass(now, state)
         own = frozenset(self.client_init(state)[OWN])
-        heads = yield replace(
+        head = replace(
             work,
             rules=replace(work.rules, finish=_keep_own),
             epochs=self.head_epochs,
             trainable=own,
             label="head",
         )
-        reduced = yield replace(
+        body = replace(
             work,
-            clients=heads.clients,
             rules=replace(work.rules, finish=send_shared),
             epochs=self.body_epochs,
             trainable=frozenset(state.groups["model"]) - own,
             bytes_down=_nothing,
         )
-        after = self.server_update(now, state, reduced)
-        return after, self.metrics(after)
+        return head, body
 
 
 def _keep_own(view: View, trained: Trained) -> Upload:

@@ -25,6 +25,7 @@ Legend: B batch, C classes.
 from __future__ import annotations
 
 import copy
+from collections.abc import Sequence
 from typing import ClassVar, cast
 
 import torch.nn.functional as F
@@ -117,6 +118,10 @@ class FedRod(FedAvg):
     def deployment(self, now: Round, state: ServerState) -> Pass:
         """Deploy the generic model of now with the client's own head."""
         return Pass(now.cohort, self.broadcast(state), Rules(start=_deployed))
+
+    def deployment_after(self, now: Round, state: ServerState) -> Sequence[Pass] | None:
+        """Deploy generic model and own head as the client has trained them."""
+        return self.trained_alone(now, state)
 
     def _of_both_heads(self, view: View, outputs: Outputs, batch: Batch) -> Tensor:
         z = cast(Tensor, outputs.hidden)

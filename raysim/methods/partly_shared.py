@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import json
 from abc import abstractmethod
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from typing import Annotated, Any
@@ -119,6 +119,10 @@ class PartlyShared(FedAvg):
     def deployment(self, now: Round, state: ServerState) -> Pass | None:
         """Deploy the shared tensors of now with the client's own ones, without training."""
         return Pass(now.cohort, self.broadcast(state), Rules(start=start))
+
+    def deployment_after(self, now: Round, state: ServerState) -> Sequence[Pass] | None:
+        """Deploy the shared and the own tensors, as the client has trained them."""
+        return self.trained_alone(now, state)
 
 
 def start(broadcast: Groups, state: Groups, personal: Groups) -> Tensors:

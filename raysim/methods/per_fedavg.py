@@ -28,7 +28,7 @@ evaluation mode. `train_loss` is that of w_k on the whole batch, before any step
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Literal
 
@@ -72,6 +72,10 @@ class PerFedAvg(FedAvg):
         """Deploy the global model after one step on the client's whole training data."""
         rules = Rules(finish=partial(_adapt, alpha=self.alpha))
         return Pass(now.cohort, self.broadcast(state), rules)
+
+    def deployment_after(self, now: Round, state: ServerState) -> Sequence[Pass] | None:
+        """Deploy w_k after one step on the client's whole training data."""
+        return self.trained_alone(now, state, partial(_adapt, alpha=self.alpha))
 
 
 def _meta_gradient(
@@ -123,6 +127,6 @@ def _dealt(batch: Batch, parts: int) -> list[Batch]:
 
 
 def _adapt(view: View, trained: Trained, *, alpha: float) -> Upload:
-    gradient = view.gradient(view.start, trained.data)
-    own = {name: view.start[name] for name in gradient}
-    return Upload(sums={"model": {**view.start, **add_scaled(own, gradient, -alpha)}})
+    gradient = view.gradient(view.params, trained.data)
+    own = {name: view.params[name].detach() for name in gradient}
+    return Upload(sums={"model": {**view.params, **add_scaled(own, gradient, -alpha)}})

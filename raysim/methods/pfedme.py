@@ -25,7 +25,7 @@ batches. `train_loss` is that of w_k before a step, whose gradient is not used.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -96,6 +96,10 @@ class PFedMe(FedAvg):
         work = self.training_pass(now, state)
         rules = replace(self.rules(), finish=_deploy)
         return replace(work, rules=rules, epochs=LocalSteps(self.deploy_steps))
+
+    def deployment_after(self, now: Round, state: ServerState) -> Sequence[Pass] | None:
+        """Deploy theta as it is after the client's steps."""
+        return self.trained_alone(now, state, _deploy)
 
 
 def _trained(view: View) -> Tensors:
