@@ -495,7 +495,8 @@ class Pass:
             for an aggregation that takes the place of the mean; the engine sets it.
         draws: Number of the round's pass whose random draws its clients repeat: batches, dropout.
             None: draws of its own.
-        pooled: Whether its clients train on the samples of all clients, in one place.
+        pooled: Whether its clients train on the samples of all clients, in one place: they receive
+            nothing, and stages of the channel pass by.
         label: Name of columns of their own for its losses and bytes (`{label}_train_loss`, ...);
             the round's are then without the losses, but with the bytes. Empty: the round's alone.
     """
@@ -518,6 +519,8 @@ class Pass:
     @property
     def moved_from(self) -> Bases:
         """The bases of the groups in uploads that stages of the channel change."""
+        if self.pooled:
+            return {}
         if self.bases is not None:
             return self.bases
         return {"model": "model"} if "model" in self.broadcast else {}
@@ -540,6 +543,8 @@ class Pass:
             frozen: Names of the network's frozen parameters, which are not counted.
         """
         received = np.zeros(len(clients), dtype=np.int64)
+        if self.pooled:
+            return received
         if self.personal:
             received += [nbytes(self.personal.get(client, {}), frozen) for client in clients]
         if self.bytes_down is None:

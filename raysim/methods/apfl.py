@@ -48,6 +48,8 @@ from raysim.methods.fedavg import FedAvg
 
 Mixture = Literal["weights", "outputs", "models"]
 NAME, ALPHA, DUE = "apfl", "alpha", "due"
+FIRST = "first_v"
+"""Group of the first parameters, in the server's state."""
 
 
 class Apfl(FedAvg):
@@ -77,11 +79,12 @@ class Apfl(FedAvg):
         """Keep the first parameters, at which all clients' own models start."""
         model = super().init(network).groups["model"]
         trained = parameter_names(network)
-        return ServerState({"model": model, "v": {n: t for n, t in model.items() if n in trained}})
+        first = {name: tensor for name, tensor in model.items() if name in trained}
+        return ServerState({"model": model, FIRST: first})
 
     def client_init(self, state: ServerState) -> Groups:
         """Start a client's own model at the first parameters, and its alpha at `alpha`."""
-        return {"v": state.groups["v"], ALPHA: {ALPHA: torch.tensor(self.alpha)}}
+        return {"v": state.groups[FIRST], ALPHA: {ALPHA: torch.tensor(self.alpha)}}
 
     def rules(self) -> Rules:
         """Return the rules of local training: FedAvg's, with v trained beside w_k."""

@@ -17,7 +17,7 @@ from dataclasses import replace
 from typing import ClassVar
 
 from raysim.core.method import Round, ServerState
-from raysim.core.rules import Bases, LocalSteps, Pass, Rules, Trained, Upload, View
+from raysim.core.rules import LocalSteps, Pass, Rules, Trained, Upload, View
 from raysim.methods.fedavg import FedAvg
 
 
@@ -29,7 +29,7 @@ class Centralized(FedAvg):
     samples of all clients in memory.
     """
 
-    bases: ClassVar[Bases | None] = {}
+    pooled: ClassVar[bool] = True
 
     def rules(self) -> Rules:
         """Return the rules of training: plain SGD, and nothing is sent."""
@@ -41,15 +41,8 @@ class Centralized(FedAvg):
             super().training_pass(now, state),
             clients=now.cohort[:1],
             epochs=LocalSteps(sum(map(now.steps, now.cohort))),
-            pooled=True,
-            bytes_down=_nothing,
         )
 
 
 def _keep(view: View, trained: Trained) -> Upload:
     return Upload(sums={"model": view.params}, bytes_up=0)
-
-
-def _nothing(client: int) -> int:
-    """Return the bytes that are received: model and samples are in one place."""
-    return 0

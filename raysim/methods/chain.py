@@ -12,16 +12,18 @@ to the rules of local training and to the server's update. No paper describes it
 
 A name with dots, as in package.module:Class, is written in JSON or in a file. Each method must be a
 FedAvg that keeps FedAvg's `round`. Groups of the server's state, of the broadcast and of the
-clients' state need different names in different methods, but for "model". A method whose clients
-send no model (FedNova) moves that before the round: methods before it keep FedAvg's
-`server_update`. FedBuff, which discounts stale updates, goes only with methods that send and
-average what FedAvg does. An empty chain is FedAvg.
+clients' state need different names in different methods, but for "model". Tensors that a method
+leaves to the clients (FedPer's head) none sends. A method whose clients send no model (FedNova)
+moves that before the round: methods before it keep FedAvg's `server_update`, and no other sends the
+model. FedBuff, which discounts stale updates, goes only with methods that send and average what
+FedAvg does. An empty chain is FedAvg.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import fields, replace
+from functools import partial
 from typing import Annotated, Any, TypeVar
 
 from pydantic import Field, PlainSerializer, PlainValidator, model_validator
@@ -31,12 +33,32 @@ from raysim.core.chain import chain
 from raysim.core.components import build_component
 from raysim.core.errors import SettingsError
 from raysim.core.method import METHODS, Asynchrony, Metrics, Round, ServerState
-from raysim.core.rules import Pass, Reduced, Rules, Weighting, send_model
+from raysim.core.rules import (
+    CHANGE,
+    Finish,
+    Pass,
+    Reduced,
+    Rules,
+    Trained,
+    Upload,
+    View,
+    Weighting,
+    send_model,
+)
 from raysim.core.tensors import Groups, Tensors
+from raysim.methods.chain_checks import (
+    KEY,
+    MODEL,
+    check_kept_back,
+    check_models,
+    check_pooled,
+    check_pulls,
+    sends_model,
+    updates_plainly,
+    without_model,
+)
 from raysim.methods.fedavg import BeforePasses, FedAvg
 
-KEY = "method.methods"
-MODEL = "model"
 V = TypeVar("V")
 
 
@@ -87,14 +109,14 @@ class Chain(FedAvg):
     @model_validator(mode="after")
     def _rules_chain(self) -> Chain:
         try:
-            self._check_pulls()
+            check_pulls(self.methods)
             self.rules()
             if len({member.weighting for member in self.methods.values()} - {None}) > 1:
                 raise SettingsError("two methods each set the weighting of the mean")
             for hook in ("deployed", "deployment", "asynchrony", "discount", "before_training"):
                 self._only(hook)
             self._check_discount()
-            self._check_models()
+            check_models(self.methods)
         except SettingsError as error:
             raise SettingsError(f"{KEY}: {error}") from error
         return self
@@ -130,6 +152,11 @@ class Chain(FedAvg):
         return next((m.weighting for m in self.methods.values() if m.weighting), None)
 
     @property
+    def pooled(self) -> bool:  # type: ignore[override]  # a constant of other methods
+        """True if one of the methods trains in one place."""
+        return any(member.pooled for member in self.methods.values())
+
+    @property
     def needs_local(self) -> Mapping[str, object]:
         """The settings that the methods need."""
         needed = [member.needs_local for member in self.methods.values()]
@@ -154,14 +181,15 @@ class Chain(FedAvg):
     def init(self, network: nn.Module) -> ServerState:
         """Merge the states of all methods; `info` names the method that keeps each group."""
         states = {name: member.init(network) for name, member in self.methods.items()}
-        own = {name: _without_model(state.groups) for name, state in states.items()}
+        own = {name: without_model(state.groups) for name, state in states.items()}
         owners = {_owner_of(group): name for name, groups in own.items() for group in groups}
         groups = _merged("server state", own.values())
         info = _merged("server state", [owners, *(state.info for state in states.values())])
         state = ServerState({**super().init(network).groups, **groups}, info)
         self.broadcast(state)  # refuses names that two of them use
         self.client_init(state)
-        self._check_kept_back(state)
+        check_kept_back(self.methods, state)
+        check_pooled(self.methods, state)
         return state
 
     def client_init(self, state: ServerState) -> Groups:
@@ -173,7 +201,7 @@ class Chain(FedAvg):
         given = [member.broadcast(state) for member in self.methods.values()]
         model = super().broadcast(state)[MODEL]
         sent = {n: t for n, t in model.items() if all(n in each.get(MODEL, {}) for each in given)}
-        others = _merged("broadcast", map(_without_model, given))
+        others = _merged("broadcast", map(without_model, given))
         return {**({MODEL: sent} if sent else {}), **others}
 
     def before_training(self, now: Round, state: ServerState) -> BeforePasses:
@@ -183,7 +211,7 @@ class Chain(FedAvg):
 
     def training_pass(self, now: Round, state: ServerState) -> Pass:
         """Return one pass for all methods, with their changes of FedAvg's."""
-        plain = replace(super().training_pass(now, state), weighting=None)
+        plain = replace(super().training_pass(now, state), weighting=None, pooled=False)
         passes = [member.training_pass(now, state) for member in self.methods.values()]
         changes: dict[str, Any] = {}
         for part in fields(Pass):
@@ -194,8 +222,14 @@ class Chain(FedAvg):
                 if any(value != changed[0] for value in changed):
                     raise SettingsError(f"{KEY}: two methods each set the pass's {part.name}")
                 changes[part.name] = changed[0] if changed else default
-        bases = {group: base for work in passes for group, base in work.moved_from.items()}
-        return replace(plain, bases={**plain.moved_from, **bases}, **changes)
+        bases = {
+            group: base for work in (plain, *passes) for group, base in work.moved_from.items()
+        }
+        known = {*plain.broadcast, CHANGE}
+        bases = {group: base for group, base in bases.items() if base in known}
+        averages = all(map(sends_model, self.methods.values()))
+        finish = partial(_send_needed, plain.rules.finish, averages)
+        return replace(plain, rules=replace(plain.rules, finish=finish), bases=bases, **changes)
 
     def server_update(self, now: Round, state: ServerState, reduced: Reduced) -> ServerState:
         """Update the state by each method in turn, from the model of the method before.
@@ -245,22 +279,6 @@ class Chain(FedAvg):
         member = self._only("deployment")
         return member.deployment(now, state) if member else None
 
-    def _check_pulls(self) -> None:
-        """Check that a method which needs the strength of pulls is chained with no other changes.
-
-        Constants leave it, and penalties and a criterion are a part of the objective.
-        """
-        needing = [name for name, member in self.methods.items() if member.needs_pulls]
-        for name, member in self.methods.items() if needing else ():
-            unknown = [each.name for each in member.rules().transforms if each.pull is None]
-            if unknown:
-                own = ", ".join(f"{key}={value}" for key, value in member.model_dump().items())
-                raise SettingsError(
-                    f"{name}{own and f' ({own})'} cannot be chained with {needing[0]}: its"
-                    f" transform {unknown[0]!r} states no `pull`; allowed are transforms that add"
-                    " mu * (w_k - a) and constants to gradients, and state mu"
-                )
-
     def _check_discount(self) -> None:
         """Check that a method discounts only its own upload.
 
@@ -268,46 +286,13 @@ class Chain(FedAvg):
         """
         owner = self._only("discount")
         for name, member in self.methods.items() if owner else ():
-            plain = _updates_plainly(member) and member.rules().finish is send_model
+            plain = updates_plainly(member) and member.rules().finish is send_model
             if member is not owner and not plain:
                 (first,) = (n for n, m in self.methods.items() if m is owner)
                 raise SettingsError(
                     f"{name} cannot be chained with {first}, which discounts stale updates: what"
                     f" {name} sends or averages would be discounted too"
                 )
-
-    def _check_models(self) -> None:
-        """Check that no method drops the model of one before it.
-
-        A method whose clients send no model cannot start from the mean that it is given.
-        """
-        before = ""
-        for name, member in self.methods.items():
-            if before and not _sends_model(member):
-                raise SettingsError(
-                    f"{before} cannot stand before {name}, which moves the model before the round"
-                    f" and would drop what {before} makes of it; put {name} before {before}"
-                )
-            if not _updates_plainly(member):
-                before = name
-
-    def _check_kept_back(self, state: ServerState) -> None:
-        """Check that no method sends or keeps groups of tensors that another does not send.
-
-        Raises:
-            SettingsError: one does, such as SCAFFOLD control variates of a head under FedPer.
-        """
-        model = state.groups[MODEL].keys()
-        for name, member in self.methods.items():
-            kept_back = model - member.broadcast(state).get(MODEL, {}).keys()
-            for other, each in self.methods.items():
-                groups = {**_without_model(each.broadcast(state)), **each.client_init(state)}
-                both = [n for tensors in groups.values() for n in kept_back & tensors.keys()]
-                if both and other != name:
-                    raise SettingsError(
-                        f"{KEY}: {other} cannot be chained with {name}, which does not send"
-                        f" {min(both)}: {other} holds a group of this tensor"
-                    )
 
     def _only(self, hook: str) -> FedAvg | None:
         """Return the only method that overrides a hook, or None."""
@@ -318,24 +303,28 @@ class Chain(FedAvg):
         return next(iter(owners.values()), None)
 
 
+def _send_needed(finish: Finish, averages: bool, view: View, trained: Trained) -> Upload:
+    """Send what the methods' clients do, but for what must not travel or nobody needs.
+
+    That is what clients were not sent of the network, and the model, unless `averages`.
+    """
+    upload = finish(view, trained)
+    sums = upload.sums if averages else without_model(upload.sums)
+    own = view.params.keys() - {name for group in view.broadcast.values() for name in group}
+    if not own:
+        return replace(upload, sums=sums)
+    return replace(upload, sums=_without(own, sums), rows=_without(own, upload.rows))
+
+
+def _without(own: Collection[str], groups: Groups) -> Groups:
+    """Return groups without some tensors, and none that held only these."""
+    left = {name: {n: t for n, t in ts.items() if n not in own} for name, ts in groups.items()}
+    return {name: tensors for name, tensors in left.items() if tensors}
+
+
 def _owner_of(group: str) -> str:
     """Return the key in `info` of the method that keeps a group."""
     return f"owner of {group}"
-
-
-def _updates_plainly(member: FedAvg) -> bool:
-    """Return whether a method's server does what FedAvg's does."""
-    return type(member).server_update is FedAvg.server_update
-
-
-def _sends_model(member: FedAvg) -> bool:
-    """Return whether a method's clients send a model, going by its rules and bases."""
-    sent = member.bases is None or MODEL in member.bases
-    return sent or member.rules().finish is send_model
-
-
-def _without_model(groups: Groups) -> Groups:
-    return {name: group for name, group in groups.items() if name != MODEL}
 
 
 def _merged(what: str, parts: Iterable[Mapping[str, V]]) -> dict[str, V]:

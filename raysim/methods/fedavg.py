@@ -38,6 +38,8 @@ class FedAvg(Method):
     """Weights of the mean; None takes the run's `weighting`."""
     bases: ClassVar[Bases | None] = None
     """Bases of the groups that clients send; see `Pass.bases`."""
+    pooled: ClassVar[bool] = False
+    """Whether the samples of all clients are in one place; see `Pass.pooled`."""
     needs_pulls: ClassVar[bool] = False
     """Whether all transforms must state their `pull`, for `Trained.effective_steps`."""
 
@@ -80,6 +82,7 @@ class FedAvg(Method):
             now.lr,
             weighting=self.weighting,
             bases=self.bases,
+            pooled=self.pooled,
         )
 
     def deployment_after(self, now: Round, state: ServerState) -> Sequence[Pass] | None:
@@ -89,7 +92,7 @@ class FedAvg(Method):
     def trained_alone(
         self, now: Round, state: ServerState, finish: Finish | None = None
     ) -> list[Pass] | None:
-        """Return the training pass, for `deployment_after`; None if a round has passes of its own.
+        """Return the training pass, for `deployment_after`; None if it is not the round's.
 
         Args:
             now: The next round.
@@ -97,7 +100,7 @@ class FedAvg(Method):
             finish: Takes the place of the rules' own, to send what is deployed; None: that is what
                 the client's network then is.
         """
-        if type(self).round is not FedAvg.round:
+        if type(self).round is not FedAvg.round or self.pooled:
             return None
         work = self.training_pass(now, state)
         return [replace(work, rules=replace(work.rules, finish=finish or work.rules.finish))]
