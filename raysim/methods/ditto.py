@@ -68,7 +68,7 @@ class Ditto(FedAvg):
 
     def deployment_after(self, now: Round, state: ServerState) -> Sequence[Pass]:
         """Deploy the client's personal model as it is after its training against the global one."""
-        return [self._personal_pass(now, state)]
+        return [replace(self._personal_pass(now, state), draws=None)]
 
 
 def _own_model(broadcast: Groups, state: Groups, personal: Groups) -> Tensors:
