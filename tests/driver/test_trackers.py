@@ -156,6 +156,29 @@ def test_a_store_that_cannot_be_used_stops_the_run_in_seconds(tmp_path, monkeypa
     assert not (tmp_path / "run/config.json").exists()
 
 
+NOWHERE = "http://127.0.0.1:9"
+UNREACHABLE = """
+from time import perf_counter
+from raysim.driver.trackers.wandb_runs import make
+
+begin = perf_counter()
+try:
+    make()
+except OSError as error:
+    print(error, perf_counter() - begin < 20, sep="\\n")
+"""
+
+
+def test_a_server_of_wandb_that_does_not_answer_is_named_in_seconds(tmp_path):
+    pytest.importorskip("wandb", reason="needs: pip install 'raysim[wandb]'")
+    places = {"WANDB_BASE_URL": NOWHERE, "WANDB_MODE": "online", "WANDB_API_KEY": "0" * 40}
+    command = [sys.executable, "-c", UNREACHABLE]
+    environment = {**os.environ, **places, "WANDB_DIR": str(tmp_path)}
+    printed = subprocess.check_output(command, text=True, env=environment)
+    line = f"WANDB_BASE_URL={NOWHERE}: no server answers within 10 s"
+    assert printed.splitlines() == [line, "True"]
+
+
 def test_a_missing_package_is_named_before_anything_starts(tmp_path, monkeypatch):
     monkeypatch.setattr(trackers, "find_spec", lambda name: None)
     message = r"pip install 'raysim\[wandb\]'"
@@ -232,7 +255,7 @@ for tracker in pair:
 def test_two_runs_of_one_process_are_two_of_wandb(tmp_path):
     """As of trials that are stacked: both are open at the same time."""
     pytest.importorskip("wandb", reason="needs: pip install 'raysim[wandb]'")
-    places = {"WANDB_MODE": "offline", "WANDB_DIR": str(tmp_path)}
+    places = {"WANDB_MODE": "offline", "WANDB_DIR": str(tmp_path), "WANDB_BASE_URL": NOWHERE}
     command = [sys.executable, "-c", TWO]
     printed = subprocess.check_output(command, text=True, env={**os.environ, **places})
     files = [next(tmp_path.glob(f"wandb/*/run-{id_}.wandb")) for id_ in printed.split()]

@@ -8,6 +8,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Self
 
+import requests
+
 from raysim.config import Settings
 from raysim.core.errors import RunError, without_passwords
 from raysim.core.user_input import canonical, parse_json
@@ -16,6 +18,8 @@ from raysim.storage.atomic import write_json
 from raysim.storage.schema import GRIDS
 
 FILE = "tracker.json"
+ANSWER_SECONDS = 10
+"""Seconds in which a server must answer before a run starts."""
 SUMMARY = "summary/"
 """Prefix of the values of `summary.json`, some of which have names of columns."""
 
@@ -124,6 +128,21 @@ class TrackingListener(Forwarding):
         if self._tracker is not None:
             known = {self._name: {"run": self._run, "round": self._round}}
             write_json(self._path, _read(self._path) | known)
+
+
+def check_answers(variable: str, url: str) -> None:
+    """Check that the server at the URL of a variable answers, whatever it says.
+
+    Raises:
+        OSError: it does not.
+    """
+    try:
+        requests.head(url, timeout=ANSWER_SECONDS)
+    except requests.exceptions.SSLError:
+        pass  # it answers; the tracker has settings of its own for certificates
+    except requests.RequestException as error:
+        place = f"{variable}={without_passwords(url)}"
+        raise OSError(f"{place}: no server answers within {ANSWER_SECONDS} s") from error
 
 
 def run_name(run: Path) -> str:

@@ -12,15 +12,11 @@ from collections.abc import Mapping
 from time import time
 from typing import Any
 
-import requests
-
-from raysim.core.errors import without_passwords
-from raysim.driver.trackers.base import Tracker
+from raysim.driver.trackers.base import Tracker, check_answers
 
 PARAMETERS = 100
 """Parameters that MLflow takes at once."""
-ANSWER_SECONDS = 10
-"""Seconds in which a server must answer before a run starts."""
+URI = "MLFLOW_TRACKING_URI"
 RETRIES = "MLFLOW_HTTP_REQUEST_MAX_RETRIES"
 EVERY_ROUND = "seconds"
 """Column that every round has."""
@@ -33,7 +29,8 @@ class MlflowRuns(Tracker):
         from mlflow import MlflowClient, get_tracking_uri
 
         os.environ.setdefault(RETRIES, "2")
-        _check_answers(get_tracking_uri())
+        if (uri := get_tracking_uri()).startswith(("http://", "https://")):
+            check_answers(URI, uri)
         self._client: Any = MlflowClient()
         self._run = ""
 
@@ -80,20 +77,6 @@ class MlflowRuns(Tracker):
                 if (experiment := self._client.get_experiment_by_name(name)) is None:
                     raise
         return str(experiment.experiment_id)  # another process may have made it meanwhile
-
-
-def _check_answers(uri: str) -> None:
-    """Check that the server of a URI answers, whatever it says; a folder or database has none.
-
-    Raises:
-        OSError: it does not.
-    """
-    if uri.startswith(("http://", "https://")):
-        try:
-            requests.head(uri, timeout=ANSWER_SECONDS)
-        except requests.RequestException as error:
-            place = f"MLFLOW_TRACKING_URI={without_passwords(uri)}"
-            raise OSError(f"{place}: no server answers within {ANSWER_SECONDS} s") from error
 
 
 def make() -> Tracker:

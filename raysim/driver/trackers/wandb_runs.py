@@ -1,7 +1,8 @@
 """Runs in W&B.
 
 WANDB_MODE=offline keeps them in files, WANDB_DIR names their folder, WANDB_PROJECT the project, by
-default `raysim`.
+default `raysim`. A server that does not answer is given up within seconds, before a run starts;
+W&B would wait for a minute and a half.
 """
 
 from __future__ import annotations
@@ -11,13 +12,21 @@ from collections.abc import Mapping
 from typing import Any
 from uuid import uuid4
 
-from raysim.driver.trackers.base import Tracker
+from raysim.driver.trackers.base import Tracker, check_answers
+
+WITHOUT_SERVER = ("offline", "dryrun", "disabled")
+"""Values of WANDB_MODE."""
 
 
 class WandbRuns(Tracker):
     """Runs of a W&B project."""
 
     def __init__(self) -> None:
+        import wandb
+
+        settings = wandb.setup().settings
+        if settings.mode not in WITHOUT_SERVER:
+            check_answers("WANDB_BASE_URL", settings.base_url)
         self._run: Any = None
 
     def open(self, known: str | None, name: str, parameters: Mapping[str, Any]) -> tuple[str, int]:
@@ -49,5 +58,9 @@ class WandbRuns(Tracker):
 
 
 def make() -> Tracker:
-    """Return the tracker; it connects when a run is opened."""
+    """Return the tracker; it connects when a run is opened.
+
+    Raises:
+        OSError: the server does not answer.
+    """
     return WandbRuns()
