@@ -139,7 +139,7 @@ def test_a_tracker_that_cannot_be_opened_stops_the_run(tmp_path, kept):
 @pytest.mark.parametrize(
     ("store", "why"),
     [
-        ("mlruns", "The filesystem tracking backend .* set `MLFLOW_ALLOW_FILE_STORE=true`"),
+        ("ours/ml", "MLFLOW_TRACKING_URI=ours/ml: is a folder; .*MLFLOW_ALLOW_FILE_STORE=true$"),
         ("http://ann:secret@127.0.0.1:9", r"MLFLOW_TRACKING_URI=http://ann:\*+@127.0.0.1:9: no"),
     ],
 )

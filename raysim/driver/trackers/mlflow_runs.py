@@ -17,6 +17,8 @@ from raysim.driver.trackers.base import Tracker, check_answers
 PARAMETERS = 100
 """Parameters that MLflow takes at once."""
 URI = "MLFLOW_TRACKING_URI"
+FOLDERS = "MLFLOW_ALLOW_FILE_STORE"
+"""Variable without which newer versions of MLflow take no folder."""
 RETRIES = "MLFLOW_HTTP_REQUEST_MAX_RETRIES"
 EVERY_ROUND = "seconds"
 """Column that every round has."""
@@ -27,11 +29,18 @@ class MlflowRuns(Tracker):
 
     def __init__(self) -> None:
         from mlflow import MlflowClient, get_tracking_uri
+        from mlflow.exceptions import MlflowException
 
         os.environ.setdefault(RETRIES, "2")
         if (uri := get_tracking_uri()).startswith(("http://", "https://")):
             check_answers(URI, uri)
-        self._client: Any = MlflowClient()
+        try:
+            self._client: Any = MlflowClient()
+        except MlflowException as error:
+            if FOLDERS not in str(error):
+                raise
+            answers = f"set {URI}=sqlite:///mlflow.db, or {FOLDERS}=true"
+            raise OSError(f"{URI}={uri}: is a folder; {answers}") from error
         self._run = ""
 
     def open(self, known: str | None, name: str, parameters: Mapping[str, Any]) -> tuple[str, int]:
