@@ -13,6 +13,8 @@ from raysim.core.components import Component
 
 ROOT = Path(__file__).parents[1]
 PAGES = ("*.md", "[a-z]*/*.md", "tests/*/*.md", "workloads/*/*.md")
+FOLDERS = (".ci", "cluster", "docs", "examples", "raysim", "tests", "tuning", "workloads")
+CONFLICT = re.compile(rb"^(<{7}|>{7})( |$)", re.MULTILINE)
 ROW = re.compile(r"^\| `([a-z_.]+)` \| ([^|]+) \|", re.MULTILINE)
 
 
@@ -34,6 +36,13 @@ def test_links_lead_somewhere():
             titles = re.findall(r"^#+ (.*)$", file.read_text(encoding="utf-8"), re.MULTILINE)
             anchors = [re.sub(r"[^\w -]", "", each.lower()).replace(" ", "-") for each in titles]
             assert heading in anchors, f"{page}: {target}"
+
+
+def test_no_file_has_the_markers_of_a_merge():
+    places = [ROOT.glob("*"), *((ROOT / folder).rglob("*") for folder in FOLDERS)]
+    files = {path for each in places for path in each if path.is_file() and path.suffix != ".pyc"}
+    assert {"README.md", "run", "page.css"} <= {path.name for path in files} and len(files) > 900
+    assert not [path for path in files if CONFLICT.search(path.read_bytes())]
 
 
 def defaults(group: type[BaseModel], prefix: str = "") -> dict[str, str]:
