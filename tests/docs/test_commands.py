@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -36,3 +37,10 @@ def test_blocks_that_are_not_run_say_why():
     silent = [b.place for b in blocks if b.mark in ("not run", "full") and len(b.says) < 15]
     assert not silent
     assert len([b for b in blocks if b.mark == "not run"]) < len(blocks) / 5
+
+
+def test_reasons_name_tests_that_exist():
+    says = [block.says for page in PAGES for block in blocks_of(page)]
+    named = [path.rstrip(".") for each in says for path in re.findall(r"tests/[\w/.]+", each)]
+    assert len(named) > 5
+    assert [path for path in named if not (ROOT / path).exists()] == []
