@@ -8,7 +8,7 @@
 #   sbatch slurm.sh run mnist-million --profile 8x8-gpus out=/shared/runs/first
 #   squeue --me; tail -f raysim-JOB.log
 # A job per seed, five at most at a time, each with as many nodes as below:
-#   sbatch --array=0-4 slurm.sh run mnist-million out=/shared/runs/seed-%a seed=%a
+#   sbatch --array=0-9%5 slurm.sh run mnist-million out=/shared/runs/seed-%a seed=%a
 # Two minutes before its time is up the run checkpoints and stops, and so does
 # it on `scancel --signal=TERM --batch JOB`; the same sbatch line goes on.
 #
