@@ -103,6 +103,7 @@ def test_type_checkers_see_the_names_that_are_imported_late():
     assert late == {(name, module) for name, module in typed if name in raysim.__all__}
     assert {name for name, _ in late} | {
         "check",
+        "client_model",
         "load",
         "load_config",
         "resume",

@@ -130,7 +130,7 @@ def test_stacks_for_which_there_is_no_room_are_not_begun(monkeypatch):
     small, large = (stacked.case(network, FULL) for network in ("2nn", "cifar-cnn-5"))
     assert no_room(stacked, small, gpu) == ""
     gibibytes = 128 * estimate(large) / 2**30
-    assert no_room(stacked, large, gpu) == f"no room: about {gibibytes:.1f} GiB of 2.2"
+    assert no_room(stacked, large, gpu) == f"no room: about {gibibytes:.1f} GiB of 2.0"
     properties.total_memory = 2**30
     assert no_room(System("raysim", workers=4), large, gpu) == ""  # no stack is to fit
 

@@ -11,6 +11,7 @@ from raysim.workloads.sweeps import read_sweep
 LEFT_OUT = {
     *("chain", "fsvrg", "fedasync", "fedat", "fedbuff"),
     *("centralized", "fedbabu", "fedbn", "fedper", "fedrep", "lg_fedavg", "local"),
+    *("apfl", "fedala", "fedproto", "per_fedavg", "pfedme"),
 }
 """Which the file gives reasons for; a chain is several methods."""
 

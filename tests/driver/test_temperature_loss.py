@@ -38,7 +38,7 @@ def test_losses_at_the_temperature_by_hand(tmp_path, stack):
     options = {"method.name": "ditto", "evaluation.holdout": 0.2, "engine.vectorize": stack}
     options |= {"local.temperature": T, "rounds": 2, "fraction": 1.0}
     result = raysim.run(make_settings(tmp_path / "run", **options), task)
-    last, own = result.metrics.to_pylist()[-1], models_of(result)
+    last, own = result.metrics.to_pylist()[-1], models_of(result, task)
     held = [
         [each[Holdout(0.2, seed=0).divide(k, len(pair[1]))[1]] for each in pair]
         for k, pair in enumerate(task.clients)

@@ -43,6 +43,9 @@ def on_gpu(trainer, job):
     names = trainer.network.trainable_names(job.trainable)
     with gpu, torch.no_grad():
         groups = [gpu.moved(group) for group in (job.broadcast, job.state, job.personal)]
+        data = job.data._replace(x=gpu.moved(job.data.x), y=gpu.moved(job.data.y))
+        if rules.from_samples:
+            groups[1] = {**groups[1], **rules.from_samples(groups[0], data)}
         started = rules.start(*groups)
         params = {**gpu.moved(tensors), **started}
         view = View(
@@ -55,15 +58,20 @@ def on_gpu(trainer, job):
             temperature=1.0,
             generator=lambda purpose: torch.Generator(),
             at=network.at,
-            gradient=lambda tensors, batch: {n: torch.ones_like(tensors[n]) for n in names},
+            gradient=lambda tensors, batch, **_: {n: torch.ones_like(tensors[n]) for n in names},
         )
-        data = job.data._replace(x=gpu.moved(job.data.x), y=gpu.moved(job.data.y))
         value = objective(rules, view, network.at(params, data.x), data)
         directions, states = {name: torch.ones_like(params[name]) for name in names}, {}
         for each in rules.transforms:
             state = each.init(view)
             directions, states[each.name] = each.update(view, directions, data, state)
-        upload = rules.finish(view, Trained(3, job.lr, states, data))
+        beside = {}
+        for each in rules.companions:
+            beside[each.name] = each.start(view)
+            state, lr = each.init(view), job.lr
+            found = each.gradient(view, beside[each.name], data, state, lr)
+            directions[each.name], states[each.name] = found
+        upload = rules.finish(view, Trained(3, job.lr, states, data, companions=beside))
     groups = (upload.sums, upload.rows, upload.state, upload.round_state)
     return tree_leaves([value, directions, states, *groups])
 

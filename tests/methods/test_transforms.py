@@ -205,7 +205,10 @@ def send_twice(view, trained):
             [raysim.Rules(criterion=own_criterion), raysim.Rules(criterion=partial(own_criterion))],
             f"{__name__}.own_criterion and {__name__}.own_criterion each set the criterion",
         ),
-        ([FedProx().rules(), FedProx(mu=1).rules()], "names of their own; given .*proximal"),
+        (
+            [FedProx().rules(), FedProx(mu=1).rules()],
+            "names of their own, as companions do; given .*proximal",
+        ),
     ],
 )
 def test_rules_that_do_not_chain(rules, message):

@@ -143,6 +143,8 @@ def with_prototypes(model: nn.Module, x: Tensor) -> nn.Module:
     return model
 
 
+WITHOUT = frozenset({"apfl", "fedala", "per_fedavg", "pfedme"})
+"""Methods without a loop, whose steps take several gradients: oracles are in tests/methods."""
 NETWORKS: Mapping[str, Callable[[nn.Module, Tensor], nn.Module]] = {
     "feddbe": with_shift,
     "fedfusion": with_fusion,

@@ -19,6 +19,7 @@ from raysim.core.method import METHODS
 from raysim.core.rules import Pass, Reduced, Upload
 from raysim.core.tensors import Groups
 from tests.benchmarks.bare.loop import Given, Loop, Term
+from tests.benchmarks.bare.methods import WITHOUT
 from tests.benchmarks.peers.networks import NETWORKS
 from tests.benchmarks.peers.work import Case
 from tests.benchmarks.steps import Stepper
@@ -131,7 +132,9 @@ def moved(groups: Groups, by: float) -> Groups:
     return {name: {n: near_by(t) for n, t in group.items()} for name, group in groups.items()}
 
 
-@pytest.mark.parametrize(("network", "name"), [*(("2nn", name) for name in METHODS), *OTHERS])
+@pytest.mark.parametrize(
+    ("network", "name"), [*(("2nn", name) for name in METHODS if name not in WITHOUT), *OTHERS]
+)
 def test_a_bare_loop_does_the_engine_s_arithmetic(network, name):
     stepper = stepper_of(name, Compared, network)
     stepper.round()
