@@ -22,6 +22,11 @@ PEERS = {"flwr", "pfl"}
 """Other simulators, which benchmarks install into environments of their own."""
 
 
+def test_the_citation_has_the_version_of_the_package():
+    lines = (ROOT / "CITATION.cff").read_text(encoding="utf-8").splitlines()
+    assert f"version: {PROJECT['version']}" in lines
+
+
 def requirements(lines: list[str]) -> list[Requirement]:
     return [Requirement(line) for line in lines if not line.startswith("raysim")]
 

@@ -117,11 +117,11 @@ def closing_lines(
     summary: Mapping[str, Any], run: Started | None, published: Mapping[str, float]
 ) -> list[str]:
     """Return the final lines of a run: its values beside the published values."""
-    lines = []
+    lines, rounds = [], summary["rounds"]
     if score := final_score(summary):
         lines.append(
-            f"{' '.join(score)} after {summary['rounds']} rounds, {summary['seconds']:.1f} s,"
-            f" median {summary['seconds_per_round']:.3f} s a round"
+            f"{' '.join(score)} after {rounds} round{'s' * (rounds != 1)},"
+            f" {summary['seconds']:.1f} s, median {summary['seconds_per_round']:.3f} s a round"
         )
     if summary.get("stopped_by") == "patience":
         lines.append(f"stopped by patience: the best round is {summary['best_round'] or 'none'}")

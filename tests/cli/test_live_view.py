@@ -140,6 +140,10 @@ def test_closing_lines_of_a_run_that_patience_has_ended(best, said):
     assert lines[1] == f"stopped by patience: the best round is {said}"
 
 
+def test_closing_lines_of_one_round():
+    assert " after 1 round, " in closing_lines(SUMMARY | {"rounds": 1}, started(), {})[0]
+
+
 def test_closing_lines_without_published_values():
     assert closing_lines(SUMMARY, started(), {})[1] == "rounds to 97.0%: 46.2"
 
