@@ -23,6 +23,7 @@ from raysim.core.local_cut import LocalCut
 from raysim.core.participants import participants_of
 from raysim.core.rules import Rules, Upload
 from raysim.core.seeds import stream
+from raysim.federation.task import from_task
 from raysim.methods.fedavg import FedAvg
 from raysim.storage.client_states import ClientStates
 from raysim.testing.tasks import SmallNet
@@ -75,12 +76,18 @@ def train(model: Model, data: Any, keys: tuple[int, ...], epochs: int, tie: Any 
     return {name: tensor.clone() for name, tensor in network.state_dict().items()}
 
 
+def first_model() -> Model:
+    """Return the network as it was built, the own model of a client that never took part."""
+    return from_task(make_task(UNEQUAL)).network(0).state_dict()
+
+
 def models_of(result: raysim.Result, settings: Any, client: int) -> dict[str, Model]:
     """Return the global, the deployed and the fine-tuned model of a client."""
     data, shared = parts_of(settings, client)["train"], result.params
     own: Model = shared
     is_ditto, keys = settings.method.title == "ditto", (3, -1, client)
     if is_ditto:
+        own = first_model()
         states = ClientStates(result.run_dir / "clients")
         if versions := states.versions(client):
             own = states.read(client, max(versions), CPU)["personal"]

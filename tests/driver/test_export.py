@@ -14,7 +14,7 @@ import raysim
 from raysim.cli.app import main
 from raysim.storage.client_states import ClientStates
 from raysim.testing.tasks import SmallNet
-from tests.driver.test_client_evaluation import ALL, DITTO, parts_of
+from tests.driver.test_client_evaluation import ALL, DITTO, first_model, parts_of
 from tests.tasks import UNEQUAL, Notes, make_settings, make_task
 
 CPU = torch.device("cpu")
@@ -41,7 +41,7 @@ def test_it_is_the_model_that_is_scored_as_the_clients_own(tmp_path, when):
         assert accuracy(found, settings, client) == row["personal_local_test_accuracy"]
         assert f"client {client} took part in {row['participations']} of 3" in notes.notes[-1]
         versions = states.versions(client)
-        own = states.read(client, max(versions), CPU)["personal"] if versions else result.params
+        own = states.read(client, max(versions), CPU)["personal"] if versions else first_model()
         same = all(torch.equal(found[name], own[name]) for name in own)
         assert same == (when == "before")
     assert {p: p.read_bytes() for p in result.run_dir.rglob("*.*") if p.is_file()} == before
