@@ -257,7 +257,7 @@ def _checkpoints(path: Path) -> Checkpoints | None:
 
 
 def _instead(path: Path) -> str:
-    """Describe a folder without a run: a failure, or runs of a table or study."""
+    """Describe a folder without a run: a failure, runs of a table or study, or runs inside."""
     if failure := read_failure(path):
         return f", which failed before it had settings: {failure.error}"
     for kind, name in GRIDS.items():
@@ -266,7 +266,8 @@ def _instead(path: Path) -> str:
             page = f", or open its page, {path / PAGE}" if (path / PAGE).exists() else ""
             named = f", such as {runs[0]}; name them{page}" if runs else ""
             return f" but those of a {kind}{named}"
-    return ""
+    held = len([*path.glob("*/config.json")])
+    return f" itself, but {held} in it; name them: {path}/*" if held else ""
 
 
 def _metrics(directory: RunDirectory, rounds: int, note: Callable[[str], None]) -> pa.Table:

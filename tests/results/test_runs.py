@@ -193,6 +193,8 @@ def test_folders_that_are_none(tmp_path, write_run):
     with pytest.raises(RunError, match="holds no run"):
         read_run(tmp_path)
     run = write_run()
+    with pytest.raises(RunError, match=r"holds no run itself, but 1 in it; name them: .*/\*$"):
+        read_run(run.parent)
     (tmp_path / "table.json").write_text("{}")
     found = pytest.raises(RunError, match=f"holds no run but those of a table, such as {run}; name")
     with found:
