@@ -39,9 +39,12 @@ class Centralized(FedAvg):
         """Return a pass of one client, in whose place the samples of all are."""
         return replace(
             super().training_pass(now, state),
-            clients=now.cohort[:1],
+            clients=now.everyone[:1],
             epochs=LocalSteps(sum(map(now.steps, now.cohort))),
         )
+
+    def deployment_after(self, now: Round, state: ServerState) -> None:
+        """Say that no client trains by itself."""
 
 
 def _keep(view: View, trained: Trained) -> Upload:

@@ -85,8 +85,8 @@ class FedAla(FedAvg):
     def round(self, now: Round, state: ServerState) -> Passes:
         """Have the cohort learn where to start, then train from there."""
         preparation, training = self.deployment_after(now, state)
-        yield preparation
-        reduced = yield training
+        prepared = yield preparation
+        reduced = yield replace(training, clients=prepared.clients)
         return self.server_update(now, state, reduced), {}
 
     def deployment(self, now: Round, state: ServerState) -> Pass:

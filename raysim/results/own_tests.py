@@ -18,7 +18,10 @@ FURTHER = (
     *("new clients", "gain over local", "best on test"),
 )
 """Columns of a comparison by which runs are not judged."""
-OF_DATA = ("dataset.", "partition.", "clients", "evaluation.")
+OF_DATA = (
+    *("dataset.", "partition.", "clients", "evaluation.local_test", "evaluation.holdout"),
+    *("evaluation.new_clients", "evaluation.test_samples"),
+)
 """Prefixes of the settings of which runs on the same data have the same values."""
 Key = TypeVar("Key", bound=Hashable)
 
@@ -36,7 +39,8 @@ def own_test_columns(
     if not scores:
         return []
     score, by_client = scores[:2]
-    by, unit = f"{PERSONAL}holdout_{score.rpartition('_')[2]}", "%" if "accuracy" in score else ""
+    by = score.replace("local_test", "holdout", 1)
+    unit = "%" if "accuracy" in score else ""
     tuned, new = (score.replace(PERSONAL, p) for p in (FINETUNED, f"{PERSONAL}new_"))
     final = [
         ("own test, by sample", score),

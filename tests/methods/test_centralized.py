@@ -32,16 +32,23 @@ def test_steps_of_the_cohort_on_the_samples_of_all_clients(tmp_path):
     assert [(row["samples"], row["steps"]) for row in rows] == [(sum(SIZES), 6)] * 4
 
 
-@pytest.mark.parametrize("more", [{}, {"local.momentum": 0.9, "local.keep": True}])
-def test_one_client_that_holds_all_samples_has_the_same_bits(tmp_path, more):
-    """Of unequal clients, whose epochs have unlike numbers of steps; with their held-out parts."""
-    steps = sum(2 * -(-n // 8) for n in UNEQUAL)
-    task = make_task(UNEQUAL)
-    given = {"fraction": 1.0, "rounds": 3, **more}
+KEPT = {"local.momentum": 0.9, "local.keep": True}
+
+
+@pytest.mark.parametrize(
+    ("sizes", "part", "more"),
+    [(UNEQUAL, 1, {}), (UNEQUAL, 1, KEPT), ((16,) * 4, 2, KEPT)],
+    ids=["all", "all, kept", "half, kept"],
+)
+def test_one_client_that_holds_all_samples_has_the_same_bits(tmp_path, sizes, part, more):
+    """Of unequal clients, whose epochs have unlike numbers of steps; and of cohorts that change."""
+    steps = sum(2 * -(-n // 8) for n in sizes) // part
+    task = make_task(sizes)
+    given = {"fraction": 1 / part, "rounds": 4, **more}
     raysim.run(make_settings(tmp_path / "central", **CENTRALIZED, **given), task)
     pooled = tuple(np.concatenate(parts) for parts in zip(*task.clients, strict=True))
     one = raysim.Task(model=task.model, clients=[pooled], test=task.test)
-    given |= {"local.steps": steps, "local.epochs": 1}
+    given |= {"local.steps": steps, "local.epochs": 1, "fraction": 1.0}
     raysim.run(make_settings(tmp_path / "one", **given), one)
     files = [load_file(tmp_path / name / "model.safetensors") for name in ("central", "one")]
     assert all(torch.equal(tensor, files[1][name]) for name, tensor in files[0].items())

@@ -8,7 +8,8 @@ class with replacement; here the clients that hold a class divide it, so nothing
 `assigned="in_order"` with `shares="random"` is the pathological partition of PFLlib's code (Zhang
 et al., JMLR 2025, `separate_data`): each class in turn goes to the first K * per_client / C clients
 that hold fewer than `per_client`, so that some clients hold the same classes; all but the last of
-them draw from a tenth of an equal share up to all of it, and the last takes what is left.
+them draw from a tenth of an equal share up to all of it, and the last client takes what is left, of
+each of its classes.
 """
 
 from __future__ import annotations
@@ -57,7 +58,9 @@ class Classes(Partition):
         held = self._held(len(labels), clients, generator)
         owners = np.full(len(data), -1)
         for label, of_class in zip(labels, held.T, strict=True):
-            holders = generator.permutation(np.flatnonzero(of_class))
+            holders = np.flatnonzero(of_class)
+            if self.assigned == "random":
+                holders = generator.permutation(holders)
             members = generator.permutation(np.flatnonzero(data.y == label))
             if len(holders) > len(members):
                 raise DataError(

@@ -45,7 +45,10 @@ BINS = 20
 """Bars of a histogram."""
 Client = tuple[int, int]
 """Seed and client: another seed's clients have other samples."""
-PARTITION = ("dataset.", "partition.", "clients")
+PARTITION = (
+    *("dataset.", "partition.", "clients", "evaluation.local_test", "evaluation.holdout"),
+    *("evaluation.new_clients", "evaluation.test_samples"),
+)
 """Prefixes of the settings that decide, with the seed, which samples a client has."""
 GLOBAL = "local_test_accuracy"
 SCORES = ("accuracy", GLOBAL, "personal_local_test_accuracy")

@@ -57,6 +57,8 @@ def test_classes_in_order_with_random_shares_are_pfllib_s_pathological_clients()
     assert held == [(pair, pair + 1) for pair in range(0, 10, 2) for _ in range(4)]
     for label in range(10):
         assert (counts[:, label] > 0).sum() == 4 and counts[:, label].sum() == 7000
+    rest = [int(np.argmax(counts[:, label])) for label in range(10)]
+    assert rest == [3, 3, 7, 7, 11, 11, 15, 15, 19, 19]  # the last client of each four
     # Three of a class's holders draw from 175 to 1749, one takes the rest: at least 1753.
     parts = np.sort(counts[counts > 0].reshape(-1))
     assert (parts >= 1753).sum() == 10 and parts[0] >= 175 and len({*parts.tolist()}) > 30
