@@ -81,6 +81,11 @@ class Dataset(Component, ABC):
         return None
 
     @property
+    def has_test(self) -> bool:
+        """Say whether it has a test set; one that pools all samples for training has none."""
+        return True
+
+    @property
     def client_column(self) -> str:
         """Column whose values are the natural clients, those of `partition.name=natural`."""
         return "client"

@@ -99,7 +99,7 @@ class Federation:
     @property
     def has_test(self) -> bool:
         """True if there is a test set; tasks may lack one, and datasets that pool their images."""
-        return len(open_samples(self.test)) > 0
+        return isinstance(self.test, Path) or len(self.test) > 0
 
     @property
     def test_targets(self) -> npt.NDArray[Any]:
@@ -349,9 +349,10 @@ def from_settings(settings: Settings, root: Callable[[], Path], progress: Progre
         returns=lambda returned: isinstance(returned, Scoring),
         expected="a raysim.Scoring",
     )
+    none = Split(train.x[:1][:0], train.y[:0])  # of no sample torch could not tell the layout
     return Federation(
         paths["train"],
-        paths["test"],
+        paths["test"] if settings.dataset.has_test else none,
         indices,
         PreparedPipeline(settings),
         BuiltModel.of(settings, lambda: train),

@@ -23,7 +23,14 @@ STORED = {
 
 
 @pytest.mark.usefixtures("shared_ray")
-@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "path",
+    [
+        pytest.param(path, marks=[] if path.stem.startswith("2-") else pytest.mark.full)
+        for path in NOTEBOOKS
+    ],
+    ids=lambda path: path.stem,
+)
 def test_a_notebook_runs(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Without a dataset that was fetched before, a way to fetch one, or a warning."""
     monkeypatch.setenv("RAY_ADDRESS", ray.get_runtime_context().gcs_address)

@@ -141,7 +141,8 @@ images by colour, and classes out of proportion."""
 def test_one_round(tmp_path, settings):
     result = raysim.run(settings)
     assert result.summary["rounds"] == 1
-    assert 0 <= result.summary["final_accuracy"] <= 1
+    pooled = settings.evaluation.local_test > 0
+    assert 0 <= result.summary[f"final_{'local_test_' * pooled}accuracy"] <= 1
     assert result.metrics["clients"].to_pylist()[-1] == settings.cohort_size
     assert result.metrics["train_loss"].to_pylist()[-1] > 0
     assert all(tensor.isfinite().all() for tensor in result.params.values())

@@ -87,6 +87,7 @@ def test_the_papers_have_their_presets():
         "FedFusion",
         "FLex&Chill",
         "MIFL",
+        "PFLlib",
     }
     assert {"fedmax-cifar10-noniid", "dnc-colour", "dnc-shakespeare"} <= set(PRESETS)
 

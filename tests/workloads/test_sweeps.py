@@ -352,8 +352,8 @@ def test_what_is_no_sweep_is_one_line(overrides):
             "engine.actors: a column of a sweep cannot set it",
         ),
         (
-            ('name = "FedAvg"', 'name = "FedAvg", metric = "x"'),
-            "rows.0.metric: no such key; known are name, preset, settings, suspect, values,"
+            ('name = "FedAvg"', 'name = "FedAvg", colour = "x"'),
+            "rows.0.colour: no such key; known are name, preset, settings, suspect, metric, values,"
             " deviations",
         ),
         (("[1, 5]", "[]"), "local.epochs: an axis must have a value"),

@@ -60,6 +60,11 @@ class PublishedImages(Images):
     published: ClassVar[str] = ""
 
     @property
+    def has_test(self) -> bool:
+        """Say whether it has a test set: unless its images are pooled."""
+        return not self.pooled
+
+    @property
     @abstractmethod
     def files(self) -> Mapping[str, Collection[str]]:
         """Names of each split's files."""

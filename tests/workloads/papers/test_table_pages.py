@@ -38,7 +38,7 @@ def test_all_tables_are_listed():
         for line in listed
     )
     assert any(line.startswith("flexchill-c ") and " 0 of 44 " in line for line in listed)
-    assert listed[-1].startswith("535 published values")
+    assert listed[-1].startswith("587 published values")
 
 
 def test_page_of_a_table_with_deviations_and_suspects(tmp_path):

@@ -46,7 +46,7 @@ PATHOLOGICAL = Preset(
         " model local.drop_last local.lr local.momentum evaluation",
     ),
     PFLLIB,
-    "leaderboard",
+    "table 1 of its page",
     note=NOTE,
 )
 PRACTICAL = PATHOLOGICAL.replace(
