@@ -18,7 +18,7 @@ from raysim.config import LocalSettings
 from raysim.core.rules import Batch, Rules, Transform
 from raysim.core.seeds import torch_generator
 from raysim.core.tensors.torch_private import foreach_add
-from raysim.training import client_training, operations, recorded_steps
+from raysim.training import client_training, objective, operations, recorded_steps
 from raysim.training.job import ClientJob
 from raysim.training.network import Network
 from raysim.training.operations import UnrecordableError, source_of
@@ -179,9 +179,8 @@ def test_further_gradients_of_a_step_are_taken_by_its_script(monkeypatch):
     """
     calls: list[str] = []
     backward = client_training.gradients_of
-    monkeypatch.setattr(
-        client_training, "gradients_of", lambda *a: calls.append("") or backward(*a)
-    )
+    for module in (client_training, objective):  # of the step, and of `view.gradient`
+        monkeypatch.setattr(module, "gradients_of", lambda *a: calls.append("") or backward(*a))
     (data,) = clients("dense", (60,))
     train(trainer_of(dense()), [data], Rules(transforms=(Transform("halved", halved),)))
     assert len(calls) == 2 * 2 + 1 + 2 + 2
