@@ -112,7 +112,9 @@ def test_an_own_model_alone_takes_the_steps_of_the_network(tmp_path, optimizer, 
         assert torch.allclose(found, expected, atol=1e-6), name
 
 
-@pytest.mark.parametrize("chosen", [{"alpha": 0.0}, {"alpha": 1.0}, {"adaptive": True}], ids=repr)
+@pytest.mark.parametrize(
+    "chosen", [{"alpha": 0.0}, {"alpha": 0.3}, {"alpha": 1.0}, {"adaptive": True}], ids=repr
+)
 def test_the_global_model_is_that_of_fedavg(tmp_path, chosen):
     settings = {f"method.{name}": value for name, value in chosen.items()}
     common.assert_equals_fedavg(tmp_path, {"method.name": "apfl", **settings})

@@ -9,8 +9,6 @@ import pytest
 import torch
 
 import raysim
-from raysim.core.rules import Rules, Upload
-from raysim.methods.fedavg import FedAvg
 from raysim.methods.fedproto import FedProto
 from raysim.testing.tasks import SmallNet
 from tests.methods.common import outputs, pull_back
@@ -100,30 +98,9 @@ def batches_without_last(run):
     return batches
 
 
-class OwnModels(FedAvg):
-    """Local training alone: models that go on from each client's last turn."""
-
-    def client_init(self, state):
-        return {"own": state.groups["model"]}
-
-    def broadcast(self, state):
-        return {}
-
-    def rules(self):
-        return Rules(start=own_model, finish=keep)
-
-
-def own_model(broadcast, state, personal):
-    return state["own"]
-
-
-def keep(view, trained):
-    return Upload(state={"own": view.params})
-
-
 @pytest.mark.parametrize("local", [{}, {"local.momentum": 0.5, "local.epochs": 3}])
 def test_without_strength_clients_train_alone(tmp_path, local):
-    alone = {"method.name": f"{__name__}:OwnModels"}
+    alone = {"method.name": "local"}
     proto = {"method.name": "fedproto", "method.lam": 0}
     states = []
     for number, given in enumerate((alone, proto)):
