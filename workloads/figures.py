@@ -17,7 +17,6 @@ from raysim.workloads.papers.fedmmd import figures as fedmmd
 from raysim.workloads.papers.figure import Figure
 from raysim.workloads.papers.flexchill import figures as flexchill
 from raysim.workloads.papers.mifl import figures as mifl
-from raysim.workloads.papers.pfllib import figures as pfllib
 
 FIGURES: Mapping[str, Figure] = {
     **fedmax.FIGURES,
@@ -26,7 +25,6 @@ FIGURES: Mapping[str, Figure] = {
     **fedfusion.FIGURES,
     **flexchill.FIGURES,
     **mifl.FIGURES,
-    **pfllib.FIGURES,
 }
 
 __all__ = ["FIGURES", "find"]

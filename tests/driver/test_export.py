@@ -15,6 +15,7 @@ from raysim.cli.app import main
 from raysim.storage.client_states import ClientStates
 from raysim.testing.tasks import SmallNet
 from tests.driver.test_client_evaluation import ALL, DITTO, first_model, parts_of
+from tests.driver.test_same_bits import PREPARED
 from tests.tasks import UNEQUAL, Notes, make_settings, make_task
 
 CPU = torch.device("cpu")
@@ -55,21 +56,9 @@ def test_of_a_method_without_own_models_it_is_the_global_one(tmp_path):
     assert "method.name=fedavg: clients deploy the global model; client 2 took" in notes.notes[-1]
 
 
-PREPARED = {
-    "dataset.name": "synthetic",
-    "dataset.users": 4,
-    "dataset.samples": 30,
-    "dataset.test_samples": 20,
-    "partition.name": "iid",
-    "model.name": "synthetic-mlp",
-    "clients": 4,
-    "rounds": 2,
-}
-
-
 def test_the_command_writes_a_file_for_plain_torch(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    result = raysim.run(make_settings(tmp_path / "run", **PREPARED))
+    result = raysim.run(make_settings(tmp_path / "run", **PREPARED, rounds=2))
     monkeypatch.setattr("sys.argv", ["raysim", "export", "run", "--client", "3"])
     with pytest.raises(SystemExit) as end:
         main()
@@ -90,7 +79,7 @@ REFUSED = {
 @pytest.mark.parametrize("message", REFUSED)
 def test_what_cannot_be_exported_is_refused_in_a_line(tmp_path, monkeypatch, capsys, message):
     monkeypatch.chdir(tmp_path)
-    raysim.run(make_settings(tmp_path / "run", **PREPARED))
+    raysim.run(make_settings(tmp_path / "run", **PREPARED, rounds=2))
     monkeypatch.setattr("sys.argv", ["raysim", "export", *REFUSED[message]])
     with pytest.raises(SystemExit) as end:
         main()

@@ -10,9 +10,10 @@ import torch
 
 import raysim
 from raysim.methods.feddbe import FedDbe
+from tests.methods import common
 from tests.methods.common import Normed, outputs, pull_back
 from tests.methods.reference import SIZES, Reference, T, weighted
-from tests.methods.test_fedrod import derivative, newest_states
+from tests.methods.test_fedrod import derivative
 from tests.methods.test_oracle import assert_close
 from tests.tasks import make_settings, make_task
 
@@ -67,7 +68,7 @@ def test_rounds(tmp_path, given, stacked):
             ends[k] = run.train(start, number, k, Slope(kappa, mean), index)
             own[k] = ends[k][4]
         w = run.mean(cohort, [ends[k][:4] for k in cohort])
-    params, states = run.result.params, newest_states(run.result.run_dir)
+    params, states = run.result.params, common.newest_states(run.result.run_dir)
     assert_close(params, w, SHARED)
     assert states.keys() == own.keys() and sum(map(len, run.cohorts)) > len(own)
     for k, shift in own.items():

@@ -11,9 +11,10 @@ import torch
 import raysim
 from raysim.methods.fedproto import FedProto
 from raysim.testing.tasks import SmallNet
+from tests.methods import common
 from tests.methods.common import outputs, pull_back
 from tests.methods.reference import BATCH, EPOCHS, SIZES, Reference, T
-from tests.methods.test_fedrod import derivative, newest_states
+from tests.methods.test_fedrod import derivative
 from tests.methods.test_oracle import assert_close
 from tests.tasks import UNEQUAL, make_settings, make_task
 
@@ -75,7 +76,7 @@ def test_rounds(tmp_path, case, stacked):
             label: np.average([m for m, _ in each], 0, [n if by_samples else 1 for _, n in each])
             for label, each in sent.items()
         }
-    states, params = newest_states(run.result.run_dir), run.result.params
+    states, params = common.newest_states(run.result.run_dir), run.result.params
     assert states.keys() == own.keys()
     for k, model in own.items():
         assert states[k].keys() == {f"own/{name}" for name in NAMES}
@@ -105,7 +106,7 @@ def test_without_strength_clients_train_alone(tmp_path, local):
     states = []
     for number, given in enumerate((alone, proto)):
         settings = make_settings(tmp_path / str(number), **given, **local)
-        states.append(newest_states(raysim.run(settings, make_task(UNEQUAL)).run_dir))
+        states.append(common.newest_states(raysim.run(settings, make_task(UNEQUAL)).run_dir))
     assert states[0].keys() == states[1].keys()
     for k, state in states[0].items():
         for name, tensor in state.items():

@@ -7,10 +7,10 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file
 
 import raysim
 from raysim.methods.fedrod import FedRod, TwoHeads
+from tests.methods import common
 from tests.methods.common import Normed, outputs, pull_back
 from tests.methods.reference import SIZES, Reference, T
 from tests.methods.test_oracle import assert_close
@@ -42,12 +42,6 @@ def derivative(logits, y):
     return (p / p.sum(1, keepdims=True) - np.eye(3)[y]) / (len(y) * T)
 
 
-def newest_states(run_dir):
-    """The last client state of each client that took part."""
-    files = sorted((run_dir / "clients").glob("*/*/*.safetensors"))
-    return {int(path.parent.name): load_file(path) for path in files}
-
-
 def deployed_by(client, state, server):
     """The tensors from which a client of this state is evaluated."""
     work = FedRod().deployment(SimpleNamespace(cohort=(client,)), server)
@@ -69,7 +63,7 @@ def test_rounds(tmp_path, stacked):
             ends[k] = run.train([*w, *head], number, k, slope_of(counts[k]))
             own[k] = ends[k][4:]
         w = run.mean(cohort, [ends[k][:4] for k in cohort])
-    params, states = run.result.params, newest_states(run.result.run_dir)
+    params, states = run.result.params, common.newest_states(run.result.run_dir)
     assert_close(params, w, SHARED)
     assert not any(params[name].any() for name in OWN)
     assert states.keys() == own.keys() and sum(map(len, run.cohorts)) > len(own)

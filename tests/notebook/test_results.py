@@ -11,18 +11,9 @@ import torch
 
 import raysim
 from raysim.driver import context
+from tests.cli import test_live_view
 
-SUMMARY = {
-    "final_accuracy": 0.9712,
-    "best_accuracy": 0.9734,
-    "rounds_to_target": 46.25,
-    "rounds": 50,
-    "seconds": 12.34,
-    "seconds_per_round": 0.2345,
-    "bytes_up": 1_500_000,
-    "bytes_down": 2_500_000,
-    "stopped_by": "patience",
-}
+SUMMARY = {**test_live_view.SUMMARY, "stopped_by": "patience"}
 METRICS = pa.table({"round": [1, 2], "test_loss": [1.0, 0.5]})
 PARAMS = {"weight": torch.zeros(40, 30), "bias": torch.zeros(40)}
 
