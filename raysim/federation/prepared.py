@@ -78,7 +78,8 @@ def known_digests(settings: Settings, root: Path) -> dict[str, str]:
     if any(folder.rglob("*.arrow")):
         with suppress(RaysimError):  # of files that are not there, or damaged since
             digests = digests_of(dataset, root, _ignore if dataset.own_files else _refuse)
-            return digests if settings.evaluation.test else {"train": digests["train"]}
+            tested = settings.evaluation.test and dataset.has_test
+            return digests if tested else {"train": digests["train"]}
     return {}
 
 

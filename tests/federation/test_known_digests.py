@@ -71,3 +71,9 @@ def test_what_is_prepared_has_its_digests(dataset, tmp_path, monkeypatch):
     assert known_digests(settings_of(dataset()), tmp_path) == expected
     untested = settings_of(dataset(), **{"evaluation.test": False})
     assert known_digests(untested, tmp_path) == {"train": expected["train"]}
+
+
+def test_a_dataset_without_a_test_set_has_one_of_its_training_samples(tmp_path):
+    dataset = Published(pooled=True)
+    paths = prepared(dataset, tmp_path, lambda *_: None)
+    assert known_digests(settings_of(dataset), tmp_path) == {"train": checksum(paths["train"])}
