@@ -52,7 +52,7 @@ def settings_of(case: Case, out: Path, **settings: Any) -> raysim.Settings:
         "local.batch_size": case.batch,
         "local.lr": case.lr,
         "evaluation.every": ROUNDS,
-        "checkpoint_every": 1000,  # clients' states add up on the disk until then
+        "checkpoint_every": 100,  # clients' states add up on the disk until then
         "out": str(out),
     }
     return raysim.load_config("mnist-fedavg", overrides | settings)
