@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 
 BYTES: Mapping[str, float] = {"B": 1.0, "kB": 1e-3, "MB": 1e-6, "GB": 1e-9}
 """Factors from bytes to a unit, the smallest first."""
-SCALES: Mapping[str, float] = {"%": 100.0, "KB": 1e-3, **BYTES}
+SCALES: Mapping[str, float] = {"%": 100.0, **BYTES}
 """Factors from a metric's value to a unit; other units are not scaled."""
 
 
