@@ -21,6 +21,11 @@ def unit_of_bytes(values: Iterable[float | None]) -> str:
     return next((unit for unit in reversed([*BYTES]) if smallest * BYTES[unit] >= 1), "B")
 
 
+def with_unit(value: str, unit: str) -> str:
+    """Return a value and its unit, as "24.1%" or "3.5 MB"."""
+    return f"{value}{unit}" if unit == "%" else f"{value} {unit}".rstrip()
+
+
 def with_prefix(value: float, unit: str) -> str:
     """Return a quantity in three digits, as "21.4 kB"; below 1000, in whole units."""
     for prefix in ("", "k", "M", "G", "T"):
@@ -28,4 +33,4 @@ def with_prefix(value: float, unit: str) -> str:
         if value < 999.5 or prefix == "T":
             break
         value /= 1000
-    return f"{shown} {prefix}{unit}"
+    return with_unit(shown, f"{prefix}{unit}")

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from raysim.core.units import with_unit
 from raysim.results.render.grid import shown
 from raysim.results.statistics import LEVEL, SEEDS_FOR_TEST, Difference
 from raysim.results.tables import ResultCell, ResultTable
@@ -76,10 +77,10 @@ def _lead(table: ResultTable, column: str, best: str, second: str, apart: Differ
     larger = table.metric_of(cell).larger_is_better
     interval = (-apart.high, -apart.low) if larger else (apart.low, apart.high)
     ahead, low, high = (shown(value, unit) for value in (abs(apart.mean), *interval))
-    words = " percentage points" if unit == "%" else f" {unit}".rstrip()
+    distance = with_unit(ahead, "percentage points" if unit == "%" else unit)
     p = f"p = {apart.p:.3f}" if apart.p >= 0.001 else "p < 0.001"
     return (
-        f"Its mean is {_value(cell, unit)}, {ahead}{words} {'above' if larger else 'below'}"
+        f"Its mean is {_value(cell, unit)}, {distance} {'above' if larger else 'below'}"
         f" {second}, the next one ({1 - LEVEL:.0%} interval {low} to {high}"
         f" for this pair alone; {p} by Holm over all pairs)"
     )
@@ -122,8 +123,7 @@ def _reason(rows: Mapping[str, ResultCell], whole: Sequence[str]) -> str:
 
 def _value(cell: ResultCell, unit: str) -> str:
     """Return the mean of a cell in its unit."""
-    words = unit if unit == "%" else f" {unit}".rstrip()
-    return "-" if cell.mean is None else f"{shown(cell.mean, unit)}{words}"
+    return "-" if cell.mean is None else with_unit(shown(cell.mean, unit), unit)
 
 
 def _names(rows: Sequence[str]) -> str:

@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 from raysim.config import Settings
 from raysim.core.components import called
 from raysim.core.errors import RunError
+from raysim.core.units import with_unit
 from raysim.core.user_input import canonical
 from raysim.federation.prepared import known_digests
 from raysim.results.column_metrics import OVER_LOCAL
@@ -103,8 +104,9 @@ class TableResults:
         texts = []
         for metric, value in finished.values.items():
             absent = "has no value" if parse_metric(metric).target is None else "not reached"
-            text = absent if value is None else f"{shown(value, units[metric])} {units[metric]}"
-            texts.append(f"{metric} {text}".rstrip())
+            unit = units[metric]
+            text = absent if value is None else with_unit(shown(value, unit), unit)
+            texts.append(f"{metric} {text}")
         return "; ".join(texts)
 
     def table(self) -> ResultTable:

@@ -8,7 +8,7 @@ from string import ascii_lowercase
 from typing import Any
 
 from raysim.core.errors import visible
-from raysim.core.units import SCALES, unit_of_column
+from raysim.core.units import SCALES, unit_of_column, with_unit
 from raysim.core.user_input import override_text
 from raysim.results import statistics
 from raysim.results.metrics import Metric
@@ -197,7 +197,7 @@ def spread(cell: ResultCell, metric: Metric, unit: str) -> str:
     without += " so far" if cell.in_progress else ""
     if (best := metric.best(cell.nearest)) is not None:
         of_column = unit_of_column(metric.column)
-        without += f", at best {shown(best, of_column)}{of_column}"
+        without += f", at best {with_unit(shown(best, of_column), of_column)}"
     lost = {
         "diverged": cell.diverged,
         "failed": cell.failed,

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from raysim.core.errors import visible
-from raysim.core.units import BYTES, SCALES, unit_of_column
+from raysim.core.units import BYTES, SCALES, unit_of_column, with_unit
 from raysim.results.compare import ENDED, SENT, RunGroup, unit_of
 from raysim.results.report.curves import Curve, curve_of, mean_curve, thinned
 from raysim.results.report.drawing import (
@@ -95,7 +95,7 @@ def curves(
         end_labels(axes, legend, {number: each[0] for number, each in lines.items()})
         where = "round {x}" if against == "round" else f"{{x}} {label}"
         traced = [line for each in lines.values() for line in each]
-        points = pointed(axes, traced, f"{{y}}{unit} at {where}")
+        points = pointed(axes, traced, f"{with_unit('{y}', unit)} at {where}")
         return Chart(f"{title} against {label}", to_svg(figure, name, legend.labels), points)
 
 
@@ -164,7 +164,7 @@ def seeds(legend: Legend, table: ResultTable, column: str, name: str) -> Chart |
         axes.set_ylim(len(rows) - 0.4, -0.6)
         axes.set_yticks(range(len(rows)), [visible(name, SHOWN_LABEL) for name in names])
         axes.grid(visible=False, axis="y")
-        points = pointed(axes, traced, f"{{x}}{unit if unit == '%' else f' {unit}'}")
+        points = pointed(axes, traced, with_unit("{x}", unit))
         return Chart("a dot is a seed, a bar the mean", to_svg(figure, name), points)
 
 

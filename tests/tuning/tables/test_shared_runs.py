@@ -68,7 +68,7 @@ def test_columns_that_differ_in_their_metric_are_read_off_one_run(shared, slots,
             assert value == {"seed": seed, "value": last[figure]}
     assert [pair["value"] for pair in found["FedAvg", "IID rounds"]["values"]] == [1, 1]
     assert re.search(
-        r"FedAvg, IID, seed 0: final\(test_accuracy\) \d+\.\d\d %; final\(test_loss\) [\d.]+;"
+        r"FedAvg, IID, seed 0: final\(test_accuracy\) \d+\.\d\d%; final\(test_loss\) [\d.]+;"
         r" rounds_to\(test_accuracy, 0\.01\) 1  ",
         said,
     )
