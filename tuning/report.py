@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 
-from raysim.core.units import with_prefix
+from raysim.core.units import in_fitting_unit
 from raysim.core.user_input import canonical, override_text
 from raysim.results import report
 from raysim.results.render import Entry, Grid
@@ -250,7 +250,7 @@ def _outcome(trial: FrozenTrial, judge: str) -> tuple[Entry, ...]:
     return (
         _number(quantity(summary, judge), ".2%" if judge == "accuracy" else ".4g"),
         _number(summary["final_accuracy"], ".2%"),
-        Entry(with_prefix(sent, "B"), value=sent),
+        Entry(in_fitting_unit(sent, "B"), value=sent),
         _number(summary["seconds"], ".1f") if "seconds" in summary else Entry(""),
         Entry(state),
     )

@@ -82,7 +82,7 @@ def list_data() -> None:
     """List the datasets and which of them are prepared."""
     from raysim import workloads  # noqa: F401 - registers the datasets
     from raysim.core.data import DATASETS
-    from raysim.core.units import with_prefix
+    from raysim.core.units import in_fitting_unit
     from raysim.workloads.datasets.fetch import data_root
 
     root = data_root()
@@ -90,5 +90,5 @@ def list_data() -> None:
     for name in DATASETS:
         prepared = sorted((root / name / "prepared").rglob("*.arrow"))
         size = sum(path.stat().st_size for path in prepared)
-        table.add_row(name, with_prefix(size, "B") if prepared else "no")
+        table.add_row(name, in_fitting_unit(size, "B") if prepared else "no")
     console.print(table)

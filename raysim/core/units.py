@@ -4,9 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-BYTES: Mapping[str, float] = {"B": 1.0, "kB": 1e-3, "MB": 1e-6, "GB": 1e-9}
-"""Factors from bytes to a unit, the smallest first."""
-SCALES: Mapping[str, float] = {"%": 100.0, **BYTES}
+UNITS: Mapping[str, Mapping[str, float]] = {
+    "B": {"B": 1.0, "kB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12},
+    "J": {"J": 1.0, "kJ": 1e3, "MJ": 1e6, "GJ": 1e9, "TJ": 1e12},
+    "s": {"s": 1.0, "min": 60.0, "h": 3600.0, "d": 86_400.0},
+}
+"""Per measured unit, the sizes of the units in which it is shown, the smallest first."""
+SCALES: Mapping[str, float] = {
+    "%": 100.0,
+    **{unit: 1 / size for units in UNITS.values() for unit, size in units.items()},
+}
 """Factors from a metric's value to a unit; other units are not scaled."""
 
 
@@ -15,10 +22,23 @@ def unit_of_column(column: str) -> str:
     return "%" if any(word in column for word in ("accuracy", "f1")) else ""
 
 
-def unit_of_bytes(values: Iterable[float | None]) -> str:
-    """Return the largest unit in which each number of bytes, but for zeros, is at least one."""
-    smallest = min((value for value in values if value), default=0)
-    return next((unit for unit in reversed([*BYTES]) if smallest * BYTES[unit] >= 1), "B")
+def measured_unit(column: str) -> str:
+    """Return the unit in which a column of bytes, joules or seconds is measured; "" of others."""
+    if column.startswith("bytes"):
+        return "B"
+    return {"joules": "J", "seconds": "s"}.get(column.rpartition("_")[2], "")
+
+
+def fitting_unit(values: Iterable[float | None], measured: str) -> str:
+    """Return the largest unit in which each value, but for zeros, is at least one.
+
+    Args:
+        values: The values; None is left out.
+        measured: The unit in which they are measured, one of UNITS.
+    """
+    smallest, units = min((abs(value) for value in values if value), default=0), UNITS[measured]
+    fitting = (unit for unit in reversed([*units]) if float(f"{smallest / units[unit]:.3g}") >= 1)
+    return next(fitting, measured)
 
 
 def with_unit(value: str, unit: str) -> str:
@@ -26,11 +46,12 @@ def with_unit(value: str, unit: str) -> str:
     return f"{value}{unit}" if unit == "%" else f"{value} {unit}".rstrip()
 
 
-def with_prefix(value: float, unit: str) -> str:
-    """Return a quantity in three digits, as "21.4 kB"; below 1000, in whole units."""
-    for prefix in ("", "k", "M", "G", "T"):
-        shown = f"{value:.0f}" if not prefix else f"{value:.3g}"
-        if value < 999.5 or prefix == "T":
-            break
-        value /= 1000
-    return with_unit(shown, f"{prefix}{unit}")
+def in_fitting_unit(value: float, measured: str) -> str:
+    """Return a value in three digits and in the unit that fits, as "21.4 kB" or "1.5 h".
+
+    Args:
+        value: The value.
+        measured: The unit in which it is measured, one of UNITS.
+    """
+    unit = fitting_unit([value], measured)
+    return with_unit(f"{value / UNITS[measured][unit]:.3g}", unit)

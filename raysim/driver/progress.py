@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from time import perf_counter
 from typing import Any
 
-from raysim.core.units import with_prefix
+from raysim.core.units import in_fitting_unit
 from raysim.driver.listener import Listener, Started
 from raysim.storage.summary import LOST, VIRTUAL_JOULES, VIRTUAL_SECONDS
 
@@ -38,7 +38,7 @@ class RunProgress(Listener):
             **_scores(row),
             "train loss": _loss(row["train_loss"]),
             **_virtual(row),
-            "sent": with_prefix(row["bytes_up"] + row["bytes_down"], "B"),
+            "sent": in_fitting_unit(row["bytes_up"] + row["bytes_down"], "B"),
             "left": self._time_left(row["round"]),
             "clients/s": f"{row['clients'] / row['seconds']:.1f}",
         }
@@ -61,7 +61,7 @@ def opening_line(run: Started) -> str:
 
 
 def clock_time(seconds: float) -> str:
-    """Return seconds as minutes and seconds, as "2:03", or with hours, as "1:02:03"."""
+    """Return remaining seconds, which count down, as "2:03", or with hours, as "1:02:03"."""
     minutes, seconds = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02d}:{seconds:02d}" if hours else f"{minutes}:{seconds:02d}"
@@ -71,10 +71,9 @@ def _virtual(row: Mapping[str, Any]) -> dict[str, str]:
     """Return a round's virtual time, energy, and clients without a result that counts."""
     if VIRTUAL_SECONDS not in row:
         return {}
-    seconds = row[VIRTUAL_SECONDS]
     return {
-        "virtual": f"{seconds:.1f} s" if seconds < 60 else clock_time(seconds),
-        "energy": with_prefix(row[VIRTUAL_JOULES], "J"),
+        "virtual": in_fitting_unit(row[VIRTUAL_SECONDS], "s"),
+        "energy": in_fitting_unit(row[VIRTUAL_JOULES], "J"),
         "lost": str(row[LOST]),
     }
 
@@ -113,6 +112,12 @@ def final_score(summary: Mapping[str, Any]) -> tuple[str, str] | None:
     return None
 
 
+def _took(summary: Mapping[str, Any]) -> str:
+    """Return the time of a run, and of its rounds."""
+    a_round = f"median {summary['seconds_per_round']:.3f} s a round"
+    return f"{in_fitting_unit(summary['seconds'], 's')}, {a_round}"
+
+
 def closing_lines(
     summary: Mapping[str, Any], run: Started | None, published: Mapping[str, float]
 ) -> list[str]:
@@ -120,8 +125,7 @@ def closing_lines(
     lines, rounds = [], summary["rounds"]
     if score := final_score(summary):
         lines.append(
-            f"{' '.join(score)} after {rounds} round{'s' * (rounds != 1)},"
-            f" {summary['seconds']:.1f} s, median {summary['seconds_per_round']:.3f} s a round"
+            f"{' '.join(score)} after {rounds} round{'s' * (rounds != 1)}, {_took(summary)}"
         )
     if summary.get("stopped_by") == "patience":
         lines.append(f"stopped by patience: the best round is {summary['best_round'] or 'none'}")
@@ -131,7 +135,7 @@ def closing_lines(
         paper = published.get("rounds_to_target")
         beside = f" (published {paper:g})" if paper else ""
         lines.append(f"rounds to {run.target:.1%}: {measured}{beside}")
-    up, down = (with_prefix(summary[f"bytes_{way}"], "B") for way in ("up", "down"))
+    up, down = (in_fitting_unit(summary[f"bytes_{way}"], "B") for way in ("up", "down"))
     lines.append(f"sent up {up}, down {down}")
     if VIRTUAL_SECONDS in summary:
         virtual = _virtual(summary)
@@ -147,13 +151,12 @@ def closing_lines(
 def result_values(summary: Mapping[str, Any]) -> dict[str, str]:
     """Return the figures of a finished run as text, by name."""
     reason = summary.get("stopped_by", "rounds")
-    up, down = (with_prefix(summary[f"bytes_{way}"], "B") for way in ("up", "down"))
+    up, down = (in_fitting_unit(summary[f"bytes_{way}"], "B") for way in ("up", "down"))
     values = dict(filter(None, [final_score(summary)]))
     values["rounds"] = f"{summary['rounds']}{'' if reason == 'rounds' else f', ended by {reason}'}"
     if (reached := summary["rounds_to_target"]) is not None:
         values["rounds to target_accuracy"] = f"{reached:.1f}"
-    took = f"{summary['seconds']:.1f} s"
-    values["time"] = f"{took}, median {summary['seconds_per_round']:.3f} s a round"
+    values["time"] = _took(summary)
     values["sent"] = f"up {up}, down {down}"
     if VIRTUAL_SECONDS in summary:
         virtual = _virtual(summary)

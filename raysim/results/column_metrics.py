@@ -12,6 +12,7 @@ from raysim.core.components import suggest
 from raysim.core.data import may_have_own_tests
 from raysim.core.errors import SettingsError
 from raysim.core.scoring import AT_TEMPERATURE
+from raysim.core.units import measured_unit
 from raysim.results.runs import CUMULATED, RunRecord
 from raysim.storage.summary import GAIN, UNEQUAL, VIRTUAL, larger_is_better, reached_at
 
@@ -81,9 +82,9 @@ class Metric:
         return self.name == "rounds_to"
 
     @property
-    def counts_bytes(self) -> bool:
-        """True where a value is a number of bytes."""
-        return self._place.startswith("bytes")
+    def measured_in(self) -> str:
+        """Unit of a value of bytes, joules or seconds, one of `units.UNITS`; "" of others."""
+        return "" if self.name in UNITS else measured_unit(self._place)
 
     @property
     def analysis(self) -> str:

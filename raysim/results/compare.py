@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from raysim.core.errors import SettingsError
-from raysim.core.units import unit_of_bytes, unit_of_column
+from raysim.core.units import fitting_unit, unit_of_column
 from raysim.core.user_input import key_text, override_text
 from raysim.results.metrics import Metric
 from raysim.results.origins import origin_notes, origins_of, revisions_of
@@ -29,14 +29,17 @@ STATES: Mapping[State, str] = {
 }
 """Note of each state that needs one."""
 ENDED = ("diverged", "failed")
-SENT = Metric("final", "bytes")
-"""Bytes of a run, both ways."""
-OF_CLOCK = (
-    ("virtual time", "total_virtual_seconds", "s"),
-    ("energy", "total_virtual_joules", "J"),
-    ("lost clients", "total_lost_clients", ""),
-)
-"""Columns of a comparison with runs in virtual time: name, summed column and unit."""
+COSTS: Mapping[str, Metric] = {
+    "sent": Metric("final", "bytes"),
+    "time": Metric("final", "total_seconds"),
+}
+"""What runs have cost in the end, by the names of columns."""
+OF_CLOCK: Mapping[str, Metric] = {
+    "virtual time": Metric("final", "total_virtual_seconds"),
+    "energy": Metric("final", "total_virtual_joules"),
+    "lost clients": Metric("final", "total_lost_clients"),
+}
+"""The same of runs in virtual time."""
 COMPONENTS = ("dataset.name", "partition.name", "model.name", "method.name")
 
 
@@ -204,6 +207,7 @@ def compared_metrics(
     for metric in further:
         for record in records:
             metric.of(record)
+    costs = {**COSTS, **{name: each for name, each in OF_CLOCK.items() if each.column in measured}}
     return [
         (f"last ten {name}", Metric("last_ten", column), unit),
         (f"final {name}", Metric("final", column), unit),
@@ -215,16 +219,15 @@ def compared_metrics(
         ),
         *((str(each), each, unit_of(each, records)) for each in further),
         *own_test_columns(measured, has_local=_has_local(groups)),
-        ("sent", SENT, unit_of(SENT, records)),
-        ("time", Metric("final", "total_seconds"), "s"),
-        *((name, Metric("final", of), unit) for name, of, unit in OF_CLOCK if of in measured),
+        *((name, each, unit_of(each, records)) for name, each in costs.items()),
     ]
 
 
 def unit_of(metric: Metric, records: Sequence[RunRecord]) -> str:
     """Return the unit of a metric's values in some runs."""
-    if metric.counts_bytes:
-        return unit_of_bytes(metric.of(record) for record in records if metric.is_in(record))
+    if measured := metric.measured_in:
+        values = (metric.of(record) for record in records if metric.is_in(record))
+        return fitting_unit(values, measured)
     return unit_of_column(metric.column) * (not metric.target)
 
 
@@ -236,7 +239,7 @@ def judged_columns(
     These are the first one, those that the user has asked for (targets and further metrics), and of
     clients' own tests the last score and that of the best round by the holdout.
     """
-    others = ("sent", "time", *(name for name, *_ in OF_CLOCK), *FURTHER)
+    others = (*COSTS, *OF_CLOCK, *FURTHER)
     return [*columns[:1], *(each for each in columns[3:] if each[0] not in others)]
 
 

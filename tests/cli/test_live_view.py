@@ -250,14 +250,14 @@ def test_columns_that_do_not_fit_in_the_window_are_left_out(said):
     _, header, figures = plain(said).splitlines()
     assert max(map(len, (header, figures))) <= 80
     assert header.endswith("virtual   energy    lost    sent    left")
-    assert re.sub(r"  +", " ", figures).startswith(" 1 50.00% 1.2346 0.9877 1:02:05 12.3 kJ 3 2.1")
+    assert re.sub(r"  +", " ", figures).startswith(" 1 50.00% 1.2346 0.9877 1.03 h 12.3 kJ 3 2.1")
 
 
 def test_virtual_time_is_in_lines_and_summary(lines):
     shown = lines.values(row(1, **VIRTUAL | {"virtual_seconds": 1.26}))
-    assert [shown[name] for name in ("virtual", "energy", "lost")] == ["1.3 s", "12.3 kJ", "3"]
+    assert [shown[name] for name in ("virtual", "energy", "lost")] == ["1.26 s", "12.3 kJ", "3"]
     assert closing_lines(SUMMARY | VIRTUAL, None, {})[-1] == (
-        "virtual time 1:02:05, 12.3 kJ of all clients, 3 clients without a result that counts"
+        "virtual time 1.03 h, 12.3 kJ of all clients, 3 clients without a result that counts"
     )
 
 

@@ -69,7 +69,7 @@ def test_its_table_with_a_clock_and_without_a_target():
     more = {"rounds_to_target": None, "stopped_by": "rounds", "final_loss": 0.25}
     values = Rows(result(final_accuracy=None, **more, **virtual)._repr_html_()).values
     assert values["loss"] == "0.2500" and values["rounds"] == "50"
-    assert values["virtual time"] == "1:02:05, 12.3 kJ of all clients"
+    assert values["virtual time"] == "1.03 h, 12.3 kJ of all clients"
     assert values["lost"] == "3 clients without a result that counts"
     assert not {"accuracy", "rounds to target_accuracy"} & {*values}
 

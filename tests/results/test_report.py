@@ -152,10 +152,34 @@ def test_axes_have_names_and_the_units_of_the_table(write_run):
     }
     for column, texts in tall.items():
         found = charts.curves(legend_of(groups), {0: groups[0]}, column, "bytes", "c")
-        assert {*texts, "B sent both ways"} <= {*words(found.svg)}
+        assert {*texts, "bytes sent [B]"} <= {*words(found.svg)}
     columns = compared_metrics(groups, None, [parse_metric("final(test_macro_f1)")])
     table = comparison(groups, columns)
     assert "final(test_macro_f1) [%]" in table.header and table.rows[0][-3].text.startswith("20.00")
+
+
+def test_times_and_energy_have_one_unit_in_table_and_axes(write_run):
+    """The largest one in which the smallest run has at least one."""
+    clock = {"virtual_seconds": [60.0, 36.0], "lost_clients": [0, 0]}
+    small = {**clock, "seconds": [3e4, 6e4], "virtual_joules": [2e6, 1e6]}
+    large = {**clock, "seconds": [9e4, 9e4], "virtual_joules": [9e9, 0.0]}
+    runs = [
+        read_run(write_run(name, make_rows([0.5, 0.75], **own), **{"method.name": name}))
+        for name, own in {"fedavg": small, "scaffold": large}.items()
+    ]
+    groups = group_runs(runs)
+    grid = comparison(groups, compared_metrics(groups, None))
+    cells = dict(zip(grid.header, zip(*grid.rows, strict=True), strict=True))
+    shown = {
+        ("time [d]", "total_seconds"): ["1.04", "2.08"],
+        ("virtual time [min]", "total_virtual_seconds"): ["1.60", "1.60"],
+        ("energy [MJ]", "total_virtual_joules"): ["3", "9000"],
+    }
+    for (name, against), values in shown.items():
+        assert [entry.text for entry in cells[name]] == [f"{v} (n=1)*" for v in values]
+        drawn = dict(enumerate(groups))
+        found = charts.curves(legend_of(groups), drawn, "test_accuracy", against, "c")
+        assert name in words(found.svg)
 
 
 def test_lines_on_each_other_are_told_apart(write_run):

@@ -71,7 +71,7 @@ def with_script(page, script):
 HOVERED = {
     ("test_accuracy-round", 0.84, 0.01): "scaffold, seed 4: 72.04% at round 3",
     ("test_accuracy-round", 0.14, 0.84): "fedavg, seed 0: 24.12% at round 1",
-    ("test_loss-bytes", 0.13, 0.01): "fedavg, seed 0: 0.7588 at 30 B sent both ways, round 1",
+    ("test_loss-bytes", 0.13, 0.01): "fedavg, seed 0: 0.7588 at 30 B, round 1",
     ("seeds0", 0.99, 0.9): "scaffold, seed 4: 55.92%",
     ("scatter0-1", 0.9, 0.1): "client 7, seed 4: 70.80% and 70.80%",
 }

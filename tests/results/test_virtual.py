@@ -20,12 +20,13 @@ def test_the_page_shows_who_worked_when(tmp_path, write_run):
     found = Parser(text)
     assert found.tags.count("svg") == 13  # a verdict, 10 of curves, time, virtual time
     assert outside(found.addresses) == [] and len({*found.ids}) == len(found.ids)
-    assert "against virtual hours" in text and "against J of all clients" in text
+    assert "against virtual time" in text and "against energy" in text
     chart = text[text.index('<section id="virtual"') :]
     chart = chart[: chart.index("</section>")]
     bars = [chart.count(f"fill: {colour}") for colour in ("var(--c1)", "var(--c2)", "var(--c3)")]
     assert bars == [rows.count(1), rows.count(2), 0]
-    assert "virtual seconds" in chart
+    (unit,) = re.findall(r">virtual time \[(\w+)\]</text>", chart)
+    assert text.count(f">virtual time [{unit}]<") > 2  # the Gantt chart, curves and the table
     assert text == page_of([tmp_path / "timed"])
 
 

@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from raysim.core.errors import MachineError, RaysimError, RunError, SettingsError
+from raysim.core.units import in_fitting_unit
 from raysim.results.failures import is_divergence
 from raysim.results.render import grid_of, to_rich
 from raysim.results.tables import ResultTable
@@ -212,7 +213,7 @@ def dry_run(
             line(f"{run.label}: no estimate: {error}; the one below leaves it out")
     known = [seconds for run in left if isinstance(seconds := estimates[run], float)]
     steps = sum(work.sample_steps(run.settings) for run in left)
-    took = duration(time_in_slots(known, slots))
+    took = in_fitting_unit(time_in_slots(known, slots), "s")
     line(
         f"{steps:.3g} sample-steps; estimate: {took} on {slots} slots, from a few rounds measured"
         " on this machine in one process; less where runs stop at target_accuracy or by"
@@ -250,7 +251,7 @@ def _runs(
             _rounds_of(plan, run),
             f"{waiting[run]} of {len(plan.seeds)}",
             f"{work.sample_steps(run.settings):.3g}",
-            "-" if isinstance(seconds := estimates[run], str) else duration(seconds),
+            "-" if isinstance(seconds := estimates[run], str) else in_fitting_unit(seconds, "s"),
         )
     return listed
 
@@ -269,14 +270,6 @@ def _rounds_of(plan: TablePlan, run: Run) -> str:
     """Return the rounds of a run, and the most rounds of its cells if these are shortened."""
     rounds, full = run.settings.rounds, max(c.full_rounds for c in plan.cells if c.run == run)
     return str(rounds) if rounds == full else f"{rounds} of {full}"
-
-
-def duration(seconds: float) -> str:
-    """Return a duration in its largest fitting unit."""
-    for unit, length in (("d", 86_400), ("h", 3600), ("min", 60)):
-        if seconds >= 2 * length:
-            return f"{seconds / length:.1f} {unit}"
-    return f"{seconds:.1f} s"
 
 
 def _line_of(console: Console) -> Callable[[str], None]:

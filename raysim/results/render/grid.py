@@ -17,7 +17,7 @@ from raysim.results.tables import ResultCell, ResultTable
 
 DECIMALS: Mapping[str, int] = {
     **{"%": 2, "rounds": 1, "s": 1},
-    **{"B": 0, "kB": 1, "MB": 1, "GB": 2},
+    **{"B": 0, "kB": 1, "MB": 1, "GB": 2, "TB": 2, "min": 2, "h": 2, "d": 2},
 }
 FEW_NOTE = f"*: fewer than {statistics.FEW} seeds."
 SPREAD_NOTE = "Cells: mean ± sample deviation over n seeds."

@@ -13,8 +13,9 @@ import numpy as np
 import numpy.typing as npt
 
 from raysim.core.errors import visible
-from raysim.core.units import BYTES, SCALES, unit_of_column, with_unit
-from raysim.results.compare import ENDED, SENT, RunGroup, unit_of
+from raysim.core.units import SCALES, fitting_unit, unit_of_column, with_unit
+from raysim.results.compare import ENDED, RunGroup, unit_of
+from raysim.results.metrics import Metric
 from raysim.results.report.curves import Curve, curve_of, mean_curve, thinned
 from raysim.results.report.drawing import (
     BELOW,
@@ -36,23 +37,16 @@ if TYPE_CHECKING:
 
 SHOWN_LABEL = 40
 """Most characters of a label beside a bar."""
-Against = Mapping[str, tuple[str, float]]
-AGAINST: Against = {
-    "round": ("round", 1.0),
-    "bytes": ("{} sent both ways", 1.0),
-    "total_seconds": ("seconds", 1.0),
-    "total_virtual_seconds": ("virtual hours", 1 / 3600),
-    "total_virtual_joules": ("J of all clients", 1.0),
+AGAINST: Mapping[str, str] = {
+    "round": "round",
+    "bytes": "bytes sent",
+    "total_seconds": "time",
+    "total_virtual_seconds": "virtual time",
+    "total_virtual_joules": "energy",
 }
-"""Columns against which curves are drawn, with label and scale; bytes in a unit as in tables."""
+"""Columns against which curves are drawn, in words."""
 TIMES = {"seconds": "rounds", "evaluation_seconds": "evaluation", "checkpoint_seconds": "saving"}
 WORKER = re.compile(r"worker_(\w+)_seconds")
-
-
-def quantity(column: str) -> tuple[str, str, float]:
-    """Return a column in words, its unit as in tables, and the factor to that unit."""
-    unit = unit_of_column(column)
-    return column.replace("_", " "), unit, SCALES.get(unit, 1.0)
 
 
 def label_of(title: str, unit: str) -> str:
@@ -72,12 +66,12 @@ def curves(
         against: One of AGAINST.
         name: Name of the chart.
     """
-    (label, scale), (title, unit, factor) = _axis(groups, against), quantity(column)
+    (x, of_x, x_scale), (y, of_y, y_scale) = (_axis(groups, each) for each in (against, column))
 
     def scaled(record: RunRecord) -> Curve | None:
         curve = curve_of(record, column, against)
         rounds = None if curve is None or against == "round" else curve.rounds
-        return curve and Curve(curve.x * scale, curve.y * factor, rounds)
+        return curve and Curve(curve.x * x_scale, curve.y * y_scale, rounds)
 
     drawn = {
         number: [(record, curve) for record in group.records if (curve := scaled(record))]
@@ -86,26 +80,24 @@ def curves(
     if not any(drawn.values()):
         return None
     with style_of(name):
-        figure, axes = new_axes(label, label_of(title, unit), right=legend.margin)
+        figure, axes = new_axes(label_of(x, of_x), label_of(y, of_y), right=legend.margin)
         lines = {
             number: _draw(axes, legend, number, found, f"{name}-g{number}")
             for number, found in drawn.items()
             if found
         }
         end_labels(axes, legend, {number: each[0] for number, each in lines.items()})
-        where = "round {x}" if against == "round" else f"{{x}} {label}"
+        where = "round {x}" if against == "round" else with_unit("{x}", of_x)
         traced = [line for each in lines.values() for line in each]
-        points = pointed(axes, traced, f"{with_unit('{y}', unit)} at {where}")
-        return Chart(f"{title} against {label}", to_svg(figure, name, legend.labels), points)
+        points = pointed(axes, traced, f"{with_unit('{y}', of_y)} at {where}")
+        return Chart(f"{y} against {x}", to_svg(figure, name, legend.labels), points)
 
 
-def _axis(groups: Mapping[int, RunGroup], against: str) -> tuple[str, float]:
-    """Return the label and the scale of the axis of one of AGAINST."""
-    label, scale = AGAINST[against]
-    if against != "bytes":
-        return label, scale
-    unit = unit_of(SENT, [record for group in groups.values() for record in group.records])
-    return label.format(unit), BYTES[unit]
+def _axis(groups: Mapping[int, RunGroup], column: str) -> tuple[str, str, float]:
+    """Return a column in words, its unit as in the table of the runs, and the factor to it."""
+    records = [record for group in groups.values() for record in group.records]
+    unit = unit_of(Metric("final", column), records)
+    return AGAINST.get(column, column.replace("_", " ")), unit, SCALES.get(unit, 1.0)
 
 
 def averaged(group: RunGroup) -> list[RunRecord]:
@@ -216,7 +208,7 @@ def heat_map(title: str, counts: npt.NDArray[Any], name: str) -> Chart:
 def times(groups: Sequence[RunGroup], name: str) -> Chart | None:
     """Draw the seconds of runs by activity, means over seeds."""
     seconds = [_sums(group, TIMES) for group in groups]
-    return _bars("seconds of a run", groups, seconds, name)
+    return _bars("time of a run", groups, seconds, name)
 
 
 def phases(groups: Sequence[RunGroup], name: str) -> Chart | None:
@@ -225,7 +217,7 @@ def phases(groups: Sequence[RunGroup], name: str) -> Chart | None:
         column for g in groups for r in averaged(g) for column in r.metrics.column_names
     )
     names = {c: match[1] for c in columns if (match := WORKER.fullmatch(c))}
-    return _bars("seconds of workers by phase", groups, [_sums(g, names) for g in groups], name)
+    return _bars("time of workers by phase", groups, [_sums(g, names) for g in groups], name)
 
 
 def _sums(group: RunGroup, columns: Mapping[str, str]) -> dict[str, float]:
@@ -239,18 +231,19 @@ def _sums(group: RunGroup, columns: Mapping[str, str]) -> dict[str, float]:
 
 
 def _bars(
-    title: str, groups: Sequence[RunGroup], values: Sequence[Mapping[str, float]], name: str
+    title: str, groups: Sequence[RunGroup], seconds: Sequence[Mapping[str, float]], name: str
 ) -> Chart | None:
-    parts = list(dict.fromkeys(part for sums in values for part in sums))
+    parts = list(dict.fromkeys(part for sums in seconds for part in sums))
     if not parts:
         return None
+    unit = fitting_unit((sum(sums.values()) for sums in seconds), "s")
     with style_of(name):
         labels = [group.label for group in groups]
         height = 1.0 + 0.25 * len(groups)
-        figure, axes = new_axes("seconds", height=height, left=_names_beside(labels))
+        figure, axes = new_axes(label_of("time", unit), height=height, left=_names_beside(labels))
         left = np.zeros(len(groups))
         for number, part in enumerate(parts):
-            widths = np.array([sums.get(part, 0.0) for sums in values])
+            widths = np.array([sums.get(part, 0.0) for sums in seconds]) * SCALES[unit]
             axes.barh(range(len(groups)), widths, left=left, color=f"C{number + 4}", label=part)
             left += widths
         axes.set_yticks(range(len(groups)), [visible(label, SHOWN_LABEL) for label in labels])

@@ -8,7 +8,9 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from raysim.core.units import SCALES, fitting_unit
 from raysim.results.compare import RunGroup
+from raysim.results.report.charts import label_of
 from raysim.results.report.drawing import COLOURS, Chart, Values, new_axes, style_of, to_svg
 from raysim.results.runs import RunRecord
 from raysim.storage.rows.parted import read_table
@@ -96,14 +98,16 @@ def _work(title: str, table: pa.Table) -> Work:
 
 
 def _gantt(work: Work, end: float, name: str) -> Chart:
-    """Draw passes of clients up to an end that all charts share."""
+    """Draw passes of clients up to an end that all charts share, and with it their unit."""
+    unit = fitting_unit([end], "s")
     shown, rows = np.unique(work.clients, return_inverse=True)
     with style_of(name):
         height = 0.8 + 0.08 * max(len(shown), 10)
-        figure, axes = new_axes("virtual seconds", "client", height=height)
+        figure, axes = new_axes(label_of("virtual time", unit), "client", height=height)
         colours = [f"C{int(number) % COLOURS}" for number in work.models]
-        axes.barh(rows, work.seconds, left=work.starts, height=0.8, color=colours)
-        axes.set_xlim(0, end * 1.02 or 1.0)
+        seconds, starts = work.seconds * SCALES[unit], work.starts * SCALES[unit]
+        axes.barh(rows, seconds, left=starts, height=0.8, color=colours)
+        axes.set_xlim(0, end * SCALES[unit] * 1.02 or 1.0)
         few = np.unique(np.linspace(0, len(shown) - 1, 8).astype(int))
         axes.set_yticks(few, [str(client) for client in shown[few]])
         axes.invert_yaxis()

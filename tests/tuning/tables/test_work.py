@@ -10,7 +10,6 @@ import pytest
 import raysim
 from raysim.core.errors import MachineError
 from raysim.tuning.tables import work
-from raysim.tuning.tables.command import duration
 from raysim.tuning.tables.work import DataSize, Pace, Workload, measure, time_in_slots
 from raysim.workloads.tables import TABLES
 from tests.tuning.tables.common import COLUMNS, DIVERGING, NAME, ROWS, make_table, times
@@ -155,14 +154,6 @@ def test_time_in_slots_by_hand():
     assert time_in_slots([5, 4, 3, 3], 2) == 8  # 5 + 3 and 4 + 3
     assert time_in_slots([5, 4], 3) == 5
     assert time_in_slots([], 2) == 0
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [(0.25, "0.2 s"), (119, "119.0 s"), (120, "2.0 min"), (7200, "2.0 h"), (1e6, "11.6 d")],
-)
-def test_durations(seconds, text):
-    assert duration(seconds) == text
 
 
 def test_a_dry_run_prints_the_work_and_runs_nothing(table, slots, tmp_path):
