@@ -61,7 +61,7 @@ def check_size(environment: Mapping[str, Any]) -> None:
     """
     # Ray packs files uncompressed, with a few hundred bytes for the name of each.
     if sum(_sizes(environment).values()) >= DASHBOARD_CLIENT_MAX_SIZE:
-        most = _megabytes(DASHBOARD_CLIENT_MAX_SIZE)
+        most = _mebibytes(DASHBOARD_CLIENT_MAX_SIZE)
         raise SettingsError(too_large(environment, f"a cluster takes less than {most}"))
 
 
@@ -69,9 +69,9 @@ def too_large(environment: Mapping[str, Any], limit: str) -> str:
     """Return the error of a too large working directory: the limit, and the next step."""
     sizes, folder = _sizes(environment), environment["working_dir"]
     largest = sorted(sizes, key=lambda path: -sizes[path])[:SHOWN_FILES]
-    names = ", ".join(f"{path} ({_megabytes(sizes[path])})" for path in largest)
+    names = ", ".join(f"{path} ({_mebibytes(sizes[path])})" for path in largest)
     return (
-        f"{folder}: has {_megabytes(sum(sizes.values()))} to upload; {limit}; name what the job"
+        f"{folder}: has {_mebibytes(sum(sizes.values()))} to upload; {limit}; name what the job"
         f" does not need in {folder}/.rayignore, as in .gitignore; the largest: {names}"
     )
 
@@ -90,7 +90,7 @@ def _sizes(environment: Mapping[str, Any]) -> dict[Path, int]:
     return sizes
 
 
-def _megabytes(size: int) -> str:
+def _mebibytes(size: int) -> str:
     return f"{size / 2**20:.3g} MiB"
 
 

@@ -33,6 +33,7 @@ from safetensors.torch import load_file, save
 from raysim.core.errors import DamagedStateError, MachineError, RunError
 from raysim.core.optimizer import OPTIMIZER
 from raysim.core.tensors import Groups, Tensors, contiguous, flatten, unflatten
+from raysim.core.units import in_fitting_unit
 from raysim.storage.atomic import force_to_disk, remove, replace_file, writing
 
 Versions = npt.NDArray[np.int64]
@@ -265,8 +266,9 @@ class ClientStates:
         free = shutil.disk_usage(existing).free
         if needed > free:
             raise RunError(
-                f"{self.folder}: client state may take {needed / 1e9:.1f} GB, {free / 1e9:.1f} GB"
-                " are free: use fewer clients or rounds, or another `out`"
+                f"{self.folder}: client state may take {in_fitting_unit(needed, 'B')},"
+                f" {in_fitting_unit(free, 'B')} are free: use fewer clients or rounds, or another"
+                " `out`"
             )
 
     def _folder_of(self, client: int) -> Path:

@@ -266,7 +266,7 @@ def test_states_that_cannot_fit_on_the_disk_are_refused(states):
     with pytest.raises(RunError) as caught:
         states.check_space(10**18)
     text = str(caught.value)
-    assert text.startswith(f"{states.folder}: client state may take 1000000000.0 GB, ")
+    assert text.startswith(f"{states.folder}: client state may take 1e+06 TB, ")
     assert "are free: use fewer clients or rounds, or another `out`" in text
     assert len(text.splitlines()) == 1
     assert not states.folder.exists()

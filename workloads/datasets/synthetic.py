@@ -27,6 +27,7 @@ from pydantic import Field
 from raysim.core.client_indices import Indices
 from raysim.core.data import Dataset, Progress, Split
 from raysim.core.errors import DataError
+from raysim.core.units import in_fitting_unit
 from raysim.core.user_input.limits import Count, DataSeed
 from raysim.workloads.datasets.drawn import data_stream
 from raysim.workloads.datasets.prepared import prepare_once
@@ -86,8 +87,8 @@ class Synthetic(Dataset):
         if needed > free:
             raise DataError(
                 f"dataset.users={self.users}: with dataset.samples={self.samples} and"
-                f" dataset.test_samples={self.test_samples} they take {needed / 1e9:.3g} GB;"
-                f" {root} has {free / 1e9:.3g} GB free"
+                f" dataset.test_samples={self.test_samples} they take"
+                f" {in_fitting_unit(needed, 'B')}; {root} has {in_fitting_unit(free, 'B')} free"
             )
 
     def _drawn(self) -> dict[str, Split]:

@@ -124,7 +124,7 @@ def test_space_is_needed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     before = dataset.prepare(tmp_path, ignore)
     monkeypatch.setattr("shutil.disk_usage", lambda path: SimpleNamespace(free=0))
     assert dataset.prepare(tmp_path, ignore) == before
-    with pytest.raises(DataError, match=r"dataset.users=4: .* has 0 GB free"):
+    with pytest.raises(DataError, match=r"dataset.users=4: .* has 0 B free"):
         Synthetic(users=4, samples=4, test_samples=1).prepare(tmp_path, ignore)
 
 
