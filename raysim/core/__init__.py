@@ -8,9 +8,9 @@
   disk; `client_indices` the samples of each client, `local_cut` those that it is tested on, and
   `sharing` those that all share; `participants` the clients that train.
 - Settings: the `components` that settings name, and `user_input`, the values that a user gives.
-- All: `tensors` and their exact sums, `seeds`, `errors`, `exits`, `units`, limits of the
-  `machine`; `steps` of a run, which wait for workers; `notebook`, output in Jupyter; the commit of
-  raysim's own `source`.
+- All: `tensors` and their exact sums, `seeds`, `errors`, `exits`, `units`, the `thinning` of
+  charts, limits of the `machine`; `steps` of a run, which wait for workers; `notebook`, output in
+  Jupyter; the commit of raysim's own `source`.
 
 Imported by all of raysim; imports nothing else of it.
 """

@@ -6,6 +6,8 @@ import math
 from collections.abc import Sequence
 from html import escape
 
+from raysim.core.thinning import evenly_chosen
+
 WIDTH, HEIGHT = 480, 190
 LEFT, RIGHT, TOP, BOTTOM = 48, 468, 26, 160
 """Edges of the axes."""
@@ -27,9 +29,10 @@ def curve(
         x: Name of the axis.
         goal: Value of a dashed line.
     """
-    points = _thinned([(at, value) for at, value in points if math.isfinite(value)])
-    if not points:
+    finite = [(at, value) for at, value in points if math.isfinite(value)]
+    if not finite:
         return ""
+    points = [finite[k] for k in evenly_chosen(len(finite), MOST_POINTS)]
     heights = [value for _, value in points] + ([] if goal is None else [goal])
     low, high = min(heights), max(heights)
     room = 0.05 * (high - low) or 0.05 * abs(high) or 1.0
@@ -81,12 +84,6 @@ class _Axis:
         step = self.step(most)
         first, end = math.ceil(self._low / step - 1e-9), math.floor(self._high / step + 1e-9)
         return [step * number for number in range(first, end + 1)]
-
-
-def _thinned(points: Sequence[Point]) -> list[Point]:
-    """Return some of many points, the last among them."""
-    apart = -(-len(points) // MOST_POINTS)
-    return list(points[::-1][:: apart or 1][::-1])
 
 
 def _shown(value: float, name: str, step: float) -> str:

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from raysim.core.thinning import evenly_chosen
 from raysim.results.compare import RunGroup
 from raysim.results.report.charts import averaged
 from raysim.results.report.drawing import (
@@ -280,9 +281,8 @@ def _dots(
     axes: Axes, found: Mapping[Client, tuple[float, ...]], colour: str, *, hollow: bool = False
 ) -> list[Traced]:
     """Draw a point for each client, of more than MOST at equal distances; return them."""
-    count = len(found)
-    chosen = np.unique(np.linspace(0, count - 1, min(count, MOST)).round().astype(int)).tolist()
-    clients = [[*found][k] for k in chosen]
+    every = [*found]
+    clients = [every[k] for k in evenly_chosen(len(every), MOST)]
     x, y = np.array([found[client] for client in clients]).T
     look: dict[str, Any] = {"alpha": 0.5, "markeredgewidth": 0}
     if hollow:

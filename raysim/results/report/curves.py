@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from raysim.core.thinning import evenly_chosen
 from raysim.results.runs import RunRecord
 
 POINTS = 300
@@ -44,7 +45,7 @@ def curve_of(record: RunRecord, column: str, against: str) -> Curve | None:
 
 def thinned(curve: Curve) -> Curve:
     """Return at most POINTS points of a curve, evenly chosen, with its first and last one."""
-    chosen = _chosen(len(curve.x))
+    chosen = evenly_chosen(len(curve.x), POINTS)
     rounds = curve.rounds if curve.rounds is None else curve.rounds[chosen]
     return Curve(curve.x[chosen], curve.y[chosen], rounds)
 
@@ -56,11 +57,7 @@ def mean_curve(curves: Sequence[Curve]) -> MeanCurve | None:
     places = places[(places >= low) & (places <= high)]
     if not len(places):
         return None
-    places = places[_chosen(len(places))]
+    places = places[evenly_chosen(len(places), POINTS)]
     values = np.stack([np.interp(places, curve.x, curve.y) for curve in curves])  # [S, n]
     deviation = values.std(axis=0, ddof=1) if len(curves) > 1 else np.zeros(len(places))
     return MeanCurve(places, values.mean(axis=0), deviation)
-
-
-def _chosen(count: int) -> npt.NDArray[np.int64]:
-    return np.unique(np.linspace(0, count - 1, min(count, POINTS)).round().astype(np.int64))

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow import ipc
 
+from raysim.core.thinning import evenly_chosen
 from raysim.results.runs import RunRecord
 from raysim.storage.run_directory import RunDirectory
 
@@ -45,7 +46,7 @@ def _recorded(record: RunRecord) -> Counts | None:
     clients, rows = np.unique(client, return_inverse=True)
     counts = np.zeros((len(clients), int(label.max()) + 1), dtype=np.int64)
     np.add.at(counts, (rows, label), samples)
-    return counts[_shown(len(counts))]
+    return counts[evenly_chosen(len(counts), SHOWN_CLIENTS)]
 
 
 def _counted(record: RunRecord, labels: Labels) -> Counts | None:
@@ -56,14 +57,10 @@ def _counted(record: RunRecord, labels: Labels) -> Counts | None:
     try:
         with pa.memory_map(str(path)) as source:
             lists = ipc.open_file(source).read_all()["samples"].combine_chunks()
-            held = [lists[k].values.to_numpy() for k in _shown(len(lists)).tolist()]
+            held = [lists[k].values.to_numpy() for k in evenly_chosen(len(lists), SHOWN_CLIENTS)]
         classes = int(classes_of_samples.max()) + 1
         return np.stack(
             [np.bincount(classes_of_samples[samples], minlength=classes) for samples in held]
         )
     except UNREADABLE:
         return None
-
-
-def _shown(count: int) -> npt.NDArray[np.int64]:
-    return np.unique(np.linspace(0, count - 1, min(count, SHOWN_CLIENTS)).round().astype(np.int64))

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from raysim.core.thinning import evenly_chosen
 from raysim.core.units import SCALES, fitting_unit
 from raysim.results.compare import RunGroup
 from raysim.results.report.charts import label_of
@@ -19,6 +20,8 @@ BARS = 200
 """Most bars of a chart: more cannot be distinguished."""
 MOST_BARS = 50
 """Most bars of a histogram."""
+MOST_NAMED = 8
+"""Most clients that an axis names."""
 COLUMNS = ["round", "client", "virtual_start", "virtual_seconds"]
 
 
@@ -108,7 +111,7 @@ def _gantt(work: Work, end: float, name: str) -> Chart:
         seconds, starts = work.seconds * SCALES[unit], work.starts * SCALES[unit]
         axes.barh(rows, seconds, left=starts, height=0.8, color=colours)
         axes.set_xlim(0, end * SCALES[unit] * 1.02 or 1.0)
-        few = np.unique(np.linspace(0, len(shown) - 1, 8).astype(int))
+        few = evenly_chosen(len(shown), MOST_NAMED)
         axes.set_yticks(few, [str(client) for client in shown[few]])
         axes.invert_yaxis()
         title = f"{work.title}: clients in virtual time, colours are {work.meaning}"
