@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from raysim.core.units import with_unit
-from raysim.results.render.grid import shown
+from raysim.results.render.grid import shown, shown_alike
 from raysim.results.statistics import LEVEL, SEEDS_FOR_TEST, Difference
 from raysim.results.tables import ResultCell, ResultTable
 
@@ -76,7 +76,7 @@ def _lead(table: ResultTable, column: str, best: str, second: str, apart: Differ
     unit = table.unit_of(cell)
     larger = table.metric_of(cell).larger_is_better
     interval = (-apart.high, -apart.low) if larger else (apart.low, apart.high)
-    ahead, low, high = (shown(value, unit) for value in (abs(apart.mean), *interval))
+    ahead, (low, high) = shown(abs(apart.mean), unit), shown_alike(interval, unit)
     distance = with_unit(ahead, "percentage points" if unit == "%" else unit)
     p = f"p = {apart.p:.3f}" if apart.p >= 0.001 else "p < 0.001"
     return (

@@ -55,6 +55,10 @@ TEXTS = {
     ),
     "unit of its own": (ResultCell({0: 2.5}, unit=""), {}, "2.5 (n=1)*"),
     "named unit of its own": (ResultCell({0: 7.25}, unit="rounds"), {}, "7.2 (n=1)* (a)"),
+    "equal decimals": (ResultCell({0: 44.0, 1: 49.5}), {"unit": "J"}, "46.75 ± 3.89 (n=2)*"),
+    "whole": (ResultCell({0: 3, 1: 5, 2: 4}), {"unit": "J"}, "4 ± 1 (n=3)"),
+    "wide": (ResultCell({0: -3.0, 1: 3.02}), {"unit": ""}, "0.010 ± 4.257 (n=2)*"),
+    "tiny": (ResultCell({0: 1e-9, 1: 3e-9}), {"unit": ""}, "2e-09 ± 1.414e-09 (n=2)*"),
     "other unit": (ResultCell({0: 0.123456}), {"unit": "nats"}, "0.1235 (n=1)*"),
 }
 
@@ -156,7 +160,7 @@ def test_differences_from_the_best_row():
     assert [[entry.text for entry in row] for row in grid.rows] == [
         ["a", "best", lost],
         ["b", "-3.00 [-4.96, -1.04], p=0.013", lost],
-        ["c", lost, "0.072 [0.02775, 0.1162], p=0.011"],
+        ["c", lost, "0.0720 [0.0278, 0.1162], p=0.011"],
         ["d", lost, "best"],
     ]
     assert table.best("x") == {"a"} and table.best("y") == {"d"}

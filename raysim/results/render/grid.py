@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import floor, log10
 from string import ascii_lowercase
 from typing import Any
 
@@ -173,7 +174,7 @@ def _difference_entry(
     if (difference := found.get(row)) is None:
         return Entry("best" if row in found else "not compared")
     unit = table.unit_of(table.cell(row, column))
-    mean, low, high = (shown(v, unit) for v in (difference.mean, difference.low, difference.high))
+    mean, low, high = shown_alike((difference.mean, difference.low, difference.high), unit)
     p = f"p={difference.p:.3f}" if difference.p >= 0.001 else "p<0.001"
     return Entry(f"{mean} [{low}, {high}], {p}", value=difference.mean)
 
@@ -184,6 +185,26 @@ def shown(value: float, unit: str) -> str:
     return f"{scaled:.{DECIMALS[unit]}f}" if unit in DECIMALS else f"{scaled:.4g}"
 
 
+def shown_alike(values: Sequence[float], unit: str) -> list[str]:
+    """Return values of a metric, as a mean and its deviation, with the same number of decimals.
+
+    Where their unit has none of its own, it is that of four digits of the largest value, or less
+    where these suffice.
+
+    Args:
+        values: The values.
+        unit: The unit in which they are shown; it is not in the texts.
+    """
+    scaled = [value * SCALES.get(unit, 1.0) for value in values]
+    largest = max(map(abs, scaled))
+    if unit in DECIMALS or not 1e-4 <= largest < 1e6:
+        return [shown(value, unit) for value in values]
+    most = max(0, 3 - floor(log10(largest)))
+    errors = (max(abs(value - round(value, n)) for value in scaled) for n in range(most))
+    decimals = next((n for n, error in enumerate(errors) if error < 1e-9 * largest), most)
+    return [f"{value:.{decimals}f}" for value in scaled]
+
+
 def spread(cell: ResultCell, metric: Metric, unit: str) -> str:
     """Return mean, deviation and number of seeds of a cell with runs."""
     measured = len(cell.measured)
@@ -192,7 +213,7 @@ def spread(cell: ResultCell, metric: Metric, unit: str) -> str:
     else:
         text = shown(cell.mean, unit)
         if cell.deviation is not None:
-            text += f" ± {shown(cell.deviation, unit)}"
+            text = " ± ".join(shown_alike((cell.mean, cell.deviation), unit))
     without = "without a value" if metric.target is None else "not reached"
     without += " so far" if cell.in_progress else ""
     if (best := metric.best(cell.nearest)) is not None:
