@@ -9,7 +9,7 @@ from typing import Any
 
 from raysim.core.errors import SettingsError
 from raysim.core.units import fitting_unit, unit_of_column
-from raysim.core.user_input import key_text, override_text
+from raysim.core.user_input import key_text, label_text
 from raysim.results.metrics import Metric
 from raysim.results.origins import origin_notes, origins_of, revisions_of
 from raysim.results.own_tests import FURTHER, local_rows, over_local, own_test_columns
@@ -371,7 +371,7 @@ def _telling_keys(settings: Sequence[dict[str, Any]]) -> list[str]:
 def _label(settings: dict[str, Any], keys: Sequence[str]) -> str:
     """Return the settings under some keys as they are typed; components by their names alone."""
     words = [
-        str(settings[key]) if key in COMPONENTS else override_text(key, settings[key])
+        str(settings[key]) if key in COMPONENTS else label_text(key, settings[key])
         for key in keys
         if key in settings
     ]

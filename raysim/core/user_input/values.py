@@ -167,6 +167,11 @@ def override_text(key: str, value: Any) -> str:
     return shlex.quote(f"{key}={value_text(value)}")
 
 
+def label_text(key: str, value: Any) -> str:
+    """Return a setting in the label of a row, without quotes and blanks, as `key=value`."""
+    return f"{key}={as_typed(value).replace(', ', ',')}"
+
+
 def value_text(value: Any) -> str:
     """Return the value of an override as it is typed, but for the quotes of a shell."""
     is_quoted = isinstance(value, str) and not _is_plain(value)

@@ -10,7 +10,7 @@ from typing import Any
 
 from raysim.core.errors import visible
 from raysim.core.units import SCALES, unit_of_column, with_unit
-from raysim.core.user_input import override_text
+from raysim.core.user_input import label_text
 from raysim.results import statistics
 from raysim.results.metrics import Metric
 from raysim.results.statistics import Difference
@@ -280,7 +280,7 @@ def _common_difference(table: ResultTable, row: str) -> str:
 
 
 def _listed(settings: Mapping[str, Any]) -> str:
-    return ", ".join(override_text(*each) for each in sorted(settings.items()))
+    return ", ".join(label_text(*each) for each in sorted(settings.items()))
 
 
 def _times(ratio: float | None) -> str:
