@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -359,21 +359,34 @@ def _progress(group: RunGroup) -> Entry:
     return Entry(text, value=max(rounds))
 
 
-def _telling_keys(settings: Sequence[dict[str, Any]]) -> list[str]:
-    """Return the keys with several values, without the fields of one component alone."""
-    return [
-        key
-        for key in differing_keys(settings)
-        if key == UNREAD or len({repr(each[key]) for each in settings if key in each}) > 1
-    ]
+def _telling_keys(settings: Sequence[dict[str, Any]]) -> dict[str, set[Any]]:
+    """Return the keys by which groups with the same component differ, with these components.
+
+    The values of another component, its defaults among them, are said by its name.
+    """
+    telling: dict[str, set[Any]] = {}
+    for key in differing_keys(settings):
+        values: dict[Any, set[str]] = {}
+        for each in settings:
+            if key in each:
+                values.setdefault(_component_of(key, each), set()).add(repr(each[key]))
+        found = {of for of, different in values.items() if key == UNREAD or len(different) > 1}
+        telling |= {key: found} if found else {}
+    return telling
 
 
-def _label(settings: dict[str, Any], keys: Sequence[str]) -> str:
-    """Return the settings under some keys as they are typed; components by their names alone."""
+def _component_of(key: str, settings: Mapping[str, Any]) -> Any:
+    """Return the name of the component that a setting is a field of; None of other settings."""
+    component = f"{key.rpartition('.')[0]}.name"
+    return None if key == component else settings.get(component)
+
+
+def _label(settings: dict[str, Any], telling: Mapping[str, Collection[Any]]) -> str:
+    """Return the settings that tell a group from others; components by their names alone."""
     words = [
         str(settings[key]) if key in COMPONENTS else label_text(key, settings[key])
-        for key in keys
-        if key in settings
+        for key, components in telling.items()
+        if key in settings and _component_of(key, settings) in components
     ]
     return ", ".join(words) or str(settings.get("method.name"))
 

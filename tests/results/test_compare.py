@@ -120,6 +120,17 @@ def test_labels_have_the_settings_that_tell_groups_apart(grouped):
     ]
 
 
+def test_labels_leave_out_what_the_name_of_a_component_says(grouped):
+    """A field that methods share is in the labels of a method that has several values of it."""
+    groups = grouped(
+        a={"method.name": "ditto"},  # method.lam=0.1
+        b={"method.name": "pfedme"},
+        c={"method.name": "pfedme", "method.lam": 30.0},
+    )
+    labels = ["ditto", "pfedme, method.lam=15.0", "pfedme, method.lam=30.0"]
+    assert [g.label for g in groups] == labels
+
+
 def test_labels_have_settings_as_they_are_typed_but_for_quotes(grouped):
     groups = grouped(
         a={"evaluation.clients": True, "partition.limit": None},
