@@ -7,7 +7,8 @@ the pages of `docs/`, a comment on the lines above says more:
     <!-- not run: REASON -->
     <!-- full: REASON -->           run in the full set alone
     <!-- exit: 2 -->                the command ends with this exit code
-    <!-- printed -->                the command before has printed each of these lines
+    <!-- printed -->                the command before has printed each of these lines, in which
+                                    ... stands for any text
 """
 
 from __future__ import annotations
@@ -48,6 +49,11 @@ class Block:
         whole = re.sub(r"\\\n\s*", "", self.text)
         lines = (re.sub(r"(^|\s+)# .*", "", line).strip() for line in whole.splitlines())
         return [line for line in lines if line]
+
+
+def pattern(line: str) -> str:
+    """Return the regular expression of a line, in which ... stands for any text of a line."""
+    return ".*".join(map(re.escape, line.split("...")))
 
 
 def blocks_of(page: Path) -> Iterator[Block]:
