@@ -61,6 +61,23 @@ def test_kubectl_applies_the_files_that_were_printed():
         assert applied and {*applied} == {*written} <= {"job.yaml", "storage.yaml"}
 
 
+def test_the_image_is_built_from_what_is_there_by_its_own_user():
+    """As README installs raysim. Not run: the build, which needs a container engine."""
+    text = (MANIFESTS / RAY_JOB).read_text()
+    (recipe,) = re.findall(r"<<'END'\n(.*?)#   END\n", text, re.DOTALL)
+    steps = [line.removeprefix("#").split(maxsplit=1) for line in recipe.splitlines()]
+    assert [step for step, _ in steps] == ["FROM", "COPY", "RUN"]  # and no USER root
+    owner, *sources, folder = steps[1][1].split()
+    assert owner == "--chown=ray"  # else the files are root's
+    assert sources and all((ROOT / source).exists() for source in sources)
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    (install,) = re.findall(r"^(pip install .*) && raysim run", readme, re.MULTILINE)
+    assert steps[2][1] == f"cd {folder} && {install}"
+    (constraints,) = re.findall(r"-c (\S+)", install)
+    assert any((ROOT / source / constraints).is_file() for source in sources)
+    assert not (ROOT / ".dockerignore").exists()  # it could leave them out
+
+
 @pytest.mark.parametrize("name", RAY_UP)
 def test_ray_takes_its_clusters(name):
     config = ray_up(name)
