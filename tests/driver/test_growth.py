@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
-import subprocess
-import sys
-from pathlib import Path
+from functools import partial
 
 import pytest
 import torch
 
 import raysim
+from raysim.driver.run.commits import Commits
+from raysim.driver.run.run import Run
 from raysim.storage.client_states import ClientStates
 from raysim.testing.contract import StopAfter
+from tests.faults.forked import Child
 from tests.tasks import UNEQUAL, make_settings, make_task, model_of
 
 OTHER = (2, *UNEQUAL[1:])
-ROOT = Path(__file__).parents[2]
 CPU = torch.device("cpu")
 TIMES = ("seconds", "evaluation_seconds", "checkpoint_seconds")
 WAYS = {
@@ -115,24 +116,16 @@ def test_one_whose_checkpoints_are_gone_stays(tmp_path, every):
     assert (tmp_path / "metrics.parquet").read_bytes() == rows_before
 
 
-KILLED = """
-import os, sys, raysim
-from raysim.driver.run import commits, run
-from tests.tasks import UNEQUAL, make_task
-kinds = {"_round": run.Run, "save": commits.Commits}
-setattr(kinds[sys.argv[2]], sys.argv[2], lambda *given: os._exit(9))
-raysim.resume(sys.argv[1], make_task(UNEQUAL), overrides={"rounds": 4})
-"""
-
-
-@pytest.mark.parametrize("at", ["_round", "save"])
-def test_a_killed_one_goes_on(tmp_path, at):
+@pytest.mark.parametrize(("kind", "name"), [(Run, "_round"), (Commits, "save")])
+def test_a_killed_one_goes_on(tmp_path, monkeypatch, kind, name):
     """Before its first new round, and before the first new checkpoint."""
     raysim.run(make_settings(tmp_path / "grown", rounds=2), make_task(UNEQUAL))
     whole = raysim.run(make_settings(tmp_path / "whole", rounds=4), make_task(UNEQUAL))
-    command = [sys.executable, "-c", KILLED, str(tmp_path / "grown"), at]
-    assert subprocess.run(command, cwd=ROOT, check=False).returncode == 9
-    result = raysim.resume(tmp_path / "grown", make_task(UNEQUAL))
+    given = (tmp_path / "grown", make_task(UNEQUAL))
+    with monkeypatch.context() as patch:
+        patch.setattr(kind, name, lambda *given: os._exit(9))
+        assert Child(partial(raysim.resume, *given, overrides={"rounds": 4})).wait().code == 9
+    result = raysim.resume(*given)
     assert rows(result) == rows(whole) and model_of(result.run_dir) == model_of(whole.run_dir)
 
 

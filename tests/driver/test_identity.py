@@ -96,26 +96,28 @@ def test_actor_killed_in_mid_round(tmp_path, shared_ray, undisturbed, method, si
     assert len(first) == 5 * METHODS[method].get("method.buffer", 4)
 
 
+class CopyFolder(raysim.Listener):
+    """Copies the folder of a run after each round: what a kill would leave there."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def round_done(self, row: Any) -> None:
+        shutil.copytree(self._folder / "run", self._folder / str(row["round"]))
+
+
 @pytest.fixture(scope="module")
 def killed(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """A copy of what a run leaves that is killed as soon as a round is committed.
-
-    The run of a case is started once: while it holds still after a round, its folder is what a kill
-    would leave there.
-    """
+    """A copy of what a run leaves that is killed as soon as a round is committed."""
     kept: dict[Any, Path] = {}
 
     def run(number: int, folder: Path, method: str, sizes: tuple[int, ...], every: int) -> None:
         key = (method, sizes, every)
         if key not in kept:
             kept[key] = tmp_path_factory.mktemp("killed")
-            moments = [f"{number}.end" for number in KILLED]
             overrides = {**METHODS[method], "checkpoint_every": every}
-            with Run(kept[key] / "run", sizes, moments, **overrides) as child:
-                for after in KILLED:
-                    child.until(f"{after}.end")
-                    shutil.copytree(kept[key] / "run", kept[key] / str(after))
-                    child.go()
+            settings = make_settings(kept[key] / "run", **overrides)
+            raysim.run(settings, make_task(sizes), CopyFolder(kept[key]))
         shutil.copytree(kept[key] / str(number), folder, dirs_exist_ok=True)
 
     return run
@@ -140,10 +142,6 @@ def test_tensors_in_raw_units_have_the_same_bits_on_actors_and_resumed(
     raysim.resume(tmp_path / "left", task)
     models = {model_of(tmp_path / run) for run in ("inline", "actors", "left")}
     assert len(models) == 1
-
-
-KILLED = (1, 3, 4)
-"""Rounds after which runs are killed."""
 
 
 @cases

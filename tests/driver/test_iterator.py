@@ -318,16 +318,28 @@ def test_a_process_ends_with_an_iteration_that_is_open(tmp_path, backend, end, c
 
 
 LEFT = """
-import sys
+import os, sys
 from pathlib import Path
 import raysim
 from tests.tasks import make_settings, make_task
 
-chosen = make_settings(Path(sys.argv[1]), checkpoint_every=100)
-
 def start():
+    chosen = make_settings(Path(folder), checkpoint_every=100)
     return raysim.rounds(chosen, make_task((8, 8)))
+
+folder, *words = sys.argv[1:]
+with start() as rounds:
+    next(rounds)  # all that is imported late
+for folder, way in zip(words[::2], words[1::2]):
+    if not (pid := os.fork()):
+        break
+    print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
+else:
+    sys.exit()
+os.dup2(os.open(f"{folder}.errors", os.O_WRONLY | os.O_CREAT), 2)
+exec(way)
 """
+"""Imports take seconds: each way is gone in a copy of the process, which ends as any process."""
 WAYS = {
     "with": "with start() as rounds:\n    next(rounds)",
     "with and an error": "with start() as rounds:\n    next(rounds)\n    1 / 0",
@@ -339,25 +351,32 @@ WAYS = {
 }
 
 
-ENDING_AS_ANOTHER = ("with", "finish", "function")
-full = pytest.mark.full
-
-
-@pytest.mark.parametrize(
-    "way", [pytest.param(way, marks=[full] * (way in ENDING_AS_ANOTHER)) for way in WAYS]
-)
-def test_the_interpreter_ends_without_a_word_however_a_loop_is_left(tmp_path, way):
+@pytest.fixture(scope="module")
+def left(tmp_path_factory):
+    """Return exit code, standard error and run directory of each way."""
+    folders = {way: tmp_path_factory.mktemp("left") / "run" for way in WAYS}
+    words = [word for way, text in WAYS.items() for word in (str(folders[way]), text)]
     done = subprocess.run(
-        [sys.executable, "-c", LEFT + WAYS[way], str(tmp_path)],
-        check=False,
-        capture_output=True,
+        [sys.executable, "-c", LEFT, str(tmp_path_factory.mktemp("first") / "run"), *words],
+        check=True,
+        stdout=subprocess.PIPE,
         text=True,
-        timeout=120,
+        timeout=240,
     )
+    codes = map(int, done.stdout.split())
+    return {
+        way: (code, folders[way].with_suffix(".errors").read_text(), folders[way])
+        for way, code in zip(WAYS, codes, strict=True)
+    }
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_the_interpreter_ends_without_a_word_however_a_loop_is_left(left, way):
+    code, said, folder = left[way]
     errors = "error" in way
-    assert (done.returncode, done.stderr.count("Traceback")) == (int(errors), int(errors))
-    assert (done.stderr == "") is not errors and "Exception ignored" not in done.stderr
-    assert (tmp_path / "checkpoints/round_000001").is_dir()
+    assert (code, said.count("Traceback")) == (int(errors), int(errors))
+    assert (said == "") is not errors and "Exception ignored" not in said
+    assert (folder / "checkpoints/round_000001").is_dir()
 
 
 @pytest.mark.full

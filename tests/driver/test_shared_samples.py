@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from dataclasses import replace
+from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
@@ -18,6 +16,7 @@ import raysim
 from raysim.core.arrow import write_split
 from raysim.core.client_indices import ListedIndices
 from raysim.testing.tasks import SmallNet, samples
+from tests.faults.forked import Child
 from tests.tasks import make_settings, model_of
 
 SIZES = (9, 20, 12, 17)
@@ -197,20 +196,20 @@ class Small(raysim.Model):
         return SmallNet(*shape)
 
 
-def test_plug_ins_may_change_their_inputs(tmp_path):
+def test_plug_ins_may_change_their_inputs(tmp_path, monkeypatch):
     """The process that writes to a mapped file ends: so it is another one than this."""
-    words = {
-        **{"dataset.name": "Mapped", "partition.name": "Halves", "model.name": "Small"},
-        **{"engine.backend": "inline", "clients": "2", "rounds": "2", "fraction": "1.0"},
-        **{"local.epochs": "3", "local.batch_size": "7", "target_accuracy": "none"},
-        **{"evaluation.holdout": "0.2", "evaluation.clients": "true"},
+    monkeypatch.setenv("RAYSIM_DATA", str(tmp_path / "data"))
+    names = {"dataset.name": "Mapped", "partition.name": "Halves", "model.name": "Small"}
+    changes = {
+        **{key: f"{__name__}:{name}" for key, name in names.items()},
+        **{"engine.backend": "inline", "clients": 2, "rounds": 2, "fraction": 1.0},
+        **{"local.epochs": 3, "local.batch_size": 7, "target_accuracy": None},
+        **{"evaluation.holdout": 0.2, "evaluation.clients": True},
     }
-    words |= {key: f"{__name__}:{words[key]}" for key in words if key.endswith(".name")}
-    for in_place in ("false", "true"):
-        chosen = words | {"dataset.in_place": in_place, "partition.in_place": in_place}
-        overrides = [f"{key}={value}" for key, value in chosen.items()]
-        command = [sys.executable, "-m", "raysim", "run", "mnist-fedavg", *overrides]
-        command += [f"out={tmp_path / in_place}"]
-        environment = {"RAYSIM_DATA": str(tmp_path / "data")}
-        subprocess.run(command, check=True, env={**os.environ, **environment})
-    assert model_of(tmp_path / "false") == model_of(tmp_path / "true")
+    for in_place in (False, True):
+        own = {"dataset.in_place": in_place, "partition.in_place": in_place}
+        out = str(tmp_path / str(in_place))
+        chosen = raysim.load_config("mnist-fedavg", changes | own | {"out": out})
+        ended = Child(partial(raysim.run, chosen)).wait()
+        assert ended.code == 0, ended.errors
+    assert model_of(tmp_path / "False") == model_of(tmp_path / "True")

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
+import os
 from pathlib import Path
 
 import pytest
@@ -14,12 +13,14 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file
 
 import raysim
+from raysim.driver.run import commits
 from raysim.driver.run.stopping import Stopping
 from raysim.methods.fedavg import FedAvg
+from raysim.storage import checkpoints
 from raysim.testing.contract import StopAfter
+from tests.faults.forked import Child
 from tests.tasks import UNEQUAL, SmallNet, make_settings, make_task, model_of
 
-ROOT = Path(__file__).parents[2]
 NAN = float("nan")
 WORSE = {"patience_metric": "test_loss", "patience_mode": "max"}
 """As the loss falls, the first evaluation stays the best."""
@@ -115,26 +116,7 @@ def same_models(one, other):
     return all((one / name).read_bytes() == (other / name).read_bytes() for name in names)
 
 
-KILLED = """
-import os, sys, raysim
-from raysim.driver.run import commits
-from raysim.storage import checkpoints
-from tests.tasks import UNEQUAL, make_task
-from tests.driver.test_stopping import RISING, make_settings
-name, left = sys.argv[2], int(sys.argv[3])
-kind = {"save_tensors": commits, "write_sealed": checkpoints, "discard_folder": checkpoints,
-        "summarise": commits}[name]
-inner = getattr(kind, name)
-def dying(*given, **named):
-    global left
-    left -= 1
-    if not left:
-        os._exit(9)
-    return inner(*given, **named)
-setattr(kind, name, dying)
-raysim.run(make_settings(sys.argv[1], **RISING | {"checkpoint_every": 2}), make_task(UNEQUAL))
-"""
-POINTS = [("save_tensors", 4), ("write_sealed", 2), ("summarise", 1)]
+POINTS = [(commits, "save_tensors", 4), (checkpoints, "write_sealed", 2), (commits, "summarise", 1)]
 """Functions that the process does not come back from, and the number of the call."""
 
 
@@ -145,10 +127,20 @@ def undisturbed(tmp_path_factory):
     return path
 
 
-@pytest.mark.parametrize("point", POINTS)
-def test_a_killed_run_goes_on_to_the_same_models(tmp_path, undisturbed, point):
-    command = [sys.executable, "-c", KILLED, str(tmp_path), point[0], str(point[1])]
-    assert subprocess.run(command, cwd=ROOT, check=False).returncode == 9
+@pytest.mark.parametrize(("module", "name", "call"), POINTS, ids=[name for _, name, _ in POINTS])
+def test_a_killed_run_goes_on_to_the_same_models(
+    tmp_path, undisturbed, monkeypatch, module, name, call
+):
+    inner, calls = getattr(module, name), iter(range(1, call))
+
+    def dying(*given, **named):
+        next(calls, None) or os._exit(9)
+        return inner(*given, **named)
+
+    chosen = make_settings(tmp_path, **RISING | {"checkpoint_every": 2})
+    with monkeypatch.context() as patch:
+        patch.setattr(module, name, dying)
+        assert Child(lambda: raysim.run(chosen, make_task(UNEQUAL))).wait().code == 9
     raysim.resume(tmp_path, make_task(UNEQUAL))
     assert same_models(tmp_path, undisturbed)
     assert rows(tmp_path) == rows(undisturbed)
