@@ -14,6 +14,8 @@ import pytest
 import ray
 from safetensors.torch import load
 
+from tests.faults.forked import raysim_command
+
 PAGE = (Path(__file__).parents[1] / "CONTRIBUTING.md").read_text(encoding="utf-8")
 PIECES = [
     block
@@ -37,27 +39,23 @@ def write_pieces(folder: Path) -> None:
         (folder / f"my_{name}.py").write_text(piece)
 
 
-def command(*more: str) -> list[str]:
-    return [str(Path(sys.executable).parent / "raysim"), *SETTINGS, *more]
-
-
 @pytest.mark.usefixtures("shared_ray")
-def test_own_components_in_one_run_on_two_actors_that_is_killed_and_resumed(tmp_path):
+def test_own_components_in_one_run_on_two_actors_that_is_killed_and_resumed(tmp_path, monkeypatch):
     write_pieces(tmp_path)
+    monkeypatch.chdir(tmp_path)
     joined = {**os.environ, "RAY_ADDRESS": ray.get_runtime_context().gcs_address}
-    inline = command("rounds=6", "engine.backend=inline", "out=inline")
-    subprocess.run(inline, cwd=tmp_path, env={**os.environ}, check=True, capture_output=True)
-    actors = command("rounds=6", "engine.backend=ray", "engine.actors=2", "out=actors")
-    with subprocess.Popen(
-        actors, cwd=tmp_path, env=joined, stdout=subprocess.PIPE, text=True
-    ) as begun:
+    inline = raysim_command(*SETTINGS, "rounds=6", "engine.backend=inline", "out=inline")
+    assert inline.code == 0, inline.errors
+    actors = [str(Path(sys.executable).parent / "raysim"), *SETTINGS]
+    actors += ["rounds=6", "engine.backend=ray", "engine.actors=2", "out=actors"]
+    with subprocess.Popen(actors, env=joined, stdout=subprocess.PIPE, text=True) as begun:
         assert begun.stdout
         for line in begun.stdout:  # a line a round
             if (tmp_path / "actors/checkpoints/round_000002").exists() or "round 2" in line:
                 begun.send_signal(signal.SIGKILL)
                 break
     assert not (tmp_path / "actors/summary.json").exists()
-    subprocess.run(actors, cwd=tmp_path, env=joined, check=True, capture_output=True)
+    subprocess.run(actors, env=joined, check=True, capture_output=True)
     models = [(tmp_path / run / "model.safetensors").read_bytes() for run in ("inline", "actors")]
     assert models[0] == models[1]
     values = sum(tensor.numel() for tensor in load(models[0]).values())

@@ -175,6 +175,15 @@ OPTIONAL = (
     *("habana_frameworks", "cython", "simplejson", "org", "socks", "backports", "amdsmi"),
 )
 """Packages that libraries import if they are installed."""
+TYPED = """
+import json, runpy, sys
+for words in json.loads(sys.argv[1]):
+    sys.argv = ["raysim", *words]
+    try:
+        runpy.run_module("raysim", run_name="__main__")
+    except SystemExit as end:
+        assert not end.code, words
+"""
 OWN_METHOD = (
     "import own_helper\nfrom raysim.methods.fedavg import FedAvg\nclass Mine(FedAvg):\n    pass\n"
 )
@@ -191,7 +200,7 @@ def test_a_module_that_no_source_names_is_named_in_the_error(finder, monkeypatch
 
 @pytest.mark.parametrize("engine", ["inline", pytest.param("ray", marks=pytest.mark.full)])
 def test_optional_imports_of_libraries_execute_nothing(tmp_path, engine):
-    """A run with an own method, its resumption and its comparison, beside files named alike."""
+    """A run with an own method, and its comparison, beside files named alike."""
     for name in OPTIONAL:
         (tmp_path / f"{name}.py").write_text("open(f'executed-{__name__}', 'w')\n")
     (tmp_path / "own_method.py").write_text(OWN_METHOD)
@@ -199,8 +208,9 @@ def test_optional_imports_of_libraries_execute_nothing(tmp_path, engine):
     settings = ("clients=4", "fraction=1.0", "partition.limit=10", "rounds=1", "out=run")
     method = ("method.name=own_method:Mine", "target_accuracy=none")
     where = (f"engine.backend={engine}", *(["engine.actors=1"] if engine == "ray" else []))
-    for words in (("run", "mnist-fedavg", *settings, *method, *where), ("compare", "run")):
-        command = [sys.executable, "-m", "raysim", *words]
-        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stderr
+    commands = ("run", "mnist-fedavg", *settings, *method, *where), ("compare", "run")
+    command = [sys.executable, "-c", TYPED, json.dumps(commands)]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "everything is in run" in done.stdout and "2 runs" not in done.stdout
     assert not [*tmp_path.glob("executed-*")]
