@@ -168,11 +168,18 @@ def test_an_actor_that_starts_has_a_process_and_one_without_room_has_none(shared
         ray.kill(without_room)
 
 
+IMPATIENT = """
+from raysim.execution import cluster_health
+from tests.faults.child import main
+
+cluster_health.HEAD_SECONDS = 3.0
+main()
+"""
+
+
 def test_a_head_that_is_lost_while_a_run_waits_for_nodes_is_named(tmp_path):
-    with (
-        cluster(0) as nodes,
-        Run(tmp_path / "run", EQUAL, address=nodes.address, **{"engine.backend": "ray"}) as run,
-    ):
+    how: dict[str, Any] = {"program": ("-c", IMPATIENT), "engine.backend": "ray"}
+    with cluster(0) as nodes, Run(tmp_path / "run", EQUAL, address=nodes.address, **how) as run:
         while not any("waiting for one to join" in note for note in run.notes):
             assert run.process.poll() is None, run.errors()
             sleep(0.1)

@@ -46,10 +46,11 @@ class Run:
         address: str | None = None,
         width: int = 16,
         orders: Path | None = None,
+        program: tuple[str, str] = ("-m", "tests.faults.child"),
         **overrides: Any,
     ) -> None:
         texts = [f"{key}={value}" for key, value in overrides.items()]
-        command = [sys.executable, "-m", "tests.faults.child", str(folder), str(orders or "")]
+        command = [sys.executable, *program, str(folder), str(orders or "")]
         command += [",".join(map(str, sizes)), str(width), ",".join(moments), *texts]
         self._start(folder, command, address, orders)
 
