@@ -24,6 +24,7 @@ from raysim.results.report.drawing import (
     Legend,
     Traced,
     end_labels,
+    make_room,
     new_axes,
     pointed,
     style_of,
@@ -86,6 +87,7 @@ def curves(
             for number, found in drawn.items()
             if found
         }
+        make_room(axes)
         end_labels(axes, legend, {number: each[0] for number, each in lines.items()})
         where = "round {x}" if against == "round" else with_unit("{x}", of_x)
         traced = [line for each in lines.values() for line in each]

@@ -232,9 +232,18 @@ def new_axes(
     axes = figure.add_axes((left, bottom, 1 - left - right, 1 - bottom - 0.14 / height))
     axes.set_xlabel(x)
     axes.set_ylabel(y)
+    axes.ticklabel_format(useOffset=False)
     if x in WHOLE:
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     return figure, axes
+
+
+def make_room(axes: Axes) -> None:
+    """Widen the left margin of axes, with all that is drawn in them, where tick labels are long."""
+    ticks = axes.yaxis.get_major_formatter().format_ticks(axes.get_yticks().tolist())
+    (left, bottom), (right, top) = axes.get_position().get_points()
+    left = max(left, 0.065 + CHARACTER * max(map(len, ticks)))
+    axes.set_position((left, bottom, right - left, top - bottom))
 
 
 def pointed(axes: Axes, lines: Sequence[Traced], says: str) -> str:
