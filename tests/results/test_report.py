@@ -252,11 +252,18 @@ def test_each_client_is_a_point_beside_itself_under_another_method(write_run):
     assert "client 2, seed 0&#34;,[500],[70]" in one
 
 
+def test_the_page_of_one_run_has_no_chart_of_one_dot_and_no_empty_table(runs):
+    text = page_of(runs[:1])
+    assert "a dot is a seed" not in text and "Settings that differ" not in text
+    assert "There is one row, and nothing to compare it with" in text and "All settings" in text
+
+
 def test_the_first_screen_says_who_won(runs):
     text = page_of(runs)
     first = text[text.index("<h1>") : text.index('<section id="comparison">')]
     assert "Below five seeds nothing is compared, and these rows have 2" in first
     assert first.count('<p class="won">') == 1 and "not compared</span>" in first
+    assert "a dot is a seed" in first and "Settings that differ" in text
     assert "<svg" in first
 
 

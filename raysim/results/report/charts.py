@@ -134,9 +134,12 @@ def _draw(
 
 
 def seeds(legend: Legend, table: ResultTable, column: str, name: str) -> Chart | None:
-    """Draw the value of every seed by row, and their means; the rows are in the table's order."""
+    """Draw the value of every seed by row, and their means; the rows are in the table's order.
+
+    Return None where there is one value or none: the text says it.
+    """
     rows = [row for row in table.rows if table.cell(row, column).measured]
-    if not rows:
+    if sum(len(table.cell(row, column).measured) for row in rows) < 2:
         return None
     names = [legend.named(legend.labels.index(row)) for row in rows]
     unit = table.unit_of(table.cell(rows[0], column))

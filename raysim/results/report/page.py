@@ -110,7 +110,7 @@ def report(
         partitions=_partitions(groups, labels),
         virtual=[*gantt_charts(groups), *staleness_charts(groups)],
         time=_present([charts.times(groups, "times"), charts.phases(groups, "phases")]),
-        settings=html_table(settings_table(groups)),
+        settings=(found := settings_table(groups)) and html_table(found),
         common=_common(groups),
         environments=_environments(records),
         runs=html_table(_runs(records)),
@@ -139,9 +139,11 @@ def render(template: str, folder: Path = FILES, **values: Any) -> str:
     return environment.get_template(template).render(style=style, script=script, **values)
 
 
-def settings_table(groups: Sequence[RunGroup]) -> Grid:
-    """Return the settings that differ: a row per group, a column per setting."""
+def settings_table(groups: Sequence[RunGroup]) -> Grid | None:
+    """Return the settings that differ: a row per group, a column per setting; None if all agree."""
     keys = differing_keys([group.settings for group in groups])
+    if not keys:
+        return None
     rows = tuple(
         (Entry(group.label), *(Entry(text_of(group.settings.get(key, "-"))) for key in keys))
         for group in groups
