@@ -9,11 +9,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tests.browser import PHONE, SCREEN, audit, document
+from tests.browser import PAPER, PHONE, document, problems
 from tests.results.conftest import make_rows, write_run_at
 from tests.results.test_report import page_of
 
-DEAD = {"errors": [], "overflow": 0, "contrast": [], "broken": [], "unnamed": []}
 METHODS = ("fedavg", "fedprox", "scaffold")
 ACCURACIES = (0.241234, 0.5, 0.61239)
 
@@ -39,25 +38,51 @@ def page(tmp_path_factory):
     return page
 
 
-@pytest.mark.parametrize(("width", "scheme"), [(PHONE, "light"), (SCREEN, "dark")])
-def test_nothing_is_wrong_with_it(page, width, scheme):
-    found = audit(page.as_uri(), width=width, scheme=scheme)
-    assert found.pop("texts") > 300
-    assert found == DEAD
+@pytest.fixture(scope="module")
+def clocked(tmp_path_factory):
+    """Write the page of one run of a virtual clock, whose loss hardly changes."""
+    folder = tmp_path_factory.mktemp("clocked")
+    clock = {"virtual_seconds": [0.9, 0.8, 0.7], "virtual_joules": [1e4] * 3}
+    rows = make_rows([0.1] * 3, **clock, lost_clients=[0, 1, 0])
+    for row, loss in zip(rows, (2.302585, 2.302586, 2.302587), strict=True):
+        row["test_loss"] = loss
+    path = write_run_at(folder / "run", rows)
+    works = {"round": [1, 2, 3], "client": [0, 10, 200], "virtual_start": [0.0, 0.9, 1.7]}
+    table = pa.table({**works, "virtual_seconds": clock["virtual_seconds"], "samples": [9] * 3})
+    pq.write_table(table, path / "clients.parquet")
+    page = folder / "page.html"
+    page.write_text(page_of([path]), encoding="utf-8")
+    return page
 
 
-def test_the_audit_finds_what_is_wrong(tmp_path):
-    text = """<!doctype html><meta name=viewport content="width=device-width"><body>
-    <style>@media (prefers-color-scheme: dark) { p { color: #666; background: #000 } }</style>
-    <p style="width: 600px">wide<table style="width: 40px; table-layout: fixed"><tr>
-    <td style="overflow-wrap: anywhere">methodname</table><button></button>
-    <script>boom()</script>"""
+def test_nothing_is_wrong_with_pages(page, clocked):
+    assert problems([page.as_uri(), clocked.as_uri()]) == {}
+
+
+BAD = """<!doctype html><meta name=viewport content="width=device-width"><body style="color: #111">
+<style>@media (prefers-color-scheme: dark) { p { color: #666; background: #000 } }
+i { color: #767676 } b { color: #8a8a8a; font-size: 24px } @media print { i { color: #777 } }
+</style><p style="width: 600px">wide<table style="width: 40px; table-layout: fixed"><tr>
+<td style="overflow-wrap: anywhere">methodname</table><button></button><i>plain</i><b>large</b>
+<figure><svg width="300" height="50"><text y="20">10</text><text x="9" y="20">20</text>
+<text x="290" y="20">cut off</text></svg></figure><script>boom()</script>"""
+
+
+def test_what_is_wrong_with_a_page_is_found(tmp_path):
     path = tmp_path / "bad.html"
-    path.write_text(text)
-    found = audit(path.as_uri(), width=PHONE, scheme="dark")
-    assert found["overflow"] > 200 and found["broken"] == ["methodname"]
-    assert found["contrast"] == ["wide: 3.66"]
-    assert "boom is not defined" in found["errors"][0] and len(found["unnamed"]) == 1
+    path.write_text(BAD, encoding="utf-8")
+    found = problems([path.as_uri()], (*PHONE, PAPER))
+    wrong = {
+        "errors": ["7: Uncaught ReferenceError: boom is not defined"],
+        "broken": ["methodname"],
+        "cut": ["cut off"],
+        "overlap": ["10 on 20"],
+        "unnamed": ["<button></button>"],
+    }
+    light, paper, dark = found.values()
+    assert light == {**wrong, "overflow": 218}
+    assert dark == {**wrong, "overflow": 218, "contrast": ["wide: 3.66"]}
+    assert paper == {**wrong, "contrast": ["plain: 4.48"]}
 
 
 def with_script(page, script):
