@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
+import re
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
@@ -11,18 +13,38 @@ from typing import TYPE_CHECKING, Any
 import optuna
 from optuna.trial import TrialState
 
-from raysim.results.report.drawing import INK
+from raysim.results.report.drawing import INK, SIZE, WHOLE
 from raysim.tuning.studies.samplers import TITLES, SearchOptions
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.axis import Axis
     from matplotlib.figure import Figure
 
 MIN_TRIALS = 2
 """Least number of completed trials for a plot of importances."""
 MOST_AXES = 3
 """Most objectives of a Pareto front drawn by Optuna."""
-MOST_PAIRED = 4
+MOST_PAIRED = 3
 """Most settings to draw against each other: the most important ones."""
+MOST_NAMED = 15
+"""Most trials of a legend: more have no room."""
+LINE = 12
+"""Most characters of a setting in one line below a small panel."""
+PANELS = 2
+"""Most panels in a row."""
+STYLE: Any = {"figure.constrained_layout.use": True, "figure.figsize": SIZE}
+"""Style of figures: a colour bar has a place of its own."""
+LABELS = {
+    "Trial": "trial",
+    "Hyperparameter": "setting",
+    "Hyperparameter Importance": "importance",
+    "Cumulative Probability": "share of trials",
+}
+"""Labels of axes by those of Optuna."""
+NUMBERED = re.compile(r"^Trial(\d+)$")
+POWERS = ((1,), (1, 3), (1, 2, 5))
+"""Multiples of powers of ten at the ticks of log axes: the first that give two ticks."""
 
 
 @contextmanager
@@ -38,7 +60,7 @@ def plots(study: optuna.Study, options: SearchOptions) -> Iterator[dict[str, Fig
     from matplotlib import pyplot as plt
 
     verbosity = optuna.logging.get_verbosity()
-    with warnings.catch_warnings(), plt.style.context("default"):
+    with warnings.catch_warnings(), plt.style.context(["default", STYLE]):
         warnings.simplefilter("ignore")  # Optuna's experimental features, and matplotlib's own
         optuna.logging.set_verbosity(optuna.logging.ERROR)  # no line where no trial is feasible
         try:
@@ -73,25 +95,89 @@ def _draw(study: optuna.Study, options: SearchOptions, done: int) -> dict[str, A
         if len(paired) > 1:
             axes["contour"] = visual.plot_contour(study, paired, **first)
             axes["parallel"] = visual.plot_parallel_coordinate(study, paired, **first)
+            axes["parallel"].set_ylabel(titles[0])
+            axes["parallel"].set_xticks(range(len(paired) + 1), ["", *map(_in_lines, paired)])
+            axes["parallel"].tick_params(axis="x", labelrotation=0)
     return axes
 
 
 def _figure(axes: Any) -> Figure:
-    """Return the figure of axes, or of an array of them: text in ink, accuracies in percent."""
+    """Return the figure of axes, or of an array of them, as the other charts of a page are."""
     from matplotlib.text import Text
-    from matplotlib.ticker import PercentFormatter
 
-    figure: Figure = getattr(axes, "flat", [axes])[0].figure
-    figure.set_layout_engine("tight")
+    panels = [*getattr(axes, "flat", [axes])]
+    figure: Figure = panels[0].figure
+    figure.set_layout_engine("constrained")
+    few = 3
+    if getattr(axes, "ndim", 0) == 1:
+        _place_in_rows(figure, panels)
+    elif len(panels) > 1:
+        few = 2
+        _label_outer(figure, panels)
     for each in figure.axes:
         each.tick_params(colors=INK)
         for axis in (each.xaxis, each.yaxis):
-            if axis.get_label_text() == TITLES["accuracy"]:
-                axis.set_major_formatter(PercentFormatter(1))
+            _set_ticks(axis, few)
         for line in (*each.get_xgridlines(), *each.get_ygridlines()):
             line.set(color="0.5", alpha=0.3)
         if legend := each.get_legend():
             legend.set_frame_on(False)
+            if len(legend.get_texts()) > MOST_NAMED:
+                legend.remove()
+            for entry in legend.get_texts():
+                entry.set_text(NUMBERED.sub(r"trial \1", entry.get_text()))
     for text in figure.findobj(Text):
         text.set(color=INK)
     return figure
+
+
+def _place_in_rows(figure: Figure, panels: Sequence[Axes]) -> None:
+    """Place panels with a common vertical axis in rows of PANELS."""
+    rows, label = -(-len(panels) // PANELS), panels[0].get_ylabel()
+    grid = figure.add_gridspec(rows, PANELS)
+    figure.set_size_inches(SIZE[0], SIZE[1] * (1 + rows) / 2)
+    for number, each in enumerate(panels):
+        row, column = divmod(number, PANELS)
+        each.set_subplotspec(grid[row, column])
+        each.set_ylabel("" if column else label)
+        each.tick_params(labelleft=not column)
+
+
+def _label_outer(figure: Figure, panels: Sequence[Axes]) -> None:
+    """Label the panels of a square at its left and its lower edge alone."""
+    figure.set_size_inches(SIZE[0], SIZE[0])
+    for each in panels:
+        each.set(xlabel=_in_lines(each.get_xlabel()), ylabel=_in_lines(each.get_ylabel()))
+        each.label_outer()
+        each.tick_params(axis="x", labelrotation=90)
+
+
+def _in_lines(key: str) -> str:
+    """Return the key of a setting, a long one with a line for each part."""
+    return key.replace(".", ".\n") if len(key) > LINE else key
+
+
+def _set_ticks(axis: Axis, few: int) -> None:
+    """Set the label of an axis in words, and its ticks: whole numbers, percents, a few powers."""
+    from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator, PercentFormatter
+
+    label = LABELS.get(axis.get_label_text(), axis.get_label_text())
+    axis.set_label_text(label)
+    if label in WHOLE:
+        axis.set_major_locator(MaxNLocator(integer=True))
+    if label == TITLES["accuracy"]:
+        axis.set_major_formatter(PercentFormatter(1))
+    if axis.get_scale() == "log":
+        parts = parts_of_powers(*sorted(axis.get_view_interval()))
+        axis.set_major_locator(LogLocator(subs=parts, numticks=few) if parts else MaxNLocator(few))
+        axis.set_minor_locator(NullLocator())
+        axis.set_major_formatter("{x:g}")
+
+
+def parts_of_powers(low: float, high: float) -> tuple[int, ...]:
+    """Return which multiples of powers of ten are ticks of a log axis, at least two; () if none."""
+    powers = [10.0**k for k in range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)]
+    for parts in POWERS:
+        if sum(low <= part * power <= high for part in parts for power in powers) > 1:
+            return parts
+    return ()

@@ -12,7 +12,7 @@ from safetensors.numpy import load_file
 
 from raysim.core.errors import MachineError
 from raysim.tuning import report
-from raysim.tuning.plots import plots
+from raysim.tuning.plots import parts_of_powers, plots
 from raysim.tuning.search.results import best
 from raysim.tuning.studies import STUDIES
 from raysim.tuning.studies.samplers import SearchOptions
@@ -21,6 +21,11 @@ from tests.tuning.common import make_search, make_study, make_tuner
 
 ONE = {"history", "curves", "slice", "edf"}
 PAIRED = {"importance", "contour", "parallel"}
+WIDE = {
+    "local.lr": {"low": 1e-3, "high": 0.5, "log": True},
+    "local.weight_decay": {"low": 1e-6, "high": 1e-2, "log": True},
+    "local.momentum": {"low": 0.0, "high": 0.95},
+}
 
 
 def complete(search, accuracies, error=None):
@@ -90,8 +95,17 @@ def test_the_page_has_trials_plots_and_what_was_searched(tmp_path):
     assert len(words) > 20 and not [word for word in words if re.search(r"[{}\[\]]|null", word)]
     shown = re.findall(r"<text[^>]*>([^<]*)</text>", text)
     assert {"held-out accuracy [%]", "60.0", "60.0%", "round"} <= {*shown}  # units of the table
+    assert {"trial 0", "share of trials"} <= {*shown} and not {"1.5", "Trial", "Trial0"} & {*shown}
     again = report.write_report(search, best(search.study), tmp_path)
     assert again[-1].read_text() == text
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "ticks"),
+    [(1e-3, 1.0, (1,)), (0.05, 0.5, (1, 3)), (0.02, 0.08, (1, 2, 5)), (0.6, 0.9, ())],
+)
+def test_a_log_axis_has_two_ticks(low, high, ticks):
+    assert parts_of_powers(low, high) == ticks
 
 
 def test_a_tuner_killed_between_constraint_and_value_sets_the_constraint_once(tmp_path):
@@ -157,8 +171,13 @@ def test_four_objectives_have_all_but_the_plot_of_their_front(tmp_path, local_sl
 
 
 def test_nothing_is_wrong_with_the_page_in_a_browser(tmp_path):
-    search = make_search(tmp_path, SearchOptions("random"))
+    """No label lies on another one, also of settings by powers of ten; the colour bar has room."""
+    search = make_search(tmp_path, SearchOptions("random"), table={"space": WIDE})
     complete(search, [0.5, 0.7])
+    with plots(search.study, search.options) as figures:
+        figures["slice"].draw_without_rendering()
+        *panels, bar = (axes.get_position() for axes in figures["slice"].axes)
+        assert len(panels) == len(WIDE) and not any(map(bar.overlaps, panels))
     *_, path = report.write_report(search, best(search.study), tmp_path)
     assert problems([path.as_uri()]) == {}
 
