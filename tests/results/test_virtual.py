@@ -18,7 +18,7 @@ def test_the_page_shows_who_worked_when(tmp_path, write_run):
     rows = pq.read_table(tmp_path / "timed" / "clients.parquet")["round"].to_pylist()
     text = page_of([tmp_path / "timed"])
     found = Parser(text)
-    assert found.tags.count("svg") == 13  # a verdict, 10 of curves, time, virtual time
+    assert found.tags.count("svg") == 12  # 10 of curves, time, virtual time
     assert outside(found.addresses) == [] and len({*found.ids}) == len(found.ids)
     assert "against virtual time" in text and "against energy" in text
     chart = text[text.index('<section id="virtual"') :]
