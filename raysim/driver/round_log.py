@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -64,6 +65,7 @@ class RoundLog:
         spans: Per worker, its phases.
         more: Further figures of the round.
         sent_before: Bytes that clients were sent before the round, such as shared samples.
+        pooled: Whether the samples of all clients were trained on in one place.
     """
 
     columns: list[Columns] = field(default_factory=list)
@@ -71,6 +73,7 @@ class RoundLog:
     spans: dict[str, list[Span]] = field(default_factory=dict)
     more: dict[str, float] = field(default_factory=dict)
     sent_before: int = 0
+    pooled: bool = False
     _trained: list[Columns] = field(default_factory=list)
     _accounts: dict[str, _Account] = field(default_factory=lambda: {"": _Account()})
 
@@ -80,6 +83,7 @@ class RoundLog:
         """Count a pass, under its label."""
         account = self._account(work.label)
         account.count(bytes_up, bytes_down, columns)
+        self.pooled |= work.pooled
         number = np.full(len(columns["client"]), pass_number)
         self.columns.append({**columns, "pass": number})
         if work.epochs and not work.label:
@@ -135,8 +139,17 @@ class RoundLog:
         losses = reports.get("train_loss", np.empty(0))
         return Results(clients[last].astype(np.int64), losses, reports)
 
-    def losses(self) -> dict[int, float]:
-        """Return the last train loss of each client that took steps in the round's own passes."""
+    def losses(self, everyone: Iterable[int]) -> dict[int, float]:
+        """Return the last train loss of each client that took part in the round.
+
+        These are the clients that took steps in the round's own passes; of a pass on the samples of
+        all clients in one place, all.
+
+        Args:
+            everyone: The clients that may take part.
+        """
         trained = self._accounts[""].trained
-        clients = trained["client"].astype(np.int64).tolist()
-        return dict(zip(clients, trained["train_loss"].tolist(), strict=True))
+        losses = trained["train_loss"].tolist()
+        if self.pooled:
+            return dict.fromkeys(everyone, losses[-1]) if losses else {}
+        return dict(zip(trained["client"].astype(np.int64).tolist(), losses, strict=True))

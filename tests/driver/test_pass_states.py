@@ -104,7 +104,7 @@ def test_the_message_has_the_oldest_round_that_a_checkpoint_needs():
 def test_a_label_has_columns_of_its_own():
     runner = runner_of(FakeExecutor())
     ended(runner.run(work_of((0, 2), label="prepass")))
-    assert runner.log.losses() == {}
+    assert runner.log.losses(()) == {}
     ended(runner.run(work_of((1, 2))))
     ended(runner.run(work_of((2, 4))))
     figures = runner.log.figures()
@@ -129,7 +129,7 @@ def test_a_label_has_columns_of_its_own():
         }
     )
     assert [columns["pass"].tolist() for columns in runner.log.columns] == [[0, 0], [1, 1], [2, 2]]
-    assert runner.log.losses() == {1: 1 / 3, 2: 2 / 3, 4: 4 / 3}
+    assert runner.log.losses(()) == {1: 1 / 3, 2: 2 / 3, 4: 4 / 3}
 
 
 def test_a_pass_without_steps_costs_its_samples_and_has_no_losses():

@@ -326,7 +326,7 @@ def test_work_of_their_own_reaches_costs_and_message(errors):
     assert {client: message.work.lr_of(client) for client in lr} == lr
     assert runner.log.columns[0]["steps"].tolist() == [15, 8, 0]
     assert runner.log.figures()["clients"] == 2  # that took steps
-    assert set(runner.log.losses()) == {0, 2}
+    assert set(runner.log.losses(())) == {0, 2}
 
 
 def test_notes_of_workers_are_shown_once_a_run(errors):

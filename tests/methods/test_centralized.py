@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 import torch
@@ -70,6 +71,18 @@ def test_what_is_kept_from_training_is_not_pooled(tmp_path, kept, samples):
     raysim.run(make_settings(tmp_path, **given), make_task((40, 8, 20)))
     (row,) = pq.read_table(tmp_path / "clients.parquet").to_pylist()
     assert row["samples"] in samples
+
+
+def test_all_clients_that_may_train_take_part_in_each_round(tmp_path):
+    given = {"evaluation.local_test": 0.25, "evaluation.new_clients": 0.3, "fraction": 0.5}
+    given |= {"rounds": 3, "evaluation.every": 2}
+    result = raysim.run(make_settings(tmp_path, **CENTRALIZED, **given), make_task((40, 8, 20, 12)))
+    rows = pq.read_table(tmp_path / "client_accuracy.parquet").to_pylist()
+    of_last = [(row["is_new"], row["participations"]) for row in rows if row["round"] == 3]
+    assert sorted(of_last) == [(0, 3)] * 3 + [(1, 0)]
+    (_, *last) = result.metrics.filter(pc.is_valid(result.metrics["test_loss"])).to_pylist()
+    assert last[0]["seen_local_test_accuracy"] == last[0]["local_test_accuracy"]
+    assert last[0]["unseen_local_test_accuracy"] is None
 
 
 def test_a_clock_of_devices_is_refused(tmp_path):

@@ -152,7 +152,8 @@ class Commits:
         self.recorder.add(row, log.columns, evaluation.clients, evaluation.analyses)
         if self.trace:
             self.trace.virtual(after.number, log.columns)
-        after.history.add(after.number, log.losses())  # in place: the round before is read no more
+        took_part = log.losses(self._settings.participants.listed)
+        after.history.add(after.number, took_part)  # in place: the round before is read no more
         self.committed = after
         self._stopping.add(row)
         if self._stopping.best == after.number:

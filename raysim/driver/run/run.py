@@ -322,7 +322,7 @@ class Run:
             return context.evaluator.skipped, 0.0
         evaluate = partial(context.evaluator.evaluate, context.executor, begun.temperature)
         with context.watch("evaluation"):
-            trained = begun.runner.log.losses()
+            trained = begun.runner.log.losses(begun.now.everyone)
             evaluation = yield from evaluate(after.state, after, trained)
             figures = {**evaluation.figures, **analyses.trained_figures()}
             evaluation = replace(evaluation, figures=figures)

@@ -191,7 +191,7 @@ def scatters(legend: Legend, groups: Mapping[int, RunGroup], name: str) -> list[
     return [
         _by_samples(legend, number, (sizes[number], scores[number]), f"{name}-{number}")
         for number in known
-        if sizes[number].keys() & scores[number].keys()
+        if len(sizes[number].keys() & scores[number].keys()) > 1  # one place has those of all
     ]
 
 
