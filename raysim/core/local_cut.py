@@ -29,7 +29,7 @@ class LocalCut:
     """Rule that cuts each client's samples.
 
     Of n samples round(f*n) are test samples (half to even), at least one if n > 1, and never all of
-    them. By class, each has its share of these: of t test samples a class with c of the n samples
+    them: none of a client with one sample, or without any. By class, each has its share of these: of t test samples a class with c of the n samples
     has t*c/n, rounded down; those with the largest remainders have one more, equal ones by lot.
 
     Attributes:
@@ -45,7 +45,7 @@ class LocalCut:
     def test_sizes(self, sizes: Indices) -> Indices:
         """Return the number of test samples [n] of clients with `sizes` samples [n]."""
         wanted = np.maximum(np.rint(self.fraction * sizes), 1)
-        found: Indices = np.minimum(wanted, sizes - 1).astype(np.int64)
+        found: Indices = np.clip(wanted, 0, np.maximum(sizes - 1, 0)).astype(np.int64)
         return found
 
     def divide(self, client: int, indices: Indices) -> tuple[Indices, Indices]:
@@ -106,7 +106,7 @@ class CutIndices:
 
     @property
     def tests(self) -> DrawnIndices:
-        """The test samples of each client; none of one with a single sample."""
+        """The test samples of each client; none of one with fewer than two samples."""
         sizes = self.cut.test_sizes(_distinct(self.whole.sizes))
         return DrawnIndices(len(self.whole.sizes), sizes, partial(_tests, self))
 

@@ -60,6 +60,16 @@ def test_cuts_are_whole_and_fair(labels, fraction, seed, stratified):
         assert other.tests[0].tolist() == tested.tolist()  # labels have no part in it
 
 
+@pytest.mark.parametrize("classes", [None, LABELS])
+def test_clients_without_two_samples_have_no_test(classes):
+    cut = LocalCut(0.9, 0, classes)
+    assert cut.test_sizes(np.array([0, 1, 2, 3])).tolist() == [0, 0, 1, 2]
+    for samples in ([], [4], [4, 5], [4, 5, 6]):
+        kept, tested = cut.divide(0, np.array(samples, dtype=np.int64))
+        assert sorted([*kept, *tested]) == samples
+        assert len(tested) == max(len(samples) - 1, 0)
+
+
 def test_a_cut_is_drawn_by_seed_and_client():
     one, other = (LocalCut(0.5, seed).divide(7, np.arange(40))[1] for seed in (0, 1))
     third = LocalCut(0.5, 0).divide(8, np.arange(40))[1]
