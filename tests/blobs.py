@@ -33,6 +33,12 @@ class Blobs(raysim.Dataset):
         return x / 2
 
 
+class Pooled(Blobs):
+    """All samples are for training."""
+
+    has_test: ClassVar = False
+
+
 class Raw(raysim.Model):
     def build(self, shape: tuple[int, ...], classes: int) -> nn.Module:
         return RawNet()

@@ -29,8 +29,9 @@ class LocalCut:
     """Rule that cuts each client's samples.
 
     Of n samples round(f*n) are test samples (half to even), at least one if n > 1, and never all of
-    them: none of a client with one sample, or without any. By class, each has its share of these: of t test samples a class with c of the n samples
-    has t*c/n, rounded down; those with the largest remainders have one more, equal ones by lot.
+    them: none of a client with one sample, or without any. By class, each has its share of these:
+    of t test samples a class with c of the n samples has t*c/n, rounded down; those with the
+    largest remainders have one more, equal ones by lot.
 
     Attributes:
         fraction: The fraction f.
@@ -123,6 +124,24 @@ def with_cut(indices: ClientIndices, cut: LocalCut) -> tuple[ClientIndices, Clie
     own = CutIndices(own_indices(indices), cut)
     kept = replace(indices, own=own) if isinstance(indices, SharingIndices) else own
     return kept, own.tests
+
+
+def have_common_samples(indices: ClientIndices, samples: int) -> bool:
+    """Return whether a sample, of N in all, is there twice: with two clients, or with one.
+
+    Samples that are sent to all are left out. Costs at most N draws: more samples than that have
+    one twice.
+    """
+    own = own_indices(indices)
+    seen = np.zeros(samples, dtype=bool)
+    if int(own.sizes.sum()) > samples:
+        return True
+    for client in range(len(own.sizes)):
+        rows = own[client]
+        if seen[rows].any() or len(np.unique(rows)) < len(rows):
+            return True
+        seen[rows] = True
+    return False
 
 
 def without_cut(indices: ClientIndices) -> ClientIndices:

@@ -30,10 +30,10 @@ from raysim.core.client_indices import (
     owner_of,
     shared_size,
 )
-from raysim.core.components import ask
+from raysim.core.components import ask, called
 from raysim.core.data import Progress, Split, may_have_own_tests
 from raysim.core.errors import DataError, SettingsError
-from raysim.core.local_cut import LocalCut, with_cut, without_cut
+from raysim.core.local_cut import LocalCut, have_common_samples, with_cut, without_cut
 from raysim.core.scoring import CLASSIFICATION, Scoring, balanced_weights, for_training
 from raysim.core.seeds import seeded
 from raysim.core.tensors import Tensors
@@ -149,11 +149,20 @@ class Federation:
         """Return this federation with test samples of each client, for `evaluation.local_test`.
 
         They are cut out of its training samples, unless clients have test samples of their own.
+
+        Raises:
+            SettingsError: clients have samples in common, so that others would train on them.
         """
         fraction = settings.evaluation.local_test
         if not fraction or self.local_test is not None:
             return self
         y = open_samples(self.train).y
+        if have_common_samples(self.client_indices, len(y)):
+            raise SettingsError(
+                f"evaluation.local_test={fraction}: {called(settings.partition)} gives a sample to"
+                " several clients, so that some would train on what others are tested on; use"
+                " another partition, or evaluation.clients=true, which tests on the test set"
+            )
         classes = None
         if settings.evaluation.local_test_cut == "stratified" and self.scoring.classifies:
             classes = y.astype(np.min_scalar_type(int(y.max())))  # sent to each worker
@@ -388,12 +397,6 @@ def _of_natural_clients(
     if evaluation.test_samples == "all" or len(rows) == len(test):
         return None, LocalTest(own)
     return rows, LocalTest(replace(own, indices=np.searchsorted(rows, own.indices)))
-
-
-def test_size(settings: Settings, train: Split, path: Path, indices: ClientIndices) -> int:
-    """Return the number of samples of a run's test set; see `_of_natural_clients`."""
-    rows, _ = _of_natural_clients(settings, train, path, indices)
-    return len(open_split(path)) if rows is None else len(rows)
 
 
 def open_samples(split: Split | Path) -> Split:

@@ -10,7 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from raysim.core.client_indices import DrawnIndices, ListedIndices, SharingIndices
-from raysim.core.local_cut import CutIndices, LocalCut, with_cut, without_cut
+from raysim.core.local_cut import (
+    CutIndices,
+    LocalCut,
+    have_common_samples,
+    with_cut,
+    without_cut,
+)
 from raysim.core.participants import participants_of
 
 LABELS = np.array([0] * 10 + [1] * 6 + [2])
@@ -85,6 +91,20 @@ def test_shared_samples_are_not_cut():
     assert without_cut(kept).own is own and without_cut(own) is own
 
 
+@given(st.lists(st.lists(st.integers(0, 19), min_size=1, max_size=6), min_size=1, max_size=5))
+def test_a_sample_that_is_there_twice_is_found(held):
+    per_client = [np.array(rows) for rows in held]
+    everything = [row for rows in held for row in rows]
+    drawn = DrawnIndices(len(held), np.array([*map(len, held)]), per_client.__getitem__)
+    for indices in (ListedIndices.of(per_client), drawn):
+        assert have_common_samples(indices, 20) == (len({*everything}) < len(everything))
+
+
+def test_shared_samples_are_nobodys():
+    own = ListedIndices.of([np.arange(8), np.arange(8, 12)])
+    assert not have_common_samples(SharingIndices(own, np.arange(12, 15), 2, 0), 15)
+
+
 def test_of_a_million_clients_none_is_drawn_before_it_is_asked():
     def draw(client: int) -> np.ndarray:
         asked.append(client)
@@ -94,6 +114,8 @@ def test_of_a_million_clients_none_is_drawn_before_it_is_asked():
     kept, tests = with_cut(DrawnIndices(10**6, 8, draw), LocalCut(0.25, 0))
     assert kept.sizes.strides == (0,) and int(kept.sizes[-1]) == 6 and not asked
     assert len(tests[999_999]) == 2 and asked == [999_999]
+    assert have_common_samples(DrawnIndices(10**6, 8, draw), 8 * 10**6 - 1)
+    assert asked == [999_999]  # more samples than there are
 
 
 @given(st.integers(2, 50), st.floats(0.01, 0.99), st.integers(0, 3))

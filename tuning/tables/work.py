@@ -4,7 +4,7 @@ The work is rounds x clients of a round x samples that a client trains on, in lo
 an asynchronous round counts the clients whose updates make a version.
 The speed is measured on rounds of the run's own settings, with fewer clients and samples if these
 would take longer than a few seconds, and includes a method's further passes, its server and the
-driver, but no analyses and clocks.
+driver, but no analyses and clocks. That of evaluations is measured apart, if they are not too long.
 """
 
 from __future__ import annotations
@@ -25,17 +25,14 @@ import torch
 
 import raysim
 from raysim.config import Settings
-from raysim.core.client_indices import Holdout, shared_size
-from raysim.core.local_cut import LocalCut, with_cut
 from raysim.core.rules import samples_of
 from raysim.core.user_input import canonical, key_text
-from raysim.federation.federation import test_size
-from raysim.federation.prepared import open_prepared, prepared
+from raysim.federation.evaluation_sets import MOST_CLIENTS
+from raysim.federation.federation import from_settings
 from raysim.workloads.datasets.fetch import data_root
 
 EVALUATED = 1 / 3
-"""Cost of an evaluated sample in sample-steps, if an evaluation is too long to be measured; a
-backward pass costs about two forward passes."""
+"""Cost of an evaluated sample in sample-steps; a backward pass costs about two forward passes."""
 CLIENTS = 2
 """Fewest clients of a measured round."""
 SECONDS = 1.5
@@ -44,10 +41,19 @@ SECONDS = 1.5
 
 @dataclass(frozen=True, eq=False)
 class DataSize:
-    """Training samples of each client [K], and number of test samples."""
+    """Samples of a run.
+
+    Attributes:
+        clients: Training samples of each client [K].
+        test: Number of samples of the test set.
+        local: Number of test samples of clients' own.
+        held_out: Number of held-out samples.
+    """
 
     clients: npt.NDArray[np.int64]
     test: int
+    local: int = 0
+    held_out: int = 0
 
     @property
     def client(self) -> float:
@@ -57,7 +63,7 @@ class DataSize:
 
 @dataclass(frozen=True)
 class Pace:
-    """Seconds of a sample-step, and of the evaluation of a test sample."""
+    """Seconds of a sample-step: of training, and of an evaluation (`evaluation_steps`)."""
 
     step: float
     evaluation: float
@@ -87,8 +93,8 @@ class Workload:
             RaysimError: the measured rounds fail, with MachineError not because of the settings.
         """
         evaluations = -(-settings.rounds // settings.evaluation.every)
-        pace, evaluated = self._pace(settings), evaluations * self._size(settings).test
-        return self.sample_steps(settings) * pace.step + evaluated * pace.evaluation
+        pace, evaluated = self._pace(settings), evaluation_steps(settings, self._size(settings))
+        return self.sample_steps(settings) * pace.step + evaluations * evaluated * pace.evaluation
 
     def _size(self, settings: Settings) -> DataSize:
         names = ("dataset", "partition", "clients", "seed", "evaluation")
@@ -119,14 +125,38 @@ def _key(settings: Settings, *names: str) -> str:
 
 
 def _measure_size(settings: Settings) -> DataSize:
-    paths = prepared(settings.data, data_root(), lambda *_: None)
-    train = open_prepared(settings.data, paths["train"])
-    clients = settings.partition.client_indices(train, settings.clients, settings.seed)
-    if share := settings.evaluation.local_test:
-        clients, _ = with_cut(clients, LocalCut(share, settings.seed))  # if they have no own tests
-    holdout = Holdout(settings.evaluation.holdout, settings.seed, shared_size(clients))
-    sizes = holdout.training_sizes(clients.sizes)
-    return DataSize(sizes, test_size(settings, train, paths["test"], clients))
+    federation = from_settings(settings, data_root, lambda *_: None).with_local_test(settings)
+    federation = federation.with_holdout(settings.evaluation.holdout, settings.seed)
+    if not settings.evaluation.test:
+        federation = federation.without_test()
+    own, sizes = federation.local_test, federation.training_sizes
+    return DataSize(
+        sizes,
+        len(federation.test_targets),
+        int(own.indices.sizes.sum()) if own else 0,
+        int((federation.client_indices.sizes - sizes).sum()),
+    )
+
+
+def evaluation_steps(settings: Settings, size: DataSize) -> float:
+    """Return the work of an evaluation in sample-steps, those before it among them.
+
+    On samples of their own, clients are scored with the global model, with what they deploy, and
+    after fine-tuning. They train for the latter, and with `evaluation.when=after` for what they
+    deploy, once for each set of samples.
+    """
+    evaluation, local = settings.evaluation, settings.local
+    own = settings.method.deploys_client_models or evaluation.when == "after"
+    sets = [samples for samples in (size.local, size.held_out) if samples]
+    scored = sum(sets) * (1 + own + (evaluation.finetune_epochs > 0))
+    of_training = int(size.clients.sum()) if evaluation.train_set else 0
+    scored += of_training * (1 + own)
+    trained = samples_of(evaluation.finetune_epochs, size.clients, local.batching) * len(sets)
+    if evaluation.when == "after":
+        times = len(sets) + evaluation.train_set
+        trained += samples_of(local.work, size.clients, local.batching) * times
+    of_clients = EVALUATED * scored + float(trained.sum())
+    return EVALUATED * size.test + of_clients * min(MOST_CLIENTS / len(size.clients), 1)
 
 
 def measure(settings: Settings, size: DataSize) -> Pace:
@@ -144,33 +174,40 @@ def measure(settings: Settings, size: DataSize) -> Pace:
     # An asynchronous round has the updates of its settings at any fraction.
     asynchronous = settings.method.asynchrony(settings.cohort_size) is not None
     fewest = trained if asynchronous else min(trained, CLIENTS)
-    first = _rounds(settings.override({"local.epochs": 1}), fewest, least, False)
-    per_second = fewest * least / first.seconds
+    smallest = _shortened(settings.override({"local.epochs": 1}), fewest, least)
+    per_second = fewest * _measure_size(smallest).client / _rounds(smallest, False).seconds
     affordable = per_second * SECONDS / epochs
     clients = min(trained, max(round(affordable / size.client), fewest))
-    samples = min(size.client, max(affordable / clients, least))
-    evaluates = EVALUATED * size.test / per_second <= SECONDS
-    watch = _rounds(settings, clients, samples, evaluates)
-    of_client = np.array([max(round(samples), 1)])
-    steps = int(samples_of(epochs, of_client, settings.local.batching)[0])
-    seconds = watch.seconds / (clients * steps)
-    evaluation = watch.evaluation_seconds / size.test if evaluates else EVALUATED * seconds
-    return Pace(seconds, evaluation)
+    shortened = _shortened(settings, clients, min(size.client, max(affordable / clients, least)))
+    taken = _measure_size(shortened)
+    evaluation = evaluation_steps(shortened, taken)
+    evaluates = 0 < evaluation / per_second <= SECONDS
+    watch = _rounds(shortened, evaluates)
+    steps = samples_of(epochs, taken.clients, settings.local.batching).mean()
+    seconds = watch.seconds / (clients * float(steps))
+    return Pace(seconds, watch.evaluation_seconds / evaluation if evaluates else seconds)
 
 
-def _rounds(settings: Settings, clients: int, samples: float, evaluates: bool) -> _Stopwatch:
-    """Run rounds of some clients with some samples each, and return their seconds.
+def _shortened(settings: Settings, clients: int, samples: float) -> Settings:
+    """Return settings of rounds of some clients with some samples each.
 
     They are drawn from as many clients as in the run, so that settings bounded by these stay valid.
     """
-    every = clients == _trained(settings)
+    every, count = clients == _trained(settings), max(round(samples), 1)
+    # Clients that are tested on their own samples may have none in common.
+    partition: dict[str, Any] = {"partition.name": "resample", "partition.samples": count}
+    if settings.evaluation.local_test:
+        partition = {"partition.name": "iid", "partition.limit": max(count, 2)}
+    fraction = settings.fraction if every else clients / settings.clients
+    return settings.override({**partition, "fraction": fraction})
+
+
+def _rounds(settings: Settings, evaluates: bool) -> _Stopwatch:
+    """Run rounds, and return their seconds."""
     gpus = settings.engine.gpus_per_actor if torch.cuda.is_available() else 0.0
     stopwatch = _Stopwatch()
     with tempfile.TemporaryDirectory() as folder, suppress(_Measured):
         changes = {
-            "partition.name": "resample",
-            "partition.samples": max(round(samples), 1),
-            "fraction": settings.fraction if every else clients / settings.clients,
             "clock.name": "none",  # its policies may ask more clients, or not wait
             "evaluation.every": 1 if evaluates else settings.rounds + 1,
             "checkpoint_every": settings.rounds + 1,

@@ -44,7 +44,7 @@ def test_sample_steps_by_hand(table, overrides, expected):
 
 
 def test_seconds_by_hand(table, monkeypatch):
-    """A millisecond a sample-step, and a quarter of one for each of 2500 test samples."""
+    """A millisecond a sample-step; 2500 test samples are a third as many, at a quarter of one."""
     measured = []
 
     def measure(settings, size):
@@ -53,12 +53,66 @@ def test_seconds_by_hand(table, monkeypatch):
 
     monkeypatch.setattr(work, "measure", measure)
     load, settings = Workload(), settings_of("IID, long")
-    assert load.seconds(settings) == pytest.approx(3.2 + 4 * 2500 * 0.25e-3)
+    assert load.seconds(settings) == pytest.approx(3.2 + 4 * 2500 / 3 * 0.25e-3)
     third = settings.override({"evaluation.every": 3})  # rounds 3 and 4
-    assert load.seconds(third) == pytest.approx(3.2 + 2 * 2500 * 0.25e-3)
+    assert load.seconds(third) == pytest.approx(3.2 + 2 * 2500 / 3 * 0.25e-3)
     assert measured == [("fedprox", 200, 2500)]  # once for both
     load.seconds(settings.override({"local.batch_size": 40}))
     assert len(measured) == 2
+
+
+OWN = {"evaluation.local_test": 0.25, "evaluation.holdout": 0.2}
+"""20 clients of 200 samples: 50 tested, 30 held out and 120 trained on."""
+
+
+@pytest.mark.parametrize(
+    ("overrides", "scored", "trained"),
+    [
+        ({}, 2500, 0),
+        ({"evaluation.test": False}, 0, 0),
+        ({"evaluation.train_set": True}, 2500 + 20 * 200, 0),
+        (OWN, 2500 + 20 * 80, 0),
+        ({**OWN, "evaluation.test": False}, 20 * 30, 0),
+        ({**OWN, "method.name": "ditto", "evaluation.train_set": True}, 2500 + 2 * 20 * 200, 0),
+        ({**OWN, "evaluation.finetune_epochs": 3}, 2500 + 2 * 20 * 80, 2 * 3 * 20 * 120),
+        ({**OWN, "evaluation.when": "after", "local.steps": 4}, 2500 + 2 * 20 * 80, 2 * 20 * 80),
+        ({"dataset.name": "tests.blobs:Pooled"}, 0, 0),
+    ],
+)
+def test_work_of_an_evaluation_by_hand(table, monkeypatch, overrides, scored, trained):
+    """Samples that are scored, by each model, and those that clients train on before."""
+    monkeypatch.setattr(work, "measure", lambda settings, size: Pace(0.0, 3.0))
+    settings = settings_of("IID, long").override({**overrides, "evaluation.every": 4})
+    assert Workload().seconds(settings) == pytest.approx(scored + 3 * trained)
+
+
+def test_a_table_on_clients_own_tests_has_an_estimate(table, tmp_path, monkeypatch):
+    """Without a test set, and with fine-tuning."""
+    rows = {"FedBABU": {"method.name": "fedbabu", "evaluation.finetune_epochs": 2}}
+    metrics = {"short": "final(personal_local_test_accuracy)"}
+    given = {"dataset.name": "tests.blobs:Pooled", "evaluation.local_test": 0.25, "rounds": 2}
+    made = make_table(tmp_path, rows, {"short": given}, metrics)
+    monkeypatch.setitem(TABLES, NAME, made)
+    code, said, _ = table("--dry-run", "--jobs", "1", "--seeds", "1")
+    assert code == 0 and "no estimate" not in said
+    # A cohort of 4 clients with 150 training samples.
+    assert "1.2e+03 sample-steps; estimate: " in said
+
+
+def test_the_measured_samples_are_those_that_are_left(table, monkeypatch):
+    """Of 150 samples 38 are tested, of 20 in a first round 5; others take a millisecond each."""
+    left = {150: 112, 20: 15}
+
+    def run(settings, listener):
+        evaluation = 0.5 if settings.evaluation.every == 1 else 0.0
+        seconds = 1e-3 * settings.cohort_size * left[settings.partition.limit]
+        listener.round_done({"seconds": seconds, "evaluation_seconds": evaluation})
+
+    monkeypatch.setattr(raysim, "run", run)
+    settings = settings_of("IID, long").override({"evaluation.local_test": 0.25})
+    found = measure(settings, DataSize(np.full(20, 150), 2500, 20 * 50))
+    assert found.step == pytest.approx(1e-3)
+    assert found.evaluation == pytest.approx(0.5 / ((2500 + 20 * 38) / 3))
 
 
 @pytest.mark.parametrize(
@@ -97,7 +151,7 @@ def test_measured_rounds_are_those_of_the_run_or_shorter(
     assert {run.clients for run in runs} == {20}
     assert found.step == pytest.approx(second)
     evaluated = 2500 * second / 3 <= 1.5
-    assert found.evaluation == pytest.approx(second / 5 if evaluated else second / 3)
+    assert found.evaluation == pytest.approx(second * 3 / 5 if evaluated else second)
 
 
 def test_measured_runs_have_neither_tracker_nor_trace_nor_clock(table, monkeypatch):
