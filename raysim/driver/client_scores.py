@@ -56,8 +56,8 @@ def spread(
 
 def _worst_tenth(name: str, scores: Floats) -> float:
     """Return the mean of the worst tenth of scores [n], rounded up to whole clients."""
-    ordered = np.sort(scores if larger_is_better(name) else -scores)[: ceil(len(scores) / 10)]
-    return float(abs(ordered.mean()) if not larger_is_better(name) else ordered.mean())
+    sign = 1 if larger_is_better(name) else -1
+    return sign * float(np.sort(sign * scores)[: ceil(len(scores) / 10)].mean())
 
 
 def _jain(scores: Floats) -> float | None:

@@ -23,7 +23,8 @@ OF_COLUMN: Mapping[str, str] = {
     "final": "the last value of {column}",
     "best": "the {best} {column} over the rounds",
     "last_ten": "the mean of {column} over the last ten rounds",
-    OVER_LOCAL: "the last {column} less that of the row of method local on the same data and seed",
+    OVER_LOCAL: "the last {column} less that of local training, the row of method local with the"
+    " same settings and seed",
 }
 """Per name, the words for the value of a column."""
 TARGETS: Mapping[str, tuple[str, str]] = {

@@ -18,11 +18,15 @@ FURTHER = (
     *("new clients", "gain over local", "best on test"),
 )
 """Columns of a comparison by which runs are not judged."""
-OF_DATA = (
-    *("dataset.", "partition.", "clients", "evaluation.local_test", "evaluation.holdout"),
-    *("evaluation.new_clients", "evaluation.test_samples"),
+OF_METHODS = ("method.", "channel", "aggregation.", "weighting", "engine.")
+"""Begins of the settings that say what is made of clients' training, nothing under `local`, or that
+change it by rounding alone."""
+OWN_VALUES = (
+    *("local.lr", "evaluation.finetune_epochs", "evaluation.when", "evaluation.every"),
+    *("evaluation.clients", "evaluation.trained", "evaluation.train_set", "patience_metric"),
 )
-"""Prefixes of the settings of which runs on the same data have the same values."""
+"""Settings of which a method may have another value than the local training that it is compared
+with: its learning rate, and which of its models are evaluated, and when."""
 Key = TypeVar("Key", bound=Hashable)
 
 
@@ -39,7 +43,7 @@ def own_test_columns(
     if not scores:
         return []
     score, by_client = scores[:2]
-    by = score.replace("local_test", "holdout", 1)
+    by = f"{PERSONAL}holdout_{'accuracy' if 'accuracy' in score else 'loss'}"
     unit = "%" if "accuracy" in score else ""
     tuned, new = (score.replace(PERSONAL, p) for p in (FINETUNED, f"{PERSONAL}new_"))
     final = [
@@ -61,16 +65,18 @@ def own_test_columns(
 
 
 def local_rows(rows: Mapping[Key, Mapping[str, Any]]) -> dict[Key, Key]:
-    """Return, per row, the only row of local training on the same data; rows without are missing.
+    """Return, per row, the only row of local training that differs in the method alone.
+
+    Rows without one are missing.
 
     Args:
-        rows: Settings by dotted key, by row.
+        rows: Settings by dotted key that decide the results, by row.
     """
     local: dict[str, list[Key]] = {}
     for row, settings in rows.items():
         if settings.get("method.name") == LOCAL:
-            local.setdefault(_data_of(settings), []).append(row)
-    found = {row: local.get(_data_of(settings), []) for row, settings in rows.items()}
+            local.setdefault(_common(settings), []).append(row)
+    found = {row: local.get(_common(settings), []) for row, settings in rows.items()}
     return {row: each[0] for row, each in found.items() if len(each) == 1}
 
 
@@ -99,5 +105,7 @@ def over_local(
     return changed
 
 
-def _data_of(settings: Mapping[str, Any]) -> str:
-    return repr(sorted((k, v) for k, v in settings.items() if k.startswith(OF_DATA)))
+def _common(settings: Mapping[str, Any]) -> str:
+    """Return the settings that a run shares with the local training that it is compared with."""
+    common = {k: v for k, v in settings.items() if not k.startswith(OF_METHODS)}
+    return repr(sorted((k, v) for k, v in common.items() if k not in OWN_VALUES))

@@ -21,7 +21,9 @@ EVALUATED = (
     *(f"{model}{part}local_test_" for model in ("", *MODELS) for part in ("", *PARTS)),
 )
 """Prefixes of the columns of evaluations, besides the test set's."""
-UNEQUAL, GAIN = ("deviation", "worst_tenth", "jain"), "gain"
+JAIN = "jain"
+"""End of the columns of Jain's index, of which more is fairer, also of a loss or an error."""
+UNEQUAL, GAIN = ("deviation", "worst_tenth", JAIN), "gain"
 """Further ends of the columns of a spread over clients: how unequal they are, and the mean gain of
 their models over the global one."""
 SMALLER = re.compile(
@@ -72,7 +74,7 @@ SHOWN = ("test_loss", "holdout_loss", "local_test_loss", "train_set_loss")
 
 def larger_is_better(column: str) -> bool:
     """Return whether the better of two values of a column is the larger one."""
-    return not SMALLER.search(column)
+    return column.endswith(f"_{JAIN}") or not SMALLER.search(column)
 
 
 def is_evaluated(column: str) -> bool:

@@ -18,7 +18,7 @@ from raysim.results.compare import (
     judged_columns,
 )
 from raysim.results.metrics import parse_metric
-from raysim.results.own_tests import local_rows, over_local
+from raysim.results.own_tests import local_rows, over_local, own_test_columns
 from raysim.results.report import clients, page
 from raysim.results.report.drawing import Legend
 from raysim.results.runs import read_run
@@ -77,9 +77,22 @@ def test_columns_say_which_model_on_which_samples(runs):
     assert not any("over local" in name for name, *_ in compared_metrics(plain, None))
 
 
-def test_the_smaller_deviation_is_the_better_one():
-    assert not parse_metric("final(local_test_accuracy_deviation)").larger_is_better
-    assert parse_metric("final(local_test_accuracy_worst_tenth)").larger_is_better
+@pytest.mark.parametrize(
+    ("end", "of_accuracy", "of_error"),
+    [("deviation", False, False), ("worst_tenth", True, False), ("jain", True, True)],
+)
+def test_the_better_of_two_spreads(end, of_accuracy, of_error):
+    for score, larger in (("accuracy", of_accuracy), ("mae", of_error)):
+        assert parse_metric(f"final(local_test_{score}_{end})").larger_is_better == larger
+
+
+def test_without_an_accuracy_the_held_out_loss_chooses_the_round():
+    """As the run does itself: `at_best_holdout_...` of its summary."""
+    names = [f"personal_{name}" for name in ("local_test_mae", "holdout_mae", "holdout_loss")]
+    names += [f"personal_local_test_mae_{end}" for end in ("mean", "jain")]
+    columns = {name: metric for name, metric, _ in own_test_columns(names, has_local=False)}
+    chosen = "at_best(personal_local_test_mae, personal_holdout_loss)"
+    assert str(columns["at best holdout"]) == chosen
 
 
 def test_gains_over_local_training_are_by_seed_and_data():
@@ -106,6 +119,24 @@ def test_gains_over_local_training_are_by_seed_and_data():
     assert over_local(cells, dict.fromkeys(cells, plain), local) == cells
     twice = local_rows({**settings, "d": {**settings["b"], "local.lr": 0.3}})
     assert twice == {}  # none of two is the one to compare with
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "paired"),
+    [
+        *(("model.name", "cnn", False), ("rounds", 9, False), ("fraction", 0.5, False)),
+        *(("local.epochs", 2, False), ("local.lr_decay", 0.9, False), ("start_from", "x", False)),
+        *(("evaluation.new_clients", 0.2, False), ("partition.alpha", 0.2, False)),
+        *(("method.lam", 0.1, True), ("local.lr", 0.2, True), ("weighting", "uniform", True)),
+        *(("evaluation.finetune_epochs", 5, True), ("evaluation.when", "after", True)),
+        *(("channel.clip.norm", 1.0, True), ("aggregation.name", "median", True)),
+    ],
+)
+def test_local_training_differs_in_the_method_alone(key, value, paired):
+    common = {"model.name": "mlp", "rounds": 3, "fraction": 1.0, "local.lr": 0.1}
+    ditto = {**common, "method.name": "ditto", key: value}
+    local = local_rows({"ditto": ditto, "local": {**common, "method.name": "local"}})
+    assert local.get("ditto") == ("local" if paired else None)
 
 
 def write_clients(path, **columns):

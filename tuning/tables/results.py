@@ -114,7 +114,6 @@ class TableResults:
         paper = self._plan.table
         ended = {cell: self._runs_of(cell) for cell in self.cells}
         places = {_place(cell) for cell in ended}
-        searched = {*dict(by_key(paper.tune.get("space", {})))}
         # Ratios need the published values of the baseline even if its row is not shown.
         baseline = [cell for cell in self._plan.cells if cell.paper.row == paper.baseline]
         known = dict.fromkeys([*ended, *baseline])
@@ -126,7 +125,7 @@ class TableResults:
             columns=tuple(name for name in paper.columns if name in {name for _, name in places}),
             cells=_with_differences(
                 self._result_cells({cell: ended.get(cell, {}) for cell in known}),
-                {_place(c): _settings_of(c, searched) for c, runs in ended.items() if runs},
+                {_place(c): _settings_of(c, self._searched) for c, runs in ended.items() if runs},
                 frozenset.intersection(*paper.row_keys.values()),
             ),
             notes=tuple(self._notes(ended)),
@@ -134,6 +133,11 @@ class TableResults:
             reference_row=paper.reference_row,
             groups=paper.groups,
         )
+
+    @property
+    def _searched(self) -> set[str]:
+        """Settings that were searched, of which each row has its own value."""
+        return {*dict(by_key(self._plan.table.tune.get("space", {})))}
 
     @property
     def cells(self) -> list[Cell]:
@@ -214,7 +218,7 @@ class TableResults:
         metrics = {_place(c): parse_metric(self._plan.table.metric_of(c.paper)) for c in known}
         cells = {_place(cell): self._result_cell(cell, runs) for cell, runs in known.items()}
         gains = {place for place, metric in metrics.items() if metric.name == OVER_LOCAL}
-        settings = {_place(cell): canonical(cell.run.settings.to_dict()) for cell in known}
+        settings = {_place(cell): _settings_of(cell, self._searched) for cell in known}
         return over_local(cells, metrics, local_rows({p: settings[p] for p in gains}))
 
     def _result_cell(self, cell: Cell, runs: Mapping[Run, _Ended]) -> ResultCell:
