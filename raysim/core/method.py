@@ -143,6 +143,8 @@ class Method(Component, ABC):
     """Whether all parameters must be real, because the method compares or orders them."""
     needs_sample_losses: ClassVar[bool] = False
     """Whether the task's loss must be a mean over samples, not one of whole batches."""
+    deploys_finetuned: ClassVar[bool] = False
+    """Whether clients deploy what they have after `evaluation.finetune_epochs`, where it is set."""
     own_round: ClassVar[str] = ""
     """A round in words, if it is more than one trip of the model to the clients and back; values in
     such rounds are not compared with those of other methods."""

@@ -46,12 +46,15 @@ class EvaluatedSets:
         own_models: Numbers of the sets that are scored by the models that clients deploy.
         finetuned: By number of a set that is scored by fine-tuned models, that of the set scored by
             these before; 0 where that is the global model.
+        deployed: By name of a set scored by what clients deploy, that of the set which has the same
+            scores, as they deploy the fine-tuned models.
     """
 
     sets: dict[str, EvaluationSet]
     clients: EvaluationSet | None
     own_models: frozenset[int]
     finetuned: dict[int, int]
+    deployed: dict[str, str]
 
     @classmethod
     def of(cls, settings: Settings, federation: Federation) -> EvaluatedSets:
@@ -73,7 +76,9 @@ class EvaluatedSets:
         numbers = {name: number for number, name in enumerate(sets, 1)}
         of_own = {k for name, k in numbers.items() if name.startswith(PERSONAL) or name == CLIENTS}
         before = {numbers[f"{FINETUNED}{n}"]: numbers.get(f"{PERSONAL}{n}", 0) for n in tuned}
-        return cls(sets, clients, frozenset(of_own) if own else frozenset(), before)
+        tunes = settings.method.deploys_finetuned
+        deployed = {f"{PERSONAL}{n}": f"{FINETUNED}{n}" for n in tuned if tunes}
+        return cls(sets, clients, frozenset(of_own) if own else frozenset(), before, deployed)
 
 
 def _sets_of(settings: Settings, federation: Federation) -> dict[str, EvaluationSet]:

@@ -110,8 +110,9 @@ class Evaluator:
         if (found := federation.local_test) and found.samples:
             y["local"] = found.samples.y
         self._chosen = EvaluatedSets.of(settings, federation)
-        self._sets, self._client_set = self._chosen.sets, self._chosen.clients
+        self._sets, self._client_set = {**self._chosen.sets}, self._chosen.clients
         self.evaluated_sets = tuple(self._sets.values())
+        self._sets |= {name: self._sets[of] for name, of in self._chosen.deployed.items()}
         self._targets: dict[str, Values] = {"test": y["test"]} | {
             name: y[chosen.split][chosen.samples.indices] for name, chosen in self._sets.items()
         }
@@ -155,6 +156,7 @@ class Evaluator:
         made = self.deployment(committed) if committed else None
         message = self._message(temperature, state, committed, made)
         found, spans = yield from self._predictions(executor, message, made)
+        found |= {name: found[of] for name, of in self._chosen.deployed.items()}
         figures: Figures = {}
         for name in self._scored_sets():
             (losses, predicted), targets = found[name], self._targets[name]
@@ -337,7 +339,7 @@ class Evaluator:
         if failed:  # only now: a run goes on without an analysis, and nothing is left for later
             raise RunError(f"the model cannot be evaluated: {failed[0].cause}")
         found = {}
-        for number, name in enumerate(self._targets):
+        for number, name in enumerate([*self._targets][: len(sizes)]):
             if not len(sizes[number]):
                 continue
             losses, predicted = zip(

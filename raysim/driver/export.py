@@ -16,7 +16,7 @@ from raysim.driver.identity import INITIAL_MODEL, differing_parts
 from raysim.driver.selecting import expected_seconds
 from raysim.driver.start import check_run
 from raysim.driver.temperatures import RoundTemperature
-from raysim.execution.deploying import own_model
+from raysim.execution.deploying import own_model, tuned_model
 from raysim.execution.messages import PassMessage
 from raysim.execution.process import threads_of
 from raysim.execution.worker import Worker
@@ -58,19 +58,23 @@ def client_model(
     deployment = Deployment.of(settings, checked.network, sizes, committed, [client])
     times = int(committed.history.times[client])
     took_part = f"took part in {times} of {committed.number} rounds"
-    if not deployment.passes:
+    found, tunes = settings.method.deployed(committed.state), settings.method.deploys_finetuned
+    if not (deployment.passes or (tunes and deployment.finetuning)):
         note(
             f"{called(settings.method)}: clients deploy the global model; client {client}"
             f" {took_part}"
         )
-        return settings.method.deployed(committed.state)
+        return found
     note(f"client {client} {took_part}; its own model, as of round {committed.number}")
     seconds = expected_seconds(settings, committed, sizes, checked.clock)
     temperature = RoundTemperature.of(settings, committed, sizes, seconds)
     passes = [PassMessage.of(**each) for each in deployment.messages(temperature)]
+    tuning = deployment.tuning_message(temperature) if tunes else None
     with threads_of(settings.engine), torch.no_grad():
         worker = Worker(checked.spec)
-        found = own_model(worker.sequential, worker.job, passes, client)
+        making = worker.sequential, worker.job
+        found = own_model(*making, passes, client) if passes else found
+        found = tuned_model(*making, tuning, client, found) if tuning else found
     return {name: tensor.cpu() for name, tensor in found.items()}
 
 

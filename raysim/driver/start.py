@@ -132,11 +132,8 @@ def check_run(
         RaysimError: a setting or a file does not allow the run.
     """
     states = ClientStates(run_dir.states.absolute())
-    if federation.local_test and (share := settings.evaluation.local_test):
-        note(
-            "clients have test samples of their own, on which they are tested:"
-            f" evaluation.local_test={share} cuts none"
-        )
+    if said := _of_local_test(settings, federation):
+        note(said)
     federation = federation.with_local_test(settings)
     federation = federation.with_holdout(settings.evaluation.holdout, settings.seed)
     if not settings.evaluation.test:
@@ -170,3 +167,21 @@ def check_run(
         identity=identity_of(settings, federation, network, analyses.reference),
         clock=clock,
     )
+
+
+def _of_local_test(settings: Settings, federation: Federation) -> str:
+    """Return what a user might not expect of `evaluation.local_test`, in a line; "" for nothing."""
+    evaluation = settings.evaluation
+    if not evaluation.local_test:
+        return ""
+    if not (evaluation.test or evaluation.holdout):
+        return (
+            "evaluation.test=false: clients' own test samples are not trained on, and nothing is"
+            f" scored on them, evaluation.local_test={evaluation.local_test}"
+        )
+    if federation.local_test:
+        return (
+            "clients have test samples of their own, on which they are tested:"
+            f" evaluation.local_test={evaluation.local_test} cuts none"
+        )
+    return ""

@@ -157,6 +157,11 @@ class Chain(FedAvg):
         return any(member.pooled for member in self.methods.values())
 
     @property
+    def deploys_finetuned(self) -> bool:  # type: ignore[override]  # a constant of other methods
+        """True if clients of one of the methods deploy fine-tuned models."""
+        return any(member.deploys_finetuned for member in self.methods.values())
+
+    @property
     def needs_local(self) -> Mapping[str, object]:
         """The settings that the methods need."""
         needed = [member.needs_local for member in self.methods.values()]

@@ -42,7 +42,7 @@ class FedBabu(PartlyShared):
         description="parts that stay as they were built: modules, tensors or patterns, none, all",
     )
     deployment: ClassVar = FedAvg.deployment
-    """Clients deploy the global model, until they fine-tune it."""
+    deploys_finetuned: ClassVar[bool] = True
 
     def own_tensors(self, network: nn.Module) -> frozenset[str]:
         """Return the names of the fixed tensors.

@@ -23,10 +23,12 @@ from raysim.core.local_cut import LocalCut
 from raysim.core.participants import participants_of
 from raysim.core.rules import Rules, Upload
 from raysim.core.seeds import stream
+from raysim.driver.client_scores import spread
 from raysim.federation.task import from_task
 from raysim.methods.fedavg import FedAvg
 from raysim.storage.client_states import ClientStates
 from raysim.testing.tasks import SmallNet
+from tests.driver.test_same_bits import PREPARED
 from tests.tasks import UNEQUAL, Notes, make_settings, make_task
 
 CPU = torch.device("cpu")
@@ -39,11 +41,15 @@ ALL: dict[str, Any] = {
     "rounds": 3,
     "local.lr": 0.05,
 }
+BABU = {"method.name": "fedbabu"}
+"""Its clients deploy the fine-tuned models."""
 DITTO = {"method.name": "ditto", "method.lam": 0.3}
 CASES: dict[str, dict[str, Any]] = {
     "fedavg": {},
     "fedavg, at random": {"evaluation.local_test_cut": "random"},
     "fedavg, after": {"evaluation.when": "after"},
+    "fedbabu": BABU,
+    "fedbabu, after": {**BABU, "evaluation.when": "after"},
     "ditto": DITTO,
     "ditto, after": {**DITTO, "evaluation.when": "after"},
 }
@@ -60,8 +66,13 @@ def parts_of(settings: Any, client: int) -> dict[str, Any]:
     return {name: (torch.tensor(x[rows]), torch.tensor(y[rows])) for name, rows in found.items()}
 
 
-def train(model: Model, data: Any, keys: tuple[int, ...], epochs: int, tie: Any = None) -> Model:
-    """Train a model by SGD; `tie` is a strength and the model that it is tied to."""
+def train(
+    model: Model, data: Any, keys: tuple[int, ...], epochs: int, tie: Any = None, fixed: Any = ()
+) -> Model:
+    """Train a model by SGD; `tie` is a strength and the model that it is tied to.
+
+    The stages in `fixed` stay as they are.
+    """
     network, (x, y) = SmallNet(), data
     network.load_state_dict(model)
     batches = stream(0, "batches", *keys)
@@ -71,6 +82,8 @@ def train(model: Model, data: Any, keys: tuple[int, ...], epochs: int, tie: Any 
             nn.functional.cross_entropy(network(x[rows]), y[rows]).backward()
             with torch.no_grad():
                 for name, parameter in network.named_parameters():
+                    if name.partition(".")[0] in fixed:
+                        continue
                     pull = tie[0] * (parameter - tie[1][name]) if tie else 0.0
                     parameter.sub_(0.05 * (parameter.grad + pull))
     return {name: tensor.clone() for name, tensor in network.state_dict().items()}
@@ -92,9 +105,13 @@ def models_of(result: raysim.Result, settings: Any, client: int) -> dict[str, Mo
         if versions := states.versions(client):
             own = states.read(client, max(versions), CPU)["personal"]
     if settings.evaluation.when == "after":
-        own = train(own, data, keys, 2, (0.3, shared) if is_ditto else None)
+        tie = (0.3, shared) if is_ditto else None
+        fixed = ["head"] if settings.method.title == "fedbabu" else []
+        own = train(own, data, keys, 2, tie, fixed)
     tuned = train(own, data, (3, -100, client), 2)
     deploys = is_ditto or settings.evaluation.when == "after"
+    if settings.method.title == "fedbabu":
+        own, deploys = tuned, True
     return {"": shared, **({"personal_": own} if deploys else {}), "finetuned_": tuned}
 
 
@@ -307,6 +324,37 @@ def test_own_test_samples_are_used_as_they_are(tmp_path):
     assert last["local_test_accuracy"] == plain.metrics["local_test_accuracy"][-1].as_py()
     assert last["local_test_accuracy_jain"] is not None
     assert any("evaluation.local_test=0.25 cuts none" in note for note in notes.notes)
+
+
+def test_samples_that_clients_have_in_common_are_not_cut(tmp_path):
+    """With as many samples as there are, and with fewer, as all are drawn from one pool."""
+    for samples in (40, 20):
+        shared = {**PREPARED, "partition.name": "resample", "partition.samples": samples}
+        settings = make_settings(tmp_path / "run", **shared, **{"evaluation.local_test": 0.25})
+        message = (
+            r"evaluation\.local_test=0\.25: partition\.name=resample gives a sample to several"
+        )
+        with pytest.raises(raysim.SettingsError, match=message):
+            raysim.run(settings)
+
+
+@pytest.mark.parametrize("holdout", [0.0, 0.2])
+def test_without_a_test_the_same_samples_are_kept_from_training(tmp_path, holdout):
+    """A line says that nothing is scored on them; of a search, which holds out samples, none."""
+    options, notes = {**ALL, "evaluation.holdout": holdout, "rounds": 1}, Notes()
+    tested = raysim.run(make_settings(tmp_path / "tested", **options), make_task(UNEQUAL))
+    blind = make_settings(tmp_path / "blind", **options, **{"evaluation.test": False})
+    result = raysim.run(blind, make_task(UNEQUAL), notes)
+    assert all(torch.equal(result.params[n], tested.params[n]) for n in result.params)
+    assert not any("test_" in name for name in result.metrics.column_names)
+    said = [note for note in notes.notes if "nothing is scored on them" in note]
+    assert len(said) == (not holdout)
+
+
+def test_the_worst_tenth_of_a_loss_are_the_largest():
+    losses = np.array([-3.0, -1.0, 0.0, *[-2.0] * 8])  # of 11 clients the worst two
+    found = spread("local_test_loss", losses, wide=True)
+    assert found["local_test_loss_worst_tenth"] == -0.5
 
 
 @pytest.mark.parametrize("change", ["evaluation.local_test", "code"])

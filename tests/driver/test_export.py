@@ -14,7 +14,7 @@ import raysim
 from raysim.cli.app import main
 from raysim.storage.client_states import ClientStates
 from raysim.testing.tasks import SmallNet
-from tests.driver.test_client_evaluation import ALL, DITTO, first_model, parts_of
+from tests.driver.test_client_evaluation import ALL, BABU, DITTO, first_model, parts_of
 from tests.driver.test_same_bits import PREPARED
 from tests.tasks import UNEQUAL, Notes, make_settings, make_task
 
@@ -26,6 +26,16 @@ def accuracy(tensors: Any, settings: Any, client: int) -> float:
     network.load_state_dict(tensors)
     with torch.no_grad():
         return float(np.mean((network(x).argmax(1) == y).numpy()))
+
+
+def test_it_is_fine_tuned_where_clients_deploy_that(tmp_path):
+    settings = make_settings(tmp_path / "run", **ALL, **BABU)
+    result = raysim.run(settings, make_task(UNEQUAL))
+    for row in pq.read_table(result.run_dir / "client_accuracy.parquet").to_pylist():
+        found = raysim.client_model(result.run_dir, row["client"], make_task(UNEQUAL))
+        assert not torch.equal(found["head.weight"], result.params["head.weight"])
+        expected = row["personal_local_test_accuracy"]
+        assert accuracy(found, settings, row["client"]) == expected
 
 
 @pytest.mark.parametrize("when", ["before", "after"])

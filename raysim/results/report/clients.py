@@ -115,9 +115,11 @@ def own_beside_global(legend: Legend, groups: Mapping[int, RunGroup], name: str)
     """
     drawn = []
     for number, group in groups.items():
+        known: list[Any] = []
         for model, score in OWN.items():
             pairs = {seen: _pairs(group, score, seen=seen) for seen in (True, False)}
-            if any(pairs.values()):
+            if any(pairs.values()) and pairs not in known:  # own models may be the fine-tuned ones
+                known.append(pairs)
                 chart = f"{name}-{number}-{score.partition('_')[0]}"
                 drawn.append(_own_beside_global(legend, number, model, pairs, chart))
     return drawn
