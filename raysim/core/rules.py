@@ -93,7 +93,6 @@ def samples_of(
         work: Their local epochs or steps.
         sizes: The clients' samples [n].
         batching: Batches of an epoch.
-        companions: The last tensors of every companion, by its name.
     """
     used = batching.used(sizes)
     if not isinstance(work, LocalSteps):
