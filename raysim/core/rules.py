@@ -347,13 +347,22 @@ Finish = Callable[[View, Trained], Upload]
 
 
 def send_model(view: View, trained: Trained) -> Upload:
-    """Send the trained model up to be averaged, as FedAvg does."""
-    return Upload(sums={"model": view.params})
+    """Send the trained model up to be averaged, as FedAvg does.
+
+    Of a model that was broadcast in part, the same tensors.
+    """
+    sent = view.broadcast.get("model", view.params)
+    return Upload(sums={"model": {n: t for n, t in view.params.items() if n in sent}})
 
 
 def receive_model(broadcast: Groups, state: Groups, personal: Groups) -> Tensors:
     """Start from the broadcast model, as FedAvg does."""
     return broadcast.get("model", {})
+
+
+def nothing_received(client: int) -> int:
+    """Return 0, the bytes of a broadcast that clients have from an earlier pass of the round."""
+    return 0
 
 
 def no_state(view: View) -> Tensors:

@@ -24,7 +24,7 @@ from pydantic import Field
 from torch import nn
 
 from raysim.core.method import Passes, Round, ServerState
-from raysim.core.rules import Pass, Rules, Trained, Upload, View
+from raysim.core.rules import Pass, Rules, Trained, Upload, View, nothing_received
 from raysim.core.tensors import Groups, Tensors
 from raysim.methods.fedavg import FedAvg
 from raysim.methods.fedprox import proximal
@@ -60,7 +60,7 @@ class Ditto(FedAvg):
     def _personal_pass(self, now: Round, state: ServerState) -> Pass:
         rules = Rules(start=_own_model, transforms=(proximal(self.lam),), finish=_keep_model)
         work = self.training_pass(now, state)
-        return replace(work, rules=rules, bytes_down=_nothing, draws=0, label="personal")
+        return replace(work, rules=rules, bytes_down=nothing_received, draws=0, label="personal")
 
     def deployment(self, now: Round, state: ServerState) -> Pass:
         """Deploy the client's personal model as it is."""
@@ -77,8 +77,3 @@ def _own_model(broadcast: Groups, state: Groups, personal: Groups) -> Tensors:
 
 def _keep_model(view: View, trained: Trained) -> Upload:
     return Upload(state={"personal": view.params})
-
-
-def _nothing(client: int) -> int:
-    """Return the bytes of the second pass: the client has the model from the first."""
-    return 0

@@ -40,7 +40,7 @@ from pydantic import Field
 from torch import nn
 
 from raysim.core.method import Passes, Round, ServerState
-from raysim.core.rules import Batch, Pass, Rules, Trained, Upload, View
+from raysim.core.rules import Batch, Pass, Rules, Trained, Upload, View, nothing_received
 from raysim.core.tensors import Groups, Tensors, add_scaled, nbytes, parameter_names
 from raysim.methods.fedavg import FedAvg
 
@@ -96,7 +96,7 @@ class FedAla(FedAvg):
     def deployment_after(self, now: Round, state: ServerState) -> tuple[Pass, Pass]:
         """Deploy the model that the client has trained from there: the round's two passes."""
         rules = Rules(start=_start, finish=_finish)
-        training = replace(self.training_pass(now, state), rules=rules, bytes_down=_nothing)
+        training = replace(self.training_pass(now, state), rules=rules, bytes_down=nothing_received)
         return self._preparation(now, state, _prepare), training
 
     def _preparation(self, now: Round, state: ServerState, finish: Any) -> Pass:
@@ -187,8 +187,3 @@ def _finish(view: View, trained: Trained) -> Upload:
         USES: view.state["new_uses"],
     }
     return Upload(sums={"model": view.params}, state=kept)
-
-
-def _nothing(client: int) -> int:
-    """Return the bytes of the second pass: the client has the model from the first."""
-    return 0

@@ -56,9 +56,10 @@ class FedAvg(Method):
         return {"model": state.groups["model"]}
 
     def server_update(self, now: Round, state: ServerState, reduced: Reduced) -> ServerState:
-        """Return the next state: groups that clients sent become their means, others stay."""
-        means = {name: mean for name, mean in reduced.means.items() if name in state.groups}
-        return state.replace(**means)
+        """Return the next state: tensors that clients sent become their means, others stay."""
+        groups, means = state.groups, reduced.means
+        moved = {name: {**groups[name], **means[name]} for name in means if name in groups}
+        return state.replace(**moved)
 
     def metrics(self, state: ServerState) -> Metrics:
         """Return the method's own metrics of a round, given the state after it."""

@@ -26,7 +26,7 @@ from raysim.core.method import Round, ServerState
 from raysim.core.rules import Pass, Rules
 from raysim.core.tensors import parameter_names
 from raysim.methods.fedavg import FedAvg
-from raysim.methods.partly_shared import PartlyShared, Parts, names_of, send_shared, start
+from raysim.methods.partly_shared import PartlyShared, Parts, names_of, start
 
 
 class FedBabu(PartlyShared):
@@ -63,7 +63,7 @@ class FedBabu(PartlyShared):
 
     def rules(self) -> Rules:
         """Return the rules of local training: SGD from the shared tensors and the fixed ones."""
-        return Rules(start=start, finish=send_shared)
+        return Rules(start=start)
 
     def training_pass(self, now: Round, state: ServerState) -> Pass:
         """Return FedAvg's pass, in which the shared parameters alone are trained."""

@@ -34,7 +34,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from raysim.core.method import Round, ServerState
-from raysim.core.rules import Batch, Outputs, Pass, Reduced, Rules, Trained, Upload, View
+from raysim.core.rules import Batch, Outputs, Pass, Rules, Trained, Upload, View
 from raysim.core.tensors import Groups, Tensors, parameter_names
 from raysim.methods.fedavg import BeforePasses, FedAvg
 from raysim.methods.linear_head import linear_head
@@ -144,10 +144,6 @@ class FedDbe(FedAvg):
             label="initial",
         )
         return state.replace(mean=found.means[MEAN])
-
-    def server_update(self, now: Round, state: ServerState, reduced: Reduced) -> ServerState:
-        """Move the model to the mean; its shift stays 0."""
-        return state.replace(model={**state.groups["model"], **reduced.means["model"]})
 
     def deployment(self, now: Round, state: ServerState) -> Pass:
         """Deploy the model of now behind the client's own shift."""

@@ -30,7 +30,7 @@ from torch import nn
 
 from raysim.core.errors import SettingsError
 from raysim.core.method import Passes, Round, ServerState
-from raysim.core.rules import Pass, Trained, Upload, View
+from raysim.core.rules import Pass, Trained, Upload, View, nothing_received, send_model
 from raysim.core.tensors import parameter_names
 from raysim.core.user_input.limits import Count
 from raysim.methods.partly_shared import (
@@ -39,7 +39,6 @@ from raysim.methods.partly_shared import (
     Parts,
     finish,
     names_of,
-    send_shared,
 )
 
 
@@ -97,18 +96,13 @@ class FedRep(PartlyShared):
         )
         body = replace(
             work,
-            rules=replace(work.rules, finish=send_shared),
+            rules=replace(work.rules, finish=send_model),
             epochs=self.body_epochs,
             trainable=frozenset(state.groups["model"]) - own,
-            bytes_down=_nothing,
+            bytes_down=nothing_received,
         )
         return head, body
 
 
 def _keep_own(view: View, trained: Trained) -> Upload:
     return replace(finish(view, trained), sums={})
-
-
-def _nothing(client: int) -> int:
-    """Return the bytes of the second pass: the client has the body from the first."""
-    return 0

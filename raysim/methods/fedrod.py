@@ -33,7 +33,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from raysim.core.method import Round, ServerState
-from raysim.core.rules import Batch, Outputs, Pass, Reduced, Rules, Trained, Upload, View
+from raysim.core.rules import Batch, Outputs, Pass, Rules, Trained, Upload, View
 from raysim.core.tensors import Groups, Tensors, nbytes, zeros_like
 from raysim.methods.fedavg import FedAvg
 from raysim.methods.linear_head import class_counts, linear_head, shifted, weight_in
@@ -105,10 +105,6 @@ class FedRod(FedAvg):
         return Rules(
             start=_start, criterion=self._of_both_heads, finish=_finish, from_samples=_priors
         )
-
-    def server_update(self, now: Round, state: ServerState, reduced: Reduced) -> ServerState:
-        """Move the model to the mean, but for the head from which clients start."""
-        return state.replace(model={**state.groups["model"], **reduced.means["model"]})
 
     def deployed(self, state: ServerState) -> Tensors:
         """Return the generic model."""

@@ -72,7 +72,17 @@ from pydantic import Field
 from torch import Tensor
 
 from raysim.core.method import Passes, Round, ServerState
-from raysim.core.rules import Batch, Outputs, Pass, Reduced, Rules, Trained, Upload, View
+from raysim.core.rules import (
+    Batch,
+    Outputs,
+    Pass,
+    Reduced,
+    Rules,
+    Trained,
+    Upload,
+    View,
+    nothing_received,
+)
 from raysim.core.scoring import FORWARD_ROWS
 from raysim.core.tensors import Groups, Tensors, frozen_names, nbytes
 from raysim.methods.fedavg import FedAvg
@@ -149,7 +159,9 @@ class Mifl(FedAvg):
         kept = sorted(trained.clients[i] for i in ranked[pruned : len(mi) - pruned])
         dropped = sorted({*trained.clients} - {*kept})
         # Clients already have the broadcast model, the base of what they send.
-        sending = Pass(kept, broadcast, Rules(_stay, finish=_send_staged), bytes_down=_nothing)
+        sending = Pass(
+            kept, broadcast, Rules(_stay, finish=_send_staged), bytes_down=nothing_received
+        )
         averaged = yield sending
         if dropped and self.collect == "all":
             yield replace(sending, clients=dropped)  # and leave them out
@@ -254,10 +266,6 @@ def _probabilities(logits: Tensor) -> Tensor:
 def _stay(broadcast: Groups, state: Groups, personal: Groups) -> Tensors:
     """Load nothing: no client trains."""
     return {}
-
-
-def _nothing(client: int) -> int:
-    return 0
 
 
 def _bytes_down(

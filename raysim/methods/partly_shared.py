@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import json
 from abc import abstractmethod
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from typing import Annotated, Any
@@ -25,7 +25,7 @@ from torch import Tensor, nn
 
 from raysim.core.errors import SettingsError
 from raysim.core.method import Round, ServerState
-from raysim.core.rules import Pass, Reduced, Rules, Trained, Upload, View
+from raysim.core.rules import Pass, Rules, Trained, Upload, View, send_model
 from raysim.core.tensors import Groups, Tensors, frozen_names, state_of
 from raysim.methods.fedavg import FedAvg
 
@@ -108,13 +108,9 @@ class PartlyShared(FedAvg):
 
     def broadcast(self, state: ServerState) -> Groups:
         """Return the shared tensors of the model; no group if there are none."""
-        shared = _without(state.groups["model"], _own_names(state))
+        model, own = state.groups["model"], _own_names(state)
+        shared = {name: tensor for name, tensor in model.items() if name not in own}
         return {"model": shared} if shared else {}
-
-    def server_update(self, now: Round, state: ServerState, reduced: Reduced) -> ServerState:
-        """Move the shared tensors to their means; the others stay at their common start."""
-        model = state.groups["model"]
-        return state.replace(model={**model, **reduced.means.get("model", {})})
 
     def deployment(self, now: Round, state: ServerState) -> Pass | None:
         """Deploy the shared tensors of now with the client's own ones, without training."""
@@ -131,16 +127,10 @@ def start(broadcast: Groups, state: Groups, personal: Groups) -> Tensors:
 
 
 def finish(view: View, trained: Trained) -> Upload:
-    """Send the shared tensors, and keep the client's own ones."""
+    """Send the shared tensors, if there are any, and keep the client's own ones."""
     own = view.state.get(OWN, {})
-    kept = {OWN: _only(view.params, own)} if own else {}
-    return replace(send_shared(view, trained), state=kept)
-
-
-def send_shared(view: View, trained: Trained) -> Upload:
-    """Send the shared tensors, if there are any, and keep nothing."""
-    shared = _without(view.params, view.state.get(OWN, {}))
-    return Upload(sums={"model": shared} if shared else {})
+    upload = send_model(view, trained) if "model" in view.broadcast else Upload()
+    return replace(upload, state={OWN: _only(view.params, own)} if own else {})
 
 
 def _own_names(state: ServerState) -> list[str]:
@@ -150,7 +140,3 @@ def _own_names(state: ServerState) -> list[str]:
 
 def _only(tensors: Tensors, names: Iterable[str]) -> dict[str, Tensor]:
     return {name: tensors[name] for name in names}
-
-
-def _without(tensors: Tensors, names: Collection[str]) -> dict[str, Tensor]:
-    return {name: tensor for name, tensor in tensors.items() if name not in names}

@@ -220,10 +220,8 @@ def test_rules_that_do_not_chain(rules, message):
     ("other", "message"), [(send_twice, "metrics 'calls'"), (send_half, "sums 'model'")]
 )
 def test_uploads_that_do_not_merge(other, message):
-    view, trained = (
-        type("Client", (), {"params": {"w": torch.ones(1)}, "states": {"doubled": no_calls(None)}})
-        for _ in range(2)
-    )
+    parts = {"params": {"w": torch.ones(1)}, "states": {"doubled": no_calls(None)}, "broadcast": {}}
+    view, trained = (type("Client", (), parts) for _ in range(2))
     model = raysim.Rules(finish=partial(send_model))
     chained = raysim.chain(DOUBLED, model, raysim.Rules(finish=other))
     with pytest.raises(raysim.SettingsError, match=message):
