@@ -12,8 +12,8 @@ own head alone. n_k are the counts of the training samples. Choices and discrepa
 
 - The authors' repository holds no code. PFLlib steps the body before it takes the second gradient,
   but at the z and g of before that step; FL-bench adds both terms. These are the same steps.
-- A class without samples has log n = -100, of which no float32 softmax can tell the -inf of both
-  codes. With gamma=0 the generic model is FedAvg's bit for bit.
+- A class without samples has gamma * log n = -100, for every gamma above 0: no float32 softmax can
+  tell it from the -inf of both codes. With gamma=0 the generic model is FedAvg's bit for bit.
 - A client's own head starts as a copy of the first generic one, as in PFLlib. A client that never
   took part deploys g alone, which is also what is evaluated as the global model.
 - `local.temperature` divides g and p, but not the prior. The hypernetwork of section 4 that makes
@@ -28,6 +28,7 @@ import copy
 from collections.abc import Sequence
 from typing import ClassVar, cast
 
+import torch
 import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor, nn
@@ -42,7 +43,8 @@ GENERIC, OWN = "head.generic", "head.own"
 """Modules of the network: the heads g and p."""
 OWN_HEAD, FIRST_HEAD = "own", "first"
 """Groups of a client's head and, until it has taken part, of the one from which it will start."""
-LOG_OF_NONE = -100.0
+COUNTS, NONE = "counts", -100.0
+"""Group of a client's class counts, and the prior of a class without samples."""
 
 
 class TwoHeads(nn.Module):
@@ -67,6 +69,7 @@ class FedRod(FedAvg):
     client that ever took part; bytes are FedAvg's.
     """
 
+    revision: ClassVar[int] = 2
     staged: ClassVar[bool] = True
     real: ClassVar[bool] = True
 
@@ -103,7 +106,7 @@ class FedRod(FedAvg):
     def rules(self) -> Rules:
         """Return the rules of local training: SGD on the losses of both heads."""
         return Rules(
-            start=_start, criterion=self._of_both_heads, finish=_finish, from_samples=_priors
+            start=_start, criterion=self._of_both_heads, finish=_finish, from_samples=_count
         )
 
     def deployed(self, state: ServerState) -> Tensors:
@@ -123,7 +126,8 @@ class FedRod(FedAvg):
         z = cast(Tensor, outputs.hidden)
         generic = _logits(view, GENERIC, z)
         own = _logits(view, OWN, z.detach())
-        prior = self.gamma * view.state["prior"]["log_n"]
+        n = view.state[COUNTS]["n"]
+        prior = torch.where(n > 0, self.gamma * n.clamp(min=1).log(), NONE * (self.gamma > 0))
         balanced = batch.loss(shifted(generic, prior))
         return balanced + batch.loss(generic.detach() + own)
 
@@ -135,10 +139,8 @@ def _logits(view: View, head: str, z: Tensor) -> Tensor:
     return F.linear(z.to(weight.dtype), weight, bias) / view.temperature
 
 
-def _priors(broadcast: Groups, samples: Batch) -> Groups:
-    """Return the logarithms of a client's class counts [C]."""
-    counts = class_counts(samples, weight_in(broadcast["model"], GENERIC))
-    return {"prior": {"log_n": counts.log().clamp(min=LOG_OF_NONE)}}
+def _count(broadcast: Groups, samples: Batch) -> Groups:
+    return {COUNTS: {"n": class_counts(samples, weight_in(broadcast["model"], GENERIC))}}
 
 
 def _start(broadcast: Groups, state: Groups, personal: Groups) -> Tensors:

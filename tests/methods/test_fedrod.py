@@ -16,15 +16,14 @@ from tests.methods.reference import SIZES, Reference, T
 from tests.methods.test_oracle import assert_close
 from tests.tasks import make_settings, make_task
 
-GAMMA = 0.7
-NAME = {"method.name": "fedrod", "method.gamma": GAMMA}
+NAME = {"method.name": "fedrod"}
 SHARED = ("hidden.0.weight", "hidden.0.bias", "head.generic.weight", "head.generic.bias")
 OWN = ("head.own.weight", "head.own.bias")
 
 
-def slope_of(counts):
+def slope_of(counts, gamma):
     """The gradient of both losses at (body, generic head, own head), given the class counts."""
-    prior = GAMMA * np.where(counts > 0, np.log(np.maximum(counts, 1)), -100)
+    prior = np.where(counts > 0, gamma * np.log(np.maximum(counts, 1)), -np.inf)
 
     def slope(w, x, y):
         shared, own = w[:4], w[4:]
@@ -49,10 +48,11 @@ def deployed_by(client, state, server):
     return work.rules.start(work.broadcast, state, {})
 
 
-@pytest.mark.parametrize("stacked", [0, 2])
-def test_rounds(tmp_path, stacked):
+@pytest.mark.parametrize(("gamma", "stacked"), [(0.7, 0), (0.02, 2)])
+def test_rounds(tmp_path, gamma, stacked):
     """One of the clients has no sample of a class."""
-    run = Reference(tmp_path, {**NAME, "engine.vectorize": stacked, "evaluation.holdout": 0.2})
+    given = {**NAME, "method.gamma": gamma, "engine.vectorize": stacked}
+    run = Reference(tmp_path, {**given, "evaluation.holdout": 0.2})
     counts = [np.bincount(y, minlength=3) for _, y in run.clients]
     assert any((n == 0).any() for n in counts)
     w, own = run.start, {}
@@ -60,7 +60,7 @@ def test_rounds(tmp_path, stacked):
         ends = {}
         for k in cohort:
             head = own.get(k, run.start[2:])
-            ends[k] = run.train([*w, *head], number, k, slope_of(counts[k]))
+            ends[k] = run.train([*w, *head], number, k, slope_of(counts[k], gamma))
             own[k] = ends[k][4:]
         w = run.mean(cohort, [ends[k][:4] for k in cohort])
     params, states = run.result.params, common.newest_states(run.result.run_dir)
