@@ -25,7 +25,6 @@ Legend: B batch, C classes.
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
 from typing import ClassVar, cast
 
 import torch
@@ -33,16 +32,16 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor, nn
 
-from raysim.core.method import Round, ServerState
-from raysim.core.rules import Batch, Outputs, Pass, Rules, Trained, Upload, View
+from raysim.core.method import ServerState
+from raysim.core.rules import Batch, Outputs, Rules, View
 from raysim.core.tensors import Groups, Tensors, nbytes, zeros_like
-from raysim.methods.fedavg import FedAvg
 from raysim.methods.linear_head import class_counts, linear_head, shifted, weight_in
+from raysim.methods.partly_shared import OWN, PartlyShared, finish, names_of
 
-GENERIC, OWN = "head.generic", "head.own"
+GENERIC, OWN_HEAD = "head.generic", "head.own"
 """Modules of the network: the heads g and p."""
-OWN_HEAD, FIRST_HEAD = "own", "first"
-"""Groups of a client's head and, until it has taken part, of the one from which it will start."""
+FIRST_HEAD = "first"
+"""Group, until a client has taken part, of the head from which it will start."""
 COUNTS, NONE = "counts", -100.0
 """Group of a client's class counts, and the prior of a class without samples."""
 
@@ -53,7 +52,7 @@ class TwoHeads(nn.Module):
     def __init__(self, head: nn.Linear) -> None:
         super().__init__()
         self.generic = head
-        self.own = copy.deepcopy(head)
+        self.own = copy.deepcopy(head).requires_grad_()
 
     def forward(self, z: Tensor) -> Tensor:
         """Return the logits [B, C] of activations z [B, F]; own ones have no gradient at z."""
@@ -61,7 +60,7 @@ class TwoHeads(nn.Module):
         return logits
 
 
-class FedRod(FedAvg):
+class FedRod(PartlyShared):
     """FedAvg of a model for balanced classes, with a head of each client's own beside its head.
 
     Helps where clients' labels differ, and both a global model and models of clients are wanted.
@@ -90,42 +89,33 @@ class FedRod(FedAvg):
         doubled.head = TwoHeads(linear_head(self, doubled))
         return doubled
 
+    def own_tensors(self, network: nn.Module) -> frozenset[str]:
+        """Return the names of the clients' heads."""
+        return names_of((OWN_HEAD,), network, "head")
+
     def client_init(self, state: ServerState) -> Groups:
         """Start without a head of one's own, and with the one from which training will start."""
-        first = _own(state.groups["model"])
-        return {OWN_HEAD: zeros_like(first), FIRST_HEAD: first}
+        first = super().client_init(state)[OWN]
+        return {OWN: zeros_like(first), FIRST_HEAD: first}
 
     def client_bytes(self, state: ServerState) -> int:
         """Return the bytes of a head."""
-        return nbytes({OWN_HEAD: _own(state.groups["model"])})
-
-    def broadcast(self, state: ServerState) -> Groups:
-        """Return the model without the clients' head."""
-        return {"model": _shared(state.groups["model"])}
+        return nbytes(super().client_init(state))
 
     def rules(self) -> Rules:
         """Return the rules of local training: SGD on the losses of both heads."""
         return Rules(
-            start=_start, criterion=self._of_both_heads, finish=_finish, from_samples=_count
+            start=_start, criterion=self._of_both_heads, finish=finish, from_samples=_count
         )
 
     def deployed(self, state: ServerState) -> Tensors:
         """Return the generic model."""
-        model = state.groups["model"]
-        return {**model, **zeros_like(_own(model))}
-
-    def deployment(self, now: Round, state: ServerState) -> Pass:
-        """Deploy the generic model of now with the client's own head."""
-        return Pass(now.cohort, self.broadcast(state), Rules(start=_deployed))
-
-    def deployment_after(self, now: Round, state: ServerState) -> Sequence[Pass] | None:
-        """Deploy generic model and own head as the client has trained them."""
-        return self.trained_alone(now, state)
+        return {**state.groups["model"], **self.client_init(state)[OWN]}
 
     def _of_both_heads(self, view: View, outputs: Outputs, batch: Batch) -> Tensor:
         z = cast(Tensor, outputs.hidden)
         generic = _logits(view, GENERIC, z)
-        own = _logits(view, OWN, z.detach())
+        own = _logits(view, OWN_HEAD, z.detach())
         n = view.state[COUNTS]["n"]
         prior = torch.where(n > 0, self.gamma * n.clamp(min=1).log(), NONE * (self.gamma > 0))
         balanced = batch.loss(shifted(generic, prior))
@@ -144,20 +134,4 @@ def _count(broadcast: Groups, samples: Batch) -> Groups:
 
 
 def _start(broadcast: Groups, state: Groups, personal: Groups) -> Tensors:
-    return {**broadcast["model"], **state.get(FIRST_HEAD, state[OWN_HEAD])}
-
-
-def _deployed(broadcast: Groups, state: Groups, personal: Groups) -> Tensors:
-    return {**broadcast["model"], **state[OWN_HEAD]}
-
-
-def _finish(view: View, trained: Trained) -> Upload:
-    return Upload(sums={"model": _shared(view.params)}, state={OWN_HEAD: _own(view.params)})
-
-
-def _shared(model: Tensors) -> dict[str, Tensor]:
-    return {name: tensor for name, tensor in model.items() if not name.startswith(f"{OWN}.")}
-
-
-def _own(model: Tensors) -> dict[str, Tensor]:
-    return {name: tensor for name, tensor in model.items() if name.startswith(f"{OWN}.")}
+    return {**broadcast["model"], **state.get(FIRST_HEAD, state[OWN])}

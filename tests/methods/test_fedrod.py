@@ -10,6 +10,7 @@ import torch
 
 import raysim
 from raysim.methods.fedrod import FedRod, TwoHeads
+from raysim.testing.tasks import SmallNet
 from tests.methods import common
 from tests.methods.common import Normed, outputs, pull_back
 from tests.methods.reference import SIZES, Reference, T
@@ -67,7 +68,7 @@ def test_rounds(tmp_path, gamma, stacked):
     assert_close(params, w, SHARED)
     assert not any(params[name].any() for name in OWN)
     assert states.keys() == own.keys() and sum(map(len, run.cohorts)) > len(own)
-    server = raysim.ServerState({"model": params})
+    server = FedRod().init(FedRod().network(SmallNet())).replace(model=params)
     for k, head in own.items():
         state = {"own": {name: states[k][f"own/{name}"] for name in OWN}}
         assert states[k].keys() == {f"own/{name}" for name in OWN}
