@@ -189,7 +189,7 @@ class Gradient(Protocol):
         batch: Batch,
         *,
         along: Tensors | None = None,
-        criterion: Criterion | None = None,
+        change_outputs: Callable[[Outputs], Outputs] | None = None,
     ) -> Tensors:
         """Return the gradient, by name of the trained parameters.
 
@@ -198,7 +198,8 @@ class Gradient(Protocol):
             batch: The samples.
             along: A vector by name of the trained parameters: returns the product of the Hessian
                 with it, in place of the gradient.
-            criterion: Takes the place of the rules' criterion.
+            change_outputs: Returns what the objective is taken of in place of the network's
+                outputs; logits are not yet divided by the temperature.
         """
 
 

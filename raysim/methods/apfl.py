@@ -14,12 +14,12 @@ Source: Deng, Kamani and Mahdavi, "Adaptive Personalized Federated Learning", ar
 
     deploy:   alpha * v + (1 - alpha) * w, w as it was broadcast; with "models" v
 
-g_v and g_w are the gradients, at v and at w_k, of the loss of the logits
-alpha * f_v + (1 - alpha) * f_w. "weights" is the paper's, "outputs" that of the authors' code,
-"models" that of PFLlib. As in both codes, w_k takes its step first, and `decay` is 0.02; in the
-paper the gradient is at the w_k before the step, and decay is 0. alpha is adapted in the first step
-of a client's round, as the authors' code does, with "models" in every step; v is that before its
-step, in the codes that behind it.
+g_v and g_w are the gradients, at v and at w_k, of the objective at the logits
+alpha * f_v + (1 - alpha) * f_w, which in a chain has the criterion and the penalties of the others.
+"weights" is the paper's, "outputs" that of the authors' code, "models" that of PFLlib. As in both
+codes, w_k takes its step first, and `decay` is 0.02; in the paper the gradient is at the w_k before
+the step, and decay is 0. alpha is adapted in the first step of a client's round, as the authors'
+code does, with "models" in every step; v is that before its step, in the codes that behind it.
 
 v is the network as it was built, and alpha `alpha`, until a client first takes part. v has trained
 parameters alone; other tensors are w's. Its steps are those of the run's optimizer, which
@@ -35,7 +35,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from pydantic import Field
@@ -60,6 +60,8 @@ class Apfl(FedAvg):
     `adaptive` under "outputs" and "models"; a model more in memory, and a model and a number kept
     by each client that ever took part. Bytes are FedAvg's.
     """
+
+    revision: ClassVar[int] = 2
 
     alpha: float = Field(default=0.5, ge=0, le=1, description="share of the client's own model")
     mixture: Mixture = Field(
@@ -162,11 +164,10 @@ def _gradients(
             return view.gradient(there, batch)
         beside = view.at({**view.params, **other}, batch.x).logits
 
-        def criterion(seen: View, outputs: Outputs, batch: Batch) -> Tensor:
-            mixed = share * outputs.logits + (1 - share) * (beside / seen.temperature)
-            return batch.loss(mixed)
+        def mix(outputs: Outputs) -> Outputs:
+            return outputs._replace(logits=share * outputs.logits + (1 - share) * beside)
 
-        return view.gradient(there, batch, criterion=criterion)
+        return view.gradient(there, batch, change_outputs=mix)
 
     if mixture == "weights":
         u = view.gradient({**view.params, **_mixed(alpha, v, w)}, batch)

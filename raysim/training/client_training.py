@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import islice
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from raysim.core.rules import Batch, Companion, Criterion, Rules, Trained, Transform, Upload, View
+from raysim.core.rules import Batch, Companion, Outputs, Trained, Transform, Upload, View
 from raysim.core.tensors import Tensors
 from raysim.core.tensors.torch_private import gradients_of
 from raysim.training.beside import Beside
@@ -267,7 +267,7 @@ class ClientTraining:
         batch: Batch,
         *,
         along: Tensors | None = None,
-        criterion: Criterion | None = None,
+        change_outputs: Callable[[Outputs], Outputs] | None = None,
     ) -> dict[str, Tensor]:
         """Return `View.gradient` of a step: with its random draws."""
         network, before = self.trainer.network, self.trainer.rng_state()
@@ -278,23 +278,29 @@ class ClientTraining:
         vector = [along[name] for name in self.names] if along is not None else None
         self.trainer.set_rng_state(self.rng)
         with torch.enable_grad():  # without it, some kernels differ
-            plain = self.recorded if vector is None and criterion is None else None
+            plain = self.recorded if vector is None and change_outputs is None else None
             taken = plain and plain.take_at([*copies.values()], batch)
-            rules = replace(self.rules, criterion=criterion) if criterion else self.rules
-            gradients = taken[2:] if taken else self.derivatives_at(rules, copies, batch, vector)
+            gradients = (
+                taken[2:] if taken else self.derivatives_at(copies, batch, vector, change_outputs)
+            )
         self.trainer.set_rng_state(before)
         with torch.no_grad():
             decayed = self.update.add_weight_decay([*gradients], vector or points)
             return dict(zip(self.names, decayed, strict=True))
 
     def derivatives_at(
-        self, rules: Rules, tensors: Tensors, batch: Batch, along: Sequence[Tensor] | None
+        self,
+        tensors: Tensors,
+        batch: Batch,
+        along: Sequence[Tensor] | None,
+        change_outputs: Callable[[Outputs], Outputs] | None,
     ) -> list[Tensor]:
         """Return derivatives of the objective at the client's own tensors, by autograd."""
         points = [tensors[name].requires_grad_() for name in self.names]
         with self.trainer.autocast():
             outputs = self.trainer.network.at(tensors, batch.x.clone()).in_float32()
-        value = objective(rules, replace(self.view, params=tensors), outputs, batch)
+        outputs = change_outputs(outputs) if change_outputs else outputs
+        value = objective(self.rules, replace(self.view, params=tensors), outputs, batch)
         return derivatives(value, points, along)
 
 

@@ -7,7 +7,7 @@ resident; a client costs a copy of the broadcast model into it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from raysim.config import LocalSettings
-from raysim.core.rules import Batch, Criterion, Outputs, Rules, Upload, View
+from raysim.core.rules import Batch, Outputs, Rules, Upload, View
 from raysim.core.tensors import CPU, Tensors
 from raysim.core.tensors.torch_private import can_record_steps
 from raysim.training.client_training import ClientTraining
@@ -100,15 +100,15 @@ class SequentialTrainer:
         batch: Batch,
         *,
         along: Tensors | None = None,
-        criterion: Criterion | None = None,
+        change_outputs: Callable[[Outputs], Outputs] | None = None,
     ) -> Tensors:
         """Return `View.gradient` of `finish`: in evaluation mode."""
-        rules = replace(rules, criterion=criterion) if criterion else rules
         points = {n: t.detach().clone() for n, t in tensors.items()}
         trainable = [points[name].requires_grad_() for name in view.trainable]
         with torch.enable_grad():
             with self.autocast():
                 outputs = self.frozen.at(points, batch.x.clone()).in_float32()
+            outputs = change_outputs(outputs) if change_outputs else outputs
             value = objective(rules, replace(view, params=points), outputs, batch)
             vector = [along[name] for name in view.trainable] if along is not None else None
             gradients = derivatives(value, trainable, vector)

@@ -84,6 +84,19 @@ def test_rounds_and_deployed_models(tmp_path, mixture, adaptive, stacked):
     assert (len({alpha for _, alpha in own.values()}) > 1) == adaptive
 
 
+@pytest.mark.parametrize("stacked", [0, 2])
+def test_mixed_outputs_are_trained_on_the_criterion_of_a_chain(tmp_path, stacked):
+    """With alpha=1 the mixture is v's: FedLC's margins are then those of a model trained alone."""
+    runs, mixing = [], {"apfl": {"mixture": "outputs", "alpha": 1.0}}
+    for number, members in enumerate(({"fedlc": {}, **mixing}, {"fedlc": {}})):
+        given = {"method.name": "chain", "method.methods": members, "rounds": 1, "fraction": 1.0}
+        settings = make_settings(tmp_path / str(number), **given, **{"engine.vectorize": stacked})
+        runs.append(raysim.run(settings, make_task((21,))))
+    own = common.newest_states(runs[0].run_dir)[0]
+    for name, found in runs[1].params.items():
+        assert torch.allclose(own[f"v/{name}"], found, atol=1e-6), name
+
+
 class Dropped(SmallNet):
     """SmallNet with dropout before its last layer."""
 

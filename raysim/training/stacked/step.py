@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 from torch.func import grad, vmap
 
-from raysim.core.rules import Batch, Criterion, Outputs, Rules, View
+from raysim.core.rules import Batch, Outputs, Rules, View
 from raysim.core.scoring import Scoring
 from raysim.core.tensors import Tensors
 from raysim.training.job import only_in_finish
@@ -261,17 +261,17 @@ class StackedStep:
         batch: Batch,
         *,
         along: Tensors | None = None,
-        criterion: Criterion | None = None,
+        change_outputs: Callable[[Outputs], Outputs] | None = None,
     ) -> Tensors:
         """Return `View.gradient` of a step: with its random draws."""
         step = self._step_of(fixed)
-        rules = replace(step.rules, criterion=criterion) if criterion else step.rules
 
         def value(points: dict[str, Tensor]) -> Tensor:
             everything = {**self.network.aside(tensors), **points}
             outputs, _ = self._outputs(everything, batch)
+            outputs = change_outputs(outputs) if change_outputs else outputs
             view = self.view(everything, fixed, step)
-            return objective(rules, view, outputs, batch)
+            return objective(step.rules, view, outputs, batch)
 
         def product(points: dict[str, Tensor]) -> Tensor:
             gradients: Tensors = grad(value)(points)
