@@ -210,7 +210,10 @@ class Method(Component, ABC):
         return {}
 
     def client_bytes(self, state: ServerState) -> int:
-        """Return the most bytes that a client keeps between rounds."""
+        """Return the most bytes that a client keeps between rounds; 0 if what it starts with stays.
+
+        Asynchronous rounds need 0, as the order of clients would change what they keep.
+        """
         return nbytes(self.client_init(state))
 
     def round_state_bytes(self, state: ServerState) -> int:

@@ -201,6 +201,10 @@ class Chain(FedAvg):
         """Merge the client states of all methods."""
         return _merged("client state", [m.client_init(state) for m in self.methods.values()])
 
+    def client_bytes(self, state: ServerState) -> int:
+        """Return the bytes that a client keeps for all methods."""
+        return sum(member.client_bytes(state) for member in self.methods.values())
+
     def broadcast(self, state: ServerState) -> Groups:
         """Merge the methods' broadcasts; the model is sent once, but for what one keeps back."""
         given = [member.broadcast(state) for member in self.methods.values()]
@@ -295,8 +299,9 @@ class Chain(FedAvg):
             if member is not owner and not plain:
                 (first,) = (n for n, m in self.methods.items() if m is owner)
                 raise SettingsError(
-                    f"{name} cannot be chained with {first}, which discounts stale updates: what"
-                    f" {name} sends or averages would be discounted too"
+                    f"{name} cannot be chained with {first}, which discounts stale updates: allowed"
+                    " are methods whose clients send the model and keep nothing, and whose server"
+                    " takes its mean"
                 )
 
     def _only(self, hook: str) -> FedAvg | None:

@@ -88,7 +88,8 @@ def check_pooled(methods: Methods, state: ServerState) -> None:
     places = [name for name, member in methods.items() if member.pooled]
     for name, member in methods.items() if places else ():
         sent = {**member.broadcast(state), **(member.bases or {})}
-        groups = {*sent, *member.client_init(state)} - {MODEL}
+        kept = member.client_init(state) if member.client_bytes(state) else {}
+        groups = {*sent, *kept} - {MODEL}
         if groups:
             raise SettingsError(
                 f"{KEY}: {name} cannot be chained with {places[0]}, which has no clients:"

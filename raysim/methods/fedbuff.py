@@ -27,7 +27,17 @@ import torch
 from pydantic import Field
 
 from raysim.core.method import Round, ServerState
-from raysim.core.rules import CHANGE, Bases, Reduced, Rules, Trained, Upload, View, Weighting
+from raysim.core.rules import (
+    CHANGE,
+    Bases,
+    Reduced,
+    Rules,
+    Trained,
+    Upload,
+    View,
+    Weighting,
+    send_model,
+)
 from raysim.core.tensors import as_real, nbytes
 from raysim.core.user_input.limits import Count
 from raysim.methods.asynchronous import AsynchronousAvg
@@ -69,17 +79,17 @@ class FedBuff(AsynchronousAvg):
 
     def server_update(self, now: Round, state: ServerState, reduced: Reduced) -> ServerState:
         """Move the model by the mean of the discounted changes."""
-        moved = {}
-        for name, tensor in state.groups["model"].items():
-            change = reduced.means[UPDATE][name]
+        model = {**state.groups["model"]}
+        for name, change in reduced.means[UPDATE].items():
             step = self.lr_global * change if as_real(change).is_floating_point() else change
-            moved[name] = (tensor + step).to(tensor.dtype)
-        return state.replace(model=moved)
+            model[name] = (model[name] + step).to(model[name].dtype)
+        return state.replace(model=model)
 
 
 def _send_change(view: View, trained: Trained) -> Upload:
-    change = {n: _exact(tensor) - _exact(view.start[n]) for n, tensor in view.params.items()}
-    return Upload(sums={UPDATE: change}, bytes_up=nbytes({"model": view.params}, view.frozen))
+    sent = send_model(view, trained).sums
+    change = {n: _exact(tensor) - _exact(view.start[n]) for n, tensor in sent["model"].items()}
+    return Upload(sums={UPDATE: change}, bytes_up=nbytes(sent, view.frozen))
 
 
 def _exact(tensor: torch.Tensor) -> torch.Tensor:

@@ -214,11 +214,13 @@ def test_what_does_not_chain_is_refused_by_name(tmp_path, methods, message):
 
 
 @pytest.mark.parametrize("first", [True, False])
-@pytest.mark.parametrize("other", ["momentum", "fednova", "fedadam", "scaffold"])
+@pytest.mark.parametrize("other", ["momentum", "fednova", "fedadam", "scaffold", "moon"])
 def test_what_would_be_discounted_with_fedbuff_is_refused_by_name(tmp_path, other, first):
     names = (other, "fedbuff") if first else ("fedbuff", other)
     chained = {"method.name": "chain", "method.methods": {name: {} for name in names}}
-    message = rf"method\.methods: {other} cannot be chained with fedbuff, which discounts"
+    message = (
+        rf"^method\.methods: {other} cannot be chained with fedbuff, which discounts.*: allowed"
+    )
     with pytest.raises(raysim.SettingsError, match=message):
         make_settings(tmp_path / "run", **chained)
 
@@ -228,6 +230,20 @@ def test_what_sends_and_averages_the_model_goes_with_fedbuff(tmp_path, other):
     for names in ((other, "fedbuff"), ("fedbuff", other)):
         chained = {"method.name": "chain", "method.methods": {name: {} for name in names}}
         assert [*make_settings(tmp_path / "run", **chained).method.methods] == [*names]
+
+
+@pytest.mark.parametrize("name", ["fedbuff", "fedasync"])
+def test_of_fedbabu_the_body_alone_travels(tmp_path, name):
+    chained = {"method.name": "chain", "method.methods": {name: {}, "fedbabu": {}}}
+    found = raysim.run(make_settings(tmp_path / "run", **chained, rounds=3), make_task(SIZES))
+    plain = raysim.run(
+        make_settings(tmp_path / "plain", **{"method.name": name}, rounds=3), make_task(SIZES)
+    )
+    sizes = {name: 4 * tensor.numel() for name, tensor in found.params.items()}
+    body = sum(size for name, size in sizes.items() if not name.startswith("head."))
+    for way in ("bytes_up", "bytes_down"):
+        whole = plain.metrics[way].to_numpy()
+        assert (found.metrics[way].to_numpy() * sum(sizes.values()) == whole * body).all()
 
 
 EQUAL = (24,) * 8

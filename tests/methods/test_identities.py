@@ -13,7 +13,9 @@ import raysim
 from raysim.core.rules import Rules
 from raysim.core.seeds import stream
 from raysim.federation.task import from_task
+from raysim.methods.centralized import Centralized
 from raysim.methods.fedavg import FedAvg
+from raysim.methods.fedbuff import FedBuff
 from raysim.testing.tasks import SmallNet
 from tests.methods import common
 from tests.tasks import UNEQUAL, make_settings, make_task
@@ -36,11 +38,25 @@ class OnlyBody(FedAvg):
         return replace(super().training_pass(now, state), trainable=body)
 
 
+class BufferedBody(OnlyBody, FedBuff):
+    """FedBuff that trains all but the head."""
+
+
+class PooledBody(OnlyBody, Centralized):
+    """Training in one place of all but the head."""
+
+
+def with_fedbabu(name):
+    return {"method.name": "chain", "method.methods": {name: {}, "fedbabu": {}}}
+
+
 BODY, SIZES = f"{__name__}:OnlyBody", (9, 3, 160, 17, 40, 80)
 IDENTITIES = {
     "fedper-nothing": ({"method.name": "fedper", "method.own": "none"}, "fedavg", common.Normed),
     "fedper-all": ({"method.name": "fedper", "method.own": "all"}, "local", common.Normed),
     "fedbabu": ({"method.name": "fedbabu"}, BODY, common.Normed),
+    "fedbabu-buffered": (with_fedbabu("fedbuff"), f"{__name__}:BufferedBody", common.Normed),
+    "fedbabu-pooled": (with_fedbabu("centralized"), f"{__name__}:PooledBody", common.Normed),
     "fedbn-without": ({"method.name": "fedbn"}, "fedavg", SmallNet),
     "ditto-free": ({"method.name": "ditto", "method.lam": 0.0}, "local", common.Normed),
 }

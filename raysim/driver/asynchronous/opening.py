@@ -56,7 +56,7 @@ def check_asynchrony(
         return
     _check_numbers(settings, asynchrony)
     key = f"method.name={method.title}: asynchronous rounds need"
-    if method.client_init(state) or settings.local.keep:
+    if method.client_bytes(state) or settings.local.keep:
         kept = ", as of local.keep=true," if settings.local.keep else ","
         raise SettingsError(f"{key} clients without state{kept} which their order would change")
     _check_selection_and_clock(settings)

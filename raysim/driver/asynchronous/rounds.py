@@ -262,6 +262,7 @@ class AsynchronousRounds:
             pass_number=0,
             uniform=self._is_uniform(work),
             total_weight=0,
+            initial_state=self._context.settings.method.client_init(runner.state),  # of any round
             temperatures=started.temperatures or runner.temperature.of_clients(started.clients),
             arrived=frozenset(started.clients) - entries.keys(),
             entries=entries,
