@@ -443,9 +443,9 @@ class Rules:
         finish: `finish(view, trained)`: what the client gives back.
         sample_temperatures: `sample_temperatures(view, outputs, batch)`: the T of each sample [B],
             by which raw logits are divided for the criterion; None takes the client's T.
-        from_samples: `from_samples(broadcast, samples)`: groups that the client makes of its
-            samples at the start of the pass, such as counts of classes. They are in its state for
-            the pass, and are neither kept nor sent.
+        from_samples: `from_samples(groups, samples)`: groups that the client makes of its samples
+            at the start of the pass, such as counts of classes, given those that it was sent and
+            keeps. They are in its state for the pass, and are neither kept nor sent.
     """
 
     start: Callable[[Groups, Groups, Groups], Tensors] = receive_model

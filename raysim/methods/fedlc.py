@@ -101,8 +101,9 @@ class FedLc(FedAvg):
         return batch.loss(shifted(outputs.logits, -self.tau * margins))
 
 
-def _count(broadcast: Groups, samples: Batch) -> Groups:
-    return {COUNTS: {N: class_counts(samples, weight_in(broadcast["model"]))}}
+def _count(groups: Groups, samples: Batch) -> Groups:
+    tensors = {name: tensor for group in groups.values() for name, tensor in group.items()}
+    return {COUNTS: {N: class_counts(samples, weight_in(tensors))}}
 
 
 def _send_counts(view: View, trained: Trained) -> Upload:

@@ -223,8 +223,8 @@ class FedProto(FedAvg):
         )
 
 
-def _count(broadcast: Groups, samples: Batch) -> Groups:
-    return {COUNTS: {"n": class_counts(samples, broadcast[PROTOTYPES][KNOWN])}}
+def _count(groups: Groups, samples: Batch) -> Groups:
+    return {COUNTS: {"n": class_counts(samples, groups[PROTOTYPES][KNOWN])}}
 
 
 def _start(broadcast: Groups, state: Groups, personal: Groups) -> Tensors:

@@ -129,8 +129,8 @@ def _logits(view: View, head: str, z: Tensor) -> Tensor:
     return F.linear(z.to(weight.dtype), weight, bias) / view.temperature
 
 
-def _count(broadcast: Groups, samples: Batch) -> Groups:
-    return {COUNTS: {"n": class_counts(samples, weight_in(broadcast["model"], GENERIC))}}
+def _count(groups: Groups, samples: Batch) -> Groups:
+    return {COUNTS: {"n": class_counts(samples, weight_in(groups["model"], GENERIC))}}
 
 
 def _start(broadcast: Groups, state: Groups, personal: Groups) -> Tensors:

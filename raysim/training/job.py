@@ -85,7 +85,7 @@ class ClientJob:
         if self.rules.from_samples is None:
             return self
         with torch.no_grad():
-            made = self.rules.from_samples(self.broadcast, self.data)
+            made = self.rules.from_samples({**self.state, **self.broadcast}, self.data)
         return replace(self, state={**self.state, **made})
 
     def finishing(self, view: View, gradient: Gradient) -> View:

@@ -174,6 +174,7 @@ def test_fedrep_trains_the_body_under_the_heads_that_were_trained():
 
 CHAINED = {
     "fedprox": {"fedper": {}, "fedprox": {"mu": 0.5}},
+    "fedlc": {"fedlc": {}, "fedper": {}},
     "fedmmd": {"fedbn": {}, "fedmmd": {}},
     "fedadam-first": {"fedadam": {}, "fedper": {}},
 }
