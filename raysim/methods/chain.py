@@ -15,8 +15,9 @@ FedAvg that keeps FedAvg's `round`. Groups of the server's state, of the broadca
 clients' state need different names in different methods, but for "model". Tensors that a method
 leaves to the clients (FedPer's head) none sends. A method whose clients send no model (FedNova)
 moves that before the round: methods before it keep FedAvg's `server_update`, and no other sends the
-model. FedBuff, which discounts stale updates, goes only with methods that send and average what
-FedAvg does. An empty chain is FedAvg.
+model. One that sends none at all (`local`) goes with none that moves it or compares with it.
+FedBuff, which discounts stale updates, goes only with methods that send and average what FedAvg
+does. An empty chain is FedAvg.
 """
 
 from __future__ import annotations

@@ -55,7 +55,9 @@ def check_models(methods: Methods) -> None:
 
 
 def check_kept_back(methods: Methods, state: ServerState) -> None:
-    """Check that no method sends or keeps groups of tensors that another does not send.
+    """Check that no method needs tensors that another leaves to the clients.
+
+    None sends or keeps groups of them; where none are left, none moves or reads a model.
 
     Raises:
         SettingsError: one does, such as SCAFFOLD control variates of a head under FedPer.
@@ -71,11 +73,12 @@ def check_kept_back(methods: Methods, state: ServerState) -> None:
                     f"{KEY}: {other} cannot be chained with {name}, which does not send"
                     f" {min(both)}: {other} holds a group of this tensor"
                 )
-            moves = MODEL in each.broadcast(state) and not updates_plainly(each)
-            if moves and kept_back == model:
+            needs = each.compares or not updates_plainly(each)
+            if needs and MODEL in each.broadcast(state) and kept_back == model:
+                use = "compare with" if each.compares else "move"
                 raise SettingsError(
                     f"{KEY}: {other} cannot be chained with {name}, which sends no model:"
-                    f" {other} would have none to move"
+                    f" {other} would have none to {use}"
                 )
 
 

@@ -40,6 +40,8 @@ class FedAvg(Method):
     """Bases of the groups that clients send; see `Pass.bases`."""
     pooled: ClassVar[bool] = False
     """Whether the samples of all clients are in one place; see `Pass.pooled`."""
+    compares: ClassVar[bool] = False
+    """Whether local training holds the client's network against the broadcast model."""
     needs_pulls: ClassVar[bool] = False
     """Whether all transforms must state their `pull`, for `Trained.effective_steps`."""
 

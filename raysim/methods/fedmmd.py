@@ -58,6 +58,7 @@ class FedMmd(FedAvg):
     """
 
     revision: ClassVar[int] = 3
+    compares: ClassVar[bool] = True
 
     lam: float = Field(default=0.1, ge=0, description="strength of the discrepancy")
     kernel: Kernel = Field(

@@ -35,6 +35,7 @@ class FedProx(FedAvg):
     """
 
     revision: ClassVar[int] = 3
+    compares: ClassVar[bool] = True
 
     mu: float = Field(default=0.01, ge=0, description="strength of the proximal term")
     reduction: Reduction = Field(

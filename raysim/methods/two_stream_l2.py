@@ -39,6 +39,7 @@ class TwoStreamL2(FedAvg):
     """
 
     revision: ClassVar[int] = 3
+    compares: ClassVar[bool] = True
 
     lam: float = Field(default=0.01, ge=0, description="strength of the distance")
     reduction: Literal["sum", "mean"] = Field(
