@@ -35,8 +35,8 @@ NONE, ALL = "none", "all"
 
 
 def _listed(value: Any) -> Any:
-    """Return parts, a list or written as `a,b` or `[a,b]`, as a tuple."""
-    if value is None:
+    """Return parts, a list or written as `a,b` or `[a,b]`, as a tuple; none in it are `none`."""
+    if value is None or value in ("[]", [], ()):
         return (NONE,)
     if isinstance(value, str):
         return tuple(part.strip() for part in value.strip("[]").split(","))

@@ -147,6 +147,8 @@ def test_a_client_that_never_took_part_has_the_common_start(tmp_path):
         ),
         ("fedrep", {"own": "all"}, r"method\.own=all: must leave parameters to both parts"),
         ("fedrep", {"own": None}, r"method\.own=none: must leave parameters to both parts"),
+        ("fedrep", {"own": "[]"}, r"method\.own=none: must leave parameters to both parts"),
+        ("fedrep", {"own": []}, r"method\.own=none: must leave parameters to both parts"),
         ("fedbabu", {"own": "hidden,head"}, r"method\.own=hidden,head: must leave parameters"),
         ("fedper", {"own": 3}, r"method\.own=3: "),
     ],
