@@ -13,8 +13,11 @@ AAAI 2023, algorithm 1; the authors' code, github.com/TsingZ0/FedALA.
 
 W, of the shape of the p tensors, is 1 at first. A client repeats the epochs of its first pass 1
 until the losses of the last batches of `window` epochs deviate by less than `threshold`, after
-window + 1 epochs at the least; later ones take one epoch. While its old tensors are those of w, as
-in round 1, W stays and the first pass is still to come.
+window + 1 epochs at the least; later ones take one epoch. While its old p tensors are those of w,
+as in round 1, nothing is learned: theta is w, W stays, and the first pass is still to come. The
+code looks at the sum of the first tensor's differences, and keeps the whole old model if it is 0. A
+smaller last batch takes part in pass 1, as in the code, whatever `local.drop_last` is; in pass 2
+the code leaves it out, and takes the samples in one order.
 
 As in the authors' code p counts parameter tensors, 2 for a linear layer, and p=0 is all of them;
 the paper counts layers. old is that of the network as it was built until a client has taken part,
@@ -22,9 +25,9 @@ so that one that never did deploys what it would start from. Even where W = 1, t
 old + (w - old), which is not w to the last bit.
 
 Deviations: gradients are taken in evaluation mode, of the local objective, weight decay included;
-at least one sample is used; `max_epochs` ends a first pass that does not settle, which is without
-end in the code. A stack trains pass 2 at once, and pass 1 client by client. The virtual clock
-counts one epoch for each pass 1.
+buffers are w's, in the code a client's own; at least one sample is used; `max_epochs` ends a first
+pass that does not settle, which is without end in the code. A stack trains pass 2 at once, and pass
+1 client by client. The virtual clock counts one epoch for each pass 1.
 """
 
 from __future__ import annotations
@@ -133,11 +136,12 @@ def _learned(
     """Return the last p tensors from which the client starts, W, and how often W was learned."""
     old, weights, uses = view.state[OLD], view.state[WEIGHTS], view.state[USES][USES]
     moves = add_scaled({name: view.start[name] for name in old}, old, -1)
-    moved = any(bool(move.any()) for move in moves.values())
     theta = _mixture(old, moves, weights)
+    if not any(bool(move.any()) for move in moves.values()):
+        return theta, weights, {USES: uses}
     losses: list[float] = []
     part = _part(trained.samples, share, view.generator("samples"))
-    first = moved and not uses
+    first = not uses
     for _ in range(max_epochs if first else 1):
         for batch in _in_order(part, trained):
             before = theta
@@ -151,7 +155,7 @@ def _learned(
             losses.append(float(batch.loss(view.at({**view.start, **before}, batch.x).logits)))
         if len(losses) > window and np.std(losses[-window:]) < threshold:
             break
-    return theta, weights, {USES: uses + int(moved)}
+    return theta, weights, {USES: uses + 1}
 
 
 def _mixture(old: Tensors, moves: Tensors, weights: Tensors) -> Tensors:

@@ -13,11 +13,12 @@ a step of the head needs no gradient of the body, and modules that are not train
 mode, so that the body's BatchNorm keeps its statistics while the head is trained.
 
 Deviations from the authors' code: there, one optimizer goes through both phases, and its momentum
-(0.5) and weight decay go on moving the part that is frozen; heads of clients not yet sampled equal
-the mean of the sent heads, while here a client that never took part has the common first head, as
-the global model has where it is evaluated; and the last round trains the heads of all clients for
-10 epochs or more, which is `evaluation.finetune_epochs` here but for the body. PFLlib trains one
-epoch of each (`head_epochs=1`).
+(0.5) and weight decay (1e-4, of weights alone) go on moving the part that is frozen; on MNIST and
+CIFAR clients weigh alike (`weighting=uniform`); heads of clients not yet sampled equal the mean of
+the sent heads, while here a client that never took part has the common first head, as the global
+model has where it is evaluated; and the last round trains the heads of all clients for 10 epochs or
+more, which is `evaluation.finetune_epochs` here but for the body. PFLlib trains one epoch of each
+(`head_epochs=1`).
 """
 
 from __future__ import annotations

@@ -15,10 +15,11 @@ section 5.
 g and H are gradient and Hessian of the local objective, weight decay and penalties included; eta,
 the paper's beta, is `local.lr`. D, D' and D'' are drawn without replacement: the samples of a batch
 are dealt out in turn, to two parts with "none", else to three. So B is that of two or three of the
-paper's batches. A part of a small batch goes on with its first samples until it has two, which
-BatchNorm needs.
-They share the step's random draws (dropout). The mean of the clients is weighted as FedAvg's;
-the paper's is uniform. With alpha=0, "none" takes the gradient of D' alone.
+paper's batches. The parts of a client whose samples all fit into one batch are therefore the same
+in every step, where the paper draws anew. A part of a small batch goes on with its first samples
+until it has two, which BatchNorm needs. They share the step's random draws (dropout). The mean of
+the clients is weighted as FedAvg's; the paper's is uniform. With alpha=0, "none" takes the gradient
+of D' alone.
 
 No code of the authors was found. Discrepancies: the code of pFedMe's authors adapts by two steps on
 test batches, PFLlib by one training batch, and trains each client twice a round; here a client
