@@ -9,8 +9,9 @@ Classification", ICLR 2022, algorithm 1.
 It is FedAvg that trains the body alone, bit for bit. The head is the same everywhere and does not
 travel. At the end each client fine-tunes the whole model: `evaluation.finetune_epochs`, 5 in the
 authors' code. There, clients weigh alike (`weighting=uniform`), the learning rate of the head is 0,
-and local.momentum is 0.5 with a tenth of the learning rate after half of the rounds and again after
-three quarters. PFLlib weighs by samples, and evaluates after 10 such epochs at the end.
+and local.momentum is 0.5, in its scripts 0.9, with a tenth of the learning rate after half of the
+rounds and again after three quarters. PFLlib weighs by samples, and evaluates after 10 such epochs
+at the end.
 """
 
 from __future__ import annotations

@@ -30,6 +30,7 @@ that never took part deploys this first network. Choices and discrepancies:
 - classes="own": by prototypes a client predicts only classes that it has samples of, as in the
   code; "all": all that have a prototype, as in PFLlib. Classes without one come last, where the
   code gives them the distance 100. Before there is any prototype, the head predicts.
+- The code has local.lr=0.01 local.momentum=0.5 local.batch_size=4 local.drop_last=true.
 - With `local.steps` the last epoch may be cut, and have classes of fewer samples or none.
 - The whole table of C x F numbers travels, and C weights up and C flags down.
 

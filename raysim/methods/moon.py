@@ -27,7 +27,7 @@ method.methods.scaffold={}. The head becomes a new layer, of 256 inputs. Choices
 - A representation of zeros, as a ReLU may give without a projection, has the cosine 0 with any
   other, and no gradient; in the code, whose projection does not give it, it would be unbounded.
 - PFLlib has no projection, and mu=0 by default. The paper tunes mu among 0.1, 1, 5 and 10; 1 is
-  the code's default.
+  the code's default, beside local.momentum=0.9 and local.weight_decay=1e-5.
 
 Legend: B batch, F numbers that the stage `hidden` gives.
 """
