@@ -25,7 +25,7 @@ from raysim.core.encoding import Encoding
 from raysim.core.errors import RunError, SettingsError
 from raysim.core.optimizer import Optimizer, effective_steps
 from raysim.core.scoring import CLASSIFICATION, Scoring
-from raysim.core.tensors import Groups, Tensors, as_real, at_least_float32, nbytes
+from raysim.core.tensors import Groups, Tensors, as_real, at_least_float32, nbytes, only
 
 Weighting = Literal["examples", "uniform"]
 Bases = Mapping[str, str]
@@ -353,7 +353,7 @@ def send_model(view: View, trained: Trained) -> Upload:
     Of a model that was broadcast in part, the same tensors.
     """
     sent = view.broadcast.get("model", view.params)
-    return Upload(sums={"model": {n: t for n, t in view.params.items() if n in sent}})
+    return Upload(sums={"model": only(view.params, sent)})
 
 
 def receive_model(broadcast: Groups, state: Groups, personal: Groups) -> Tensors:

@@ -43,7 +43,7 @@ from torch import Tensor, nn
 
 from raysim.core.method import Round, ServerState
 from raysim.core.rules import Batch, Companion, Outputs, Pass, Rules, Trained, Upload, View
-from raysim.core.tensors import Groups, Tensors, add_scaled, inner_products, parameter_names
+from raysim.core.tensors import Groups, Tensors, add_scaled, inner_products, only, parameter_names
 from raysim.methods.fedavg import FedAvg
 
 Mixture = Literal["weights", "outputs", "models"]
@@ -80,9 +80,7 @@ class Apfl(FedAvg):
     def init(self, network: nn.Module) -> ServerState:
         """Keep the first parameters, at which all clients' own models start."""
         model = super().init(network).groups["model"]
-        trained = parameter_names(network)
-        first = {name: tensor for name, tensor in model.items() if name in trained}
-        return ServerState({"model": model, FIRST: first})
+        return ServerState({"model": model, FIRST: only(model, parameter_names(network))})
 
     def client_init(self, state: ServerState) -> Groups:
         """Start a client's own model at the first parameters, and its alpha at `alpha`."""

@@ -46,7 +46,7 @@ from raysim.core.rules import (
     Weighting,
     send_model,
 )
-from raysim.core.tensors import Groups, Tensors
+from raysim.core.tensors import Groups, Tensors, without
 from raysim.methods.chain_checks import (
     KEY,
     MODEL,
@@ -335,7 +335,7 @@ def _send_needed(finish: Finish, averages: bool, view: View, trained: Trained) -
 
 def _without(own: Collection[str], groups: Groups) -> Groups:
     """Return groups without some tensors, and none that held only these."""
-    left = {name: {n: t for n, t in ts.items() if n not in own} for name, ts in groups.items()}
+    left = {name: without(tensors, own) for name, tensors in groups.items()}
     return {name: tensors for name, tensors in left.items() if tensors}
 
 

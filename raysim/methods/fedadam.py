@@ -21,7 +21,7 @@ from torch import nn
 
 from raysim.core.method import Round, ServerState
 from raysim.core.rules import Reduced
-from raysim.core.tensors import as_real, like, parameter_names
+from raysim.core.tensors import as_real, like, only, parameter_names
 from raysim.methods.fedavg import FedAvg
 
 
@@ -41,8 +41,7 @@ class FedAdam(FedAvg):
     def init(self, network: nn.Module) -> ServerState:
         """Start with m at zero and v at tau^2."""
         state = super().init(network)
-        trained = parameter_names(network)
-        params = {n: t for n, t in state.groups["model"].items() if n in trained}
+        params = only(state.groups["model"], parameter_names(network))
         return state.replace(
             m={name: torch.zeros_like(as_real(tensor)) for name, tensor in params.items()},
             v={name: torch.full_like(as_real(t), self.tau**2) for name, t in params.items()},

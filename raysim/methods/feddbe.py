@@ -27,6 +27,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import ClassVar, cast
 
 import torch
@@ -34,8 +35,8 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from raysim.core.method import Round, ServerState
-from raysim.core.rules import Batch, Outputs, Pass, Rules, Trained, Upload, View
-from raysim.core.tensors import Groups, Tensors, parameter_names
+from raysim.core.rules import Batch, Outputs, Pass, Rules, Trained, Upload, View, send_model
+from raysim.core.tensors import Groups, Tensors, parameter_names, without
 from raysim.methods.fedavg import BeforePasses, FedAvg
 from raysim.methods.linear_head import linear_head
 
@@ -117,8 +118,8 @@ class FedDbe(FedAvg):
 
     def broadcast(self, state: ServerState) -> Groups:
         """Return the model without a shift, and the mean feature if clients are pulled to it."""
-        model = {"model": _shared(state.groups["model"])}
-        return {**model, MEAN: state.groups[MEAN]} if self.kappa else model
+        mean = {MEAN: state.groups[MEAN]} if self.kappa else {}
+        return {**_shared(state), **mean}
 
     def rules(self) -> Rules:
         """Return the rules of local training: SGD on the loss behind the shift, and the pull."""
@@ -135,7 +136,7 @@ class FedDbe(FedAvg):
         gathering = Rules(start=_start, penalties=(self._follow,), finish=_send_running)
         found = yield Pass(
             now.everyone,
-            {"model": _shared(state.groups["model"])},
+            _shared(state),
             gathering,
             now.epochs,
             now.lr,
@@ -147,7 +148,7 @@ class FedDbe(FedAvg):
 
     def deployment(self, now: Round, state: ServerState) -> Pass:
         """Deploy the model of now behind the client's own shift."""
-        return Pass(now.cohort, {"model": _shared(state.groups["model"])}, Rules(start=_start))
+        return Pass(now.cohort, _shared(state), Rules(start=_start))
 
     def deployment_after(self, now: Round, state: ServerState) -> Sequence[Pass] | None:
         """Deploy model and shift as the client has trained them."""
@@ -181,8 +182,8 @@ def _send_running(view: View, trained: Trained) -> Upload:
 
 
 def _finish(view: View, trained: Trained) -> Upload:
-    return Upload(sums={"model": _shared(view.params)}, state={OWN: {SHIFT: view.params[SHIFT]}})
+    return replace(send_model(view, trained), state={OWN: {SHIFT: view.params[SHIFT]}})
 
 
-def _shared(model: Tensors) -> dict[str, Tensor]:
-    return {name: tensor for name, tensor in model.items() if name not in (SHIFT, RUNNING)}
+def _shared(state: ServerState) -> Groups:
+    return {"model": without(state.groups["model"], (SHIFT, RUNNING))}

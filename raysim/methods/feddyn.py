@@ -38,6 +38,7 @@ from raysim.core.tensors import (
     Tensors,
     add_scaled,
     inner_products,
+    only,
     parameter_names,
     zeros_like,
 )
@@ -61,9 +62,7 @@ class FedDyn(FedAvg):
     def init(self, network: nn.Module) -> ServerState:
         """Start with the server's h at zero."""
         state = super().init(network)
-        trained = parameter_names(network)
-        params = {n: t for n, t in state.groups["model"].items() if n in trained}
-        return state.replace(h=zeros_like(params))
+        return state.replace(h=zeros_like(only(state.groups["model"], parameter_names(network))))
 
     def client_init(self, state: ServerState) -> Groups:
         """Start with a client's h_k at zero."""

@@ -60,7 +60,7 @@ from raysim.core.rules import (
     View,
     Weighting,
 )
-from raysim.core.tensors import Groups, Tensors
+from raysim.core.tensors import Groups, Tensors, without
 from raysim.methods.fedavg import FedAvg
 from raysim.methods.linear_head import class_counts, classes_of, linear_head
 
@@ -154,7 +154,7 @@ class FedProto(FedAvg):
 
     def client_init(self, state: ServerState) -> Groups:
         """Start a client's model at the first network."""
-        return {OWN: _without_helpers(state.groups[MODEL])}
+        return {OWN: without(state.groups[MODEL], HELPERS)}
 
     def broadcast(self, state: ServerState) -> Groups:
         """Return the prototypes."""
@@ -220,7 +220,7 @@ class FedProto(FedAvg):
         sent = sums / seen.clamp(min=1)[:, None] * weights[:, None]
         return Upload(
             sums={PROTOTYPES: {MEANS: sent, KNOWN: weights}},
-            state={OWN: _without_helpers(view.params)},
+            state={OWN: without(view.params, HELPERS)},
         )
 
 
@@ -243,7 +243,3 @@ def _with_helpers(model: Tensors, prototypes: Tensors) -> Tensors:
     means, known = prototypes[MEANS], prototypes[KNOWN]
     sums = {SUMS: torch.zeros_like(means), SEEN: torch.zeros_like(known)}
     return {**model, MEANS: means, KNOWN: known, **sums, PASSED: known.new_zeros(())}
-
-
-def _without_helpers(model: Tensors) -> dict[str, Tensor]:
-    return {name: tensor for name, tensor in model.items() if name not in HELPERS}

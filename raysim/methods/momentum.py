@@ -25,7 +25,7 @@ from torch import nn
 
 from raysim.core.method import ServerState
 from raysim.core.rules import Bases, Batch, Rules, Trained, Transform, Upload, View
-from raysim.core.tensors import Groups, Tensors, add_scaled, parameter_names, zeros_like
+from raysim.core.tensors import Groups, Tensors, add_scaled, only, parameter_names, zeros_like
 from raysim.methods.fedavg import FedAvg
 
 
@@ -49,10 +49,7 @@ class Momentum(FedAvg):
     def init(self, network: nn.Module) -> ServerState:
         """Start with the momentum d at zero."""
         model = super().init(network).groups["model"]
-        trained = parameter_names(network)
-        return ServerState(
-            {"model": model, "d": zeros_like({n: t for n, t in model.items() if n in trained})}
-        )
+        return ServerState({"model": model, "d": zeros_like(only(model, parameter_names(network)))})
 
     def rules(self) -> Rules:
         """Return the rules of local training: SGD along the momentum."""

@@ -15,18 +15,18 @@ from __future__ import annotations
 
 import json
 from abc import abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from typing import Annotated, Any
 
 from pydantic import BeforeValidator
-from torch import Tensor, nn
+from torch import nn
 
 from raysim.core.errors import SettingsError
 from raysim.core.method import Round, ServerState
 from raysim.core.rules import Pass, Rules, Trained, Upload, View, send_model
-from raysim.core.tensors import Groups, Tensors, frozen_names, state_of
+from raysim.core.tensors import Groups, Tensors, frozen_names, only, state_of, without
 from raysim.methods.fedavg import FedAvg
 
 OWN = "own"
@@ -100,7 +100,7 @@ class PartlyShared(FedAvg):
     def client_init(self, state: ServerState) -> Groups:
         """Start a client's own tensors at their common start."""
         own = _own_names(state)
-        return {OWN: _only(state.groups["model"], own)} if own else {}
+        return {OWN: only(state.groups["model"], own)} if own else {}
 
     def rules(self) -> Rules:
         """Return the rules of local training: from the shared and the own tensors, by SGD."""
@@ -108,8 +108,7 @@ class PartlyShared(FedAvg):
 
     def broadcast(self, state: ServerState) -> Groups:
         """Return the shared tensors of the model; no group if there are none."""
-        model, own = state.groups["model"], _own_names(state)
-        shared = {name: tensor for name, tensor in model.items() if name not in own}
+        shared = without(state.groups["model"], _own_names(state))
         return {"model": shared} if shared else {}
 
     def deployment(self, now: Round, state: ServerState) -> Pass | None:
@@ -130,13 +129,8 @@ def finish(view: View, trained: Trained) -> Upload:
     """Send the shared tensors, if there are any, and keep the client's own ones."""
     own = view.state.get(OWN, {})
     upload = send_model(view, trained) if "model" in view.broadcast else Upload()
-    return replace(upload, state={OWN: _only(view.params, own)} if own else {})
+    return replace(upload, state={OWN: only(view.params, own)} if own else {})
 
 
-def _own_names(state: ServerState) -> list[str]:
-    names: list[str] = json.loads(str(state.info[OWN]))
-    return names
-
-
-def _only(tensors: Tensors, names: Iterable[str]) -> dict[str, Tensor]:
-    return {name: tensors[name] for name in names}
+def _own_names(state: ServerState) -> frozenset[str]:
+    return frozenset(json.loads(str(state.info[OWN])))

@@ -42,6 +42,7 @@ from raysim.core.tensors import (
     Tensors,
     add_scaled,
     norm,
+    only,
     parameter_names,
     zeros_like,
 )
@@ -71,10 +72,7 @@ class Scaffold(FedAvg):
     def init(self, network: nn.Module) -> ServerState:
         """Start with the server's control variate c at zero."""
         model = super().init(network).groups["model"]
-        trained = parameter_names(network)
-        return ServerState(
-            {"model": model, "c": zeros_like({n: t for n, t in model.items() if n in trained})}
-        )
+        return ServerState({"model": model, "c": zeros_like(only(model, parameter_names(network)))})
 
     def client_init(self, state: ServerState) -> Groups:
         """Start with a client's control variate c_k at zero."""

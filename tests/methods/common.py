@@ -8,11 +8,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load
 from torch import nn
 
 import raysim
 from raysim.core.rules import Outputs, View
+from raysim.testing import contract
 from raysim.testing.tasks import SmallNet
 from tests.tasks import EQUAL, UNEQUAL, make_settings, make_task
 
@@ -100,13 +101,7 @@ def assert_refused(tmp_path, overrides, message, model=None):
 
 def newest_states(run_dir):
     """The newest state of each client that took part."""
-    folders = (run_dir / "clients").glob("*/*/")
-    files = [max(folder.glob("*.safetensors"), key=_version) for folder in folders]
-    return {int(path.parent.name): load_file(path) for path in files}
-
-
-def _version(path):
-    return tuple(map(int, path.stem.split("_")))
+    return {int(client): load(kept) for client, kept in contract.newest_states(run_dir).items()}
 
 
 class Stageless(nn.Sequential):

@@ -21,9 +21,11 @@ from raysim.core.tensors.sets import (
     like,
     nbytes,
     norm,
+    only,
     parameter_names,
     state_of,
     unflatten,
+    without,
     zeros_like,
 )
 
@@ -44,8 +46,10 @@ __all__ = [
     "like",
     "nbytes",
     "norm",
+    "only",
     "parameter_names",
     "state_of",
     "unflatten",
+    "without",
     "zeros_like",
 ]

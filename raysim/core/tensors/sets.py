@@ -29,6 +29,16 @@ def zeros_like(tensors: Tensors) -> dict[str, Tensor]:
     return {name: torch.zeros_like(tensor) for name, tensor in tensors.items()}
 
 
+def only(tensors: Tensors, names: Collection[str]) -> dict[str, Tensor]:
+    """Return the tensors that have one of the names."""
+    return {name: tensor for name, tensor in tensors.items() if name in names}
+
+
+def without(tensors: Tensors, names: Collection[str]) -> dict[str, Tensor]:
+    """Return the tensors that have none of the names."""
+    return {name: tensor for name, tensor in tensors.items() if name not in names}
+
+
 def nbytes(groups: Groups, frozen: Collection[str] = ()) -> int:
     """Return the bytes of the tensors of all groups, without frozen ones.
 
