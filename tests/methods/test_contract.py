@@ -20,12 +20,15 @@ from raysim.testing.tasks import FAMILIES
 
 SETTINGS: dict[str, dict[str, Any]] = {
     "chain": {"method.methods.fedprox.mu": 0.1, "method.methods.scaffold.lr_global": 0.9},
+    # With these, clients keep more than a model; what they deploy is among the compared figures.
+    "apfl": {"method.adaptive": True, "evaluation.train_set": True},
+    "fedala": {"method.max_epochs": 12, "evaluation.train_set": True},
     "fedmax": {"method.beta": 10},
     "divide_and_conquer": {"method.split": 1},
     "fedat": {"method.tiers": 2},
     "fedfusion": {"method.operator": "single"},
 }
-"""Settings of a method where its defaults are made for larger models."""
+"""Settings of a method where its defaults are made for larger models, or test less."""
 
 VARIANTS: dict[str, tuple[str, str, dict[str, Any]]] = {
     # Devices so alike that tiers arrive in turn, so that the model moves from the second round on.
