@@ -54,6 +54,7 @@ from raysim.methods.chain_checks import (
     check_models,
     check_pooled,
     check_pulls,
+    check_single,
     sends_model,
     updates_plainly,
     without_model,
@@ -111,6 +112,7 @@ class Chain(FedAvg):
     def _rules_chain(self) -> Chain:
         try:
             check_pulls(self.methods)
+            check_single(self.methods)
             self.rules()
             if len({member.weighting for member in self.methods.values()} - {None}) > 1:
                 raise SettingsError("two methods each set the weighting of the mean")

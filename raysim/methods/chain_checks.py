@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from raysim.core.errors import SettingsError
 from raysim.core.method import ServerState
-from raysim.core.rules import send_model
+from raysim.core.rules import Rules, send_model
 from raysim.core.tensors import Groups
 from raysim.methods.fedavg import FedAvg
 
@@ -30,6 +30,18 @@ def check_pulls(methods: Methods) -> None:
                 f"{name}{own and f' ({own})'} cannot be chained with {needing[0]}: its"
                 f" transform {unknown[0]!r} states no `pull`; allowed are transforms that add"
                 " mu * (w_k - a) and constants to gradients, and state mu"
+            )
+
+
+def check_single(methods: Methods) -> None:
+    """Check that no two methods set a part of the rules of which there is one."""
+    for part in ("start", "criterion", "from_samples"):
+        plain = getattr(Rules(), part)
+        owners = [n for n, each in methods.items() if getattr(each.rules(), part) is not plain]
+        if len(owners) > 1:
+            raise SettingsError(
+                f"{owners[0]} and {owners[1]} each set the {part} of local training; methods that"
+                " are chained may set one"
             )
 
 

@@ -238,6 +238,10 @@ REFUSED = {
         f"{MIXED}.fedprox.mus: no such setting; did you mean '{MIXED}.fedprox.mu'",
     ),
     "name": ({f"{MIXED}.fedproxx": {}}, f"{MIXED}.fedproxx: .*did you mean 'fedprox'"),
+    "start": (
+        {f"{MIXED}.local": {}, f"{MIXED}.fedper": {}},
+        "^method.methods: local and fedper each set the start of local training; ",
+    ),
     "round": ({f"{MIXED}.fsvrg": {}}, f"{MIXED}.fsvrg: cannot be chained"),
     "own round": ({MIXED: {name_of(RoundOfItsOwn): {}}}, "RoundOfItsOwn: cannot be chained"),
     "chain": ({f"{MIXED}.chain": {}}, f"{MIXED}.chain: cannot be chained"),
