@@ -16,7 +16,6 @@ import pyarrow.parquet as pq
 
 from raysim.core.thinning import evenly_chosen
 from raysim.results.compare import RunGroup
-from raysim.results.own_tests import OF_DATA
 from raysim.results.report.charts import averaged
 from raysim.results.report.drawing import (
     Chart,
@@ -47,6 +46,11 @@ BINS = 20
 """Bars of a histogram."""
 Client = tuple[int, int]
 """Seed and client: another seed's clients have other samples."""
+PARTITION = (
+    *("dataset.", "partition.", "clients", "evaluation.local_test", "evaluation.holdout"),
+    *("evaluation.new_clients", "evaluation.test_samples"),
+)
+"""Prefixes of the settings that decide, with the seed, which samples a client has."""
 GLOBAL = "local_test_accuracy"
 SCORES = ("accuracy", GLOBAL, "personal_local_test_accuracy")
 """Columns of `client_accuracy.parquet`, of which a chart shows the last that runs have."""
@@ -233,7 +237,7 @@ def _sizes(group: RunGroup) -> dict[Client, float]:
 
 
 def _samples_of(group: RunGroup) -> str:
-    return repr([(k, v) for k, v in group.settings.items() if k.startswith(OF_DATA)])
+    return repr([(k, v) for k, v in group.settings.items() if k.startswith(PARTITION)])
 
 
 def _beside(
