@@ -20,7 +20,12 @@ if TYPE_CHECKING:
     __version__: str
 
     from raysim.config import Settings
-    from raysim.core.aggregation import Aggregation, Updates
+    from raysim.core.aggregation import (
+        Aggregation,
+        AggregationPlan,
+        ArrivedUpdates,
+        Updates,
+    )
     from raysim.core.arrow import write_split
     from raysim.core.chain import chain
     from raysim.core.channel import Received, Stage
@@ -57,7 +62,14 @@ if TYPE_CHECKING:
 else:
     _HOMES = {
         "raysim.config": ("Settings",),
-        "raysim.core.aggregation": ("Aggregation", "Updates"),
+        "raysim.core.aggregation": (
+            "Aggregation",
+            "AggregationPlan",
+            "ArrivedUpdates",
+            "AggregationPlan",
+            "ArrivedUpdates",
+            "Updates",
+        ),
         "raysim.core.arrow": ("write_split",),
         "raysim.core.chain": ("chain",),
         "raysim.core.channel": ("Received", "Stage"),
@@ -108,6 +120,8 @@ __all__ = [
     "CLASSIFICATION",
     "REGRESSION",
     "Aggregation",
+    "AggregationPlan",
+    "ArrivedUpdates",
     "Asynchrony",
     "Batch",
     "ClientIndices",

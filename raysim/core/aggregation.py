@@ -2,22 +2,39 @@
 
 The mean is an exact sum, and needs no single update. Other aggregations see the updates one by one,
 in blocks of coordinates: each worker writes the updates of its clients into files, and reads blocks
-of all clients afterwards, so that no process ever holds all updates.
+of all clients afterwards, so that no process ever holds all updates. There are three steps:
 
-Legend: m clients of a pass, n coordinates of a block.
+1. `measure`, on the workers: numbers of a block that add up over blocks, such as inner products of
+   updates. They are added in an order that does not depend on workers. Only for aggregations that
+   look at updates as a whole.
+2. `decide`, on the server, once: checks of the updates that have arrived, and weights of the
+   clients.
+3. `combine`, on the workers: the aggregate of a block.
+
+Legend: m clients of a pass, n coordinates of a block, N of an update.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
+import torch
 from torch import Tensor
 
 from raysim.core.components import Component, Registry
 from raysim.core.rules import Weighting
+
+Floats = npt.NDArray[np.float64]
+Integers = npt.NDArray[np.int64]
+NO_CLIENTS: Integers = np.empty(0, dtype=np.int64)
+
+
+def _nothing() -> Tensor:
+    return torch.empty(0, dtype=torch.float64)
 
 
 @dataclass(frozen=True)
@@ -28,24 +45,91 @@ class Updates:
         differences: Changes of the clients' tensors, in float64 [m, n]; complex values are pairs of
             reals. Rows are by client, ascending.
         samples: The clients' samples [m].
+        clients: The clients [m].
+        last: For an aggregation that `keeps_last`, its aggregate of the round before, zeros before
+            the first [n]; else empty.
+        weights: For `combine`, the weights that `decide` returned [m]; empty without any.
     """
 
     differences: Tensor
-    samples: npt.NDArray[np.int64]
+    samples: Integers
+    clients: Integers = field(default_factory=NO_CLIENTS.copy)
+    last: Tensor = field(default_factory=_nothing)
+    weights: Tensor = field(default_factory=_nothing)
+
+
+@dataclass(frozen=True)
+class ArrivedUpdates:
+    """Input of `Aggregation.decide`: the updates of a pass that have arrived.
+
+    Attributes:
+        clients: Their clients, ascending [m].
+        samples: The clients' samples [m].
+        shares: Weights of the clients in the mean, by `weighting`; their sum is 1 [m].
+        measured: Sum of `measure` over all blocks; empty without it.
+    """
+
+    clients: Integers
+    samples: Integers
+    shares: Floats
+    measured: Tensor = field(default_factory=_nothing)
+
+
+@dataclass(frozen=True)
+class AggregationPlan:
+    """Result of `Aggregation.decide`.
+
+    Attributes:
+        weights: Weights of the updates in the aggregate [m], for `combine`; None without any. A
+            client with weight 0 was cut.
+        metrics: Numbers of the round, columns of `metrics.parquet`.
+        columns: Numbers of the clients [m], by name, columns of `clients.parquet`.
+    """
+
+    weights: Tensor | None = None
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    columns: Mapping[str, Floats] = field(default_factory=dict)
 
 
 class Aggregation(Component):
-    """Aggregation; its fields are its settings."""
+    """Aggregation; its fields are its settings.
 
-    _lasting: ClassVar[str] = "an aggregation keeps nothing between rounds"
+    The least that one needs is `combine`, a function of a block.
+    """
+
+    _lasting: ClassVar[str] = "set `keeps_last`, and find the last aggregate in `Updates.last`"
     revision: ClassVar[int] = 1
     """Raised when the same settings give other bits; a run resumes in its own revision only."""
     sees_updates: ClassVar[bool] = True
     """Whether `combine` replaces the mean, at the cost of a file per update."""
+    keeps_last: ClassVar[bool] = False
+    """Whether it needs its aggregate of the round before, which is then part of checkpoints."""
+
+    def measure(self, updates: Updates) -> Tensor:
+        """Return numbers of a block in float64, of any shape, that add up over blocks.
+
+        The shape may depend on m, not on n. The cost is one more pass over the files of updates.
+        """
+        raise NotImplementedError
+
+    def decide(self, arrived: ArrivedUpdates) -> AggregationPlan:
+        """Return the weights of the updates, and numbers for the tables.
+
+        Raises:
+            SettingsError: too few updates have arrived; it names the setting and the bound.
+        """
+        return AggregationPlan()
 
     def combine(self, updates: Updates) -> Tensor:
-        """Return the aggregate of the updates in a block of coordinates [n]."""
-        raise NotImplementedError
+        """Return the aggregate of a block [n]: by default the sum of the weighted updates."""
+        if not len(updates.weights):
+            raise NotImplementedError
+        return updates.weights @ updates.differences
+
+    @property
+    def measures(self) -> bool:
+        """True if it has a `measure`."""
+        return type(self).measure is not Aggregation.measure
 
     @property
     def weights(self) -> Weighting | None:

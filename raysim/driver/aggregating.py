@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from raysim.config import Settings
-from raysim.core.aggregation import Updates
+from raysim.core.aggregation import Aggregation, ArrivedUpdates, Updates
 from raysim.core.components import called
 from raysim.core.differences import Differences
 from raysim.core.errors import SettingsError
@@ -19,7 +19,7 @@ from raysim.core.rules import Pass, Reduced
 from raysim.driver.analyses.riding import GROUP
 from raysim.driver.riders import Rider
 from raysim.driver.round_inputs import first_pass
-from raysim.execution.worker import combined
+from raysim.execution.update_blocks import combined, decided, measured
 from raysim.storage.checkpoints import Checkpoint
 
 
@@ -116,8 +116,26 @@ def check_aggregation(
             f"{called(aggregation)}: does not go with {called(settings.method)}, whose passes are"
             " over more clients than the cohort; choose mean"
         )
+    _check_steps(aggregation, settings.cohort_size)
+
+
+def _check_steps(aggregation: Aggregation, cohort: int) -> None:
+    """Check the steps of an aggregation on made-up updates of a cohort.
+
+    Raises:
+        SettingsError: one fails, or the cohort is too small.
+    """
     draws = torch.Generator().manual_seed(0)
-    clients = settings.cohort_size
-    differences = torch.randn(clients, 5, generator=draws, dtype=torch.float64)
-    samples = torch.arange(1, clients + 1).numpy()
-    combined(aggregation, Updates(differences, samples))
+    differences = torch.randn(cohort, 5, generator=draws, dtype=torch.float64)
+    clients = np.arange(cohort)
+    updates = Updates(differences, clients + 1, clients)
+    if aggregation.keeps_last:
+        updates = replace(updates, last=torch.zeros_like(differences[0]))
+    arrived = ArrivedUpdates(clients, clients + 1, np.full(cohort, 1 / cohort))
+    if aggregation.measures:
+        found = torch.from_numpy(measured(aggregation, updates))
+        arrived = replace(arrived, measured=found)
+    plan = decided(aggregation, arrived)
+    if plan.weights is not None:
+        updates = replace(updates, weights=plan.weights.double())
+    combined(aggregation, updates)

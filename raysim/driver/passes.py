@@ -4,36 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
 from raysim.config import Settings
-from raysim.core.differences import flat_values, of_flat_values
+from raysim.core.aggregation import ArrivedUpdates
 from raysim.core.errors import RunError, SettingsError, without_passwords
 from raysim.core.method import ServerState
 from raysim.core.rules import Pass, Reduced, samples_of
+from raysim.core.selection import State
 from raysim.core.steps import Steps
 from raysim.core.tensors import flatten, unflatten
+from raysim.driver.kept_updates import KeptUpdates
 from raysim.driver.listener import Listener
 from raysim.driver.round_log import RoundLog
 from raysim.driver.temperatures import RoundTemperature
 from raysim.execution.base import Executor, Item, NextResult, Submit
-from raysim.execution.messages import (
-    AggregationMessage,
-    FailedItem,
-    Failure,
-    PassMessage,
-    WorkerResult,
-)
-from raysim.execution.partial_sum import PartialSum, Sums, merge_sums
+from raysim.execution.messages import FailedItem, Failure, PassMessage, WorkerResult
+from raysim.execution.partial_sum import Columns, PartialSum, Sums, merge_sums
 from raysim.storage.atomic import writing
 from raysim.storage.client_states import StateVersion, Versions, latest_versions
 from raysim.storage.trace import Stopwatch
-from raysim.storage.updates import UpdateFiles, blocks_of
+from raysim.storage.updates import UpdateFiles
 from raysim.training.stacked.stack_size import stacks_of
 
 
@@ -79,6 +74,7 @@ class RoundRunner:
         latest: Version of each client's committed state [K, 3], or NEVER.
         needed_from: Oldest round whose client state a checkpoint needs.
         temperature: Temperature of the round.
+        last_aggregates: State of the aggregation, from the round before.
         log: Figures of the passes so far.
         written: Per client, the state version that this round wrote last.
         obsolete: Clients' versions that nothing reads after the round.
@@ -91,11 +87,25 @@ class RoundRunner:
     latest: Versions
     needed_from: int
     temperature: RoundTemperature
+    last_aggregates: State = field(default_factory=dict)
     log: RoundLog = field(default_factory=RoundLog)
     written: dict[int, StateVersion] = field(default_factory=dict)
     obsolete: list[tuple[int, StateVersion]] = field(default_factory=list)
     passes: int = 0
     _round_states: dict[int, StateVersion] = field(default_factory=dict)
+
+    @cached_property
+    def updates(self) -> KeptUpdates:
+        """Aggregation of the updates that passes keep one by one."""
+        context = self.context
+        return KeptUpdates(
+            aggregation=context.settings.aggregation,
+            executor=context.executor,
+            files=context.updates,
+            number=self.number,
+            log=self.log,
+            last=self.last_aggregates,
+        )
 
     def run(self, work: Pass) -> Steps[Reduced]:
         """Run one pass over clients.
@@ -152,7 +162,8 @@ class RoundRunner:
             columns = total.columns()
             reduced = total.reduced(message.total_weight, columns)
         if total.kept:
-            reduced = yield from self.aggregate(work, total, reduced)
+            with context.watch("reduction"):
+                reduced = yield from self._aggregated(work, total, reduced, columns)
         received = int(work.received_bytes(clients, context.frozen).sum())
         self.log.count(work, total.bytes_up, received, columns, self.passes)
         self._record_versions(total)
@@ -220,50 +231,28 @@ class RoundRunner:
         self.log.dropped += failed
         return failed
 
-    def aggregate(self, work: Pass, total: PartialSum, reduced: Reduced) -> Steps[Reduced]:
+    def _aggregated(
+        self, work: Pass, total: PartialSum, reduced: Reduced, columns: Columns
+    ) -> Steps[Reduced]:
         """Return the result of a pass with the aggregate of the updates that were kept.
 
-        Raises:
-            RunError: clients kept other tensors than others, or the updates cannot be aggregated.
+        Args:
+            work: The pass.
+            total: All that has arrived.
+            reduced: The result without the tensors that were kept.
+            columns: Columns of its clients, to which those of the aggregation are added.
         """
-        clients, executor = reduced.clients, self.context.executor
-        layouts = {kept.layout for kept in total.kept.values()}
-        if len(layouts) > 1 or len(total.kept) < len(clients):
-            raise RunError(f"round {self.number + 1}: clients uploaded different tensors")
-        layout = layouts.pop()
-        starts = {
-            f"{group}/{name}": tensor
-            for group, base in work.kept.items()
-            for name, tensor in work.broadcast.get(base, {}).items()
-        }
-        zeros = {n: torch.zeros(shape, dtype=d) for n, d, shape in layout.entries}
-        start = flat_values({**zeros, **{n: starts[n] for n in zeros if n in starts}}, layout)
-        message = AggregationMessage(
-            round_number=self.number,
-            pass_number=self.passes,
-            clients=clients,
-            samples=reduced.samples,
-            digests=tuple(total.kept[client].digests for client in clients),
-            start=start,
+        samples = reduced.samples
+        shares = np.ones(len(samples)) if self._is_uniform(work) else samples.astype(np.float64)
+        arrived = ArrivedUpdates(np.array(reduced.clients), samples, shares / shares.sum())
+        means, more = yield from self.updates.aggregate(
+            work, self.passes, total.kept, arrived, columns
         )
-        with self.context.watch("reduction"):
-            blocks = blocks_of(len(start))
-            costs: dict[Item, float] = {(block,): 1.0 for block in range(blocks)}
-            yield Submit(executor, "aggregate", message, costs)
-            results, found = executor.results("aggregate"), dict[int, Any]()
-            failed: list[FailedItem] = []
-            while (result := (yield NextResult(results))) is not None:
-                if isinstance(result, FailedItem):
-                    failed.append(result)
-                    continue
-                found |= result.blocks
-                self.log.spans.setdefault(result.worker, []).extend(result.spans)
-            if failed:
-                raise RunError(f"the updates cannot be aggregated: {failed[0].cause}")
-            values = np.concatenate([found[block] for block in range(blocks)])
-            means = flatten(reduced.means) | of_flat_values(values, layout)
-            self.context.updates.delete(self.number, self.passes)
-        return replace(reduced, means=unflatten(means))
+        columns |= more
+        return replace(reduced, means=unflatten(flatten(reduced.means) | means))
+
+    def _is_uniform(self, work: Pass) -> bool:
+        return (work.weighting or self.context.settings.weighting) == "uniform"
 
     def finish(self) -> None:
         """Make the round state obsolete: it was for this round alone."""
@@ -332,7 +321,7 @@ class RoundRunner:
 
     def _message(self, work: Pass, clients: list[int]) -> PassMessage:
         settings = self.context.settings
-        uniform = (work.weighting or settings.weighting) == "uniform"
+        uniform = self._is_uniform(work)
         return PassMessage.of(
             replace(work, rules=self.temperature.rules(work.rules)),
             temperatures=self.temperature.of_clients(clients),

@@ -5,8 +5,8 @@ Imported by `driver`, `tuning`, `cluster` and `cli`; knows `training`, `federati
 
 - Executors: `base` (the interface, and the inline one), `pool` (Ray actors, to which `scheduling`
   deals items) and `lockstep` (runs whose clients share stacks).
-- In a worker's process: `worker`, `client_jobs`, `deploying`, `partial_sum`, and `messages` to and
-  from it.
+- In a worker's process: `worker`, `client_jobs`, `deploying`, `partial_sum`, `update_blocks`, and
+  `messages` to and from it.
 - Processes and Ray: `process`, `resources`, `ray_runtime`, `cluster_health`, `autoscaler`,
   `module_path`, `ray_metrics` (values that Ray exports).
 """

@@ -16,10 +16,10 @@ from raysim.execution.messages import FailedItem, WorkerResult
 from raysim.execution.process import configure, is_device_error
 from raysim.execution.worker import Worker, WorkerSpec
 
-Call = Literal["train", "evaluate", "aggregate"]
+Call = Literal["train", "evaluate", "measure", "aggregate"]
 """A method of `Worker` that takes a message and items."""
 Item = tuple[int, ...]
-"""A stack of clients, a batch of an evaluated set, or a block of updates."""
+"""A stack of clients, a batch of an evaluated set, a block of updates, or a span of blocks."""
 
 
 def unnoticed(done: int) -> None:

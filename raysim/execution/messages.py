@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from types import MappingProxyType
 from typing import Any, NamedTuple, Self
 
@@ -136,6 +137,8 @@ class AggregationMessage:
         samples: Their samples [m].
         digests: Per client, the digests of its blocks.
         start: Values from which the clients' tensors have moved [N].
+        last: The aggregate of the round before [N], where it is kept; else empty.
+        weights: The clients' weights, as the aggregation has decided them [m]; empty without any.
     """
 
     round_number: int
@@ -144,6 +147,8 @@ class AggregationMessage:
     samples: npt.NDArray[np.int64]
     digests: tuple[tuple[bytes, ...], ...]
     start: npt.NDArray[Any]
+    last: npt.NDArray[np.float64] = field(default_factory=partial(np.empty, 0))
+    weights: npt.NDArray[np.float64] = field(default_factory=partial(np.empty, 0))
 
 
 @dataclass(frozen=True)
@@ -173,7 +178,7 @@ class WorkerResult:
         worker: Host and process of the worker.
         sums: Sum and records of the clients whose uploads it accepted.
         scores: Scores of the batches that it evaluated.
-        blocks: Blocks that it aggregated, by number.
+        blocks: By the numbers of their blocks, aggregates, or sums of what it measured.
         failures: Clients that failed.
         failing: Whether the last stacks, two or more, failed in a row: the process may be broken.
         notes: Lines for the user; the driver shows each once.
@@ -183,7 +188,7 @@ class WorkerResult:
     worker: str
     sums: Sums = field(default_factory=dict)
     scores: Scores = field(default_factory=dict)
-    blocks: dict[int, npt.NDArray[np.float64]] = field(default_factory=dict)
+    blocks: dict[tuple[int, ...], npt.NDArray[np.float64]] = field(default_factory=dict)
     failures: list[Failure] = field(default_factory=list)
     failing: bool = False
     notes: list[str] = field(default_factory=list)

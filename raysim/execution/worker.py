@@ -12,7 +12,7 @@ import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property, partial, reduce
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -20,13 +20,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import Tensor
 
 from raysim.config import Settings
-from raysim.core.aggregation import Aggregation, Updates
-from raysim.core.components import ask, called
+from raysim.core.aggregation import Updates
 from raysim.core.differences import flat_values, kept_apart
-from raysim.core.errors import MachineError, RaysimError, RunError, SettingsError
+from raysim.core.errors import MachineError, RaysimError, RunError
 from raysim.core.rules import Batch, Upload
 from raysim.core.seeds import seeded
 from raysim.core.tensors import Layout, Tensors
@@ -41,19 +39,20 @@ from raysim.execution.messages import (
 )
 from raysim.execution.partial_sum import Kept, PartialSum
 from raysim.execution.process import device_of, is_device_error
+from raysim.execution.update_blocks import combined, measured, read_block
 from raysim.federation.evaluation_sets import EVALUATION_ROWS, EvaluationSet
 from raysim.federation.federation import Federation
 from raysim.federation.opened import OpenedSamples, memory_cap
 from raysim.federation.samples import blaming_samples
 from raysim.storage.environment import environment
 from raysim.storage.trace import Stopwatch
-from raysim.storage.updates import BLOCK, Place, UpdateFiles
+from raysim.storage.updates import Place, UpdateFiles
 from raysim.training.job import ClientJob, LocalLosses
 from raysim.training.network import Network, score
 from raysim.training.sequential import SequentialTrainer
 from raysim.training.stacked.trainer import StackedTrainer
 
-CALLS = ("train", "evaluate", "aggregate")
+CALLS = ("train", "evaluate", "measure", "aggregate")
 """Methods that an executor calls, whose results are taken."""
 Score = tuple[tuple[float, ...], npt.NDArray[Any]]
 """Sums of the losses of samples, and their predictions [n, ...]."""
@@ -246,6 +245,25 @@ class Worker:
         place = Place(message.round_number, message.pass_number, client)
         return rest, Kept(layout, self._updates.write(place, values))
 
+    def measure(self, message: AggregationMessage, spans: Sequence[tuple[int, ...]]) -> None:
+        """Measure spans of the updates of a pass; hold a sum for each.
+
+        Args:
+            message: The clients of the pass, and their updates.
+            spans: Each the numbers of consecutive blocks.
+
+        Raises:
+            MachineError: an update is damaged or missing.
+            SettingsError: the aggregation fails.
+        """
+        for span in spans:
+            with self.watch("reduction"):
+                found = (
+                    measured(self._settings.aggregation, self._block(message, block))
+                    for block in span
+                )
+                self._results["measure"].blocks[span] = reduce(np.add, found)
+
     def aggregate(self, message: AggregationMessage, blocks: Sequence[tuple[int, ...]]) -> None:
         """Aggregate blocks of the updates of a pass; hold the results.
 
@@ -257,19 +275,13 @@ class Worker:
             MachineError: an update is damaged or missing.
             SettingsError: the aggregation fails.
         """
-        number, pass_number, dtype = message.round_number, message.pass_number, message.start.dtype
-        places = [Place(number, pass_number, client) for client in message.clients]
-        files = [*zip(places, message.digests, strict=True)]
-        for (block,) in blocks:
+        for block in blocks:
             with self.watch("reduction"):
-                start = message.start[block * BLOCK : (block + 1) * BLOCK].astype(np.float64)
-                differences = np.empty((len(files), len(start)))
-                for row, (place, digests) in zip(differences, files, strict=True):
-                    row[:] = self._updates.read(place, block, digests[block], dtype)
-                differences -= start
-                updates = Updates(torch.from_numpy(differences), message.samples)
-                found = combined(self._settings.aggregation, updates)
-                self._results["aggregate"].blocks[block] = start + found
+                found = combined(self._settings.aggregation, self._block(message, *block))
+                self._results["aggregate"].blocks[block] = found
+
+    def _block(self, message: AggregationMessage, block: int) -> Updates:
+        return read_block(self._updates, message, block)
 
     @cached_property
     def _stacked(self) -> StackedTrainer:
@@ -348,26 +360,6 @@ def _joined(scores: Sequence[Score]) -> Score:
     """Return the scores of several clients' samples as one."""
     losses, predicted = zip(*scores, strict=True)
     return tuple(map(sum, zip(*losses, strict=True))), np.concatenate(predicted)
-
-
-def combined(aggregation: Aggregation, updates: Updates) -> npt.NDArray[np.float64]:
-    """Return the aggregate of a block of updates [n].
-
-    Raises:
-        SettingsError: the aggregation fails, or returns something else.
-    """
-    shape = updates.differences.shape[1:]
-    found: Tensor = ask(
-        aggregation,
-        "combine",
-        updates,
-        returns=lambda found: isinstance(found, Tensor) and found.shape == shape,
-        expected=f"a tensor of the shape {[*shape]}",
-    )
-    values: npt.NDArray[np.float64] = found.detach().double().numpy()
-    if not np.isfinite(values).all():
-        raise SettingsError(f"{called(aggregation)}: combine returned a value that is not finite")
-    return values
 
 
 def _note(results: Mapping[str, WorkerResult], text: str) -> None:

@@ -45,7 +45,7 @@ MODEL, BEST_MODEL = "model.safetensors", "model_best.safetensors"
 """Names of a run's models, the last one and the best one."""
 STATE, CLIENTS = "state.safetensors", "clients.safetensors"
 IN_FLIGHT, SELECTION = "in_flight.safetensors", "selection.safetensors"
-TEMPERATURE = "temperature.safetensors"
+TEMPERATURE, AGGREGATION = "temperature.safetensors", "aggregation.safetensors"
 FORMULA = "revision of the method's formula"
 """Its name in an identity; earlier versions sealed none, and are of the first."""
 TRAINING_SAMPLES, TEST_SAMPLES = "training samples", "test samples"
@@ -82,6 +82,7 @@ class Checkpoint:
         in_flight: Clients under way, where rounds are asynchronous.
         selection: State of the selection.
         temperature: State of the temperature.
+        aggregation: State of the aggregation.
         ticks: Virtual time since the start of the run.
         ended: Whether it is the end of a run that has not run all rounds.
         best: The best model until its round; None before the first, or where nothing is evaluated.
@@ -99,6 +100,7 @@ class Checkpoint:
     in_flight: InFlight | None = None
     selection: State = field(default_factory=dict)
     temperature: State = field(default_factory=dict)
+    aggregation: State = field(default_factory=dict)
     ticks: int | None = 0
     ended: bool = False
     best: Best | None = None
@@ -142,7 +144,11 @@ class Checkpoints:
         def write(folder: Path) -> None:
             save_file(contiguous(flatten(checkpoint.state.groups)), folder / STATE)
             save_file(_of_clients(checkpoint), folder / CLIENTS)
-            states = {SELECTION: checkpoint.selection, TEMPERATURE: checkpoint.temperature}
+            states = {
+                SELECTION: checkpoint.selection,
+                TEMPERATURE: checkpoint.temperature,
+                AGGREGATION: checkpoint.aggregation,
+            }
             for name, state in states.items():
                 if state:
                     save_arrays({n: a.copy("C") for n, a in state.items()}, folder / name)
@@ -305,8 +311,9 @@ class Checkpoints:
             forced=tuple(body.get("forced", ())),
             ended=body.get("ended", False),
             best=_best(body, contents),
-            selection=load_arrays(contents[SELECTION]) if SELECTION in contents else {},
-            temperature=load_arrays(contents[TEMPERATURE]) if TEMPERATURE in contents else {},
+            selection=_arrays(contents, SELECTION),
+            temperature=_arrays(contents, TEMPERATURE),
+            aggregation=_arrays(contents, AGGREGATION),
             ticks=body.get("ticks"),
             in_flight=under_way and InFlight.of(under_way, _in_order(contents[IN_FLIGHT])),
             tables=None if body.get("closed") is None else SealedTables(folder, body["closed"]),
@@ -314,6 +321,11 @@ class Checkpoints:
 
     def _path(self, number: int) -> Path:
         return self._folder / f"round_{number:06d}"
+
+
+def _arrays(contents: Mapping[str, bytes], name: str) -> State:
+    """Return a component's state from its file; empty without one."""
+    return load_arrays(contents[name]) if name in contents else {}
 
 
 def _in_order(content: bytes) -> dict[str, torch.Tensor]:

@@ -245,9 +245,8 @@ class Run:
         seconds = expected_seconds(self.settings, before, sizes, context.clock)
         temperature = RoundTemperature.of(self.settings, before, sizes, seconds)
         needed_from = self.commits.needed_from
-        runner = RoundRunner(
-            self._passes, before.number, before.state, before.versions, needed_from, temperature
-        )
+        committed = before.number, before.state, before.versions
+        runner = RoundRunner(self._passes, *committed, needed_from, temperature, before.aggregation)
         if before.number == 0:
             runner.log.sent_before = self.clients * context.federation.shared_bytes
         clock = selection = None
@@ -309,6 +308,7 @@ class Run:
             versions=updated(before.versions, begun.runner.written),
             in_flight=overlapping.commit(before.number) if overlapping else None,
             selection=kept,
+            aggregation=begun.runner.updates.last,
             ticks=begun.clock.now if begun.clock else before.ticks,
         )
         return after, metrics

@@ -1,0 +1,200 @@
+"""Aggregation of the updates that passes keep one by one, block by block on the workers.
+
+Legend: m clients of a pass, N coordinates of an update.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from raysim.core.aggregation import Aggregation, AggregationPlan, ArrivedUpdates, Floats
+from raysim.core.components import called
+from raysim.core.differences import Values, flat_values, of_flat_values
+from raysim.core.errors import RunError, SettingsError
+from raysim.core.rules import Pass
+from raysim.core.selection import State
+from raysim.core.steps import Steps
+from raysim.core.tensors import Layout
+from raysim.core.user_input.columns import OF_CLIENTS, OF_ROUNDS, check_names
+from raysim.driver.round_log import RoundLog
+from raysim.execution.base import Call, Executor, Item, NextResult, Submit
+from raysim.execution.messages import AggregationMessage, FailedItem
+from raysim.execution.partial_sum import Columns, Kept
+from raysim.execution.update_blocks import decided
+from raysim.storage.updates import UpdateFiles, blocks_of
+
+SPANS = 32
+"""Most sums of measured blocks that the server holds; an [m, m] of 1000 clients takes 8 MB."""
+WEIGHT = "aggregation_weight"
+"""Column of `clients.parquet`: the weight of a client's update in the aggregate."""
+CUT = "aggregation_cut"
+"""Column of `metrics.parquet`: clients whose updates have weight 0 in the aggregate."""
+
+
+@dataclass
+class KeptUpdates:
+    """Aggregation of the updates that a round's passes keep.
+
+    Attributes:
+        aggregation: The aggregation.
+        executor: Runs its steps on the workers.
+        files: Files of the updates.
+        number: Rounds committed before this one.
+        log: Receives spans of the workers, and numbers of the round.
+        last: For an aggregation that `keeps_last`, per pass its last aggregate, by tensor
+            (`pass/group/name`), from the round before until this one has another.
+    """
+
+    aggregation: Aggregation
+    executor: Executor
+    files: UpdateFiles
+    number: int
+    log: RoundLog
+    last: State = field(default_factory=dict)
+
+    def aggregate(
+        self,
+        work: Pass,
+        pass_number: int,
+        kept: Mapping[int, Kept],
+        arrived: ArrivedUpdates,
+        taken: Collection[str] = (),
+    ) -> Steps[tuple[dict[str, Tensor], Columns]]:
+        """Return the means of the kept tensors of a pass, `group/name`, and columns of its clients.
+
+        Args:
+            work: The pass.
+            pass_number: Its number in the round.
+            kept: Per client, its update.
+            arrived: The clients that have arrived.
+            taken: Names of other columns of the clients.
+
+        Raises:
+            RunError: clients kept other tensors than others, or the updates cannot be aggregated.
+            SettingsError: too few updates have arrived, or the aggregation fails.
+        """
+        layouts = {each.layout for each in kept.values()}
+        if len(layouts) > 1 or len(kept) < len(arrived.clients):
+            raise RunError(f"round {self.number + 1}: clients uploaded different tensors")
+        layout = layouts.pop()
+        start = _start_of(work, layout)
+        clients = tuple(arrived.clients.tolist())
+        message = AggregationMessage(
+            round_number=self.number,
+            pass_number=pass_number,
+            clients=clients,
+            samples=arrived.samples,
+            digests=tuple(kept[client].digests for client in clients),
+            start=start,
+            last=self._last(pass_number, layout),
+        )
+        if self.aggregation.measures:
+            measured = yield from self._measured(message)
+            arrived = replace(arrived, measured=torch.from_numpy(measured))
+        plan = self._decided(arrived, taken)
+        if plan.weights is not None:
+            weights = plan.weights.detach().double().numpy()
+            message = replace(message, weights=weights)
+        blocks: list[Item] = [(block,) for block in range(blocks_of(len(start)))]
+        found = yield from self._called("aggregate", message, blocks)
+        aggregate = np.concatenate([found[block] for block in blocks])
+        self.files.delete(self.number, pass_number)
+        self._keep(pass_number, layout, aggregate)
+        return of_flat_values(start + aggregate, layout), self._columns(plan)
+
+    def _measured(self, message: AggregationMessage) -> Steps[Floats]:
+        """Return the sum of what the aggregation measures, in one order of blocks."""
+        blocks = range(blocks_of(len(message.start)))
+        size = -(-len(blocks) // SPANS)
+        spans = [tuple(blocks[at : at + size]) for at in range(0, len(blocks), size)]
+        found = yield from self._called("measure", message, spans)
+        total: Floats = sum((found[span] for span in spans[1:]), start=found[spans[0]])
+        return total
+
+    def _called(
+        self, call: Call, message: AggregationMessage, items: list[Item]
+    ) -> Steps[dict[Item, Floats]]:
+        """Return what workers have found for items.
+
+        Raises:
+            RunError: a worker died of one every time.
+        """
+        yield Submit(self.executor, call, message, {item: float(len(item)) for item in items})
+        results, found = self.executor.results(call), dict[Item, Floats]()
+        failed: list[FailedItem] = []
+        while (result := (yield NextResult(results))) is not None:
+            if isinstance(result, FailedItem):
+                failed.append(result)
+                continue
+            found |= result.blocks
+            self.log.spans.setdefault(result.worker, []).extend(result.spans)
+        if failed:
+            raise RunError(f"the updates cannot be aggregated: {failed[0].cause}")
+        return found
+
+    def _decided(self, arrived: ArrivedUpdates, taken: Collection[str]) -> AggregationPlan:
+        """Return the plan for a pass; the round has its numbers.
+
+        Raises:
+            SettingsError: too few updates have arrived; a number has the name of a column.
+        """
+        try:
+            plan = decided(self.aggregation, arrived)
+        except SettingsError as error:
+            raise SettingsError(f"round {self.number + 1}: {error}") from error
+        whose = f"{called(self.aggregation)}: its number"
+        check_names(plan.metrics, OF_ROUNDS, (), whose)
+        check_names(plan.columns, OF_CLIENTS, taken, whose)
+        self.log.more |= plan.metrics
+        if plan.weights is not None:
+            self.log.more[CUT] = int((plan.weights == 0).sum())
+        return plan
+
+    @staticmethod
+    def _columns(plan: AggregationPlan) -> Columns:
+        columns = {name: np.asarray(column, float) for name, column in plan.columns.items()}
+        if plan.weights is not None:
+            columns[WEIGHT] = plan.weights.detach().double().numpy()
+        return columns
+
+    def _last(self, pass_number: int, layout: Layout) -> Floats:
+        """Return the last aggregate of a pass, zeros for tensors without one [N]."""
+        if not self.aggregation.keeps_last:
+            return np.empty(0)
+        parts = []
+        for name, size in _sizes(layout):
+            part: Any = self.last.get(f"{pass_number}/{name}")
+            parts.append(part if part is not None and len(part) == size else np.zeros(size))
+        return np.concatenate(parts)
+
+    def _keep(self, pass_number: int, layout: Layout, aggregate: Floats) -> None:
+        """Keep the aggregate of a pass for the next round."""
+        if not self.aggregation.keeps_last:
+            return
+        others = {k: v for k, v in self.last.items() if not k.startswith(f"{pass_number}/")}
+        sizes = _sizes(layout)
+        parts = np.split(aggregate, np.cumsum([size for _, size in sizes])[:-1])
+        own = (f"{pass_number}/{name}" for name, _ in sizes)
+        self.last = {**others, **dict(zip(own, parts, strict=True))}
+
+
+def _start_of(work: Pass, layout: Layout) -> Values:
+    """Return the values from which the tensors of a layout have moved [N]; 0 of changes."""
+    starts = {
+        f"{group}/{name}": tensor
+        for group, base in work.kept.items()
+        for name, tensor in work.broadcast.get(base, {}).items()
+    }
+    zeros = {n: torch.zeros(shape, dtype=d) for n, d, shape in layout.entries}
+    return flat_values({**zeros, **{n: starts[n] for n in zeros if n in starts}}, layout)
+
+
+def _sizes(layout: Layout) -> list[tuple[str, int]]:
+    """Return the coordinates of each tensor of a layout, which are two of a complex value."""
+    return [(n, shape.numel() * (2 if d.is_complex else 1)) for n, d, shape in layout.entries]

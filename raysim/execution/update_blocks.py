@@ -1,0 +1,110 @@
+"""Steps of an aggregation over kept updates, each on a block of coordinates and checked.
+
+A worker reads a block of all clients' updates from their files; `measure`, `decide` and `combine`
+of a user's own aggregation may fail in any way, and fail in one line.
+
+Legend: m clients of a pass, n coordinates of a block.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from raysim.core.aggregation import Aggregation, AggregationPlan, ArrivedUpdates, Floats, Updates
+from raysim.core.components import ask, called
+from raysim.core.errors import SettingsError
+from raysim.execution.messages import AggregationMessage
+from raysim.storage.updates import BLOCK, Place, UpdateFiles
+
+
+def read_block(files: UpdateFiles, message: AggregationMessage, block: int) -> Updates:
+    """Return the updates of a pass in a block.
+
+    Args:
+        files: The files of updates.
+        message: The clients of the pass, and their updates.
+        block: Number of the block.
+
+    Raises:
+        MachineError: an update is damaged or missing.
+    """
+    part = slice(block * BLOCK, (block + 1) * BLOCK)
+    start = message.start[part].astype(np.float64)
+    differences = np.empty((len(message.clients), len(start)))
+    for row, client, digests in zip(differences, message.clients, message.digests, strict=True):
+        place = Place(message.round_number, message.pass_number, client)
+        row[:] = files.read(place, block, digests[block], message.start.dtype)
+    differences -= start
+    return Updates(
+        torch.from_numpy(differences),
+        message.samples,
+        np.array(message.clients),
+        last=torch.from_numpy(message.last[part].copy()),
+        weights=torch.from_numpy(message.weights.copy()),
+    )
+
+
+def measured(aggregation: Aggregation, updates: Updates) -> Floats:
+    """Return the numbers of a block of updates that add up over blocks.
+
+    Raises:
+        SettingsError: the aggregation fails, or returns something else.
+    """
+    found: Tensor = ask(
+        aggregation,
+        "measure",
+        updates,
+        returns=lambda found: isinstance(found, Tensor) and found.dtype == torch.float64,
+        expected="a tensor in float64",
+    )
+    return _finite(aggregation, "measure", found)
+
+
+def decided(aggregation: Aggregation, arrived: ArrivedUpdates) -> AggregationPlan:
+    """Return an aggregation's plan for the updates that have arrived.
+
+    Raises:
+        SettingsError: too few have arrived; the aggregation fails, or returns something else.
+    """
+    shape = arrived.clients.shape
+    plan: AggregationPlan = ask(
+        aggregation,
+        "decide",
+        arrived,
+        returns=lambda plan: (
+            isinstance(plan, AggregationPlan)
+            and (plan.weights is None or plan.weights.shape == shape)
+            and all(np.shape(column) == shape for column in plan.columns.values())
+            and all(np.isfinite(float(number)) for number in plan.metrics.values())
+        ),
+        expected="an AggregationPlan, with a number for each client in weights and columns",
+    )
+    if plan.weights is not None:
+        _finite(aggregation, "decide", plan.weights)
+    return plan
+
+
+def combined(aggregation: Aggregation, updates: Updates) -> Floats:
+    """Return the aggregate of a block of updates [n].
+
+    Raises:
+        SettingsError: the aggregation fails, or returns something else.
+    """
+    shape = updates.differences.shape[1:]
+    found: Tensor = ask(
+        aggregation,
+        "combine",
+        updates,
+        returns=lambda found: isinstance(found, Tensor) and found.shape == shape,
+        expected=f"a tensor of the shape {[*shape]}",
+    )
+    return _finite(aggregation, "combine", found)
+
+
+def _finite(aggregation: Aggregation, step: str, found: Tensor) -> Floats:
+    values: Floats = found.detach().double().numpy()
+    if not np.isfinite(values).all():
+        raise SettingsError(f"{called(aggregation)}: {step} returned a value that is not finite")
+    return values
