@@ -8,8 +8,15 @@ from raysim.core.aggregation import AGGREGATIONS, Aggregation
 
 AGGREGATIONS.add(
     {
+        "bulyan": "raysim.aggregation.bulyan:Bulyan",
+        "centred_clipping": "raysim.aggregation.centred_clipping:CentredClipping",
+        "geometric_median": "raysim.aggregation.geometric_median:GeometricMedian",
+        "krum": "raysim.aggregation.krum:Krum",
         "mean": "raysim.aggregation.mean:Mean",
         "median": "raysim.aggregation.median:Median",
+        "multi_krum": "raysim.aggregation.multi_krum:MultiKrum",
+        "norm_bound": "raysim.aggregation.norm_bound:NormBound",
+        "trimmed_mean": "raysim.aggregation.trimmed_mean:TrimmedMean",
     }
 )
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 import torch
 from hypothesis import given
@@ -16,6 +18,7 @@ from raysim.core.tensors import Layout
 from raysim.storage import updates
 from raysim.testing.contract import StopAfter
 from raysim.testing.tasks import SmallNet
+from tests.aggregation.test_numpy import centred, geometric_median, multi_krum
 from tests.driver import test_channel
 from tests.driver.test_channel import SEEN, SIZES, Normalised
 from tests.tasks import Notes, make_settings, make_task, model_of
@@ -45,6 +48,22 @@ class Largest(raysim.Aggregation):
 
     def combine(self, updates: raysim.Updates) -> torch.Tensor:
         return updates.differences[int(updates.samples.argmax())]
+
+
+class Taking(raysim.Aggregation):
+    """Reports a number under a name of the engine."""
+
+    def decide(self, arrived: raysim.ArrivedUpdates) -> raysim.AggregationPlan:
+        return raysim.AggregationPlan(
+            torch.ones(len(arrived.clients)), columns={"train_loss": arrived.shares}
+        )
+
+
+class Alone(raysim.Aggregation):
+    """Has weights for one client."""
+
+    def decide(self, arrived: raysim.ArrivedUpdates) -> raysim.AggregationPlan:
+        return raysim.AggregationPlan(torch.ones(1))
 
 
 class Wide(SmallNet):
@@ -139,9 +158,107 @@ def test_clients_that_are_dropped_have_no_part_in_it(tmp_path):
         assert np.array_equal(tensor.numpy(), expected.astype(np.float32))
 
 
+def vectors(seen: Any) -> Any:
+    """Return the updates of clients, by client, as rows, and the model from which they moved."""
+    seen = sorted(seen, key=lambda one: one[0])
+    rows = [
+        np.concatenate([sums["model"][n].ravel() for n in sorted(start)]) for _, sums, start in seen
+    ]
+    start = seen[0][2]
+    return np.array(rows), np.concatenate([start[n].ravel() for n in sorted(start)])
+
+
+def flat(params: Any) -> Any:
+    return np.concatenate([params[name].numpy().ravel() for name in sorted(params)])
+
+
+def shares_of(clients: Any) -> Any:
+    sizes = np.array([SIZES[client] for client in clients])
+    return sizes / sizes.sum()
+
+
+def norm_bound(rows: Any, shares: Any, norm: float) -> Any:
+    return shares * np.minimum(1, norm / np.linalg.norm(rows, axis=1)) @ rows
+
+
+IN_RUNS: dict[str, tuple[dict[str, Any], Any]] = {
+    "krum": ({"aggregation.byzantine": 0}, lambda rows, p: multi_krum(rows, 0, 1)),
+    "multi_krum": (
+        {"aggregation.byzantine": 0, "aggregation.chosen": 2},
+        lambda rows, p: multi_krum(rows, 0, 2),
+    ),
+    "geometric_median": (
+        {"aggregation.iterations": 6},
+        lambda rows, p: geometric_median(rows, p, p @ rows, 1e-5, 6, 1e-6),
+    ),
+    "norm_bound": ({"aggregation.norm": 0.2}, lambda rows, p: norm_bound(rows, p, 0.2)),
+}
+
+
+@pytest.mark.parametrize("name", IN_RUNS)
+def test_aggregations_of_whole_updates_are_numpy_s(tmp_path, name):
+    """Of four of six unequal clients, in two blocks; the weights are in the tables."""
+    fields, oracle = IN_RUNS[name]
+    own = {"aggregation.name": name, "rounds": 1, "fraction": 0.7, **fields}
+    result = run(tmp_path, Wide, **own, **WATCH)
+    clients = sorted(client for client, _, _ in SEEN)
+    rows, start = vectors(SEEN)
+    expected = start + oracle(rows, shares_of(clients))
+    np.testing.assert_allclose(flat(result.params), expected, rtol=1e-6, atol=1e-7)
+    table = pq.read_table(tmp_path / "clients.parquet").to_pydict()
+    assert table["client"] == clients
+    weights = np.array(table["aggregation_weight"])
+    np.testing.assert_allclose(start + weights @ rows, expected, rtol=1e-6, atol=1e-7)
+    assert result.metrics["aggregation_cut"].to_pylist() == [(weights == 0).sum()]
+
+
+def test_the_last_aggregate_is_that_of_the_same_pass(tmp_path):
+    """Centred clipping, around the aggregate of the round before."""
+    own = {"aggregation.name": "centred_clipping", "aggregation.tau": 0.3, "fraction": 0.5}
+    result = run(tmp_path, Wide, rounds=3, **own, **WATCH)
+    v, start = np.zeros(1), None
+    for at in range(0, 9, 3):
+        rows, start = vectors(SEEN[at : at + 3])
+        v = centred(rows, v, 0.3, 1)
+    np.testing.assert_allclose(flat(result.params), start + v, rtol=1e-6, atol=1e-6)
+    assert result.metrics["clipped_clients"].to_pylist() == [3, 3, 3]
+
+
+def test_too_few_updates_that_arrive_stop_the_run(tmp_path):
+    """Five of six clients are enough for Krum, unless one of them is dropped."""
+    own = {"aggregation.name": "krum", "fraction": 0.8, "local.batch_size": "full"}
+    with pytest.raises(raysim.SettingsError) as caught:
+        run(tmp_path, Broken, on_client_error="drop", rounds=9, **own)
+    said = "aggregation.byzantine=1: krum needs at least 5 updates in a round, 2f + 3; there are 4"
+    assert re.match(rf"round \d: {re.escape(said)}", str(caught.value))
+
+
+@pytest.mark.parametrize(
+    ("own", "message"),
+    [
+        ({"name": "bulyan"}, "byzantine=1: bulyan needs at least 7 updates in a round, 4f + 3"),
+        ({"name": "trimmed_mean", "byzantine": 3}, "byzantine=3: trimmed_mean needs at least 7"),
+        ({"name": "trimmed_mean", "trim": 3}, "trim=3: trimmed_mean needs at least 7"),
+        ({"name": "multi_krum", "chosen": 7}, "chosen=7: must be at most the updates of a round"),
+    ],
+)
+def test_bounds_are_checked_before_anything_starts(tmp_path, own, message):
+    with pytest.raises(raysim.SettingsError) as caught:
+        run(tmp_path / "run", fraction=1.0, aggregation=own)
+    assert str(caught.value).startswith(f"aggregation.{message}")
+    assert "there are 6" in str(caught.value)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_number_with_the_name_of_a_column_is_refused(tmp_path):
+    with pytest.raises(raysim.SettingsError, match="'train_loss' has the name of a column"):
+        run(tmp_path, **{"aggregation.name": f"{HERE}:Taking"})
+
+
 @pytest.mark.usefixtures("resident_actors")
-def test_the_same_bits_on_actors_and_after_an_interruption(tmp_path):
-    own = {"method.name": "scaffold", **MEDIAN}
+@pytest.mark.parametrize("name", ["median", "centred_clipping"])
+def test_the_same_bits_on_actors_and_after_an_interruption(tmp_path, name):
+    own = {"method.name": "scaffold", "aggregation.name": name}
     run(tmp_path / "inline", Wide, **own)
     run(tmp_path / "actors", Wide, **own, **{"engine.backend": "ray", "engine.actors": 2})
     with pytest.raises(KeyboardInterrupt):
@@ -187,6 +304,7 @@ REFUSED = {
     f"{HERE}:Shape": "combine returned tensor",
     f"{HERE}:NoNumber": "combine returned a value that is not finite",
     f"{HERE}:Failing": "combine failed: KeyError",
+    f"{HERE}:Alone": "decide returned AggregationPlan",
 }
 
 

@@ -17,6 +17,7 @@ from raysim.testing import ComponentContract
 
 OWN: dict[str, dict[str, Any]] = {
     "clip": {"channel.clip.norm": 0.5},
+    "multi_krum": {"aggregation.name": "multi_krum", "aggregation.byzantine": 0},
     "plateau": {"temperature.name": "plateau", "temperature.patience": 0, "local.lr": 0.5},
     "schedule": {
         "temperature.name": "schedule",
@@ -24,7 +25,7 @@ OWN: dict[str, dict[str, Any]] = {
         "temperature.values": [0.5, 2.0],
     },
 }
-"""Settings of components whose defaults change nothing here."""
+"""Settings of components whose defaults change nothing here, or ask for more clients."""
 
 
 class RegisteredContract(ComponentContract):
@@ -34,14 +35,19 @@ class RegisteredContract(ComponentContract):
     name: str
 
     def test_its_page_says_what_a_user_must_know(self):
-        kind = self.registry.get(self.name)
-        assert (inspect.getdoc(kind) or "").count("\n") > 1
-        for name, field in kind.model_fields.items():
-            assert allowed(field) and field.description, name
+        check_page(self.registry, self.name)
 
     @pytest.mark.usefixtures("resident_actors")
     def test_same_bits_and_figures_on_two_actors(self, tmp_path):
         super().test_same_bits_and_figures_on_two_actors(tmp_path)
+
+
+def check_page(registry: Registry[Any], name: str) -> None:
+    """Check that a component's class says when it helps, and its fields what they are."""
+    kind = registry.get(name)
+    assert (inspect.getdoc(kind) or "").count("\n") > 1
+    for key, field in kind.model_fields.items():
+        assert allowed(field) and field.description, key
 
 
 def contract(registry: Registry[Any], name: str, settings: dict[str, Any]) -> type:
@@ -51,14 +57,21 @@ def contract(registry: Registry[Any], name: str, settings: dict[str, Any]) -> ty
     return type(title, (RegisteredContract,), {**body, "__module__": __name__})
 
 
+KINDS = ("mean", "median", "multi_krum", "centred_clipping")
+"""Aggregations, one of each kind: one without updates, one of blocks, one that measures, one that
+keeps its last aggregate; the others go the same ways, and are tested against NumPy."""
 CONTRACTS = [
     *(contract(SELECTIONS, name, {"selection.name": name}) for name in SELECTIONS),
     *(contract(STAGES, name, {f"channel.{name}": {}}) for name in STAGES),
-    *(contract(AGGREGATIONS, name, {"aggregation.name": name}) for name in AGGREGATIONS),
+    *(contract(AGGREGATIONS, name, {"aggregation.name": name}) for name in KINDS),
     *(contract(TEMPERATURES, name, {"temperature.name": name}) for name in TEMPERATURES),
 ]
 globals().update({each.__name__: each for each in CONTRACTS})
 
 
 def test_every_component_has_its_contract():
-    assert len(CONTRACTS) == len([*SELECTIONS, *STAGES, *AGGREGATIONS, *TEMPERATURES]) == 14
+    others = [name for name in AGGREGATIONS if name not in KINDS]
+    found = len([*SELECTIONS, *STAGES, *AGGREGATIONS, *TEMPERATURES]) - len(others)
+    assert len(CONTRACTS) == found == 16
+    for name in others:
+        check_page(AGGREGATIONS, name)

@@ -1,0 +1,56 @@
+"""Parts of robust aggregations: the number of clients that may be bad, and distances of updates.
+
+Legend: m clients of a pass, f of them bad.
+"""
+
+from __future__ import annotations
+
+from pydantic import Field
+from torch import Tensor
+
+from raysim.core.aggregation import Aggregation, ArrivedUpdates
+from raysim.core.errors import SettingsError
+
+
+class Robust(Aggregation):
+    """Base of aggregations that bear with f bad clients among the m whose updates arrive."""
+
+    byzantine: int = Field(
+        default=1, ge=0, description="f, the bad clients among those of a round that it bears with"
+    )
+
+    def check(self, arrived: ArrivedUpdates, least: int, bound: str) -> None:
+        """Check that enough updates have arrived.
+
+        Args:
+            arrived: The updates.
+            least: Fewest updates.
+            bound: That number as a formula, for the error.
+
+        Raises:
+            SettingsError: fewer have arrived.
+        """
+        m = len(arrived.clients)
+        if m < least:
+            raise SettingsError(
+                f"aggregation.byzantine={self.byzantine}: {self.title} needs at least {least}"
+                f" updates in a round, {bound}; there are {m}: choose a larger fraction, or a"
+                " smaller f"
+            )
+
+
+def inner_products(rows: Tensor) -> Tensor:
+    """Return the inner products of the rows of a block [m, m].
+
+    They add up over blocks. Rows are not centred: one far from all others would then spoil the
+    distances of these.
+    """
+    products = rows @ rows.T
+    return (products + products.T) / 2
+
+
+def squared_distances(products: Tensor) -> Tensor:
+    """Return the squared distances of rows, from their inner products [m, m]."""
+    norms = products.diagonal()
+    distances = (norms[:, None] + norms - 2 * products).clamp(min=0)
+    return distances.fill_diagonal_(0)
