@@ -13,10 +13,10 @@ from raysim.core.errors import SettingsError
 
 
 class Robust(Aggregation):
-    """Base of aggregations that bear with f bad clients among the m whose updates arrive."""
+    """Base of aggregations that withstand f bad clients among the m whose updates arrive."""
 
     byzantine: int = Field(
-        default=1, ge=0, description="f, the bad clients among those of a round that it bears with"
+        default=1, ge=0, description="f, the bad clients among those of a round that it withstands"
     )
 
     def check(self, arrived: ArrivedUpdates, least: int, bound: str) -> None:
