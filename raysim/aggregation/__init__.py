@@ -10,6 +10,7 @@ AGGREGATIONS.add(
     {
         "bulyan": "raysim.aggregation.bulyan:Bulyan",
         "centred_clipping": "raysim.aggregation.centred_clipping:CentredClipping",
+        "fltrust": "raysim.aggregation.fltrust:FLTrust",
         "geometric_median": "raysim.aggregation.geometric_median:GeometricMedian",
         "krum": "raysim.aggregation.krum:Krum",
         "mean": "raysim.aggregation.mean:Mean",

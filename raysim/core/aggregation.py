@@ -48,6 +48,8 @@ class Updates:
         clients: The clients [m].
         last: For an aggregation that `keeps_last`, its aggregate of the round before, zeros before
             the first [n]; else empty.
+        root: For an aggregation with `root_samples`, the update that the server has trained on them
+            [n]; else empty.
         weights: For `combine`, the weights that `decide` returned [m]; empty without any.
     """
 
@@ -55,6 +57,7 @@ class Updates:
     samples: Integers
     clients: Integers = field(default_factory=NO_CLIENTS.copy)
     last: Tensor = field(default_factory=_nothing)
+    root: Tensor = field(default_factory=_nothing)
     weights: Tensor = field(default_factory=_nothing)
 
 
@@ -130,6 +133,14 @@ class Aggregation(Component):
     def measures(self) -> bool:
         """True if it has a `measure`."""
         return type(self).measure is not Aggregation.measure
+
+    @property
+    def root_samples(self) -> int:
+        """Samples on which the server trains a model itself, as a client would; 0 for none.
+
+        They are drawn by the seed from those of all clients, who train without them.
+        """
+        return 0
 
     @property
     def weights(self) -> Weighting | None:

@@ -506,6 +506,8 @@ class Pass:
             None: draws of its own.
         pooled: Whether its clients train on the samples of all clients, in one place: they receive
             nothing, and stages of the channel pass by.
+        root: Whether the server trains, on its root samples in place of the client's; the engine
+            sets it, see `Aggregation.root_samples`.
         label: Name of columns of their own for its losses and bytes (`{label}_train_loss`, ...);
             the round's are then without the losses, but with the bytes. Empty: the round's alone.
     """
@@ -523,6 +525,7 @@ class Pass:
     kept: Bases = field(default_factory=dict)
     draws: int | None = None
     pooled: bool = False
+    root: bool = False
     label: str = ""
 
     @property

@@ -116,6 +116,11 @@ def check_aggregation(
             f"{called(aggregation)}: does not go with {called(settings.method)}, whose passes are"
             " over more clients than the cohort; choose mean"
         )
+    if aggregation.root_samples and first and {**first.moved_from} != {"model": "model"}:
+        raise SettingsError(
+            f"{called(aggregation)}: does not go with {called(settings.method)}, whose clients send"
+            " more than a model, or no model: the server cannot train as they do; choose median"
+        )
     _check_steps(aggregation, settings.cohort_size)
 
 
@@ -131,6 +136,8 @@ def _check_steps(aggregation: Aggregation, cohort: int) -> None:
     updates = Updates(differences, clients + 1, clients)
     if aggregation.keeps_last:
         updates = replace(updates, last=torch.zeros_like(differences[0]))
+    if aggregation.root_samples:
+        updates = replace(updates, root=differences.mean(dim=0))
     arrived = ArrivedUpdates(clients, clients + 1, np.full(cohort, 1 / cohort))
     if aggregation.measures:
         found = torch.from_numpy(measured(aggregation, updates))

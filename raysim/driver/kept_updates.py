@@ -15,12 +15,12 @@ from torch import Tensor
 
 from raysim.core.aggregation import Aggregation, AggregationPlan, ArrivedUpdates, Floats
 from raysim.core.components import called
-from raysim.core.differences import Values, flat_values, of_flat_values
+from raysim.core.differences import NO_TENSORS, Values, flat_values, of_flat_values
 from raysim.core.errors import RunError, SettingsError
-from raysim.core.rules import Pass
+from raysim.core.rules import Pass, send_model
 from raysim.core.selection import State
 from raysim.core.steps import Steps
-from raysim.core.tensors import Layout
+from raysim.core.tensors import Layout, Tensors
 from raysim.core.user_input.columns import OF_CLIENTS, OF_ROUNDS, check_names
 from raysim.driver.round_log import RoundLog
 from raysim.execution.base import Call, Executor, Item, NextResult, Submit
@@ -29,12 +29,17 @@ from raysim.execution.partial_sum import Columns, Kept
 from raysim.execution.update_blocks import decided
 from raysim.storage.updates import UpdateFiles, blocks_of
 
+ROOT_PASS = 1 << 16
+"""Number of the server's training beside a round's first pass, far from those of passes."""
 SPANS = 32
 """Most sums of measured blocks that the server holds; an [m, m] of 1000 clients takes 8 MB."""
 WEIGHT = "aggregation_weight"
 """Column of `clients.parquet`: the weight of a client's update in the aggregate."""
 CUT = "aggregation_cut"
 """Column of `metrics.parquet`: clients whose updates have weight 0 in the aggregate."""
+
+
+NO_VALUES: Floats = np.empty(0)
 
 
 @dataclass
@@ -64,7 +69,9 @@ class KeptUpdates:
         pass_number: int,
         kept: Mapping[int, Kept],
         arrived: ArrivedUpdates,
+        *,
         taken: Collection[str] = (),
+        root: Tensors = NO_TENSORS,
     ) -> Steps[tuple[dict[str, Tensor], Columns]]:
         """Return the means of the kept tensors of a pass, `group/name`, and columns of its clients.
 
@@ -74,6 +81,7 @@ class KeptUpdates:
             kept: Per client, its update.
             arrived: The clients that have arrived.
             taken: Names of other columns of the clients.
+            root: Tensors that the server has trained on its root samples, `group/name`.
 
         Raises:
             RunError: clients kept other tensors than others, or the updates cannot be aggregated.
@@ -93,6 +101,7 @@ class KeptUpdates:
             digests=tuple(kept[client].digests for client in clients),
             start=start,
             last=self._last(pass_number, layout),
+            root=flat_values(root, layout).astype(np.float64) - start if root else NO_VALUES,
         )
         if self.aggregation.measures:
             measured = yield from self._measured(message)
@@ -166,7 +175,7 @@ class KeptUpdates:
     def _last(self, pass_number: int, layout: Layout) -> Floats:
         """Return the last aggregate of a pass, zeros for tensors without one [N]."""
         if not self.aggregation.keeps_last:
-            return np.empty(0)
+            return NO_VALUES
         parts = []
         for name, size in _sizes(layout):
             part: Any = self.last.get(f"{pass_number}/{name}")
@@ -182,6 +191,25 @@ class KeptUpdates:
         parts = np.split(aggregate, np.cumsum([size for _, size in sizes])[:-1])
         own = (f"{pass_number}/{name}" for name, _ in sizes)
         self.last = {**others, **dict(zip(own, parts, strict=True))}
+
+
+def root_pass(work: Pass) -> Pass:
+    """Return the pass in which the server trains on its root samples, as a client of a pass.
+
+    It takes the place of the first client, without what that one keeps or is sent alone.
+    """
+    first = int(work.clients[0])
+    return replace(
+        work,
+        clients=(first,),
+        rules=replace(work.rules, finish=send_model),
+        epochs=work.epochs_of(first),
+        lr=work.lr_of(first),
+        weighting="uniform",
+        personal={},
+        kept={},
+        root=True,
+    )
 
 
 def _start_of(work: Pass, layout: Layout) -> Values:

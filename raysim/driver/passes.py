@@ -12,13 +12,14 @@ import numpy.typing as npt
 
 from raysim.config import Settings
 from raysim.core.aggregation import ArrivedUpdates
+from raysim.core.differences import NO_TENSORS
 from raysim.core.errors import RunError, SettingsError, without_passwords
 from raysim.core.method import ServerState
 from raysim.core.rules import Pass, Reduced, samples_of
 from raysim.core.selection import State
 from raysim.core.steps import Steps
-from raysim.core.tensors import flatten, unflatten
-from raysim.driver.kept_updates import KeptUpdates
+from raysim.core.tensors import Tensors, flatten, unflatten
+from raysim.driver.kept_updates import ROOT_PASS, KeptUpdates, root_pass
 from raysim.driver.listener import Listener
 from raysim.driver.round_log import RoundLog
 from raysim.driver.temperatures import RoundTemperature
@@ -145,7 +146,7 @@ class RoundRunner:
     def _run(self, work: Pass, clients: list[int]) -> Steps[Reduced]:
         context = self.context
         with context.watch("broadcast"):
-            message = self._message(work, clients)
+            message = self._message(work, clients, self.passes)
         stacks = stacks_of(clients, context.sizes, context.stack_size if work.epochs else 1)
         sums: Sums = {}
         failed_at: dict[Item, str] = {}
@@ -245,11 +246,34 @@ class RoundRunner:
         samples = reduced.samples
         shares = np.ones(len(samples)) if self._is_uniform(work) else samples.astype(np.float64)
         arrived = ArrivedUpdates(np.array(reduced.clients), samples, shares / shares.sum())
+        root = NO_TENSORS
+        if self.context.settings.aggregation.root_samples:
+            root = yield from self._trained_on_root(work)
         means, more = yield from self.updates.aggregate(
-            work, self.passes, total.kept, arrived, columns
+            work, self.passes, total.kept, arrived, taken=columns, root=root
         )
         columns |= more
         return replace(reduced, means=unflatten(flatten(reduced.means) | means))
+
+    def _trained_on_root(self, work: Pass) -> Steps[Tensors]:
+        """Return the model, `model/name`, that the server trains on its root samples.
+
+        Raises:
+            RunError: training fails.
+        """
+        work = root_pass(work)
+        clients = [*work.clients]
+        message = self._message(work, clients, ROOT_PASS + self.passes)
+        message, sums = replace(message, versions={}), dict[int, PartialSum]()
+        try:
+            failed = yield from self.train(message, [tuple(clients)], sums, {})
+        except RunError as error:
+            raise RunError(f"training on the server's root samples failed: {error}") from error
+        if failed:
+            raise RunError(f"training on the server's root samples failed: {failed[0].cause}")
+        columns = sums[self.number].columns()
+        self.log.more["root_train_loss"] = float(columns["train_loss"][0])
+        return flatten(sums[self.number].reduced(message.total_weight, columns).means)
 
     def _is_uniform(self, work: Pass) -> bool:
         return (work.weighting or self.context.settings.weighting) == "uniform"
@@ -319,14 +343,14 @@ class RoundRunner:
                 trace = without_passwords(failure.trace)
                 file.write(f"round {self.number + 1}, client {failure.client}\n{trace}\n")
 
-    def _message(self, work: Pass, clients: list[int]) -> PassMessage:
+    def _message(self, work: Pass, clients: list[int], pass_number: int) -> PassMessage:
         settings = self.context.settings
         uniform = self._is_uniform(work)
         return PassMessage.of(
             replace(work, rules=self.temperature.rules(work.rules)),
             temperatures=self.temperature.of_clients(clients),
             round_number=self.number,
-            pass_number=self.passes,
+            pass_number=pass_number,
             uniform=uniform,
             total_weight=len(clients) if uniform else int(self.context.sizes[clients].sum()),
             initial_state=settings.method.client_init(self.state),

@@ -134,6 +134,7 @@ def check_run(
     states = ClientStates(run_dir.states.absolute())
     if said := _of_local_test(settings, federation):
         note(said)
+    federation = federation.with_root(settings.aggregation.root_samples, settings.seed)
     federation = federation.with_local_test(settings)
     federation = federation.with_holdout(settings.evaluation.holdout, settings.seed)
     if not settings.evaluation.test:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from raysim.config import Settings
 from raysim.core.optimizer import OPTIMIZER
-from raysim.core.rules import Batch
+from raysim.core.rules import Batch, Pass
 from raysim.core.tensors import CPU, Groups
 from raysim.execution.messages import PassMessage
 from raysim.federation.federation import Federation
@@ -44,6 +44,11 @@ class ClientJobs:
         """The training samples of all clients that take part."""
         return self.samples.pooled(self._settings.participants.listed)
 
+    @cached_property
+    def _root(self) -> Batch:
+        """The server's root samples."""
+        return self.samples.root()
+
     def open(self, message: PassMessage) -> tuple[Groups, Groups]:
         """Bring what clients are sent and the initial client state to the device, once in a row."""
         key = (message.round_number, message.pass_number)
@@ -69,7 +74,7 @@ class ClientJobs:
         return ClientJob.of(
             message.work,
             client,
-            self._pooled if message.work.pooled else self.samples.client(client),
+            self._samples_of(message.work, client),
             keys=(self._settings.seed, message.round_number, draws, client),
             broadcast=broadcast,
             state=state,
@@ -80,6 +85,12 @@ class ClientJobs:
             temperature=message.temperatures.of(client),
             device=self._device,
         )
+
+    def _samples_of(self, work: Pass, client: int) -> Batch:
+        """Return the samples of a client in a pass."""
+        if work.root:
+            return self._root
+        return self._pooled if work.pooled else self.samples.client(client)
 
     def write(self, message: PassMessage, client: int, groups: Groups, *, in_round: bool) -> int:
         """Write a client's state or round state, where it has one; return the file's digest."""

@@ -138,6 +138,7 @@ class AggregationMessage:
         digests: Per client, the digests of its blocks.
         start: Values from which the clients' tensors have moved [N].
         last: The aggregate of the round before [N], where it is kept; else empty.
+        root: The update of the server's root samples [N], where there are any; else empty.
         weights: The clients' weights, as the aggregation has decided them [m]; empty without any.
     """
 
@@ -148,6 +149,7 @@ class AggregationMessage:
     digests: tuple[tuple[bytes, ...], ...]
     start: npt.NDArray[Any]
     last: npt.NDArray[np.float64] = field(default_factory=partial(np.empty, 0))
+    root: npt.NDArray[np.float64] = field(default_factory=partial(np.empty, 0))
     weights: npt.NDArray[np.float64] = field(default_factory=partial(np.empty, 0))
 
 

@@ -42,6 +42,7 @@ def read_block(files: UpdateFiles, message: AggregationMessage, block: int) -> U
         message.samples,
         np.array(message.clients),
         last=torch.from_numpy(message.last[part].copy()),
+        root=torch.from_numpy(message.root[part].copy()),
         weights=torch.from_numpy(message.weights.copy()),
     )
 

@@ -39,9 +39,14 @@ from raysim.core.seeds import seeded
 from raysim.core.tensors import Tensors
 from raysim.federation.input_pipeline import InputPipeline, PreparedPipeline
 from raysim.federation.prepared import network_size, open_prepared, prepared
+from raysim.federation.root_samples import without_root
 from raysim.federation.samples import not_finite
 
 CLIENT_TESTS = "Task.client_tests"
+
+
+def _no_samples() -> Indices:
+    return np.empty(0, dtype=np.int64)
 
 
 @dataclass(frozen=True)
@@ -78,6 +83,7 @@ class Federation:
         labels: The word of each class number, if a task's labels are words.
         default_dtype: torch's default dtype in the driver, with which each process builds.
         start: Tensors of the model with which training starts; None: as it is built.
+        root: Numbers of the training samples that the server has for itself, if any.
         test_rows: Numbers of the test samples that the test set has, ascending; None: all.
     """
 
@@ -95,6 +101,7 @@ class Federation:
     default_dtype: torch.dtype = field(default_factory=torch.get_default_dtype)
     start: Tensors | None = None
     test_rows: Indices | None = None
+    root: Indices = field(default_factory=_no_samples)
 
     @property
     def has_test(self) -> bool:
@@ -168,6 +175,22 @@ class Federation:
             classes = y.astype(np.min_scalar_type(int(y.max())))  # sent to each worker
         kept, tests = with_cut(self.client_indices, LocalCut(fraction, settings.seed, classes))
         return replace(self, client_indices=kept, local_test=LocalTest(tests, split="cut"))
+
+    def with_root(self, count: int, seed: int) -> Federation:
+        """Return this federation with a number of samples that the server has and no client.
+
+        Raises:
+            SettingsError: they cannot be withdrawn from the clients.
+        """
+        if not count:
+            return self
+        if self.inputs.per_client:
+            raise SettingsError(
+                f"aggregation.root={count}: the inputs of this dataset differ by client; choose"
+                " another dataset, or an aggregation without root samples"
+            )
+        kept, root = without_root(self.client_indices, count, seed)
+        return replace(self, client_indices=kept, root=root)
 
     def with_holdout(self, fraction: float, seed: int) -> Federation:
         """Return this federation with a fraction of each client's samples held out."""

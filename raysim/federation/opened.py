@@ -42,6 +42,7 @@ class OpenedSamples:
             runs: Runs that share this process, each with its own samples.
         """
         self._client_indices = federation.client_indices
+        self._root = federation.root
         self._holdout = federation.holdout
         self._scoring = federation.scoring
         self._training = federation.training or federation.scoring
@@ -72,7 +73,14 @@ class OpenedSamples:
             own = [self.client(client) for client in clients]
             x, y = (torch.cat(parts) for parts in ([b.x for b in own], [b.y for b in own]))
             return self._batch(x, y)._replace(scoring=self._training)
-        rows = np.concatenate([self._training_rows(client) for client in clients])
+        return self._decoded(np.concatenate([self._training_rows(client) for client in clients]))
+
+    def root(self) -> Batch:
+        """Return the server's root samples, decoded."""
+        return self._decoded(self._root)
+
+    def _decoded(self, rows: Indices) -> Batch:
+        """Return training samples by their numbers [n], decoded."""
         x, y = self._splits["train"].take(torch.from_numpy(rows), self.device)
         return self._batch(self._inputs.decode(x), y)._replace(scoring=self._training)
 

@@ -34,7 +34,11 @@ def updates(m: int = 50, n: int = 30, seed: int = 0, far: int = 5) -> Array:
 
 
 def aggregated(
-    by: raysim.Aggregation, values: Array, samples: Any = None, last: Array | None = None
+    by: raysim.Aggregation,
+    values: Array,
+    samples: Any = None,
+    last: Array | None = None,
+    root: Array | None = None,
 ) -> tuple[Array, raysim.AggregationPlan]:
     """Return the aggregate, worked out in blocks, and the plan."""
     m = len(values)
@@ -47,6 +51,7 @@ def aggregated(
             samples,
             np.arange(m),
             torch.from_numpy(last[a:b].copy()),
+            torch.from_numpy(ROOT[a:b].copy() if root is None else root[a:b].copy()),
         )
         for a, b in pairwise(cuts)
     ]
@@ -111,7 +116,16 @@ def centred(values: Array, v: Array, tau: float, times: int) -> Array:
     return v
 
 
+def fltrust(values: Array, root: Array) -> Array:
+    norms = np.linalg.norm(values, axis=1)
+    trust = np.maximum(0, values @ root / norms / np.linalg.norm(root))
+    if not trust.sum():
+        return np.zeros_like(root)
+    return trust / norms @ values * np.linalg.norm(root) / trust.sum()
+
+
 VALUES = updates()
+ROOT = np.random.default_rng(2).normal(0.2, 1, 30)
 LAST = updates(1, seed=1, far=0)[0]
 SHARES = np.arange(1, 51) / np.arange(1, 51).sum()
 ORACLES: dict[str, tuple[str, dict[str, Any], Callable[[], Array]]] = {
@@ -148,6 +162,7 @@ ORACLES: dict[str, tuple[str, dict[str, Any], Callable[[], Array]]] = {
         {"tau": 4.0, "iterations": 3},
         lambda: centred(VALUES, LAST, 4.0, 3),
     ),
+    "fltrust": ("fltrust", {}, lambda: fltrust(VALUES, ROOT)),
     "norm bound": (
         "norm_bound",
         {"norm": 7.5},
@@ -162,3 +177,11 @@ def test_it_is_numpy_s(case):
     name, fields, oracle = ORACLES[case]
     found, _ = aggregated(aggregation(name, **fields), VALUES, last=LAST)
     np.testing.assert_allclose(found, oracle(), rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("root", [-VALUES[0], np.zeros(30)])
+def test_nobody_is_trusted_against_the_server_or_without_a_step(root):
+    """The model stays, as well where an update is 0."""
+    values = np.concatenate([VALUES[:1], np.zeros((1, 30))])
+    found, plan = aggregated(aggregation("fltrust"), values, root=root)
+    assert not found.any() and not plan.columns["trust"].any()

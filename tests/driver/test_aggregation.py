@@ -13,12 +13,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import raysim
+from raysim.core.client_indices import ListedIndices
 from raysim.core.differences import flat_values, of_flat_values
 from raysim.core.tensors import Layout
+from raysim.federation.root_samples import without_root
 from raysim.storage import updates
 from raysim.testing.contract import StopAfter
 from raysim.testing.tasks import SmallNet
-from tests.aggregation.test_numpy import centred, geometric_median, multi_krum
+from tests.aggregation.test_numpy import centred, fltrust, geometric_median, multi_krum
 from tests.driver import test_channel
 from tests.driver.test_channel import SEEN, SIZES, Normalised
 from tests.tasks import Notes, make_settings, make_task, model_of
@@ -224,6 +226,47 @@ def test_the_last_aggregate_is_that_of_the_same_pass(tmp_path):
     assert result.metrics["clipped_clients"].to_pylist() == [3, 3, 3]
 
 
+def test_the_server_trains_on_samples_that_clients_lack(tmp_path):
+    """One step on all root samples is a gradient, by autograd; FLTrust weighs clients by it."""
+    whole = {"local.batch_size": "full", "local.epochs": 1, "local.lr": 0.3, "fraction": 0.7}
+    own = {"aggregation.name": "fltrust", "aggregation.root": 30, "seed": 3, **whole}
+    result = run(tmp_path, Wide, rounds=1, **own, **WATCH)
+    task = make_task(SIZES, Wide)
+    numbers = np.split(np.arange(sum(SIZES)), np.cumsum(SIZES)[:-1])
+    kept, root = without_root(ListedIndices.of(numbers), 30, 3)
+    x, y = (
+        torch.from_numpy(np.concatenate(part))[root] for part in zip(*task.clients, strict=True)
+    )
+    rows, start = vectors(SEEN)
+    model = Wide()
+    model.load_state_dict({n: torch.from_numpy(of.copy()) for n, of in SEEN[0][2].items()})
+    loss = torch.nn.functional.cross_entropy(model(x), y)
+    gradients = dict(zip(SEEN[0][2], torch.autograd.grad(loss, [*model.parameters()]), strict=True))
+    expected = start + fltrust(rows, -0.3 * flat(gradients))
+    np.testing.assert_allclose(flat(result.params), expected, rtol=1e-5, atol=1e-6)
+    table = pq.read_table(tmp_path / "clients.parquet").to_pydict()
+    assert table["samples"] == kept.sizes[table["client"]].tolist()
+    assert sum(kept.sizes) == sum(SIZES) - 30
+    assert result.metrics["root_train_loss"].to_pylist() == [pytest.approx(loss.item(), rel=1e-5)]
+    mean = run(tmp_path / "mean", Wide, rounds=1, **whole)
+    for name in ("bytes_up", "bytes_down", "clients"):
+        assert result.metrics[name].to_pylist() == mean.metrics[name].to_pylist()
+
+
+@pytest.mark.parametrize(
+    ("own", "message"),
+    [
+        ({"aggregation.root": 302}, r"aggregation\.root=302: must be below the 302 samples"),
+        ({"aggregation.root": 299}, r"aggregation\.root=299: leaves client \d no samples"),
+        ({"method.name": "scaffold"}, "whose clients send more than a model, or no model"),
+    ],
+)
+def test_root_samples_that_cannot_be_had_are_refused(tmp_path, own, message):
+    with pytest.raises(raysim.SettingsError, match=message):
+        run(tmp_path / "run", **{"aggregation.name": "fltrust", "aggregation.root": 9, **own})
+    assert not (tmp_path / "run").exists()
+
+
 def test_too_few_updates_that_arrive_stop_the_run(tmp_path):
     """Five of six clients are enough for Krum, unless one of them is dropped."""
     own = {"aggregation.name": "krum", "fraction": 0.8, "local.batch_size": "full"}
@@ -256,9 +299,15 @@ def test_a_number_with_the_name_of_a_column_is_refused(tmp_path):
 
 
 @pytest.mark.usefixtures("resident_actors")
-@pytest.mark.parametrize("name", ["median", "centred_clipping"])
-def test_the_same_bits_on_actors_and_after_an_interruption(tmp_path, name):
-    own = {"method.name": "scaffold", "aggregation.name": name}
+@pytest.mark.parametrize(
+    "own",
+    [
+        {"method.name": "scaffold", "aggregation.name": "median"},
+        {"method.name": "scaffold", "aggregation.name": "centred_clipping"},
+        {"aggregation.name": "fltrust", "aggregation.root": 9},
+    ],
+)
+def test_the_same_bits_on_actors_and_after_an_interruption(tmp_path, own):
     run(tmp_path / "inline", Wide, **own)
     run(tmp_path / "actors", Wide, **own, **{"engine.backend": "ray", "engine.actors": 2})
     with pytest.raises(KeyboardInterrupt):

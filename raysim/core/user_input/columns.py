@@ -17,7 +17,7 @@ OF_ROUNDS = re.compile(
     r"|(client|trained)_accuracy_(mean|d[1-9])"
     r"|(test|holdout|train_set)_(loss(_at_temperature)?|accuracy|macro_f1)"
     r"|train_loss|objective|bytes_up|bytes_down|clients|(worker|driver)_.*_seconds"
-    r"|aggregation_cut"
+    r"|aggregation_cut|root_train_loss"
 )
 """Columns of `metrics.parquet`, including derived ones."""
 OF_CLIENTS = re.compile(

@@ -1,0 +1,57 @@
+"""FLTrust: updates are weighed by their direction beside one that the server has trained itself.
+
+Source: Cao, Fang, Liu and Gong, "FLTrust: Byzantine-robust Federated Learning via Trust
+Bootstrapping", NDSS 2021, algorithm 2, with a global learning rate of 1.
+
+    g0 <- the update of the server, trained on its root samples as a client trains on its own
+    t_k = max(0, cos(d_k, g0))
+    w <- w + sum_k t_k (||g0|| / ||d_k||) d_k / sum_k t_k        w stays where all t_k are 0
+
+Root samples are drawn by the seed from those of all clients, who train without them. The paper's
+clients and server take as many steps; here the server takes as many epochs, or `local.steps`. What
+the server does costs no bytes and no virtual time.
+"""
+
+from __future__ import annotations
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from raysim.core.aggregation import Aggregation, AggregationPlan, ArrivedUpdates, Updates
+
+
+class FLTrust(Aggregation):
+    """Mean of the updates, each of the server's norm, weighed by its cosine to the server's.
+
+    Helps where the server has a few clean samples, however many clients are bad. Costs the training
+    of one client more, one after the others; a file of each update, read twice. On unequal data the
+    root samples decide whom it trusts. `trust` of a client in the tables is t_k; `root_train_loss`
+    that of the server's training.
+    """
+
+    root: int = Field(
+        default=100, ge=1, description="samples of the server, drawn from all clients'"
+    )
+
+    @property
+    def root_samples(self) -> int:
+        """The samples on which the server trains."""
+        return self.root
+
+    def measure(self, updates: Updates) -> Tensor:
+        """Return inner products with the server's update, and squared norms, its own first."""
+        rows = torch.cat([updates.root[None], updates.differences])
+        return torch.stack([rows @ updates.root, rows.square().sum(dim=1)])  # [2, 1 + m]
+
+    def decide(self, arrived: ArrivedUpdates) -> AggregationPlan:
+        """Return the weights of the updates: trust, and the norm of the server's by theirs."""
+        products, squared = arrived.measured
+        norms = squared.sqrt()
+        least = torch.finfo(norms.dtype).tiny  # of an update of zeros, whose product is 0, too
+        cosines = products[1:] / (norms[1:] * norms[0]).clamp(min=least)
+        trust = cosines.clamp(min=0)
+        weights = torch.zeros_like(trust)
+        if float(trust.sum()) > 0:
+            weights = trust / trust.sum() * norms[0] / norms[1:].clamp(min=least)
+        return AggregationPlan(weights, columns={"trust": trust.numpy()})
