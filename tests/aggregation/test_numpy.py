@@ -185,3 +185,11 @@ def test_nobody_is_trusted_against_the_server_or_without_a_step(root):
     values = np.concatenate([VALUES[:1], np.zeros((1, 30))])
     found, plan = aggregated(aggregation("fltrust"), values, root=root)
     assert not found.any() and not plan.columns["trust"].any()
+
+
+@pytest.mark.parametrize("f", [0, 3, 23])
+def test_scores_of_krum_add_up_m_f_2_neighbours(f):
+    _, plan = aggregated(aggregation("krum", byzantine=f), VALUES)
+    np.testing.assert_allclose(plan.columns["krum_score"], krum_scores(VALUES, f), rtol=1e-9)
+    assert plan.weights is not None
+    assert plan.weights.argmax() == np.argmin(krum_scores(VALUES, f)) and plan.weights.sum() == 1
