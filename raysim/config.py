@@ -29,6 +29,7 @@ from raysim.analysis import analysis_names
 from raysim.channel import STAGES, Stage
 from raysim.clock import CLOCKS, Clock
 from raysim.clock.none import NoClock
+from raysim.core.channel import with_effect
 from raysim.core.components import ask, explain
 from raysim.core.data import DATASETS, MODELS, PARTITIONS, Dataset, Model, Partition
 from raysim.core.errors import SettingsError, visible
@@ -491,9 +492,14 @@ class Settings(SettingsGroup):
         return found
 
     @property
+    def stages(self) -> Mapping[str, Stage]:
+        """The stages of the channel that have an effect, in order."""
+        return with_effect(self.channel)
+
+    @property
     def keepers(self) -> tuple[str, ...]:
         """Owners of what clients keep, besides the method: stages, and the optimizer."""
-        return (*self.channel, *([OPTIMIZER] if self.local.keep else []))
+        return (*self.stages, *([OPTIMIZER] if self.local.keep else []))
 
     @property
     def participants(self) -> Participants:

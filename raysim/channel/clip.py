@@ -28,6 +28,11 @@ class Clip(Stage):
 
     norm: float = Field(default=1.0, gt=0, description="largest Euclidean norm of the differences")
 
+    @property
+    def bounds_norm(self) -> bool:
+        """True: differences are scaled down or left."""
+        return True
+
     def send(self, view: View, upload: Upload) -> Upload:
         """Scale the differences to the norm where they exceed it."""
         length = norm(flatten(upload.sums))

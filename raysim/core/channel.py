@@ -11,7 +11,7 @@ Legend: d a difference.
 from __future__ import annotations
 
 from abc import ABC
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -20,7 +20,7 @@ import torch
 from raysim.core.components import Component, Registry, ask
 from raysim.core.encoding import Encoding
 from raysim.core.rules import Reduced, Upload, View
-from raysim.core.tensors import Layout
+from raysim.core.tensors import Groups, Layout
 
 
 @dataclass(frozen=True)
@@ -56,6 +56,44 @@ class Stage(Component, ABC):
     acts_on_empty_rounds: ClassVar[bool] = False
     """Whether a round without clients runs, for `receive`: its mean differences are 0."""
 
+    @property
+    def bounds_norm(self) -> bool:
+        """True if differences are never longer behind it than before it, by their Euclidean norm.
+
+        What follows a clip on which a promise of privacy rests must be so. By default those without
+        a part at the client are.
+        """
+        return type(self).send is Stage.send
+
+    @property
+    def keeps_residual(self) -> bool:
+        """True if a client adds what it has not sent so far, so that its differences have no bound.
+
+        Every stage behind it must be a contraction.
+        """
+        return False
+
+    @property
+    def is_contraction(self) -> bool:
+        """True if ||x - c(x)|| <= s ||x|| with s < 1, in expectation, as error feedback needs.
+
+        By default stages without a part at the client are.
+        """
+        return type(self).send is Stage.send
+
+    @property
+    def sends_coordinates(self) -> bool:
+        """True if what is sent are coordinates of the differences, which others can encode."""
+        return True
+
+    def has_effect(self, behind: Sequence[Stage]) -> bool:
+        """Return whether the stage does anything at its settings; one that does not is left out.
+
+        Args:
+            behind: The stages behind it that have an effect, in order.
+        """
+        return True
+
     def send(self, view: View, upload: Upload) -> Upload:
         """Return what a client sends.
 
@@ -71,6 +109,16 @@ class Stage(Component, ABC):
             which are columns of `clients.parquet`; and another `encoding`.
         """
         return upload
+
+    def remember(self, view: View, returned: Upload, sent: Groups) -> Groups:
+        """Return groups that the client keeps for this stage, known behind the last stage alone.
+
+        Args:
+            view: The client, as `send` saw it.
+            returned: What `send` returned.
+            sent: The differences behind the last stage, as the server will decode them.
+        """
+        return {}
 
     def encoded(self, sent: Encoding, layout: Layout, client: int) -> Encoding:
         """Return how the differences of a client are encoded behind this stage.
@@ -108,6 +156,15 @@ class Stage(Component, ABC):
 STAGES: Registry[Stage] = Registry("stage", Stage, key="channel.{}")
 Stages = Mapping[str, Stage]
 """Stages by name, in the order in which clients apply them."""
+
+
+def with_effect(stages: Stages) -> dict[str, Stage]:
+    """Return the stages that have an effect, in order."""
+    found: dict[str, Stage] = {}
+    for name, stage in reversed([*stages.items()]):
+        if stage.has_effect([*found.values()][::-1]):
+            found[name] = stage
+    return dict(reversed([*found.items()]))
 
 
 def encoded_by(stage: Stage, sent: Encoding, layout: Layout, client: int) -> Encoding:

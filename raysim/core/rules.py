@@ -203,6 +203,18 @@ class Gradient(Protocol):
         """
 
 
+def only_in_finish(purpose: str) -> torch.Generator:
+    """Refuse a generator to the functions of a step, which may run for many clients at once.
+
+    Raises:
+        SettingsError: always.
+    """
+    raise SettingsError(
+        f"view.generator({purpose!r}): is for `finish` alone; in a step use torch's own random"
+        " functions, which are seeded for each client"
+    )
+
+
 @dataclass(frozen=True)
 class View:
     """View of the client in training, as rules see it.
@@ -224,6 +236,7 @@ class View:
         client: The client's number, for `finish` alone.
         stages: The groups that the client keeps for the stages of the channel, named
             `stage@group`; for the engine alone.
+        pass_generator: As `generator`, with the same draws for all clients of the pass.
     """
 
     params: Tensors
@@ -239,6 +252,7 @@ class View:
     frozen: frozenset[str] = frozenset()
     client: int = -1
     stages: Groups = field(default_factory=dict)
+    pass_generator: Callable[[str], torch.Generator] = only_in_finish
 
     @property
     def received(self) -> Tensors:

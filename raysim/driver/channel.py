@@ -38,7 +38,7 @@ Named = tuple[tuple[str, Stage], ...]
 
 def with_stages(settings: Settings, work: Pass) -> Pass:
     """Return a pass whose clients send through the stages of the channel."""
-    stages = tuple(settings.channel.items())
+    stages = tuple(settings.stages.items())
     if not stages or not work.moved_from:
         return work
     finish = partial(_send, work.rules.finish, stages, tuple(work.moved_from.items()))
@@ -72,7 +72,7 @@ class Channel(Rider):
         self._passes += 1
         if work and not reduced.means.keys() & work.moved_from and (reduced.means or reduced.rows):
             self._note_that_nothing_changes(number)
-        stages = [(n, s) for n, s in self.settings.channel.items() if _has_server_part(s)]
+        stages = [(n, s) for n, s in self.settings.stages.items() if _has_server_part(s)]
         if work is None or not stages:
             return reduced
         frozen = frozen_names(self.now.network)
@@ -161,14 +161,18 @@ def through_stages(
         SettingsError: a stage fails, or returns what it must not.
     """
     encoding, metrics, state = Encoding.of(layout), dict[str, float](), dict[str, Tensors]()
+    returned: list[tuple[str, Stage, View, Upload]] = []
     for name, stage in stages:
-        given = replace(given, encoding=encoding)
-        after = _sent_through(name, stage, view, given)
+        given, own = replace(given, encoding=encoding), _view_of(name, view)
+        after = _sent_through(stage, own, given)
         encoding = _encoding_behind(stage, given, after, layout, view.client)
         given = replace(given, sums=after.sums)
         _check_metrics(stage, after, {*taken, *metrics})
         metrics |= after.metrics
-        state |= {f"{name}{OF_STAGE}{group}": tensors for group, tensors in after.state.items()}
+        returned.append((name, stage, own, after))
+    for name, stage, own, after in returned:
+        kept = {**after.state, **_remembered(stage, own, after, given.sums)}
+        state |= {f"{name}{OF_STAGE}{group}": tensors for group, tensors in kept.items()}
     return Sent(given.sums, encoding, metrics, state)
 
 
@@ -197,36 +201,70 @@ def _check_metrics(stage: Stage, after: Upload, taken: Collection[str]) -> None:
         )
 
 
-def _sent_through(name: str, stage: Stage, view: View, given: Upload) -> Upload:
-    """Return what a client sends through one stage.
+def _view_of(name: str, view: View) -> View:
+    """Return the view of a client for a stage: with its generators and what is kept for it alone.
 
     Args:
         name: The stage's name.
-        stage: The stage.
         view: The client, with what it keeps for all stages.
+    """
+    prefix = f"{name}{OF_STAGE}"
+    return replace(
+        view,
+        generator=partial(_of_stage, view.generator, name),
+        pass_generator=partial(_of_stage, view.pass_generator, name),
+        state={g.removeprefix(prefix): t for g, t in view.stages.items() if owner_of(g, [name])},
+        stages={},
+    )
+
+
+def _sent_through(stage: Stage, view: View, given: Upload) -> Upload:
+    """Return what a client sends through one stage.
+
+    Args:
+        stage: The stage.
+        view: The client, as the stage sees it.
         given: Differences and their encoding.
 
     Raises:
         SettingsError: the stage fails, returns other groups than it was given, or something else.
     """
-    prefix = f"{name}{OF_STAGE}"
-    state = {g.removeprefix(prefix): t for g, t in view.stages.items() if owner_of(g, [name])}
-    source = partial(_of_stage, view.generator, name)
     with calling(stage, "send"):
-        after = stage.send(replace(view, generator=source, state=state, stages={}), given)
+        after = stage.send(view, given)
     if not isinstance(after, Upload) or not same_shapes(after.sums, given.sums):
         raise _other_groups(stage, "send", after, "sums", given.sums)
-    if not _are_groups(after.state):
-        raise SettingsError(
-            f"{called(stage)}: the state that send returns must map names of groups, without"
-            f" {OF_STAGE!r} and '/', to mappings from names to tensors; is {shown(after.state)}"
-        )
+    _check_state(stage, "send", after.state)
     if not isinstance(after.encoding, Encoding | None):
         raise SettingsError(
             f"{called(stage)}: the encoding that send returns must be an Encoding; is"
             f" {shown(after.encoding)}"
         )
     return after
+
+
+def _remembered(stage: Stage, view: View, returned: Upload, sent: Groups) -> Groups:
+    """Return what a client keeps for a stage, given what leaves the last one.
+
+    Raises:
+        SettingsError: the stage fails, or returns something else.
+    """
+    with calling(stage, "remember"):
+        kept = stage.remember(view, returned, sent)
+    _check_state(stage, "remember", kept)
+    return kept
+
+
+def _check_state(stage: Stage, function: str, state: Any) -> None:
+    """Check that the state which a function of a stage returns can be kept.
+
+    Raises:
+        SettingsError: it cannot.
+    """
+    if not _are_groups(state):
+        raise SettingsError(
+            f"{called(stage)}: the state that {function} returns must map names of groups, without"
+            f" {OF_STAGE!r} and '/', to mappings from names to tensors; is {shown(state)}"
+        )
 
 
 def _are_groups(state: Any) -> bool:

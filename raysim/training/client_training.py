@@ -11,7 +11,16 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from raysim.core.rules import Batch, Companion, Outputs, Trained, Transform, Upload, View
+from raysim.core.rules import (
+    Batch,
+    Companion,
+    Outputs,
+    Trained,
+    Transform,
+    Upload,
+    View,
+    only_in_finish,
+)
 from raysim.core.tensors import Tensors
 from raysim.core.tensors.torch_private import gradients_of
 from raysim.training.beside import Beside
@@ -21,7 +30,6 @@ from raysim.training.job import (
     LocalLosses,
     batch_bounds,
     iterate_epochs,
-    only_in_finish,
     steps_of,
 )
 from raysim.training.objective import derivatives, objective, reported_objective

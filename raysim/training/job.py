@@ -15,8 +15,17 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from raysim.core.errors import SettingsError
-from raysim.core.rules import Batch, Batching, Gradient, LocalSteps, LocalWork, Pass, Rules, View
+from raysim.core.rules import (
+    Batch,
+    Batching,
+    Gradient,
+    LocalSteps,
+    LocalWork,
+    Pass,
+    Rules,
+    View,
+    only_in_finish,
+)
 from raysim.core.seeds import stream, torch_generator, torch_seed
 from raysim.core.tensors import CPU, Groups
 
@@ -43,6 +52,7 @@ class ClientJob:
     client: int = -1
     stages: Groups = field(default_factory=dict)
     optimizer: Groups = field(default_factory=dict)
+    pass_generator: Callable[[str], torch.Generator] = only_in_finish
 
     @classmethod
     def of(
@@ -75,7 +85,8 @@ class ClientJob:
             data=data,
             batches=stream(seed, "batches", *places),
             torch_seed=torch_seed(seed, "training", *places),
-            generator=partial(_generator, keys, device),
+            generator=partial(_generator, "client", keys, device),
+            pass_generator=partial(_generator, "clients", keys[:-1], device),
             client=client,
             **opened,
         )
@@ -98,6 +109,7 @@ class ClientJob:
         return replace(
             view,
             generator=self.generator,
+            pass_generator=self.pass_generator,
             client=self.client,
             stages=self.stages,
             gradient=gradient,
@@ -122,9 +134,11 @@ class LocalLosses:
         return cls(len(sizes), float(loss), float(objective))
 
 
-def _generator(keys: tuple[int, ...], device: torch.device, purpose: str) -> torch.Generator:
+def _generator(
+    of: str, keys: tuple[int, ...], device: torch.device, purpose: str
+) -> torch.Generator:
     seed, *places = keys
-    return torch_generator(seed, f"client/{purpose}", *places, device=device)
+    return torch_generator(seed, f"{of}/{purpose}", *places, device=device)
 
 
 def batch_bounds(n: int, batching: Batching, join_single: bool) -> Bounds:
@@ -157,15 +171,3 @@ def iterate_epochs(
     for _ in range(-(-steps_of(job.epochs, len(bounds)) // len(bounds))):
         order = np.arange(n) if bounds == [(0, n)] else job.batches.permutation(n)
         yield job.augment(x, generator), order
-
-
-def only_in_finish(purpose: str) -> torch.Generator:
-    """Refuse a generator to the functions of a step, which may run for many clients at once.
-
-    Raises:
-        SettingsError: always.
-    """
-    raise SettingsError(
-        f"view.generator({purpose!r}): is for `finish` alone; in a step use torch's own random"
-        " functions, which are seeded for each client"
-    )

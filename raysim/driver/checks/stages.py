@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -11,7 +12,7 @@ import torch
 from torch import nn
 
 from raysim.config import Settings
-from raysim.core.channel import Received
+from raysim.core.channel import Received, Stage
 from raysim.core.components import called
 from raysim.core.differences import Differences
 from raysim.core.errors import RaysimError, SettingsError
@@ -49,21 +50,42 @@ def check_stages(settings: Settings, network: nn.Module, initial: Checkpoint, si
         SettingsError: a stage fails, returns other groups than it was given, or keeps a state where
             rounds overlap; the method's round fails without clients, and a stage acts on it.
     """
-    if not settings.channel:
+    if not settings.stages:
         return 0
+    _check_order([*settings.stages.values()])
     sent = _sent(settings, network, initial, sizes)
     trial = partial(_tried, settings, network, sent, torch_generator(0, "channel/check"))
     kept = trial({})
     if kept:  # once more with it
         kept = trial(kept)
     if kept and settings.method.asynchrony(settings.cohort_size):
-        stage = settings.channel[owner_of(min(kept), settings.channel)]
+        stage = settings.stages[owner_of(min(kept), settings.stages)]
         raise SettingsError(
             f"{called(stage)}: does not go with {called(settings.method)}, whose rounds overlap:"
             " their order would change what clients keep for it"
         )
     _check_rounds_without_clients(settings, network, initial, sizes)
     return nbytes(kept)
+
+
+def _check_order(stages: Sequence[Stage]) -> None:
+    """Check that what each stage does can be done behind those before it.
+
+    Raises:
+        SettingsError: it cannot.
+    """
+    for number, before in enumerate(stages):
+        for stage in stages[number + 1 :]:
+            if before.keeps_residual and not stage.is_contraction:
+                raise SettingsError(
+                    f"{called(stage)}: cannot stand behind {called(before)}, which would send again"
+                    " what it changes, as it is no contraction at its settings; put it before"
+                )
+            if not before.sends_coordinates and stage.declares_bytes():
+                raise SettingsError(
+                    f"{called(stage)}: cannot stand behind {called(before)}, which sends no"
+                    " coordinates that it could encode; put it before, or leave it out"
+                )
 
 
 def _sent(
@@ -106,13 +128,14 @@ def _tried(
         personal={},
         temperature=settings.local.temperature,
         generator=partial(torch_generator, 0),
+        pass_generator=partial(torch_generator, 0),
         at=_not_here,
         gradient=_not_here,
         client=0,
         stages=kept,
     )
     now = Received(0, (0,), settings.clients, partial(torch_generator, 0))
-    stages = tuple(settings.channel.items()) if found.changes else ()
+    stages = tuple(settings.stages.items()) if found.changes else ()
     given = Upload(sums=found.changes, samples=1)
     behind = through_stages(stages, view, given, found.layout)
     for _, stage in stages:
@@ -141,7 +164,7 @@ def _check_rounds_without_clients(
     Raises:
         SettingsError: it fails, or has passes over clients that were not selected.
     """
-    acting = [stage for stage in settings.channel.values() if stage.acts_on_empty_rounds]
+    acting = [stage for stage in settings.stages.values() if stage.acts_on_empty_rounds]
     if not acting or not settings.selection.may_be_empty:
         return
 

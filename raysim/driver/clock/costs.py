@@ -110,7 +110,7 @@ class WorkCosts:
 
     def _bytes_up(self, kind: KindFlops, clients: Integers) -> Integers:
         """Return the bytes that clients send [n], through the stages of the channel."""
-        stages = self._settings.channel
+        stages = self._settings.stages
         if not any(stage.declares_bytes() for stage in stages.values()):
             return np.full(len(clients), kind.bytes_up)
         sent = partial(sent_bytes, stages, kind.differences, kind.bytes_up)

@@ -202,7 +202,7 @@ class Run:
         begun = self._begin(before)
         runner, clock = begun.runner, begun.clock
         state, metrics = before.state, NO_METRICS
-        stages = self.settings.channel.values()
+        stages = self.settings.stages.values()
         if begun.has_clients or any(stage.acts_on_empty_rounds for stage in stages):
             with noted_if_lost(context.listener.note):
                 passes = passes_of(method, begun.now, before.state)
@@ -288,7 +288,7 @@ class Run:
             yield analyses
         if self._client_models:
             yield KeptClients(self._client_models, number)
-        if self.settings.channel:
+        if self.settings.stages:
             yield Channel(self.settings, now)
         if self.settings.local.keep:
             yield Keeping(runner)

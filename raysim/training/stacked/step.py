@@ -19,10 +19,9 @@ import torch
 from torch import Tensor
 from torch.func import grad, vmap
 
-from raysim.core.rules import Batch, Outputs, Rules, View
+from raysim.core.rules import Batch, Outputs, Rules, View, only_in_finish
 from raysim.core.scoring import Scoring
 from raysim.core.tensors import Tensors
-from raysim.training.job import only_in_finish
 from raysim.training.network import Network
 from raysim.training.objective import inner_product, objective
 from raysim.training.rule_keys import functions_of_step, key_of_rules
