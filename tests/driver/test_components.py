@@ -17,7 +17,13 @@ from raysim.testing import ComponentContract
 
 OWN: dict[str, dict[str, Any]] = {
     "clip": {"channel.clip.norm": 0.5},
+    "error_feedback": {
+        "channel": {"error_feedback": {}, "topk": {"fraction": 0.1}, "qsgd": {"unbiased": False}}
+    },
+    "low_rank": {"channel.low_rank.rank": 2},
     "multi_krum": {"aggregation.name": "multi_krum", "aggregation.byzantine": 0},
+    "randk": {"channel.randk.fraction": 0.5},
+    "topk": {"channel.topk.fraction": 0.1},
     "plateau": {"temperature.name": "plateau", "temperature.patience": 0, "local.lr": 0.5},
     "schedule": {
         "temperature.name": "schedule",
@@ -72,6 +78,6 @@ globals().update({each.__name__: each for each in CONTRACTS})
 def test_every_component_has_its_contract():
     others = [name for name in AGGREGATIONS if name not in KINDS]
     found = len([*SELECTIONS, *STAGES, *AGGREGATIONS, *TEMPERATURES]) - len(others)
-    assert len(CONTRACTS) == found == 16
+    assert len(CONTRACTS) == found == 23
     for name in others:
         check_page(AGGREGATIONS, name)

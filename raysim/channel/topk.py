@@ -1,0 +1,87 @@
+"""Top-k: a client sends the differences of largest magnitude.
+
+Source: Aji and Heafield, "Sparse Communication for Distributed Gradient Descent", EMNLP 2017, which
+drops the smallest; Stich, Cordonnier and Jaggi, "Sparsified SGD with Memory", NeurIPS 2018.
+
+    d <- d where |d| is among the k largest, else 0          k = ceil(fraction * size), at least 1
+
+Of equal magnitudes those of the lower index are sent, so that k values are. The vector is a group
+of what a client sends, all its tensors in the order of their names (`per=vector`), or each tensor
+(`per=tensor`). A value is sent with its place in ceil(log2 size) bits. Biased: without
+`error_feedback` before it, what is small in every round is never sent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from math import ceil
+from typing import Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from raysim.channel.coding import Coder, Vector, vector_sizes
+from raysim.core.channel import Stage
+from raysim.core.encoding import Encoding
+from raysim.core.tensors import Layout
+
+
+class TopK(Coder):
+    """Send the fraction of the differences that is largest in magnitude.
+
+    Helps where few coordinates carry most of a change; with `error_feedback` before it, a hundredth
+    is often enough. Costs a selection over the upload, and places beside the values.
+    """
+
+    fraction: float = Field(default=0.01, gt=0, le=1, description="part of the values that is sent")
+    per: Literal["vector", "tensor"] = Field(
+        default="vector", description="largest of all tensors of a group, or of each tensor"
+    )
+
+    @property
+    def bounds_norm(self) -> bool:
+        """True: values are sent as they are, or not."""
+        return True
+
+    @property
+    def is_contraction(self) -> bool:
+        """True: s^2 = 1 - k/d."""
+        return True
+
+    def has_effect(self, behind: Sequence[Stage]) -> bool:
+        """Return whether values are left out."""
+        return self.fraction < 1
+
+    def code(self, vector: Vector) -> Tensor:
+        """Return the vector without the smaller values."""
+        parts = vector.parts if self.per == "tensor" else [vector.values]
+        return torch.cat([largest(part, sent_of(self.fraction, len(part))) for part in parts])
+
+    def encoded(self, sent: Encoding, layout: Layout, client: int) -> Encoding:
+        """Return k values a vector, and their places."""
+        sizes = vector_sizes(layout, per_tensor=self.per == "tensor")
+        counts = [sent_of(self.fraction, size) for size in sizes]
+        places = sum(
+            ceil(k * max(size - 1, 0).bit_length() / 8)
+            for k, size in zip(counts, sizes, strict=True)
+        )
+        return replace(sent, values=min(sum(counts), sent.values), extra=sent.extra + places)
+
+
+def sent_of(fraction: float, size: int) -> int:
+    """Return k, the values that are sent of a vector."""
+    return min(max(ceil(round(fraction * size, 6)), 1), size)
+
+
+def largest(values: Tensor, k: int) -> Tensor:
+    """Return values [d] with all but the k largest magnitudes set to 0; ties go by index."""
+    if k >= len(values):
+        return values
+    magnitudes = values.abs()
+    least = magnitudes.topk(k, sorted=False).values.min()
+    kept = magnitudes > least
+    ties = (magnitudes == least).nonzero().flatten()
+    kept[ties[: k - int(kept.count_nonzero())]] = True
+    return torch.where(kept, values, 0)
