@@ -39,6 +39,7 @@ METHODS.add(
         "moon": "raysim.methods.moon:Moon",
         "per_fedavg": "raysim.methods.per_fedavg:PerFedAvg",
         "pfedme": "raysim.methods.pfedme:PFedMe",
+        "powersgd": "raysim.methods.powersgd:PowerSgd",
         "scaffold": "raysim.methods.scaffold:Scaffold",
         "two_stream_l2": "raysim.methods.two_stream_l2:TwoStreamL2",
     }

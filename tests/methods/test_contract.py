@@ -76,7 +76,7 @@ COUNTED_APART = {
     *("divide_and_conquer", "fedfusion", "fedma", "fednova", "fsvrg", "mifl"),
     *("fedasync", "fedat", "fedbuff"),
     *("centralized", "fedbabu", "fedbn", "fedper", "fedrep", "lg_fedavg", "local"),
-    *("feddbe", "fedproto", "fedrod"),
+    *("feddbe", "fedproto", "fedrod", "powersgd"),
 }
 """Methods that send parts of a model, more to some, or to others than those who answer in a round:
 their own tests count the bytes."""
