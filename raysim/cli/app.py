@@ -153,6 +153,13 @@ def list_(
         ),
     ] = "",
     *,
+    of: Annotated[
+        str,
+        typer.Option(
+            help="of stages: the bytes that a client sends of the model of this preset or file",
+            autocompletion=names_of_kind("presets"),
+        ),
+    ] = "",
     json: Json = False,
 ) -> None:
     """List presets, methods, runs and other named things, or print the page of one."""
@@ -160,10 +167,12 @@ def list_(
         from raysim.core.components import suggest
 
         raise SettingsError(f"list {kind}: no such kind; {suggest(kind, list(KINDS))}")
+    if of and (kind != "stages" or name):
+        raise SettingsError(f"list --of {of}: goes with stages alone: raysim list stages --of {of}")
     if json:
         from raysim.cli.documents import listed
 
-        typer.echo(to_json(listed(kind, name)))
+        typer.echo(to_json(listed(kind, name, of)))
         return
     if kind == "manifests" and name:  # plain text, to be redirected to a file
         from raysim.cluster.pages import manifest
@@ -175,6 +184,10 @@ def list_(
 
     if kind == "runs":
         page = runs_page(name)
+    elif of:
+        from raysim.cli.stage_bytes import page as stage_bytes
+
+        page = stage_bytes(of)
     else:
         page = page_of(kind, name) if kind else kinds_page(KINDS[:-1])
     console.print(uncut(page, console.width))

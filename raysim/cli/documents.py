@@ -15,8 +15,8 @@ from raysim.core.components import Component, look_up
 PAGE_WIDTH = 100
 
 
-def listed(kind: str, name: str) -> dict[str, Any]:
-    """Return the document of `raysim list KIND NAME`; both may be empty.
+def listed(kind: str, name: str, of: str = "") -> dict[str, Any]:
+    """Return the document of `raysim list KIND NAME --of RUN`; all may be empty.
 
     Raises:
         RaysimError: there is no such entry or folder.
@@ -29,6 +29,10 @@ def listed(kind: str, name: str) -> dict[str, Any]:
         from raysim.cli.runs import runs_in
 
         return {"runs": runs_in(name)}
+    if of:
+        from raysim.cli.stage_bytes import page
+
+        return {kind: _rows(page(of))}
     return _entry(kind, name) if name else {kind: _rows(page_of(kind, ""))}
 
 
