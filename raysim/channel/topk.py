@@ -18,6 +18,7 @@ from dataclasses import replace
 from math import ceil
 from typing import Literal
 
+import numpy as np
 import torch
 from pydantic import Field
 from torch import Tensor
@@ -80,8 +81,16 @@ def largest(values: Tensor, k: int) -> Tensor:
     if k >= len(values):
         return values
     magnitudes = values.abs()
-    least = magnitudes.topk(k, sorted=False).values.min()
+    least = _kth_largest(magnitudes, k)
     kept = magnitudes > least
     ties = (magnitudes == least).nonzero().flatten()
     kept[ties[: k - int(kept.count_nonzero())]] = True
     return torch.where(kept, values, 0)
+
+
+def _kth_largest(magnitudes: Tensor, k: int) -> Tensor:
+    """Return the k-th largest of magnitudes [d]."""
+    if magnitudes.is_cuda:
+        return magnitudes.topk(k, sorted=False).values.min()
+    place = len(magnitudes) - k  # torch takes nine times as long: 1.0 ms of 199,210 values
+    return torch.from_numpy(np.partition(magnitudes.numpy(), place)[place : place + 1])[0]

@@ -1,20 +1,22 @@
 """Time of rounds with stages of the channel, against rounds without.
 
-Usage: python -m tests.benchmarks.channel [--rounds 20] [--epochs 1] [--backend inline|ray]
+Usage: python -m tests.benchmarks.channel [--rounds 20] [--epochs 1] [--only topk-fed-back]
 
 One case of `tests.benchmarks.compare` (the 2NN, 100 clients of 600 samples, cohorts of 10, B=10,
-FedAvg). Runs take turns, a round each, so that what else the machine does falls on all alike.
-Prints the median seconds of a round, the median of the ratios to the plain round of the same turn,
-and the bytes that a client sends.
+FedAvg), in one process. Runs take turns, a round each, so that what else the machine does falls on
+all alike. Prints the median of a round in wall and in CPU time, each with the median of its ratios
+to the plain round of the same turn, and the bytes that a client sends.
 """
 
 from __future__ import annotations
 
 import argparse
 import tempfile
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
+from time import process_time
 from typing import Any
 
 import numpy as np
@@ -26,36 +28,38 @@ from tests.benchmarks.peers.work import make_data
 from tests.benchmarks.report import line, machine
 from tests.benchmarks.runner import WARM_UP
 
+PLAIN = "plain"
 CHANNELS: dict[str, dict[str, Any]] = {
-    "plain": {},
+    PLAIN: {},
     "clip": {"clip": {}},
     "topk": {"topk": {}},
-    "topk, fed back": {"error_feedback": {}, "topk": {}},
+    "topk-fed-back": {"error_feedback": {}, "topk": {}},
     "randk": {"randk": {}},
     "qsgd": {"qsgd": {}},
-    "sign, fed back": {"error_feedback": {}, "sign": {}},
+    "sign-fed-back": {"error_feedback": {}, "sign": {}},
     "int8": {"int8": {}},
     "low_rank": {"low_rank": {}},
 }
 
 
-def measure(rounds: int, epochs: int, backend: str) -> dict[str, list[dict[str, Any]]]:
-    """Return the rows of rounds that take turns, by channel."""
+def measure(names: Sequence[str], rounds: int, epochs: int) -> dict[str, list[Any]]:
+    """Return wall seconds, CPU seconds and bytes of rounds that take turns, by channel."""
     case = replace(compare.CASES[0], epochs=epochs)
-    engine = {"engine.backend": backend, "engine.actors": 1, "engine.cpus_per_actor": 0.1}
-    found: dict[str, list[dict[str, Any]]] = {name: [] for name in CHANNELS}
+    found: dict[str, list[Any]] = {name: [] for name in names}
     with tempfile.TemporaryDirectory() as folder, ExitStack() as ends:
         make_data(case, Path(folder))
         task, runs = task_of(case, Path(folder)), {}
-        for name, channel in CHANNELS.items():
-            out = Path(folder) / name.replace(", ", "-").replace(" ", "-")
-            runs[name] = raysim.rounds(settings_of(case, out, channel=channel, **engine), task)
+        for name in names:
+            engine = {"channel": CHANNELS[name], "engine.backend": "inline"}
+            runs[name] = raysim.rounds(settings_of(case, Path(folder) / name, **engine), task)
             ends.callback(runs[name].close)
         for number in range(WARM_UP + rounds):
             for name, run in runs.items():
+                begun = process_time()
                 row = next(run)
                 if number >= WARM_UP:
-                    found[name].append(row)
+                    cpu = process_time() - begun
+                    found[name].append((row["seconds"], cpu, row["bytes_up"] / case.cohort))
     return found
 
 
@@ -66,17 +70,18 @@ def main() -> None:
     )
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--epochs", type=int, default=1)
-    parser.add_argument("--backend", choices=["inline", "ray"], default="inline")
+    parser.add_argument("--only", nargs="+", choices=[*CHANNELS], default=[*CHANNELS])
     given = parser.parse_args()
-    found = measure(given.rounds, given.epochs, given.backend)
-    plain = np.array([row["seconds"] for row in found["plain"]])
+    names = [PLAIN, *(name for name in given.only if name != PLAIN)]
+    found = measure(names, given.rounds, given.epochs)
+    plain = np.array(found[PLAIN])  # [rounds, 3]
     print(machine(), end="\n\n")
-    print(line(["channel", "ms a round", "of a plain round", "bytes a client"]))
-    print(line(["---"] * 4))
+    print(line(["channel", "wall ms", "of plain", "CPU ms", "of plain", "bytes a client"]))
+    print(line(["---"] * 6))
     for name, rows in found.items():
-        seconds = np.array([row["seconds"] for row in rows])
-        cells = [f"{1e3 * np.median(seconds):.0f}", f"{np.median(seconds / plain):.2f}"]
-        print(line([name, *cells, str(rows[-1]["bytes_up"] // compare.CASES[0].cohort)]))
+        (wall, cpu, sent), ratios = np.median(rows, axis=0), np.median(rows / plain, axis=0)
+        cells = [f"{1e3 * wall:.0f}", f"{ratios[0]:.2f}", f"{1e3 * cpu:.0f}", f"{ratios[1]:.2f}"]
+        print(line([name, *cells, f"{sent:.0f}"]))
 
 
 if __name__ == "__main__":
