@@ -511,6 +511,11 @@ class Settings(SettingsGroup):
         """Clients per round, m = max(round(C*K), 1), of K that may take part."""
         return max(round(self.fraction * len(self.participants)), 1)
 
+    @property
+    def expected_cohort(self) -> float:
+        """C*K, the expected number of clients of a round, of K that may take part."""
+        return self.fraction * len(self.participants)
+
     def to_dict(self) -> dict[str, Any]:
         """Return the settings as nested plain values, as written to `config.json`."""
         return self.model_dump(mode="json")

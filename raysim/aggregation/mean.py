@@ -37,6 +37,11 @@ class Mean(Aggregation):
         """Equal weights if the divisor is fixed."""
         return "uniform" if self.weighting == "fixed" else None
 
+    @property
+    def bounds_share(self) -> bool:
+        """True if the divisor is fixed."""
+        return self.weighting == "fixed"
+
     def factor(self, arrived: int, expected: float) -> float:
         """Return m / (C*K) if the divisor is fixed, else 1."""
         return arrived / expected if self.weighting == "fixed" else 1.0

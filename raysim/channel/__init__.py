@@ -10,6 +10,7 @@ STAGES.add(
     {
         "clip": "raysim.channel.clip:Clip",
         "error_feedback": "raysim.channel.error_feedback:ErrorFeedback",
+        "gaussian": "raysim.channel.gaussian:Gaussian",
         "int8": "raysim.channel.int8:Int8",
         "low_rank": "raysim.channel.low_rank:LowRank",
         "qsgd": "raysim.channel.qsgd:QSGD",

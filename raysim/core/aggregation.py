@@ -147,6 +147,11 @@ class Aggregation(Component):
         """Weights of the mean; None takes those of the pass."""
         return None
 
+    @property
+    def bounds_share(self) -> bool:
+        """True if each client moves the aggregate by its difference over C*K, whoever else does."""
+        return False
+
     def factor(self, arrived: int, expected: float) -> float:
         """Return the factor of the mean differences.
 

@@ -19,7 +19,9 @@ import torch
 
 from raysim.core.components import Component, Registry, ask
 from raysim.core.encoding import Encoding
+from raysim.core.privacy import PrivacyClaim
 from raysim.core.rules import Reduced, Upload, View
+from raysim.core.selection import State
 from raysim.core.tensors import Groups, Layout
 
 
@@ -33,12 +35,14 @@ class Received:
         clients: K, the number of clients in all.
         generator: `generator(purpose)`: a generator on the CPU, keyed by seed, round, pass, stage
             and purpose.
+        expected: C*K, the expected number of clients of a round.
     """
 
     number: int
     cohort: tuple[int, ...]
     clients: int
     generator: Callable[[str], torch.Generator]
+    expected: float
 
 
 class Stage(Component, ABC):
@@ -49,7 +53,7 @@ class Stage(Component, ABC):
     the stage.
     """
 
-    _lasting: ClassVar[str] = "what lasts belongs in the state of a client"
+    _lasting: ClassVar[str] = "what lasts belongs in the state of a client, or of the stage"
     _former: ClassVar[Mapping[str, str]] = {"bytes_up": "return an Encoding from `encoded`"}
     revision: ClassVar[int] = 1
     """Raised when the same settings give other bits; a run goes on in its own revision alone."""
@@ -86,6 +90,19 @@ class Stage(Component, ABC):
         """True if what is sent are coordinates of the differences, which others can encode."""
         return True
 
+    @property
+    def privacy(self) -> PrivacyClaim | None:
+        """The differential privacy of clients that it claims; None claims none.
+
+        The engine accounts it, refuses what the accountant does not cover, and ends a run before
+        the round that would go past its epsilon.
+        """
+        return None
+
+    def with_noise(self, noise: float) -> Stage:
+        """Return this stage with the noise multiplier that keeps to the epsilon of its claim."""
+        return self
+
     def has_effect(self, behind: Sequence[Stage]) -> bool:
         """Return whether the stage does anything at its settings; one that does not is left out.
 
@@ -93,6 +110,18 @@ class Stage(Component, ABC):
             behind: The stages behind it that have an effect, in order.
         """
         return True
+
+    def init(self) -> State:
+        """Return what the server keeps for the stage before the first round: numbers, or arrays."""
+        return {}
+
+    def at(self, state: State) -> Stage:
+        """Return this stage as clients and server apply it next.
+
+        Args:
+            state: What the server keeps for it.
+        """
+        return self
 
     def send(self, view: View, upload: Upload) -> Upload:
         """Return what a client sends.
@@ -106,7 +135,8 @@ class Stage(Component, ABC):
         Returns:
             An upload whose `sums` have the same groups, names and shapes. It may have `state`,
             groups that the client keeps for this stage until the stage returns others; `metrics`,
-            which are columns of `clients.parquet`; and another `encoding`.
+            which are columns of `clients.parquet`; `scalars`, which are sent, and are columns, too;
+            and another `encoding`, which has the bytes of the scalars.
         """
         return upload
 
@@ -141,12 +171,20 @@ class Stage(Component, ABC):
         Args:
             now: The pass.
             reduced: Its result; of the groups that stages change, `means` are differences; in
-                asynchronous rounds from the newest model, wherever clients started.
+                asynchronous rounds from the newest model, wherever clients started. `scalars` are
+                those of this stage, of the clients that arrived.
 
         Returns:
             A result whose `means` have the same groups, names and shapes.
         """
         return reduced
+
+    def update(self, now: Received, reduced: Reduced) -> tuple[State, Mapping[str, float]]:
+        """Return what the server keeps for the stage after a pass, and metrics of the round.
+
+        Arguments as of `receive`, which is called first. Asynchronous rounds have none.
+        """
+        return {}, {}
 
     def declares_bytes(self) -> bool:
         """Return whether the stage changes how differences are encoded."""

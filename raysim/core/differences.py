@@ -61,7 +61,7 @@ class Differences:
         changes: dict[str, dict[str, Tensor]] = {}
         for group in sorted(sums.keys() & bases.keys()):  # draws are taken in this order
             tensors = sums[group]
-            names = _moving(tensors, starts.get(group), frozen)
+            names = moving_names(tensors, starts.get(group), frozen)
             if group in starts:
                 moved = {n: _exact(tensors[n]) - _exact(starts[group][n]) for n in names}
             else:
@@ -126,7 +126,7 @@ def kept_apart(
     for group, tensors in upload.sums.items():
         base = bases.get(group)
         start = None if base == CHANGE else broadcast.get(base or "", NO_TENSORS)
-        moved = _moving(tensors, start, frozen)
+        moved = moving_names(tensors, start, frozen)
         kept |= {f"{group}/{name}": tensors[name] for name in moved}
         sums[group] = {name: t for name, t in tensors.items() if name not in moved}
     left = {key: dtype for key, dtype in upload.dtypes.items() if key not in kept}
@@ -175,7 +175,7 @@ def same_shapes(groups: Groups, others: Groups) -> bool:
     )
 
 
-def _moving(tensors: Tensors, start: Tensors | None, frozen: Collection[str]) -> list[str]:
+def moving_names(tensors: Tensors, start: Tensors | None, frozen: Collection[str]) -> list[str]:
     """Return the names of a group's tensors that have differences, sorted.
 
     Args:

@@ -145,6 +145,9 @@ class Method(Component, ABC):
     """Whether the task's loss must be a mean over samples, not one of whole batches."""
     deploys_finetuned: ClassVar[bool] = False
     """Whether clients deploy what they have after `evaluation.finetune_epochs`, where it is set."""
+    reads_beside: ClassVar[str] = ""
+    """In words, what its server reads of clients beside the mean of their changes, which alone
+    differential privacy accounts; empty for nothing."""
     own_round: ClassVar[str] = ""
     """A round in words, if it is more than one trip of the model to the clients and back; values in
     such rounds are not compared with those of other methods."""

@@ -20,6 +20,7 @@ import numpy.typing as npt
 
 from raysim.core.components import Component, Registry
 from raysim.core.errors import SettingsError
+from raysim.core.privacy import Draw
 from raysim.core.rules import Trained, View
 
 Flags = npt.NDArray[np.bool_]
@@ -181,6 +182,9 @@ class Selection(Component, ABC):
     plans_ahead: ClassVar[bool] = False
     """Whether it suits asynchronous rounds, which are planned before results: it uses neither
     results nor state."""
+    draw: ClassVar[Draw | None] = None
+    """How cohorts are drawn, where that depends on nothing that clients have or do; None: in a way
+    for which differential privacy cannot be accounted."""
     may_be_empty: ClassVar[bool] = False
     """Whether it may select any number of clients, or none: a round without clients runs no
     pass, leaves the model as it is, and takes only the virtual time until one is available."""

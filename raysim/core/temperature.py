@@ -73,6 +73,15 @@ class Temperature(Component, ABC):
     """Whether T may differ from `local.temperature`: rounds then have a column `temperature`."""
 
     @property
+    def follows_clients(self) -> bool:
+        """True if T follows what clients report, how the model scores, or who else trains.
+
+        That is so of a class with its own `update` or `by_client`.
+        """
+        kind = type(self)
+        return (kind.update, kind.by_client) != (Temperature.update, Temperature.by_client)
+
+    @property
     def reads(self) -> Mapping[str, str]:
         """Columns of rounds that `update` cannot do without, each with what lacks without it.
 

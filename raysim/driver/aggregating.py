@@ -57,8 +57,7 @@ class Aggregated(Rider):
             return reduced
         if aggregation.sees_updates:
             self._check_groups(work, reduced)
-        expected = self.settings.fraction * len(self.settings.participants)
-        factor = aggregation.factor(len(reduced.clients), expected)
+        factor = aggregation.factor(len(reduced.clients), self.settings.expected_cohort)
         if factor == 1 or not _trains(work):
             return reduced
         moved = Differences.of(reduced.means, work.moved_from, work.broadcast, frozen=self.frozen)

@@ -7,18 +7,20 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, ClassVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from raysim.config import Settings
-from raysim.core.channel import Received, Stage, encoded_by, sent_with
-from raysim.core.components import called, calling, shown
+from raysim.core.channel import Received, Stage, Stages, encoded_by, sent_with
+from raysim.core.components import ask, called, calling, checked, shown
 from raysim.core.differences import Differences, same_shapes
 from raysim.core.encoding import Encoding
 from raysim.core.errors import SettingsError
 from raysim.core.method import Round
 from raysim.core.rules import Finish, Pass, Reduced, Trained, Upload, View
 from raysim.core.seeds import torch_generator
+from raysim.core.selection import State, are_arrays, read_only
 from raysim.core.tensors import (
     Groups,
     Layout,
@@ -26,7 +28,7 @@ from raysim.core.tensors import (
     flatten,
     frozen_names,
 )
-from raysim.core.user_input.columns import OF_CLIENTS, check_names
+from raysim.core.user_input.columns import OF_CLIENTS, check_metrics, check_names
 from raysim.driver.riders import Rider
 from raysim.storage.client_states import OF_STAGE, owner_of
 
@@ -36,12 +38,12 @@ Named = tuple[tuple[str, Stage], ...]
 """Stages by name, in order."""
 
 
-def with_stages(settings: Settings, work: Pass) -> Pass:
-    """Return a pass whose clients send through the stages of the channel."""
-    stages = tuple(settings.stages.items())
+def with_stages(stages: Stages, work: Pass) -> Pass:
+    """Return a pass whose clients send through stages."""
     if not stages or not work.moved_from:
         return work
-    finish = partial(_send, work.rules.finish, stages, tuple(work.moved_from.items()))
+    named, bases = tuple(stages.items()), tuple(work.moved_from.items())
+    finish = partial(_send, work.rules.finish, named, bases)
     return replace(work, rules=replace(work.rules, finish=finish))
 
 
@@ -51,20 +53,30 @@ class Channel(Rider):
 
     Attributes:
         settings: The run's settings.
+        stages: Its stages that have an effect.
         now: The input of the method's round.
+        states: What the server keeps for stages, by their names.
     """
 
     needs_clients: ClassVar[bool] = False
 
     settings: Settings
+    stages: Stages
     now: Round
+    states: dict[str, State]
+    _metrics: dict[str, Mapping[str, float]] = field(default_factory=dict)
     _passes: int = 0
     _work: Pass | None = field(default=None, repr=False)
 
     def dress(self, work: Pass) -> Pass:
         """Return a pass whose clients send through the stages."""
         self._work = work
-        return with_stages(self.settings, work)
+        return with_stages(self._present, work)
+
+    @property
+    def _present(self) -> dict[str, Stage]:
+        """The stages as they are applied next."""
+        return {name: at_state(stage, self.states.get(name)) for name, stage in self.stages.items()}
 
     def undress(self, reduced: Reduced) -> Reduced:
         """Return the result behind the server's part of the stages."""
@@ -72,18 +84,45 @@ class Channel(Rider):
         self._passes += 1
         if work and not reduced.means.keys() & work.moved_from and (reduced.means or reduced.rows):
             self._note_that_nothing_changes(number)
-        stages = [(n, s) for n, s in self.settings.stages.items() if _has_server_part(s)]
+        stages = [(n, s) for n, s in self._present.items() if _has_server_part(s)]
         if work is None or not stages:
             return reduced
         frozen = frozen_names(self.now.network)
         found = Differences.of(reduced.means, work.moved_from, work.broadcast, frozen=frozen)
-        given = replace(reduced, means=found.changes)
+        means: Groups = found.changes
         for name, stage in stages:
-            keys = (self.settings.seed, f"channel/{name}", self.now.number, number)
-            source = partial(_generator, keys)
-            now = Received(self.now.number, self.now.cohort, self.now.clients, source)
-            given = replace(given, means=received_through(stage, now, given).means)
-        return replace(given, means=found.means_with(given.means))
+            source = partial(_generator, (self.settings.seed, name, self.now.number, number))
+            now = Received(
+                self.now.number,
+                self.now.cohort,
+                self.now.clients,
+                source,
+                self.settings.expected_cohort,
+            )
+            given = replace(reduced, means=means, scalars=of_stage(name, reduced.scalars))
+            means = received_through(stage, now, given).means
+            if found.changes:
+                self._update(name, stage, now, given)
+        scalars = {n: v for n, v in reduced.scalars.items() if not owner_of(n, self.stages)}
+        return replace(reduced, means=found.means_with(means), scalars=scalars)
+
+    def _update(self, name: str, stage: Stage, now: Received, given: Reduced) -> None:
+        """Update what the server keeps for a stage.
+
+        Raises:
+            SettingsError: the stage fails, or a metric has a name of the engine.
+        """
+        state, metrics = updated_by(stage, now, given)
+        if state:
+            self.states[name] = state
+        others = [each for owner, of in self._metrics.items() if owner != name for each in of]
+        check_metrics(metrics, others, called(stage))
+        self._metrics[name] = metrics
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """Numbers of the round that stages report."""
+        return {name: value for of in self._metrics.values() for name, value in of.items()}
 
     def _note_that_nothing_changes(self, number: int) -> None:
         """Tell the user, in the first round, of a pass that has nothing for the stages."""
@@ -95,12 +134,73 @@ class Channel(Rider):
 
 
 def _has_server_part(stage: Stage) -> bool:
-    return type(stage).receive is not Stage.receive
+    kind = type(stage)
+    return (kind.receive, kind.update) != (Stage.receive, Stage.update)
 
 
 def _generator(keys: tuple[int, str, int, int], purpose: str) -> Any:
     seed, stage, *places = keys
-    return torch_generator(seed, f"{stage}/{purpose}", *places)
+    return torch_generator(seed, f"channel/{stage}/{purpose}", *places)
+
+
+def of_stage(name: str, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return those of named values that belong to a stage, by the names that it gave them."""
+    prefix = f"{name}{OF_STAGE}"
+    return {n.removeprefix(prefix): v for n, v in values.items() if owner_of(n, [name])}
+
+
+def at_state(stage: Stage, state: State | None) -> Stage:
+    """Return a stage as it is applied, given what the server keeps for it.
+
+    Raises:
+        SettingsError: the stage fails, or returns something else.
+    """
+    if not state:
+        return stage
+    found: Stage = ask(
+        stage,
+        "at",
+        read_only(state),
+        returns=lambda returned: isinstance(returned, type(stage)),
+        expected="a stage of its class",
+    )
+    return found
+
+
+def first_states(stages: Stages) -> dict[str, State]:
+    """Return what the server keeps for stages before the first round, of those that keep anything.
+
+    Raises:
+        SettingsError: a stage fails, or returns something else.
+    """
+    found: dict[str, State] = {}
+    for name, stage in stages.items():
+        with calling(stage, "init"):
+            state = stage.init()
+        expected = "a dict of numbers or arrays"
+        if checked(stage, "init", state, are_arrays, expected):
+            found[name] = _arrays(state)
+    return found
+
+
+def updated_by(stage: Stage, now: Received, given: Reduced) -> tuple[State, Mapping[str, float]]:
+    """Return what the server keeps for a stage after a pass, and its metrics.
+
+    Raises:
+        SettingsError: the stage fails, or returns something else.
+    """
+    state, metrics = ask(
+        stage,
+        "update",
+        *(now, given),
+        returns=lambda pair: are_arrays(pair[0]) and isinstance(pair[1], Mapping),
+        expected="its state, a dict of numbers or arrays, and a dict of metrics",
+    )
+    return _arrays(state), metrics
+
+
+def _arrays(state: Mapping[str, Any]) -> State:
+    return {name: np.array(value) for name, value in state.items()}
 
 
 def _send(
@@ -122,6 +222,7 @@ def _send(
         upload,
         sums=sums,
         dtypes=dtypes,
+        scalars={**upload.scalars, **sent.scalars},
         metrics={**upload.metrics, **sent.metrics},
         state={**upload.state, **sent.state},
         bytes_up=bytes_up,
@@ -137,12 +238,14 @@ class Sent:
         encoding: Their encoding.
         metrics: Numbers that stages report of the client.
         state: Groups that the client keeps for them.
+        scalars: Numbers that it sends for them.
     """
 
     changes: Groups
     encoding: Encoding
     metrics: Mapping[str, float]
     state: Groups
+    scalars: Mapping[str, float]
 
 
 def through_stages(
@@ -162,6 +265,7 @@ def through_stages(
     """
     encoding, metrics, state = Encoding.of(layout), dict[str, float](), dict[str, Tensors]()
     returned: list[tuple[str, Stage, View, Upload]] = []
+    scalars: dict[str, float] = {}
     for name, stage in stages:
         given, own = replace(given, encoding=encoding), _view_of(name, view)
         after = _sent_through(stage, own, given)
@@ -169,11 +273,12 @@ def through_stages(
         given = replace(given, sums=after.sums)
         _check_metrics(stage, after, {*taken, *metrics})
         metrics |= after.metrics
+        scalars |= {f"{name}{OF_STAGE}{key}": value for key, value in after.scalars.items()}
         returned.append((name, stage, own, after))
     for name, stage, own, after in returned:
         kept = {**after.state, **_remembered(stage, own, after, given.sums)}
         state |= {f"{name}{OF_STAGE}{group}": tensors for group, tensors in kept.items()}
-    return Sent(given.sums, encoding, metrics, state)
+    return Sent(given.sums, encoding, metrics, state, scalars)
 
 
 def _encoding_behind(

@@ -12,12 +12,14 @@ import pyarrow as pa
 from torch import Tensor, nn
 
 from raysim.config import Settings
+from raysim.core.channel import Stages
 from raysim.core.notebook import values_table
 from raysim.core.user_input import resume_advice
 from raysim.driver.analyses.run_analyses import Analyses
 from raysim.driver.clock.clock import VirtualClock
 from raysim.driver.evaluation import Evaluator
 from raysim.driver.listener import Listener
+from raysim.driver.privacy.accounting import Accounting
 from raysim.driver.progress import final_score, result_values
 from raysim.execution.base import Executor
 from raysim.execution.resources import ABSENT_GPUS
@@ -83,6 +85,8 @@ class CheckedRun:
         analyses: The analyses of its evaluated rounds.
         identity: Identity of the run, without the executor's part.
         clock: Its virtual clock, if it has one.
+        stages: The stages of its channel that have an effect, with the noise that they have.
+        privacy: The accounting of the privacy that one of them claims, if one does.
     """
 
     settings: Settings
@@ -94,6 +98,14 @@ class CheckedRun:
     analyses: Analyses
     identity: Mapping[str, Any]
     clock: VirtualClock | None
+    stages: Stages
+    privacy: Accounting | None
+
+    @property
+    def last_round(self) -> int:
+        """Last round that may run: `rounds`, or the last that keeps to an epsilon."""
+        rounds = self.settings.rounds
+        return self.privacy.last_round(rounds) if self.privacy else rounds
 
     @property
     def spec(self) -> WorkerSpec:

@@ -69,7 +69,7 @@ def _recorded(run_dir: RunDirectory, settings: Settings) -> Settings:
 
 def _goes_on(rows: Sequence[Row], settings: Settings) -> bool:
     """Return whether a finished run goes on with settings of more rounds."""
-    stopping = Stopping(settings, [*rows[-1]])
+    stopping = Stopping(settings, [*rows[-1]], settings.rounds)
     for row in rows:
         stopping.add(row)
     return stopping.reason(len(rows)) is None
@@ -151,6 +151,13 @@ def check_growth(path: Path, recorded: Mapping[str, Any], settings: Settings) ->
             f"rounds={settings.rounds}: must be {before} with local.schedule={schedule}, which ends"
             " with the rounds that it was planned for"
         )
+    claims = {stage: stage.privacy for stage in settings.stages.values()}
+    for stage in (s for s, claim in claims.items() if claim and claim.noise is None):
+        if settings.rounds > before:
+            raise RunError(
+                f"rounds={settings.rounds}: must be {before} with {called(stage)}.epsilon without a"
+                " noise: the noise of the rounds so far keeps to it over that many"
+            )
     if settings.rounds > before and settings.method.asynchrony(settings.cohort_size):
         raise RunError(
             f"rounds={settings.rounds}: must be {before} with {called(settings.method)}, whose"

@@ -29,11 +29,14 @@ from raysim.core.scoring import Scoring
 from raysim.core.tensors import Tensors
 from raysim.core.tensors.digests import arrays_digest, bytes_of, tensors_digest
 from raysim.driver.context import RunContext
+from raysim.driver.privacy.accounting import Accounting
 from raysim.federation.federation import Federation, LocalTest
 from raysim.federation.opened import OpenedSamples
 from raysim.storage.checkpoints import (
     FORMULA,
     LOCAL_TEST_SAMPLES,
+    NO_PRIVACY,
+    PRIVACY,
     REFERENCE,
     TEST_SAMPLES,
     TRAINING_SAMPLES,
@@ -59,12 +62,17 @@ UNSEALED = {
     STAGES: {},
     **dict.fromkeys((LOCAL_TEST_SAMPLES, CUT), NO_SAMPLES),
     START: "none",
+    PRIVACY: NO_PRIVACY,
 }
 """Parts that identities of earlier versions lack, and their values then."""
 
 
 def identity_of(
-    settings: Settings, federation: Federation, network: nn.Module, reference: Tensors | None
+    settings: Settings,
+    federation: Federation,
+    network: nn.Module,
+    reference: Tensors | None,
+    privacy: Accounting | None = None,
 ) -> dict[str, Any]:
     """Return the identity of a run: revisions of components, and digests of the rest.
 
@@ -73,6 +81,7 @@ def identity_of(
         federation: Its samples and client indices.
         network: Its initial network.
         reference: The model of the run `reference`, if one is named.
+        privacy: The accounting of the privacy that it claims.
     """
     opened = OpenedSamples(federation, torch.device("cpu"))
     first, test = opened.client(0), opened.test(0, 2)
@@ -97,6 +106,7 @@ def identity_of(
         INITIAL_MODEL: tensors_digest(network.state_dict()),
         REFERENCE: "none" if reference is None else tensors_digest(reference),
         START: "none" if federation.start is None else tensors_digest(federation.start),
+        PRIVACY: str(privacy or NO_PRIVACY),
         **{f"file of {key}": checksum(path) for key, path in settings.clock.files().items()},
     }
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from raysim.core.units import in_fitting_unit
 from raysim.driver.listener import Listener, Started
-from raysim.storage.summary import LOST, VIRTUAL_JOULES, VIRTUAL_SECONDS
+from raysim.storage.summary import EPSILON, HYPOTHETICAL, LOST, VIRTUAL_JOULES, VIRTUAL_SECONDS
 
 SPLITS = {
     "test": "",
@@ -129,6 +129,8 @@ def closing_lines(
         )
     if summary.get("stopped_by") == "patience":
         lines.append(f"stopped by patience: the best round is {summary['best_round'] or 'none'}")
+    if "privacy" in summary:
+        lines.append(privacy_line(summary))
     if run and run.target:
         reached = summary["rounds_to_target"]
         measured = "not reached" if reached is None else f"{reached:.1f}"
@@ -148,6 +150,15 @@ def closing_lines(
     return lines
 
 
+def privacy_line(summary: Mapping[str, Any]) -> str:
+    """Return a run's epsilon with what it depends on, and whether its limit has ended the run."""
+    column = EPSILON if EPSILON in summary else HYPOTHETICAL
+    line = f"{column.replace('_', ' ')} {summary[column]:.4g} ({summary['privacy']})"
+    if summary.get("stopped_by") == EPSILON:
+        return f"{line}; stopped before a round that would exceed the limit"
+    return line
+
+
 def result_values(summary: Mapping[str, Any]) -> dict[str, str]:
     """Return the figures of a finished run as text, by name."""
     reason = summary.get("stopped_by", "rounds")
@@ -158,6 +169,8 @@ def result_values(summary: Mapping[str, Any]) -> dict[str, str]:
         values["rounds to target_accuracy"] = f"{reached:.1f}"
     values["time"] = _took(summary)
     values["sent"] = f"up {up}, down {down}"
+    if "privacy" in summary:
+        values["privacy"] = privacy_line(summary)
     if VIRTUAL_SECONDS in summary:
         virtual = _virtual(summary)
         values["virtual time"] = f"{virtual['virtual']}, {virtual['energy']} of all clients"

@@ -13,6 +13,7 @@ from raysim.core.user_input import resume_advice
 from raysim.driver.aggregating import check_aggregation
 from raysim.driver.analyses.run_analyses import Analyses
 from raysim.driver.asynchronous.opening import check_asynchrony
+from raysim.driver.channel import first_states
 from raysim.driver.checks.preflight import check_space, initial_checkpoint
 from raysim.driver.checks.stages import check_stages
 from raysim.driver.clock.clock import check_places, open_clock
@@ -22,6 +23,8 @@ from raysim.driver.exporting import exported
 from raysim.driver.finished import check_same_task, finished_run, note_samples
 from raysim.driver.identity import STACK, identity_of
 from raysim.driver.listener import Listener
+from raysim.driver.privacy.accounting import with_accounted_noise
+from raysim.driver.privacy.checks import accounting_for
 from raysim.driver.run import Run
 from raysim.driver.run.client_models import check_kept_clients
 from raysim.driver.run.stopping import Stopping
@@ -132,31 +135,29 @@ def check_run(
         RaysimError: a setting or a file does not allow the run.
     """
     states = ClientStates(run_dir.states.absolute())
-    if said := _of_local_test(settings, federation):
-        note(said)
-    federation = federation.with_root(settings.aggregation.root_samples, settings.seed)
-    federation = federation.with_local_test(settings)
-    federation = federation.with_holdout(settings.evaluation.holdout, settings.seed)
-    if not settings.evaluation.test:
-        federation = federation.without_test()
+    federation = _with_test_samples(settings, federation, note)
     network, initial = initial_checkpoint(settings, federation)
     federation = federation.with_objective(settings.local).for_network(network)
-    of_stages = check_stages(settings, network, initial, federation.training_sizes)
+    sizes = federation.training_sizes
+    privacy = accounting_for(settings, network, initial, sizes, note)
+    stages = with_accounted_noise(settings.stages, privacy)
+    of_stages = check_stages(settings, stages, network, initial, sizes)
+    initial = replace(initial, channel=first_states(stages))
     check_space(settings, states, initial.state, of_stages)
     evaluator = Evaluator(settings, federation, network)
     evaluator.deployment(initial)  # refuses one that fails
-    Stopping(settings, evaluator.skipped.figures)
+    Stopping(settings, evaluator.skipped.figures, settings.rounds)
     check_kept_clients(settings)
     analyses = Analyses(settings, federation, network, initial, note)
-    check_asynchrony(settings, network, initial, federation.training_sizes, analyses.parts)
+    check_asynchrony(settings, network, initial, sizes, analyses.parts)
     clock = open_clock(settings, federation, network, states)
     check_places(settings, network, initial, clock)
-    check_aggregation(settings, network, initial, federation.training_sizes)
-    seconds = expected_seconds(settings, initial, federation.training_sizes, clock)
-    temperature = RoundTemperature.of(settings, initial, federation.training_sizes, seconds)
+    check_aggregation(settings, network, initial, sizes)
+    seconds = expected_seconds(settings, initial, sizes, clock)
+    temperature = RoundTemperature.of(settings, initial, sizes, seconds)
     temperature.check(evaluator.skipped.figures, settings.cohort_size)
     if settings.method.asynchrony(settings.cohort_size) is None:
-        RoundSelection.of(settings, initial, federation.training_sizes, clock)
+        RoundSelection.of(settings, initial, sizes, clock)
     return CheckedRun(
         settings=settings,
         federation=federation,
@@ -165,9 +166,23 @@ def check_run(
         states=states,
         evaluator=evaluator,
         analyses=analyses,
-        identity=identity_of(settings, federation, network, analyses.reference),
+        identity=identity_of(settings, federation, network, analyses.reference, privacy),
         clock=clock,
+        stages=stages,
+        privacy=privacy,
     )
+
+
+def _with_test_samples(
+    settings: Settings, federation: Federation, note: Callable[[str], None]
+) -> Federation:
+    """Return a federation without the samples that clients do not train on."""
+    if said := _of_local_test(settings, federation):
+        note(said)
+    federation = federation.with_root(settings.aggregation.root_samples, settings.seed)
+    federation = federation.with_local_test(settings)
+    federation = federation.with_holdout(settings.evaluation.holdout, settings.seed)
+    return federation if settings.evaluation.test else federation.without_test()
 
 
 def _of_local_test(settings: Settings, federation: Federation) -> str:

@@ -156,6 +156,11 @@ class Chain(FedAvg):
         return next((m.needs_classes for m in self.methods.values() if m.needs_classes), "")
 
     @property
+    def reads_beside(self) -> str:  # type: ignore[override]  # a constant of other methods
+        """Words for what the methods read, of the first if several do."""
+        return next((m.reads_beside for m in self.methods.values() if m.reads_beside), "")
+
+    @property
     def weighting(self) -> Weighting | None:  # type: ignore[override]  # a constant of others
         """Weights of the mean, by the method that sets them."""
         return next((m.weighting for m in self.methods.values() if m.weighting), None)

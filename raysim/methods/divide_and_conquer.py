@@ -89,6 +89,7 @@ class DivideAndConquer(FedAvg):
     `move_every` a forward pass over a client's samples, and four bytes, in each round.
     """
 
+    reads_beside: ClassVar[str] = "what they send in its further passes"
     staged: ClassVar[bool] = True
 
     split: Count | Literal["auto"] = Field(

@@ -112,6 +112,7 @@ class FedProto(FedAvg):
     features every step; it sends F numbers a class both ways, in place of a model.
     """
 
+    reads_beside: ClassVar[str] = "prototypes of their classes"
     staged: ClassVar[bool] = True
     real: ClassVar[bool] = True
     weighting: ClassVar[Weighting | None] = "uniform"

@@ -43,6 +43,7 @@ class Fsvrg(FedAvg):
     the model and sends a gradient; the cohort receives the full gradient besides.
     """
 
+    reads_beside: ClassVar[str] = "gradients of all of them"
     revision: ClassVar[int] = 2
     needs_sample_losses: ClassVar[bool] = True
 

@@ -106,6 +106,7 @@ class Mifl(FedAvg):
     from the dropped ones; unless delivery="later", one more model down to each of these.
     """
 
+    reads_beside: ClassVar[str] = "the mutual information of each"
     revision: ClassVar[int] = 3
 
     prune: float = Field(

@@ -19,6 +19,7 @@ from raysim.results.runs import RunRecord, State, result_settings
 from raysim.results.tables import ResultCell, ResultTable, differing_keys
 from raysim.storage.checkpoints import LOCAL_TEST_SAMPLES, TEST_SAMPLES
 from raysim.storage.schema import table_of
+from raysim.storage.summary import EPSILON, HYPOTHETICAL
 
 RUNNING: State = "running"
 STATES: Mapping[State, str] = {
@@ -40,6 +41,10 @@ OF_CLOCK: Mapping[str, Metric] = {
     "lost clients": Metric("final", "total_lost_clients"),
 }
 """The same of runs in virtual time."""
+OF_PRIVACY: Mapping[str, Metric] = {
+    name.replace("_", " "): Metric("final", name) for name in (EPSILON, HYPOTHETICAL)
+}
+"""The same of runs that claim differential privacy."""
 COMPONENTS = ("dataset.name", "partition.name", "model.name", "method.name")
 
 
@@ -207,7 +212,9 @@ def compared_metrics(
     for metric in further:
         for record in records:
             metric.of(record)
-    costs = {**COSTS, **{name: each for name, each in OF_CLOCK.items() if each.column in measured}}
+    further_costs = {**OF_PRIVACY, **OF_CLOCK}
+    found = {name: each for name, each in further_costs.items() if each.column in measured}
+    costs = {**COSTS, **found}
     return [
         (f"last ten {name}", Metric("last_ten", column), unit),
         (f"final {name}", Metric("final", column), unit),
@@ -239,7 +246,7 @@ def judged_columns(
     These are the first one, those that the user has asked for (targets and further metrics), and of
     clients' own tests the last score and that of the best round by the holdout.
     """
-    others = (*COSTS, *OF_CLOCK, *FURTHER)
+    others = (*COSTS, *OF_CLOCK, *OF_PRIVACY, *FURTHER)
     return [*columns[:1], *(each for each in columns[3:] if each[0] not in others)]
 
 
@@ -300,8 +307,21 @@ def _notes(records: Sequence[RunRecord]) -> list[str]:
     said = [note for state, note in STATES.items() if state in states]
     damaged = [line for record in records for line in record.notes]
     damaged += [note for record in records if (note := record.model_problem)]
+    said += privacy_notes(records)
     damaged += origin_notes({str(record.path): origins_of(record) for record in records})
     return [*said, *damaged]
+
+
+def privacy_notes(records: Sequence[RunRecord]) -> list[str]:
+    """Return a line on the meaning of the epsilons of some runs: accountant, relation and delta."""
+    kinds: dict[str, list[str]] = {}
+    for record in records:
+        words = record.privacy
+        if words:
+            kinds.setdefault(words, []).append(str(record.path))
+    if len(kinds) == 1:
+        return [f"epsilon: {words}." for words in kinds]
+    return [f"epsilon of {', '.join(paths)}: {words}." for words, paths in kinds.items()]
 
 
 def comparison(groups: Sequence[RunGroup], columns: Iterable[tuple[str, Metric, str]]) -> Grid:

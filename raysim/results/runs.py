@@ -24,14 +24,14 @@ from raysim.core.scoring import AT_TEMPERATURE
 from raysim.core.user_input import canonical, decides_result, parse_json
 from raysim.results.deployed_columns import with_deployed
 from raysim.results.failures import INFINITE_LOSS, failure_of, read_failure
-from raysim.storage.checkpoints import Checkpoints
+from raysim.storage.checkpoints import NO_PRIVACY, PRIVACY, Checkpoints
 from raysim.storage.recorder import ANALYSIS
 from raysim.storage.rows.metrics import read_metrics
 from raysim.storage.rows.parted import read_table
 from raysim.storage.run_directory import RunDirectory
 from raysim.storage.schema import GRIDS, current_settings
 from raysim.storage.sealed.models import model_problem
-from raysim.storage.summary import DROPPED, is_counted, is_evaluated
+from raysim.storage.summary import DROPPED, end_of, is_counted, is_evaluated
 
 State = Literal["finished", "running", "diverged", "failed"]
 PAGE = "report.html"
@@ -117,6 +117,12 @@ class RunRecord:
         value = self._identity.get(name)
         return None if value is None else str(value)
 
+    @property
+    def privacy(self) -> str:
+        """Meaning of its epsilon: accountant, relation, delta, cohorts; empty without one."""
+        words = self.sealed(PRIVACY)
+        return "" if words in (None, NO_PRIVACY) else str(words)
+
     @cached_property
     def _identity(self) -> Mapping[str, Any]:
         checkpoints = _checkpoints(self.path)
@@ -131,7 +137,8 @@ class RunRecord:
         points = [(n, v) for n, v in zip(numbers, values, strict=True) if v is not None]
         if not is_evaluated(column):
             return points
-        every, rounds = self.settings.get("evaluation.every", 1), self.settings["rounds"]
+        every = self.settings.get("evaluation.every", 1)
+        rounds = end_of(self.summary or {}, self.settings["rounds"])
         return [point for point in points if is_counted(point[0], every, rounds)]
 
     def analysis(self, name: str) -> list[dict[str, Any]]:

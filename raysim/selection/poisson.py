@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from raysim.core.privacy import Draw
 from raysim.core.seeds import sample_cohort
 from raysim.core.selection import Sampling, Selection
 
@@ -23,6 +24,7 @@ class Poisson(Selection):
     server waits for them. `clock.extra` adds no clients: all of a cohort count.
     """
 
+    draw: ClassVar[Draw | None] = "poisson"
     may_be_empty: ClassVar[bool] = True
 
     def select(self, now: Sampling) -> list[int]:

@@ -11,6 +11,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from raysim.core.privacy import Draw
 from raysim.core.seeds import sample_cohort
 from raysim.core.selection import Integers, Sampling, Selection
 
@@ -25,6 +26,7 @@ class Uniform(Selection):
     the clock, only available ones.
     """
 
+    draw: ClassVar[Draw | None] = "fixed"
     plans_ahead: ClassVar[bool] = True
 
     def select(self, now: Sampling) -> list[int]:

@@ -45,12 +45,15 @@ MODEL, BEST_MODEL = "model.safetensors", "model_best.safetensors"
 """Names of a run's models, the last one and the best one."""
 STATE, CLIENTS = "state.safetensors", "clients.safetensors"
 IN_FLIGHT, SELECTION = "in_flight.safetensors", "selection.safetensors"
-TEMPERATURE, AGGREGATION = "temperature.safetensors", "aggregation.safetensors"
+TEMPERATURE, CHANNEL = "temperature.safetensors", "channel.safetensors"
+AGGREGATION = "aggregation.safetensors"
 FORMULA = "revision of the method's formula"
 """Its name in an identity; earlier versions sealed none, and are of the first."""
 TRAINING_SAMPLES, TEST_SAMPLES = "training samples", "test samples"
 LOCAL_TEST_SAMPLES, REFERENCE = "clients' own test samples", "model of the reference"
 """Names of digests in an identity."""
+PRIVACY, NO_PRIVACY = "accounting of privacy", "none"
+"""Name in an identity of the meaning of an epsilon, and its value without one."""
 SAMPLES = {"train": TRAINING_SAMPLES, "test": TEST_SAMPLES}
 """Those of a dataset's splits."""
 
@@ -83,6 +86,7 @@ class Checkpoint:
         selection: State of the selection.
         temperature: State of the temperature.
         aggregation: State of the aggregation.
+        channel: What the server keeps for stages of the channel, by their names.
         ticks: Virtual time since the start of the run.
         ended: Whether it is the end of a run that has not run all rounds.
         best: The best model until its round; None before the first, or where nothing is evaluated.
@@ -101,6 +105,7 @@ class Checkpoint:
     selection: State = field(default_factory=dict)
     temperature: State = field(default_factory=dict)
     aggregation: State = field(default_factory=dict)
+    channel: Mapping[str, State] = field(default_factory=dict)
     ticks: int | None = 0
     ended: bool = False
     best: Best | None = None
@@ -148,6 +153,7 @@ class Checkpoints:
                 SELECTION: checkpoint.selection,
                 TEMPERATURE: checkpoint.temperature,
                 AGGREGATION: checkpoint.aggregation,
+                CHANNEL: _flat(checkpoint.channel),
             }
             for name, state in states.items():
                 if state:
@@ -314,6 +320,7 @@ class Checkpoints:
             selection=_arrays(contents, SELECTION),
             temperature=_arrays(contents, TEMPERATURE),
             aggregation=_arrays(contents, AGGREGATION),
+            channel=_by_stage(_arrays(contents, CHANNEL)),
             ticks=body.get("ticks"),
             in_flight=under_way and InFlight.of(under_way, _in_order(contents[IN_FLIGHT])),
             tables=None if body.get("closed") is None else SealedTables(folder, body["closed"]),
@@ -338,6 +345,20 @@ def _best(body: Mapping[str, Any], contents: Mapping[str, bytes]) -> Best | None
     if "best" not in body:
         return None
     return Best(body["best"], _in_order(contents[BEST_MODEL]) if BEST_MODEL in contents else None)
+
+
+def _flat(states: Mapping[str, State]) -> State:
+    """Return the states of stages as one, with arrays named `stage/name`."""
+    return {f"{stage}/{name}": a for stage, state in states.items() for name, a in state.items()}
+
+
+def _by_stage(arrays: State) -> dict[str, State]:
+    """Return the states of stages, from arrays named `stage/name`."""
+    states: dict[str, dict[str, Any]] = {}
+    for key, array in arrays.items():
+        stage, _, name = key.partition("/")
+        states.setdefault(stage, {})[name] = array
+    return dict(states)
 
 
 def _of_clients(checkpoint: Checkpoint) -> dict[str, torch.Tensor]:

@@ -30,7 +30,7 @@ from raysim.storage.lock import LOCK, check_place, lock_folder, make_new_folder
 from raysim.storage.plugins import SEALS, Plugins, modules_of
 from raysim.storage.rows.metrics import read_metrics
 from raysim.storage.schema import SCHEMA, completed, current_settings
-from raysim.storage.summary import summarise
+from raysim.storage.summary import end_of, summarise
 
 PACKAGES = ("raysim", "torch", "ray", "numpy", "pyarrow", "safetensors")
 TEST_SAMPLES = "evaluation.test_samples"
@@ -93,7 +93,7 @@ class RunDirectory:
         try:
             recorded = parse_json(self.summary.read_text("utf-8"))
             rows = read_metrics(self.metrics, rounds).to_pylist()
-            expected = summarise(rows, target, every=every, rounds=rounds)
+            expected = summarise(rows, target, every=every, rounds=end_of(recorded, rounds))
             # As text: a loss of NaN is not equal to itself.
             return all(
                 json.dumps(recorded[name]) == json.dumps(expected[name]) for name in expected

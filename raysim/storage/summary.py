@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -30,6 +31,9 @@ SMALLER = re.compile(
     r"_deviation$|loss|objective|seconds|joules|bytes|error|mae|mse|divergence|^lost_"
 )
 """Parts of the names of columns whose smaller value is better."""
+EPSILON, HYPOTHETICAL = "epsilon", "hypothetical_epsilon"
+"""Columns of the epsilon of a run, and of that of a population that is not there; the first is
+`stopped_by` of a run that its limit has ended, too."""
 VIRTUAL_SECONDS = "virtual_seconds"
 VIRTUAL_JOULES = "virtual_joules"
 LOST = "lost_clients"
@@ -89,6 +93,17 @@ def is_counted(number: int, every: int, rounds: int) -> bool:
     former end stays in its rows, and nothing counts it.
     """
     return number % every == 0 or number == rounds
+
+
+def end_of(recorded: Mapping[str, Any], rounds: int) -> int:
+    """Return the last round of a run: `rounds`, or that by which an epsilon has ended it.
+
+    Args:
+        recorded: Its summary, as written.
+        rounds: Its maximum number of rounds.
+    """
+    ended = recorded.get("stopped_by") == EPSILON and isinstance(recorded.get("rounds"), int)
+    return recorded["rounds"] if ended else rounds
 
 
 def of_local_tests(rows: Sequence[Row], every: int, rounds: int, best_round: int | None) -> Row:

@@ -128,7 +128,9 @@ def asynchronous_rounds(
     )
     queue = Queue.from_json(under_way.queue) if under_way else Queue()
     plan = Plan(asynchrony, tiers, queue, settings.rounds)
-    first = with_stages(settings, _pass_after(settings, run.network, run.initial, passes.sizes))
+    first = with_stages(
+        settings.stages, _pass_after(settings, run.network, run.initial, passes.sizes)
+    )
     return AsynchronousRounds(passes, plan, times, under_way, first)
 
 

@@ -12,14 +12,21 @@ import torch
 from torch import nn
 
 from raysim.config import Settings
-from raysim.core.channel import Received, Stage
+from raysim.core.channel import Received, Stage, Stages
 from raysim.core.components import called
 from raysim.core.differences import Differences
 from raysim.core.errors import RaysimError, SettingsError
 from raysim.core.rules import CHANGE, Bases, Reduced, Upload, View
 from raysim.core.seeds import torch_generator
 from raysim.core.tensors import Groups, Tensors, frozen_names, nbytes, parameter_names
-from raysim.driver.channel import received_through, through_stages
+from raysim.driver.channel import (
+    at_state,
+    first_states,
+    of_stage,
+    received_through,
+    through_stages,
+    updated_by,
+)
 from raysim.driver.listener import Listener
 from raysim.driver.round_inputs import (
     first_pass,
@@ -34,11 +41,14 @@ from raysim.storage.client_states import owner_of
 Sizes = npt.NDArray[np.int64]
 
 
-def check_stages(settings: Settings, network: nn.Module, initial: Checkpoint, sizes: Sizes) -> int:
+def check_stages(
+    settings: Settings, stages: Stages, network: nn.Module, initial: Checkpoint, sizes: Sizes
+) -> int:
     """Check the stages on a random change of what clients send in their first pass.
 
     Args:
         settings: The run's settings.
+        stages: Its stages that have an effect.
         network: The network as it was built.
         initial: The checkpoint before the first round.
         sizes: Samples that each client trains on [K].
@@ -50,19 +60,23 @@ def check_stages(settings: Settings, network: nn.Module, initial: Checkpoint, si
         SettingsError: a stage fails, returns other groups than it was given, or keeps a state where
             rounds overlap; the method's round fails without clients, and a stage acts on it.
     """
-    if not settings.stages:
+    if not stages:
         return 0
-    _check_order([*settings.stages.values()])
+    _check_order([*stages.values()])
+    states = first_states(stages)
+    present = {name: at_state(stage, states.get(name)) for name, stage in stages.items()}
     sent = _sent(settings, network, initial, sizes)
-    trial = partial(_tried, settings, network, sent, torch_generator(0, "channel/check"))
+    draws = torch_generator(0, "channel/check")
+    trial = partial(_tried, settings, present, network, sent, draws=draws)
     kept = trial({})
     if kept:  # once more with it
         kept = trial(kept)
-    if kept and settings.method.asynchrony(settings.cohort_size):
-        stage = settings.stages[owner_of(min(kept), settings.stages)]
+    if (kept or states) and settings.method.asynchrony(settings.cohort_size):
+        name = owner_of(min(kept), stages) if kept else min(states)
+        who = "clients keep" if kept else "the server keeps"
         raise SettingsError(
-            f"{called(stage)}: does not go with {called(settings.method)}, whose rounds overlap:"
-            " their order would change what clients keep for it"
+            f"{called(stages[name])}: does not go with {called(settings.method)}, whose rounds"
+            f" overlap: their order would change what {who} for it"
         )
     _check_rounds_without_clients(settings, network, initial, sizes)
     return nbytes(kept)
@@ -103,10 +117,12 @@ def _sent(
 
 def _tried(
     settings: Settings,
+    stages: Stages,
     network: nn.Module,
     sent: tuple[Groups, Bases],
-    draws: torch.Generator,
     kept: Groups,
+    *,
+    draws: torch.Generator,
 ) -> Groups:
     """Send random changes through the stages; return what a client keeps for them.
 
@@ -134,12 +150,16 @@ def _tried(
         client=0,
         stages=kept,
     )
-    now = Received(0, (0,), settings.clients, partial(torch_generator, 0))
-    stages = tuple(settings.stages.items()) if found.changes else ()
+    source, expected = partial(torch_generator, 0), settings.expected_cohort
+    now = Received(0, (0,), settings.clients, source, expected)
+    named = tuple(stages.items()) if found.changes else ()
     given = Upload(sums=found.changes, samples=1)
-    behind = through_stages(stages, view, given, found.layout)
-    for _, stage in stages:
-        received_through(stage, now, Reduced((0,), behind.changes, {}, {}))
+    behind = through_stages(named, view, given, found.layout)
+    for name, stage in named:
+        scalars = {n: np.array([v]) for n, v in of_stage(name, behind.scalars).items()}
+        reduced = Reduced((0,), behind.changes, {}, scalars)
+        received_through(stage, now, reduced)
+        updated_by(stage, now, reduced)
     return {**kept, **behind.state}
 
 

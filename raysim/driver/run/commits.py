@@ -32,6 +32,7 @@ class Commits:
         committed: The last committed round, or the initial state.
         recorder: Holds the rows of the committed rounds.
         trace: Writes their trace, if the run has one.
+        last_round: Last round that may run.
     """
 
     def __init__(self, context: RunContext) -> None:
@@ -45,7 +46,10 @@ class Commits:
         self.recorder = RunRecorder(context.run_dir.path, self._settings.to_dict())
         self.trace: TraceWriter | None = None
         self.committed = replace(context.initial, identity=context.identity)
-        self._stopping = Stopping(self._settings, context.evaluator.skipped.figures)
+        self.last_round = context.last_round
+        self._stopping = Stopping(
+            self._settings, context.evaluator.skipped.figures, self.last_round
+        )
         self._best: dict[int, Tensors] = {}
         """Models of the best rounds, by their numbers."""
         self._best_written = 0
@@ -221,7 +225,7 @@ class Commits:
         self.recorder.close()
         self._context.updates.clear()
         settings = self._settings
-        every, rounds = settings.evaluation.every, settings.rounds
+        every, rounds = settings.evaluation.every, self.last_round
         summary = summarise(
             self.recorder.rows, settings.target_accuracy, every=every, rounds=rounds
         )
@@ -229,6 +233,8 @@ class Commits:
         best = self._stopping.best if by_holdout else None
         summary |= of_local_tests(self.recorder.rows, every, rounds, best)
         summary |= {"best_round": self._stopping.best or None, "stopped_by": self._reason}
+        if privacy := self._context.privacy:
+            summary |= privacy.summary(len(self.recorder.rows))
         if self.committed.forced:
             summary["forced"] = [*self.committed.forced]
         write_json(run_dir.summary, summary)

@@ -27,6 +27,7 @@ from raysim.driver.evaluation import Evaluation
 from raysim.driver.keeping import Keeping
 from raysim.driver.listener import Started
 from raysim.driver.passes import PassContext, RoundRunner
+from raysim.driver.privacy.uploads import AccountedUploads
 from raysim.driver.riders import Rider
 from raysim.driver.round_inputs import (
     RunPass,
@@ -44,6 +45,7 @@ from raysim.storage.checkpoints import Checkpoint
 from raysim.storage.client_models import ClientModels
 from raysim.storage.client_states import updated
 from raysim.storage.recorder import Row
+from raysim.storage.summary import is_counted
 from raysim.storage.trace import DRIVER
 
 NO_METRICS: Metrics = {}
@@ -63,6 +65,7 @@ class _Begun:
         selection: The selection of its clients; None if rounds overlap.
         temperature: Its temperature.
         clock: The round in virtual time, or None.
+        channel: The stages of its channel; None without any.
     """
 
     now: Round
@@ -74,6 +77,7 @@ class _Begun:
     selection: RoundSelection | None
     temperature: RoundTemperature
     clock: VirtualRound | None
+    channel: Channel | None
 
     def figures(self) -> Row:
         """Return its learning rate and temperature, columns of `metrics.parquet`."""
@@ -202,8 +206,8 @@ class Run:
         begun = self._begin(before)
         runner, clock = begun.runner, begun.clock
         state, metrics = before.state, NO_METRICS
-        stages = self.settings.stages.values()
-        if begun.has_clients or any(stage.acts_on_empty_rounds for stage in stages):
+        acting = any(stage.acts_on_empty_rounds for stage in context.stages.values())
+        if begun.has_clients or acting:
             with noted_if_lost(context.listener.note):
                 passes = passes_of(method, begun.now, before.state)
                 state, metrics = yield from run_round(passes, begun.run, begun.riders)
@@ -225,9 +229,7 @@ class Run:
             "evaluation_seconds": evaluation_seconds,
             "checkpoint_seconds": 0.0,
         }
-        check_metrics(selected, own, called(self.settings.selection))
-        check_metrics(metrics, {**own, **selected}, called(method))
-        row = {**own, **selected, **metrics}
+        row = self._whole_row(own, begun, selected, metrics)
         if self.commits.trace:
             workers = len(context.executor.describe()["actors"])
             evaluated = {**evaluation.spans, DRIVER: context.watch.take()}
@@ -237,6 +239,22 @@ class Run:
         if self._client_models:
             self._client_models.keep_only(number)
         self.commits.commit(begun.temperature.after(after, row), row, runner.log, evaluation)
+
+    def _whole_row(self, own: Row, begun: _Begun, selected: Metrics, metrics: Metrics) -> Row:
+        """Return a row with epsilon, and the metrics of stages, the selection and the method.
+
+        Raises:
+            SettingsError: a metric has the name of another one, or is no number.
+        """
+        privacy, row, number = self.context.privacy, dict(own), own["round"]
+        if privacy:
+            row |= privacy.figures(number, due=self._is_due(number))
+        if begun.channel:
+            check_metrics(begun.channel.metrics, row, "channel")
+            row |= begun.channel.metrics
+        check_metrics(selected, row, called(self.settings.selection))
+        check_metrics(metrics, {**row, **selected}, called(self.settings.method))
+        return {**row, **selected, **metrics}
 
     def _begin(self, before: Checkpoint) -> _Begun:
         """Begin the next round."""
@@ -262,34 +280,42 @@ class Run:
             selection = RoundSelection.of(self.settings, before, sizes, context.clock, clock)
             riders.append(selection)
             cohort = selection.cohort
-        now = round_inputs(
-            self.settings,
-            context.network,
-            before,
-            sizes=sizes,
-            note=context.listener.note,
-            cohort=cohort,
-        )
+        given = (self.settings, context.network, before)
+        note = context.listener.note
+        now = round_inputs(*given, sizes=sizes, note=note, cohort=cohort)
         has_clients = bool(cohort or overlapping)
         analyses = RoundAnalyses(context.analyses, runner)
-        riders += self._riders(before.number + 1, now, runner, analyses)
+        channel = self._channel(now, before)
+        riders += self._riders(before.number + 1, now, runner, analyses, channel)
         if not has_clients:
             run = run_without_clients
             riders = [rider for rider in riders if not rider.needs_clients]
         return _Begun(
-            *(now, has_clients, runner, run, riders, analyses, selection, temperature, clock)
+            *(now, has_clients, runner, run, riders, analyses, selection, temperature, clock),
+            channel,
         )
 
+    def _channel(self, now: Round, before: Checkpoint) -> Channel | None:
+        stages = self.context.stages
+        return Channel(self.settings, stages, now, {**before.channel}) if stages else None
+
     def _riders(
-        self, number: int, now: Round, runner: RoundRunner, analyses: RoundAnalyses
+        self,
+        number: int,
+        now: Round,
+        runner: RoundRunner,
+        analyses: RoundAnalyses,
+        channel: Channel | None,
     ) -> Iterator[Rider]:
         """Yield what rides on the passes of a round, but for clock and selection."""
         if self._is_due(number):
             yield analyses
         if self._client_models:
             yield KeptClients(self._client_models, number)
-        if self.settings.stages:
-            yield Channel(self.settings, now)
+        if channel:
+            yield channel
+        if self.context.privacy:
+            yield AccountedUploads(self.settings, now.cohort, self._passes.frozen)
         if self.settings.local.keep:
             yield Keeping(runner)
         yield Aggregated(self.settings, self._passes.frozen)
@@ -310,6 +336,7 @@ class Run:
             selection=kept,
             aggregation=begun.runner.updates.last,
             ticks=begun.clock.now if begun.clock else before.ticks,
+            channel=begun.channel.states if begun.channel else before.channel,
         )
         return after, metrics
 
@@ -334,4 +361,4 @@ class Run:
 
     def _is_due(self, number: int) -> bool:
         """Return whether a round, counted from 1, is evaluated."""
-        return number % self.settings.evaluation.every == 0 or number == self.settings.rounds
+        return is_counted(number, self.settings.evaluation.every, self.commits.last_round)

@@ -12,7 +12,7 @@ from raysim.config import Settings
 from raysim.core.components import suggest
 from raysim.core.errors import SettingsError
 from raysim.storage.recorder import Row
-from raysim.storage.summary import is_counted, is_evaluated, larger_is_better
+from raysim.storage.summary import EPSILON, is_counted, is_evaluated, larger_is_better
 
 
 class Stopping:
@@ -27,17 +27,18 @@ class Stopping:
             counts where the run goes on.
     """
 
-    def __init__(self, settings: Settings, columns: Collection[str]) -> None:
+    def __init__(self, settings: Settings, columns: Collection[str], last: int) -> None:
         """Choose the metric.
 
         Args:
             settings: The run's settings.
             columns: Columns of its rows, or those of its evaluations.
+            last: The last round that may run: `rounds`, or the last that keeps to an epsilon.
 
         Raises:
             SettingsError: the chosen metric is no column of an evaluation.
         """
-        self._settings = settings
+        self._settings, self._end = settings, last
         evaluated = [name for name in columns if is_evaluated(name)]
         tested = settings.evaluation.local_test > 0
         self.metric = settings.patience_metric or _main_metric(evaluated, tested=tested)
@@ -56,7 +57,7 @@ class Stopping:
         settings, number = self._settings, row["round"]
         every, target = settings.evaluation.every, settings.target_accuracy
         self._has_reached = False
-        if number < 1 or not is_counted(number, every, settings.rounds):
+        if number < 1 or not is_counted(number, every, self._end):
             return
         accuracy = row.get("test_accuracy")
         self._has_reached = target is not None and accuracy is not None and accuracy >= target
@@ -81,6 +82,7 @@ class Stopping:
         reasons = {
             "target_accuracy": self._has_reached,
             "rounds": number >= settings.rounds,
+            EPSILON: number >= self._end,
             "patience": patience is not None and self._last - self.best >= patience,
             "finish": ended,
         }

@@ -70,6 +70,7 @@ class FedMa(Method):
     once more.
     """
 
+    reads_beside: ClassVar[str] = "the layers of each"
     revision: ClassVar[int] = 2
     staged: ClassVar[bool] = True
     real: ClassVar[bool] = True

@@ -32,6 +32,7 @@ from raysim.results.report.drawing import (
 )
 from raysim.results.runs import RunRecord
 from raysim.results.tables import ResultTable
+from raysim.storage.summary import EPSILON, HYPOTHETICAL
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -44,6 +45,8 @@ AGAINST: Mapping[str, str] = {
     "total_seconds": "time",
     "total_virtual_seconds": "virtual time",
     "total_virtual_joules": "energy",
+    EPSILON: "epsilon",
+    HYPOTHETICAL: "hypothetical epsilon",
 }
 """Columns against which curves are drawn, in words."""
 TIMES = {"seconds": "rounds", "evaluation_seconds": "evaluation", "checkpoint_seconds": "saving"}
@@ -99,7 +102,17 @@ def _axis(groups: Mapping[int, RunGroup], column: str) -> tuple[str, str, float]
     """Return a column in words, its unit as in the table of the runs, and the factor to it."""
     records = [record for group in groups.values() for record in group.records]
     unit = unit_of(Metric("final", column), records)
-    return AGAINST.get(column, column.replace("_", " ")), unit, SCALES.get(unit, 1.0)
+    words = AGAINST.get(column, column.replace("_", " "))
+    if column in (EPSILON, HYPOTHETICAL):
+        words += privacy_words(groups)
+    return words, unit, SCALES.get(unit, 1.0)
+
+
+def privacy_words(groups: Mapping[int, RunGroup]) -> str:
+    """Return accountant, relation and delta of the groups' epsilons, if all have the same."""
+    records = [record for group in groups.values() for record in group.records]
+    kinds = {words.partition(";")[0] for record in records if (words := record.privacy)}
+    return f" ({kinds.pop()})" if len(kinds) == 1 else ""
 
 
 def averaged(group: RunGroup) -> list[RunRecord]:

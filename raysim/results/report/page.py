@@ -22,6 +22,7 @@ from raysim.results.report.virtual import gantt_charts, staleness_charts
 from raysim.results.runs import RunRecord
 from raysim.results.tables import ResultTable, differing_keys
 from raysim.results.verdict import Verdict, verdicts
+from raysim.storage.summary import EPSILON, HYPOTHETICAL
 
 FILES = Path(__file__).parent
 EXTRAS = ("jinja2", "matplotlib")
@@ -32,6 +33,8 @@ FACTS = (
 """Keys of `environment.json` to show on the page."""
 COLUMNS = ("test_accuracy", "test_loss")
 """Columns whose curves are drawn, besides those by which runs are judged."""
+EPSILONS = (EPSILON, HYPOTHETICAL)
+"""Columns against which curves are drawn, and whose own are drawn by round."""
 MANY = ("round", "total_virtual_seconds")
 """Columns against which curves of several panels are drawn."""
 PARTITION = ("dataset.", "partition.", "clients", "seed")
@@ -188,17 +191,18 @@ def _panel_curves(
 ) -> list[Chart]:
     """Return the curves of a panel: of its training loss where it has none of the columns."""
     groups = panel.numbered(legend)
-    for drawn in (columns, ("train_loss",)):
-        found = _present(
+
+    def drawn(names: Sequence[str], axes: Iterable[str]) -> list[Chart]:
+        return _present(
             [
-                charts.curves(legend, groups, column, each, f"{column}-{each}{end}")
-                for column in drawn
-                for each in against
+                charts.curves(legend, groups, name, each, f"{name}-{each}{end}")
+                for name in names
+                for each in axes
             ]
         )
-        if found:
-            return found
-    return []
+
+    found = drawn(columns, against) or drawn(("train_loss",), against)
+    return found + drawn(EPSILONS, ("round",))
 
 
 def _clients(legend: Legend, panels: Sequence[Panel]) -> list[tuple[str, list[Chart]]]:

@@ -1,0 +1,5 @@
+"""Differential privacy of a run: what it claims is accounted, checked, and kept to.
+
+In: a stage's claim, and the settings that decide what the accountant may assume. Out: epsilon by
+round, the last round that keeps to a limit, or a refusal. Imported by `raysim.driver`.
+"""

@@ -1,0 +1,256 @@
+"""Accounting of a run's differential privacy, by the library dp-accounting.
+
+    Poisson cohorts   a client is added or removed; each round is a Gaussian mechanism on a Poisson
+                      sample with q = C. Mironov, Talwar and Zhang, "Renyi Differential Privacy of
+                      the Sampled Gaussian Mechanism", 2019; PLD: Doroshenko et al., "Connect the
+                      Dots", PoPETs 2022.
+    fixed cohorts     a client is replaced by another, which moves a sum by up to 2 C: a Gaussian
+                      mechanism with half of the noise on a sample of m of K without replacement.
+                      Wang, Balle and Kasiviswanathan, "Subsampled Renyi Differential Privacy",
+                      AISTATS 2019.
+
+An epsilon is a function of the number of rounds, so a resumed run has spent what an undisturbed one
+has.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import cached_property
+from importlib.util import find_spec
+from typing import Any
+
+from raysim.core.channel import Stage, Stages
+from raysim.core.errors import SettingsError
+from raysim.core.privacy import Draw, PrivacyClaim
+from raysim.storage.summary import EPSILON, HYPOTHETICAL
+
+DIGITS = 4
+"""Decimals to which the noise that keeps to an epsilon is rounded up."""
+LEAST_NOISE, MOST_NOISE = 1e-2, 1e5
+
+
+@dataclass(frozen=True)
+class Cohorts:
+    """Cohorts of a run, as an accountant sees them.
+
+    Attributes:
+        draw: How they are drawn.
+        size: Clients of a round, expected ones of Poisson cohorts.
+        clients: K, all clients.
+    """
+
+    draw: Draw
+    size: float
+    clients: int
+
+    @property
+    def share(self) -> float:
+        """q, the probability with which a client takes part."""
+        return self.size / self.clients
+
+    def __str__(self) -> str:
+        """Return the cohorts in words."""
+        if self.draw == "poisson":
+            return f"Poisson cohorts, q={self.share:g} of {self.clients}"
+        return f"fixed cohorts, {self.size:g} of {self.clients}"
+
+
+@dataclass(frozen=True)
+class Accounting:
+    """Accounting of the rounds of a run.
+
+    Attributes:
+        claim: The claim.
+        cohorts: The cohorts.
+        noise: Noise multiplier of each round.
+    """
+
+    claim: PrivacyClaim
+    cohorts: Cohorts
+    noise: float
+
+    @property
+    def column(self) -> str:
+        """Column of its epsilon in `metrics.parquet`."""
+        return EPSILON if self.claim.population is None else HYPOTHETICAL
+
+    @property
+    def is_quick(self) -> bool:
+        """True if an epsilon takes no time once there was one."""
+        return self.claim.accountant == "rdp"
+
+    @property
+    def relation(self) -> str:
+        """Neighbouring sets of clients, in words."""
+        change = "add or remove" if self.cohorts.draw == "poisson" else "replace"
+        return f"{change} one client"
+
+    @property
+    def kind(self) -> str:
+        """Meaning of its epsilon, in words."""
+        words = f"{self.claim.accountant.upper()}, {self.relation}, delta={self.claim.delta:g}"
+        if self.claim.population is None:
+            return words
+        return f"{words}, hypothetical: a cohort of {self.claim.cohort} of {self.claim.population}"
+
+    def __str__(self) -> str:
+        """Return all that its epsilon depends on besides the number of rounds."""
+        return f"{self.kind}; {self.cohorts}, noise {self.noise!r}"
+
+    def epsilon(self, rounds: int) -> float:
+        """Return the epsilon after a number of rounds."""
+        if not rounds:
+            return 0.0
+        with _quiet():
+            return self._of_rdp(rounds) if self.is_quick else self._of_pld(rounds)
+
+    def figures(self, rounds: int, *, due: bool) -> dict[str, float | None]:
+        """Return the epsilon after a number of rounds, by its column.
+
+        Args:
+            rounds: The number of rounds.
+            due: Whether the round is evaluated; an epsilon that takes time is of such rounds.
+        """
+        return {self.column: self.epsilon(rounds) if due or self.is_quick else None}
+
+    def summary(self, rounds: int) -> dict[str, float | str]:
+        """Return the epsilon after a number of rounds, and its meaning, for `summary.json`."""
+        return {self.column: self.epsilon(rounds), "privacy": str(self)}
+
+    def last_round(self, rounds: int) -> int:
+        """Return the last of a number of rounds that keeps to the limit; 0 if none does."""
+        limit = self.claim.epsilon
+        if limit is None or self.epsilon(rounds) <= limit:
+            return rounds
+        low, high = 0, rounds
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (middle, high) if self.epsilon(middle) <= limit else (low, middle)
+        return low
+
+    @cached_property
+    def _rdp(self) -> Any:
+        """The accountant after one round, whose divergences add up over rounds."""
+        import dp_accounting
+        from dp_accounting.rdp import RdpAccountant
+
+        relation, cohorts = dp_accounting.NeighboringRelation, self.cohorts
+        if cohorts.draw == "poisson":
+            gaussian = dp_accounting.GaussianDpEvent(self.noise)
+            event = dp_accounting.PoissonSampledDpEvent(cohorts.share, gaussian)
+            accountant = RdpAccountant(neighboring_relation=relation.ADD_OR_REMOVE_ONE)
+        else:
+            gaussian = dp_accounting.GaussianDpEvent(self.noise / 2)  # of the sensitivity 2 C
+            event = dp_accounting.SampledWithoutReplacementDpEvent(
+                cohorts.clients, int(cohorts.size), gaussian
+            )
+            accountant = RdpAccountant(neighboring_relation=relation.REPLACE_ONE)
+        return accountant.compose(event)
+
+    def _of_rdp(self, rounds: int) -> float:
+        from dp_accounting.rdp.rdp_privacy_accountant import compute_epsilon
+
+        spent = self._rdp.rdp * rounds
+        return float(compute_epsilon(self._rdp.orders, spent, self.claim.delta)[0])
+
+    @cached_property
+    def _pld(self) -> Any:
+        """The privacy loss distribution of one round, as the library's own accountant has it."""
+        from dp_accounting.pld.privacy_loss_distribution import from_gaussian_mechanism
+
+        return from_gaussian_mechanism(
+            self.noise, sampling_prob=self.cohorts.share, use_connect_dots=True
+        )
+
+    def _of_pld(self, rounds: int) -> float:
+        spent = self._pld.self_compose(rounds)
+        return float(spent.get_epsilon_for_delta(self.claim.delta))
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep the library from reporting orders that it leaves out, which only loosen its bound."""
+    logger = logging.getLogger("absl")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
+
+
+def with_accounted_noise(stages: Stages, accounting: Accounting | None) -> dict[str, Stage]:
+    """Return stages, of which the one that claims privacy has the noise that is accounted."""
+    if accounting is None:
+        return dict(stages)
+    noise = accounting.noise
+    return {name: s.with_noise(noise) if s.privacy else s for name, s in stages.items()}
+
+
+def accounting_of(claim: PrivacyClaim, cohorts: Cohorts, rounds: int, key: str) -> Accounting:
+    """Return the accounting of a claim.
+
+    Args:
+        claim: The claim.
+        cohorts: The cohorts of the run.
+        rounds: Its rounds, of which the noise follows from epsilon if none is given.
+        key: Key of the claiming stage's settings.
+
+    Raises:
+        SettingsError: the library is not installed, or no noise keeps to epsilon.
+    """
+    if find_spec("dp_accounting") is None:
+        raise SettingsError(f"{key}: needs dp-accounting; pip install 'raysim[privacy]'")
+    if claim.population is not None and claim.cohort is not None:
+        cohorts = Cohorts("poisson", claim.cohort, claim.population)
+    if claim.noise is not None:
+        return Accounting(claim, cohorts, claim.noise)
+    given = Accounting(claim, cohorts, 1.0)
+    found = _least_noise(replace(given, claim=replace(claim, accountant="rdp")), rounds)
+    if found and not given.is_quick:  # slower, and a little tighter
+        found = _least_noise(given, rounds, found.noise, ratio=1.2)
+    if found is None:
+        raise SettingsError(
+            f"{key}.epsilon={claim.epsilon:g}: no noise keeps to it over rounds={rounds}"
+            f" ({claim.accountant.upper()}, delta={claim.delta:g}); give a larger one"
+        )
+    return found
+
+
+def _least_noise(
+    given: Accounting, rounds: int, guess: float = 1.0, ratio: float = 2.0
+) -> Accounting | None:
+    """Return an accounting with the least noise, to DIGITS, that keeps to its limit; None if none.
+
+    Args:
+        given: The accounting, with any noise.
+        rounds: The rounds.
+        guess: Where the search begins.
+        ratio: Ratio of its first steps.
+    """
+    from scipy.optimize import brentq
+
+    limit = given.claim.epsilon or 0.0
+
+    def excess(noise: float) -> float:
+        return replace(given, noise=noise).epsilon(rounds) - limit
+
+    high = guess
+    while excess(high) > 0:
+        high *= ratio
+        if high > MOST_NOISE:
+            return None
+    low = high / ratio
+    while low > LEAST_NOISE and excess(low) <= 0:
+        low, high = low / ratio, low
+    unit = 10.0**-DIGITS
+    noise = high if low <= LEAST_NOISE else float(brentq(excess, low, high, xtol=unit / 2))
+    steps = math.ceil(noise / unit)
+    while excess(steps * unit) > 0:
+        steps += 1
+    return replace(given, noise=round(steps * unit, DIGITS))

@@ -1,0 +1,177 @@
+"""Checks of a run's claim of privacy: what no accountant covers is refused before the start.
+
+Each rule is a property that a component states; what methods of one's own do not state is seen in
+the first round (`raysim.driver.privacy.uploads`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import chain
+
+import numpy as np
+import numpy.typing as npt
+from torch import nn
+
+from raysim.config import Settings
+from raysim.core.channel import Stage
+from raysim.core.components import called
+from raysim.core.differences import moving_names
+from raysim.core.errors import SettingsError
+from raysim.core.privacy import PrivacyClaim
+from raysim.core.tensors import frozen_names
+from raysim.driver.privacy.accounting import Accounting, Cohorts, accounting_of
+from raysim.driver.round_inputs import first_pass
+from raysim.storage.checkpoints import Checkpoint
+
+
+def accounting_for(
+    settings: Settings,
+    network: nn.Module,
+    initial: Checkpoint,
+    sizes: npt.NDArray[np.int64],
+    note: Callable[[str], None],
+) -> Accounting | None:
+    """Return the accounting of the claim that a stage makes; None without one.
+
+    Args:
+        settings: The run's settings.
+        network: The network as it was built.
+        initial: The checkpoint before the first round.
+        sizes: Samples that each client trains on [K].
+        note: Shows the user one line.
+
+    Raises:
+        SettingsError: the accountant does not cover the run, or no round keeps to the claim.
+    """
+    claims = {n: s.privacy for n, s in settings.stages.items()}
+    names = [name for name, claim in claims.items() if claim]
+    if not names:
+        return None
+    stage, claim = settings.stages[names[0]], claims[names[0]]
+    if claim is None:  # for mypy; it has one
+        return None
+    broken = chain(
+        _of_cohorts(settings, claim),
+        _of_parts(settings, stage, names),
+        _of_states(settings, claim, initial),
+        _not_clipped(settings, network, initial, sizes),
+    )
+    if rule := next(broken, None):
+        raise SettingsError(f"{called(stage)}: {rule}")
+    accounting = accounting_of(claim, _cohorts(settings), settings.rounds, called(stage))
+    _note(accounting, settings.rounds, called(stage), note)
+    return accounting
+
+
+def _cohorts(settings: Settings) -> Cohorts:
+    clients = len(settings.participants)
+    if settings.selection.draw == "poisson":
+        return Cohorts("poisson", settings.expected_cohort, clients)
+    return Cohorts("fixed", settings.cohort_size, clients)
+
+
+def _of_parts(settings: Settings, stage: Stage, names: list[str]) -> Iterator[str]:
+    """Yield the rules on components beside the selection that settings break."""
+    method = settings.method
+    if len(names) > 1:
+        yield f"claims privacy beside channel.{names[1]}; one stage may"
+    if not settings.aggregation.bounds_share:
+        yield (
+            f"does not go with {called(settings.aggregation)} so set, which does not divide by the"
+            " expected clients alone; choose aggregation.name=mean aggregation.weighting=fixed"
+        )
+    if settings.temperature.follows_clients:
+        yield f"does not go with {called(settings.temperature)}: T would follow the clients' data"
+    if method.reads_beside:
+        yield (
+            f"does not go with {called(method)}, whose server reads of clients"
+            f" {method.reads_beside}, which is not accounted"
+        )
+    behind = [*settings.stages][[*settings.stages].index(names[0]) + 1 :]
+    for name in behind:
+        after = settings.stages[name]
+        if after.keeps_residual:
+            yield f"{called(after)} behind it keeps what is not sent, without a bound; leave it out"
+        elif not after.bounds_norm:
+            yield f"{called(after)} behind it may exceed the clip; put it before {called(stage)}"
+
+
+def _of_states(settings: Settings, claim: PrivacyClaim, initial: Checkpoint) -> Iterator[str]:
+    """Yield the rule on what clients keep between rounds if settings break it.
+
+    It tells in which rounds they have taken part. Under Poisson selection that says nothing of
+    others; in fixed cohorts one client's part was another's absence.
+    """
+    kept = settings.local.keep or settings.method.client_init(initial.state)
+    if settings.selection.draw == "fixed" and claim.population is None and kept:
+        what = "local.keep=true" if settings.local.keep else called(settings.method)
+        yield (
+            f"does not go with {what} in fixed cohorts, as clients keep a state between rounds;"
+            " choose selection.name=poisson"
+        )
+
+
+def _of_cohorts(settings: Settings, claim: PrivacyClaim) -> Iterator[str]:
+    """Yield the rules on who takes part that settings break."""
+    method, selection = settings.method, settings.selection
+    if method.asynchrony(settings.cohort_size) is not None:
+        yield f"does not go with {called(method)}, whose rounds overlap"
+    elif selection.draw is None:
+        yield (
+            f"does not go with {called(selection)}, whose cohorts cannot be accounted; choose"
+            " selection.name=poisson, or uniform for fixed cohorts"
+        )
+    elif claim.accountant == "pld" and selection.draw != "poisson" and claim.population is None:
+        yield (
+            f"accountant=pld does not go with {called(selection)}: for fixed cohorts there is only"
+            " rdp; choose it, or selection.name=poisson"
+        )
+    if not settings.clock.server_policy.waits:
+        yield (
+            f"does not go with clock.policy={settings.clock.server_policy.name}, under which the"
+            " clients of a round depend on each other; choose wait"
+        )
+    clients = claim.population or len(settings.participants)
+    if claim.delta > 1 / clients:
+        yield f"delta={claim.delta:g}: must be at most 1/K, {1 / clients:g}"
+
+
+def _not_clipped(
+    settings: Settings, network: nn.Module, initial: Checkpoint, sizes: npt.NDArray[np.int64]
+) -> Iterator[str]:
+    """Yield what clients send in their first pass, going by its bases, that stages pass by."""
+    first, frozen = first_pass(settings, network, initial, sizes), frozen_names(network)
+    if first is None:
+        return
+    for base in first.moved_from.values():
+        sent = first.broadcast.get(base, {})
+        for name in sorted(sent.keys() - {*moving_names(sent, None, frozen), *frozen}):
+            yield (
+                f"clients send {name!r} in whole numbers, which pass by the clip, as the counter of"
+                " BatchNorm does; use a model without them, such as one with GroupNorm"
+            )
+
+
+def _note(accounting: Accounting, rounds: int, key: str, note: Callable[[str], None]) -> None:
+    """Tell the user what the run will have spent, and where it ends.
+
+    Raises:
+        SettingsError: the first round exceeds the limit.
+    """
+    last, limit, column = accounting.last_round(rounds), accounting.claim.epsilon, accounting.column
+    name = column.replace("_", " ")
+    if limit is not None and not last:
+        first = accounting.epsilon(1)
+        raise SettingsError(
+            f"{key}.epsilon={limit:g}: the first round has {name} {first:.4g} ({accounting.kind});"
+            f" raise {key}.noise"
+        )
+    after = f"after {last} round{'s' * (last != 1)}"
+    note(f"privacy: {name} {accounting.epsilon(last):.4g} {after} ({accounting})")
+    if last < rounds:
+        note(
+            f"privacy: the run ends {after} of {rounds}: the next would have {name}"
+            f" {accounting.epsilon(last + 1):.4g}, more than {key}.epsilon={limit:g}"
+            f" ({accounting.kind})"
+        )

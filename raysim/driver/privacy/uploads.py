@@ -1,0 +1,75 @@
+"""Uploads of the rounds of a run that claims privacy: one bounded change of each client a round."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from raysim.config import Settings
+from raysim.core.components import called
+from raysim.core.differences import moving_names
+from raysim.core.errors import SettingsError
+from raysim.core.rules import CHANGE, Pass, Reduced
+from raysim.driver.analyses.riding import GROUP
+from raysim.driver.riders import Rider
+from raysim.storage.client_states import owner_of
+
+
+@dataclass
+class AccountedUploads(Rider):
+    """Check of each pass of a round: what clients send is one change, which stages bound.
+
+    It sees what methods do not state.
+
+    Attributes:
+        settings: The run's settings.
+        cohort: The selected clients.
+        frozen: Names of the network's frozen parameters.
+    """
+
+    settings: Settings
+    cohort: tuple[int, ...]
+    frozen: frozenset[str]
+    _work: Pass | None = field(default=None, repr=False)
+    _sent: int = 0
+
+    def dress(self, work: Pass) -> Pass:
+        """Return the pass as it is."""
+        self._work = work
+        return work
+
+    def undress(self, reduced: Reduced) -> Reduced:
+        """Return the result as it is.
+
+        Raises:
+            SettingsError: clients have sent what is not accounted.
+        """
+        work = self._work
+        if work is None:
+            return reduced
+        if beside := self._beside(work, reduced):
+            raise SettingsError(
+                f"privacy: does not go with {called(self.settings.method)}, whose clients send"
+                f" {beside}, which is not accounted"
+            )
+        return reduced
+
+    def _beside(self, work: Pass, reduced: Reduced) -> str:
+        """Return what clients have sent that is not accounted, in words; empty for nothing."""
+        rows = {name for groups in reduced.rows.values() for name in groups}
+        named = [name for name in sorted(rows) if not name.startswith(GROUP)]
+        named += [n for n in reduced.scalars if not owner_of(n, self.settings.stages)]
+        for group, tensors in reduced.means.items():
+            base = work.moved_from.get(group)
+            start = None if base == CHANGE else work.broadcast.get(base or "", {})
+            moving = {*moving_names(tensors, start, self.frozen), *self.frozen}
+            named += [f"{group}/{name}" for name in sorted(tensors.keys() - moving)]
+        if named:
+            return f"{named[0]!r} beside the change of their tensors"
+        self._sent += bool(reduced.means)
+        if self._sent > 1:
+            return "changes in more than one pass of a round"
+        if reduced.means and not work.epochs:
+            return "changes in a pass in which they do not train"
+        if reduced.means and not {*reduced.clients} <= {*self.cohort}:
+            return "changes though they were not selected"
+        return ""

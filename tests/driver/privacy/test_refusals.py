@@ -1,0 +1,200 @@
+"""What no accountant covers is refused in one line, by what components state or clients send."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import raysim
+from raysim.channel.gaussian import Gaussian
+from raysim.core.rules import Pass
+from raysim.methods.fedavg import FedAvg
+from raysim.testing.tasks import SmallNet
+from tests.driver.privacy.test_accounting import BASE, SIZES
+from tests.tasks import make_settings, make_task
+
+HERE = "tests.driver.privacy.test_refusals"
+UNIFORM = {"selection.name": "uniform"}
+
+
+class Double(raysim.Stage):
+    """Doubles differences."""
+
+    def send(self, view: raysim.View, upload: raysim.Upload) -> raysim.Upload:
+        return raysim.Upload(
+            {g: {n: d * 2 for n, d in of.items()} for g, of in upload.sums.items()}
+        )
+
+
+class Residual(raysim.Stage):
+    """States that it sends what was left before."""
+
+    @property
+    def keeps_residual(self) -> bool:
+        return True
+
+
+class Again(raysim.Stage):
+    """Claims privacy, too."""
+
+    @property
+    def privacy(self) -> Any:
+        return Gaussian().privacy
+
+
+class Normalised(SmallNet):
+    """With BatchNorm: running moments, and a counter in integers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.hidden = nn.Sequential(self.hidden, nn.BatchNorm1d(16))
+
+
+def _send_more(view: raysim.View, trained: raysim.Trained) -> raysim.Upload:
+    return raysim.Upload(sums={"model": view.params}, scalars={"loss": 1.0})
+
+
+def _send_rows(view: raysim.View, trained: raysim.Trained) -> raysim.Upload:
+    return raysim.Upload(sums={"model": view.params}, rows={"own": {"model": torch.ones(1)}})
+
+
+def _send_group(view: raysim.View, trained: raysim.Trained) -> raysim.Upload:
+    return raysim.Upload(sums={"model": view.params, "other": {"c": torch.ones(1)}})
+
+
+class Scalars(FedAvg):
+    """Clients report a number beside the model."""
+
+    def rules(self) -> raysim.Rules:
+        return raysim.Rules(finish=_send_more)
+
+
+class Rows(FedAvg):
+    """Clients send a group that the server gets from each."""
+
+    def rules(self) -> raysim.Rules:
+        return raysim.Rules(finish=_send_rows)
+
+
+class Group(FedAvg):
+    """Clients send a group without a base."""
+
+    def rules(self) -> raysim.Rules:
+        return raysim.Rules(finish=_send_group)
+
+
+class Twice(FedAvg):
+    """Two passes of a round."""
+
+    def round(self, now: Any, state: Any) -> Any:
+        yield self.training_pass(now, state)
+        return (yield from super().round(now, state))
+
+
+class Everyone(FedAvg):
+    """Passes over clients that were not selected."""
+
+    def training_pass(self, now: Any, state: Any) -> Pass:
+        return Pass(now.everyone, self.broadcast(state), self.rules(), now.epochs, now.lr)
+
+
+def behind(stage: str) -> dict[str, Any]:
+    return {"channel": {"gaussian": {}, f"{HERE}:{stage}": {}}}
+
+
+LEFT_OUT = "left out"
+"""Value of a setting that another component has not."""
+REFUSED: dict[str, dict[str, Any]] = {
+    "does not go with selection.name=power_of_choice, whose cohorts": {
+        "selection.name": "power_of_choice"
+    },
+    "does not go with method.name=fedbuff, whose rounds overlap": {
+        **UNIFORM,
+        "method.name": "fedbuff",
+    },
+    "accountant=pld does not go with selection.name=uniform": {
+        **UNIFORM,
+        "channel.gaussian.accountant": "pld",
+    },
+    "does not go with clock.policy=over_selection": {
+        **{"clock.name": "devices", "clock.policy": "over_selection", "clock.extra": 1},
+    },
+    "delta=0.5: must be at most 1/K": {"channel.gaussian.delta": 0.5},
+    "does not go with aggregation.name=median": {
+        "aggregation.name": "median",
+        "aggregation.weighting": LEFT_OUT,
+    },
+    "does not go with aggregation.name=mean so set": {"aggregation.weighting": "arrived"},
+    "does not go with temperature.name=plateau": {"temperature.name": "plateau"},
+    "does not go with temperature.name=stragglers": {"temperature.name": "stragglers"},
+    "does not go with method.name=scaffold, whose server": {"method.name": "scaffold"},
+    "does not go with method.name=feddyn, whose server": {"method.name": "feddyn"},
+    "does not go with method.name=centralized, whose server": {"method.name": "centralized"},
+    "does not go with method.name=chain, whose server": {
+        "method.name": "chain",
+        "method.methods": {"fedprox": {}, "scaffold": {}},
+    },
+    f"channel.{HERE}:Double behind it may exceed the clip": behind("Double"),
+    f"channel.{HERE}:Residual behind it keeps": behind("Residual"),
+    f"claims privacy beside channel.{HERE}:Again": behind("Again"),
+    "does not go with method.name=ditto in fixed cohorts": {**UNIFORM, "method.name": "ditto"},
+    "does not go with local.keep=true in fixed cohorts": {
+        **UNIFORM,
+        **{"local.optimizer": "adam", "local.lr": 0.01, "local.keep": True},
+    },
+}
+
+
+def go(path, model=SmallNet, **more: Any) -> raysim.Result:
+    few = {"rounds": 2, "selection.name": "poisson"}
+    given = {key: each for key, each in {**BASE, **few, **more}.items() if each != LEFT_OUT}
+    return raysim.run(make_settings(path, **given), make_task(SIZES, model))
+
+
+@pytest.mark.parametrize("message", REFUSED)
+def test_what_is_not_accounted_is_refused_before_anything_starts(tmp_path, message):
+    with pytest.raises(raysim.SettingsError) as caught:
+        go(tmp_path / "run", **REFUSED[message])
+    assert str(caught.value).startswith(f"channel.gaussian: {message}")
+    assert not (tmp_path / "run").exists()
+
+
+def test_what_passes_by_the_clip_is_refused(tmp_path):
+    message = "clients send 'hidden.1.num_batches_tracked' in whole numbers, which pass by the clip"
+    with pytest.raises(raysim.SettingsError, match=message):
+        go(tmp_path / "run", Normalised)
+    go(tmp_path / "fedbn", Normalised, **{"method.name": "fedbn"})
+    go(tmp_path / "clip", Normalised, **{"channel.gaussian.noise": 0})
+
+
+BESIDE = {
+    "Scalars": "send 'loss' beside the change of their tensors",
+    "Rows": "send 'own' beside the change of their tensors",
+    "Group": "send 'other/c' beside the change of their tensors",
+    "Twice": "send changes in more than one pass of a round",
+    "Everyone": "send changes though they were not selected",
+}
+
+
+@pytest.mark.parametrize("method", BESIDE)
+def test_what_a_method_does_not_state_is_refused_in_its_first_round(tmp_path, method):
+    with pytest.raises(raysim.SettingsError) as caught:
+        go(tmp_path, **UNIFORM, **{"method.name": f"{HERE}:{method}"})
+    assert str(caught.value).startswith(f"privacy: does not go with method.name={HERE}:{method}")
+    assert BESIDE[method] in str(caught.value)
+    assert not [*(tmp_path / "checkpoints").glob("round_*")]
+
+
+def test_a_population_that_is_not_there_needs_no_accounted_cohorts_but_all_else(tmp_path):
+    """Fixed cohorts and clients' states are not those of the rounds that are accounted."""
+    given = {"noise_cohort": 1000, "population": 10**6, "delta": 1e-6}
+    hypothetical = {f"channel.gaussian.{key}": value for key, value in given.items()}
+    result = go(tmp_path / "run", **UNIFORM, **hypothetical, **{"method.name": "ditto"})
+    assert "epsilon" not in result.summary and result.summary["hypothetical_epsilon"] > 0
+    assert result.metrics["hypothetical_epsilon"].to_pylist() != [None, None]
+    assert "hypothetical: a cohort of 1000 of 1000000" in result.summary["privacy"]
+    with pytest.raises(raysim.SettingsError, match=r"does not go with method\.name=scaffold"):
+        go(tmp_path / "other", **UNIFORM, **hypothetical, **{"method.name": "scaffold"})
