@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from raysim.core.errors import RaysimError, RunError, SettingsError
     from raysim.core.method import Asynchrony, Method, Passes, Round, ServerState
     from raysim.core.optimizer import Optimizer
+    from raysim.core.privacy import PrivacyClaim
     from raysim.core.rules import (
         Batch,
         Companion,
@@ -85,6 +86,7 @@ else:
             "ServerState",
         ),
         "raysim.core.optimizer": ("Optimizer",),
+        "raysim.core.privacy": ("PrivacyClaim",),
         "raysim.core.scoring": ("CLASSIFICATION", "REGRESSION", "Scoring"),
         "raysim.core.rules": (
             *("Batch", "Companion", "LocalSteps", "Outputs", "Pass", "Reduced", "Rules"),
@@ -138,6 +140,7 @@ __all__ = [
     "Partition",
     "Pass",
     "Passes",
+    "PrivacyClaim",
     "RaysimError",
     "Received",
     "Reduced",
