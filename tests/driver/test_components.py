@@ -20,6 +20,10 @@ OWN: dict[str, dict[str, Any]] = {
     "error_feedback": {
         "channel": {"error_feedback": {}, "topk": {"fraction": 0.1}, "qsgd": {"unbiased": False}}
     },
+    "gaussian": {
+        **{"channel.gaussian.clip": 2.0, "channel.gaussian.noise": 0.1},
+        **{"aggregation.weighting": "fixed", "method.name": "fedavg"},
+    },
     "low_rank": {"channel.low_rank.rank": 2},
     "multi_krum": {"aggregation.name": "multi_krum", "aggregation.byzantine": 0},
     "randk": {"channel.randk.fraction": 0.5},
@@ -78,6 +82,6 @@ globals().update({each.__name__: each for each in CONTRACTS})
 def test_every_component_has_its_contract():
     others = [name for name in AGGREGATIONS if name not in KINDS]
     found = len([*SELECTIONS, *STAGES, *AGGREGATIONS, *TEMPERATURES]) - len(others)
-    assert len(CONTRACTS) == found == 23
+    assert len(CONTRACTS) == found == 24
     for name in others:
         check_page(AGGREGATIONS, name)
