@@ -35,6 +35,7 @@ def export(
         raise SettingsError(f"--out={out}: must be a .safetensors file in an existing folder")
     leave_out_working_directory(run_dir)  # before packages try optional imports
     import raysim
+    from raysim import methods, workloads  # noqa: F401 - registers the components
     from raysim.driver.listener import Listener
     from raysim.storage.checkpoints import save_tensors
     from raysim.storage.run_directory import RunDirectory

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from typing import Any
 
 import numpy as np
@@ -66,15 +68,14 @@ def test_of_a_method_without_own_models_it_is_the_global_one(tmp_path):
     assert "method.name=fedavg: clients deploy the global model; client 2 took" in notes.notes[-1]
 
 
-def test_the_command_writes_a_file_for_plain_torch(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
+def test_the_command_writes_a_file_for_plain_torch(tmp_path):
+    """In a process of its own, which knows no component until the command has it registered."""
     result = raysim.run(make_settings(tmp_path / "run", **PREPARED, rounds=2))
-    monkeypatch.setattr("sys.argv", ["raysim", "export", "run", "--client", "3"])
-    with pytest.raises(SystemExit) as end:
-        main()
-    assert not end.value.code, capsys.readouterr()
-    assert "clients deploy the global model" in (said := capsys.readouterr().out)
-    assert "model of client 3: client_3.safetensors" in said
+    command = [sys.executable, "-m", "raysim", "export", "run", "--client", "3"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+    first, second = done.stdout.splitlines()
+    assert first.startswith("method.name=fedavg: clients deploy the global model; client 3 took")
+    assert second == "model of client 3: client_3.safetensors"
     found = load_file(tmp_path / "client_3.safetensors")
     assert all(torch.equal(found[name], result.params[name]) for name in result.params)
 
