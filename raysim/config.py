@@ -457,6 +457,16 @@ class Settings(SettingsGroup):
         return self
 
     @model_validator(mode="after")
+    def _everyone_takes_part(self) -> Self:
+        if self.method.needs_everyone and self.fraction < 1:
+            raise ValueError(
+                f"fraction={self.fraction:g}: must be 1 with method.name={self.method.title}, in"
+                " which all clients take part in every round; of sampled clients take"
+                f" method.name={self.method.needs_everyone}"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _patience_sees_evaluations(self) -> Self:
         every = self.evaluation.every
         if self.patience is not None and self.patience < every:

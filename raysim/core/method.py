@@ -23,6 +23,7 @@ generator of one or more passes over clients, which returns the next server stat
 - Centralized training: `Pass.pooled`.
 - Noise and compression of a method's own: `Round.generator`, `View.generator`, `Upload.bytes_up`;
   those for all methods are stages of the channel, for which `Pass.bases` names what has moved.
+- AFL, DRFA, TERM: a weight for each client (`Pass.personal`), which scales what it sends.
 - FedBuff, FedAsync: `asynchrony` has rounds overlap, `discount` weighs stale updates.
 - FedAT: `asynchrony` with tiers, `Reduced.tiers`.
 """
@@ -34,6 +35,8 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import nn
 
@@ -78,6 +81,7 @@ class Round:
         note: Shows the user one line.
         everyone: The clients that may take part, ascending: all K, or fewer by
             `evaluation.new_clients`; a pass may be over these alone.
+        samples: Training samples of each client, by its number.
     """
 
     number: int
@@ -93,6 +97,7 @@ class Round:
     generator: Callable[[str], torch.Generator]
     note: Callable[[str], None]
     everyone: Sequence[int] = ()
+    samples: Sequence[int] | npt.NDArray[np.int64] = ()
 
     def __post_init__(self) -> None:
         """Take all K clients for `everyone` if it is not given."""
@@ -148,6 +153,9 @@ class Method(Component, ABC):
     reads_beside: ClassVar[str] = ""
     """In words, what its server reads of clients beside the mean of their changes, which alone
     differential privacy accounts; empty for nothing."""
+    needs_everyone: ClassVar[str] = ""
+    """A method to take in its place where `fraction` is below 1, because all clients must take part
+    in every round of this one; empty if fewer may."""
     own_round: ClassVar[str] = ""
     """A round in words, if it is more than one trip of the model to the clients and back; values in
     such rounds are not compared with those of other methods."""

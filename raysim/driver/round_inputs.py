@@ -64,6 +64,7 @@ def round_inputs(
         generator=partial(_generator, settings.seed, number),
         note=note,
         everyone=participants.listed,
+        samples=sizes,
     )
 
 

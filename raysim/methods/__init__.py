@@ -5,11 +5,13 @@ from raysim.core.method import METHODS
 METHODS.add(
     {
         "activation_l2": "raysim.methods.activation_l2:ActivationL2",
+        "afl": "raysim.methods.afl:Afl",
         "apfl": "raysim.methods.apfl:Apfl",
         "centralized": "raysim.methods.centralized:Centralized",
         "chain": "raysim.methods.chain:Chain",
         "ditto": "raysim.methods.ditto:Ditto",
         "divide_and_conquer": "raysim.methods.divide_and_conquer:DivideAndConquer",
+        "drfa": "raysim.methods.drfa:Drfa",
         "fedadam": "raysim.methods.fedadam:FedAdam",
         "fedala": "raysim.methods.fedala:FedAla",
         "fedasync": "raysim.methods.fedasync:FedAsync",
@@ -40,7 +42,9 @@ METHODS.add(
         "per_fedavg": "raysim.methods.per_fedavg:PerFedAvg",
         "pfedme": "raysim.methods.pfedme:PFedMe",
         "powersgd": "raysim.methods.powersgd:PowerSgd",
+        "qffl": "raysim.methods.qffl:Qffl",
         "scaffold": "raysim.methods.scaffold:Scaffold",
+        "term": "raysim.methods.term:Term",
         "two_stream_l2": "raysim.methods.two_stream_l2:TwoStreamL2",
     }
 )
