@@ -40,6 +40,7 @@ DEADLINE = 0.06
 """Virtual seconds after which some of the clients are late."""
 ASYNCHRONOUS = ("fedasync", "fedat", "fedbuff")
 NEEDED: dict[str, Settings] = {
+    "afl": {"fraction": 1.0},
     "chain": {"method.methods": {"fedprox": {"mu": 0.1}, "scaffold": {}, "fedadam": {}}},
     "fedfusion": {"method.operator": "single"},
 }

@@ -28,9 +28,9 @@ from pydantic import Field
 from raysim.core.method import Metrics, Passes, Round, ServerState
 from raysim.core.rules import Rules, Trained, Upload, View
 from raysim.core.tensors import Tensors, only
-from raysim.methods.losses import LOSS, starting_loss
 from raysim.methods.reweighted import Reweighted, places, send_scaled
 from raysim.methods.simplex import projected
+from raysim.methods.starting_loss import LOSS, starting_loss
 
 LAMBDA, AVERAGE = "lambda", "average"
 

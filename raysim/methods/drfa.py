@@ -45,9 +45,9 @@ from raysim.core.rules import (
     View,
 )
 from raysim.core.tensors import Tensors, as_real, only
-from raysim.methods.losses import LOSS, send_loss
 from raysim.methods.reweighted import Reweighted, places, send_scaled
 from raysim.methods.simplex import Floats, projected
+from raysim.methods.starting_loss import LOSS, send_loss
 
 LAMBDA, SNAPSHOT, STEP = "lambda", "snapshot", "step"
 COUNT = "steps so far"

@@ -28,7 +28,7 @@ from raysim.core.method import Round, ServerState
 from raysim.core.rules import CHANGE, Bases, Reduced, Rules, Trained, Upload, View, Weighting
 from raysim.core.tensors import add_scaled, as_real, norm
 from raysim.methods.fedavg import FedAvg
-from raysim.methods.losses import LOSS, starting_loss
+from raysim.methods.starting_loss import LOSS, starting_loss
 
 LEAST = 1e-10
 """Added to F_k, whose powers below 0 must be finite."""

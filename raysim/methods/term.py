@@ -27,8 +27,8 @@ from pydantic import Field
 
 from raysim.core.method import Metrics, Passes, Round, ServerState
 from raysim.core.rules import Pass, Rules, nothing_received
-from raysim.methods.losses import LOSS, send_loss
 from raysim.methods.reweighted import Reweighted
+from raysim.methods.starting_loss import LOSS, send_loss
 
 Z = "z"
 

@@ -15,9 +15,11 @@ LOCAL = "local"
 """Name of the method whose clients never communicate."""
 FURTHER = (
     *("own test, by client", "deviation", "worst tenth", "gain over global", "fine-tuned"),
-    *("new clients", "gain over local", "best on test"),
+    *("new clients", "gain over local", "best on test", "mean of clients", "worst decile"),
 )
 """Columns of a comparison by which runs are not judged."""
+OF_CLIENTS = (("mean of clients", "client_accuracy_mean"), ("worst decile", "client_accuracy_d1"))
+"""Columns of a comparison of runs with `evaluation.clients`."""
 OF_METHODS = ("method.", "channel", "aggregation.", "weighting", "engine.")
 """Begins of the settings that say what is made of clients' training, nothing under `local`, or that
 change it by rounding alone."""
@@ -35,13 +37,15 @@ def own_test_columns(
 ) -> list[tuple[str, Metric, str]]:
     """Return the columns of a comparison on clients' own tests: name, metric and unit.
 
+    Without these, of `evaluation.clients`: mean and lowest decile of the clients' accuracies.
+
     Args:
         measured: The columns of the runs.
         has_local: Whether there is a row of local training.
     """
     scores = [name for name in headlines(measured) if name.startswith(f"{PERSONAL}local_test_")]
     if not scores:
-        return []
+        return [(n, Metric("final", c), "%") for n, c in OF_CLIENTS if c in measured]
     score, by_client = scores[:2]
     by = f"{PERSONAL}holdout_{'accuracy' if 'accuracy' in score else 'loss'}"
     unit = "%" if "accuracy" in score else ""

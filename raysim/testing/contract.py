@@ -58,7 +58,10 @@ class ComponentContract:
             "engine.backend": "inline",
             "out": str(out),
         }
-        return raysim.load_config("mnist-fedavg", {**short, **self.settings, **overrides})
+        given = {**short, **self.settings, **overrides}
+        if METHODS.get(given["method.name"]).needs_everyone:
+            given["fraction"] = 1.0
+        return raysim.load_config("mnist-fedavg", given)
 
     def test_loss_falls_on_separable_data(self, tmp_path: Path) -> None:
         """Learn what a linear teacher knows."""

@@ -77,6 +77,7 @@ COUNTED_APART = {
     *("fedasync", "fedat", "fedbuff"),
     *("centralized", "fedbabu", "fedbn", "fedper", "fedrep", "lg_fedavg", "local"),
     *("feddbe", "fedproto", "fedrod", "powersgd"),
+    *("afl", "drfa", "qffl", "term"),
 }
 """Methods that send parts of a model, more to some, or to others than those who answer in a round:
 their own tests count the bytes."""

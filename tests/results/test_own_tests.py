@@ -172,3 +172,14 @@ def test_the_report_draws_each_model_beside_the_global_one(runs):
     for path in runs[:4]:  # of runs from before these columns
         write_clients(path, accuracy=shared)
     assert clients.histogram(legend, numbered, "histogram") is None
+
+
+def test_without_own_tests_the_worst_decile_is_beside_the_mean(write_run):
+    columns = {"client_accuracy_mean": [0.25, 0.5], "client_accuracy_d1": [0.5, 0.125]}
+    run = write_run("run", make_rows([0.5, 0.5], **columns))
+    metrics = compared_metrics(groups := group_runs([read_run(run)]), None)
+    grid = comparison(groups, metrics)
+    (row,) = grid.rows
+    found = {name: entry.value for name, entry in zip(grid.header, row, strict=True)}
+    assert (found["mean of clients [%]"], found["worst decile [%]"]) == (0.5, 0.125)
+    assert [name for name, *_ in judged_columns(metrics)] == ["last ten accuracy"]

@@ -143,8 +143,9 @@ def with_prototypes(model: nn.Module, x: Tensor) -> nn.Module:
     return model
 
 
-WITHOUT = frozenset({"apfl", "fedala", "per_fedavg", "pfedme"})
-"""Methods without a loop, whose steps take several gradients: oracles are in tests/methods."""
+WITHOUT = frozenset({"apfl", "fedala", "per_fedavg", "pfedme", *("afl", "drfa", "qffl", "term")})
+"""Methods without a loop: steps take several gradients, or are FedAvg's, whose change is scaled by
+what the server or a loss says. Oracles are in tests/methods."""
 NETWORKS: Mapping[str, Callable[[nn.Module, Tensor], nn.Module]] = {
     "feddbe": with_shift,
     "fedfusion": with_fusion,

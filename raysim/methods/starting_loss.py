@@ -1,4 +1,4 @@
-"""Losses of a client's samples at any tensors, for methods that weigh clients by them."""
+"""Loss of a client's samples where it starts, for methods that weigh clients by it."""
 
 from __future__ import annotations
 
