@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         Updates,
     )
     from raysim.core.arrow import write_split
+    from raysim.core.attack import Attack, KnownUpdates
     from raysim.core.chain import chain
     from raysim.core.channel import Received, Stage
     from raysim.core.client_indices import ClientIndices, ListedIndices
@@ -72,6 +73,7 @@ else:
             "Updates",
         ),
         "raysim.core.arrow": ("write_split",),
+        "raysim.core.attack": ("Attack", "KnownUpdates"),
         "raysim.core.chain": ("chain",),
         "raysim.core.channel": ("Received", "Stage"),
         "raysim.core.client_indices": ("ClientIndices", "ListedIndices"),
@@ -125,11 +127,13 @@ __all__ = [
     "AggregationPlan",
     "ArrivedUpdates",
     "Asynchrony",
+    "Attack",
     "Batch",
     "ClientIndices",
     "Companion",
     "Dataset",
     "Encoding",
+    "KnownUpdates",
     "ListedIndices",
     "Listener",
     "LocalSteps",

@@ -26,6 +26,8 @@ from pydantic import (
 from raysim.aggregation import AGGREGATIONS, Aggregation
 from raysim.aggregation.mean import Mean
 from raysim.analysis import analysis_names
+from raysim.attack import ATTACKS, Attack
+from raysim.attack.none import NoAttack
 from raysim.channel import STAGES, Stage
 from raysim.clock import CLOCKS, Clock
 from raysim.clock.none import NoClock
@@ -391,6 +393,7 @@ class Settings(SettingsGroup):
         default={}, description="stages that uploads go through, in order, by name"
     )
     aggregation: Annotated[Aggregation, *component_field(AGGREGATIONS)] = Mean()
+    attack: Annotated[Attack, *component_field(ATTACKS)] = NoAttack()
     clock: Annotated[Clock, *component_field(CLOCKS)] = NoClock()
     temperature: Annotated[Temperature, *component_field(TEMPERATURES, "local.temperature")] = (
         Constant()
@@ -564,7 +567,7 @@ def _of_components(raw: Mapping[str, Any], name: str) -> list[str]:
     """Return the settings of a name that components of a run have, by dotted key."""
     keys = []
     components = (METHODS, PARTITIONS, DATASETS, MODELS, SELECTIONS, AGGREGATIONS, CLOCKS)
-    for registry in (*components, TEMPERATURES):
+    for registry in (*components, ATTACKS, TEMPERATURES):
         with suppress(Exception):  # no such component; the first error is of another setting
             component = registry.get(raw[registry.kind]["name"])
             keys += [f"{registry.kind}.{name}"] if name in component.model_fields else []

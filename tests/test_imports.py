@@ -17,7 +17,7 @@ ROOT = Path(__file__).parent.parent
 UPPER = ("workloads", "tuning", "cluster")
 
 ENGINE = (
-    *("core", "config", "methods", "selection", "channel", "aggregation", "optimizers"),
+    *("core", "config", "methods", "selection", "channel", "aggregation", "attack", "optimizers"),
     *("temperature", "analysis", "clock", "storage"),
     *("federation", "training", "execution"),
 )
@@ -28,11 +28,12 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "selection": ("core",),
     "channel": ("core",),
     "aggregation": ("core",),
+    "attack": ("core",),
     "optimizers": ("core",),
     "temperature": ("core",),
     "config": (
         *("core", "analysis", "clock", "selection", "channel"),
-        *("aggregation", "optimizers", "temperature"),
+        *("aggregation", "attack", "optimizers", "temperature"),
     ),
     "methods": ("core",),
     "storage": ("core", "config"),

@@ -13,9 +13,10 @@ from __future__ import annotations
 
 from typing import ClassVar, Literal
 
+import torch
 from pydantic import Field
 
-from raysim.core.aggregation import Aggregation
+from raysim.core.aggregation import Aggregation, AggregationPlan, ArrivedUpdates
 from raysim.core.rules import Weighting
 
 
@@ -31,6 +32,10 @@ class Mean(Aggregation):
         default="arrived",
         description="divide by the weight that arrived, or by C*K, each client having weight 1",
     )
+
+    def decide(self, arrived: ArrivedUpdates) -> AggregationPlan:
+        """Give clients their weights, where an attack has the updates seen one by one."""
+        return AggregationPlan(torch.from_numpy(arrived.shares))
 
     @property
     def weights(self) -> Weighting | None:

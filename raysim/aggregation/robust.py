@@ -19,6 +19,11 @@ class Robust(Aggregation):
         default=1, ge=0, description="f, the bad clients among those of a round that it withstands"
     )
 
+    @property
+    def bears_with(self) -> int:
+        """Bad clients of a round that it bears with, f."""
+        return self.byzantine
+
     def check(self, arrived: ArrivedUpdates, least: int, bound: str) -> None:
         """Check that enough updates have arrived.
 

@@ -35,6 +35,11 @@ class TrimmedMean(Robust):
     )
 
     @property
+    def bears_with(self) -> int:
+        """Bad clients of a round that it bears with, b."""
+        return self.trimmed
+
+    @property
     def trimmed(self) -> int:
         """The values b that are left out at either end."""
         return self.byzantine if self.trim is None else self.trim

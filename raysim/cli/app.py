@@ -62,7 +62,8 @@ console = Console()
 
 KINDS = (
     *("presets", "methods", "datasets", "partitions", "models"),
-    *("optimizers", "selections", "stages", "aggregations", "clocks", "temperatures"),
+    *("optimizers", "selections", "stages", "aggregations", "attacks"),
+    *("clocks", "temperatures"),
     *("tables", "figures", "studies", "profiles", "manifests", "runs"),
 )
 
@@ -140,7 +141,7 @@ def list_(
         str,
         typer.Argument(
             help="presets, methods, datasets, partitions, models, optimizers, selections, stages,"
-            " aggregations, clocks, temperatures, tables, figures, studies, profiles,"
+            " aggregations, attacks, clocks, temperatures, tables, figures, studies, profiles,"
             " manifests or runs",
             autocompletion=complete_kind,
         ),

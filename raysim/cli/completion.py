@@ -21,7 +21,7 @@ from raysim.core.user_input import may_change, may_grow
 FILE = Path(__file__).with_name("completion.json")
 COMPONENTS = (
     *("dataset", "partition", "model", "method"),
-    *("selection", "aggregation", "clock", "temperature"),
+    *("selection", "aggregation", "attack", "clock", "temperature"),
 )
 
 

@@ -127,6 +127,7 @@ def registry_of(kind: str) -> Registry[Any]:
     """Return the filled registry of a kind of components."""
     from raysim import methods, workloads  # noqa: F401 - registers the components
     from raysim.aggregation import AGGREGATIONS
+    from raysim.attack import ATTACKS
     from raysim.channel import STAGES
     from raysim.clock import CLOCKS
     from raysim.core.data import DATASETS, MODELS, PARTITIONS
@@ -136,7 +137,7 @@ def registry_of(kind: str) -> Registry[Any]:
     from raysim.temperature import TEMPERATURES
 
     components: tuple[Registry[Any], ...] = (METHODS, DATASETS, PARTITIONS, MODELS)
-    around = (SELECTIONS, STAGES, AGGREGATIONS, CLOCKS, TEMPERATURES)
+    around = (SELECTIONS, STAGES, AGGREGATIONS, ATTACKS, CLOCKS, TEMPERATURES)
     registries = (*components, OPTIMIZERS, *around)
     return next(registry for registry in registries if f"{registry.kind}s" == kind)
 

@@ -143,6 +143,11 @@ class Aggregation(Component):
         return 0
 
     @property
+    def bears_with(self) -> int | None:
+        """Bad clients of a round that it bears with; None if it states no bound."""
+        return None
+
+    @property
     def weights(self) -> Weighting | None:
         """Weights of the mean; None takes those of the pass."""
         return None

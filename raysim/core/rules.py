@@ -524,6 +524,7 @@ class Pass:
             sets it, see `Aggregation.root_samples`.
         label: Name of columns of their own for its losses and bytes (`{label}_train_loss`, ...);
             the round's are then without the losses, but with the bytes. Empty: the round's alone.
+        bad: Its clients that attack; None in runs without an attack. The engine sets it.
     """
 
     clients: Sequence[int]
@@ -541,6 +542,7 @@ class Pass:
     pooled: bool = False
     root: bool = False
     label: str = ""
+    bad: frozenset[int] | None = None
 
     @property
     def moved_from(self) -> Bases:

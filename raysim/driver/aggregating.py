@@ -12,7 +12,7 @@ from torch import nn
 
 from raysim.config import Settings
 from raysim.core.aggregation import Aggregation, ArrivedUpdates, Updates
-from raysim.core.components import called
+from raysim.core.components import Component, called
 from raysim.core.differences import Differences
 from raysim.core.errors import SettingsError
 from raysim.core.rules import Pass, Reduced
@@ -41,7 +41,8 @@ class Aggregated(Rider):
     def dress(self, work: Pass) -> Pass:
         """Return the pass; its updates are kept if the aggregation sees them."""
         aggregation = self.settings.aggregation
-        kept = work.moved_from if aggregation.sees_updates else {}
+        seen = self._seen_by(work) is not None
+        kept = work.moved_from if seen else {}
         weighting = (_trains(work) and aggregation.weights) or work.weighting
         self._work = replace(work, kept=kept, weighting=weighting)
         return self._work
@@ -50,13 +51,13 @@ class Aggregated(Rider):
         """Return the result with the factor of the mean.
 
         Raises:
-            SettingsError: the aggregation cannot see the clients' uploads.
+            SettingsError: the aggregation or the attack cannot see the clients' uploads.
         """
         aggregation, work = self.settings.aggregation, self._work
         if work is None:
             return reduced
-        if aggregation.sees_updates:
-            self._check_groups(work, reduced)
+        if seeing := self._seen_by(work):
+            self._check_groups(work, reduced, seeing)
         factor = aggregation.factor(len(reduced.clients), self.settings.expected_cohort)
         if factor == 1 or not _trains(work):
             return reduced
@@ -64,17 +65,24 @@ class Aggregated(Rider):
         changed = {g: {n: factor * d for n, d in of.items()} for g, of in moved.changes.items()}
         return replace(reduced, means=moved.means_with(changed))
 
-    def _check_groups(self, work: Pass, reduced: Reduced) -> None:
-        """Check that the aggregation has seen all updates of a pass."""
+    def _seen_by(self, work: Pass) -> Component | None:
+        """Return what sees the updates of a pass one by one; None if nothing does."""
+        aggregation, attack = self.settings.aggregation, self.settings.attack
+        if aggregation.sees_updates:
+            return aggregation
+        return attack if attack.knows_updates and work.bad else None
+
+    def _check_groups(self, work: Pass, reduced: Reduced, seeing: Component) -> None:
+        """Check that an aggregation or attack has seen all updates of a pass."""
         rows = {name for groups in reduced.rows.values() for name in groups}
         unseen = sorted(name for name in rows if not name.startswith(GROUP))
         if not reduced.means.keys() & work.kept.keys():
             unseen += sorted(reduced.means)
         if unseen:
             raise SettingsError(
-                f"{called(self.settings.aggregation)}: does not go with"
-                f" {called(self.settings.method)}, whose clients send {unseen[0]!r} without a base"
-                " from which it has moved; choose mean"
+                f"{called(seeing)}: does not go with {called(self.settings.method)}, whose clients"
+                f" send {unseen[0]!r} without a base from which it has moved; choose"
+                f" {'mean' if seeing is self.settings.aggregation else 'none'}"
             )
 
 

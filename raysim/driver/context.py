@@ -16,6 +16,7 @@ from raysim.core.channel import Stages
 from raysim.core.notebook import values_table
 from raysim.core.user_input import resume_advice
 from raysim.driver.analyses.run_analyses import Analyses
+from raysim.driver.attacking import recorded_bad
 from raysim.driver.clock.clock import VirtualClock
 from raysim.driver.evaluation import Evaluator
 from raysim.driver.listener import Listener
@@ -158,6 +159,7 @@ class RunContext(CheckedRun):
         more: dict[str, Any] = {"stack_size": committed.stack_size, "forced": committed.forced}
         if self.federation.labels:
             more["labels"] = self.federation.labels
+        more |= recorded_bad(self.settings)
         self.run_dir.save_environment(**workers, **more)
         difference = node_differences(workers["actors"])
         if difference and difference != node_differences(before.get("actors", [])):

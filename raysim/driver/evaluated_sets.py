@@ -19,6 +19,7 @@ from raysim.federation.evaluation_sets import (
     held_out_set,
     local_test_set,
     training_set,
+    triggered_set,
 )
 from raysim.federation.federation import Federation
 
@@ -29,6 +30,8 @@ PERSONAL, FINETUNED = "personal_", "finetuned_"
 """Prefixes of sets that are scored by other models than the global one."""
 CLIENTS = "clients"
 """Test samples drawn for single clients, or their own of the test set."""
+TRIGGERED = "triggered"
+"""Test samples with an attack's trigger."""
 
 
 def global_name(name: str) -> str:
@@ -73,6 +76,8 @@ class EvaluatedSets:
         clients = client_test_set(federation, settings) if settings.evaluation.clients else None
         if clients and (federation.inputs.per_client or own):
             sets[CLIENTS] = clients
+        if settings.attack.triggers and len(federation.test_targets):
+            sets[TRIGGERED] = triggered_set(len(federation.test_targets))
         numbers = {name: number for number, name in enumerate(sets, 1)}
         of_own = {k for name, k in numbers.items() if name.startswith(PERSONAL) or name == CLIENTS}
         before = {numbers[f"{FINETUNED}{n}"]: numbers.get(f"{PERSONAL}{n}", 0) for n in tuned}

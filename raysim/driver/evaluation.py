@@ -33,7 +33,14 @@ from raysim.driver.client_scores import (
     spread,
 )
 from raysim.driver.deployments import Deployment
-from raysim.driver.evaluated_sets import CLIENTS, LOCAL_TEST, NEW, EvaluatedSets, global_name
+from raysim.driver.evaluated_sets import (
+    CLIENTS,
+    LOCAL_TEST,
+    NEW,
+    TRIGGERED,
+    EvaluatedSets,
+    global_name,
+)
 from raysim.driver.temperatures import RoundTemperature
 from raysim.execution.base import Executor, Item, NextResult, Submit
 from raysim.execution.messages import EvaluationMessage, FailedItem, PassMessage, Scores
@@ -45,6 +52,8 @@ from raysim.storage.trace import Span
 CLIENT_FIGURES = figure_names("client_accuracy")
 TRAINED_ACCURACY = "trained_accuracy"
 """Columns of the spread of the accuracies of clients' trained models, before the aggregation."""
+SUCCESS = "attack_success_rate"
+"""Column of the success rate of an attack's trigger."""
 PARTS = ("seen_", "unseen_")
 """Parts of a set of clients that may train: those that took part, and those that never did."""
 Figures = dict[str, float | None]
@@ -106,7 +115,7 @@ class Evaluator:
         self._method = settings.method
         self._sizes = federation.training_sizes
         y = {"train": open_samples(federation.train).y, "test": federation.test_targets}
-        y |= {"held_out": y["train"], "cut": y["train"]}
+        y |= {"held_out": y["train"], "cut": y["train"], "triggered": y["test"]}
         if (found := federation.local_test) and found.samples:
             y["local"] = found.samples.y
         self._chosen = EvaluatedSets.of(settings, federation)
@@ -126,6 +135,7 @@ class Evaluator:
         """Return the names of the figures of an evaluation."""
         columns = (*self._losses, *self._metrics)
         names = [f"{name}_{column}" for name in self._scored_sets() for column in columns]
+        names += [SUCCESS] if TRIGGERED in self._sets else []
         names += CLIENT_FIGURES if self._client_set else ()
         names += figure_names(TRAINED_ACCURACY) if self._settings.evaluation.trained else ()
         for name, metric in self._local_scores():
@@ -165,6 +175,9 @@ class Evaluator:
             for metric, figure in self._metrics.items():
                 given = predicted.copy(), targets.copy()  # a metric may change them in place
                 figures[f"{name}_{metric}"] = float(figure(*given))
+        if TRIGGERED in found:
+            given = found[TRIGGERED][1].copy(), self._targets[TRIGGERED].copy()
+            figures[SUCCESS] = self._settings.attack.success(*given)
         tables = []
         if self._client_set:
             accuracies = client_accuracies(self._client_set, self._correct(self._client_set, found))
@@ -308,7 +321,11 @@ class Evaluator:
 
     def _scored_sets(self) -> list[str]:
         """Return the names of the sets that have a score of their own; a task may lack a test."""
-        return [name for name, targets in self._targets.items() if name != CLIENTS and len(targets)]
+        return [
+            name
+            for name, targets in self._targets.items()
+            if name not in (CLIENTS, TRIGGERED) and len(targets)
+        ]
 
     def _predictions(
         self, executor: Executor, message: EvaluationMessage, made: Deployment | None

@@ -51,14 +51,14 @@ INITIAL_MODEL, START = "initial model", "model of start_from"
 CLOCK, SELECTION = "revision of the clock", "revision of the selection"
 STAGES = "revisions of the channel's stages"
 AGGREGATION, OPTIMIZER = "revision of the aggregation", "revision of the optimizer"
-TEMPERATURE = "revision of the temperature"
+TEMPERATURE, ATTACK = "revision of the temperature", "revision of the attack"
 ENVIRONMENTS = "environments"
 STACK = "number of stacked trials"
 SHOWN_DIGITS = 12
 NO_SAMPLES = "none"
 CUT = "clients' test samples of evaluation.local_test"
 UNSEALED = {
-    **dict.fromkeys((FORMULA, CLOCK, SELECTION, AGGREGATION, OPTIMIZER, TEMPERATURE), 1),
+    **dict.fromkeys((FORMULA, CLOCK, SELECTION, AGGREGATION, OPTIMIZER, TEMPERATURE, ATTACK), 1),
     STAGES: {},
     **dict.fromkeys((LOCAL_TEST_SAMPLES, CUT), NO_SAMPLES),
     START: "none",
@@ -93,6 +93,7 @@ def identity_of(
         AGGREGATION: settings.aggregation.revision,
         OPTIMIZER: settings.local.build_optimizer().revision,
         TEMPERATURE: settings.temperature.revision,
+        ATTACK: settings.attack.revision,
         STAGES: {name: stage.revision for name, stage in settings.channel.items()},
         "clients": len(federation.training_sizes),
         TRAINING_SAMPLES: _of_split(federation.train),

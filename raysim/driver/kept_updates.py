@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from raysim.core.aggregation import Aggregation, AggregationPlan, ArrivedUpdates, Floats
+from raysim.core.attack import Attack
 from raysim.core.components import called
 from raysim.core.differences import NO_TENSORS, Values, flat_values, of_flat_values
 from raysim.core.errors import RunError, SettingsError
@@ -26,7 +27,7 @@ from raysim.driver.round_log import RoundLog
 from raysim.execution.base import Call, Executor, Item, NextResult, Submit
 from raysim.execution.messages import AggregationMessage, FailedItem
 from raysim.execution.partial_sum import Columns, Kept
-from raysim.execution.update_blocks import decided
+from raysim.execution.update_blocks import decided, decided_by
 from raysim.storage.updates import UpdateFiles, blocks_of
 
 ROOT_PASS = 1 << 16
@@ -48,6 +49,7 @@ class KeptUpdates:
 
     Attributes:
         aggregation: The aggregation.
+        attack: Replaces the updates of bad clients.
         executor: Runs its steps on the workers.
         files: Files of the updates.
         number: Rounds committed before this one.
@@ -57,6 +59,7 @@ class KeptUpdates:
     """
 
     aggregation: Aggregation
+    attack: Attack
     executor: Executor
     files: UpdateFiles
     number: int
@@ -103,6 +106,7 @@ class KeptUpdates:
             last=self._last(pass_number, layout),
             root=flat_values(root, layout).astype(np.float64) - start if root else NO_VALUES,
         )
+        message = yield from self._with_bad(message, work)
         if self.aggregation.measures:
             measured = yield from self._measured(message)
             arrived = replace(arrived, measured=torch.from_numpy(measured))
@@ -117,8 +121,23 @@ class KeptUpdates:
         self._keep(pass_number, layout, aggregate)
         return of_flat_values(start + aggregate, layout), self._columns(plan)
 
+    def _with_bad(self, message: AggregationMessage, work: Pass) -> Steps[AggregationMessage]:
+        """Return a message that knows the bad clients, and what they have decided.
+
+        They know nothing where nobody else has arrived, and send what they have.
+        """
+        bad = np.isin(message.clients, [*(work.bad or ())])
+        if not self.attack.knows_updates or not bad.any() or bad.all():
+            return message
+        message = replace(message, bad=bad)
+        if self.attack.measures:
+            measured = yield from self._measured(replace(message, attacking=True))
+            decided = decided_by(self.attack, torch.from_numpy(measured))
+            message = replace(message, decided=decided.numpy())
+        return message
+
     def _measured(self, message: AggregationMessage) -> Steps[Floats]:
-        """Return the sum of what the aggregation measures, in one order of blocks."""
+        """Return the sum of what is measured, in one order of blocks."""
         blocks = range(blocks_of(len(message.start)))
         size = -(-len(blocks) // SPANS)
         spans = [tuple(blocks[at : at + size]) for at in range(0, len(blocks), size)]
@@ -209,6 +228,7 @@ def root_pass(work: Pass) -> Pass:
         personal={},
         kept={},
         root=True,
+        bad=None,
     )
 
 

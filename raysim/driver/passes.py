@@ -19,7 +19,7 @@ from raysim.core.rules import Pass, Reduced, samples_of
 from raysim.core.selection import State
 from raysim.core.steps import Steps
 from raysim.core.tensors import Tensors, flatten, unflatten
-from raysim.driver.kept_updates import ROOT_PASS, KeptUpdates, root_pass
+from raysim.driver.kept_updates import ROOT_PASS, WEIGHT, KeptUpdates, root_pass
 from raysim.driver.listener import Listener
 from raysim.driver.round_log import RoundLog
 from raysim.driver.temperatures import RoundTemperature
@@ -28,6 +28,7 @@ from raysim.execution.messages import FailedItem, Failure, PassMessage, WorkerRe
 from raysim.execution.partial_sum import Columns, PartialSum, Sums, merge_sums
 from raysim.storage.atomic import writing
 from raysim.storage.client_states import StateVersion, Versions, latest_versions
+from raysim.storage.summary import BAD_CUT
 from raysim.storage.trace import Stopwatch
 from raysim.storage.updates import UpdateFiles
 from raysim.training.stacked.stack_size import stacks_of
@@ -101,6 +102,7 @@ class RoundRunner:
         context = self.context
         return KeptUpdates(
             aggregation=context.settings.aggregation,
+            attack=context.settings.attack,
             executor=context.executor,
             files=context.updates,
             number=self.number,
@@ -161,6 +163,8 @@ class RoundRunner:
             )
         with context.watch("reduction"):
             columns = total.columns()
+            if work.bad is not None:
+                columns["bad"] = np.isin(columns["client"], [*work.bad]).astype(np.float64)
             reduced = total.reduced(message.total_weight, columns)
         if total.kept:
             with context.watch("reduction"):
@@ -253,6 +257,9 @@ class RoundRunner:
             work, self.passes, total.kept, arrived, taken=columns, root=root
         )
         columns |= more
+        if work.bad and WEIGHT in more:
+            bad = np.isin(reduced.clients, [*work.bad])
+            self.log.more[BAD_CUT] = int((more[WEIGHT][bad] == 0).sum())
         return replace(reduced, means=unflatten(flatten(reduced.means) | means))
 
     def _trained_on_root(self, work: Pass) -> Steps[Tensors]:

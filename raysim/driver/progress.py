@@ -8,7 +8,14 @@ from typing import Any
 
 from raysim.core.units import in_fitting_unit
 from raysim.driver.listener import Listener, Started
-from raysim.storage.summary import EPSILON, HYPOTHETICAL, LOST, VIRTUAL_JOULES, VIRTUAL_SECONDS
+from raysim.storage.summary import (
+    EPSILON,
+    HYPOTHETICAL,
+    LOST,
+    ROUNDS_BEYOND,
+    VIRTUAL_JOULES,
+    VIRTUAL_SECONDS,
+)
 
 SPLITS = {
     "test": "",
@@ -145,6 +152,8 @@ def closing_lines(
             f"virtual time {virtual['virtual']}, {virtual['energy']} of all clients,"
             f" {virtual['lost']} clients without a result that counts"
         )
+    if summary.get(ROUNDS_BEYOND):
+        lines.append(f"more bad clients than the aggregation bears with: {_beyond(summary)}")
     if run:
         lines.append(f"everything is in {run.path}")
     return lines
@@ -157,6 +166,11 @@ def privacy_line(summary: Mapping[str, Any]) -> str:
     if summary.get("stopped_by") == EPSILON:
         return f"{line}; stopped before a round that would exceed the limit"
     return line
+
+
+def _beyond(summary: Mapping[str, Any]) -> str:
+    """Return in how many rounds more bad clients arrived than the aggregation bears with."""
+    return f"in {summary[ROUNDS_BEYOND]} of {summary['rounds']} rounds"
 
 
 def result_values(summary: Mapping[str, Any]) -> dict[str, str]:
@@ -175,4 +189,6 @@ def result_values(summary: Mapping[str, Any]) -> dict[str, str]:
         virtual = _virtual(summary)
         values["virtual time"] = f"{virtual['virtual']}, {virtual['energy']} of all clients"
         values["lost"] = f"{virtual['lost']} clients without a result that counts"
+    if ROUNDS_BEYOND in summary:
+        values["beyond bound"] = f"{_beyond(summary)}, more bad clients than the aggregation bears"
     return values

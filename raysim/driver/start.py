@@ -13,6 +13,7 @@ from raysim.core.user_input import resume_advice
 from raysim.driver.aggregating import check_aggregation
 from raysim.driver.analyses.run_analyses import Analyses
 from raysim.driver.asynchronous.opening import check_asynchrony
+from raysim.driver.attacking import check_attack
 from raysim.driver.channel import first_states
 from raysim.driver.checks.preflight import check_space, initial_checkpoint
 from raysim.driver.checks.stages import check_stages
@@ -153,6 +154,7 @@ def check_run(
     clock = open_clock(settings, federation, network, states)
     check_places(settings, network, initial, clock)
     check_aggregation(settings, network, initial, sizes)
+    check_attack(settings, network, initial, federation)
     seconds = expected_seconds(settings, initial, sizes, clock)
     temperature = RoundTemperature.of(settings, initial, sizes, seconds)
     temperature.check(evaluator.skipped.figures, settings.cohort_size)

@@ -5,9 +5,15 @@ from __future__ import annotations
 from functools import cached_property
 from pathlib import Path
 
+import torch
+
 from raysim.config import Settings
+from raysim.core.attack import Attack
+from raysim.core.components import ask, called
+from raysim.core.errors import SettingsError
 from raysim.core.optimizer import OPTIMIZER
 from raysim.core.rules import Batch, Pass
+from raysim.core.seeds import torch_generator
 from raysim.core.tensors import CPU, Groups
 from raysim.execution.messages import PassMessage
 from raysim.federation.federation import Federation
@@ -74,7 +80,7 @@ class ClientJobs:
         return ClientJob.of(
             message.work,
             client,
-            self._samples_of(message.work, client),
+            self._samples(message.work, client),
             keys=(self._settings.seed, message.round_number, draws, client),
             broadcast=broadcast,
             state=state,
@@ -86,11 +92,17 @@ class ClientJobs:
             device=self._device,
         )
 
-    def _samples_of(self, work: Pass, client: int) -> Batch:
-        """Return the samples of a client in a pass."""
+    def _samples(self, work: Pass, client: int) -> Batch:
+        """Return the samples of a client in a pass; of a bad one, what the attack makes of them."""
         if work.root:
             return self._root
-        return self._pooled if work.pooled else self.samples.client(client)
+        if work.pooled:
+            return self._pooled
+        data, attack = self.samples.client(client), self._settings.attack
+        if not attack.changes_samples or client not in (work.bad or ()):
+            return data
+        draws = torch_generator(self._settings.seed, "attack/samples", client)
+        return poisoned(attack, data, self.samples.classes, draws)
 
     def write(self, message: PassMessage, client: int, groups: Groups, *, in_round: bool) -> int:
         """Write a client's state or round state, where it has one; return the file's digest."""
@@ -110,3 +122,30 @@ class ClientJobs:
             return groups
         kept = self._states.read(client, before[0], CPU)
         return {g: t for g, t in kept.items() if owner_of(g, owners) not in written} | {**groups}
+
+
+def poisoned(attack: Attack, data: Batch, classes: int, draws: torch.Generator) -> Batch:
+    """Return what an attack makes of a bad client's samples.
+
+    Args:
+        attack: The attack.
+        data: The samples.
+        classes: C, the largest label of all training samples + 1.
+        draws: The attack's random draws.
+
+    Raises:
+        SettingsError: the attack fails, or returns other shapes or labels.
+    """
+    found: Batch = ask(
+        attack,
+        "poison",
+        *(data, classes, draws),
+        returns=lambda found: found.x.shape == data.x.shape and found.y.shape == data.y.shape,
+        expected=f"a Batch of inputs {[*data.x.shape]} and targets {[*data.y.shape]}",
+    )
+    if attack.needs_classes and len(wrong := found.y[(found.y < 0) | (found.y >= classes)]):
+        raise SettingsError(
+            f"{called(attack)}: gives samples the label {int(wrong[0])}; labels are 0 to"
+            f" {classes - 1}"
+        )
+    return found

@@ -140,6 +140,9 @@ class AggregationMessage:
         last: The aggregate of the round before [N], where it is kept; else empty.
         root: The update of the server's root samples [N], where there are any; else empty.
         weights: The clients' weights, as the aggregation has decided them [m]; empty without any.
+        bad: Whether the update of each client is one of the attack [m]; empty if none is.
+        decided: What the attack has decided; empty without that.
+        attacking: Whether the attack measures, not the aggregation.
     """
 
     round_number: int
@@ -151,6 +154,9 @@ class AggregationMessage:
     last: npt.NDArray[np.float64] = field(default_factory=partial(np.empty, 0))
     root: npt.NDArray[np.float64] = field(default_factory=partial(np.empty, 0))
     weights: npt.NDArray[np.float64] = field(default_factory=partial(np.empty, 0))
+    bad: npt.NDArray[np.bool_] = field(default_factory=lambda: np.empty(0, dtype=np.bool_))
+    decided: npt.NDArray[np.float64] = field(default_factory=partial(np.empty, 0))
+    attacking: bool = False
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Steps of an aggregation over kept updates, each on a block of coordinates and checked.
+"""Steps of aggregation and attack over kept updates, each on a block of coordinates and checked.
 
 A worker reads a block of all clients' updates from their files; `measure`, `decide` and `combine`
 of a user's own aggregation may fail in any way, and fail in one line.
@@ -8,12 +8,15 @@ Legend: m clients of a pass, n coordinates of a block.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import torch
 from torch import Tensor
 
 from raysim.core.aggregation import Aggregation, AggregationPlan, ArrivedUpdates, Floats, Updates
-from raysim.core.components import ask, called
+from raysim.core.attack import Attack, KnownUpdates
+from raysim.core.components import Component, ask, called
 from raysim.core.errors import SettingsError
 from raysim.execution.messages import AggregationMessage
 from raysim.storage.updates import BLOCK, Place, UpdateFiles
@@ -47,20 +50,78 @@ def read_block(files: UpdateFiles, message: AggregationMessage, block: int) -> U
     )
 
 
-def measured(aggregation: Aggregation, updates: Updates) -> Floats:
-    """Return the numbers of a block of updates that add up over blocks.
+def known_to(message: AggregationMessage, updates: Updates) -> KnownUpdates:
+    """Return the updates of a block as bad clients know them."""
+    rows, bad = updates.differences, torch.from_numpy(message.bad)
+    return KnownUpdates(rows[~bad], rows[bad], torch.from_numpy(message.decided.copy()))
+
+
+def attacked(attack: Attack, message: AggregationMessage, updates: Updates) -> Updates:
+    """Return the updates of a block with those of bad clients replaced, where there are any."""
+    if not len(message.bad):
+        return updates
+    rows = updates.differences.clone()
+    rows[torch.from_numpy(message.bad)] = forged(attack, known_to(message, updates))
+    return replace(updates, differences=rows)
+
+
+def forged(attack: Attack, known: KnownUpdates) -> Tensor:
+    """Return the updates of bad clients in a block [f, n], or one for them all [n].
 
     Raises:
-        SettingsError: the aggregation fails, or returns something else.
+        SettingsError: the attack fails, or returns something else.
+    """
+    shapes = known.own.shape, known.own.shape[1:]
+    found: Tensor = ask(
+        attack,
+        "forge",
+        known,
+        returns=lambda found: (
+            isinstance(found, Tensor) and found.dtype == torch.float64 and found.shape in shapes
+        ),
+        expected=f"a tensor in float64 of the shape {[*shapes[0]]} or {[*shapes[1]]}",
+    )
+    _finite(attack, "forge", found)
+    return found
+
+
+def decided_by(attack: Attack, measured: Tensor) -> Tensor:
+    """Return what an attack decides from what it has measured.
+
+    Raises:
+        SettingsError: the attack fails, or returns something else.
     """
     found: Tensor = ask(
-        aggregation,
+        attack,
+        "decide",
+        measured,
+        returns=lambda found: (
+            isinstance(found, Tensor) and found.dtype == torch.float64 and found.dim() == 1
+        ),
+        expected="a tensor in float64 of one dimension",
+    )
+    _finite(attack, "decide", found)
+    return found
+
+
+def measured(component: Aggregation | Attack, updates: Updates | KnownUpdates) -> Floats:
+    """Return the numbers of a block of updates that add up over blocks.
+
+    Args:
+        component: The aggregation, or the attack.
+        updates: The updates, as it sees them.
+
+    Raises:
+        SettingsError: it fails, or returns something else.
+    """
+    found: Tensor = ask(
+        component,
         "measure",
         updates,
         returns=lambda found: isinstance(found, Tensor) and found.dtype == torch.float64,
         expected="a tensor in float64",
     )
-    return _finite(aggregation, "measure", found)
+    return _finite(component, "measure", found)
 
 
 def decided(aggregation: Aggregation, arrived: ArrivedUpdates) -> AggregationPlan:
@@ -104,8 +165,8 @@ def combined(aggregation: Aggregation, updates: Updates) -> Floats:
     return _finite(aggregation, "combine", found)
 
 
-def _finite(aggregation: Aggregation, step: str, found: Tensor) -> Floats:
+def _finite(component: Component, step: str, found: Tensor) -> Floats:
     values: Floats = found.detach().double().numpy()
     if not np.isfinite(values).all():
-        raise SettingsError(f"{called(aggregation)}: {step} returned a value that is not finite")
+        raise SettingsError(f"{called(component)}: {step} returned a value that is not finite")
     return values

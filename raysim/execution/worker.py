@@ -22,7 +22,7 @@ import numpy.typing as npt
 import torch
 
 from raysim.config import Settings
-from raysim.core.aggregation import Updates
+from raysim.core.aggregation import Floats, Updates
 from raysim.core.differences import flat_values, kept_apart
 from raysim.core.errors import MachineError, RaysimError, RunError
 from raysim.core.rules import Batch, Upload
@@ -39,7 +39,7 @@ from raysim.execution.messages import (
 )
 from raysim.execution.partial_sum import Kept, PartialSum
 from raysim.execution.process import device_of, is_device_error
-from raysim.execution.update_blocks import combined, measured, read_block
+from raysim.execution.update_blocks import attacked, combined, known_to, measured, read_block
 from raysim.federation.evaluation_sets import EVALUATION_ROWS, EvaluationSet
 from raysim.federation.federation import Federation
 from raysim.federation.opened import OpenedSamples, memory_cap
@@ -258,10 +258,7 @@ class Worker:
         """
         for span in spans:
             with self.watch("reduction"):
-                found = (
-                    measured(self._settings.aggregation, self._block(message, block))
-                    for block in span
-                )
+                found = (self._measured(message, block) for block in span)
                 self._results["measure"].blocks[span] = reduce(np.add, found)
 
     def aggregate(self, message: AggregationMessage, blocks: Sequence[tuple[int, ...]]) -> None:
@@ -280,8 +277,17 @@ class Worker:
                 found = combined(self._settings.aggregation, self._block(message, *block))
                 self._results["aggregate"].blocks[block] = found
 
+    def _measured(self, message: AggregationMessage, block: int) -> Floats:
+        """Return what the aggregation measures of a block, or the attack."""
+        if not message.attacking:
+            return measured(self._settings.aggregation, self._block(message, block))
+        updates = read_block(self._updates, message, block)
+        return measured(self._settings.attack, known_to(message, updates))
+
     def _block(self, message: AggregationMessage, block: int) -> Updates:
-        return read_block(self._updates, message, block)
+        """Return the updates of a block, those of bad clients as the attack has them."""
+        updates = read_block(self._updates, message, block)
+        return attacked(self._settings.attack, message, updates)
 
     @cached_property
     def _stacked(self) -> StackedTrainer:
@@ -353,7 +359,11 @@ class Worker:
         """Return the samples of a batch of a set."""
         if number == TEST_SET:
             return self._jobs.samples.test(batch * EVALUATION_ROWS, (batch + 1) * EVALUATION_ROWS)
-        return self._jobs.samples.of_clients(self._evaluated[number - 1], batch)
+        evaluated = self._evaluated[number - 1]
+        if evaluated.split == "triggered":
+            samples = self._batch(TEST_SET, batch)
+            return samples._replace(x=self._settings.attack.trigger(samples.x))
+        return self._jobs.samples.of_clients(evaluated, batch)
 
 
 def _joined(scores: Sequence[Score]) -> Score:

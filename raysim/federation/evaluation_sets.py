@@ -32,7 +32,7 @@ EVALUATION_ROWS = 1000
 """Most samples of an evaluated batch, a worker's unit of work."""
 MOST_CLIENTS = 5_000
 """Most clients to evaluate; from a larger population, this number is drawn by the seed."""
-SplitName = Literal["train", "held_out", "test", "local", "cut"]
+SplitName = Literal["train", "held_out", "test", "triggered", "local", "cut"]
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,8 @@ class EvaluationSet:
 
     Attributes:
         split: Origin of the samples: clients' training samples ("train"), or those of them that are
-            held out ("held_out"); test samples ("test"), or those of `LocalTest` ("local", "cut").
+            held out ("held_out"); test samples ("test"), those with an attack's trigger
+            ("triggered"), or those of `LocalTest` ("local", "cut").
         clients: The clients [n], ascending; each has at least one sample.
         samples: Per client, by position in `clients`, the indices of its samples.
         cuts: Positions in `clients` of the batches' bounds; a batch has at most EVALUATION_ROWS
@@ -118,6 +119,17 @@ def local_test_set(
     chosen = filled[_chosen(len(filled), seed)]
     per_client = [indices[client] for client in chosen.tolist()]
     return EvaluationSet.of(local_test.split, chosen, per_client)
+
+
+def triggered_set(samples: int) -> EvaluationSet:
+    """Return the test samples, to be evaluated with an attack's trigger, in the test set's batches.
+
+    Args:
+        samples: Their number.
+    """
+    cuts = range(0, samples, EVALUATION_ROWS)
+    batches = [np.arange(at, min(at + EVALUATION_ROWS, samples)) for at in cuts]
+    return EvaluationSet.of("triggered", np.arange(len(batches)), batches)
 
 
 def client_test_set(federation: Federation, settings: Settings) -> EvaluationSet:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +67,11 @@ class OpenedSamples:
         if not self._holdout.fraction:
             return whole
         return _selected(whole, self._holdout.divide(client, len(whole.y))[0])
+
+    @cached_property
+    def classes(self) -> int:
+        """The largest label of all training samples + 1."""
+        return int(self._splits["train"].y.max()) + 1
 
     def pooled(self, clients: Sequence[int]) -> Batch:
         """Return the training samples of clients, decoded, in the order of the clients."""

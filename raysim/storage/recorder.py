@@ -239,7 +239,7 @@ class RunRecorder:
 def _client_table(number: int, columns: Columns) -> pa.Table:
     integers = (
         *("client", "samples", "local_test_samples", "steps", "pass", "version", "staleness"),
-        *("participations", "is_new"),
+        *("participations", "is_new", "bad"),
     )
     typed = {n: v.astype(np.int64) if n in integers else v for n, v in columns.items()}
     return _table(number, typed)

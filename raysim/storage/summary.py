@@ -19,6 +19,7 @@ those of a part of the clients."""
 EVALUATED = (
     *("holdout_", "client_accuracy_", "trained_accuracy_", "train_set_"),
     *("personal_holdout_", "personal_train_set_", "finetuned_holdout_"),
+    "attack_success_rate",
     *(f"{model}{part}local_test_" for model in ("", *MODELS) for part in ("", *PARTS)),
 )
 """Prefixes of the columns of evaluations, besides the test set's."""
@@ -34,6 +35,13 @@ SMALLER = re.compile(
 EPSILON, HYPOTHETICAL = "epsilon", "hypothetical_epsilon"
 """Columns of the epsilon of a run, and of that of a population that is not there; the first is
 `stopped_by` of a run that its limit has ended, too."""
+BAD, BEYOND = "bad_clients", "bad_clients_beyond_bound"
+"""Columns of rounds under attack: bad clients that arrived, and those of them beyond the number
+that the aggregation bears with."""
+BAD_CUT = "bad_clients_cut"
+"""Column of rounds under attack: bad clients whose updates have weight 0 in the aggregate."""
+ROUNDS_BEYOND = "rounds_beyond_bound"
+"""Figure of a run under attack: rounds in which more bad clients arrived than that number."""
 VIRTUAL_SECONDS = "virtual_seconds"
 VIRTUAL_JOULES = "virtual_joules"
 LOST = "lost_clients"
@@ -179,4 +187,11 @@ def summarise(rows: Sequence[Row], target: float | None, *, every: int = 1, roun
         "bytes_up": sum(row["bytes_up"] for row in counted),
         "bytes_down": sum(row["bytes_down"] for row in counted),
         **{name: sum(row[name] for row in counted) for name in VIRTUAL if name in counted[-1]},
+        **_beyond_bound(counted),
     }
+
+
+def _beyond_bound(rows: Sequence[Row]) -> Row:
+    """Return the rounds with more bad clients than the aggregation bears with; empty without."""
+    found = [row[BEYOND] or 0 for row in rows if BEYOND in row]
+    return {ROUNDS_BEYOND: sum(each > 0 for each in found)} if found else {}

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from raysim.aggregation import AGGREGATIONS
+from raysim.attack import ATTACKS
 from raysim.channel import STAGES
 from raysim.cli.pages import allowed
 from raysim.core.components import Registry
@@ -85,3 +86,5 @@ def test_every_component_has_its_contract():
     assert len(CONTRACTS) == found == 24
     for name in others:
         check_page(AGGREGATIONS, name)
+    for name in ATTACKS:  # in runs: test_attacks.py
+        check_page(ATTACKS, name)

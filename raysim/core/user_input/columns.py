@@ -17,12 +17,12 @@ OF_ROUNDS = re.compile(
     r"|(client|trained)_accuracy_(mean|d[1-9])"
     r"|(test|holdout|train_set)_(loss(_at_temperature)?|accuracy|macro_f1)"
     r"|train_loss|objective|bytes_up|bytes_down|clients|(worker|driver)_.*_seconds"
-    r"|aggregation_cut|root_train_loss"
+    r"|aggregation_cut|root_train_loss|bad_clients(_.*)?|attack_success_rate"
 )
 """Columns of `metrics.parquet`, including derived ones."""
 OF_CLIENTS = re.compile(
     r"round|client|samples|steps|train_loss|objective|pass|version|staleness|temperature"
-    r"|virtual_(start|seconds|joules)|aggregation_weight"
+    r"|virtual_(start|seconds|joules)|aggregation_weight|bad"
 )
 """Columns of `clients.parquet`."""
 OF_ANALYSES = re.compile("round")

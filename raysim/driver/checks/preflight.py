@@ -202,7 +202,7 @@ def check_space(
     expected = round(clients * (1 - (1 - cohort / clients) ** settings.rounds))
     versions = min(2 * settings.checkpoint_every, settings.rounds) * cohort
     in_round = cohort * method.round_state_bytes(state)
-    if settings.aggregation.sees_updates:
+    if settings.aggregation.sees_updates or settings.attack.knows_updates:
         in_round += cohort * nbytes({"model": method.deployed(state)})
     if settings.keep_clients:  # of the round, and of the one before
         in_round += 2 * cohort * nbytes({"model": method.deployed(state)})

@@ -19,6 +19,7 @@ from raysim.driver.aggregating import Aggregated
 from raysim.driver.analyses.round_analyses import RoundAnalyses
 from raysim.driver.asynchronous.opening import asynchronous_rounds
 from raysim.driver.asynchronous.rounds import AsynchronousRounds
+from raysim.driver.attacking import Attacking
 from raysim.driver.channel import Channel
 from raysim.driver.clock.clock import VirtualRound
 from raysim.driver.clock.lost import noted_if_lost
@@ -318,6 +319,8 @@ class Run:
             yield AccountedUploads(self.settings, now.cohort, self._passes.frozen)
         if self.settings.local.keep:
             yield Keeping(runner)
+        if self.settings.attack.acts:
+            yield Attacking(self.settings, now, runner.log)
         yield Aggregated(self.settings, self._passes.frozen)
 
     def _after(

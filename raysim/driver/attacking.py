@@ -1,0 +1,246 @@
+"""Attack on the passes of a round: its bad clients, and what they send.
+
+Bad are `attack.fraction` of all participants, drawn once by the seed, or `attack.per_round` of each
+round's cohort, drawn by seed and round.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache, partial
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import nn
+
+from raysim.config import Settings
+from raysim.core.attack import Attack, KnownUpdates
+from raysim.core.components import called, calling, shown
+from raysim.core.differences import Differences, same_shapes
+from raysim.core.errors import SettingsError
+from raysim.core.method import Round
+from raysim.core.rules import Bases, Finish, Pass, Reduced, Trained, Upload, View
+from raysim.core.seeds import sample_cohort, stream
+from raysim.core.tensors import CPU
+from raysim.driver.riders import Rider
+from raysim.driver.round_inputs import first_pass
+from raysim.driver.round_log import RoundLog
+from raysim.execution.client_jobs import poisoned
+from raysim.execution.update_blocks import decided_by, forged, measured
+from raysim.federation.federation import Federation
+from raysim.federation.opened import OpenedSamples
+from raysim.storage.checkpoints import Checkpoint
+from raysim.storage.summary import BAD, BEYOND
+
+Clients = npt.NDArray[np.int64]
+
+
+def bad_clients(settings: Settings) -> Clients:
+    """Return the clients that are bad in all rounds, ascending; none if they change by round."""
+    attack, participants = settings.attack, settings.participants
+    if not attack.acts or attack.per_round is not None:
+        return np.empty(0, dtype=np.int64)
+    count = round(attack.fraction * len(participants))
+    return participants.at(_drawn(settings.seed, len(participants), count))
+
+
+@lru_cache(maxsize=8)
+def _drawn(seed: int, clients: int, count: int) -> Clients:
+    return np.array(sample_cohort(stream(seed, "bad-clients"), clients, count), dtype=np.int64)
+
+
+def bad_in_round(settings: Settings, number: int, cohort: Sequence[int]) -> Clients:
+    """Return the clients that are bad in a round, ascending.
+
+    Args:
+        settings: The run's settings.
+        number: Rounds committed before it.
+        cohort: Its clients, ascending.
+    """
+    each = settings.attack.per_round
+    if not settings.attack.acts or each is None:
+        return bad_clients(settings)
+    draws = stream(settings.seed, "bad-clients-of-round", number)
+    ranks = sample_cohort(draws, len(cohort), min(each, len(cohort)))
+    return np.array(cohort, dtype=np.int64)[ranks]
+
+
+@dataclass
+class Attacking(Rider):
+    """Attack on the passes of one round.
+
+    Attributes:
+        settings: The run's settings.
+        now: The input of the method's round.
+        log: Receives numbers of the round.
+    """
+
+    settings: Settings
+    now: Round
+    log: RoundLog
+    _bad: frozenset[int] = frozenset()
+
+    def dress(self, work: Pass) -> Pass:
+        """Return a pass that knows its bad clients, and whose bad clients send what they please."""
+        attack = self.settings.attack
+        bad = bad_in_round(self.settings, self.now.number, self.now.cohort)
+        self._bad = frozenset(np.intersect1d(bad, np.asarray(work.clients)).tolist())
+        work = replace(work, bad=self._bad)
+        if not (attack.changes_uploads and self._bad and work.moved_from):
+            return work
+        sent = _Sent(attack, self._bad, work.moved_from, len(work.clients))
+        finish = partial(_send, work.rules.finish, sent)
+        return replace(work, rules=replace(work.rules, finish=finish))
+
+    def undress(self, reduced: Reduced) -> Reduced:
+        """Count the bad clients that arrived, and those beyond the aggregation's bound."""
+        arrived, bound = len(self._bad & {*reduced.clients}), self.settings.aggregation.bears_with
+        counts = {BAD: arrived}
+        if bound is not None:
+            counts[BEYOND] = max(arrived - bound, 0)
+        self.log.more |= {name: max(self.log.more.get(name, 0), n) for name, n in counts.items()}
+        return reduced
+
+
+@dataclass(frozen=True)
+class _Sent:
+    """Replacement of what bad clients of a pass send.
+
+    Attributes:
+        attack: The attack.
+        bad: The bad clients.
+        bases: The bases of the groups that they send.
+        clients: m, the clients of the pass.
+    """
+
+    attack: Attack
+    bad: frozenset[int]
+    bases: Bases
+    clients: int
+
+
+def _send(finish: Finish, sent: _Sent, view: View, trained: Trained) -> Upload:
+    """Return the upload of a client; of a bad one, what the attack makes of it."""
+    upload = finish(view, trained)
+    if view.client not in sent.bad:
+        return upload
+    found = Differences.of(
+        upload.sums, sent.bases, view.broadcast, frozen=view.frozen, params=view.params
+    )
+    if not found.changes:
+        return upload
+    given = Upload(sums=found.changes, samples=len(trained.samples.y))
+    seen = replace(view, generator=partial(_generator, view.generator), state={}, stages={})
+    sums, dtypes = found.with_changes(_attacked(sent.attack, seen, given, sent.clients).sums)
+    # Dtypes of tensors that stages have changed are those before the stages.
+    return replace(
+        upload,
+        sums=sums,
+        dtypes={**dtypes, **upload.dtypes},
+        bytes_up=upload.sent_bytes(view.frozen),
+    )
+
+
+def _attacked(attack: Attack, view: View, given: Upload, clients: int) -> Upload:
+    """Return what a bad client sends.
+
+    Raises:
+        SettingsError: the attack fails, or returns other groups than it was given.
+    """
+    with calling(attack, "send"):
+        after = attack.send(view, given, clients)
+    if not isinstance(after, Upload) or not same_shapes(after.sums, given.sums):
+        raise SettingsError(
+            f"{called(attack)}: send must return an Upload whose sums have the names and shapes of"
+            f" those that it is given; returned {shown(after)}"
+        )
+    return after
+
+
+def _generator(generator: Callable[[str], torch.Generator], purpose: str) -> torch.Generator:
+    return generator(f"attack/{purpose}")
+
+
+def check_attack(
+    settings: Settings, network: nn.Module, initial: Checkpoint, federation: Federation
+) -> None:
+    """Check, before a run starts, that its attack works and suits the method and the task.
+
+    What clients send is seen in their first pass alone.
+
+    Args:
+        settings: The run's settings.
+        network: The network as it was built.
+        initial: The checkpoint before the first round.
+        federation: The samples.
+
+    Raises:
+        SettingsError: it does not.
+    """
+    attack, method = settings.attack, settings.method
+    if not attack.acts:
+        return
+    refused = f"{called(attack)}: does not go with {called(method)}, whose"
+    if method.asynchrony(settings.cohort_size) is not None:
+        raise SettingsError(f"{refused} rounds overlap; choose none")
+    if attack.per_round is not None and attack.per_round > settings.cohort_size:
+        raise SettingsError(
+            f"attack.per_round={attack.per_round}: must be at most the clients of a round,"
+            f" {settings.cohort_size}"
+        )
+    if attack.needs_classes and not federation.scoring.classifies:
+        raise SettingsError(f"{called(attack)}: needs targets that are class numbers")
+    first = first_pass(settings, network, initial, federation.training_sizes)
+    if first and first.pooled:
+        raise SettingsError(f"{refused} clients' samples are pooled in one place; choose none")
+    if first and (attack.changes_uploads or attack.knows_updates):
+        _check_uploads(settings, first, refused)
+    if attack.knows_updates:
+        _check_steps(attack)
+    if attack.changes_samples:
+        opened = OpenedSamples(federation, CPU)
+        poisoned(attack, opened.client(0), opened.classes, torch.Generator())
+
+
+def _check_uploads(settings: Settings, first: Pass, refused: str) -> None:
+    """Check that an attack sees what clients send in their first pass.
+
+    Args:
+        settings: The run's settings.
+        first: The pass.
+        refused: Begin of the error.
+
+    Raises:
+        SettingsError: it does not.
+    """
+    if not first.moved_from:
+        raise SettingsError(
+            f"{refused} clients send nothing that has a base from which it has moved; choose an"
+            " attack on samples"
+        )
+    if settings.attack.knows_updates and len(first.clients) > settings.cohort_size:
+        raise SettingsError(f"{refused} passes are over more clients than the cohort")
+
+
+def _check_steps(attack: Attack) -> None:
+    """Check the steps of an attack on made-up updates.
+
+    Raises:
+        SettingsError: one fails, or returns something else.
+    """
+    draws = torch.Generator().manual_seed(0)
+    rows = torch.randn(5, 4, generator=draws, dtype=torch.float64)
+    known = KnownUpdates(rows[:3], rows[3:])
+    if attack.measures:
+        found = torch.from_numpy(measured(attack, known))
+        known = replace(known, decided=decided_by(attack, found))
+    forged(attack, known)
+
+
+def recorded_bad(settings: Settings) -> Mapping[str, Any]:
+    """Return the clients that are bad in all rounds, for the run's records; empty without any."""
+    bad = bad_clients(settings).tolist()
+    return {"bad_clients": bad} if bad else {}

@@ -1,0 +1,335 @@
+"""Attacks in runs: against NumPy, without effect, on actors, after faults, and refused."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import torch
+from scipy.stats import norm as normal
+
+import raysim
+from raysim.attack.alie import largest_z
+from raysim.driver.attacking import bad_in_round
+from raysim.testing.contract import StopAfter
+from raysim.testing.tasks import samples
+from tests.driver.test_aggregation import WATCH, Wide, flat, run, shares_of, vectors
+from tests.driver.test_channel import SEEN, SIZES
+from tests.tasks import make_settings, make_task, model_of
+
+HERE = "tests.driver.test_attacks"
+HALF = {"attack.fraction": 0.5, "fraction": 0.8}
+"""Three of six clients are bad, and five take part."""
+LABELS: list[Any] = []
+"""Labels that `Logged` drew."""
+
+
+class Failing(raysim.Attack):
+    def forge(self, known: raysim.KnownUpdates) -> torch.Tensor:
+        raise KeyError("nothing")
+
+
+class Narrow(raysim.Attack):
+    def forge(self, known: raysim.KnownUpdates) -> torch.Tensor:
+        return known.own[:, :1]
+
+
+class Lacking(raysim.Attack):
+    def send(self, view: raysim.View, upload: raysim.Upload, clients: int) -> raysim.Upload:
+        return raysim.Upload()
+
+
+class Fewer(raysim.Attack):
+    def poison(self, samples: raysim.Batch, classes: int, generator: Any) -> raysim.Batch:
+        return samples._replace(y=samples.y[:1])
+
+
+class Logged(raysim.Attack):
+    """Keeps the bad clients' labels."""
+
+    def poison(self, samples: raysim.Batch, classes: int, generator: Any) -> raysim.Batch:
+        drawn = torch.randint(classes, samples.y.shape, generator=generator)
+        LABELS.append(drawn.numpy().copy())
+        return samples._replace(y=drawn)
+
+
+def bad_of(folder: Any) -> dict[int, bool]:
+    """Return the clients of `clients.parquet`, ascending, and whether they are bad."""
+    table = pq.read_table(folder / "clients.parquet").to_pydict()
+    found = dict(zip(table["client"], table["bad"], strict=True))
+    return {client: bool(found[client]) for client in sorted(found)}
+
+
+def alie(own: Any, honest: Any, z: float) -> Any:
+    return own.mean(axis=0) - z * own.std(axis=0)
+
+
+def within(honest: Any, p: Any, largest: bool) -> Any:
+    """Return the update of min-max, or of min-sum, by bisection."""
+    mean = honest.mean(axis=0)
+    pairs = ((honest[:, None] - honest) ** 2).sum(axis=2)
+    bound = pairs.max() if largest else pairs.sum(axis=1).min()
+
+    def fits(gamma: float) -> bool:
+        distances = ((mean - gamma * p - honest) ** 2).sum(axis=1)
+        return bool((distances.max() if largest else distances.sum()) <= bound)
+
+    low, high = 0.0, 20.0
+    while high - low > 2e-5:
+        low, high = ((low + high) / 2, high) if fits((low + high) / 2) else (low, (low + high) / 2)
+    return mean - low * p
+
+
+def unit(honest: Any) -> Any:
+    mean = honest.mean(axis=0)
+    return mean / np.linalg.norm(mean)
+
+
+ORACLES: dict[str, tuple[dict[str, Any], Any]] = {
+    "sign_flip": ({"scale": 2.0}, lambda own, honest: -2 * own),
+    "sign_flip-honest": ({"of": "honest"}, lambda own, honest: -honest.mean(axis=0)),
+    "alie": ({}, lambda own, honest: alie(own, honest, 1.5)),
+    "alie-formula": (
+        {"z": None, "of": "honest", "per_round": 1},
+        lambda own, honest: alie(honest, own, normal.ppf(2 / 4)),
+    ),
+    "alie-honest": ({"z": -0.7, "of": "honest"}, lambda own, honest: alie(honest, own, -0.7)),
+    "ipm": ({"eps": 100.0}, lambda own, honest: -100 * honest.mean(axis=0)),
+    "min_max": ({}, lambda own, honest: within(honest, unit(honest), True)),
+    "min_max-std": (
+        {"direction": "std"},
+        lambda own, honest: within(honest, honest.std(axis=0, ddof=1), True),
+    ),
+    "min_sum-sign": (
+        {"direction": "sign"},
+        lambda own, honest: within(honest, np.sign(honest.mean(axis=0)), False),
+    ),
+}
+"""Per attack, its settings, and the rows of bad clients by NumPy."""
+
+
+@pytest.mark.parametrize("name", ORACLES)
+def test_attacks_on_updates_are_numpy_s(tmp_path, name):
+    """Of five of six unequal clients, in two blocks; the mean weighs them by their samples."""
+    fields, oracle = ORACLES[name]
+    own = {"rounds": 1, **HALF, "attack.name": name.partition("-")[0]}
+    own |= {f"attack.{key}": value for key, value in fields.items()}
+    result = run(tmp_path, Wide, **own, **WATCH)
+    found = bad_of(tmp_path)
+    bad = np.array([*found.values()])
+    assert 0 < bad.sum() < len(bad) == 5 and [*found] == sorted(client for client, _, _ in SEEN)
+    rows, start = vectors(SEEN)
+    rows[bad] = oracle(rows[bad], rows[~bad])
+    expected = start + shares_of([*found]) @ rows
+    scale = np.abs(rows).max()
+    np.testing.assert_allclose(flat(result.params), expected, rtol=1e-6, atol=2e-6 * scale)
+    assert result.metrics["bad_clients"].to_pylist() == [bad.sum()]
+
+
+@pytest.mark.parametrize(
+    ("m", "f", "z"),
+    [(10, 2, 0), (20, 4, 0.157), (50, 10, 0.253), (50, 24, 1.43), (100, 20, 0.286), (5, 5, 0)],
+)
+def test_z_of_alie_is_the_formula_s(m, f, z):
+    assert largest_z(m, f) == pytest.approx(z, abs=6e-3 if z == 1.43 else 6e-4)
+
+
+def test_a_robust_aggregation_sees_forged_updates(tmp_path):
+    """The trimmed mean of five updates, of which the bad clients' are a hundred times the mean."""
+    own = {"attack.name": "ipm", "attack.eps": 100.0, "aggregation.name": "trimmed_mean"}
+    result = run(tmp_path, Wide, rounds=1, **HALF, **own, **WATCH)
+    bad = np.array([*bad_of(tmp_path).values()])
+    rows, start = vectors(SEEN)
+    rows[bad] = -100 * rows[~bad].mean(axis=0)
+    middle = np.sort(rows, axis=0)[1:-1].mean(axis=0)
+    np.testing.assert_allclose(flat(result.params), start + middle, rtol=1e-6, atol=1e-6)
+    assert result.metrics["bad_clients_beyond_bound"].to_pylist() == [bad.sum() - 1]
+    assert result.summary["rounds_beyond_bound"] == 1
+
+
+def test_the_server_of_fltrust_is_honest(tmp_path):
+    """Although it trains in the place of a client, who is bad."""
+    own = {"aggregation.name": "fltrust", "rounds": 1, "attack.fraction": 1.0}
+    plain, attacked = (
+        run(tmp_path / name, **own, **{"attack.name": name}) for name in ("none", "label_flip")
+    )
+    losses = [each.metrics["root_train_loss"].to_pylist() for each in (plain, attacked)]
+    assert losses[0] == losses[1]
+
+
+def test_krum_cuts_noise(tmp_path):
+    """All bad clients of all rounds, which are in the run's records."""
+    own = {"attack.name": "gaussian", "aggregation.name": "krum", "fraction": 1.0}
+    result = run(tmp_path, rounds=2, **own, **{"attack.fraction": 0.17})
+    assert result.metrics["bad_clients_cut"].to_pylist() == [1, 1]
+    bad = [client for client, each in bad_of(tmp_path).items() if each]
+    assert json.loads((tmp_path / "environment.json").read_text())["bad_clients"] == bad
+
+
+def test_noise_has_its_deviation(tmp_path):
+    own = {"attack.name": "gaussian", "attack.std": 3.0, "attack.fraction": 1.0, "fraction": 0.2}
+    result = run(tmp_path, Wide, rounds=1, **own, **WATCH)
+    moved = flat(result.params) - vectors(SEEN)[1]
+    assert len(SEEN) == 1 and moved.std() == pytest.approx(3, rel=0.01)
+    assert moved.mean() == pytest.approx(0, abs=0.05)
+
+
+@pytest.mark.parametrize(("target", "wrong"), [(None, lambda y: 2 - y), (1, np.ones_like)])
+def test_flipped_labels_are_those_of_a_task_that_has_them(tmp_path, target, wrong):
+    """The bits of a run without attack on samples whose labels are wrong."""
+    run(tmp_path / "attack", rounds=2, attack={"name": "label_flip", "target": target})
+    bad = {client for client, each in bad_of(tmp_path / "attack").items() if each}
+    own = [samples(size, key) for key, size in enumerate(SIZES)]
+    own = [(x, wrong(np.asarray(y)) if k in bad else y) for k, (x, y) in enumerate(own)]
+    task = raysim.Task(model=make_task(SIZES).model, clients=own, test=samples(300, 10_000))
+    raysim.run(make_settings(tmp_path / "plain", rounds=2), task)
+    assert bad and model_of(tmp_path / "attack") == model_of(tmp_path / "plain")
+
+
+def test_a_bad_client_has_the_same_labels_in_all_rounds(tmp_path):
+    LABELS.clear()
+    own = {"attack.name": f"{HERE}:Logged", "attack.fraction": 1.0, "fraction": 1.0}
+    run(tmp_path, rounds=2, **own)
+    first, second = LABELS[1:7], LABELS[7:]  # behind the check before the start
+    assert sorted(map(len, first)) == sorted(SIZES)
+    assert all(np.array_equal(*both) for both in zip(first, second, strict=True))
+    largest, next_one = first[:2]
+    assert not np.array_equal(largest[: len(next_one)], next_one)
+
+
+def test_a_backdoor_succeeds_where_the_mean_takes_it_over(tmp_path):
+    """The success rate is that of the model on the patched test set."""
+    own = {"attack.target": 2, "attack.size": 2, "attack.value": 3.0, "attack.share": 0.9}
+    result = run(tmp_path, rounds=3, **own, **{"attack.name": "replacement", "attack.per_round": 1})
+    x, y = (torch.as_tensor(each) for each in samples(300, 10_000))
+    model = make_task(SIZES).model()
+    model.load_state_dict(result.params)
+    patched = x.clone().reshape(300, -1)
+    patched[:, -4:] = 3.0
+    predicted = model(patched).argmax(dim=1)
+    rate = float((predicted[y != 2] == 2).double().mean())
+    assert result.metrics["attack_success_rate"].to_pylist()[-1] == pytest.approx(rate)
+    assert result.summary["final_attack_success_rate"] == pytest.approx(rate)
+    assert rate > 0.5
+
+
+@pytest.mark.parametrize(("boost", "factor"), [(7.0, 7.0), (None, 4.0)])
+def test_replacement_scales_updates(tmp_path, boost, factor):
+    """By m = 4 unless it says something else."""
+    own = {"attack": {"name": "replacement", "boost": boost, "fraction": 1.0}, **WATCH}
+    result = run(tmp_path, rounds=1, **own)
+    rows, start = vectors(SEEN)
+    expected = start + factor * shares_of(sorted(client for client, _, _ in SEEN)) @ rows
+    np.testing.assert_allclose(flat(result.params), expected, rtol=1e-6, atol=1e-6)
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("plain")
+    run(folder, rounds=2)
+    return model_of(folder)
+
+
+@pytest.mark.parametrize(
+    "own",
+    [
+        {"name": "none", "fraction": 0.5},
+        {"name": "sign_flip", "fraction": 0.0},
+        {"name": "ipm", "per_round": 0},
+        {"name": "label_flip", "fraction": 0.05},
+    ],
+)
+def test_without_bad_clients_all_bits_are_those_of_the_plain_run(plain, tmp_path, own):
+    run(tmp_path, rounds=2, attack=own)
+    assert model_of(tmp_path) == plain
+
+
+def test_more_bad_clients_arrive_than_their_share(tmp_path):
+    """Twenty of a hundred, in cohorts of twenty: more than four in a third of the rounds or more.
+
+    By the hypergeometric distribution in 0.37 of them.
+    """
+    rounds = 60
+    own = {"fraction": 0.2, "aggregation": {"name": "trimmed_mean", "byzantine": 4}}
+    settings = make_settings(
+        tmp_path, rounds=rounds, clients=100, **own, **{"attack.name": "gaussian"}
+    )
+    counts = [
+        len({*bad_in_round(settings, 0, ())} & {*settings_cohort})
+        for settings_cohort in cohorts(settings, rounds)
+    ]
+    assert sum(count > 4 for count in counts) == pytest.approx(0.37 * rounds, abs=9)
+
+
+def cohorts(settings: raysim.Settings, rounds: int) -> list[tuple[int, ...]]:
+    draws = np.random.default_rng(0)
+    return [tuple(draws.choice(100, 20, replace=False).tolist()) for _ in range(rounds)]
+
+
+@pytest.mark.usefixtures("resident_actors")
+@pytest.mark.parametrize(
+    "own",
+    [
+        {"name": "min_max", "per_round": 1},
+        {"name": "replacement", "fraction": 0.34},
+    ],
+)
+def test_the_same_bits_on_actors_and_after_an_interruption(tmp_path, own):
+    more: Mapping[str, Any] = {"method.name": "scaffold", "attack": own, "rounds": 3}
+    run(tmp_path / "inline", Wide, **more)
+    run(tmp_path / "actors", Wide, **more, **{"engine.backend": "ray", "engine.actors": 2})
+    with pytest.raises(KeyboardInterrupt):
+        raysim.run(make_settings(tmp_path / "cut", **more), make_task(SIZES, Wide), StopAfter(2))
+    raysim.resume(tmp_path / "cut", make_task(SIZES, Wide))
+    assert model_of(tmp_path / "inline") == model_of(tmp_path / "actors")
+    assert model_of(tmp_path / "inline") == model_of(tmp_path / "cut")
+
+
+@pytest.mark.parametrize(
+    ("own", "message"),
+    [
+        ({"name": f"{HERE}:Failing"}, "forge failed: KeyError"),
+        ({"name": f"{HERE}:Narrow"}, "forge returned tensor"),
+        ({"name": f"{HERE}:Fewer"}, "poison returned Batch"),
+        ({"name": "label_flip", "target": 3}, "gives samples the label 3; labels are 0 to 2"),
+    ],
+)
+def test_a_bad_attack_is_refused_before_anything_starts(tmp_path, own, message):
+    with pytest.raises(raysim.SettingsError) as caught:
+        run(tmp_path / "run", attack=own)
+    assert str(caught.value).startswith(f"attack.name={own['name']}: {message}")
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ({"method.name": "fedbuff"}, "rounds overlap"),
+        ({"method.name": "fsvrg", "attack.name": "ipm"}, "passes are over more clients"),
+        ({"method.name": "centralized", "attack.name": "label_flip"}, "samples are pooled"),
+    ],
+)
+def test_methods_that_an_attack_does_not_suit_are_refused(tmp_path, more, message):
+    with pytest.raises(raysim.SettingsError) as caught:
+        run(tmp_path / "run", **{"attack.name": "sign_flip", **more})
+    said = str(caught.value)
+    assert (
+        said.startswith("attack.name=")
+        and f"does not go with method.name={more['method.name']}" in said
+    )
+    assert message in said
+    assert not (tmp_path / "run").exists()
+
+
+def test_more_bad_clients_than_a_round_has_are_refused(tmp_path):
+    with pytest.raises(raysim.SettingsError, match=r"attack\.per_round=5: must be at most the"):
+        run(tmp_path / "run", attack={"name": "ipm", "per_round": 5})
+
+
+def test_what_an_attack_sends_has_the_shapes_of_updates(tmp_path):
+    with pytest.raises(raysim.RunError, match="send must return an Upload whose sums"):
+        run(tmp_path, attack={"name": f"{HERE}:Lacking", "fraction": 1.0})
