@@ -138,9 +138,12 @@ class Window:
 
         self.errors.clear()
         loop = QEventLoop()
+        loaded = list[bool]()
+        self.view.loadFinished.connect(loaded.append)
         self.view.loadFinished.connect(loop.quit)
         self.view.load(QUrl(address))
         loop.exec()
+        assert loaded[-1:] == [True], f"{address} could not be loaded"
 
     def value(self, script: str) -> Any:
         """Return the value of a script."""

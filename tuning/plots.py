@@ -96,7 +96,8 @@ def _draw(study: optuna.Study, options: SearchOptions, done: int) -> dict[str, A
             axes["contour"] = visual.plot_contour(study, paired, **first)
             axes["parallel"] = visual.plot_parallel_coordinate(study, paired, **first)
             axes["parallel"].set_ylabel(titles[0])
-            axes["parallel"].set_xticks(range(len(paired) + 1), ["", *map(_in_lines, paired)])
+            named = ["", *map(_in_lines, sorted(paired))]  # Optuna draws them in this order
+            axes["parallel"].set_xticks(range(len(named)), named)
             axes["parallel"].tick_params(axis="x", labelrotation=0)
     return axes
 

@@ -150,7 +150,7 @@ def closing_lines(
         virtual = _virtual(summary)
         lines.append(
             f"virtual time {virtual['virtual']}, {virtual['energy']} of all clients,"
-            f" {virtual['lost']} clients without a result that counts"
+            f" {virtual['lost']} clients lost"
         )
     if summary.get(ROUNDS_BEYOND):
         lines.append(f"more bad clients than the aggregation bears with: {_beyond(summary)}")
@@ -188,7 +188,7 @@ def result_values(summary: Mapping[str, Any]) -> dict[str, str]:
     if VIRTUAL_SECONDS in summary:
         virtual = _virtual(summary)
         values["virtual time"] = f"{virtual['virtual']}, {virtual['energy']} of all clients"
-        values["lost"] = f"{virtual['lost']} clients without a result that counts"
+        values["lost"] = f"{virtual['lost']} clients lost"
     if ROUNDS_BEYOND in summary:
         values["beyond bound"] = f"{_beyond(summary)}, more bad clients than the aggregation bears"
     return values

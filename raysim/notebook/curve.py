@@ -77,13 +77,18 @@ class _Axis:
         """Return the distance of at most so many round values: 1, 2 or 5 times a power of ten."""
         rough = (self._high - self._low) / most
         power = 10.0 ** math.floor(math.log10(rough))
-        return next(power * each for each in (1, 2, 5, 10) if power * each >= rough * 0.999)
+        step = next(power * each for each in (1, 2, 5, 10) if power * each >= rough * 0.999)
+        return step if len(_multiples(step, self._low, self._high)) > 1 else step / 2
 
     def ticks(self, most: int) -> list[float]:
-        """Return round values on the axis."""
-        step = self.step(most)
-        first, end = math.ceil(self._low / step - 1e-9), math.floor(self._high / step + 1e-9)
-        return [step * number for number in range(first, end + 1)]
+        """Return round values on the axis, at least two."""
+        return _multiples(self.step(most), self._low, self._high)
+
+
+def _multiples(step: float, low: float, high: float) -> list[float]:
+    """Return the multiples of a step from low to high."""
+    first, end = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
+    return [step * number for number in range(first, end + 1)]
 
 
 def _shown(value: float, name: str, step: float) -> str:

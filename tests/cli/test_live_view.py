@@ -257,7 +257,7 @@ def test_virtual_time_is_in_lines_and_summary(lines):
     shown = lines.values(row(1, **VIRTUAL | {"virtual_seconds": 1.26}))
     assert [shown[name] for name in ("virtual", "energy", "lost")] == ["1.26 s", "12.3 kJ", "3"]
     assert closing_lines(SUMMARY | VIRTUAL, None, {})[-1] == (
-        "virtual time 1.03 h, 12.3 kJ of all clients, 3 clients without a result that counts"
+        "virtual time 1.03 h, 12.3 kJ of all clients, 3 clients lost"
     )
 
 

@@ -70,7 +70,7 @@ def test_its_table_with_a_clock_and_without_a_target():
     values = Rows(result(final_accuracy=None, **more, **virtual)._repr_html_()).values
     assert values["loss"] == "0.2500" and values["rounds"] == "50"
     assert values["virtual time"] == "1.03 h, 12.3 kJ of all clients"
-    assert values["lost"] == "3 clients without a result that counts"
+    assert values["lost"] == "3 clients lost"
     assert not {"accuracy", "rounds to target_accuracy"} & {*values}
 
 

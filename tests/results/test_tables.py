@@ -55,6 +55,11 @@ TEXTS = {
     ),
     "unit of its own": (ResultCell({0: 2.5}, unit=""), {}, "2.5 (n=1)*"),
     "named unit of its own": (ResultCell({0: 7.25}, unit="rounds"), {}, "7.2 (n=1)* (a)"),
+    "small deviation": (
+        ResultCell({0: 2.3, 1: 2.3 + 2e-6}),
+        {"unit": ""},
+        "2.300 ± 1.414e-06 (n=2)*",
+    ),
     "equal decimals": (ResultCell({0: 44.0, 1: 49.5}), {"unit": "J"}, "46.75 ± 3.89 (n=2)*"),
     "whole": (ResultCell({0: 3, 1: 5, 2: 4}), {"unit": "J"}, "4 ± 1 (n=3)"),
     "wide": (ResultCell({0: -3.0, 1: 3.02}), {"unit": ""}, "0.010 ± 4.257 (n=2)*"),

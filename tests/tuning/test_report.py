@@ -229,3 +229,23 @@ def test_artifacts_that_cannot_be_written(tmp_path, local_slots):
     search = make_search(tmp_path, SearchOptions("random"), rounds=1)
     with pytest.raises(MachineError, match=r"artifacts: cannot be written: .*resume"):
         make_tuner(search, tmp_path).run(1, 1)
+
+
+def test_each_axis_of_the_parallel_plot_has_the_name_of_its_setting(tmp_path):
+    """Also where importance has another order than the alphabet."""
+    search = make_search(tmp_path, SearchOptions("random"), table={"space": WIDE})
+    for _ in range(12):
+        trial = search.ask()
+        accuracy = trial.params["local.weight_decay"] * 50
+        search.decisions.judge(trial, {1: accuracy})
+        summary = {"final_holdout_accuracy": accuracy, "final_accuracy": accuracy, "seconds": 1.0}
+        search.tell(trial, {**summary, "bytes_up": 1, "bytes_down": 1})
+    ranked = [*optuna.importance.get_param_importances(search.study)]
+    assert ranked != sorted(ranked)
+    with plots(search.study, search.options) as found:
+        axes = found["parallel"].axes
+        named = [label.get_text().replace("\n", "") for label in axes[0].get_xticklabels()][1:]
+        own = [each for each in axes[1:] if each.get_ylabel() == ""][-len(named) :]
+        for name, axis in zip(named, own, strict=True):
+            values = [trial.params[name] for trial in search.study.trials]
+            assert axis.get_ylim() == pytest.approx((min(values), max(values))), name

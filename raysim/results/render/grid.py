@@ -189,7 +189,7 @@ def shown_alike(values: Sequence[float], unit: str) -> list[str]:
     """Return values of a metric, as a mean and its deviation, with the same number of decimals.
 
     Where their unit has none of its own, it is that of four digits of the largest value, or less
-    where these suffice.
+    where these suffice. A small value that would be shown as 0 has digits of its own.
 
     Args:
         values: The values.
@@ -202,7 +202,9 @@ def shown_alike(values: Sequence[float], unit: str) -> list[str]:
     most = max(0, 3 - floor(log10(largest)))
     errors = (max(abs(value - round(value, n)) for value in scaled) for n in range(most))
     decimals = next((n for n, error in enumerate(errors) if error < 1e-9 * largest), most)
-    return [f"{value:.{decimals}f}" for value in scaled]
+    alike = [f"{value:.{decimals}f}" for value in scaled]
+    pairs = zip(alike, values, strict=True)
+    return [text if float(text) or not value else shown(value, unit) for text, value in pairs]
 
 
 def spread(cell: ResultCell, metric: Metric, unit: str) -> str:
