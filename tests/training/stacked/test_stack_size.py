@@ -55,7 +55,7 @@ def test_a_group_fits_in_memory():
 
 @pytest.mark.parametrize("method", ["fedavg", "scaffold", "ditto", "mifl"])
 def test_the_estimate_leaves_room_for_what_is_kept_of_other_groups(tmp_path, monkeypatch, method):
-    """Stacks of eight and of six; kinds of the first round and of the later ones."""
+    """Stacks of eight and of six; but for FedAvg, kinds of the first round and of later ones."""
     trainers, init = [], KeptSteps.__init__
 
     def noted(self, recorder):
@@ -69,7 +69,7 @@ def test_the_estimate_leaves_room_for_what_is_kept_of_other_groups(tmp_path, mon
     kept = [step for each in trainers[1:] for step, _ in each._kinds.values()]  # not the rehearsal
     held = [sum(t.nbytes for t in unique(step)) for step in kept]
     others = (sum(held) - max(held)) / 8 / nbytes({"model": result.params})
-    assert len(kept) > 1 and others > 2
+    assert len(kept) > 1 and others > (0.5 if method == "fedavg" else 2)
     assert MODEL_COPIES + others <= (MODEL_COPIES + KEPT_COPIES) / MEMORY_FRACTION
 
 
