@@ -27,7 +27,7 @@ if TYPE_CHECKING:
         Updates,
     )
     from raysim.core.arrow import write_split
-    from raysim.core.attack import Attack, KnownUpdates
+    from raysim.core.attack import Attack, KnownUpdates, MeasuredUpdates
     from raysim.core.chain import chain
     from raysim.core.channel import Received, Stage
     from raysim.core.client_indices import ClientIndices, ListedIndices
@@ -73,7 +73,7 @@ else:
             "Updates",
         ),
         "raysim.core.arrow": ("write_split",),
-        "raysim.core.attack": ("Attack", "KnownUpdates"),
+        "raysim.core.attack": ("Attack", "KnownUpdates", "MeasuredUpdates"),
         "raysim.core.chain": ("chain",),
         "raysim.core.channel": ("Received", "Stage"),
         "raysim.core.client_indices": ("ClientIndices", "ListedIndices"),
@@ -137,6 +137,7 @@ __all__ = [
     "ListedIndices",
     "Listener",
     "LocalSteps",
+    "MeasuredUpdates",
     "Method",
     "Model",
     "Optimizer",

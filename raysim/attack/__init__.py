@@ -13,6 +13,7 @@ ATTACKS.add(
         "gaussian": "raysim.attack.gaussian:Gaussian",
         "ipm": "raysim.attack.ipm:Ipm",
         "label_flip": "raysim.attack.label_flip:LabelFlip",
+        "mimic": "raysim.attack.mimic:Mimic",
         "min_max": "raysim.attack.min_max:MinMax",
         "min_sum": "raysim.attack.min_sum:MinSum",
         "none": "raysim.attack.none:NoAttack",

@@ -22,7 +22,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from raysim.core.attack import Attack, KnownUpdates
+from raysim.core.attack import Attack, KnownUpdates, MeasuredUpdates
 
 FIRST, SMALLEST = 10.0, 1e-5
 """First gamma of the search, and the smallest step."""
@@ -53,22 +53,23 @@ class Envelope(Attack, ABC):
         square = (p @ p).expand(len(rows), 1)
         return torch.cat([(products + products.T) / 2, (rows @ p)[:, None], square], dim=1)
 
-    def decide(self, measured: Tensor) -> Tensor:
+    def decide(self, measured: MeasuredUpdates) -> Tensor:
         """Return gamma, of p as `_perturbation` gives it [1]."""
-        products, along, square = measured[:, :-2], measured[:, -2], measured[0, -1]
+        numbers = measured.numbers
+        products, along, square = numbers[:, :-2], numbers[:, -2], numbers[0, -1]
         norms = products.diagonal()
         honest = (norms[:, None] + norms - 2 * products).clamp(min=0).fill_diagonal_(0)
         from_mean = (products.mean() - 2 * products.mean(dim=1) + norms).clamp(min=0)
         unit = float(square.sqrt()) if self.direction == "unit" else 1.0
         if not unit:
-            return measured.new_zeros(1)
+            return numbers.new_zeros(1)
 
         def fits(gamma: float) -> bool:
             g = gamma / unit
             moved = from_mean - 2 * g * (along.mean() - along) + g * g * square
             return self.passes(moved.clamp(min=0), honest)
 
-        return measured.new_tensor([largest(fits) / unit])
+        return numbers.new_tensor([largest(fits) / unit])
 
     def forge(self, known: KnownUpdates) -> Tensor:
         """Return the perturbed mean [n]."""

@@ -40,12 +40,30 @@ class KnownUpdates:
     Attributes:
         honest: Changes of the tensors of the clients that are not bad [m - f, n]; one or more.
         own: What the bad clients would send if they were honest [f, n]; one or more.
-        decided: For `forge`, what `decide` returned; else empty.
+        decided: For `forge` and `keep`, what `decide` returned; else empty.
+        kept: For an attack that has `vectors`, those of the round before, zeros before the first
+            [vectors, n]; else empty.
     """
 
     honest: Tensor
     own: Tensor
     decided: Tensor = field(default_factory=_nothing)
+    kept: Tensor = field(default_factory=_nothing)
+
+
+@dataclass(frozen=True)
+class MeasuredUpdates:
+    """Input of `Attack.decide`.
+
+    Attributes:
+        numbers: Sum of `measure` over all blocks.
+        clients: The clients that are not bad, ascending [m - f].
+        last: What `decide` returned in the round before, if it has `vectors`; else empty.
+    """
+
+    numbers: Tensor
+    clients: npt.NDArray[np.int64]
+    last: Tensor = field(default_factory=_nothing)
 
 
 class Attack(Component):
@@ -54,9 +72,11 @@ class Attack(Component):
     The least that one needs is `poison`, `send` or `forge`.
     """
 
-    _lasting: ClassVar[str] = "an attack keeps nothing between rounds"
+    _lasting: ClassVar[str] = "set `vectors`, and return it from `keep` or `decide`"
     revision: ClassVar[int] = 1
     """Raised when the same settings give other bits; a run resumes in its own revision only."""
+    vectors: ClassVar[int] = 0
+    """Number of vectors of the size of an update that it keeps from round to round; see `keep`."""
     needs_classes: ClassVar[bool] = False
     """Whether targets must be class numbers."""
 
@@ -97,12 +117,12 @@ class Attack(Component):
         """Return numbers of a block in float64, of any shape, that add up over blocks."""
         raise NotImplementedError
 
-    def decide(self, measured: Tensor) -> Tensor:
-        """Return, once in a pass, what `forge` needs, in float64 of one dimension.
+    def decide(self, measured: MeasuredUpdates) -> Tensor:
+        """Return, once in a pass, what `forge` needs, in float64 of one dimension."""
+        raise NotImplementedError
 
-        Args:
-            measured: Sum of `measure` over all blocks.
-        """
+    def keep(self, known: KnownUpdates) -> Tensor:
+        """Return the vectors for the next round in a block [vectors, n]; they are checkpointed."""
         raise NotImplementedError
 
     def forge(self, known: KnownUpdates) -> Tensor:

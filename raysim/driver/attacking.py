@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 from raysim.config import Settings
-from raysim.core.attack import Attack, KnownUpdates
+from raysim.core.attack import Attack, KnownUpdates, MeasuredUpdates
 from raysim.core.components import called, calling, shown
 from raysim.core.differences import Differences, same_shapes
 from raysim.core.errors import SettingsError
@@ -29,7 +29,7 @@ from raysim.driver.riders import Rider
 from raysim.driver.round_inputs import first_pass
 from raysim.driver.round_log import RoundLog
 from raysim.execution.client_jobs import poisoned
-from raysim.execution.update_blocks import decided_by, forged, measured
+from raysim.execution.update_blocks import decided_by, forged, kept_by, measured
 from raysim.federation.federation import Federation
 from raysim.federation.opened import OpenedSamples
 from raysim.storage.checkpoints import Checkpoint
@@ -233,11 +233,13 @@ def _check_steps(attack: Attack) -> None:
     """
     draws = torch.Generator().manual_seed(0)
     rows = torch.randn(5, 4, generator=draws, dtype=torch.float64)
-    known = KnownUpdates(rows[:3], rows[3:])
+    known = KnownUpdates(rows[:3], rows[3:], kept=rows.new_zeros((attack.vectors, 4)))
     if attack.measures:
-        found = torch.from_numpy(measured(attack, known))
+        found = MeasuredUpdates(torch.from_numpy(measured(attack, known)), np.arange(3))
         known = replace(known, decided=decided_by(attack, found))
     forged(attack, known)
+    if attack.vectors:
+        kept_by(attack, known)
 
 
 def recorded_bad(settings: Settings) -> Mapping[str, Any]:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from raysim.core.aggregation import Aggregation, AggregationPlan, ArrivedUpdates, Floats
-from raysim.core.attack import Attack
+from raysim.core.attack import Attack, MeasuredUpdates
 from raysim.core.components import called
 from raysim.core.differences import NO_TENSORS, Values, flat_values, of_flat_values
 from raysim.core.errors import RunError, SettingsError
@@ -55,7 +55,8 @@ class KeptUpdates:
         number: Rounds committed before this one.
         log: Receives spans of the workers, and numbers of the round.
         last: For an aggregation that `keeps_last`, per pass its last aggregate, by tensor
-            (`pass/group/name`), from the round before until this one has another.
+            (`pass/group/name`), from the round before until this one has another; for an attack
+            that has `vectors`, these and what it decided (`attack/pass/...`).
     """
 
     aggregation: Aggregation
@@ -116,7 +117,8 @@ class KeptUpdates:
             message = replace(message, weights=weights)
         blocks: list[Item] = [(block,) for block in range(blocks_of(len(start)))]
         found = yield from self._called("aggregate", message, blocks)
-        aggregate = np.concatenate([found[block] for block in blocks])
+        aggregate = np.concatenate([found[block] for block in blocks], axis=-1)
+        aggregate = self._keep_of_attack(message, aggregate)
         self.files.delete(self.number, pass_number)
         self._keep(pass_number, layout, aggregate)
         return of_flat_values(start + aggregate, layout), self._columns(plan)
@@ -129,12 +131,29 @@ class KeptUpdates:
         bad = np.isin(message.clients, [*(work.bad or ())])
         if not self.attack.knows_updates or not bad.any() or bad.all():
             return message
+        last = NO_VALUES
         message = replace(message, bad=bad)
+        if self.attack.vectors:
+            shape = (self.attack.vectors, len(message.start))
+            kept, last = (self.last.get(key, NO_VALUES) for key in _of_attack(message))
+            if kept.shape != shape:  # the first, or of other tensors
+                kept, last = np.zeros(shape), NO_VALUES
+            message = replace(message, kept=kept)
         if self.attack.measures:
-            measured = yield from self._measured(replace(message, attacking=True))
-            decided = decided_by(self.attack, torch.from_numpy(measured))
-            message = replace(message, decided=decided.numpy())
+            numbers = yield from self._measured(replace(message, attacking=True))
+            honest = np.array(message.clients)[~bad]
+            seen = MeasuredUpdates(torch.from_numpy(numbers), honest, torch.from_numpy(last))
+            message = replace(message, decided=decided_by(self.attack, seen).numpy())
         return message
+
+    def _keep_of_attack(self, message: AggregationMessage, aggregate: Floats) -> Floats:
+        """Return the aggregate of a pass; keep the vectors of the attack, which are below it."""
+        if not len(message.kept):
+            return aggregate
+        values = dict(zip(_of_attack(message), (aggregate[1:], message.decided), strict=True))
+        self.last = {**self.last, **values}
+        own: Floats = aggregate[0]
+        return own
 
     def _measured(self, message: AggregationMessage) -> Steps[Floats]:
         """Return the sum of what is measured, in one order of blocks."""
@@ -210,6 +229,11 @@ class KeptUpdates:
         parts = np.split(aggregate, np.cumsum([size for _, size in sizes])[:-1])
         own = (f"{pass_number}/{name}" for name, _ in sizes)
         self.last = {**others, **dict(zip(own, parts, strict=True))}
+
+
+def _of_attack(message: AggregationMessage) -> tuple[str, str]:
+    """Return the names of the vectors that an attack keeps of a pass, and of what it decided."""
+    return f"attack/{message.pass_number}/vectors", f"attack/{message.pass_number}/decided"
 
 
 def root_pass(work: Pass) -> Pass:

@@ -142,6 +142,7 @@ class AggregationMessage:
         weights: The clients' weights, as the aggregation has decided them [m]; empty without any.
         bad: Whether the update of each client is one of the attack [m]; empty if none is.
         decided: What the attack has decided; empty without that.
+        kept: The vectors that the attack has kept [vectors, N].
         attacking: Whether the attack measures, not the aggregation.
     """
 
@@ -156,6 +157,7 @@ class AggregationMessage:
     weights: npt.NDArray[np.float64] = field(default_factory=partial(np.empty, 0))
     bad: npt.NDArray[np.bool_] = field(default_factory=lambda: np.empty(0, dtype=np.bool_))
     decided: npt.NDArray[np.float64] = field(default_factory=partial(np.empty, 0))
+    kept: npt.NDArray[np.float64] = field(default_factory=partial(np.empty, (0, 0)))
     attacking: bool = False
 
 

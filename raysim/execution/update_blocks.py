@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from raysim.core.aggregation import Aggregation, AggregationPlan, ArrivedUpdates, Floats, Updates
-from raysim.core.attack import Attack, KnownUpdates
+from raysim.core.attack import Attack, KnownUpdates, MeasuredUpdates
 from raysim.core.components import Component, ask, called
 from raysim.core.errors import SettingsError
 from raysim.execution.messages import AggregationMessage
@@ -50,19 +50,44 @@ def read_block(files: UpdateFiles, message: AggregationMessage, block: int) -> U
     )
 
 
-def known_to(message: AggregationMessage, updates: Updates) -> KnownUpdates:
+def known_to(updates: Updates, message: AggregationMessage, block: int) -> KnownUpdates:
     """Return the updates of a block as bad clients know them."""
     rows, bad = updates.differences, torch.from_numpy(message.bad)
-    return KnownUpdates(rows[~bad], rows[bad], torch.from_numpy(message.decided.copy()))
+    part = slice(block * BLOCK, (block + 1) * BLOCK)
+    return KnownUpdates(
+        rows[~bad],
+        rows[bad],
+        torch.from_numpy(message.decided.copy()),
+        torch.from_numpy(message.kept[:, part].copy()),
+    )
 
 
-def attacked(attack: Attack, message: AggregationMessage, updates: Updates) -> Updates:
+def attacked(attack: Attack, updates: Updates, message: AggregationMessage, block: int) -> Updates:
     """Return the updates of a block with those of bad clients replaced, where there are any."""
     if not len(message.bad):
         return updates
     rows = updates.differences.clone()
-    rows[torch.from_numpy(message.bad)] = forged(attack, known_to(message, updates))
+    rows[torch.from_numpy(message.bad)] = forged(attack, known_to(updates, message, block))
     return replace(updates, differences=rows)
+
+
+def kept_by(attack: Attack, known: KnownUpdates) -> Floats:
+    """Return the vectors that an attack keeps of a block [vectors, n].
+
+    Raises:
+        SettingsError: the attack fails, or returns something else.
+    """
+    shape = (attack.vectors, known.own.shape[1])
+    found: Tensor = ask(
+        attack,
+        "keep",
+        known,
+        returns=lambda found: (
+            isinstance(found, Tensor) and found.dtype == torch.float64 and found.shape == shape
+        ),
+        expected=f"a tensor in float64 of the shape {[*shape]}",
+    )
+    return _finite(attack, "keep", found)
 
 
 def forged(attack: Attack, known: KnownUpdates) -> Tensor:
@@ -85,7 +110,7 @@ def forged(attack: Attack, known: KnownUpdates) -> Tensor:
     return found
 
 
-def decided_by(attack: Attack, measured: Tensor) -> Tensor:
+def decided_by(attack: Attack, measured: MeasuredUpdates) -> Tensor:
     """Return what an attack decides from what it has measured.
 
     Raises:

@@ -22,7 +22,7 @@ import numpy.typing as npt
 import torch
 
 from raysim.config import Settings
-from raysim.core.aggregation import Floats, Updates
+from raysim.core.aggregation import Floats
 from raysim.core.differences import flat_values, kept_apart
 from raysim.core.errors import MachineError, RaysimError, RunError
 from raysim.core.rules import Batch, Upload
@@ -39,7 +39,14 @@ from raysim.execution.messages import (
 )
 from raysim.execution.partial_sum import Kept, PartialSum
 from raysim.execution.process import device_of, is_device_error
-from raysim.execution.update_blocks import attacked, combined, known_to, measured, read_block
+from raysim.execution.update_blocks import (
+    attacked,
+    combined,
+    kept_by,
+    known_to,
+    measured,
+    read_block,
+)
 from raysim.federation.evaluation_sets import EVALUATION_ROWS, EvaluationSet
 from raysim.federation.federation import Federation
 from raysim.federation.opened import OpenedSamples, memory_cap
@@ -274,20 +281,24 @@ class Worker:
         """
         for block in blocks:
             with self.watch("reduction"):
-                found = combined(self._settings.aggregation, self._block(message, *block))
-                self._results["aggregate"].blocks[block] = found
+                self._results["aggregate"].blocks[block] = self._aggregated(message, *block)
+
+    def _aggregated(self, message: AggregationMessage, block: int) -> Floats:
+        """Return the aggregate of a block [n]; below it the vectors that an attack keeps."""
+        updates, attack = read_block(self._updates, message, block), self._settings.attack
+        attacked_updates = attacked(attack, updates, message, block)
+        aggregate = combined(self._settings.aggregation, attacked_updates)
+        if not len(message.kept):
+            return aggregate
+        kept = kept_by(attack, known_to(updates, message, block))
+        return np.concatenate([aggregate[None], kept])
 
     def _measured(self, message: AggregationMessage, block: int) -> Floats:
         """Return what the aggregation measures of a block, or the attack."""
-        if not message.attacking:
-            return measured(self._settings.aggregation, self._block(message, block))
-        updates = read_block(self._updates, message, block)
-        return measured(self._settings.attack, known_to(message, updates))
-
-    def _block(self, message: AggregationMessage, block: int) -> Updates:
-        """Return the updates of a block, those of bad clients as the attack has them."""
-        updates = read_block(self._updates, message, block)
-        return attacked(self._settings.attack, message, updates)
+        updates, attack = read_block(self._updates, message, block), self._settings.attack
+        if message.attacking:
+            return measured(attack, known_to(updates, message, block))
+        return measured(self._settings.aggregation, attacked(attack, updates, message, block))
 
     @cached_property
     def _stacked(self) -> StackedTrainer:

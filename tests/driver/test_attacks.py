@@ -333,3 +333,55 @@ def test_more_bad_clients_than_a_round_has_are_refused(tmp_path):
 def test_what_an_attack_sends_has_the_shapes_of_updates(tmp_path):
     with pytest.raises(raysim.RunError, match="send must return an Upload whose sums"):
         run(tmp_path, attack={"name": f"{HERE}:Lacking", "fraction": 1.0})
+
+
+def mimicked(rounds: Any, warmup: int) -> list[Any]:
+    """Return per round the copied client and its update.
+
+    Args:
+        rounds: Per round, the honest clients and their updates.
+        warmup: Rounds of the warm-up.
+    """
+    mu, z, client, found = 0.0, np.zeros(1), -1, []
+    for t, (clients, rows) in enumerate(rounds):
+        if t < warmup:
+            mu = t / (t + 1) * mu + rows.mean(axis=0) / (t + 1)
+            centred = rows - mu
+            if t == 0:
+                draws = torch.Generator().manual_seed(0)
+                z = torch.randn(len(rows), generator=draws, dtype=torch.float64).numpy() @ centred
+            s = (centred @ z) @ centred
+            z = t / (t + 1) * z * (t > 0) + s / np.linalg.norm(s) / (t + 1)
+            z /= np.linalg.norm(z)
+        best = int((rows @ z).argmax())
+        client = clients[best] if t < warmup else client
+        copied = clients.index(client) if client in clients else best
+        found.append((clients[copied], rows[copied]))
+    return found
+
+
+def test_mimic_is_numpy_s(tmp_path):
+    """Over six rounds of four of six clients, of which the copied one misses some; resumed."""
+    own = {"attack.name": "mimic", "attack.warmup": 2, "attack.fraction": 0.34, **WATCH}
+    task = make_task(SIZES, Wide)
+    with pytest.raises(KeyboardInterrupt):
+        raysim.run(make_settings(tmp_path, rounds=6, **own), task, StopAfter(3))
+    SEEN.clear()
+    raysim.resume(tmp_path, task)
+    result = run(tmp_path / "whole", Wide, rounds=6, **own)
+    assert model_of(tmp_path) == model_of(tmp_path / "whole")
+    bad = {client for client, each in bad_of(tmp_path / "whole").items() if each}
+    rounds, starts = [], []
+    for at in range(0, 24, 4):
+        rows, start = vectors(SEEN[at : at + 4])
+        clients = sorted(client for client, _, _ in SEEN[at : at + 4])
+        honest = [k for k, client in enumerate(clients) if client not in bad]
+        rounds.append(([clients[k] for k in honest], rows[honest]))
+        starts.append((start, rows, clients))
+    copied = mimicked(rounds, 2)
+    assert len({client for client, _ in copied[2:]}) > 1
+    after = [start for start, _, _ in starts[1:]] + [flat(result.params)]
+    for (start, rows, clients), (_, update), end in zip(starts, copied, after, strict=True):
+        sent = [update if c in bad else row for c, row in zip(clients, rows, strict=True)]
+        expected = start + shares_of(clients) @ np.array(sent)
+        np.testing.assert_allclose(end, expected, rtol=1e-6, atol=1e-6)
