@@ -252,7 +252,6 @@ def root_pass(work: Pass) -> Pass:
         personal={},
         kept={},
         root=True,
-        bad=None,
     )
 
 
