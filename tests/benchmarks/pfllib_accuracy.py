@@ -4,9 +4,9 @@ Usage: python -m tests.benchmarks.pfllib_accuracy CLONE PRESET -algo FedDBE -gr 
 
 CLONE is a clone of github.com/TsingZ0/PFLlib, which needs `pip install calmsize`; PRESET one of
 `pfllib-fmnist-pathological` and `pfllib-fmnist-practical`. What follows goes to its `main.py`,
-whose defaults are those of the preset: batches of 10, lr 0.005, 20 clients. It runs in a folder where its
-files of clients hold the training and test samples that raysim gives them with seed 0. Prints what
-it prints: "Averaged Test Accuracy" of round r is after r rounds, before the training of the next.
+whose defaults are those of the preset: batches of 10, lr 0.005, 20 clients. It runs in a folder
+whose files of clients hold the training and test samples that raysim gives them with seed 0. Prints
+what it prints: "Averaged Test Accuracy" of round r is that after r rounds, before the next one.
 """
 
 from __future__ import annotations
