@@ -37,7 +37,11 @@ UNKNOWN = {
     "nothing near": ({"partition.qqq": 1}, "partition.qqq", "name"),
     "method": ({"method.name": "fedproxx"}, "method.name=fedproxx", "'fedprox'"),
     "dataset": ({"dataset.name": "minst"}, "dataset.name=minst", "'mnist'"),
-    "method, far": ({"method.name": "qqqqqq"}, "method.name=qqqqqq", "pfedme, scaffold, two"),
+    "method, far": (
+        {"method.name": "qqqqqq"},
+        "method.name=qqqqqq",
+        "pfedme, powersgd, qffl, scaffold",
+    ),
     "module": ({"model.name": "no_such:Net"}, "model.name=no_such:Net", "No module named"),
     "class": ({"model.name": "json:Net"}, "model.name=json:Net", "'Net'"),
     "kind": ({"model.name": "json:JSONEncoder"}, "model.name=json:JSONEncoder", "raysim.Model"),

@@ -17,6 +17,7 @@ from tests.tasks import EQUAL, UNEQUAL, make_settings, make_task
 ATOMS = 4 * 12
 """Bytes of FedMA's assignment of the 12 neurons of a layer."""
 SETTINGS: dict[str, dict[str, Any]] = {
+    "afl": {"fraction": 1.0},
     "chain": {"method.methods.fedprox.mu": 0.1, "method.methods.scaffold.lr_global": 0.9},
     "fedfusion": {"method.operator": "single"},
     "fedat": {"method.tiers": 2},

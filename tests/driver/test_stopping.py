@@ -24,6 +24,7 @@ from tests.tasks import UNEQUAL, SmallNet, make_settings, make_task, model_of
 NAN = float("nan")
 WORSE = {"patience_metric": "test_loss", "patience_mode": "max"}
 """As the loss falls, the first evaluation stays the best."""
+COLUMNS = ("test_loss", "test_accuracy")
 CURVES = {
     "equal is no improvement": ({"patience": 2}, [0.5, 0.6, 0.6, 0.6], (2, 4, "patience")),
     "late": ({"patience": 2}, [0.5, 0.4, 0.6, 0.5, 0.7, 0.6], (5, 6, "rounds")),
@@ -45,7 +46,7 @@ CURVES = {
 def followed(values, **options):
     settings = make_settings(Path("run"), **{"rounds": 6} | options)
     metric = settings.patience_metric or "test_accuracy"
-    stopping, number, reason = Stopping(settings, ["test_loss", "test_accuracy"]), 0, None
+    stopping, number, reason = Stopping(settings, COLUMNS, settings.rounds), 0, None
     for number, value in enumerate(values, 1):
         stopping.add({"round": number, metric: value})
         if reason := stopping.reason(number):

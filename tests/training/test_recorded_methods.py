@@ -22,7 +22,7 @@ LOCAL = {
     },
 }
 TRANSFORMING = {
-    *("chain", "ditto", "fedasync", "fedat", "feddyn", "fedprox", "momentum", "scaffold"),
+    *("chain", "ditto", "drfa", "fedasync", "fedat", "feddyn", "fedprox", "momentum", "scaffold"),
 }
 """Methods whose transforms are recorded with the step."""
 TAKING_GRADIENTS = {
