@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import runpy
 import shlex
@@ -26,7 +27,7 @@ from raysim.workloads.tables import TABLES
 from tests.tasks import make_settings
 
 PAGE = (Path(__file__).parents[3] / "workloads/papers/RESULTS.md").read_text(encoding="utf-8")
-ROUNDS, DIVERGENCE, PAIRED, LOGITS = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+ROUNDS, DIVERGENCE, PAIRED, LOGITS, GAINS = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 
 
 COMMANDS = [
@@ -144,3 +145,18 @@ def test_deviation_of_logits_and_loss_at_the_temperature_of_training(tmp_path, c
     losses = np.log(np.exp(scaled).sum(axis=1)) - scaled[np.arange(2500), y]
     found = printed(LOGITS, run, capsys)
     assert found == pytest.approx([logits.std(), losses.mean()], abs=1e-4)
+
+
+def test_gains_over_local_training(tmp_path, capsys):
+    """Of 10, 0 and 20 points: 10 +- 4.3027 * 10 / sqrt(3); clients are matched by number."""
+    for method, clients, column, accuracy in (
+        ("local", [0, 1, 2], "personal_local_test_accuracy", [0.5, 0.6, 0.7]),
+        ("fedper", [2, 0, 1], "personal_local_test_accuracy", [0.9, 0.6, 0.6]),
+    ):
+        run = tmp_path / "runs" / method / "seed-0"
+        run.mkdir(parents=True)
+        settings = {"partition": {"name": "iid"}, "method": {"name": method}}
+        (run / "config.json").write_text(json.dumps(settings))
+        table = {"client": clients, column: accuracy, "local_test_accuracy": [0.1] * 3}
+        pq.write_table(pa.table(table), run / "client_accuracy.parquet")
+    assert printed(GAINS, tmp_path, capsys) == pytest.approx([10, -14.841, 34.841], abs=1e-3)
