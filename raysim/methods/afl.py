@@ -25,17 +25,17 @@ import numpy as np
 import torch
 from pydantic import Field
 
-from raysim.core.method import Metrics, Passes, Round, ServerState
+from raysim.core.method import Passes, Round, ServerState
 from raysim.core.rules import Rules, Trained, Upload, View
 from raysim.core.tensors import Tensors, only
-from raysim.methods.reweighted import Reweighted, places, send_scaled
+from raysim.methods.reweighted import LAMBDA, KeepsWeights, places, send_scaled
 from raysim.methods.simplex import projected
 from raysim.methods.starting_loss import LOSS, starting_loss
 
-LAMBDA, AVERAGE = "lambda", "average"
+AVERAGE = "average"
 
 
-class Afl(Reweighted):
+class Afl(KeepsWeights):
     """FedAvg of all clients by weights that rise with their losses.
 
     Helps where no client may be left behind, with few clients that can all take part: silos, not
@@ -60,8 +60,8 @@ class Afl(Reweighted):
 
     def round(self, now: Round, state: ServerState) -> Passes:
         """Train all clients, weighted by lambda; move lambda by their losses."""
-        start = np.full(len(now.everyone), 1 / len(now.everyone))
-        weights = state.groups[LAMBDA][LAMBDA].numpy() if LAMBDA in state.groups else start
+        first = np.full(len(now.everyone), 1 / len(now.everyone))
+        weights = self.kept_weights(state, first)
         scaled = len(now.cohort) * weights[places(now, now.cohort)]
         own = dict(zip(now.cohort, scaled.tolist(), strict=True))
         reduced = yield self.weighted_pass(now, state, own)
@@ -76,11 +76,6 @@ class Afl(Reweighted):
             groups[AVERAGE] = {n: t + (model[n] - t) / (now.number + 1) for n, t in before.items()}
         after = after.replace(**groups)
         return after, self.metrics(after)
-
-    def metrics(self, state: ServerState) -> Metrics:
-        """Return the largest and the smallest weight of a client."""
-        weights = state.groups[LAMBDA][LAMBDA]
-        return {"lambda_max": float(weights.max()), "lambda_min": float(weights.min())}
 
 
 def _finish(view: View, trained: Trained) -> Upload:

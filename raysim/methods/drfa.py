@@ -31,7 +31,7 @@ import numpy as np
 import torch
 from pydantic import Field
 
-from raysim.core.method import Metrics, Passes, Round, ServerState
+from raysim.core.method import Passes, Round, ServerState
 from raysim.core.rules import (
     CHANGE,
     Bases,
@@ -45,16 +45,16 @@ from raysim.core.rules import (
     View,
 )
 from raysim.core.tensors import Tensors, as_real, only
-from raysim.methods.reweighted import Reweighted, places, send_scaled
+from raysim.methods.reweighted import LAMBDA, KeepsWeights, places, send_scaled
 from raysim.methods.simplex import Floats, projected
 from raysim.methods.starting_loss import LOSS, send_loss
 
-LAMBDA, SNAPSHOT, STEP = "lambda", "snapshot", "step"
+SNAPSHOT, STEP = "snapshot", "step"
 COUNT = "steps so far"
 """Name beside those of parameters, none of which has a space."""
 
 
-class Drfa(Reweighted):
+class Drfa(KeepsWeights):
     """FedAvg of sampled clients by weights that rise with their losses.
 
     Helps where no client may be left behind, and not all can take part in every round. Costs two
@@ -74,7 +74,8 @@ class Drfa(Reweighted):
 
     def round(self, now: Round, state: ServerState) -> Passes:
         """Train the cohort, weighted by lambda; move lambda by losses of further clients."""
-        weights = self._weights(now, state)
+        samples = np.asarray(now.samples)[np.asarray(now.everyone)]
+        weights = self.kept_weights(state, samples / samples.sum())
         scaled = len(weights) * weights[places(now, now.cohort)]
         own = dict(zip(now.cohort, scaled.tolist(), strict=True))
         reduced = yield self._with_steps(now, self.weighted_pass(now, state, own))
@@ -90,19 +91,6 @@ class Drfa(Reweighted):
         """Return the training pass: weights leave the client's own model as it is."""
         work = self.weighted_pass(now, state, dict.fromkeys(now.cohort, 1.0))
         return [self._with_steps(now, work)]
-
-    def metrics(self, state: ServerState) -> Metrics:
-        """Return the largest and the smallest weight of a client."""
-        weights = state.groups[LAMBDA][LAMBDA]
-        return {"lambda_max": float(weights.max()), "lambda_min": float(weights.min())}
-
-    def _weights(self, now: Round, state: ServerState) -> Floats:
-        """Return lambda, of the clients that may take part."""
-        if LAMBDA in state.groups:
-            return state.groups[LAMBDA][LAMBDA].numpy()
-        samples = np.asarray(now.samples)[np.asarray(now.everyone)]
-        start: Floats = samples / samples.sum()
-        return start
 
     def _with_steps(self, now: Round, work: Pass) -> Pass:
         """Return a training pass with the step after which each client keeps its model."""

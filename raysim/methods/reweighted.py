@@ -10,13 +10,16 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from raysim.core.method import Round, ServerState
+from raysim.core.method import Metrics, Round, ServerState
 from raysim.core.rules import CHANGE, Bases, Pass, Reduced, Rules, Trained, Upload, View, Weighting
 from raysim.core.tensors import add_scaled
 from raysim.methods.fedavg import FedAvg
+from raysim.methods.simplex import Floats
 
 WEIGHT = "weight"
 """Group that a client alone receives: its weight."""
+LAMBDA = "lambda"
+"""Group of the server's state, with its one tensor: the weights of all clients."""
 
 
 class Reweighted(FedAvg):
@@ -52,6 +55,19 @@ class Reweighted(FedAvg):
         model, d = state.groups["model"], reduced.means["d"]
         moved = add_scaled({n: model[n] for n in d}, d)
         return state.replace(model={**model, **reduced.means.get("buffers", {}), **moved})
+
+
+class KeepsWeights(Reweighted):
+    """FedAvg of changes by weights lambda of all clients, which the server keeps."""
+
+    def kept_weights(self, state: ServerState, first: Floats) -> Floats:
+        """Return lambda, by place among the clients that may take part; `first` before round 1."""
+        return state.groups[LAMBDA][LAMBDA].numpy() if LAMBDA in state.groups else first
+
+    def metrics(self, state: ServerState) -> Metrics:
+        """Return the largest and the smallest weight of a client."""
+        weights = state.groups[LAMBDA][LAMBDA]
+        return {"lambda_max": float(weights.max()), "lambda_min": float(weights.min())}
 
 
 def send_scaled(view: View, trained: Trained) -> Upload:
