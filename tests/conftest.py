@@ -24,12 +24,13 @@ def pytest_configure() -> None:
     """Set up signals and Hypothesis.
 
     A shell's background jobs ignore Ctrl-C, and so would the processes that tests start. No test
-    has a deadline: a busy machine may take any time.
+    has a deadline: a busy machine may take any time. Examples are the same in each run of the
+    tests; `--hypothesis-profile default` draws new ones.
     """
     import hypothesis  # not for the processes that import this module
 
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    hypothesis.settings.register_profile("tests", deadline=None)
+    hypothesis.settings.register_profile("tests", deadline=None, derandomize=True)
     hypothesis.settings.load_profile("tests")
 
 

@@ -73,7 +73,7 @@ def on_simplex(values):
     """The nearest point of the simplex, by a root of the sum's excess."""
     theta = brentq(
         lambda theta: np.maximum(values - theta, 0).sum() - 1,
-        *(values.min() - 1, values.max()),
+        *(values.min() - 2, values.max()),
         xtol=1e-15,
     )
     return np.maximum(values - theta, 0)
