@@ -24,7 +24,7 @@ def unit_of_column(column: str) -> str:
 
 def measured_unit(column: str) -> str:
     """Return the unit in which a column of bytes, joules or seconds is measured; "" of others."""
-    if column.startswith("bytes"):
+    if "bytes" in column.split("_"):
         return "B"
     return {"joules": "J", "seconds": "s"}.get(column.rpartition("_")[2], "")
 

@@ -30,6 +30,7 @@ OF_COLUMN: Mapping[str, str] = {
 TARGETS: Mapping[str, tuple[str, str]] = {
     "rounds_to": ("round", "rounds"),
     "bytes_to": ("bytes", "bytes sent both ways"),
+    "bytes_up_to": ("total_bytes_up", "bytes sent up"),
     "seconds_to": ("total_seconds", "seconds, with evaluation and checkpoints,"),
     "virtual_seconds_to": ("total_virtual_seconds", "virtual seconds"),
     "hours_to": ("total_virtual_seconds", "virtual hours"),
@@ -41,7 +42,7 @@ UNITS: Mapping[str, float] = {"hours_to": 3600.0}
 AT_BEST = "at_best"
 """Name of the value of a column in the best round by another one."""
 NAMES = (*OF_COLUMN, AT_BEST, *TARGETS)
-COSTS = ("train_loss", "bytes_up", "bytes_down", "bytes", "total_seconds")
+COSTS = ("train_loss", "bytes_up", "bytes_down", "bytes", "total_bytes_up", "total_seconds")
 """Columns of every run, besides the scores."""
 TRAINED = "trained_accuracy_"
 OF_CLIENTS = ("client_accuracy_", TRAINED)

@@ -39,6 +39,7 @@ PAGE = "report.html"
 LOSSES = ("train_loss", "test_loss")
 CUMULATED: Mapping[str, tuple[str, ...]] = {
     "bytes": ("bytes_up", "bytes_down"),
+    "total_bytes_up": ("bytes_up",),
     "total_seconds": ("seconds", "evaluation_seconds", "checkpoint_seconds"),
     "total_virtual_seconds": ("virtual_seconds",),
     "total_virtual_joules": ("virtual_joules",),

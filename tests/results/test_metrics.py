@@ -23,6 +23,7 @@ VALUES = {
     # Half of the way from 0.75 in round 4 to 0.875 in round 6.
     "rounds_to(test_accuracy, 0.8125)": 5.0,
     "bytes_to(test_accuracy, 0.8125)": 30 * 5.0,
+    "bytes_up_to(test_accuracy, 0.8125)": 10 * 5.0,
     "seconds_to(test_accuracy, 0.8125)": 1.75 * 5.0,
     "rounds_to(test_accuracy, 0.625)": 2.5,
     "rounds_to(test_accuracy, 0.75)": 3.0,

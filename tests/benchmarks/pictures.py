@@ -1,0 +1,163 @@
+"""Pictures and tables of the sweeps on the pages about robustness, privacy and compression.
+
+Usage: python -m tests.benchmarks.pictures robustness|privacy|compression FOLDER OUT.png
+
+FOLDER is that of `raysim sweep tests/benchmarks/NAME.toml --out FOLDER`. Prints the table in
+Markdown. Robustness: accuracy of each aggregation under each attack at the strength that is worst
+for it, the least of the means over seeds. Privacy: accuracy by epsilon. Compression: accuracy by
+bytes that the clients of a run sent, means over seeds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+from matplotlib.figure import Figure
+
+from raysim.results.runs import read_run
+
+NO_ATTACK = "none"
+Cells = Mapping[tuple[str, str, str], dict[str, Any]]
+"""Cells of a table by row, column and metric."""
+
+
+def cells_of(folder: Path) -> Cells:
+    rows = pq.read_table(folder / "table.parquet").to_pylist()
+    return {(each["row"], each["column"], each["metric"]): each for each in rows}
+
+
+def names_of(cells: Cells, place: int) -> list[str]:
+    return [*dict.fromkeys(key[place] for key in cells)]
+
+
+def percent(cell: Mapping[str, Any]) -> str:
+    deviation = "" if cell["deviation"] is None else f" ± {100 * cell['deviation']:.1f}"
+    return "-" if cell["mean"] is None else f"{100 * cell['mean']:.1f}{deviation}"
+
+
+def print_table(head: list[str], rows: Mapping[str, list[str]]) -> None:
+    print(f"| | {' | '.join(head)} |\n|{'---|' * (len(head) + 1)}")
+    for name, values in rows.items():
+        print(f"| {name} | {' | '.join(values)} |")
+
+
+def robustness(folder: Path) -> Figure:
+    """Draw a cell for each aggregation and attack; print them, with the strength that was worst."""
+    cells = cells_of(folder)
+    strengths: dict[str, list[str]] = {}
+    for column in names_of(cells, 1):
+        name = column if column.startswith(NO_ATTACK) else column.partition(",")[0]
+        strengths.setdefault(name, []).append(column)
+    metric, rows = names_of(cells, 2)[0], names_of(cells, 0)
+    worst = {
+        (row, attack): min(
+            (cells[row, column, metric] for column in columns if (row, column, metric) in cells),
+            key=lambda cell: np.inf if cell["mean"] is None else cell["mean"],
+        )
+        for row in rows
+        for attack, columns in strengths.items()
+    }
+    table = {
+        row: [
+            percent(worst[row, attack])
+            + ("" if len(columns) == 1 else f" ({worst[row, attack]['column'].partition(', ')[2]})")
+            for attack, columns in strengths.items()
+        ]
+        for row in rows
+    }
+    print_table([*strengths], table)
+    values = [[worst[row, attack]["mean"] for attack in strengths] for row in rows]
+    shown = 100 * np.array(values, dtype=float)
+    figure = Figure(figsize=(9.6, 4.8), layout="constrained")
+    axes = figure.subplots()
+    image = axes.imshow(shown, cmap="cividis", vmin=10, vmax=100, aspect="auto")
+    for place, value in np.ndenumerate(shown):
+        colour = "white" if value < 60 else "black"
+        axes.text(place[1], place[0], f"{value:.0f}", ha="center", va="center", color=colour)
+    axes.set_xticks(range(len(strengths)), [*strengths], rotation=35, ha="right")
+    axes.set_yticks(range(len(rows)), rows)
+    figure.colorbar(image, label="test accuracy [%]")
+    return figure
+
+
+def privacy(folder: Path) -> Figure:
+    """Draw the accuracy by epsilon, beside lines of the rows without noise."""
+    cells = cells_of(folder)
+    table = {row: cell for (row, _, _), cell in cells.items()}
+    print_table(["test accuracy, %"], {row: [percent(cell)] for row, cell in table.items()})
+    figure = Figure(figsize=(6.4, 4.0), layout="constrained")
+    axes = figure.subplots()
+    noisy = {row: cell for row, cell in table.items() if row.startswith("epsilon")}
+    axes.errorbar(
+        [float(row.split()[1]) for row in noisy],
+        [100 * cell["mean"] for cell in noisy.values()],
+        [100 * cell["deviation"] for cell in noisy.values()],
+        marker="o",
+        capsize=3,
+        label="clip and noise",
+    )
+    exact = [row for row in table if row not in noisy]
+    for row, style in zip(exact, ("--", ":"), strict=True):
+        axes.axhline(100 * table[row]["mean"], linestyle=style, color="0.3", label=row)
+    axes.set(xscale="log", xlabel="epsilon", ylabel="test accuracy [%]")
+    ticks = [float(row.split()[1]) for row in noisy]
+    axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
+    axes.minorticks_off()
+    axes.grid(alpha=0.3)
+    axes.legend()
+    return figure
+
+
+def compression(folder: Path) -> Figure:
+    """Draw the mean accuracy over seeds by megabytes sent up; print all metrics."""
+    cells = cells_of(folder)
+    metrics, rows = names_of(cells, 2), names_of(cells, 0)
+    column = names_of(cells, 1)[0]
+
+    def shown(row: str, metric: str) -> str:
+        cell = cells[row, column, metric]
+        scale = 1e6 if metric.startswith("bytes") else 60 if "seconds" in metric else 1
+        if metric.startswith(("last_ten", "final")):
+            return percent(cell)
+        return "-" if cell["mean"] is None else f"{cell['mean'] / scale:.3g}"
+
+    print_table(metrics, {row: [shown(row, metric) for metric in metrics] for row in rows})
+    digests = json.loads((folder / "table.json").read_text())["runs"]
+    figure = Figure(figsize=(7.2, 4.8), layout="constrained")
+    axes = figure.subplots()
+    for place, row in enumerate(rows):
+        digest = next(value for cell, value in digests.items() if cell.startswith(f"{row}, "))
+        found = [read_run(run) for run in sorted((folder / "runs" / digest).iterdir())]
+        sent = [dict(run.points("total_bytes_up")) for run in found]
+        points = [dict(run.points("test_accuracy")) for run in found]
+        numbers = sorted(set.intersection(*map(set, points)))
+        axes.plot(
+            [np.mean([each[n] for each in sent]) / 1e6 for n in numbers],
+            [100 * np.mean([each[n] for each in points]) for n in numbers],
+            linestyle=("-", "--", ":")[place % 3],
+            label=row,
+        )
+    axes.set(xscale="log", xlabel="MB sent up, all clients", ylabel="test accuracy [%]")
+    axes.grid(alpha=0.3)
+    axes.legend(fontsize="small")
+    return figure
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    drawings = {each.__name__: each for each in (robustness, privacy, compression)}
+    parser.add_argument("name", choices=[*drawings])
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("out", type=Path)
+    arguments = parser.parse_args()
+    drawings[arguments.name](arguments.folder).savefig(arguments.out, dpi=110)
+
+
+if __name__ == "__main__":
+    main()
