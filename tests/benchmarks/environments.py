@@ -33,7 +33,7 @@ class Environment:
 
 PEERS = {
     "flower": Environment(("flwr[simulation]==1.41.0",), ("flwr", "ray")),
-    "pfl": Environment(("pfl==0.6.0",), ("pfl",)),
+    "pfl": Environment(("pfl==0.6.0", "pyyaml"), ("pfl",)),  # its benchmarks read YAML
 }
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 import raysim.methods  # noqa: F401  # registers them
 from raysim.core.method import METHODS
 from raysim.workloads.sweeps import read_sweep
@@ -22,3 +24,11 @@ def test_every_method_has_a_row():
     settings = [cell.resolve() for cell in table.cells]
     assert {each.to_dict()["method"]["name"] for each in settings} == {*METHODS} - LEFT_OUT
     assert len(table.seeds) == 5
+
+
+@pytest.mark.parametrize("name", ["robustness", "privacy", "compression"])
+def test_every_cell_of_a_page_s_sweep_has_settings_that_a_run_takes(name):
+    table = read_sweep(str(Path(__file__).with_name(f"{name}.toml")))
+    settings = {str(cell.resolve().to_dict()) for cell in table.cells}
+    metrics = {cell.metric for cell in table.cells}
+    assert len(table.seeds) == 5 and len(settings) == len(table.cells) / len(metrics)
