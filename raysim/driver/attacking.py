@@ -20,11 +20,11 @@ from raysim.config import Settings
 from raysim.core.attack import Attack, KnownUpdates, MeasuredUpdates
 from raysim.core.components import called, calling, shown
 from raysim.core.differences import Differences, same_shapes
-from raysim.core.errors import SettingsError
+from raysim.core.errors import RunError, SettingsError
 from raysim.core.method import Round
 from raysim.core.rules import Bases, Finish, Pass, Reduced, Trained, Upload, View
 from raysim.core.seeds import sample_cohort, stream
-from raysim.core.tensors import CPU
+from raysim.core.tensors import CPU, flatten
 from raysim.driver.riders import Rider
 from raysim.driver.round_inputs import first_pass
 from raysim.driver.round_log import RoundLog
@@ -123,7 +123,11 @@ class _Sent:
 
 
 def _send(finish: Finish, sent: _Sent, view: View, trained: Trained) -> Upload:
-    """Return the upload of a client; of a bad one, what the attack makes of it."""
+    """Return the upload of a client; of a bad one, what the attack makes of it.
+
+    Raises:
+        RunError: a value of that is not finite in the dtype in which it is sent.
+    """
     upload = finish(view, trained)
     if view.client not in sent.bad:
         return upload
@@ -135,6 +139,9 @@ def _send(finish: Finish, sent: _Sent, view: View, trained: Trained) -> Upload:
     given = Upload(sums=found.changes, samples=len(trained.samples.y))
     seen = replace(view, generator=partial(_generator, view.generator), state={}, stages={})
     sums, dtypes = found.with_changes(_attacked(sent.attack, seen, given, sent.clients).sums)
+    for name, tensor in flatten(sums).items():
+        if not bool(tensor.to(dtypes.get(name, tensor.dtype)).isfinite().all()):
+            raise RunError(f"{called(sent.attack)}: its update is not finite (tensor {name})")
     # Dtypes of tensors that stages have changed are those before the stages.
     return replace(
         upload,

@@ -121,7 +121,14 @@ class KeptUpdates:
         aggregate = self._keep_of_attack(message, aggregate)
         self.files.delete(self.number, pass_number)
         self._keep(pass_number, layout, aggregate)
-        return of_flat_values(start + aggregate, layout), self._columns(plan)
+        means = of_flat_values(start + aggregate, layout)
+        for name, tensor in means.items():
+            if not bool(tensor.isfinite().all()):
+                raise RunError(
+                    f"round {self.number + 1}: {called(self.aggregation)}: its update is not finite"
+                    f" in {str(tensor.dtype).removeprefix('torch.')} (tensor {name})"
+                )
+        return means, self._columns(plan)
 
     def _with_bad(self, message: AggregationMessage, work: Pass) -> Steps[AggregationMessage]:
         """Return a message that knows the bad clients, and what they have decided.

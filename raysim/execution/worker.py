@@ -244,10 +244,10 @@ class Worker:
         rest, tensors = kept_apart(upload, message.work.kept, broadcast, frozen)
         if not tensors:
             return upload, None
-        for name, tensor in tensors.items():
-            if not bool(tensor.isfinite().all()):
-                raise RunError(f"its update is not finite (tensor {name}): try a smaller local.lr")
         layout = Layout.of(tensors).with_dtypes(upload.dtypes)
+        for name, dtype, _ in layout.entries:  # as they are sent: a stage's are in float64
+            if not bool(tensors[name].to(dtype).isfinite().all()):
+                raise RunError(f"its update is not finite (tensor {name}): try a smaller local.lr")
         values = flat_values(tensors, layout)
         place = Place(message.round_number, message.pass_number, client)
         return rest, Kept(layout, self._updates.write(place, values))

@@ -14,7 +14,9 @@ from scipy.stats import norm as normal
 
 import raysim
 from raysim.attack.alie import largest_z
+from raysim.attack.differences import changed
 from raysim.driver.attacking import bad_in_round
+from raysim.results.failures import is_divergence
 from raysim.testing.contract import StopAfter
 from raysim.testing.tasks import samples
 from tests.driver.test_aggregation import WATCH, Wide, flat, run, shares_of, vectors
@@ -41,6 +43,20 @@ class Narrow(raysim.Attack):
 class Lacking(raysim.Attack):
     def send(self, view: raysim.View, upload: raysim.Upload, clients: int) -> raysim.Upload:
         return raysim.Upload()
+
+
+class Sending(raysim.Attack):
+    """Sends values beyond float32."""
+
+    def send(self, view: raysim.View, upload: raysim.Upload, clients: int) -> raysim.Upload:
+        return changed(upload, lambda d: d + 1e39)
+
+
+class Forging(raysim.Attack):
+    """Forges values beyond float32."""
+
+    def forge(self, known: raysim.KnownUpdates) -> torch.Tensor:
+        return known.own + 1e40
 
 
 class Fewer(raysim.Attack):
@@ -385,3 +401,19 @@ def test_mimic_is_numpy_s(tmp_path):
         sent = [update if c in bad else row for c, row in zip(clients, rows, strict=True)]
         expected = start + shares_of(clients) @ np.array(sent)
         np.testing.assert_allclose(end, expected, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("attack", "aggregation", "begin"),
+    [
+        ("Sending", "mean", rf"client \d: failed twice in round 1: attack\.name={HERE}:Sending"),
+        ("Sending", "krum", rf"client \d: failed twice in round 1: attack\.name={HERE}:Sending"),
+        ("Forging", "mean", r"round 1: aggregation\.name=mean"),
+    ],
+)
+def test_updates_beyond_float32_are_named(tmp_path, attack, aggregation, begin):
+    """They are no part of a model, and no reason to change the learning rate."""
+    own = {"attack.name": f"{HERE}:{attack}", "aggregation.name": aggregation, "fraction": 1.0}
+    with pytest.raises(raysim.RunError, match=rf"^{begin}: its update is not finite") as caught:
+        run(tmp_path, **own)
+    assert "local.lr" not in str(caught.value) and is_divergence(str(caught.value))
