@@ -25,6 +25,7 @@ from raysim.core.method import Round
 from raysim.core.rules import Bases, Finish, Pass, Reduced, Trained, Upload, View
 from raysim.core.seeds import sample_cohort, stream
 from raysim.core.tensors import CPU, flatten
+from raysim.driver.analyses.riding import GROUP
 from raysim.driver.riders import Rider
 from raysim.driver.round_inputs import first_pass
 from raysim.driver.round_log import RoundLog
@@ -82,6 +83,7 @@ class Attacking(Rider):
     now: Round
     log: RoundLog
     _bad: frozenset[int] = frozenset()
+    _replaced: frozenset[str] = frozenset()
 
     def dress(self, work: Pass) -> Pass:
         """Return a pass that knows its bad clients, and whose bad clients send what they please."""
@@ -89,20 +91,39 @@ class Attacking(Rider):
         bad = bad_in_round(self.settings, self.now.number, self.now.cohort)
         self._bad = frozenset(np.intersect1d(bad, np.asarray(work.clients)).tolist())
         work = replace(work, bad=self._bad)
+        self._replaced = frozenset()
         if not (attack.changes_uploads and self._bad and work.moved_from):
             return work
+        self._replaced = frozenset(work.moved_from if work.epochs else ())
         sent = _Sent(attack, self._bad, work.moved_from, len(work.clients))
         finish = partial(_send, work.rules.finish, sent)
         return replace(work, rules=replace(work.rules, finish=finish))
 
     def undress(self, reduced: Reduced) -> Reduced:
-        """Count the bad clients that arrived, and those beyond the aggregation's bound."""
+        """Count the bad clients that arrived, and those beyond the aggregation's bound.
+
+        Raises:
+            SettingsError: nothing of what they sent could be replaced.
+        """
+        if self._replaced:
+            self._check_replaced(reduced)
         arrived, bound = len(self._bad & {*reduced.clients}), self.settings.aggregation.bears_with
         counts = {BAD: arrived}
         if bound is not None:
             counts[BEYOND] = max(arrived - bound, 0)
         self.log.more |= {name: max(self.log.more.get(name, 0), n) for name, n in counts.items()}
         return reduced
+
+    def _check_replaced(self, reduced: Reduced) -> None:
+        """Check that something of what bad clients send after training could be replaced."""
+        rows = {name for groups in reduced.rows.values() for name in groups}
+        sent = sorted(reduced.means) + sorted(n for n in rows if not n.startswith(GROUP))
+        if sent and not self._replaced & reduced.means.keys():
+            raise SettingsError(
+                f"{called(self.settings.attack)}: does not go with {called(self.settings.method)},"
+                f" whose clients send {sent[0]!r} without a base from which it has moved; choose"
+                " an attack on samples"
+            )
 
 
 @dataclass(frozen=True)
@@ -213,7 +234,7 @@ def check_attack(
 
 
 def _check_uploads(settings: Settings, first: Pass, refused: str) -> None:
-    """Check that an attack sees what clients send in their first pass.
+    """Check that an attack sees what clients send in their first pass, if they train in it.
 
     Args:
         settings: The run's settings.
@@ -223,7 +244,7 @@ def _check_uploads(settings: Settings, first: Pass, refused: str) -> None:
     Raises:
         SettingsError: it does not.
     """
-    if not first.moved_from:
+    if first.epochs and not first.moved_from:
         raise SettingsError(
             f"{refused} clients send nothing that has a base from which it has moved; choose an"
             " attack on samples"

@@ -181,7 +181,8 @@ def _in_order(samples: Batch, trained: Trained) -> Iterator[Batch]:
 
 
 def _start(broadcast: Groups, state: Groups, personal: Groups) -> Tensors:
-    return {**broadcast["model"], **state[START]}
+    """Start from what was learned; the server, on root samples of its own, from the model."""
+    return {**broadcast["model"], **state.get(START, {})}
 
 
 def _finish(view: View, trained: Trained) -> Upload:

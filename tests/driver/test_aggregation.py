@@ -253,6 +253,15 @@ def test_the_server_trains_on_samples_that_clients_lack(tmp_path):
         assert result.metrics[name].to_pylist() == mean.metrics[name].to_pylist()
 
 
+def test_the_server_starts_from_the_model_where_clients_start_from_what_they_learn(tmp_path):
+    """FedALA's first step on all root samples is FedAvg's."""
+    own = {"aggregation.name": "fltrust", "aggregation.root": 30, "local.batch_size": "full"}
+    more = {"rounds": 1, "local.epochs": 1}
+    runs = [run(tmp_path / m, **own, **more, **{"method.name": m}) for m in ("fedala", "fedavg")]
+    first, other = (each.metrics["root_train_loss"].to_pylist() for each in runs)
+    assert first == other
+
+
 @pytest.mark.parametrize(
     ("own", "message"),
     [

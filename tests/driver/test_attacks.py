@@ -417,3 +417,18 @@ def test_updates_beyond_float32_are_named(tmp_path, attack, aggregation, begin):
     with pytest.raises(raysim.RunError, match=rf"^{begin}: its update is not finite") as caught:
         run(tmp_path, **own)
     assert "local.lr" not in str(caught.value) and is_divergence(str(caught.value))
+
+
+def test_an_attack_without_an_effect_is_refused(tmp_path):
+    """FedMA's clients send rows alone, as is seen when they have sent them."""
+    with pytest.raises(raysim.SettingsError, match="send 'layer' without a base from which it"):
+        run(tmp_path, **{"method.name": "fedma", "attack.name": "gaussian", **HALF})
+
+
+def test_a_pass_without_training_does_not_keep_attacks_away(tmp_path):
+    """TERM's first one gathers losses; at t=0 it is FedAvg with uniform weights, also attacked."""
+    own = {"rounds": 2, **HALF, "attack.name": "sign_flip"}
+    term = run(tmp_path / "term", **own, **{"method.name": "term", "method.t": 0})
+    mean = run(tmp_path / "mean", **own, weighting="uniform")
+    for name, tensor in mean.params.items():
+        np.testing.assert_allclose(term.params[name], tensor, rtol=1e-6, atol=1e-6)
