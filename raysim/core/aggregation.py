@@ -138,7 +138,7 @@ class Aggregation(Component):
     def root_samples(self) -> int:
         """Samples on which the server trains a model itself, as a client would; 0 for none.
 
-        They are drawn by the seed from those of all clients, who train without them.
+        They are drawn by the seed from those of the clients, who train without them.
         """
         return 0
 

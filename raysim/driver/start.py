@@ -181,7 +181,7 @@ def _with_test_samples(
     """Return a federation without the samples that clients do not train on."""
     if said := _of_local_test(settings, federation):
         note(said)
-    federation = federation.with_root(settings.aggregation.root_samples, settings.seed)
+    federation = federation.with_root(settings)
     federation = federation.with_local_test(settings)
     federation = federation.with_holdout(settings.evaluation.holdout, settings.seed)
     return federation if settings.evaluation.test else federation.without_test()

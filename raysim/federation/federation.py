@@ -176,12 +176,13 @@ class Federation:
         kept, tests = with_cut(self.client_indices, LocalCut(fraction, settings.seed, classes))
         return replace(self, client_indices=kept, local_test=LocalTest(tests, split="cut"))
 
-    def with_root(self, count: int, seed: int) -> Federation:
-        """Return this federation with a number of samples that the server has and no client.
+    def with_root(self, settings: Settings) -> Federation:
+        """Return this federation with samples that the server has and no client, if it needs any.
 
         Raises:
             SettingsError: they cannot be withdrawn from the clients.
         """
+        count = settings.aggregation.root_samples
         if not count:
             return self
         if self.inputs.per_client:
@@ -189,7 +190,7 @@ class Federation:
                 f"aggregation.root={count}: the inputs of this dataset differ by client; choose"
                 " another dataset, or an aggregation without root samples"
             )
-        kept, root = without_root(self.client_indices, count, seed)
+        kept, root = without_root(self.client_indices, count, settings.seed, settings.participants)
         return replace(self, client_indices=kept, root=root)
 
     def with_holdout(self, fraction: float, seed: int) -> Federation:

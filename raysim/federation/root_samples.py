@@ -9,13 +9,17 @@ import numpy as np
 
 from raysim.core.client_indices import ClientIndices, Indices, ListedIndices
 from raysim.core.errors import SettingsError
+from raysim.core.participants import Participants
 from raysim.core.seeds import stream
 
 
-def without_root(indices: ClientIndices, count: int, seed: int) -> tuple[ClientIndices, Indices]:
+def without_root(
+    indices: ClientIndices, count: int, seed: int, participants: Participants
+) -> tuple[ClientIndices, Indices]:
     """Return client indices without R samples drawn by the seed, and these, ascending [R].
 
-    A sample that several clients hold leaves all of them.
+    They are drawn from those of the participants, as nobody trains on what new clients hold. A
+    sample that several clients hold leaves all of them.
 
     Raises:
         SettingsError: a client would have none left, or the clients' samples are drawn on demand.
@@ -26,11 +30,13 @@ def without_root(indices: ClientIndices, count: int, seed: int) -> tuple[ClientI
             f"{setting}: the partition draws a client's samples when it trains, or has them share"
             " some: choose another partition, or fewer clients"
         )
-    held = np.unique(indices.indices)
+    own = [indices[client] for client in range(len(indices.sizes))]
+    held = np.unique(np.concatenate([own[client] for client in participants.listed]))
     if count >= len(held):
-        raise SettingsError(f"{setting}: must be below the {len(held)} samples of all clients")
+        raise SettingsError(
+            f"{setting}: must be below the {len(held)} samples of clients that take part"
+        )
     root = np.sort(stream(seed, "root-samples").choice(held, count, replace=False))
-    own = (indices[client] for client in range(len(indices.sizes)))
     kept = ListedIndices.of_some([each[~np.isin(each, root)] for each in own])
     if len(empty := np.flatnonzero(kept.sizes == 0)):
         raise SettingsError(f"{setting}: leaves client {empty[0]} no samples; choose fewer")

@@ -15,15 +15,17 @@ from hypothesis import strategies as st
 import raysim
 from raysim.core.client_indices import ListedIndices
 from raysim.core.differences import flat_values, of_flat_values
+from raysim.core.participants import participants_of
 from raysim.core.tensors import Layout
 from raysim.federation.root_samples import without_root
+from raysim.federation.task import from_task
 from raysim.storage import updates
 from raysim.testing.contract import StopAfter
 from raysim.testing.tasks import SmallNet
 from tests.aggregation.test_numpy import centred, fltrust, geometric_median, multi_krum
 from tests.driver import test_channel
 from tests.driver.test_channel import SEEN, SIZES, Normalised
-from tests.tasks import Notes, make_settings, make_task, model_of
+from tests.tasks import EQUAL, Notes, make_settings, make_task, model_of
 
 HERE = "tests.driver.test_aggregation"
 WATCH = {"channel": {"tests.driver.test_channel:Watch": {}}}
@@ -233,7 +235,8 @@ def test_the_server_trains_on_samples_that_clients_lack(tmp_path):
     result = run(tmp_path, Wide, rounds=1, **own, **WATCH)
     task = make_task(SIZES, Wide)
     numbers = np.split(np.arange(sum(SIZES)), np.cumsum(SIZES)[:-1])
-    kept, root = without_root(ListedIndices.of(numbers), 30, 3)
+    everyone = participants_of(len(SIZES), 0, 3)
+    kept, root = without_root(ListedIndices.of(numbers), 30, 3, everyone)
     x, y = (
         torch.from_numpy(np.concatenate(part))[root] for part in zip(*task.clients, strict=True)
     )
@@ -260,6 +263,23 @@ def test_the_server_starts_from_the_model_where_clients_start_from_what_they_lea
     runs = [run(tmp_path / m, **own, **more, **{"method.name": m}) for m in ("fedala", "fedavg")]
     first, other = (each.metrics["root_train_loss"].to_pylist() for each in runs)
     assert first == other
+
+
+def test_root_samples_are_none_of_new_clients_and_in_no_set_of_a_client(tmp_path):
+    """Of what a client has, neither training samples, nor held-out ones, nor its own test."""
+    own = {"evaluation.new_clients": 0.5, "evaluation.local_test": 0.3, "evaluation.holdout": 0.2}
+    fltrust = {"aggregation.name": "fltrust", "aggregation.root": 50}
+    settings = make_settings(tmp_path, clients=6, **own, **fltrust)
+    numbers = np.split(np.arange(240), 6)
+    task = from_task(make_task(EQUAL))
+    federation = task.with_root(settings).with_local_test(settings)
+    new = np.concatenate([numbers[client] for client in settings.participants.new])
+    own_tests = federation.local_test
+    assert own_tests and len(federation.root) == 50
+    held = [federation.client_indices[k] for k in range(6)]
+    held += [own_tests.indices[k] for k in range(6)]
+    assert not np.isin(federation.root, np.concatenate([new, *held])).any()
+    assert {*np.concatenate([federation.root, *held])} == {*range(240)}
 
 
 @pytest.mark.parametrize(
