@@ -8,9 +8,8 @@ Bootstrapping", NDSS 2021, algorithm 2, with a global learning rate of 1.
     w <- w + sum_k t_k (||g0|| / ||d_k||) d_k / sum_k t_k        w stays where all t_k are 0
 
 Root samples are drawn by the seed from those of the clients that take part in training, who train
-without them. The paper's
-clients and server take as many steps; here the server takes as many epochs, or `local.steps`. What
-the server does costs no bytes and no virtual time.
+without them. The paper's clients and server take as many steps; here the server takes as many
+epochs, or `local.steps`. What the server does costs no bytes and no virtual time.
 """
 
 from __future__ import annotations

@@ -18,6 +18,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
+from raysim.attack.label_flip import check_target
 from raysim.core.attack import Attack
 from raysim.core.rules import Batch
 
@@ -42,6 +43,7 @@ class Backdoor(Attack):
 
     def poison(self, samples: Batch, classes: int, generator: torch.Generator) -> Batch:
         """Patch a share of the samples, rounded up, drawn once for each client."""
+        check_target(self.target, classes)
         n = len(samples.y)
         rows = torch.randperm(n, generator=generator)[: -int(-n * self.share // 1)]
         rows = rows.to(samples.y.device)

@@ -12,6 +12,7 @@ import torch
 from pydantic import Field
 
 from raysim.core.attack import Attack
+from raysim.core.errors import SettingsError
 from raysim.core.rules import Batch
 
 
@@ -31,4 +32,17 @@ class LabelFlip(Attack):
         """Change the labels."""
         if self.target is None:
             return samples._replace(y=classes - 1 - samples.y)
+        check_target(self.target, classes)
         return samples._replace(y=torch.full_like(samples.y, self.target))
+
+
+def check_target(target: int, classes: int) -> None:
+    """Check that samples have a label, of C.
+
+    Raises:
+        SettingsError: they do not.
+    """
+    if target >= classes:
+        raise SettingsError(
+            f"attack.target={target}: must be a label of the samples, 0 to {classes - 1}"
+        )

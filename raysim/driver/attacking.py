@@ -193,7 +193,11 @@ def _generator(generator: Callable[[str], torch.Generator], purpose: str) -> tor
 
 
 def check_attack(
-    settings: Settings, network: nn.Module, initial: Checkpoint, federation: Federation
+    settings: Settings,
+    network: nn.Module,
+    initial: Checkpoint,
+    federation: Federation,
+    note: Callable[[str], None],
 ) -> None:
     """Check, before a run starts, that its attack works and suits the method and the task.
 
@@ -204,6 +208,7 @@ def check_attack(
         network: The network as it was built.
         initial: The checkpoint before the first round.
         federation: The samples.
+        note: Called with a line if nobody is bad.
 
     Raises:
         SettingsError: it does not.
@@ -214,11 +219,7 @@ def check_attack(
     refused = f"{called(attack)}: does not go with {called(method)}, whose"
     if method.asynchrony(settings.cohort_size) is not None:
         raise SettingsError(f"{refused} rounds overlap; choose none")
-    if attack.per_round is not None and attack.per_round > settings.cohort_size:
-        raise SettingsError(
-            f"attack.per_round={attack.per_round}: must be at most the clients of a round,"
-            f" {settings.cohort_size}"
-        )
+    _check_numbers(settings, note)
     if attack.needs_classes and not federation.scoring.classifies:
         raise SettingsError(f"{called(attack)}: needs targets that are class numbers")
     first = first_pass(settings, network, initial, federation.training_sizes)
@@ -231,6 +232,32 @@ def check_attack(
     if attack.changes_samples:
         opened = OpenedSamples(federation, CPU)
         poisoned(attack, opened.client(0), opened.classes, torch.Generator())
+
+
+def _check_numbers(settings: Settings, note: Callable[[str], None]) -> None:
+    """Check the numbers of bad clients, of which an attack may need fewer than all.
+
+    Args:
+        settings: The run's settings.
+        note: Called with a line if nobody is bad.
+
+    Raises:
+        SettingsError: there are too many.
+    """
+    attack, each, size = settings.attack, settings.attack.per_round, settings.cohort_size
+    known = f", as {called(attack)} knows what others send" if attack.knows_updates else ""
+    if each is not None:
+        if each > size - bool(known):
+            bound = "below" if known else "at most"
+            raise SettingsError(
+                f"attack.per_round={each}: must be {bound} the clients of a round, {size}{known}"
+            )
+        return
+    bad, setting = len(bad_clients(settings)), f"attack.fraction={attack.fraction:g}"
+    if known and bad == len(settings.participants):
+        raise SettingsError(f"{setting}: must leave clients that are not bad{known}")
+    if attack.fraction and not bad:
+        note(f"{setting}: none of {len(settings.participants)} clients is bad")
 
 
 def _check_uploads(settings: Settings, first: Pass, refused: str) -> None:

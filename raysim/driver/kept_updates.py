@@ -133,7 +133,7 @@ class KeptUpdates:
     def _with_bad(self, message: AggregationMessage, work: Pass) -> Steps[AggregationMessage]:
         """Return a message that knows the bad clients, and what they have decided.
 
-        They know nothing where nobody else has arrived, and send what they have.
+        Where nobody else has arrived they know nothing, and send what they have trained.
         """
         bad = np.isin(message.clients, [*(work.bad or ())])
         if not self.attack.knows_updates or not bad.any() or bad.all():

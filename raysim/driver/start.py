@@ -154,7 +154,7 @@ def check_run(
     clock = open_clock(settings, federation, network, states)
     check_places(settings, network, initial, clock)
     check_aggregation(settings, network, initial, sizes)
-    check_attack(settings, network, initial, federation)
+    check_attack(settings, network, initial, federation, note)
     seconds = expected_seconds(settings, initial, sizes, clock)
     temperature = RoundTemperature.of(settings, initial, sizes, seconds)
     temperature.check(evaluator.skipped.figures, settings.cohort_size)

@@ -21,7 +21,7 @@ from raysim.testing.contract import StopAfter
 from raysim.testing.tasks import samples
 from tests.driver.test_aggregation import WATCH, Wide, flat, run, shares_of, vectors
 from tests.driver.test_channel import SEEN, SIZES
-from tests.tasks import make_settings, make_task, model_of
+from tests.tasks import Notes, make_settings, make_task, model_of
 
 HERE = "tests.driver.test_attacks"
 HALF = {"attack.fraction": 0.5, "fraction": 0.8}
@@ -62,6 +62,13 @@ class Forging(raysim.Attack):
 class Fewer(raysim.Attack):
     def poison(self, samples: raysim.Batch, classes: int, generator: Any) -> raysim.Batch:
         return samples._replace(y=samples.y[:1])
+
+
+class Unknown(raysim.Attack):
+    needs_classes = True
+
+    def poison(self, samples: raysim.Batch, classes: int, generator: Any) -> raysim.Batch:
+        return samples._replace(y=samples.y + classes - samples.y)
 
 
 class Logged(raysim.Attack):
@@ -311,7 +318,7 @@ def test_the_same_bits_on_actors_and_after_an_interruption(tmp_path, own):
         ({"name": f"{HERE}:Failing"}, "forge failed: KeyError"),
         ({"name": f"{HERE}:Narrow"}, "forge returned tensor"),
         ({"name": f"{HERE}:Fewer"}, "poison returned Batch"),
-        ({"name": "label_flip", "target": 3}, "gives samples the label 3; labels are 0 to 2"),
+        ({"name": f"{HERE}:Unknown"}, "gives samples the label 3; labels are 0 to 2"),
     ],
 )
 def test_a_bad_attack_is_refused_before_anything_starts(tmp_path, own, message):
@@ -341,9 +348,27 @@ def test_methods_that_an_attack_does_not_suit_are_refused(tmp_path, more, messag
     assert not (tmp_path / "run").exists()
 
 
-def test_more_bad_clients_than_a_round_has_are_refused(tmp_path):
-    with pytest.raises(raysim.SettingsError, match=r"attack\.per_round=5: must be at most the"):
-        run(tmp_path / "run", attack={"name": "ipm", "per_round": 5})
+@pytest.mark.parametrize(
+    ("own", "message"),
+    [
+        ({"name": "gaussian", "per_round": 5}, "per_round=5: must be at most the clients of a"),
+        ({"name": "ipm", "per_round": 4}, "per_round=4: must be below the clients of a round, 4,"),
+        ({"name": "ipm", "fraction": 0.95}, "fraction=0.95: must leave clients that are not bad,"),
+        ({"name": "label_flip", "target": 3}, "target=3: must be a label of the samples, 0 to 2"),
+        ({"name": "replacement", "target": 9}, "target=9: must be a label of the samples, 0 to 2"),
+    ],
+)
+def test_settings_that_do_not_suit_the_clients_are_refused(tmp_path, own, message):
+    with pytest.raises(raysim.SettingsError) as caught:
+        run(tmp_path / "run", attack=own)
+    assert str(caught.value).startswith(f"attack.{message}")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_fraction_of_which_nobody_is_bad_is_noted(tmp_path):
+    notes, own = Notes(), {"attack.name": "sign_flip", "attack.fraction": 0.05, "rounds": 1}
+    raysim.run(make_settings(tmp_path, **own), make_task(SIZES), notes)
+    assert notes.notes == ["attack.fraction=0.05: none of 6 clients is bad"]
 
 
 def test_what_an_attack_sends_has_the_shapes_of_updates(tmp_path):
