@@ -19,8 +19,10 @@ penalties of a chain and weight decay are not. The code's default is q=0; its RE
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import log
 from typing import ClassVar
 
+import torch
 from pydantic import Field
 
 from raysim.core.errors import RunError
@@ -30,6 +32,7 @@ from raysim.core.tensors import add_scaled, as_real, norm
 from raysim.methods.fedavg import FedAvg
 from raysim.methods.starting_loss import LOSS, starting_loss
 
+FLOAT32 = torch.finfo(torch.float32)
 LEAST = 1e-10
 """Added to F_k, whose powers below 0 must be finite."""
 
@@ -58,20 +61,28 @@ class Qffl(FedAvg):
         return Rules(finish=self._finish)
 
     def server_update(self, now: Round, state: ServerState, reduced: Reduced) -> ServerState:
-        """Move the model by the sum of the d_k over that of the h_k."""
-        model, d = state.groups["model"], reduced.means["d"]
-        moved = add_scaled({n: model[n] for n in d}, d, -1 / float(reduced.means["h"]["h"]))
+        """Move the model by the sum of the d_k over that of the h_k.
+
+        Raises:
+            RunError: the powers of the losses are all too small for float32.
+        """
+        model, d, h = state.groups["model"], reduced.means["d"], float(reduced.means["h"]["h"])
+        if h < FLOAT32.tiny:
+            raise self._beyond("the losses of all clients are too small")
+        moved = add_scaled({n: model[n] for n in d}, d, -1 / h)
         return state.replace(model={**model, **reduced.means.get("buffers", {}), **moved})
 
     def _finish(self, view: View, trained: Trained) -> Upload:
         loss = starting_loss(view, trained) + LEAST
-        if loss < 0:
+        if loss <= 0:
             raise RunError(
                 f"its loss is {loss:g} before it trains: method.name=qffl takes a power of it,"
                 " which needs a loss that is never below 0"
             )
         q, eta = self.q, trained.lr
         change = {n: (view.start[n] - view.params[n].detach()) / eta for n in view.trainable}
+        if q * log(loss) > log(FLOAT32.max):
+            raise self._beyond(f"a loss of {loss:.4g} is too large")
         h = q * loss ** (q - 1) * norm(change) ** 2 + loss**q / eta
         buffers = {name: t for name, t in view.params.items() if name not in change}
         return Upload(
@@ -81,4 +92,10 @@ class Qffl(FedAvg):
                 "h": {"h": as_real(next(iter(change.values()))).new_tensor(h)},
             },
             metrics={LOSS: loss},
+        )
+
+    def _beyond(self, why: str) -> RunError:
+        return RunError(
+            f"method.q={self.q:g}: its update is out of range: {why} for this power in float32;"
+            " choose a smaller q"
         )

@@ -228,12 +228,19 @@ def test_a_killed_run_goes_on_with_the_same_state(tmp_path, method):
     assert files[0] == files[1]
 
 
-def test_a_loss_below_0_has_no_power(tmp_path):
-    task = make_task(SIZES)
-    scoring = raysim.Scoring(lambda outputs, y: outputs.mean(1) - 100, {})
-    task = raysim.Task(**{**vars(task), "scoring": scoring})
-    with pytest.raises(raysim.RunError, match="takes a power of it, which needs"):
-        raysim.run(make_settings(tmp_path / "run", **{"method.name": "qffl"}), task)
+@pytest.mark.parametrize(
+    ("loss", "message"),
+    [
+        (-100, "takes a power of it, which needs"),
+        (0.01, r"^method.q=20: its update is out of range: the losses of all clients are"),
+        (1e2, r"method.q=20: its update is out of range: a loss of 100 is too large"),
+    ],
+)
+def test_losses_without_a_power(tmp_path, loss, message):
+    scoring = raysim.Scoring(lambda outputs, y: outputs.mean(1) * 0 + loss, {})
+    task = raysim.Task(**{**vars(make_task(SIZES)), "scoring": scoring})
+    with pytest.raises(raysim.RunError, match=message):
+        raysim.run(make_settings(tmp_path / "run", **{"method.name": "qffl", "method.q": 20}), task)
 
 
 @pytest.mark.parametrize(
