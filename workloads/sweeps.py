@@ -345,4 +345,4 @@ def _named(short: str, value: Any) -> str:
     """Return the name of an axis's value: that of a component, or the setting as it is typed."""
     if isinstance(value, list | tuple):
         return f"{short}=[{','.join(map(str, value))}]"
-    return str(value) if short == "name" else f"{short}={as_typed(value)}"
+    return as_typed(value) if short == "name" else f"{short}={as_typed(value)}"

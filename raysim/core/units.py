@@ -19,7 +19,7 @@ SCALES: Mapping[str, float] = {
 
 def unit_of_column(column: str) -> str:
     """Return the unit in which tables and charts show a column: percent of an accuracy, or none."""
-    return "%" if any(word in column for word in ("accuracy", "f1")) else ""
+    return "%" if any(word in column for word in ("accuracy", "f1", "success_rate")) else ""
 
 
 def measured_unit(column: str) -> str:

@@ -47,13 +47,12 @@ from raysim.execution.messages import EvaluationMessage, FailedItem, PassMessage
 from raysim.federation.evaluation_sets import EVALUATION_ROWS, EvaluationSet
 from raysim.federation.federation import Federation, open_samples
 from raysim.storage.checkpoints import Checkpoint
+from raysim.storage.summary import SUCCESS
 from raysim.storage.trace import Span
 
 CLIENT_FIGURES = figure_names("client_accuracy")
 TRAINED_ACCURACY = "trained_accuracy"
 """Columns of the spread of the accuracies of clients' trained models, before the aggregation."""
-SUCCESS = "attack_success_rate"
-"""Column of the success rate of an attack's trigger."""
 PARTS = ("seen_", "unseen_")
 """Parts of a set of clients that may train: those that took part, and those that never did."""
 Figures = dict[str, float | None]

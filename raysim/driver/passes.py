@@ -257,7 +257,7 @@ class RoundRunner:
             work, self.passes, total.kept, arrived, taken=columns, root=root
         )
         columns |= more
-        if work.bad and WEIGHT in more:
+        if work.bad is not None and WEIGHT in more:
             bad = np.isin(reduced.clients, [*work.bad])
             self.log.more[BAD_CUT] = int((more[WEIGHT][bad] == 0).sum())
         return replace(reduced, means=unflatten(flatten(reduced.means) | means))

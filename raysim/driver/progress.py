@@ -13,6 +13,7 @@ from raysim.storage.summary import (
     HYPOTHETICAL,
     LOST,
     ROUNDS_BEYOND,
+    SUCCESS,
     VIRTUAL_JOULES,
     VIRTUAL_SECONDS,
 )
@@ -152,6 +153,8 @@ def closing_lines(
             f"virtual time {virtual['virtual']}, {virtual['energy']} of all clients,"
             f" {virtual['lost']} clients lost"
         )
+    if (success := summary.get(f"final_{SUCCESS}")) is not None:
+        lines.append(f"attack success {success:.2%}")
     if summary.get(ROUNDS_BEYOND):
         lines.append(f"more bad clients than the aggregation bears with: {_beyond(summary)}")
     if run:
@@ -189,6 +192,8 @@ def result_values(summary: Mapping[str, Any]) -> dict[str, str]:
         virtual = _virtual(summary)
         values["virtual time"] = f"{virtual['virtual']}, {virtual['energy']} of all clients"
         values["lost"] = f"{virtual['lost']} clients lost"
+    if (success := summary.get(f"final_{SUCCESS}")) is not None:
+        values["attack success"] = f"{success:.2%}"
     if ROUNDS_BEYOND in summary:
         values["beyond bound"] = f"{_beyond(summary)}, more bad clients than the aggregation bears"
     return values

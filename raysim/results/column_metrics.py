@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from raysim.config import Settings
@@ -14,7 +14,16 @@ from raysim.core.errors import SettingsError
 from raysim.core.scoring import AT_TEMPERATURE
 from raysim.core.units import measured_unit
 from raysim.results.runs import CUMULATED, RunRecord
-from raysim.storage.summary import GAIN, UNEQUAL, VIRTUAL, larger_is_better, reached_at
+from raysim.storage.summary import (
+    BAD,
+    BEYOND,
+    GAIN,
+    SUCCESS,
+    UNEQUAL,
+    VIRTUAL,
+    larger_is_better,
+    reached_at,
+)
 
 LAST = 10
 OVER_LOCAL = "over_local"
@@ -47,6 +56,12 @@ COSTS = ("train_loss", "bytes_up", "bytes_down", "bytes", "total_bytes_up", "tot
 TRAINED = "trained_accuracy_"
 OF_CLIENTS = ("client_accuracy_", TRAINED)
 """Prefixes of the columns that summarise scores of single clients on test samples of all."""
+OF_ATTACK: Mapping[str, str] = {
+    BAD: "an attack; attack.name is none",
+    BEYOND: "an attack, and an aggregation that states a bound, as trimmed_mean",
+    SUCCESS: "an attack with a trigger, as backdoor, and evaluation.test=true",
+}
+"""Columns of runs under attack, and what they need."""
 OWN_TEST = re.compile(r"(personal_|finetuned_)?(seen_|unseen_|new_)?local_test_\w+?")
 """Columns of clients' own tests."""
 WIDE_END = re.compile(rf"_({'|'.join((*UNEQUAL, GAIN))})$")
@@ -174,6 +189,10 @@ class Metric:
         if settings.dataset.scoring.classifies:
             scores += (AT_TEMPERATURE,)
         columns = [f"{of}_{score}" for of in sets for score in scores] + [*COSTS]
+        if column in OF_ATTACK:
+            if column not in _columns_of_attack(settings):
+                raise SettingsError(f"{self}: needs {OF_ATTACK[column]}")
+            return
         if settings.clock.has_time:
             columns += [*VIRTUAL, *(name for name in CUMULATED if name not in COSTS)]
         elif "virtual" in f"{column} {self._place}":
@@ -252,6 +271,17 @@ class Metric:
         signed = ((places[number], sign * value) for number, value in points if number in places)
         reached = reached_at(signed, sign * self.target)
         return None if reached is None else reached / UNITS.get(self.name, 1.0)
+
+
+def _columns_of_attack(settings: Settings) -> Iterator[str]:
+    """Yield the columns of OF_ATTACK that a run has."""
+    attack = settings.attack
+    if attack.acts:
+        yield BAD
+        if settings.aggregation.bears_with is not None:
+            yield BEYOND
+    if attack.triggers and settings.evaluation.test:
+        yield SUCCESS
 
 
 def _deploys(settings: Settings) -> bool:

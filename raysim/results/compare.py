@@ -19,7 +19,7 @@ from raysim.results.runs import RunRecord, State, result_settings
 from raysim.results.tables import ResultCell, ResultTable, differing_keys
 from raysim.storage.checkpoints import LOCAL_TEST_SAMPLES, TEST_SAMPLES
 from raysim.storage.schema import table_of
-from raysim.storage.summary import EPSILON, HYPOTHETICAL
+from raysim.storage.summary import EPSILON, HYPOTHETICAL, SUCCESS
 
 RUNNING: State = "running"
 STATES: Mapping[State, str] = {
@@ -45,6 +45,8 @@ OF_PRIVACY: Mapping[str, Metric] = {
     name.replace("_", " "): Metric("final", name) for name in (EPSILON, HYPOTHETICAL)
 }
 """The same of runs that claim differential privacy."""
+OF_ATTACK: Mapping[str, Metric] = {"attack success": Metric("final", SUCCESS)}
+"""The same of runs whose attack has a trigger."""
 COMPONENTS = ("dataset.name", "partition.name", "model.name", "method.name")
 
 
@@ -212,7 +214,7 @@ def compared_metrics(
     for metric in further:
         for record in records:
             metric.of(record)
-    further_costs = {**OF_PRIVACY, **OF_CLOCK}
+    further_costs = {**OF_ATTACK, **OF_PRIVACY, **OF_CLOCK}
     found = {name: each for name, each in further_costs.items() if each.column in measured}
     costs = {**COSTS, **found}
     return [
@@ -246,7 +248,7 @@ def judged_columns(
     These are the first one, those that the user has asked for (targets and further metrics), and of
     clients' own tests the last score and that of the best round by the holdout.
     """
-    others = (*COSTS, *OF_CLOCK, *OF_PRIVACY, *FURTHER)
+    others = (*COSTS, *OF_ATTACK, *OF_CLOCK, *OF_PRIVACY, *FURTHER)
     return [*columns[:1], *(each for each in columns[3:] if each[0] not in others)]
 
 

@@ -16,10 +16,12 @@ DROPPED = "clients_dropped"
 MODELS, PARTS = ("personal_", "finetuned_"), ("seen_", "unseen_", "new_")
 """Begins of the columns of sets that are scored by other models than the global one; after them,
 those of a part of the clients."""
+SUCCESS = "attack_success_rate"
+"""Column of the success rate of an attack's trigger."""
 EVALUATED = (
     *("holdout_", "client_accuracy_", "trained_accuracy_", "train_set_"),
     *("personal_holdout_", "personal_train_set_", "finetuned_holdout_"),
-    "attack_success_rate",
+    SUCCESS,
     *(f"{model}{part}local_test_" for model in ("", *MODELS) for part in ("", *PARTS)),
 )
 """Prefixes of the columns of evaluations, besides the test set's."""

@@ -144,6 +144,11 @@ def test_closing_lines_of_one_round():
     assert " after 1 round, " in closing_lines(SUMMARY | {"rounds": 1}, started(), {})[0]
 
 
+def test_closing_lines_of_a_backdoor():
+    found = closing_lines(SUMMARY | {"final_attack_success_rate": 0.125}, started(), {})
+    assert "attack success 12.50%" in found
+
+
 def test_closing_lines_without_published_values():
     assert closing_lines(SUMMARY, started(), {})[1] == "rounds to 97.0%: 46.2"
 

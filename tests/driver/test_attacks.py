@@ -189,6 +189,8 @@ def test_krum_cuts_noise(tmp_path):
     own = {"attack.name": "gaussian", "aggregation.name": "krum", "fraction": 1.0}
     result = run(tmp_path, rounds=2, **own, **{"attack.fraction": 0.17})
     assert result.metrics["bad_clients_cut"].to_pylist() == [1, 1]
+    nobody = run(tmp_path / "nobody", rounds=1, **own, **{"attack.fraction": 0})
+    assert nobody.metrics["bad_clients_cut"].to_pylist() == [0]
     bad = [client for client, each in bad_of(tmp_path).items() if each]
     assert json.loads((tmp_path / "environment.json").read_text())["bad_clients"] == bad
 

@@ -11,7 +11,7 @@ import pytest
 import raysim
 from raysim.core.errors import SettingsError
 from raysim.methods.fedavg import FedAvg
-from raysim.results.compare import compared_metrics, comparison, group_runs
+from raysim.results.compare import compared_metrics, comparison, group_runs, judged_columns
 from raysim.results.metrics import parse_metric
 from raysim.results.runs import read_run
 from raysim.testing.tasks import samples
@@ -239,6 +239,16 @@ def test_virtual_time_is_compared_where_a_run_has_it(grouped):
     assert {other[name] for name in shown} == {"- (0/1, 1 without a value)"}
     _, (plain,) = table_of(grouped(c={"rows": make_rows([0.5])}))
     assert not shown.keys() & plain.keys()
+
+
+def test_the_success_of_an_attack_is_shown_and_judges_nobody(grouped):
+    rows = make_rows([0.5, 0.75], attack_success_rate=[0.25, 0.5])
+    groups = grouped(a={"rows": rows}, b={"rows": make_rows([0.5]), **PROX})
+    _, (attacked, other) = table_of(groups)
+    assert attacked["attack success [%]"] == "50.00 (n=1)*"
+    assert other["attack success [%]"] == "- (0/1, 1 without a value)"
+    columns = compared_metrics(groups, None)
+    assert "attack success" not in [name for name, *_ in judged_columns(columns)]
 
 
 def test_runs_in_progress_are_rows_of_their_own(grouped):

@@ -223,6 +223,25 @@ def test_columns_of_clients_need_a_run_that_has_them(tmp_path, column):
             each.check(make_settings(tmp_path))
 
 
+OF_ATTACK = {
+    "bad_clients": ({"attack.name": "ipm"}, "an attack"),
+    "bad_clients_beyond_bound": (
+        {"attack.name": "ipm", "aggregation.name": "trimmed_mean"},
+        "an attack, and an aggregation that states a bound",
+    ),
+    "attack_success_rate": ({"attack.name": "backdoor"}, "an attack with a trigger"),
+}
+
+
+@pytest.mark.parametrize("column", OF_ATTACK)
+def test_columns_of_attacks_need_a_run_that_has_them(tmp_path, column):
+    settings, needs = OF_ATTACK[column]
+    metric = parse_metric(f"final({column})")
+    metric.check(make_settings(tmp_path, **settings))
+    with pytest.raises(SettingsError, match=f"{column}.*: needs {needs}"):
+        metric.check(make_settings(tmp_path))
+
+
 def test_own_test_samples_need_a_partition_that_gives_them(tmp_path):
     metric = parse_metric("final(local_test_accuracy)")
     with pytest.raises(SettingsError, match="needs a partition whose clients have own test"):

@@ -103,6 +103,7 @@ WRONG = {
     ),
     "far": ({"space": {"seed": {"low": 1, "high": 10**400}}}, "must be from -2"),
     "out": ({"space": {"out": ["a", "b"]}}, "study.space.out: cannot be searched; the study"),
+    "attack": ({"space": {"attack.eps": [0.1, 1]}}, "cannot be searched; the best trial would be"),
     "holdout": ({"space": {"evaluation.holdout": [0.0, 0.1]}}, "holdout: cannot be searched"),
     "constraint": (
         {"constraints": {"byte": 1}},

@@ -279,6 +279,10 @@ def test_axes_that_end_likewise_are_named_in_full():
     assert found.columns[0] == "partition.seed=1 lr=0.1"
 
 
+def test_none_is_named_as_it_is_typed():
+    assert sweep_of("mnist-fedavg", "attack.name=ipm,none").rows == ("ipm", "none")
+
+
 def test_values_that_are_lists_make_an_axis_of_lists():
     found = sweep_of("mnist-fedavg", "model.widths=[10,20],[30]", 'a.names=[x,y],["z"],[]', "b=[w]")
     assert [cell.settings["model.widths"] for cell in found.cells] == [[10, 20]] * 3 + [[30]] * 3

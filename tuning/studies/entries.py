@@ -78,8 +78,9 @@ def _entry(key: str, value: Any) -> Entry:
         SettingsError: the value is neither, or its limits are wrong.
     """
     name = f"study.space.{key}"
-    if key in NEVER_SEARCHED:
-        raise SettingsError(f"{name}: cannot be searched; {NEVER_SEARCHED[key]}")
+    if key in NEVER_SEARCHED or key.startswith("attack."):
+        why = NEVER_SEARCHED.get(key, "the best trial would be the weakest attack")
+        raise SettingsError(f"{name}: cannot be searched; {why}")
     if isinstance(value, list | tuple):
         value = {"choices": list(value)}
     if not isinstance(value, Mapping):
