@@ -26,3 +26,7 @@ class Median(Aggregation):
         ordered = np.sort(updates.differences.numpy(), axis=0)  # torch takes ten times as long
         m = len(ordered)
         return torch.from_numpy((ordered[(m - 1) // 2] + ordered[m // 2]) / 2)
+
+    def bears_with(self, arrived: int) -> int:
+        """Return the largest minority."""
+        return (arrived - 1) // 2

@@ -19,9 +19,8 @@ class Robust(Aggregation):
         default=1, ge=0, description="f, the bad clients among those of a round that it withstands"
     )
 
-    @property
-    def bears_with(self) -> int:
-        """Bad clients of a round that it bears with, f."""
+    def bears_with(self, arrived: int) -> int:
+        """Return f."""
         return self.byzantine
 
     def check(self, arrived: ArrivedUpdates, least: int, bound: str) -> None:

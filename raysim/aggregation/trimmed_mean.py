@@ -34,9 +34,8 @@ class TrimmedMean(Robust):
         default=None, ge=0, description="b, values left out at either end; None: byzantine"
     )
 
-    @property
-    def bears_with(self) -> int:
-        """Bad clients of a round that it bears with, b."""
+    def bears_with(self, arrived: int) -> int:
+        """Return b."""
         return self.trimmed
 
     @property

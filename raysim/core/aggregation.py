@@ -143,11 +143,6 @@ class Aggregation(Component):
         return 0
 
     @property
-    def bears_with(self) -> int | None:
-        """Bad clients of a round that it bears with; None if it states no bound."""
-        return None
-
-    @property
     def weights(self) -> Weighting | None:
         """Weights of the mean; None takes those of the pass."""
         return None
@@ -156,6 +151,10 @@ class Aggregation(Component):
     def bounds_share(self) -> bool:
         """True if each client moves the aggregate by its difference over C*K, whoever else does."""
         return False
+
+    def bears_with(self, arrived: int) -> int | None:
+        """Return the bad clients that it bears with among those that arrived; None: no bound."""
+        return None
 
     def factor(self, arrived: int, expected: float) -> float:
         """Return the factor of the mean differences.

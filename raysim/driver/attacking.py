@@ -107,8 +107,9 @@ class Attacking(Rider):
         """
         if self._replaced:
             self._check_replaced(reduced)
-        arrived, bound = len(self._bad & {*reduced.clients}), self.settings.aggregation.bears_with
+        arrived = len(self._bad & {*reduced.clients})
         counts = {BAD: arrived}
+        bound = self.settings.aggregation.bears_with(len(reduced.clients))
         if bound is not None:
             counts[BEYOND] = max(arrived - bound, 0)
         self.log.more |= {name: max(self.log.more.get(name, 0), n) for name, n in counts.items()}

@@ -161,6 +161,13 @@ def test_z_of_alie_is_the_formula_s(m, f, z):
     assert largest_z(m, f) == pytest.approx(z, abs=6e-3 if z == 1.43 else 6e-4)
 
 
+@pytest.mark.parametrize(("fraction", "beyond"), [(0.34, 0), (0.5, 1), (0.67, 2)])
+def test_the_median_bears_with_a_minority(tmp_path, fraction, beyond):
+    own = {"attack": {"name": "gaussian", "fraction": fraction}, "aggregation.name": "median"}
+    result = run(tmp_path, rounds=1, fraction=1.0, **own)
+    assert result.metrics["bad_clients_beyond_bound"].to_pylist() == [beyond]
+
+
 def test_a_robust_aggregation_sees_forged_updates(tmp_path):
     """The trimmed mean of five updates, of which the bad clients' are a hundred times the mean."""
     own = {"attack.name": "ipm", "attack.eps": 100.0, "aggregation.name": "trimmed_mean"}
