@@ -30,9 +30,11 @@ class GeometricMedian(Aggregation):
     """Smoothed geometric median of the updates: less than half of the weight cannot move it far.
 
     Helps where some clients cannot be trusted, and needs no guess of how many; weights are those of
-    the mean, so that a client may claim many samples: `weighting=uniform` gives all one. Costs a
-    file of each update, read twice, and m^2 inner products. `weiszfeld_iterations` are those of a
-    round; `median_distance` of a client in the tables is that of its update.
+    the mean, so that a client may claim many samples: `weighting=uniform` gives all one. Updates
+    far from the others move z; each iteration leaves about bad weight / good weight of that, so the
+    authors' four are few where many are bad. Costs a file of each update, read twice, and m^2 inner
+    products. `weiszfeld_iterations` are those of a round; `median_distance` of a client in the
+    tables is that of its update.
     """
 
     start: Literal["mean", "zero"] = Field(
