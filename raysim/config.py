@@ -392,6 +392,9 @@ class Settings(SettingsGroup):
     channel: Annotated[Mapping[str, Stage], *ordered_field(STAGES, "channel")] = Field(
         default={}, description="stages that uploads go through, in order, by name"
     )
+    downlink: Annotated[Mapping[str, Stage], *ordered_field(STAGES, "downlink")] = Field(
+        default={}, description="stages that the broadcast model goes through, in order, by name"
+    )
     aggregation: Annotated[Aggregation, *component_field(AGGREGATIONS)] = Mean()
     attack: Annotated[Attack, *component_field(ATTACKS)] = NoAttack()
     clock: Annotated[Clock, *component_field(CLOCKS)] = NoClock()
@@ -508,6 +511,11 @@ class Settings(SettingsGroup):
     def stages(self) -> Mapping[str, Stage]:
         """The stages of the channel that have an effect, in order."""
         return with_effect(self.channel)
+
+    @property
+    def down_stages(self) -> Mapping[str, Stage]:
+        """The stages of the down-link that have an effect, in order."""
+        return with_effect(self.downlink)
 
     @property
     def keepers(self) -> tuple[str, ...]:

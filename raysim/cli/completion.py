@@ -11,6 +11,7 @@ import json
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from functools import cache
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,9 @@ COMPONENTS = (
     *("dataset", "partition", "model", "method"),
     *("selection", "aggregation", "attack", "clock", "temperature"),
 )
+
+OF_STAGES = ("channel", "downlink")
+"""Settings that map names of stages to these."""
 
 
 @cache
@@ -139,11 +143,11 @@ def collect() -> dict[str, Any]:
                 fields[f"{key}.name={name}"] = _fields(registry.get(name), f"{key}.")
         elif isinstance(field.default, SettingsGroup):
             settings |= _fields(type(field.default), f"{key}.")
-        elif key != "channel":
+        elif key not in OF_STAGES:
             settings[key] = _choices(field)
     stages = registry_of("stages")
-    for name in stages:
-        settings |= _fields(stages.get(name), f"channel.{name}.")
+    for group, name in product(OF_STAGES, stages):
+        settings |= _fields(stages.get(name), f"{group}.{name}.")
     settings["local.optimizer"] = names_of("optimizers")
     return {
         "names": {kind: names_of(kind) for kind in KINDS if kind != "runs"},

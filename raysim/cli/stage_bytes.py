@@ -1,15 +1,16 @@
-"""Page of `raysim list stages --of RUN`: the bytes that a client sends of a run's model."""
+"""Page of `raysim list stages --of RUN`: the bytes of a run's model, up and down."""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from rich.table import Table
 
 import raysim
 from raysim.channel import STAGES
-from raysim.core.channel import Stages, encoded_by, with_effect
+from raysim.core.channel import Stages, sent_bytes, with_effect
 from raysim.core.components import build_component
 from raysim.core.encoding import Encoding
 from raysim.core.errors import SettingsError
@@ -17,7 +18,9 @@ from raysim.core.tensors import Layout, flatten, frozen_names, state_of
 
 
 def page(source: str) -> Table:
-    """Return the table of all stages, with the bytes that a client sends through each.
+    """Return the table of all stages, with the bytes of a model through each.
+
+    Down are those of an increment, of stages that the down-link can have at these settings.
 
     Args:
         source: A preset, or a file of settings.
@@ -28,18 +31,16 @@ def page(source: str) -> Table:
     settings = raysim.load_config(source)
     layout = layout_of(settings)
     table = Table(
-        *("name", "settings", "bytes up", "of the model", "description"),
-        title=f"stages, for the model of {source}: what a client sends by FedAvg",
+        *("name", "settings", "bytes up", "bytes down", "of the model", "description"),
+        title=f"stages, for the model of {source}: what a client sends and receives by FedAvg",
         title_justify="left",
         box=None,
     )
     plain = Encoding.of(layout).nbytes
-    for name, written, stages, about in _rows(settings.stages):
-        encoding = Encoding.of(layout)
-        for stage in stages.values():
-            encoding = encoded_by(stage, encoding, layout, 0)
-        share = f"{encoding.nbytes / plain:.2%}"
-        table.add_row(name, written, str(encoding.nbytes), share, about)
+    for row in _rows(settings):
+        coded = sent_bytes(row.stages, layout, plain, 0)
+        sent = [str(coded) if goes else "-" for goes in (row.up, row.down)]
+        table.add_row(row.name, row.written, *sent, f"{coded / plain:.2%}", row.about)
     return table
 
 
@@ -66,9 +67,20 @@ def layout_of(settings: raysim.Settings) -> Layout:
     return Layout.of(flatten({"model": sent}))
 
 
-def _rows(own: Stages) -> Iterator[tuple[str, str, Stages, str]]:
-    """Yield name, settings, stages and description: none, each registered one, the run's own."""
-    yield "none", "", {}, "The differences as they are."
+class _Row(NamedTuple):
+    """Row of the page: stages one after another, and the directions in which they can be."""
+
+    name: str
+    written: str
+    stages: Stages
+    up: bool
+    down: bool
+    about: str
+
+
+def _rows(settings: raysim.Settings) -> Iterator[_Row]:
+    """Yield the rows: without stages, through each registered one, through the run's own."""
+    yield _Row("none", "", {}, True, True, "The differences as they are.")
     for name in STAGES:
         kind = STAGES.get(name)
         fields = kind.model_fields
@@ -76,9 +88,12 @@ def _rows(own: Stages) -> Iterator[tuple[str, str, Stages, str]]:
             continue
         stage = build_component(kind, {}, f"channel.{name}.")
         written = " ".join(f"{key}={value}" for key, value in stage.model_dump().items())
-        yield name, written, with_effect({name: stage}), _about(kind)
-    if own:
-        yield "channel", ", ".join(own), own, "The stages of this run, one after another."
+        down = stage.goes_down
+        yield _Row(name, written, with_effect({name: stage}), True, down, _about(kind))
+    for key, stages in (("channel", settings.stages), ("downlink", settings.down_stages)):
+        if stages:
+            up, about = key == "channel", "The stages of this run, one after another."
+            yield _Row(key, ", ".join(stages), stages, up, not up, about)
 
 
 def _about(kind: type) -> str:

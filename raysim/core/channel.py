@@ -86,6 +86,14 @@ class Stage(Component, ABC):
         return type(self).send is Stage.send
 
     @property
+    def goes_down(self) -> bool:
+        """True if it can be a stage of the down-link: a contraction, whose `send` does something.
+
+        There it is the server that sends. It has no state of a client, and its number is -1.
+        """
+        return self.is_contraction and type(self).send is not Stage.send
+
+    @property
     def sends_coordinates(self) -> bool:
         """True if what is sent are coordinates of the differences, which others can encode."""
         return True

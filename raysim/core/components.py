@@ -115,14 +115,18 @@ class Registry(Generic[C]):
     def __iter__(self) -> Iterator[str]:
         return iter(sorted(self._targets))
 
-    def get(self, name: str) -> type[C]:
+    def get(self, name: str, key: str = "") -> type[C]:
         """Return the class of a registered name or of `package.module:Class`.
+
+        Args:
+            name: The name.
+            key: The setting that has it, for the error; by default that of the kind.
 
         Raises:
             SettingsError: the name is unknown, or names no component of this kind.
         """
         target = self._targets.get(name, name)
-        key = self._key.format(visible(name))
+        key = key or self._key.format(visible(name))
         if name in self.moved:
             raise SettingsError(f"{key}: no such {self.kind} any more; {self.moved[name]}")
         if ":" not in target:

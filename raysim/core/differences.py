@@ -109,6 +109,17 @@ class Differences:
         tensors = flatten(sums)
         return unflatten(tensors | {key: tensors[key].to(d) for key, d in dtypes.items()})
 
+    def moved_to(self, bases: Bases, broadcast: Groups) -> dict[str, dict[str, Tensor]]:
+        """Return the groups as if their differences had another start, in their own dtypes.
+
+        Args:
+            bases: The bases of the groups.
+            broadcast: The tensors from which they are to have moved.
+        """
+        starts = {group: broadcast[base] for group, base in bases.items() if base != CHANGE}
+        moved = {g: {n: d.clone() for n, d in of.items()} for g, of in self.changes.items()}
+        return replace(self, starts=starts).means_with(moved)
+
 
 def kept_apart(
     upload: Upload, bases: Bases, broadcast: Groups, frozen: Collection[str]

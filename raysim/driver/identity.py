@@ -49,7 +49,7 @@ VERSIONED = ("raysim", "torch", "torchvision")
 """Packages whose code has a version or revision in an identity."""
 INITIAL_MODEL, START = "initial model", "model of start_from"
 CLOCK, SELECTION = "revision of the clock", "revision of the selection"
-STAGES = "revisions of the channel's stages"
+STAGES, DOWN_STAGES = "revisions of the channel's stages", "revisions of the down-link's stages"
 AGGREGATION, OPTIMIZER = "revision of the aggregation", "revision of the optimizer"
 TEMPERATURE, ATTACK = "revision of the temperature", "revision of the attack"
 ENVIRONMENTS = "environments"
@@ -60,6 +60,7 @@ CUT = "clients' test samples of evaluation.local_test"
 UNSEALED = {
     **dict.fromkeys((FORMULA, CLOCK, SELECTION, AGGREGATION, OPTIMIZER, TEMPERATURE, ATTACK), 1),
     STAGES: {},
+    DOWN_STAGES: {},
     **dict.fromkeys((LOCAL_TEST_SAMPLES, CUT), NO_SAMPLES),
     START: "none",
     PRIVACY: NO_PRIVACY,
@@ -95,6 +96,7 @@ def identity_of(
         TEMPERATURE: settings.temperature.revision,
         ATTACK: settings.attack.revision,
         STAGES: {name: stage.revision for name, stage in settings.channel.items()},
+        DOWN_STAGES: {name: stage.revision for name, stage in settings.downlink.items()},
         "clients": len(federation.training_sizes),
         TRAINING_SAMPLES: _of_split(federation.train),
         TEST_SAMPLES: _of_split(federation.test),

@@ -15,6 +15,7 @@ from raysim.driver.analyses.run_analyses import Analyses
 from raysim.driver.asynchronous.opening import check_asynchrony
 from raysim.driver.attacking import check_attack
 from raysim.driver.channel import first_states
+from raysim.driver.checks.downlink import check_downlink
 from raysim.driver.checks.preflight import check_space, initial_checkpoint
 from raysim.driver.checks.stages import check_stages
 from raysim.driver.clock.clock import check_places, open_clock
@@ -155,6 +156,7 @@ def check_run(
     check_places(settings, network, initial, clock)
     check_aggregation(settings, network, initial, sizes)
     check_attack(settings, network, initial, federation, note)
+    check_downlink(settings, network, initial, sizes)
     seconds = expected_seconds(settings, initial, sizes, clock)
     temperature = RoundTemperature.of(settings, initial, sizes, seconds)
     temperature.check(evaluator.skipped.figures, settings.cohort_size)

@@ -20,7 +20,7 @@ FURTHER = (
 """Columns of a comparison by which runs are not judged."""
 OF_CLIENTS = (("mean of clients", "client_accuracy_mean"), ("worst decile", "client_accuracy_d1"))
 """Columns of a comparison of runs with `evaluation.clients`."""
-OF_METHODS = ("method.", "channel", "aggregation.", "weighting", "engine.")
+OF_METHODS = ("method.", "channel", "downlink", "aggregation.", "weighting", "engine.")
 """Begins of the settings that say what is made of clients' training, nothing under `local`, or that
 change it by rounding alone."""
 OWN_VALUES = (

@@ -26,7 +26,7 @@ from raysim.core.arrow import checksum
 from raysim.core.errors import RunError
 from raysim.core.method import ServerState
 from raysim.core.selection import History, State
-from raysim.core.tensors import Tensors, aligned, contiguous, flatten, unflatten
+from raysim.core.tensors import Groups, Tensors, aligned, contiguous, flatten, unflatten
 from raysim.storage.atomic import (
     discard_folder,
     force_to_disk,
@@ -46,7 +46,7 @@ MODEL, BEST_MODEL = "model.safetensors", "model_best.safetensors"
 STATE, CLIENTS = "state.safetensors", "clients.safetensors"
 IN_FLIGHT, SELECTION = "in_flight.safetensors", "selection.safetensors"
 TEMPERATURE, CHANNEL = "temperature.safetensors", "channel.safetensors"
-AGGREGATION = "aggregation.safetensors"
+AGGREGATION, DOWNLINK = "aggregation.safetensors", "downlink.safetensors"
 FORMULA = "revision of the method's formula"
 """Its name in an identity; earlier versions sealed none, and are of the first."""
 TRAINING_SAMPLES, TEST_SAMPLES = "training samples", "test samples"
@@ -87,6 +87,7 @@ class Checkpoint:
         temperature: State of the temperature.
         aggregation: State of the aggregation.
         channel: What the server keeps for stages of the channel, by their names.
+        downlink: What the server keeps for the down-link: the model that clients have, and bytes.
         ticks: Virtual time since the start of the run.
         ended: Whether it is the end of a run that has not run all rounds.
         best: The best model until its round; None before the first, or where nothing is evaluated.
@@ -106,6 +107,7 @@ class Checkpoint:
     temperature: State = field(default_factory=dict)
     aggregation: State = field(default_factory=dict)
     channel: Mapping[str, State] = field(default_factory=dict)
+    downlink: Groups = field(default_factory=dict)
     ticks: int | None = 0
     ended: bool = False
     best: Best | None = None
@@ -147,8 +149,8 @@ class Checkpoints:
         """
 
         def write(folder: Path) -> None:
-            save_file(contiguous(flatten(checkpoint.state.groups)), folder / STATE)
-            save_file(_of_clients(checkpoint), folder / CLIENTS)
+            for name, tensors in _tensors_of(checkpoint).items():
+                save_file(contiguous(tensors), folder / name)
             states = {
                 SELECTION: checkpoint.selection,
                 TEMPERATURE: checkpoint.temperature,
@@ -158,12 +160,7 @@ class Checkpoints:
             for name, state in states.items():
                 if state:
                     save_arrays({n: a.copy("C") for n, a in state.items()}, folder / name)
-            best = checkpoint.best
-            if best and best.model is not None:
-                save_file(contiguous(best.model), folder / BEST_MODEL)
-            under_way = checkpoint.in_flight
-            if under_way:
-                save_file(contiguous(under_way.tensors()), folder / IN_FLIGHT)
+            best, under_way = checkpoint.best, checkpoint.in_flight
             force_to_disk(sorted(folder.glob("*.safetensors")))
             body = {
                 "round": checkpoint.number,
@@ -321,6 +318,7 @@ class Checkpoints:
             temperature=_arrays(contents, TEMPERATURE),
             aggregation=_arrays(contents, AGGREGATION),
             channel=_by_stage(_arrays(contents, CHANNEL)),
+            downlink=unflatten(_in_order(contents[DOWNLINK])) if DOWNLINK in contents else {},
             ticks=body.get("ticks"),
             in_flight=under_way and InFlight.of(under_way, _in_order(contents[IN_FLIGHT])),
             tables=None if body.get("closed") is None else SealedTables(folder, body["closed"]),
@@ -359,6 +357,19 @@ def _by_stage(arrays: State) -> dict[str, State]:
         stage, _, name = key.partition("/")
         states.setdefault(stage, {})[name] = array
     return dict(states)
+
+
+def _tensors_of(checkpoint: Checkpoint) -> dict[str, Tensors]:
+    """Return the tensors of a checkpoint by their files; what there need not be has none."""
+    best, under_way = checkpoint.best, checkpoint.in_flight
+    found = {
+        STATE: flatten(checkpoint.state.groups),
+        CLIENTS: _of_clients(checkpoint),
+        DOWNLINK: flatten(checkpoint.downlink) or None,
+        BEST_MODEL: best.model if best else None,
+        IN_FLIGHT: under_way.tensors() if under_way else None,
+    }
+    return {name: tensors for name, tensors in found.items() if tensors is not None}
 
 
 def _of_clients(checkpoint: Checkpoint) -> dict[str, torch.Tensor]:

@@ -162,7 +162,15 @@ def test_the_text_of_settings_without_ordered_mappings_stays(preset, digest):
     """As earlier versions had it, which lacked some settings."""
     values = raysim.load_config(preset).to_dict()
     later = ("keep_clients", "patience", "patience_metric", "patience_mode", "start_from")
-    for name in ("selection", "channel", "aggregation", "attack", "temperature", *later):
+    for name in (
+        "selection",
+        "channel",
+        "downlink",
+        "aggregation",
+        "attack",
+        "temperature",
+        *later,
+    ):
         del values[name]
     for name in (
         *("steps", "optimizer", "schedule", "warmup_rounds", "betas", "alpha", "eps"),

@@ -60,7 +60,7 @@ def ordered_field(registry: Registry[C], group: str) -> tuple[PlainValidator, Pl
         return {str(name): component(str(name), given) for name, given in value.items()}
 
     def component(name: str, given: Any) -> C:
-        kind = registry.get(name)
+        kind = registry.get(name, f"{group}.{visible(name)}")
         if isinstance(given, kind):
             return given
         if not isinstance(given, Mapping):

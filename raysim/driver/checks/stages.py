@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -12,7 +11,7 @@ import torch
 from torch import nn
 
 from raysim.config import Settings
-from raysim.core.channel import Received, Stage, Stages
+from raysim.core.channel import Received, Stages
 from raysim.core.components import called
 from raysim.core.differences import Differences
 from raysim.core.errors import RaysimError, SettingsError
@@ -21,6 +20,7 @@ from raysim.core.seeds import torch_generator
 from raysim.core.tensors import Groups, Tensors, frozen_names, nbytes, parameter_names
 from raysim.driver.channel import (
     at_state,
+    check_order,
     first_states,
     of_stage,
     received_through,
@@ -62,7 +62,7 @@ def check_stages(
     """
     if not stages:
         return 0
-    _check_order([*stages.values()])
+    check_order(stages, "channel")
     states = first_states(stages)
     present = {name: at_state(stage, states.get(name)) for name, stage in stages.items()}
     sent = _sent(settings, network, initial, sizes)
@@ -80,26 +80,6 @@ def check_stages(
         )
     _check_rounds_without_clients(settings, network, initial, sizes)
     return nbytes(kept)
-
-
-def _check_order(stages: Sequence[Stage]) -> None:
-    """Check that what each stage does can be done behind those before it.
-
-    Raises:
-        SettingsError: it cannot.
-    """
-    for number, before in enumerate(stages):
-        for stage in stages[number + 1 :]:
-            if before.keeps_residual and not stage.is_contraction:
-                raise SettingsError(
-                    f"{called(stage)}: cannot stand behind {called(before)}, which would send again"
-                    " what it changes, as it is no contraction at its settings; put it before"
-                )
-            if not before.sends_coordinates and stage.declares_bytes():
-                raise SettingsError(
-                    f"{called(stage)}: cannot stand behind {called(before)}, which sends no"
-                    " coordinates that it could encode; put it before, or leave it out"
-                )
 
 
 def _sent(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -15,6 +15,7 @@ from raysim.config import Settings
 from raysim.core.channel import sent_bytes
 from raysim.core.rules import LocalSteps, Pass, count_of
 from raysim.core.tensors import CPU, Groups, Tensors, frozen_names
+from raysim.driver.downlink import expected_bytes
 from raysim.driver.passes import RoundRunner
 from raysim.federation.federation import Federation
 from raysim.federation.opened import OpenedSamples
@@ -62,7 +63,7 @@ class WorkCosts:
         self._samples = OpenedSamples(federation, CPU)
         self._augment = federation.inputs.augment
         self._counter = FlopCounter(network, settings.local)
-        self._frozen = frozen_names(network)
+        self._frozen, self._network = frozen_names(network), network
 
     def of(self, work: Pass, runner: RoundRunner) -> PassCosts:
         """Return the costs of a pass, counted on one of its clients if its kind is new.
@@ -74,9 +75,15 @@ class WorkCosts:
         return self._of(work, partial(self._state, runner))
 
     def of_training(self, model: Tensors, clients: Any) -> PassCosts:
-        """Return the costs of plain local training of a model, of clients [n]."""
-        local = self._settings.local
+        """Return the costs of plain local training of a model, of clients [n].
+
+        They are as if no client had missed anything of a down-link.
+        """
+        local, stages = self._settings.local, self._settings.down_stages
         work = Pass(clients, {"model": model}, epochs=local.work, lr=local.lr)
+        if stages:
+            received = expected_bytes(stages, model, self._network)
+            work = replace(work, bytes_down=lambda client: received)
         return self._of(work, lambda client: {})
 
     def _of(self, work: Pass, state: Callable[[int], Groups]) -> PassCosts:

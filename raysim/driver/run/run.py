@@ -24,6 +24,7 @@ from raysim.driver.channel import Channel
 from raysim.driver.clock.clock import VirtualRound
 from raysim.driver.clock.lost import noted_if_lost
 from raysim.driver.context import Result, RunContext
+from raysim.driver.downlink import Downlink
 from raysim.driver.evaluation import Evaluation
 from raysim.driver.keeping import Keeping
 from raysim.driver.listener import Started
@@ -67,6 +68,7 @@ class _Begun:
         temperature: Its temperature.
         clock: The round in virtual time, or None.
         channel: The stages of its channel; None without any.
+        downlink: Its down-link; None without stages.
     """
 
     now: Round
@@ -79,6 +81,7 @@ class _Begun:
     temperature: RoundTemperature
     clock: VirtualRound | None
     channel: Channel | None
+    downlink: Downlink | None
 
     def figures(self) -> Row:
         """Return its learning rate and temperature, columns of `metrics.parquet`."""
@@ -286,19 +289,24 @@ class Run:
         now = round_inputs(*given, sizes=sizes, note=note, cohort=cohort)
         has_clients = bool(cohort or overlapping)
         analyses = RoundAnalyses(context.analyses, runner)
-        channel = self._channel(now, before)
+        channel, downlink = self._channel(now, before), self._downlink(before)
+        riders = [*([downlink] if downlink else []), *riders]  # before the clock charges bytes
         riders += self._riders(before.number + 1, now, runner, analyses, channel)
         if not has_clients:
             run = run_without_clients
             riders = [rider for rider in riders if not rider.needs_clients]
         return _Begun(
             *(now, has_clients, runner, run, riders, analyses, selection, temperature, clock),
-            channel,
+            *(channel, downlink),
         )
 
     def _channel(self, now: Round, before: Checkpoint) -> Channel | None:
         stages = self.context.stages
         return Channel(self.settings, stages, now, {**before.channel}) if stages else None
+
+    def _downlink(self, before: Checkpoint) -> Downlink | None:
+        stages = self.settings.down_stages
+        return Downlink(self.settings, self.context.network, before) if stages else None
 
     def _riders(
         self,
@@ -340,6 +348,7 @@ class Run:
             aggregation=begun.runner.updates.last,
             ticks=begun.clock.now if begun.clock else before.ticks,
             channel=begun.channel.states if begun.channel else before.channel,
+            downlink=begun.downlink.state if begun.downlink else before.downlink,
         )
         return after, metrics
 

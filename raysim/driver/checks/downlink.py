@@ -1,0 +1,99 @@
+"""Checks of the down-link: its stages, and the method whose model it codes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import nn
+
+from raysim.config import Settings
+from raysim.core.channel import Stage, Stages
+from raysim.core.components import called
+from raysim.core.errors import SettingsError
+from raysim.core.seeds import torch_generator
+from raysim.core.tensors import Tensors
+from raysim.driver.channel import check_order
+from raysim.driver.downlink import MODEL, send_down
+from raysim.driver.round_inputs import first_pass
+from raysim.storage.checkpoints import Checkpoint
+
+
+def check_downlink(
+    settings: Settings, network: nn.Module, initial: Checkpoint, sizes: npt.NDArray[np.int64]
+) -> None:
+    """Check, before a run starts, that its down-link works and suits the method.
+
+    What clients send is seen in their first pass alone.
+
+    Args:
+        settings: The run's settings.
+        network: The network as it was built.
+        initial: The checkpoint before the first round.
+        sizes: Samples that each client trains on [K].
+
+    Raises:
+        SettingsError: it does not.
+    """
+    stages, method = settings.down_stages, settings.method
+    if not stages:
+        return
+    for name, stage in stages.items():
+        _check_stage(f"downlink.{name}", stage)
+    check_order(stages, "downlink")
+    refused = f"downlink: does not go with {called(method)}, whose"
+    if method.own_round:
+        raise SettingsError(f"{refused} round is {method.own_round}; leave it out")
+    first = first_pass(settings, network, initial, sizes)
+    bases: Mapping[str, str] = first.moved_from if first else {}
+    if first and first.epochs and not (MODEL in first.broadcast and MODEL in bases.values()):
+        raise SettingsError(
+            f"{refused} clients send nothing that has moved from a model which the server"
+            " broadcasts; leave it out"
+        )
+    _try(stages, method.deployed(initial.state), network)
+
+
+def _check_stage(key: str, stage: Stage) -> None:
+    """Check that a stage can be one of the down-link.
+
+    Raises:
+        SettingsError: it cannot.
+    """
+    if stage.keeps_residual:
+        raise SettingsError(f"{key}: the server keeps what it has not sent as it is; leave it out")
+    if not stage.goes_down:
+        raise SettingsError(
+            f"{key}: cannot be a stage of the down-link, which needs contractions; at its settings"
+            " it is none"
+        )
+
+
+def _try(stages: Stages, model: Tensors, network: nn.Module) -> None:
+    """Send a random change of a model through the stages.
+
+    Raises:
+        SettingsError: a stage fails, or keeps or reports anything.
+    """
+    draws = torch_generator(0, "downlink/check")
+    known = {
+        name: t + torch.randn(t.shape, generator=draws).to(t.dtype)
+        if t.is_floating_point() or t.is_complex()
+        else t
+        for name, t in model.items()
+    }
+    _, sent = send_down(stages, model, known, partial(torch_generator, 0), network)
+    if beside := [*sent.state, *sent.scalars]:
+        raise SettingsError(
+            f"downlink: a stage of the down-link must keep and report nothing of a client; has"
+            f" {min(beside)!r}"
+        )
+    for name, stage in stages.items():
+        if stage.init():
+            raise SettingsError(
+                f"downlink.{name}: the server keeps a state for it, which the down-link has not;"
+                " leave it out"
+            )

@@ -1,0 +1,147 @@
+"""The down-link against NumPy: half of unequal clients a round; bytes, no effect, refusals."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+
+import raysim
+from raysim.storage.checkpoints import Checkpoints
+from raysim.testing import ComponentContract
+from tests.channel.test_coders import largest
+from tests.methods.test_oracle import LR, NAMES, assert_close
+from tests.methods.test_transforms import MOMENTUM, local_training, run_half
+from tests.tasks import make_settings, make_task, model_of
+
+SIZES = (20, 3, 160, 17, 40, 80)
+FRACTION, UP = 0.3, 0.4
+TOPK = {"topk": {"fraction": FRACTION}}
+
+
+class TestDownlink(ComponentContract):
+    """With draws of the server's, a method of two groups, and stages in both directions."""
+
+    settings: ClassVar[Mapping[str, Any]] = {
+        "downlink": {"randk": {"fraction": 0.5, "unbiased": False}, "int8": {}},
+        "channel": {"error_feedback": {}, "topk": {"fraction": 0.5}},
+    }
+
+    @pytest.mark.usefixtures("resident_actors")
+    def test_same_bits_and_figures_on_two_actors(self, tmp_path):
+        super().test_same_bits_and_figures_on_two_actors(tmp_path)
+
+
+def coded(tensors: list[np.ndarray], fraction: float) -> list[np.ndarray]:
+    """Return top-k of tensors as one vector, in the order of their names."""
+    order = sorted(range(len(tensors)), key=lambda place: NAMES[place])
+    flat = np.concatenate([tensors[n].ravel() for n in order])
+    kept = largest(flat, int(np.ceil(round(fraction * len(flat), 6))))
+    parts = np.split(kept, np.cumsum([tensors[n].size for n in order])[:-1])
+    found = dict(zip(order, parts, strict=True))
+    return [found[n].reshape(t.shape) for n, t in enumerate(tensors)]
+
+
+def minus(one: list[np.ndarray], other: list[np.ndarray]) -> list[np.ndarray]:
+    return [p - q for p, q in zip(one, other, strict=True)]
+
+
+def oracle(w, clients, cohorts, up):
+    """Return the server's model, what clients have of it, and the bytes that each round sends."""
+    size = sum(p.size for p in w)
+    k = int(np.ceil(round(FRACTION * size, 6)))
+    increment, whole = 4 * k + -(-k * (size - 1).bit_length() // 8), 4 * size
+    has = {k: None for k in range(len(clients))}
+    v, received = w, []
+    for number, cohort in enumerate(cohorts):
+        v = [p + d for p, d in zip(v, coded(minus(w, v), FRACTION), strict=True)]
+        missed = [whole if has[k] is None else increment * (number - has[k]) for k in cohort]
+        received.append(sum(min(whole, each) for each in missed))
+        has |= dict.fromkeys(cohort, number)
+        total = sum(len(clients[k][1]) for k in cohort)
+        for k in cohort:
+            nothing = [np.zeros_like(p) for p in v]
+            d = minus(local_training(v, clients[k], LR, nothing, MOMENTUM, 0.0), v)
+            d = coded(d, UP) if up else d
+            w = [p + len(clients[k][1]) / total * q for p, q in zip(w, d, strict=True)]
+    return w, v, received
+
+
+@pytest.mark.parametrize("up", [False, True])
+def test_models_and_bytes_are_numpy_s(tmp_path, up):
+    channel = {"topk": {"fraction": UP}} if up else {}
+    settings = {"method.name": "fedavg", "downlink": TOPK, "channel": channel, **MOMENTUM}
+    result, start, clients, cohorts = run_half(tmp_path, settings)
+    w, v, received = oracle(start, clients, cohorts, up)
+    assert_close(result.params, w)
+    checkpoints = Checkpoints(result.run_dir / "checkpoints")
+    last = checkpoints.latest(len(clients), print)
+    assert_close(last.downlink["model"], v)
+    assert abs(np.concatenate([d.ravel() for d in minus(w, v)])).max() > 1e-3
+    assert result.metrics["bytes_down"].to_pylist() == received
+
+
+def run(path: Any, downlink: dict[str, Any], **more: Any) -> raysim.Result:
+    settings = make_settings(path, downlink=downlink, **{"fraction": 0.5, "rounds": 2, **more})
+    return raysim.run(settings, make_task(SIZES))
+
+
+@pytest.mark.parametrize("stages", [{"topk": {"fraction": 1.0}}, {}])
+def test_a_stage_without_effect_is_left_out(tmp_path, stages):
+    """The plain run's bytes on disk and on the way, and no state."""
+    plain, result = run(tmp_path / "plain", {}), run(tmp_path / "run", stages)
+    assert model_of(result.run_dir) == model_of(plain.run_dir)
+    assert result.summary["bytes_down"] == plain.summary["bytes_down"]
+    assert not [*result.run_dir.rglob("downlink.safetensors")]
+
+
+def test_the_clock_charges_what_is_received(tmp_path):
+    """The devices compute in no time and receive a byte a second; all take part in each round."""
+    rows = [f"{client},1e18,1e18,1,0" for client in range(len(SIZES))]
+    (tmp_path / "devices.csv").write_text("\n".join(["client,speed,up,down,latency", *rows]))
+    clock = {"clock.name": "devices", "clock.table": str(tmp_path / "devices.csv")}
+    result = run(tmp_path / "run", {"sign": {}}, fraction=1.0, **clock)
+    values = sum(tensor.numel() for tensor in result.params.values())
+    each = [4 * values, -(-values // 8) + 4 * len(result.params)]
+    for row, received in zip(result.metrics.to_pylist(), each, strict=True):
+        assert row["bytes_down"] == len(SIZES) * received
+        assert row["virtual_seconds"] == pytest.approx(received, abs=0.01)
+
+
+OTHERS = {"scaffold": 1.0, "term": 0.0, "drfa": 1.0, "fsvrg": 2.0}
+"""Further models that a client of the second round receives, of methods with more than one pass or
+group: control variates; a model in between; the gradient, and the model for other clients."""
+
+
+@pytest.mark.parametrize("method", OTHERS)
+def test_only_the_model_of_the_round_s_start_is_coded(tmp_path, method):
+    """A round of all clients receives increments of the second round, and what else there is."""
+    more = {"method.name": method, "fraction": 1.0, "weighting": "uniform"}
+    plain = run(tmp_path / "plain", {}, **more).metrics["bytes_down"].to_pylist()
+    result = run(tmp_path / "run", TOPK, **more)
+    values = sum(tensor.numel() for tensor in result.params.values())
+    k = int(np.ceil(round(FRACTION * values, 6)))
+    saved = 4 * values - 4 * k - -(-k * (values - 1).bit_length() // 8)
+    assert result.metrics["bytes_down"].to_pylist() == [plain[0], plain[1] - len(SIZES) * saved]
+
+
+CLIP, FEDBACK, NONE = {"clip": {}}, {"error_feedback": {}, **TOPK}, "which needs contractions"
+REFUSED: list[tuple[dict[str, Any], dict[str, Any], str]] = [
+    (CLIP, {}, f"downlink.clip: cannot be a stage of the down-link, {NONE}"),
+    ({"randk": {"fraction": 0.1}}, {}, f"downlink.randk: .*{NONE}; at its settings it is none"),
+    (FEDBACK, {}, "downlink.error_feedback: the server keeps what it has not sent as it is"),
+    ({"low_rank": {}, "int8": {}}, {}, "downlink.int8: cannot stand behind downlink.low_rank"),
+    ({"topkk": {}}, {}, "downlink.topkk: no such stage; did you mean 'topk'"),
+    (TOPK, {"method.name": "fedbuff"}, "downlink: .*method.name=fedbuff, whose round is a version"),
+    (TOPK, {"method.name": "fedproto"}, "downlink: .*method.name=fedproto, whose clients send no"),
+    (TOPK, {"method.name": "powersgd"}, "downlink: .*method.name=powersgd, whose clients send no"),
+]
+
+
+@pytest.mark.parametrize(("downlink", "more", "message"), REFUSED)
+def test_what_does_not_go_together_is_refused_before_the_start(tmp_path, downlink, more, message):
+    with pytest.raises(raysim.SettingsError, match=f"^{message}"):
+        run(tmp_path / "run", downlink, **more)
+    assert not (tmp_path / "run").exists()
