@@ -7,14 +7,16 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from rich.table import Table
+from torch import nn
 
 import raysim
 from raysim.channel import STAGES
 from raysim.core.channel import Stages, sent_bytes, with_effect
 from raysim.core.components import build_component
-from raysim.core.encoding import Encoding
+from raysim.core.differences import Differences
 from raysim.core.errors import SettingsError
-from raysim.core.tensors import Layout, flatten, frozen_names, state_of
+from raysim.core.tensors import frozen_names, nbytes, state_of
+from raysim.driver.downlink import expected_bytes
 
 
 def page(source: str) -> Table:
@@ -29,23 +31,27 @@ def page(source: str) -> Table:
         SettingsError: the size of the model is not known before its data are opened.
     """
     settings = raysim.load_config(source)
-    layout = layout_of(settings)
+    network = network_of(settings)
+    model, frozen = state_of(network), frozen_names(network)
+    base = {"model": model}
+    layout = Differences.of(base, {"model": "model"}, base, frozen=frozen).layout
     table = Table(
-        *("name", "settings", "bytes up", "bytes down", "of the model", "description"),
+        *("name", "settings", "bytes up", "bytes down", "description"),
         title=f"stages, for the model of {source}: what a client sends and receives by FedAvg",
         title_justify="left",
         box=None,
     )
-    plain = Encoding.of(layout).nbytes
+    plain = nbytes(base, frozen)
     for row in _rows(settings):
-        coded = sent_bytes(row.stages, layout, plain, 0)
-        sent = [str(coded) if goes else "-" for goes in (row.up, row.down)]
-        table.add_row(row.name, row.written, *sent, f"{coded / plain:.2%}", row.about)
+        up = row.up and sent_bytes(row.stages, layout, plain, 0)
+        down = row.down and expected_bytes(row.stages, model, network)
+        shares = [f"{coded} ({coded / plain:.2%})" if coded else "-" for coded in (up, down)]
+        table.add_row(row.name, row.written, *shares, row.about)
     return table
 
 
-def layout_of(settings: raysim.Settings) -> Layout:
-    """Return the layout of the differences of a run's model.
+def network_of(settings: raysim.Settings) -> nn.Module:
+    """Return the network of a run, without its data.
 
     Raises:
         SettingsError: the dataset does not state its shape and classes.
@@ -57,14 +63,7 @@ def layout_of(settings: raysim.Settings) -> Layout:
             " that the model's size is not known before they are opened; the column bytes_up of a"
             " run has it"
         )
-    network = settings.method.network(settings.model.build(data.shape, data.classes))
-    frozen = frozen_names(network)
-    sent = {
-        name: tensor
-        for name, tensor in state_of(network).items()
-        if name not in frozen and (tensor.is_floating_point() or tensor.is_complex())
-    }
-    return Layout.of(flatten({"model": sent}))
+    return settings.method.network(settings.model.build(data.shape, data.classes))
 
 
 class _Row(NamedTuple):

@@ -10,8 +10,10 @@ Complexity for Distributed Optimization with Bidirectional Compression", ICML 20
 What is not sent stays in w - v, which is error feedback without a memory of its own; c must be a
 contraction. w is evaluated, deployed and checkpointed as ever; v lies beside it in the checkpoint.
 
-- Coded is the group `model` of a pass if it is the server's model at the start of the round. Other
-  groups, and another model that a method broadcasts within a round, travel as they are.
+- Coded are the parameters of the group `model` of a pass if it is the server's model as the round
+  starts. Buffers travel as they are: running statistics of a client take the place of those that it
+  received, and would be wrong as a move of other ones. So do other groups, and another model that a
+  method broadcasts within a round.
 - A round has one v, whatever its passes. A round without a pass broadcasts nothing.
 - A client has the v of the last round in which its result counted. Until its next turn it misses
   increments: it receives all of them, or v as it is if that is fewer bytes, as it does at first.
@@ -37,7 +39,15 @@ from raysim.core.differences import Differences
 from raysim.core.errors import SettingsError
 from raysim.core.rules import Pass, Reduced, Upload, View
 from raysim.core.seeds import torch_generator
-from raysim.core.tensors import Groups, Layout, Tensors, flatten, frozen_names, nbytes
+from raysim.core.tensors import (
+    Groups,
+    Layout,
+    Tensors,
+    flatten,
+    frozen_names,
+    nbytes,
+    parameter_names,
+)
 from raysim.driver.channel import Sent, through_stages
 from raysim.driver.riders import Rider
 from raysim.storage.checkpoints import Checkpoint
@@ -170,13 +180,12 @@ def send_down(
     stages: Stages, model: Tensors, known: Tensors, source: Any, network: nn.Module
 ) -> tuple[Differences, Sent]:
     """Return the differences that are to be sent, and as they are sent; arguments as of `coded`."""
-    start = {MODEL: known}
-    found = Differences.of({MODEL: model}, {MODEL: MODEL}, start, frozen=frozen_names(network))
+    found = _differences(model, known, network)
     view = View(
         params=model,
         trainable=(),
         start=known,
-        broadcast=start,
+        broadcast={MODEL: known},
         state={},
         personal={},
         temperature=1.0,
@@ -192,10 +201,15 @@ def send_down(
 
 def expected_bytes(stages: Stages, model: Tensors, network: nn.Module) -> int:
     """Return the bytes of a model's increment, as stages declare them."""
-    frozen = frozen_names(network)
-    layout = Differences.of({MODEL: model}, {MODEL: MODEL}, {MODEL: model}, frozen=frozen).layout
-    whole = nbytes({MODEL: model}, frozen)
+    whole = nbytes({MODEL: model}, frozen_names(network))
+    layout = _differences(model, model, network).layout
     return min(whole, sent_bytes(stages, layout, whole, SERVER))
+
+
+def _differences(model: Tensors, known: Tensors, network: nn.Module) -> Differences:
+    """Return the differences of a model's parameters from those that clients have."""
+    others = model.keys() - parameter_names(network)
+    return Differences.of({MODEL: model}, {MODEL: MODEL}, {MODEL: known}, frozen=others)
 
 
 def _layout(tensors: Tensors) -> Layout:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
@@ -14,7 +15,7 @@ from raysim.testing import ComponentContract
 from tests.channel.test_coders import largest
 from tests.methods.test_oracle import LR, NAMES, assert_close
 from tests.methods.test_transforms import MOMENTUM, local_training, run_half
-from tests.tasks import make_settings, make_task, model_of
+from tests.tasks import RawNet, make_settings, make_task, model_of
 
 SIZES = (20, 3, 160, 17, 40, 80)
 FRACTION, UP = 0.3, 0.4
@@ -110,12 +111,20 @@ def test_the_clock_charges_what_is_received(tmp_path):
         assert row["virtual_seconds"] == pytest.approx(received, abs=0.01)
 
 
-OTHERS = {"scaffold": 1.0, "term": 0.0, "drfa": 1.0, "fsvrg": 2.0}
-"""Further models that a client of the second round receives, of methods with more than one pass or
-group: control variates; a model in between; the gradient, and the model for other clients."""
+def test_buffers_travel_as_they_are(tmp_path):
+    """Clients of the last round had those of the server; of the parameters most are older."""
+    settings = make_settings(tmp_path, downlink={"topk": {"fraction": 0.1}}, rounds=3)
+    result = raysim.run(settings, make_task(SIZES, RawNet))
+    checkpoints = Checkpoints(result.run_dir / "checkpoints")
+    found = checkpoints.latest(len(SIZES), print).downlink["model"]
+    shutil.rmtree(tmp_path / "checkpoints" / "round_000003")
+    model = checkpoints.latest(len(SIZES), print).state.groups["model"]
+    equal = {name: float((found[name] == t).double().mean()) for name, t in model.items()}
+    assert equal["features.mean"] == equal["features.square"] == 1
+    assert equal["head.weight"] < 0.5
 
 
-@pytest.mark.parametrize("method", OTHERS)
+@pytest.mark.parametrize("method", ["scaffold", "term", "drfa", "fsvrg"])
 def test_only_the_model_of_the_round_s_start_is_coded(tmp_path, method):
     """A round of all clients receives increments of the second round, and what else there is."""
     more = {"method.name": method, "fraction": 1.0, "weighting": "uniform"}
