@@ -36,7 +36,7 @@ def page(source: str) -> Table:
     base = {"model": model}
     layout = Differences.of(base, {"model": "model"}, base, frozen=frozen).layout
     table = Table(
-        *("name", "settings", "bytes up", "bytes down", "description"),
+        *("name", "settings", "bytes up", "bytes down", "of the model", "description"),
         title=f"stages, for the model of {source}: what a client sends and receives by FedAvg",
         title_justify="left",
         box=None,
@@ -45,8 +45,8 @@ def page(source: str) -> Table:
     for row in _rows(settings):
         up = row.up and sent_bytes(row.stages, layout, plain, 0)
         down = row.down and expected_bytes(row.stages, model, network)
-        shares = [f"{coded} ({coded / plain:.2%})" if coded else "-" for coded in (up, down)]
-        table.add_row(row.name, row.written, *shares, row.about)
+        coded = [str(each or "-") for each in (up, down)]
+        table.add_row(row.name, row.written, *coded, f"{(up or down) / plain:.2%}", row.about)
     return table
 
 

@@ -112,8 +112,8 @@ def test_the_clock_charges_what_is_received(tmp_path):
 
 
 def test_buffers_travel_as_they_are(tmp_path):
-    """Clients of the last round had those of the server; of the parameters most are older."""
-    settings = make_settings(tmp_path, downlink={"topk": {"fraction": 0.1}}, rounds=3)
+    """Clients of the last round had those of the server, but not its parameters."""
+    settings = make_settings(tmp_path, downlink={"sign": {}}, rounds=3)
     result = raysim.run(settings, make_task(SIZES, RawNet))
     checkpoints = Checkpoints(result.run_dir / "checkpoints")
     found = checkpoints.latest(len(SIZES), print).downlink["model"]
