@@ -153,6 +153,9 @@ class Method(Component, ABC):
     reads_beside: ClassVar[str] = ""
     """In words, what its server reads of clients beside the mean of their changes, which alone
     differential privacy accounts; empty for nothing."""
+    needs_mean: ClassVar[str] = ""
+    """In words, what clients send in place of their changes, of which no aggregation but the mean
+    makes a step; empty if they send changes."""
     needs_everyone: ClassVar[str] = ""
     """A method to take in its place where `fraction` is below 1, because all clients must take part
     in every round of this one; empty if fewer may."""

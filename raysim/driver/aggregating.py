@@ -117,6 +117,11 @@ def check_aggregation(
         )
     if not aggregation.sees_updates:
         return
+    if settings.method.needs_mean:
+        raise SettingsError(
+            f"{called(aggregation)}: does not go with {called(settings.method)}, whose clients send"
+            f" {settings.method.needs_mean}: of these the mean alone is a step; choose mean"
+        )
     first = first_pass(settings, network, initial, sizes)
     if first and len(first.clients) > settings.cohort_size:
         raise SettingsError(

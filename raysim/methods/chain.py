@@ -161,6 +161,11 @@ class Chain(FedAvg):
         return next((m.reads_beside for m in self.methods.values() if m.reads_beside), "")
 
     @property
+    def needs_mean(self) -> str:  # type: ignore[override]  # a constant of other methods
+        """Words for what clients of the methods send, of the first if several do."""
+        return next((m.needs_mean for m in self.methods.values() if m.needs_mean), "")
+
+    @property
     def weighting(self) -> Weighting | None:  # type: ignore[override]  # a constant of others
         """Weights of the mean, by the method that sets them."""
         return next((m.weighting for m in self.methods.values() if m.weighting), None)

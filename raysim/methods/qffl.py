@@ -45,6 +45,10 @@ class Qffl(FedAvg):
     further set of parameters in memory, and four bytes up.
     """
 
+    reads_beside: ClassVar[str] = "bounds of their curvature"
+    needs_mean: ClassVar[str] = (
+        "changes, and bounds of their curvature, times powers of their losses"
+    )
     needs_sample_losses: ClassVar[bool] = True
     weighting: ClassVar[Weighting | None] = "uniform"
     bases: ClassVar[Bases | None] = {"d": CHANGE, "buffers": "model"}

@@ -31,6 +31,8 @@ class Reweighted(FedAvg):
     Helps methods that say how much each client counts. Costs four bytes more down.
     """
 
+    reads_beside: ClassVar[str] = "their losses"
+    needs_mean: ClassVar[str] = "changes times their weights"
     needs_sample_losses: ClassVar[bool] = True
     weighting: ClassVar[Weighting | None] = "uniform"
     bases: ClassVar[Bases | None] = {"d": CHANGE, "buffers": "model"}

@@ -411,6 +411,27 @@ def test_methods_whose_updates_it_cannot_see_are_refused(tmp_path, method, messa
     assert (tmp_path / "run" / "config.json").exists() == (method == "fedma")
 
 
+CHAINED = {"method.name": "chain", "method.methods": {"qffl": {}, "fedprox": {}}}
+GAUSSIAN = {"channel.gaussian.noise": 1.0, "aggregation.weighting": "fixed"}
+
+
+@pytest.mark.parametrize("method", ["powersgd", "qffl", "afl", "drfa", "term", "chain"])
+@pytest.mark.parametrize("other", ["median", "norm_bound", "gaussian"])
+def test_what_the_mean_alone_makes_a_step_of_has_no_other_aggregation_and_no_privacy(
+    tmp_path, method, other
+):
+    """Weighted changes and codes are no updates, and tell the server more than their mean."""
+    more = GAUSSIAN if other == "gaussian" else {"aggregation.name": other}
+    own = CHAINED if method == "chain" else {"method.name": method, "fraction": 1.0}
+    with pytest.raises(raysim.SettingsError) as caught:
+        run(tmp_path / "run", **own, **more)
+    setting = "channel.gaussian" if other == "gaussian" else f"aggregation.name={other}"
+    what = "server reads of clients" if other == "gaussian" else "clients send"
+    begin = f"{setting}: does not go with method.name={method}, whose {what} "
+    assert str(caught.value).startswith(begin)
+    assert not (tmp_path / "run").exists()
+
+
 @pytest.mark.parametrize("fault", ["damaged", "gone"])
 def test_an_update_that_is_not_as_it_was_written_stops_the_run(tmp_path, monkeypatch, fault):
     write = updates.UpdateFiles.write
