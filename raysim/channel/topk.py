@@ -82,10 +82,15 @@ def largest(values: Tensor, k: int) -> Tensor:
         return values
     magnitudes = values.abs()
     least = _kth_largest(magnitudes, k)
-    kept = magnitudes > least
-    ties = (magnitudes == least).nonzero().flatten()
-    kept[ties[: k - int(kept.count_nonzero())]] = True
-    return torch.where(kept, values, 0)
+    kept = _places(magnitudes >= least)
+    if surplus := len(kept) - k:
+        ties = _places(magnitudes[kept] == least)
+        is_last = torch.zeros(len(kept), dtype=torch.bool, device=kept.device)
+        is_last[ties[-surplus:]] = True
+        kept = kept[~is_last]
+    coded = torch.zeros_like(values)
+    coded[kept] = values[kept]
+    return coded
 
 
 def _kth_largest(magnitudes: Tensor, k: int) -> Tensor:
@@ -94,3 +99,10 @@ def _kth_largest(magnitudes: Tensor, k: int) -> Tensor:
         return magnitudes.topk(k, sorted=False).values.min()
     place = len(magnitudes) - k  # torch takes nine times as long: 1.0 ms of 199,210 values
     return torch.from_numpy(np.partition(magnitudes.numpy(), place)[place : place + 1])[0]
+
+
+def _places(flags: Tensor) -> Tensor:
+    """Return the places of true flags [d], ascending."""
+    if flags.is_cuda:
+        return flags.nonzero().flatten()
+    return torch.from_numpy(np.flatnonzero(flags.numpy()))  # in a sixth of the time

@@ -63,7 +63,7 @@ class Differences:
             tensors = sums[group]
             names = moving_names(tensors, starts.get(group), frozen)
             if group in starts:
-                moved = {n: _exact(tensors[n]) - _exact(starts[group][n]) for n in names}
+                moved = {n: _exact(tensors[n]) - _reals(starts[group][n]) for n in names}
             else:
                 moved = {n: _exact(tensors[n]) for n in names}
             if moved:
@@ -98,7 +98,7 @@ class Differences:
                 if difference is not self.changes[group][name]:
                     was, value = self.sums[group][name], difference.double()
                     if group in self.starts:
-                        value = _exact(self.starts[group][name]) + value
+                        value = _reals(self.starts[group][name]) + value
                     sums[group][name] = like(value.contiguous(), was)
                     dtypes[f"{group}/{name}"] = was.dtype
         return sums, dtypes
@@ -205,4 +205,9 @@ def moving_names(tensors: Tensors, start: Tensors | None, frozen: Collection[str
 
 def _exact(tensor: Tensor) -> Tensor:
     """Return a tensor in float64, a complex one as pairs of reals."""
-    return as_real(tensor.detach().resolve_conj()).double()
+    return _reals(tensor).double()
+
+
+def _reals(tensor: Tensor) -> Tensor:
+    """Return a tensor, a complex one as pairs of reals; beside float64 it is taken as that."""
+    return as_real(tensor.detach().resolve_conj())

@@ -118,10 +118,12 @@ class ClientJobs:
         owners = self._settings.keepers
         written = {owner_of(group, owners) for group in groups} - {OPTIMIZER}  # kept by pass
         before = [v for v in message.versions.get(client, ()) if not v.in_round]
-        if not before or not {"", *owners} - written:
+        names = self._states.groups(client, before[0]) if before else ()
+        left = [name for name in names if owner_of(name, owners) not in written]
+        if not left:
             return groups
         kept = self._states.read(client, before[0], CPU)
-        return {g: t for g, t in kept.items() if owner_of(g, owners) not in written} | {**groups}
+        return {name: kept[name] for name in left} | {**groups}
 
 
 def poisoned(attack: Attack, data: Batch, classes: int, draws: torch.Generator) -> Batch:

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from raysim.core.errors import RunError
 from raysim.core.rules import Reduced, Upload
-from raysim.core.tensors import CPU, Layout, flatten, unflatten
+from raysim.core.tensors import CPU, Layout, flatten, is_finite, unflatten
 from raysim.core.tensors.exact import Addend, ExactSum
 from raysim.core.tensors.packed import PackedTensors
 from raysim.core.user_input.columns import OF_CLIENTS, check_names
@@ -198,7 +198,7 @@ def _check_finite(upload: Upload) -> None:
     """
     unsummed = (upload.rows, upload.state, upload.round_state)
     tensors = [item for groups in unsummed for item in flatten(groups).items()]
-    bad = [n for n, t in tensors if not bool(t.isfinite().all())]
+    bad = [n for n, t in tensors if not is_finite(t)]
     bad += [name for name, value in upload.scalars.items() if not math.isfinite(value)]
     if bad:
         raise RunError(f"its update is not finite ({bad[0]}): try a smaller local.lr")

@@ -27,7 +27,7 @@ from raysim.core.differences import flat_values, kept_apart
 from raysim.core.errors import MachineError, RaysimError, RunError
 from raysim.core.rules import Batch, Upload
 from raysim.core.seeds import seeded
-from raysim.core.tensors import Layout, Tensors
+from raysim.core.tensors import Layout, Tensors, is_finite
 from raysim.execution.client_jobs import ClientJobs
 from raysim.execution.deploying import own_model, tuned_model
 from raysim.execution.messages import (
@@ -246,7 +246,7 @@ class Worker:
             return upload, None
         layout = Layout.of(tensors).with_dtypes(upload.dtypes)
         for name, dtype, _ in layout.entries:  # as they are sent: a stage's are in float64
-            if not bool(tensors[name].to(dtype).isfinite().all()):
+            if not is_finite(tensors[name].to(dtype)):
                 raise RunError(f"its update is not finite (tensor {name}): try a smaller local.lr")
         values = flat_values(tensors, layout)
         place = Place(message.round_number, message.pass_number, client)

@@ -27,7 +27,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 import torch
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save
 
 from raysim.core.errors import DamagedStateError, MachineError, RunError
@@ -133,6 +133,11 @@ class ClientStates:
         except (OSError, ValueError, SafetensorError) as error:
             cause = getattr(error, "strerror", None) or error
             raise DamagedStateError(f"{path}: client state is damaged: {cause}") from error
+
+    def groups(self, client: int, version: StateVersion) -> list[str]:
+        """Return the names of the groups of a version, which has been read before."""
+        with safe_open(self._path(client, version), framework="pt") as file:
+            return sorted({name.partition("/")[0] for name in file.keys()})  # noqa: SIM118
 
     def of_client(
         self,

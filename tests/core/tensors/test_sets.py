@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 from torch import nn
@@ -11,6 +13,7 @@ from raysim.core.tensors import (
     aligned,
     flatten,
     inner_products,
+    is_finite,
     nbytes,
     norm,
     parameter_names,
@@ -81,3 +84,15 @@ def test_a_norm_does_not_depend_on_the_order_of_the_tensors():
     for _ in range(50):
         tensors = {name: torch.randn(5, generator=generator) for name in "cadb"}
         assert norm(dict(reversed(tensors.items()))) == norm(tensors)
+
+
+FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.complex64)
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+def test_one_value_that_is_not_finite_is_found(dtype, bad):
+    values = torch.ones(3, 4, dtype=dtype)
+    assert is_finite(values) and is_finite(values[:, :0]) and is_finite(torch.arange(3) > 1)
+    values[2, 1] = bad if not dtype.is_complex else complex(0, bad)
+    assert not is_finite(values.t()) and not is_finite(values.conj())
