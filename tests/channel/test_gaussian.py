@@ -141,9 +141,15 @@ def test_no_two_rounds_passes_or_stages_share_noise():
     assert np.array_equal(drawn[0], noise_of(stage, now()))
 
 
-def test_rounds_of_a_run_add_independent_noise_empty_ones_too(tmp_path):
-    """Clients that do not move: what the model moves by has deviation z*C/M in each round."""
-    small = {**POISSON, **STILL, "fraction": 0.2, "rounds": 6, "checkpoint_every": 1}
+@pytest.mark.parametrize(
+    "empty", [POISSON, {**FIXED, "clock.name": "devices", "clock.dropout": 0.3}], ids=["", "lost"]
+)
+def test_rounds_of_a_run_add_independent_noise_empty_ones_too(tmp_path, empty):
+    """Clients that do not move: what the model moves by has deviation z*C/M in each round.
+
+    So in rounds whose clients have all dropped out: a model that stays would tell that there were.
+    """
+    small = {**empty, **STILL, "fraction": 0.2, "rounds": 6, "checkpoint_every": 1}
     settings = make_settings(tmp_path / "run", **small, channel={"gaussian": {"clip": 0.3}})
     models = [flat(Wide().state_dict())]
     result, clients = None, []

@@ -256,13 +256,23 @@ def test_a_stage_may_act_on_rounds_without_clients(tmp_path, method):
 EMPTY = "acts on rounds without clients, in which method.name={} fails: "
 
 
-@pytest.mark.parametrize("method", ["fednova", "mifl", "fsvrg", "fedma"])
-def test_a_method_whose_round_needs_clients_is_refused_before_the_start(tmp_path, method):
-    poisson = {"selection.name": "poisson", "method.name": method}
+POISSON = {"selection.name": "poisson"}
+CLOCK = {"clock.name": "devices"}
+
+
+@pytest.mark.parametrize(
+    ("method", "empty", "choose"),
+    [(name, POISSON, "selection.name=uniform") for name in ("fednova", "mifl", "fsvrg", "fedma")]
+    + [("fednova", CLOCK, "clock.name=none")],
+)
+def test_a_method_whose_round_needs_clients_is_refused_before_the_start(
+    tmp_path, method, empty, choose
+):
+    """Poisson cohorts may be empty, and under a clock all clients may drop out."""
     with pytest.raises(raysim.SettingsError) as raised:
-        run(tmp_path / "run", ("Noise",), **poisson)
+        run(tmp_path / "run", ("Noise",), **empty, **{"method.name": method})
     assert str(raised.value).startswith(f"channel.{HERE}:Noise: {EMPTY.format(method)}")
-    assert str(raised.value).endswith("choose another selection than poisson")
+    assert str(raised.value).endswith(f"choose {choose}")
     assert not (tmp_path / "run").exists()
 
 

@@ -159,15 +159,17 @@ def _not_here(*given: Any, **options: Any) -> Any:
 def _check_rounds_without_clients(
     settings: Settings, network: nn.Module, initial: Checkpoint, sizes: Sizes
 ) -> None:
-    """Check that a method's round runs without clients, where there may be one and a stage acts.
+    """Check that a method's round runs without clients, where one may be and a stage acts on it.
+
+    A round is without clients if none is selected, or if all drop out.
 
     Raises:
         SettingsError: it fails, or has passes over clients that were not selected.
     """
     acting = [stage for stage in settings.stages.values() if stage.acts_on_empty_rounds]
-    if not acting or not settings.selection.may_be_empty:
+    may_be_empty, may_be_lost = settings.selection.may_be_empty, settings.clock.has_time
+    if not acting or not (may_be_empty or may_be_lost):
         return
-
     note = Listener().note
     now = round_inputs(settings, network, initial, sizes=sizes, note=note, cohort=())
     try:
@@ -176,6 +178,6 @@ def _check_rounds_without_clients(
     except RaysimError as error:
         raise SettingsError(
             f"{called(acting[0])}: acts on rounds without clients, in which"
-            f" {called(settings.method)} fails: {error}; choose another selection than"
-            f" {settings.selection.title}"
+            f" {called(settings.method)} fails: {error}; choose"
+            f" {'selection.name=uniform' if may_be_empty else 'clock.name=none'}"
         ) from error

@@ -206,15 +206,10 @@ class Run:
     def _round(self, before: Checkpoint) -> Steps[None]:
         """Run, evaluate, record and, if due, checkpoint one round."""
         start = perf_counter()
-        context, method, number = self.context, self.settings.method, before.number + 1
+        context, number = self.context, before.number + 1
         begun = self._begin(before)
         runner, clock = begun.runner, begun.clock
-        state, metrics = before.state, NO_METRICS
-        acting = any(stage.acts_on_empty_rounds for stage in context.stages.values())
-        if begun.has_clients or acting:
-            with noted_if_lost(context.listener.note):
-                passes = passes_of(method, begun.now, before.state)
-                state, metrics = yield from run_round(passes, begun.run, begun.riders)
+        state, metrics = yield from self._run_passes(before, begun)
         if self._asynchronous and context.analyses.chosen and self._is_due(number):
             yield from self._asynchronous.train_all(runner)
         runner.finish()
@@ -243,6 +238,23 @@ class Run:
         if self._client_models:
             self._client_models.keep_only(number)
         self.commits.commit(begun.temperature.after(after, row), row, runner.log, evaluation)
+
+    def _run_passes(self, before: Checkpoint, begun: _Begun) -> Steps[tuple[ServerState, Metrics]]:
+        """Run the passes of a round; return the next state and metrics.
+
+        A round without clients, or one that is lost, runs for stages that act on empty rounds: no
+        absence of noise may tell that clients were selected.
+        """
+        method, stages = self.settings.method, self.context.stages.values()
+        if begun.has_clients:
+            with noted_if_lost(self.context.listener.note):
+                passes = passes_of(method, begun.now, before.state)
+                return (yield from run_round(passes, begun.run, begun.riders))
+        if not any(stage.acts_on_empty_rounds for stage in stages):
+            return before.state, NO_METRICS
+        passes = passes_of(method, replace(begun.now, cohort=()), before.state)
+        riders = [rider for rider in begun.riders if not rider.needs_clients]
+        return (yield from run_round(passes, run_without_clients, riders))
 
     def _whole_row(self, own: Row, begun: _Begun, selected: Metrics, metrics: Metrics) -> Row:
         """Return a row with epsilon, and the metrics of stages, the selection and the method.
@@ -292,9 +304,6 @@ class Run:
         channel, downlink = self._channel(now, before), self._downlink(before)
         riders = [*([downlink] if downlink else []), *riders]  # before the clock charges bytes
         riders += self._riders(before.number + 1, now, runner, analyses, channel)
-        if not has_clients:
-            run = run_without_clients
-            riders = [rider for rider in riders if not rider.needs_clients]
         return _Begun(
             *(now, has_clients, runner, run, riders, analyses, selection, temperature, clock),
             *(channel, downlink),
