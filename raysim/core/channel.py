@@ -198,6 +198,11 @@ class Stage(Component, ABC):
         """Return whether the stage changes how differences are encoded."""
         return type(self).encoded is not Stage.encoded
 
+    def has_server_part(self) -> bool:
+        """Return whether it has a `receive` or an `update`."""
+        kind = type(self)
+        return (kind.receive, kind.update) != (Stage.receive, Stage.update)
+
 
 STAGES: Registry[Stage] = Registry("stage", Stage, key="channel.{}")
 Stages = Mapping[str, Stage]

@@ -85,7 +85,7 @@ class Channel(Rider):
         self._passes += 1
         if work and not reduced.means.keys() & work.moved_from and (reduced.means or reduced.rows):
             self._note_that_nothing_changes(number)
-        stages = [(n, s) for n, s in self._present.items() if _has_server_part(s)]
+        stages = [(n, s) for n, s in self._present.items() if s.has_server_part()]
         if work is None or not stages:
             return reduced
         frozen = frozen_names(self.now.network)
@@ -132,11 +132,6 @@ class Channel(Rider):
                 f"channel: {called(self.settings.method)} sends no differences in pass {number + 1}"
                 " of a round: no stage changes what is sent"
             )
-
-
-def _has_server_part(stage: Stage) -> bool:
-    kind = type(stage)
-    return (kind.receive, kind.update) != (Stage.receive, Stage.update)
 
 
 def _generator(keys: tuple[int, str, int, int], purpose: str) -> Any:

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 from torch import nn
 
-from raysim.config import Settings
+from raysim.config import BALANCED, Settings
 from raysim.core.channel import Stage
 from raysim.core.components import called
 from raysim.core.differences import moving_names
@@ -54,6 +54,7 @@ def accounting_for(
     broken = chain(
         _of_cohorts(settings, claim),
         _of_parts(settings, stage, names),
+        _of_clients(settings),
         _of_states(settings, claim, initial),
         _not_clipped(settings, network, initial, sizes),
     )
@@ -61,6 +62,11 @@ def accounting_for(
         raise SettingsError(f"{called(stage)}: {rule}")
     accounting = accounting_of(claim, _cohorts(settings), settings.rounds, called(stage))
     _note(accounting, settings.rounds, called(stage), note)
+    if settings.start_from is not None:
+        note(
+            f"privacy: {accounting.column.replace('_', ' ')} is of these rounds alone, not of those"
+            f" that trained the model of start_from={settings.start_from}"
+        )
     return accounting
 
 
@@ -88,13 +94,36 @@ def _of_parts(settings: Settings, stage: Stage, names: list[str]) -> Iterator[st
             f"does not go with {called(method)}, whose server reads of clients"
             f" {method.reads_beside}, which is not accounted"
         )
-    behind = [*settings.stages][[*settings.stages].index(names[0]) + 1 :]
-    for name in behind:
-        after = settings.stages[name]
+    stages = [*settings.stages.values()]
+    place = stages.index(stage)
+    for before in stages[:place]:
+        if before.has_server_part():
+            yield f"{called(before)} before it reads the sum without noise; put it behind"
+    for after in stages[place + 1 :]:
         if after.keeps_residual:
             yield f"{called(after)} behind it keeps what is not sent, without a bound; leave it out"
         elif not after.bounds_norm:
             yield f"{called(after)} behind it may exceed the clip; put it before {called(stage)}"
+
+
+def _of_clients(settings: Settings) -> Iterator[str]:
+    """Yield the rules on what clients send and know that settings break."""
+    attack = settings.attack
+    if attack.changes_uploads or attack.knows_updates:
+        yield (
+            f"does not go with {called(attack)}, whose bad clients send what is not clipped; choose"
+            " an attack on samples, such as attack.name=label_flip"
+        )
+    elif attack.acts and attack.per_round is not None:
+        yield (
+            f"does not go with attack.per_round={attack.per_round}, by which each client of a round"
+            " decides which others are bad; choose attack.fraction"
+        )
+    if settings.local.class_weights == BALANCED:
+        yield (
+            f"does not go with local.class_weights={BALANCED}, which counts the samples of all"
+            " clients; give the weights"
+        )
 
 
 def _of_states(settings: Settings, claim: PrivacyClaim, initial: Checkpoint) -> Iterator[str]:

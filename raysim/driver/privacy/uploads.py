@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from raysim.config import Settings
-from raysim.core.components import called
+from raysim.core.components import Component, called
 from raysim.core.differences import moving_names
 from raysim.core.errors import SettingsError
 from raysim.core.rules import CHANGE, Pass, Reduced
 from raysim.driver.analyses.riding import GROUP
+from raysim.driver.channel import of_stage
 from raysim.driver.riders import Rider
 from raysim.storage.client_states import owner_of
 
@@ -46,11 +47,11 @@ class AccountedUploads(Rider):
         work = self._work
         if work is None:
             return reduced
+        for name, stage in self.settings.stages.items():
+            if not stage.privacy and (numbers := sorted(of_stage(name, reduced.scalars))):
+                raise _not_accounted(stage, f"the number {numbers[0]!r}")
         if beside := self._beside(work, reduced):
-            raise SettingsError(
-                f"privacy: does not go with {called(self.settings.method)}, whose clients send"
-                f" {beside}, which is not accounted"
-            )
+            raise _not_accounted(self.settings.method, beside)
         return reduced
 
     def _beside(self, work: Pass, reduced: Reduced) -> str:
@@ -73,3 +74,10 @@ class AccountedUploads(Rider):
         if reduced.means and not {*reduced.clients} <= {*self.cohort}:
             return "changes though they were not selected"
         return ""
+
+
+def _not_accounted(part: Component, sent: str) -> SettingsError:
+    return SettingsError(
+        f"privacy: does not go with {called(part)}, whose clients send {sent}, which is not"
+        " accounted"
+    )

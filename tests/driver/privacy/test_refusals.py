@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from raysim.core.rules import Pass
 from raysim.methods.fedavg import FedAvg
 from raysim.testing.tasks import SmallNet
 from tests.driver.privacy.test_accounting import BASE, SIZES
-from tests.tasks import make_settings, make_task
+from tests.tasks import Notes, make_settings, make_task
 
 HERE = "tests.driver.privacy.test_refusals"
 UNIFORM = {"selection.name": "uniform"}
@@ -43,6 +44,20 @@ class Again(raysim.Stage):
     @property
     def privacy(self) -> Any:
         return Gaussian().privacy
+
+
+class Counts(raysim.Stage):
+    """Has clients send a number, and reads their sum at the server."""
+
+    def send(self, view: raysim.View, upload: raysim.Upload) -> raysim.Upload:
+        return replace(upload, scalars={"count": 1.0})
+
+    def update(self, now: Any, reduced: Any) -> Any:
+        return {}, {"count": float(reduced.scalars["count"].sum())}
+
+    @property
+    def bounds_norm(self) -> bool:
+        return True
 
 
 class Normalised(SmallNet):
@@ -137,6 +152,27 @@ REFUSED: dict[str, dict[str, Any]] = {
         "method.name": "chain",
         "method.methods": {"fedprox": {}, "scaffold": {}},
     },
+    **{
+        f"does not go with method.name={name}, whose server reads of clients {what}": {
+            **UNIFORM,
+            **{"method.name": name, "fraction": 1.0},
+        }
+        for name, what in {
+            **dict.fromkeys(("afl", "drfa", "qffl", "term"), "their losses"),
+            "powersgd": "factors of their changes",
+        }.items()
+    },
+    "does not go with attack.name=sign_flip, whose bad clients send what is not clipped": {
+        "attack.name": "sign_flip"
+    },
+    "does not go with attack.name=mimic, whose bad": {"attack.name": "mimic"},
+    "does not go with attack.per_round=1, by which": {
+        **{"attack.name": "label_flip", "attack.per_round": 1}
+    },
+    "does not go with local.class_weights=balanced, which": {"local.class_weights": "balanced"},
+    f"channel.{HERE}:Counts before it reads the sum without noise": {
+        "channel": {f"{HERE}:Counts": {}, "gaussian": {}}
+    },
     f"channel.{HERE}:Double behind it may exceed the clip": behind("Double"),
     f"channel.{HERE}:Residual behind it keeps": behind("Residual"),
     f"claims privacy beside channel.{HERE}:Again": behind("Again"),
@@ -186,6 +222,22 @@ def test_what_a_method_does_not_state_is_refused_in_its_first_round(tmp_path, me
     assert str(caught.value).startswith(f"privacy: does not go with method.name={HERE}:{method}")
     assert BESIDE[method] in str(caught.value)
     assert not [*(tmp_path / "checkpoints").glob("round_*")]
+
+
+def test_a_number_that_another_stage_has_clients_send_is_refused_in_the_first_round(tmp_path):
+    with pytest.raises(
+        raysim.SettingsError, match=rf"{HERE}:Counts, whose clients send the number 'count'"
+    ):
+        go(tmp_path, **UNIFORM, **behind("Counts"))
+
+
+def test_bad_samples_of_some_clients_and_a_model_to_start_from_are_covered_or_noted(tmp_path):
+    notes = Notes()
+    go(tmp_path / "first", **{"attack.name": "label_flip"})
+    start = {"start_from": str(tmp_path / "first")}
+    raysim.run(make_settings(tmp_path / "run", **BASE, **start), make_task(SIZES), notes)
+    said = "privacy: epsilon is of these rounds alone, not of those that trained the model of start"
+    assert [note.startswith(said) for note in notes.notes[:2]] == [False, True]
 
 
 def test_a_population_that_is_not_there_needs_no_accounted_cohorts_but_all_else(tmp_path):
