@@ -17,21 +17,23 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property
 from importlib.util import find_spec
 from typing import Any
 
 from raysim.core.channel import Stage, Stages
 from raysim.core.errors import SettingsError
-from raysim.core.privacy import Draw, PrivacyClaim
+from raysim.core.privacy import Accountant, Draw, PrivacyClaim
 from raysim.storage.summary import EPSILON, HYPOTHETICAL
 
 DIGITS = 4
 """Decimals to which the noise that keeps to an epsilon is rounded up."""
-LEAST_NOISE, MOST_NOISE = 1e-2, 1e5
+LEAST_NOISE: Mapping[Accountant, float] = {"rdp": 1e-2, "pld": 0.1}
+"""Least noise that is accounted: less has no epsilon of use, and takes PLD gigabytes."""
+MOST_NOISE = 1e5
 
 
 @dataclass(frozen=True)
@@ -202,13 +204,19 @@ def accounting_of(claim: PrivacyClaim, cohorts: Cohorts, rounds: int, key: str) 
         key: Key of the claiming stage's settings.
 
     Raises:
-        SettingsError: the library is not installed, or no noise keeps to epsilon.
+        SettingsError: the library is not installed, the noise is too little, or no noise keeps to
+            epsilon.
     """
     if find_spec("dp_accounting") is None:
         raise SettingsError(f"{key}: needs dp-accounting; pip install 'raysim[privacy]'")
     if claim.population is not None and claim.cohort is not None:
         cohorts = Cohorts("poisson", claim.cohort, claim.population)
     if claim.noise is not None:
+        if claim.noise < (least := LEAST_NOISE[claim.accountant]):
+            raise SettingsError(
+                f"{key}.noise={claim.noise:g}: must be 0, without an epsilon, or at least {least:g}"
+                f" with accountant={claim.accountant}"
+            )
         return Accounting(claim, cohorts, claim.noise)
     given = Accounting(claim, cohorts, 1.0)
     found = _least_noise(replace(given, claim=replace(claim, accountant="rdp")), rounds)
@@ -237,19 +245,21 @@ def _least_noise(
 
     limit = given.claim.epsilon or 0.0
 
+    @cache
     def excess(noise: float) -> float:
         return replace(given, noise=noise).epsilon(rounds) - limit
 
-    high = guess
+    least = LEAST_NOISE[given.claim.accountant]
+    high = max(guess, least)
     while excess(high) > 0:
         high *= ratio
         if high > MOST_NOISE:
             return None
-    low = high / ratio
-    while low > LEAST_NOISE and excess(low) <= 0:
-        low, high = low / ratio, low
+    low = max(high / ratio, least)
+    while low > least and excess(low) <= 0:
+        low, high = max(low / ratio, least), low
     unit = 10.0**-DIGITS
-    noise = high if low <= LEAST_NOISE else float(brentq(excess, low, high, xtol=unit / 2))
+    noise = low if excess(low) <= 0 else float(brentq(excess, low, high, xtol=unit / 2))
     steps = math.ceil(noise / unit)
     while excess(steps * unit) > 0:
         steps += 1

@@ -53,6 +53,17 @@ def test_the_least_noise_keeps_to_epsilon():
         accounting_of(impossible, Cohorts("poisson", 500, 1000), 10_000, "channel.gaussian")
 
 
+@pytest.mark.parametrize(("accountant", "least"), [("rdp", 0.01), ("pld", 0.1)])
+def test_noise_too_small_to_be_accounted_is_refused_and_not_chosen(accountant, least):
+    """Of 1e-200 an accountant has no number, and PLD of 0.001 takes terabytes."""
+    for noise in (1e-200, 0.9 * least):
+        with pytest.raises(raysim.SettingsError, match=r"\.noise=.*must be 0, .* or at least") as e:
+            accounting("poisson", 100, noise, accountant)
+        assert str(e.value).endswith(f"{least:g} with accountant={accountant}")
+    claim, cohorts = PrivacyClaim(None, 1e9, 1e-5, "rdp"), Cohorts("poisson", 100, 1000)
+    assert accounting_of(claim, cohorts, 1, "channel.gaussian").noise == 0.01
+
+
 def test_a_run_ends_before_the_round_that_would_exceed_epsilon(tmp_path):
     """It is evaluated there, says so, is finished, and does not go on with more rounds."""
     spent = Accounting(PrivacyClaim(2.0, None, 1e-5, "rdp"), Cohorts("poisson", 3.0, 6), 2.0)
