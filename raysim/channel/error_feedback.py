@@ -14,6 +14,8 @@ contractions: `randk` and `qsgd` with `unbiased=false`, no clip.
   Theory is for full participation; with few turns a client, memories are large and old.
 - Lost messages: a client whose result does not count (late, dropped out, failed, a round lost) has
   not taken part: e_k stays as it was before, and its update is lost, as without error feedback.
+- A coder before it is coded again behind it: what was sparse, or of few bits, is so no more with
+  the memory added.
 - Where a client sends in several passes of a round, groups of the same name have one memory.
 - Not where rounds overlap.
 """
@@ -27,8 +29,9 @@ from torch import Tensor
 
 from raysim.channel.coding import dtype_of
 from raysim.core.channel import Stage
+from raysim.core.encoding import Encoding
 from raysim.core.rules import Upload, View
-from raysim.core.tensors import Groups, flatten, unflatten
+from raysim.core.tensors import Groups, Layout, flatten, unflatten
 
 ERROR = "error"
 """Group of what a client has not sent so far."""
@@ -55,6 +58,10 @@ class ErrorFeedback(Stage):
         error = view.state.get(ERROR, {})
         whole = {name: _with(d, error.get(name)) for name, d in flatten(upload.sums).items()}
         return replace(upload, sums=unflatten(whole))
+
+    def encoded(self, sent: Encoding, layout: Layout, client: int) -> Encoding:
+        """Return values of all differences: those of the memory lie at any place."""
+        return Encoding.of(layout)
 
     def remember(self, view: View, returned: Upload, sent: Groups) -> Groups:
         """Keep what was not sent, beside the memory of groups that were not in this upload."""

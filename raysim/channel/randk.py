@@ -66,7 +66,7 @@ class RandK(Coder):
         generator = draws.common if self.mask == "shared" else draws.own
         places = torch.randperm(size, generator=generator, device=values.device)[:k]
         coded = torch.zeros_like(values)
-        coded[places] = values[places] * (size / k if self.unbiased else 1.0)
+        coded[places] = values[places] * (size / max(k, 1) if self.unbiased else 1.0)
         return coded
 
     def encoded(self, sent: Encoding, layout: Layout, client: int) -> Encoding:

@@ -185,6 +185,14 @@ def test_a_client_that_is_not_finite_is_left_for_the_engine_to_refuse(name):
     assert np.isnan(flat(sent(stage_of(name), given, view_of()))["model"]).any()
 
 
+@named(("name", "fields"), [(oracle.__name__, fields) for oracle, fields in ORACLES])
+@pytest.mark.parametrize("x", [np.zeros((0, 3)), np.zeros(()), np.zeros((4, 6))], ids=np.shape)
+def test_nothing_is_sent_as_nothing(name, fields, x):
+    """Tensors without values, of no dimension, and all at 0."""
+    found = sent(stage_of(name, **fields), {"model": {"a": x}}, view_of())["model"]["a"]
+    np.testing.assert_array_equal(found, x)
+
+
 LAYOUT = Layout(
     tuple(
         (f"{g}/{n}", torch.float32, torch.Size(s))
@@ -210,6 +218,9 @@ BYTES = {
     "topk.fraction=0.2 qsgd.bucket=16": 11 + 16 + 4 * (2 + 1),  # 21 values of 4 bits
     "int8.block=16 topk.fraction=0.2": 21 + 4 * 7 + 16,
     "topk.fraction=0.2 low_rank.rank=1": 4 * 42,
+    # with the memory added, differences are neither sparse nor of 8 bits
+    "topk.fraction=0.2 error_feedback. int8.block=16": 97 + 4 * (4 + 3),
+    "int8.block=16 error_feedback. topk.fraction=0.2": 4 * 21 + 16,
 }
 
 
