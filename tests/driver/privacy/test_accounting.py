@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 
 import raysim
@@ -18,7 +19,7 @@ BASE = {
 }
 
 
-def accounting(draw: Any, size: int, noise: float, accountant: Any = "rdp") -> Accounting:
+def accounting(draw: Any, size: float, noise: float, accountant: Any = "rdp") -> Accounting:
     claim = PrivacyClaim(noise, None, 1e-5, accountant)
     return accounting_of(claim, Cohorts(draw, size, 1000), 1, "channel.gaussian")
 
@@ -51,6 +52,24 @@ def test_the_least_noise_keeps_to_epsilon():
     impossible = PrivacyClaim(None, 1e-9, 1e-6, "rdp")
     with pytest.raises(raysim.SettingsError, match="epsilon=1e-09: no noise keeps to it over roun"):
         accounting_of(impossible, Cohorts("poisson", 500, 1000), 10_000, "channel.gaussian")
+
+
+@pytest.mark.parametrize(
+    ("share", "noise", "rounds", "printed"),
+    [
+        (0.01, 4.0, 10_000, 1.26),  # Abadi et al., CCS 2016, figure 2 at 100 epochs
+        (256 / 60_000, 1.3, 15 * 60_000 // 256, 1.19),  # TensorFlow Privacy's tutorial on MNIST
+        (256 / 60_000, 1.1, 60 * 60_000 // 256, 3.01),
+        (256 / 60_000, 0.7, 45 * 60_000 // 256, 7.10),
+    ],
+)
+def test_divergences_give_the_epsilons_that_papers_print(share, noise, rounds, printed):
+    """By the conversion of their time, which later ones improve on: log(1/delta) / (order - 1)."""
+    spent = accounting("poisson", 1000 * share, noise)._rdp
+    orders = np.array(spent.orders)
+    epsilons = rounds * np.array(spent.rdp) + np.log(1e5) / (orders - 1)
+    assert f"{epsilons.min():.2f}" == f"{printed:.2f}"
+    assert accounting("poisson", 1000 * share, noise).epsilon(rounds) < printed
 
 
 @pytest.mark.parametrize(("accountant", "least"), [("rdp", 0.01), ("pld", 0.1)])
