@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import torch
+from safetensors.torch import load_file
 from torch import nn
 
 import raysim
@@ -15,7 +17,7 @@ from raysim.channel.gaussian import Gaussian
 from raysim.core.channel import Received
 from raysim.core.seeds import torch_generator
 from raysim.testing.contract import StopAfter
-from raysim.testing.tasks import SmallNet
+from raysim.testing.tasks import SmallNet, samples
 from tests.driver.test_channel import HERE as WATCHING
 from tests.driver.test_channel import SEEN, SIZES, norm_of
 from tests.tasks import make_settings, make_task, model_of
@@ -170,10 +172,43 @@ def test_rounds_of_a_run_add_independent_noise_empty_ones_too(tmp_path, empty):
 
 def raysim_model(path, number: int) -> Any:
     """Return the model in the checkpoint of a round."""
-    from safetensors.torch import load_file
-
     tensors = load_file(path / f"checkpoints/round_{number:06d}/state.safetensors")
     return {name: t for name, t in tensors.items() if name.startswith("model/")}
+
+
+KEPT_BY_SERVER = {
+    "model": {},
+    "momentum": {"method.name": "momentum"},
+    "personal": {"method.name": "apfl"},
+    "fixed cohorts": {"selection.name": "uniform", "fraction": 1.0},
+    "samples for weights": {"channel.gaussian.full_weight": 100},
+    "coded": {"channel": {"topk": {"fraction": 0.5}, "gaussian": {"clip": 0.3}, "sign": {}}},
+    "others lie": {"attack.name": "label_flip", "attack.fraction": 0.5},
+}
+
+
+@pytest.mark.parametrize("case", KEPT_BY_SERVER)
+def test_a_client_moves_what_the_server_keeps_by_no_more_than_its_part(tmp_path, case):
+    """Runs share their noise: they differ by what one client does, absent or with other samples."""
+    task, few = make_task(SIZES), {"rounds": 1, "fraction": 0.9, "local.lr": 0.5, **POISSON}
+    more = {"channel.gaussian.clip": 0.3, **few, **KEPT_BY_SERVER[case]}
+    if "channel" in more:
+        del more["channel.gaussian.clip"]
+    x, y = samples(7, 999)
+    found = []
+    for number, data in enumerate([task.clients[2], (300 * x, (y + 1) % 3), (1e38 * x, y)]):
+        settings = make_settings(tmp_path / str(number), **more, on_client_error="drop")
+        clients = [*task.clients[:2], data, *task.clients[3:]]
+        result = raysim.run(settings, replace(task, clients=clients))
+        assert (result.metrics["clients"][0].as_py() < (6 if case == "fixed cohorts" else 5)) == (
+            number == 2
+        )
+        state = load_file(tmp_path / str(number) / "checkpoints/round_000001/state.safetensors")
+        found.append(flat({n: t for n, t in state.items() if t.is_floating_point()}))
+    part = 0.3 / (6 * more["fraction"])
+    own, other, absent = found
+    assert 0.5 * part < np.linalg.norm(own - other) <= 2 * part * (1 + 1e-5)
+    assert 0.2 * part < np.linalg.norm(own - absent) <= part * (1 + 1e-5)
 
 
 def clips_of(result) -> list[float]:
