@@ -159,6 +159,6 @@ def count_blocks(sent: Encoding, layout: Layout, size: int | None) -> int:
 
 
 def blocks_of(values: Tensor, size: int | None) -> Tensor:
-    """Return values [d] as blocks [n, size], the last one padded with zeros."""
-    size = size or max(len(values), 1)
+    """Return values [d] as blocks [n, size], the last of several padded with zeros."""
+    size = max(min(size or len(values), len(values)), 1)
     return torch.nn.functional.pad(values, (0, -len(values) % size)).view(-1, size)

@@ -90,7 +90,7 @@ def randk(x, group, draws, *, fraction: float, unbiased: bool = True, mask: str 
 
 
 def qsgd(x, group, draws, *, levels: int, bucket: int | None, unbiased: bool = True) -> Any:
-    b = bucket or len(x)
+    b = min(bucket or len(x), len(x))
     padded = np.append(x, np.zeros(-len(x) % b)).reshape(-1, b)
     u = torch.rand(padded.shape, generator=draws["own"]).numpy()
     norms = np.sqrt((padded**2).sum(1, keepdims=True))
@@ -139,6 +139,7 @@ ORACLES = [
     (randk, {"fraction": 0.3, "unbiased": False, "mask": "shared"}),
     (qsgd, {"levels": 3, "bucket": 8}),
     (qsgd, {"levels": 5, "bucket": None, "unbiased": False}),
+    (qsgd, {"levels": 5, "bucket": 50, "unbiased": False}),  # more than there are of c
     (sign, {}),
     (int8, {"block": 16}),
     (low_rank, {"rank": 1, "iterations": 0}),
