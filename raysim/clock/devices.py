@@ -22,8 +22,9 @@ Under all but `wait` the cohort is drawn from clients that are available when th
 client that has begun stays. Where none is available, time goes on until one is. Of a further cohort
 that a method draws for a pass of its own, such as D&C's, who is away begins when it is available. A
 client drops out with probability `dropout`, at a uniform fraction of its work. A round in which no
-result counts takes its time and leaves the model as it is. Gantt charts and traces of virtual time
-show the clients whose results count, and no others.
+result counts takes its time and leaves the model as it is, but for stages of the channel that act
+on empty rounds. Gantt charts and traces of virtual time show the clients whose results count, and
+no others.
 """
 
 from __future__ import annotations

@@ -58,7 +58,8 @@ class Stage(Component, ABC):
     revision: ClassVar[int] = 1
     """Raised when the same settings give other bits; a run goes on in its own revision alone."""
     acts_on_empty_rounds: ClassVar[bool] = False
-    """Whether a round without clients runs, for `receive`: its mean differences are 0."""
+    """Whether a round without clients, or whose clients are all lost, runs for `receive`: its mean
+    differences are 0."""
 
     @property
     def bounds_norm(self) -> bool:
