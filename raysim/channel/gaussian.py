@@ -38,7 +38,7 @@ from raysim.core.channel import Received, Stage
 from raysim.core.components import called
 from raysim.core.encoding import Encoding
 from raysim.core.errors import SettingsError
-from raysim.core.privacy import Accountant, PrivacyClaim
+from raysim.core.privacy import Accountant, PrivacyClaim, multiplier_of
 from raysim.core.rules import Reduced, Upload, View
 from raysim.core.selection import State
 from raysim.core.tensors import Groups, Layout, flatten, norm, unflatten
@@ -101,12 +101,10 @@ class Gaussian(Stage):
 
     @model_validator(mode="after")
     def _noise_has_a_scale(self) -> Self:
-        if self.clip is None and self.multiplier != 0:
+        if self.multiplier != 0 and self.clip is None:
             raise ValueError("clip=none: needs channel.gaussian.noise=0, without epsilon")
         if self.clip is None and self.quantile is not None:
             raise ValueError("clip=none: needs channel.gaussian.quantile=none")
-        if self.noise == 0 and self.epsilon is not None:
-            raise ValueError(f"epsilon={self.epsilon}: needs noise above 0")
         return self
 
     @model_validator(mode="after")
@@ -124,9 +122,7 @@ class Gaussian(Stage):
     @property
     def multiplier(self) -> float | None:
         """Noise multiplier z; None if it follows from epsilon."""
-        if self.noise is None:
-            return None if self.epsilon is not None else 1.0
-        return self.noise
+        return multiplier_of(self.noise, self.epsilon)
 
     @property
     def acts_on_empty_rounds(self) -> bool:  # type: ignore[override]  # a constant of other stages

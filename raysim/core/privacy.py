@@ -1,4 +1,4 @@
-"""Differential privacy of clients: the claim of a stage of the channel, which is accounted."""
+"""Differential privacy of clients: the claim of a stage or a method, which is accounted."""
 
 from __future__ import annotations
 
@@ -7,8 +7,29 @@ from typing import Literal
 
 Accountant = Literal["rdp", "pld"]
 """Accountants, by the names of their measures: Renyi divergences, privacy loss distributions."""
-Draw = Literal["poisson", "fixed"]
-"""Draws of cohorts that can be accounted: each client by itself, or m of all, equally likely."""
+Draw = Literal["poisson", "fixed", "once"]
+"""Draws of cohorts that can be accounted: each client by itself; m of all, equally likely; each
+client at most once in so many rounds."""
+
+
+@dataclass(frozen=True)
+class NoiseTree:
+    """Trees by which the noise of the rounds' sums is added, in place of noise of each round.
+
+    Each node of a tree has noise of its own, and the sum of a tree's first rounds has that of the
+    nodes that make it up. No client takes part twice in the rounds of a tree.
+
+    Attributes:
+        rounds: Rounds of a tree; None: as many as there are clients for, K // m.
+        completed: Whether a tree that ends is completed by rounds without clients.
+    """
+
+    rounds: int | None
+    completed: bool
+
+    def length(self, clients: int, size: int) -> int:
+        """Return the rounds of a tree, given K and m."""
+        return self.rounds or clients // size
 
 
 @dataclass(frozen=True)
@@ -24,6 +45,7 @@ class PrivacyClaim:
         cohort: Of a hypothetical population, the expected clients of a round; None accounts the
             run itself.
         population: Of a hypothetical population, its clients.
+        tree: The trees by which noise is added; None: each round has noise of its own.
     """
 
     noise: float | None
@@ -32,3 +54,24 @@ class PrivacyClaim:
     accountant: Accountant
     cohort: int | None = None
     population: int | None = None
+    tree: NoiseTree | None = None
+
+    @property
+    def draws(self) -> tuple[Draw, ...]:
+        """The draws of cohorts for which it can be accounted."""
+        return ("poisson", "fixed") if self.tree is None else ("once",)
+
+
+def multiplier_of(noise: float | None, epsilon: float | None) -> float | None:
+    """Return the noise multiplier of settings; None if it follows from epsilon.
+
+    Args:
+        noise: The noise multiplier; None: the least that keeps to epsilon, or 1 without one.
+        epsilon: The largest epsilon; None sets no limit.
+
+    Raises:
+        ValueError: there is no noise, but an epsilon.
+    """
+    if noise == 0 and epsilon is not None:
+        raise ValueError(f"epsilon={epsilon}: needs noise above 0")
+    return 1.0 if noise is None and epsilon is None else noise

@@ -11,6 +11,7 @@ SELECTIONS.add(
         "oort": "raysim.selection.oort:Oort",
         "poisson": "raysim.selection.poisson:Poisson",
         "power_of_choice": "raysim.selection.power_of_choice:PowerOfChoice",
+        "reshuffled": "raysim.selection.reshuffled:Reshuffled",
         "round_robin": "raysim.selection.round_robin:RoundRobin",
         "uniform": "raysim.selection.uniform:Uniform",
         "weighted": "raysim.selection.weighted:Weighted",

@@ -85,7 +85,7 @@ def test_every_component_has_its_contract():
     others = [(AGGREGATIONS, name) for name in AGGREGATIONS if name not in KINDS]
     others += [(STAGES, name) for name in STAGES if name not in OF_STAGES]
     found = len([*SELECTIONS, *STAGES, *AGGREGATIONS, *TEMPERATURES]) - len(others)
-    assert len(CONTRACTS) == found == 19
+    assert len(CONTRACTS) == found == 20
     for registry, name in others:
         check_page(registry, name)
     for name in ATTACKS:  # in runs: test_attacks.py

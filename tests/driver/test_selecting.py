@@ -77,7 +77,7 @@ def run(path: Path, selection: str, **more: Any) -> raysim.Result:
 
 
 RESUMED = [f"{HERE}:Neediest", f"{HERE}:Oldest"]
-RESUMED += ["oort", "poisson", "power_of_choice", "round_robin", "weighted"]
+RESUMED += ["oort", "poisson", "power_of_choice", "reshuffled", "round_robin", "weighted"]
 
 
 @pytest.mark.parametrize("selection", RESUMED)

@@ -17,6 +17,7 @@ from raysim.core.selection import History, Sampling
 from raysim.selection import SELECTIONS
 from raysim.selection.poisson import Poisson
 from raysim.selection.power_of_choice import PowerOfChoice
+from raysim.selection.reshuffled import Reshuffled
 from raysim.selection.round_robin import RoundRobin
 from raysim.selection.weighted import Weighted
 
@@ -111,6 +112,32 @@ def test_power_of_choice_draws_its_candidates_by_samples():
     assert shares(PowerOfChoice(d=2), 4000, wanted=1, history=history) == pytest.approx(
         best, abs=0.025
     )
+
+
+@given(st.integers(2, 12), st.data())
+def test_reshuffled_clients_take_part_once_in_so_many_rounds(clients, data):
+    """In K // m rounds or fewer, whoever is away; all of them if nobody is, and no other draw."""
+    wanted = data.draw(st.integers(1, clients))
+    most = clients // wanted
+    rounds = data.draw(st.none() | st.integers(1, most))
+    selection, history, length = Reshuffled(rounds=rounds), History.empty(clients), rounds or most
+    for epoch in range(3):
+        seen: list[int] = []
+        for number in range(epoch * length, (epoch + 1) * length):
+            gone = data.draw(st.sets(st.integers(0, clients - 1), max_size=epoch))
+            more = {"samples": np.ones(clients), "history": history, "number": number}
+            found = selection.select(known(number, wanted, **more, **away(*gone)))
+            here = {*range(clients)} - {*seen} - gone
+            assert {*found} <= here and len(found) == min(wanted, len(here))
+            history.add(number + 1, dict.fromkeys(found, 0.0))
+            seen += found
+        assert len({*seen}) == len(seen)
+
+
+def test_reshuffled_draws_all_clients_alike():
+    assert shares(Reshuffled(), 4000, number=0) == pytest.approx(np.full(6, 1 / 3), abs=0.03)
+    with pytest.raises(raysim.SettingsError, match="rounds=4: must be at most 3, as each client"):
+        Reshuffled(rounds=4).select(known())
 
 
 @given(

@@ -1,0 +1,56 @@
+"""Reshuffled selection: clients are drawn without replacement for a number of rounds, then anew.
+
+Source: the shuffled clients of DP-FTRL, whose privacy rests on it: Kairouz, McMahan, Song, Thakkar,
+Thakurta and Xu, "Practical and Private (Deep) Learning without Sampling or Shuffling", ICML 2021.
+
+In `rounds` rounds each client takes part at most once; in K // m, all but K mod m of them do. A
+client whose result did not count, because it failed or was late, may be drawn again.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from pydantic import Field
+
+from raysim.core.components import called
+from raysim.core.errors import SettingsError
+from raysim.core.privacy import Draw
+from raysim.core.selection import Sampling, Selection
+from raysim.core.user_input.limits import Count
+
+
+class Reshuffled(Selection):
+    """Draw of clients that have not taken part in the last few rounds: an epoch over clients.
+
+    Covers the clients evenly. Costs time in proportion to the population. Clients that are away
+    take part only if the server waits for them, and `clock.extra` adds none.
+    """
+
+    draw: ClassVar[Draw | None] = "once"
+    may_be_empty: ClassVar[bool] = True
+
+    rounds: Count | None = Field(
+        default=None,
+        description="rounds in which a client takes part at most once; none: K // m, all clients",
+    )
+
+    def select(self, now: Sampling) -> list[int]:
+        """Return clients without replacement, of those that the rounds before have left.
+
+        Raises:
+            SettingsError: there are too few clients for so many rounds.
+        """
+        most = now.clients // now.size
+        rounds = self.rounds or most
+        if rounds > most:
+            raise SettingsError(
+                f"{called(self)}: rounds={rounds}: must be at most {most}, as each client takes"
+                f" part at most once in them, {now.size} of {now.clients} a round"
+            )
+        begun = now.number - now.number % rounds
+        clients = now.candidates
+        left = clients[now.last_round[clients] <= begun]
+        count = min(now.size, len(left))
+        drawn: list[int] = now.generator().choice(left, count, replace=False).tolist()
+        return drawn
