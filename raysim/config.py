@@ -20,6 +20,8 @@ from pydantic import (
     ConfigDict,
     Field,
     ValidationError,
+    ValidationInfo,
+    field_validator,
     model_validator,
 )
 
@@ -32,7 +34,7 @@ from raysim.channel import STAGES, Stage
 from raysim.clock import CLOCKS, Clock
 from raysim.clock.none import NoClock
 from raysim.core.channel import with_effect
-from raysim.core.components import ask, explain
+from raysim.core.components import ask, called, explain
 from raysim.core.data import DATASETS, MODELS, PARTITIONS, Dataset, Model, Partition
 from raysim.core.errors import SettingsError, visible
 from raysim.core.method import METHODS, Method
@@ -388,7 +390,9 @@ class Settings(SettingsGroup):
     partition: Annotated[Partition, *component_field(PARTITIONS)]
     model: Annotated[Model, *component_field(MODELS)]
     method: Annotated[Method, *component_field(METHODS)]
-    selection: Annotated[Selection, *component_field(SELECTIONS)] = Uniform()
+    selection: Annotated[Selection, *component_field(SELECTIONS)] = Field(
+        default=Uniform(), validate_default=True
+    )
     channel: Annotated[Mapping[str, Stage], *ordered_field(STAGES, "channel")] = Field(
         default={}, description="stages that uploads go through, in order, by name"
     )
@@ -451,6 +455,24 @@ class Settings(SettingsGroup):
     local: LocalSettings = LocalSettings()
     evaluation: EvaluationSettings = EvaluationSettings()
     engine: EngineSettings = EngineSettings()
+
+    @field_validator("selection")
+    @classmethod
+    def _of_method(cls, given: Selection, others: ValidationInfo) -> Selection:
+        """Return the method's own selection, if it has one.
+
+        Raises:
+            SettingsError: another one is given.
+        """
+        method: Method | None = others.data.get("method")  # None: it is refused already
+        if method is None or (own := method.selection) is None:
+            return given
+        if given != Uniform() and type(given) is not type(own):
+            raise SettingsError(
+                f"{called(given)}: does not go with {called(method)}, which selects clients by"
+                f" {own.title}; leave it out"
+            )
+        return own
 
     @model_validator(mode="after")
     def _local_suits_method(self) -> Self:

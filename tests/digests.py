@@ -42,6 +42,7 @@ ASYNCHRONOUS = ("fedasync", "fedat", "fedbuff")
 NEEDED: dict[str, Settings] = {
     "afl": {"fraction": 1.0},
     "chain": {"method.methods": {"fedprox": {"mu": 0.1}, "scaffold": {}, "fedadam": {}}},
+    "dp_ftrl": {"aggregation.weighting": "fixed"},
     "fedfusion": {"method.operator": "single"},
 }
 """Settings that a method needs here."""

@@ -24,6 +24,7 @@ generator of one or more passes over clients, which returns the next server stat
 - Noise and compression of a method's own: `Round.generator`, `View.generator`, `Upload.bytes_up`;
   those for all methods are stages of the channel, for which `Pass.bases` names what has moved.
 - AFL, DRFA, TERM: a weight for each client (`Pass.personal`), which scales what it sends.
+- DP-FTRL: `privacy` claims what its clip and noise give, `selection` brings the clients.
 - FedBuff, FedAsync: `asynchrony` has rounds overlap, `discount` weighs stale updates.
 - FedAT: `asynchrony` with tiers, `Reduced.tiers`.
 """
@@ -33,7 +34,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import ClassVar, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -41,7 +42,9 @@ import torch
 from torch import nn
 
 from raysim.core.components import Component, Registry
+from raysim.core.privacy import PrivacyClaim
 from raysim.core.rules import LocalWork, Pass, Reduced, Weighting
+from raysim.core.selection import Selection
 from raysim.core.tensors import Groups, Tensors, nbytes
 
 Metrics = Mapping[str, float]
@@ -82,6 +85,9 @@ class Round:
         everyone: The clients that may take part, ascending: all K, or fewer by
             `evaluation.new_clients`; a pass may be over these alone.
         samples: Training samples of each client, by its number.
+        size: m, the clients of a round.
+        expected: C*K, the expected clients of a round, by which `aggregation.weighting=fixed`
+            divides.
     """
 
     number: int
@@ -98,6 +104,8 @@ class Round:
     note: Callable[[str], None]
     everyone: Sequence[int] = ()
     samples: Sequence[int] | npt.NDArray[np.int64] = ()
+    size: int = 1
+    expected: float = 1.0
 
     def __post_init__(self) -> None:
         """Take all K clients for `everyone` if it is not given."""
@@ -181,6 +189,24 @@ class Method(Component, ABC):
         times a gradient, or times a momentum of gradients.
         """
         return {}
+
+    @property
+    def selection(self) -> Selection | None:
+        """The selection on which its rounds rest; None goes with the run's.
+
+        It takes the place of the run's default, `uniform`, or of one of its own class; others are
+        refused.
+        """
+        return None
+
+    @property
+    def privacy(self) -> PrivacyClaim | None:
+        """The differential privacy of clients that it claims, as a stage may; None claims none."""
+        return None
+
+    def with_noise(self, noise: float) -> Self:
+        """Return this method with the noise multiplier that keeps to the epsilon of its claim."""
+        return self
 
     def needing(self, name: str) -> str:
         """Return the setting, as `key=value` or a key, that needs a `local` setting at one value.

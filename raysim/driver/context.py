@@ -12,7 +12,6 @@ import pyarrow as pa
 from torch import Tensor, nn
 
 from raysim.config import Settings
-from raysim.core.channel import Stages
 from raysim.core.notebook import values_table
 from raysim.core.user_input import resume_advice
 from raysim.driver.analyses.run_analyses import Analyses
@@ -77,7 +76,7 @@ class CheckedRun:
     """Parts of a run that have been checked; nothing is started or written yet.
 
     Attributes:
-        settings: The run's settings.
+        settings: The run's settings; what claims privacy has the noise that is accounted.
         federation: Its samples, client indices and network.
         network: The network as it was built.
         initial: The checkpoint before the first round.
@@ -86,8 +85,7 @@ class CheckedRun:
         analyses: The analyses of its evaluated rounds.
         identity: Identity of the run, without the executor's part.
         clock: Its virtual clock, if it has one.
-        stages: The stages of its channel that have an effect, with the noise that they have.
-        privacy: The accounting of the privacy that one of them claims, if one does.
+        privacy: The accounting of the privacy that its method or a stage claims, if one does.
     """
 
     settings: Settings
@@ -99,7 +97,6 @@ class CheckedRun:
     analyses: Analyses
     identity: Mapping[str, Any]
     clock: VirtualClock | None
-    stages: Stages
     privacy: Accounting | None
 
     @property

@@ -16,6 +16,7 @@ from raysim.core.user_input import may_grow, override_text, parse_json
 from raysim.driver.context import Result
 from raysim.driver.identity import INITIAL_MODEL, START, differing_parts
 from raysim.driver.loading import read_start
+from raysim.driver.privacy.checks import claiming_of, settings_key
 from raysim.driver.run.stopping import Stopping
 from raysim.storage.checkpoints import SAMPLES, Checkpoints
 from raysim.storage.recorder import Row
@@ -151,12 +152,12 @@ def check_growth(path: Path, recorded: Mapping[str, Any], settings: Settings) ->
             f"rounds={settings.rounds}: must be {before} with local.schedule={schedule}, which ends"
             " with the rounds that it was planned for"
         )
-    claims = {stage: stage.privacy for stage in settings.stages.values()}
-    for stage in (s for s, claim in claims.items() if claim and claim.noise is None):
-        if settings.rounds > before:
+    for each in claiming_of(settings):
+        chosen = each.privacy and each.privacy.noise is None
+        if chosen and settings.rounds > before:
             raise RunError(
-                f"rounds={settings.rounds}: must be {before} with {called(stage)}.epsilon without a"
-                " noise: the noise of the rounds so far keeps to it over that many"
+                f"rounds={settings.rounds}: must be {before} with {settings_key(each)}.epsilon"
+                " without a noise: the noise of the rounds so far keeps to it over that many"
             )
     if settings.rounds > before and settings.method.asynchrony(settings.cohort_size):
         raise RunError(

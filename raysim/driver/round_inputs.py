@@ -65,6 +65,8 @@ def round_inputs(
         note=note,
         everyone=participants.listed,
         samples=sizes,
+        size=settings.cohort_size,
+        expected=settings.expected_cohort,
     )
 
 

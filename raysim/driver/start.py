@@ -142,9 +142,9 @@ def check_run(
     federation = federation.with_objective(settings.local).for_network(network)
     sizes = federation.training_sizes
     privacy = accounting_for(settings, network, initial, sizes, note)
-    stages = with_accounted_noise(settings.stages, privacy)
-    of_stages = check_stages(settings, stages, network, initial, sizes)
-    initial = replace(initial, channel=first_states(stages))
+    settings = with_accounted_noise(settings, privacy)
+    of_stages = check_stages(settings, network, initial, sizes)
+    initial = replace(initial, channel=first_states(settings.stages))
     check_space(settings, states, initial.state, of_stages)
     evaluator = Evaluator(settings, federation, network)
     evaluator.deployment(initial)  # refuses one that fails
@@ -172,7 +172,6 @@ def check_run(
         analyses=analyses,
         identity=identity_of(settings, federation, network, analyses.reference, privacy),
         clock=clock,
-        stages=stages,
         privacy=privacy,
     )
 

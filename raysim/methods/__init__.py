@@ -11,6 +11,7 @@ METHODS.add(
         "chain": "raysim.methods.chain:Chain",
         "ditto": "raysim.methods.ditto:Ditto",
         "divide_and_conquer": "raysim.methods.divide_and_conquer:DivideAndConquer",
+        "dp_ftrl": "raysim.methods.dp_ftrl:DpFtrl",
         "drfa": "raysim.methods.drfa:Drfa",
         "fedadam": "raysim.methods.fedadam:FedAdam",
         "fedala": "raysim.methods.fedala:FedAla",

@@ -80,9 +80,10 @@ def _member(name: str, given: Any) -> FedAvg:
     kind = type(given) if isinstance(given, FedAvg) else _kind(name, key)
     if not issubclass(kind, FedAvg) or kind.round is not FedAvg.round or issubclass(kind, Chain):
         raise SettingsError(f"{key}: cannot be chained: its round is not FedAvg's")
-    if isinstance(given, FedAvg):
-        return given
-    return build_component(kind, given, f"{key}.")
+    member = given if isinstance(given, FedAvg) else build_component(kind, given, f"{key}.")
+    if member.selection:
+        raise SettingsError(f"{key}: cannot be chained: it brings its own selection of clients")
+    return member
 
 
 def _kind(name: str, key: str) -> type:

@@ -14,7 +14,7 @@ LEFT_OUT = {
     *("chain", "fsvrg", "fedasync", "fedat", "fedbuff"),
     *("centralized", "fedbabu", "fedbn", "fedper", "fedrep", "lg_fedavg", "local"),
     *("apfl", "fedala", "fedproto", "per_fedavg", "pfedme"),
-    *("afl", "drfa", "powersgd", "qffl", "term"),
+    *("afl", "dp_ftrl", "drfa", "powersgd", "qffl", "term"),
 }
 """Which the file gives reasons for; a chain is several methods."""
 

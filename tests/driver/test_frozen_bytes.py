@@ -19,6 +19,7 @@ ATOMS = 4 * 12
 SETTINGS: dict[str, dict[str, Any]] = {
     "afl": {"fraction": 1.0},
     "chain": {"method.methods.fedprox.mu": 0.1, "method.methods.scaffold.lr_global": 0.9},
+    "dp_ftrl": {"aggregation.weighting": "fixed"},
     "fedfusion": {"method.operator": "single"},
     "fedat": {"method.tiers": 2},
     "mifl": {"method.mi_reference": "previous"},

@@ -210,7 +210,7 @@ def test_space_is_checked_for_what_stages_keep(tmp_path, method):
     federation = from_task(make_task((8,) * 4))
     network, initial = initial_checkpoint(settings, federation)
     model, states = initial.state.groups["model"], SpaceLog()
-    kept = check_stages(settings, settings.stages, network, initial, federation.training_sizes)
+    kept = check_stages(settings, network, initial, federation.training_sizes)
     values = sum(tensor.numel() for tensor in model.values())
     assert kept == 8 * values * (2 if method == "scaffold" else 1)  # in float64; of c, too
     check_space(settings, states, initial.state, kept)

@@ -25,6 +25,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "fedala": {"method.max_epochs": 12, "evaluation.train_set": True},
     "fedmax": {"method.beta": 10},
     "divide_and_conquer": {"method.split": 1},
+    "dp_ftrl": {"aggregation.weighting": "fixed", "method.noise": 0.02},
     "fedat": {"method.tiers": 2},
     "fedfusion": {"method.operator": "single"},
 }
@@ -67,7 +68,7 @@ VARIANTS: dict[str, tuple[str, str, dict[str, Any]]] = {
 }
 """Methods under other settings than those above: method, model family, settings."""
 
-UNSUPPORTED = {("fedma", "residual")}
+UNSUPPORTED = {("dp_ftrl", "residual"), ("fedma", "residual")}
 """Methods and model families that do not go together; the method says so before round 1."""
 
 MODELS_SENT = {"chain": 2, "scaffold": 2, "momentum": 2}

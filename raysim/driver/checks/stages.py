@@ -41,14 +41,11 @@ from raysim.storage.client_states import owner_of
 Sizes = npt.NDArray[np.int64]
 
 
-def check_stages(
-    settings: Settings, stages: Stages, network: nn.Module, initial: Checkpoint, sizes: Sizes
-) -> int:
+def check_stages(settings: Settings, network: nn.Module, initial: Checkpoint, sizes: Sizes) -> int:
     """Check the stages on a random change of what clients send in their first pass.
 
     Args:
         settings: The run's settings.
-        stages: Its stages that have an effect.
         network: The network as it was built.
         initial: The checkpoint before the first round.
         sizes: Samples that each client trains on [K].
@@ -60,7 +57,7 @@ def check_stages(
         SettingsError: a stage fails, returns other groups than it was given, or keeps a state where
             rounds overlap; the method's round fails without clients, and a stage acts on it.
     """
-    if not stages:
+    if not (stages := settings.stages):
         return 0
     check_order(stages, "channel")
     states = first_states(stages)

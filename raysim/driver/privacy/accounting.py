@@ -8,6 +8,10 @@
                       mechanism with half of the noise on a sample of m of K without replacement.
                       Wang, Balle and Kasiviswanathan, "Subsampled Renyi Differential Privacy",
                       AISTATS 2019.
+    trees             a client's change is replaced by zeros, which moves a node of each height once
+                      a tree, where each client takes part once in it: a Gaussian mechanism for each
+                      tree and height. Kairouz et al., "Practical and Private (Deep) Learning
+                      without Sampling or Shuffling", ICML 2021, appendix D.
 
 An epsilon is a function of the number of rounds, so a resumed run has spent what an undisturbed one
 has.
@@ -24,9 +28,9 @@ from functools import cache, cached_property
 from importlib.util import find_spec
 from typing import Any
 
-from raysim.core.channel import Stage, Stages
+from raysim.config import Settings
 from raysim.core.errors import SettingsError
-from raysim.core.privacy import Accountant, Draw, PrivacyClaim
+from raysim.core.privacy import Accountant, Draw, NoiseTree, PrivacyClaim
 from raysim.storage.summary import EPSILON, HYPOTHETICAL
 
 DIGITS = 4
@@ -34,6 +38,12 @@ DIGITS = 4
 LEAST_NOISE: Mapping[Accountant, float] = {"rdp": 1e-2, "pld": 0.1}
 """Least noise that is accounted: less has no epsilon of use, and takes PLD gigabytes."""
 MOST_NOISE = 1e5
+RELATIONS: Mapping[Draw, str] = {
+    "poisson": "add or remove",
+    "fixed": "replace",
+    "once": "zero out",
+}
+"""Change of the set of clients that is not to be told, by their draw."""
 
 
 @dataclass(frozen=True)
@@ -44,11 +54,13 @@ class Cohorts:
         draw: How they are drawn.
         size: Clients of a round, expected ones of Poisson cohorts.
         clients: K, all clients.
+        tree: The trees by which noise is added to their sums; None: each round has its own.
     """
 
     draw: Draw
     size: float
     clients: int
+    tree: NoiseTree | None = None
 
     @property
     def share(self) -> float:
@@ -59,6 +71,10 @@ class Cohorts:
         """Return the cohorts in words."""
         if self.draw == "poisson":
             return f"Poisson cohorts, q={self.share:g} of {self.clients}"
+        if self.tree:
+            length = self.tree.length(self.clients, int(self.size))
+            trees = f"{'completed ' * self.tree.completed}trees of {length} rounds"
+            return f"{trees}, each client once in one, {self.size:g} of {self.clients} a round"
         return f"fixed cohorts, {self.size:g} of {self.clients}"
 
 
@@ -89,8 +105,7 @@ class Accounting:
     @property
     def relation(self) -> str:
         """Neighbouring sets of clients, in words."""
-        change = "add or remove" if self.cohorts.draw == "poisson" else "replace"
-        return f"{change} one client"
+        return f"{RELATIONS[self.cohorts.draw]} one client"
 
     @property
     def kind(self) -> str:
@@ -109,6 +124,8 @@ class Accounting:
         if not rounds:
             return 0.0
         with _quiet():
+            if self.cohorts.tree:
+                return self._of_trees(self.cohorts.tree, rounds)
             return self._of_rdp(rounds) if self.is_quick else self._of_pld(rounds)
 
     def figures(self, rounds: int, *, due: bool) -> dict[str, float | None]:
@@ -160,6 +177,20 @@ class Accounting:
         spent = self._rdp.rdp * rounds
         return float(compute_epsilon(self._rdp.orders, spent, self.claim.delta)[0])
 
+    def _of_trees(self, tree: NoiseTree, rounds: int) -> float:
+        from dp_accounting import NeighboringRelation, SingleEpochTreeAggregationDpEvent
+        from dp_accounting.rdp import RdpAccountant
+
+        length = tree.length(self.cohorts.clients, int(self.cohorts.size))
+        ended, last = divmod(rounds, length)
+        whole = 1 << (length - 1).bit_length() if tree.completed else length
+        accountant = RdpAccountant(neighboring_relation=NeighboringRelation.REPLACE_SPECIAL)
+        for steps, times in ((whole, ended), (last, 1)):
+            if steps and times:
+                event = SingleEpochTreeAggregationDpEvent(self.noise, steps)
+                accountant.compose(event, times)
+        return float(accountant.get_epsilon(self.claim.delta))
+
     @cached_property
     def _pld(self) -> Any:
         """The privacy loss distribution of one round, as the library's own accountant has it."""
@@ -186,12 +217,14 @@ def _quiet() -> Iterator[None]:
         logger.setLevel(level)
 
 
-def with_accounted_noise(stages: Stages, accounting: Accounting | None) -> dict[str, Stage]:
-    """Return stages, of which the one that claims privacy has the noise that is accounted."""
+def with_accounted_noise(settings: Settings, accounting: Accounting | None) -> Settings:
+    """Return settings in which what claims privacy has the noise that is accounted."""
     if accounting is None:
-        return dict(stages)
-    noise = accounting.noise
-    return {name: s.with_noise(noise) if s.privacy else s for name, s in stages.items()}
+        return settings
+    noise, method = accounting.noise, settings.method
+    channel = {n: s.with_noise(noise) if s.privacy else s for n, s in settings.channel.items()}
+    method = method.with_noise(noise) if method.privacy else method
+    return settings.model_copy(update={"channel": channel, "method": method})
 
 
 def accounting_of(claim: PrivacyClaim, cohorts: Cohorts, rounds: int, key: str) -> Accounting:
@@ -201,7 +234,7 @@ def accounting_of(claim: PrivacyClaim, cohorts: Cohorts, rounds: int, key: str) 
         claim: The claim.
         cohorts: The cohorts of the run.
         rounds: Its rounds, of which the noise follows from epsilon if none is given.
-        key: Key of the claiming stage's settings.
+        key: Key of the settings of what claims it.
 
     Raises:
         SettingsError: the library is not installed, the noise is too little, or no noise keeps to

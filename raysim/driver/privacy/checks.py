@@ -6,7 +6,7 @@ the first round (`raysim.driver.privacy.uploads`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
 
 import numpy as np
@@ -18,6 +18,7 @@ from raysim.core.channel import Stage
 from raysim.core.components import called
 from raysim.core.differences import moving_names
 from raysim.core.errors import SettingsError
+from raysim.core.method import Method
 from raysim.core.privacy import PrivacyClaim
 from raysim.core.tensors import frozen_names
 from raysim.driver.privacy.accounting import Accounting, Cohorts, accounting_of
@@ -32,7 +33,7 @@ def accounting_for(
     sizes: npt.NDArray[np.int64],
     note: Callable[[str], None],
 ) -> Accounting | None:
-    """Return the accounting of the claim that a stage makes; None without one.
+    """Return the accounting of the claim that the method or a stage makes; None without one.
 
     Args:
         settings: The run's settings.
@@ -44,24 +45,22 @@ def accounting_for(
     Raises:
         SettingsError: the accountant does not cover the run, or no round keeps to the claim.
     """
-    claims = {n: s.privacy for n, s in settings.stages.items()}
-    names = [name for name, claim in claims.items() if claim]
-    if not names:
-        return None
-    stage, claim = settings.stages[names[0]], claims[names[0]]
-    if claim is None:  # for mypy; it has one
+    claiming = claiming_of(settings)
+    claim = claiming[0].privacy if claiming else None
+    if claim is None:
         return None
     broken = chain(
         _of_cohorts(settings, claim),
-        _of_parts(settings, stage, names),
+        _of_parts(settings, claiming),
         _of_clients(settings),
         _of_states(settings, claim, initial),
         _not_clipped(settings, network, initial, sizes),
     )
     if rule := next(broken, None):
-        raise SettingsError(f"{called(stage)}: {rule}")
-    accounting = accounting_of(claim, _cohorts(settings), settings.rounds, called(stage))
-    _note(accounting, settings.rounds, called(stage), note)
+        raise SettingsError(f"{called(claiming[0])}: {rule}")
+    key = settings_key(claiming[0])
+    accounting = accounting_of(claim, _cohorts(settings, claim), settings.rounds, key)
+    _note(accounting, settings.rounds, key, note)
     if settings.start_from is not None:
         note(
             f"privacy: {accounting.column.replace('_', ' ')} is of these rounds alone, not of those"
@@ -70,18 +69,29 @@ def accounting_for(
     return accounting
 
 
-def _cohorts(settings: Settings) -> Cohorts:
-    clients = len(settings.participants)
-    if settings.selection.draw == "poisson":
+def claiming_of(settings: Settings) -> list[Method | Stage]:
+    """Return what claims privacy: the method, or stages in order; one of them may."""
+    parts: list[Method | Stage] = [settings.method, *settings.stages.values()]
+    return [part for part in parts if part.privacy]
+
+
+def settings_key(claiming: Method | Stage) -> str:
+    """Return the key of the settings of a method or stage: `method`, `channel.gaussian`."""
+    return "method" if isinstance(claiming, Method) else called(claiming)
+
+
+def _cohorts(settings: Settings, claim: PrivacyClaim) -> Cohorts:
+    clients, draw = len(settings.participants), settings.selection.draw
+    if draw == "poisson":
         return Cohorts("poisson", settings.expected_cohort, clients)
-    return Cohorts("fixed", settings.cohort_size, clients)
+    return Cohorts(draw or "fixed", settings.cohort_size, clients, claim.tree)
 
 
-def _of_parts(settings: Settings, stage: Stage, names: list[str]) -> Iterator[str]:
+def _of_parts(settings: Settings, claiming: Sequence[Method | Stage]) -> Iterator[str]:
     """Yield the rules on components beside the selection that settings break."""
-    method = settings.method
-    if len(names) > 1:
-        yield f"claims privacy beside channel.{names[1]}; one stage may"
+    method, stages = settings.method, [*settings.stages.values()]
+    if len(claiming) > 1:
+        yield f"claims privacy beside {called(claiming[1])}; one of them may"
     if not settings.aggregation.bounds_share:
         yield (
             f"does not go with {called(settings.aggregation)} so set, which does not divide by the"
@@ -94,16 +104,17 @@ def _of_parts(settings: Settings, stage: Stage, names: list[str]) -> Iterator[st
             f"does not go with {called(method)}, whose server reads of clients"
             f" {method.reads_beside}, which is not accounted"
         )
-    stages = [*settings.stages.values()]
-    place = stages.index(stage)
-    for before in stages[:place]:
+    own = claiming[0]
+    number = -1 if isinstance(own, Method) else stages.index(own)
+    for before in stages[: max(number, 0)]:
         if before.has_server_part():
             yield f"{called(before)} before it reads the sum without noise; put it behind"
-    for after in stages[place + 1 :]:
+    place = f"put it before {called(own)}" if number >= 0 else "leave it out"
+    for after in stages[number + 1 :]:
         if after.keeps_residual:
             yield f"{called(after)} behind it keeps what is not sent, without a bound; leave it out"
         elif not after.bounds_norm:
-            yield f"{called(after)} behind it may exceed the clip; put it before {called(stage)}"
+            yield f"{called(after)} behind it may exceed the clip; {place}"
 
 
 def _of_clients(settings: Settings) -> Iterator[str]:
@@ -146,7 +157,7 @@ def _of_cohorts(settings: Settings, claim: PrivacyClaim) -> Iterator[str]:
     method, selection = settings.method, settings.selection
     if method.asynchrony(settings.cohort_size) is not None:
         yield f"does not go with {called(method)}, whose rounds overlap"
-    elif selection.draw is None:
+    elif selection.draw not in claim.draws:
         yield (
             f"does not go with {called(selection)}, whose cohorts cannot be accounted; choose"
             " selection.name=poisson, or uniform for fixed cohorts"
@@ -161,7 +172,12 @@ def _of_cohorts(settings: Settings, claim: PrivacyClaim) -> Iterator[str]:
             f"does not go with clock.policy={settings.clock.server_policy.name}, under which the"
             " clients of a round depend on each other; choose wait"
         )
-    clients = claim.population or len(settings.participants)
+    clients, size = claim.population or len(settings.participants), settings.cohort_size
+    if claim.tree and claim.tree.length(clients, size) * size > clients:
+        yield (
+            f"restart={claim.tree.rounds}: must be at most {clients // size}, as each client takes"
+            f" part at most once in the rounds of a tree, {size} of {clients} a round"
+        )
     if claim.delta > 1 / clients:
         yield f"delta={claim.delta:g}: must be at most 1/K, {1 / clients:g}"
 

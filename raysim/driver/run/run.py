@@ -245,7 +245,7 @@ class Run:
         A round without clients, or one that is lost, runs for stages that act on empty rounds: no
         absence of noise may tell that clients were selected.
         """
-        method, stages = self.settings.method, self.context.stages.values()
+        method, stages = self.settings.method, self.settings.stages.values()
         if begun.has_clients:
             with noted_if_lost(self.context.listener.note):
                 passes = passes_of(method, begun.now, before.state)
@@ -310,7 +310,7 @@ class Run:
         )
 
     def _channel(self, now: Round, before: Checkpoint) -> Channel | None:
-        stages = self.context.stages
+        stages = self.settings.stages
         return Channel(self.settings, stages, now, {**before.channel}) if stages else None
 
     def _downlink(self, before: Checkpoint) -> Downlink | None:

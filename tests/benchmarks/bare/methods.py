@@ -144,10 +144,13 @@ def with_prototypes(model: nn.Module, x: Tensor) -> nn.Module:
 
 
 WITHOUT = frozenset(
-    {"apfl", "fedala", "per_fedavg", "pfedme", *("afl", "drfa", "powersgd", "qffl", "term")}
+    {
+        *("apfl", "fedala", "per_fedavg", "pfedme"),
+        *("afl", "dp_ftrl", "drfa", "powersgd", "qffl", "term"),
+    }
 )
 """Methods without a loop: steps take several gradients, or are FedAvg's, whose change is scaled by
-what the server or a loss says, or sent in factors. Oracles are in tests/methods."""
+what the server, a clip or a loss says, or sent in factors. Oracles are in tests/methods."""
 NETWORKS: Mapping[str, Callable[[nn.Module, Tensor], nn.Module]] = {
     "feddbe": with_shift,
     "fedfusion": with_fusion,

@@ -1,0 +1,202 @@
+"""DP-FTRL: differential privacy by noise that a binary tree correlates, without sampling.
+
+Source: Kairouz, McMahan, Song, Thakkar, Thakurta and Xu, "Practical and Private (Deep) Learning
+without Sampling or Shuffling", ICML 2021, algorithm 1 and appendix D; defaults of the authors' code
+for federated learning (google-research/federated, dp_ftrl).
+
+    client:  x_k = d_k * min(1, C / ||d_k||)            ||d_k|| over all that leaves, buffers too
+    server:  s <- s + sum_k x_k / M                     M = C*K of the settings
+             v <- momentum * v + (s + n_t)              n_t the tree's noise of the sum so far
+             w <- w_0 + lr_server * v
+
+A node of the tree has noise of deviation z * C / M (`raysim.methods.noise_tree`). Each client takes
+part at most once in a tree, which this method's own selection ensures; so a client moves at most
+one node of each height by its x_k, and cohorts need not be drawn at random for the privacy. After
+`restart` rounds a tree ends, and the next begins at the model as it is: w_0 <- w with its noise,
+s and v at 0. With `completion` w first has the noise of the tree that rounds without clients
+complete: that of one node, which is less, and is accounted as such.
+
+Discrepancies: the authors' code for centralized learning keeps v over restarts; that for federated
+learning, and this, begins it anew. There the last cohort of an epoch takes the clients that are
+left; here m clients take part in every round, and up to m - 1 are left out of a tree.
+
+Legend: d coordinates, of all tensors in the order of their names.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Annotated, ClassVar, Self
+
+import torch
+from pydantic import Field, model_validator
+from torch import Tensor, nn
+
+from raysim.core.components import called
+from raysim.core.differences import Differences
+from raysim.core.errors import SettingsError
+from raysim.core.method import Round, ServerState
+from raysim.core.privacy import NoiseTree, PrivacyClaim, multiplier_of
+from raysim.core.rules import (
+    CHANGE,
+    Bases,
+    Reduced,
+    Rules,
+    Trained,
+    Upload,
+    View,
+    Weighting,
+    send_model,
+)
+from raysim.core.selection import SELECTIONS, Selection
+from raysim.core.tensors import Tensors, as_real, frozen_names, like, nbytes, norm, without
+from raysim.core.user_input.limits import Count
+from raysim.methods.fedavg import FedAvg
+from raysim.methods.noise_tree import Nodes, completed, next_prefix, noise_of
+
+SENT, SERVER, TREE = "change", "ftrl", "tree"
+"""Groups: what clients send; the server's w_0, s and v; the nodes of its tree, by height."""
+
+
+class DpFtrl(FedAvg):
+    """FedAvg with differential privacy of clients that does not rest on random cohorts.
+
+    Helps where clients cannot be sampled at random, and at strong noise: that of a sum over t
+    rounds grows with log t, not with t. Costs the server three models and log2(restart) + 1 of the
+    tree, and three draws or fewer for each coordinate and round; clients, what FedAvg costs.
+    """
+
+    weighting: ClassVar[Weighting | None] = "uniform"
+    bases: ClassVar[Bases | None] = {SENT: CHANGE}
+
+    clip: Annotated[float, Field(gt=0)] = Field(
+        default=1.0, description="largest Euclidean norm C of what a client changes"
+    )
+    noise: Annotated[float, Field(ge=0)] | None = Field(
+        default=None,
+        description="noise multiplier z: deviation of a node's noise over the clip; none: the least"
+        " that keeps to epsilon, or 1 without one",
+    )
+    epsilon: Annotated[float, Field(gt=0)] | None = Field(
+        default=None, description="largest epsilon: the run ends before a round that exceeds it"
+    )
+    delta: float = Field(default=1e-5, gt=0, lt=1, description="delta of epsilon, at most 1/K")
+    restart: Count | None = Field(
+        default=None,
+        description="rounds of a tree, in which a client takes part at most once; none: K // m",
+    )
+    efficient: bool = Field(default=True, description="Honaker's estimate of the nodes' sums")
+    completion: bool = Field(
+        default=False, description="complete a tree that ends by rounds without clients"
+    )
+    lr_server: float = Field(default=1.0, gt=0, description="learning rate of the server")
+    momentum: float = Field(default=0.9, ge=0, lt=1, description="momentum of the server")
+
+    @model_validator(mode="after")
+    def _epsilon_has_noise(self) -> Self:
+        multiplier_of(self.noise, self.epsilon)
+        return self
+
+    @property
+    def selection(self) -> Selection:
+        """Each client at most once in a tree."""
+        return SELECTIONS.get("reshuffled").model_validate({"rounds": self.restart})
+
+    @property
+    def privacy(self) -> PrivacyClaim | None:
+        """The claim of its settings; None without noise."""
+        noise = multiplier_of(self.noise, self.epsilon)
+        if noise == 0:
+            return None
+        tree = NoiseTree(self.restart, self.completion)
+        return PrivacyClaim(noise, self.epsilon, self.delta, "rdp", tree=tree)
+
+    def with_noise(self, noise: float) -> Self:
+        """Return this method with a noise multiplier."""
+        return self.model_copy(update={"noise": noise})
+
+    def init(self, network: nn.Module) -> ServerState:
+        """Start from the network as it was built, with sums at 0.
+
+        Raises:
+            SettingsError: a tensor is in whole numbers, to which no noise can be added.
+        """
+        state = super().init(network)
+        moving = without(state.groups["model"], frozen_names(network))
+        for name, tensor in moving.items():
+            if not (tensor.is_floating_point() or tensor.is_complex()):
+                raise SettingsError(
+                    f"{called(self)}: {name!r} is in whole numbers, to which no noise can be added,"
+                    " as the counter of BatchNorm is; use a model without them, such as one with"
+                    " GroupNorm"
+                )
+        return state.replace(**{SERVER: _at_start(moving)})
+
+    def rules(self) -> Rules:
+        """Return the rules of local training: plain SGD, of which the clipped change is sent."""
+        return Rules(finish=partial(_send_clipped, self.clip))
+
+    def server_update(self, now: Round, state: ServerState, reduced: Reduced) -> ServerState:
+        """Move the model from that at the tree's start by the noisy sum since."""
+        model, kept = state.groups["model"], state.groups[SERVER]
+        moving = without(model, frozen_names(now.network))
+        length = self.restart or now.clients // now.size
+        ends = (now.number + 1) % length == 0
+        total = kept["s"]
+        if SENT in reduced.means:  # a round without clients has none
+            total = total + _vector(reduced.means[SENT])
+        noisy, tree = total, dict[str, Tensor]()
+        if noise := multiplier_of(self.noise, self.epsilon):
+            nodes = self._nodes(now, state, total, complete=ends and self.completion)
+            noisy = total + noise * self.clip / now.expected * noise_of(nodes, self.efficient)
+            tree = {str(height): node for height, node in nodes.items()}
+        speed = self.momentum * kept["v"] + noisy
+        moved = _tensors(kept["w_0"] + self.lr_server * speed, moving)
+        after = state.replace(model={**model, **moved})
+        if ends:
+            return after.replace(**{SERVER: _at_start(moved), TREE: {}})
+        return after.replace(**{SERVER: {"w_0": kept["w_0"], "s": total, "v": speed}, TREE: tree})
+
+    def _nodes(self, now: Round, state: ServerState, sums: Tensor, *, complete: bool) -> Nodes:
+        """Return the nodes of the tree after a round."""
+        draws = partial(
+            torch.randn, sums.shape, generator=now.generator("tree"), dtype=torch.float64
+        )
+        before = {int(height): node for height, node in state.groups.get(TREE, {}).items()}
+        nodes = next_prefix(before, draws, self.efficient)
+        return completed(nodes, draws, self.efficient) if complete else nodes
+
+
+def _send_clipped(clip: float, view: View, trained: Trained) -> Upload:
+    """Send the change of the model, scaled to the clip if it exceeds it."""
+    sent = send_model(view, trained).sums
+    found = Differences.of(sent, {"model": "model"}, view.broadcast, frozen=view.frozen)
+    change = found.changes["model"]
+    length = norm(change)
+    factor = 1.0 if length <= clip else clip / length
+    return Upload(
+        sums={SENT: {name: like(factor * d, sent["model"][name]) for name, d in change.items()}},
+        metrics={"norm_to_clip": length},
+        bytes_up=nbytes(sent, view.frozen),
+    )
+
+
+def _at_start(model: Tensors) -> dict[str, Tensor]:
+    """Return what the server keeps at the start of a tree."""
+    start = _vector(model)
+    return {"w_0": start, "s": torch.zeros_like(start), "v": torch.zeros_like(start)}
+
+
+def _vector(tensors: Tensors) -> Tensor:
+    """Return tensors as one vector in float64 [d], in the order of names."""
+    return torch.cat([as_real(t).reshape(-1).double() for _, t in sorted(tensors.items())])
+
+
+def _tensors(vector: Tensor, model: Tensors) -> dict[str, Tensor]:
+    """Return the tensors of a vector [d], in the shapes and dtypes of a model's."""
+    ordered = sorted(model.items())
+    parts = torch.split_with_sizes(vector, [as_real(t).numel() for _, t in ordered])
+    return {
+        name: like(part.view(as_real(t).shape), t).to(t.dtype)
+        for (name, t), part in zip(ordered, parts, strict=True)
+    }
