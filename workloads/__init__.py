@@ -56,6 +56,7 @@ MODELS.add(
         "cifar-cnn-2": "raysim.workloads.models.cifar:CifarCnn2",
         "flexchill-cnn": "raysim.workloads.models.cifar:FlexChillCnn",
         "flexchill-dnn": "raysim.workloads.models.mlp:FlexChillDnn",
+        "pfl-cifar-cnn": "raysim.workloads.models.cifar:PflCnn",
         "vgg9": "raysim.workloads.models.vgg:Vgg9",
         "char-lstm": "raysim.workloads.models.lstm:CharLstm",
         "3nn-mimic": "raysim.workloads.models.mlp:ThreeNNMimic",

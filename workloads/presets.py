@@ -19,6 +19,7 @@ from raysim.workloads.papers.fedmax import presets as fedmax
 from raysim.workloads.papers.fedmmd import presets as fedmmd
 from raysim.workloads.papers.flexchill import presets as flexchill
 from raysim.workloads.papers.mifl import presets as mifl
+from raysim.workloads.papers.pfl import presets as pfl
 from raysim.workloads.papers.pfllib import presets as pfllib
 from raysim.workloads.papers.preset import Paper, Preset
 
@@ -51,6 +52,7 @@ PRESETS: Mapping[str, Preset] = {
     **fedfusion.PRESETS,
     **flexchill.PRESETS,
     **mifl.PRESETS,
+    **pfl.PRESETS,
     **pfllib.PRESETS,
 }
 

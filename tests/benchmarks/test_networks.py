@@ -11,7 +11,7 @@ import raysim.workloads  # noqa: F401 - registers the models
 from raysim.core.data import MODELS
 from tests.benchmarks.peers.networks import NETWORKS
 
-OURS = [name for name in NETWORKS if name != "pfl-cifar-cnn"]
+OURS = [name for name in NETWORKS if name != "pfl-cifar-cnn"]  # of which ours pools before ReLU
 
 
 def kinds(module: nn.Module) -> list[str]:
@@ -32,7 +32,18 @@ def test_same_network(name: str) -> None:
     assert torch.equal(ours(x), theirs(x))
 
 
-def test_pfl_s_network_has_the_parameters_of_its_benchmark() -> None:
+def test_pfl_s_network_has_the_outputs_and_gradients_of_its_benchmark() -> None:
     by_hand = (3 * 9 + 1) * 32 + (32 * 9 + 1) * 64 + (64 * 14 * 14 + 1) * 128 + 129 * 10
-    network = NETWORKS["pfl-cifar-cnn"].build()
-    assert sum(p.numel() for p in network.parameters()) == by_hand
+    network = NETWORKS["pfl-cifar-cnn"]
+    theirs = network.build()
+    assert sum(p.numel() for p in theirs.parameters()) == by_hand
+    ours = MODELS.get("pfl-cifar-cnn")().build(network.shape, network.classes)
+    ours.load_state_dict(dict(zip(ours.state_dict(), theirs.state_dict().values(), strict=True)))
+    x, y = (torch.from_numpy(part) for part in network.samples(4, np.random.default_rng(0)))
+    found = []
+    for each in (ours, theirs):
+        torch.manual_seed(0)  # of dropout
+        loss = nn.functional.cross_entropy(each(x), y)
+        found.append([loss, *torch.autograd.grad(loss, [*each.parameters()])])
+    for one, other in zip(*found, strict=True):
+        assert torch.allclose(one, other, rtol=1e-5, atol=1e-7)

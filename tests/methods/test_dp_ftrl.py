@@ -32,7 +32,7 @@ OWN = {
     **{"method.lr_server": STEP, "aggregation.weighting": "fixed", "rounds": 7},
 }
 CASES = {
-    "efficient": {"fraction": 0.4, "method.noise": 0.8},
+    "efficient": {"fraction": 0.3, "method.noise": 0.8},  # m = 2, C*K = 1.5
     "plain": {"fraction": 0.2, "method.noise": 0.8, "method.efficient": False},
     "restarted": {"fraction": 0.2, "method.noise": 0.8, "method.restart": 3},
     "completed": {
@@ -109,7 +109,7 @@ def shaped(vector, w):
 
 def dp_ftrl(reference, fraction, noise, restart=None, efficient=True, completion=False):
     expected = fraction * len(SIZES)
-    length = restart or int(len(SIZES) // expected)
+    length = restart or len(SIZES) // max(round(expected), 1)
     size, w = flat(reference.start).size, reference.start
     for number, cohort in enumerate(reference.cohorts):
         if number % length == 0:

@@ -75,6 +75,7 @@ PARAMETERS = {
     "mifl-cifar10": 122_570,
     "mifl-imagenet": 25_557_032,
     "mifl-mimic3": 320_001,
+    "pfl-cifar10-dp": 1_626_442,
 }
 
 
@@ -88,6 +89,7 @@ def test_the_papers_have_their_presets():
         "FLex&Chill",
         "MIFL",
         "PFLlib",
+        "pfl-research",
     }
     assert {"fedmax-cifar10-noniid", "dnc-colour", "dnc-shakespeare"} <= set(PRESETS)
 

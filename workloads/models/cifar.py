@@ -15,6 +15,8 @@ Sources:
   are those of the authors' public code.
 - Lee, Kim and Ko, "Improving Local Training in Federated Learning via Temperature Scaling", 2024
   (FLex&Chill), appendix B.1, table 4.
+- Granqvist et al., "pfl-research: Simulation Framework for Accelerating Research in Private
+  Federated Learning", NeurIPS 2024: `simple_cnn` of its benchmarks.
 """
 
 from __future__ import annotations
@@ -147,3 +149,31 @@ class FlexChillCnn(Model):
             hidden=nn.Sequential(nn.Flatten(), *fully_connected((20 * height * width, 256))),
             head=nn.Sequential(nn.Linear(256, classes)),
         )
+
+
+class PflCnn(Model):
+    """pfl-research's CIFAR-10 network: two 3x3 convolutions without padding, and 128 units."""
+
+    def build(self, shape: tuple[int, ...], classes: int) -> Staged:
+        """Build the network for images [channels, height, width].
+
+        Raises:
+            SettingsError: the inputs are not images of at least 6x6 pixels.
+        """
+        channels, *sides = image_shape(self, shape, pixels=6)
+        height, width = ((side - 4) // 2 for side in sides)
+        network = Staged(
+            features=nn.Sequential(
+                *convolution(channels, 32, kernel=3, padding=0),
+                *convolution(32, 64, kernel=3, padding=0, pool=nn.MaxPool2d(2)),
+                nn.Dropout(0.25),
+            ),
+            hidden=nn.Sequential(
+                nn.Flatten(), *fully_connected((64 * height * width, 128), dropout=0.5)
+            ),
+            head=nn.Sequential(nn.Linear(128, classes)),
+        )
+        for layer in network.modules():  # biases stay as PyTorch starts them
+            if isinstance(layer, nn.Conv2d | nn.Linear):
+                nn.init.xavier_uniform_(layer.weight)
+        return network

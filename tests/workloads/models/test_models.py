@@ -30,6 +30,7 @@ NETWORKS = {
     "cifar-cnn-5": (CIFAR, 10, 659_818, (64, 4, 4), 512, 7),
     "cifar-cnn-2": (CIFAR, 10, 1_756_426, (64, 8, 8), 192, 5),
     "flexchill-cnn": (CIFAR, 10, 136_606, (20, 5, 5), 256, 4),
+    "pfl-cifar-cnn": (CIFAR, 10, 1_626_442, (64, 14, 14), 128, 4),
     "flexchill-dnn": (MNIST, 62, 574_142, (512,), 128, 4),
     "vgg9": (CIFAR, 10, 3_491_530, (256, 4, 4), 512, 9),
     "char-lstm": ((80,), 80, 293_584, (80, 8), 256, 3),
@@ -47,6 +48,7 @@ IMAGES_OF = {
     "cifar-cnn-5": 8,
     "cifar-cnn-2": 1,
     "flexchill-cnn": 16,
+    "pfl-cifar-cnn": 6,
     "vgg9": 8,
     "resnet18": 32,
     "resnet50": 32,
@@ -143,7 +145,10 @@ def test_weights_come_from_the_seeded_default_generator(name):
 
 
 @pytest.mark.parametrize(
-    "name", sorted(set(NETWORKS) - {"cifar-cnn-2", "char-lstm", "resnet18", "resnet50", "vgg9"})
+    "name",
+    sorted(
+        {*NETWORKS} - {"cifar-cnn-2", "char-lstm", "pfl-cifar-cnn", "resnet18", "resnet50", "vgg9"}
+    ),
 )
 def test_weights_start_as_pytorch_initialises_them(name):
     for module in built(name).modules():
@@ -153,8 +158,8 @@ def test_weights_start_as_pytorch_initialises_them(name):
             assert module.weight.std().item() == pytest.approx(bound / math.sqrt(3), rel=0.1)
 
 
-@pytest.mark.parametrize("name", ["cifar-cnn-2", "mnist-cnn"])
-def test_networks_of_fedfusion_start_as_its_authors_do(name):
+@pytest.mark.parametrize("name", ["cifar-cnn-2", "mnist-cnn", "pfl-cifar-cnn"])
+def test_networks_start_as_their_authors_do(name):
     own = {"initialisation": "xavier_uniform"} if name == "mnist-cnn" else {}
     for module in built(name, **own).modules():
         if isinstance(module, nn.Linear | nn.Conv2d):
@@ -162,7 +167,7 @@ def test_networks_of_fedfusion_start_as_its_authors_do(name):
             fan_out = out * module.weight[0, 0].numel()
             expected = math.sqrt(2 / (fan_in + fan_out))
             assert module.weight.std().item() == pytest.approx(expected, rel=0.05)
-            assert not module.bias.any()
+            assert module.bias.any() == (name == "pfl-cifar-cnn")
 
 
 def test_mnist_cnn_without_padding_is_pfllib_s():
