@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from raysim.core.data import Dataset, Model, Partition, Split
     from raysim.core.encoding import Encoding
     from raysim.core.errors import RaysimError, RunError, SettingsError
+    from raysim.core.masking import SecureSum
     from raysim.core.method import Asynchrony, Method, Passes, Round, ServerState
     from raysim.core.optimizer import Optimizer
     from raysim.core.privacy import PrivacyClaim
@@ -80,6 +81,7 @@ else:
         "raysim.core.data": ("Dataset", "Model", "Partition", "Split"),
         "raysim.core.encoding": ("Encoding",),
         "raysim.core.errors": ("RaysimError", "RunError", "SettingsError"),
+        "raysim.core.masking": ("SecureSum",),
         "raysim.core.method": (
             "Asynchrony",
             "Method",
@@ -157,6 +159,7 @@ __all__ = [
     "RunError",
     "Sampling",
     "Scoring",
+    "SecureSum",
     "Selection",
     "ServerState",
     "Settings",

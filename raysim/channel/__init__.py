@@ -13,6 +13,7 @@ STAGES.add(
         "gaussian": "raysim.channel.gaussian:Gaussian",
         "int8": "raysim.channel.int8:Int8",
         "low_rank": "raysim.channel.low_rank:LowRank",
+        "masks": "raysim.channel.masks:Masks",
         "qsgd": "raysim.channel.qsgd:QSGD",
         "randk": "raysim.channel.randk:RandK",
         "sign": "raysim.channel.sign:Sign",

@@ -48,7 +48,6 @@ Positive = Annotated[float, Field(gt=0)]
 Clients = Annotated[int, Field(ge=1, le=MOST)]
 WITHIN = "within_clip"
 """Number of a client: whether its differences are within the clip."""
-SCALAR_BYTES = 4
 
 
 class Gaussian(Stage):
@@ -135,6 +134,11 @@ class Gaussian(Stage):
         return True
 
     @property
+    def sums_numbers(self) -> bool:
+        """True: the clip follows the number of clients within it."""
+        return True
+
+    @property
     def privacy(self) -> PrivacyClaim | None:
         """The claim of its settings; None without noise."""
         if self.multiplier == 0:
@@ -184,7 +188,7 @@ class Gaussian(Stage):
         """Return the encoding with the number that tells whether the client is within the clip."""
         if self.quantile is None:
             return sent
-        return replace(sent, extra=sent.extra + SCALAR_BYTES)
+        return replace(sent, numbers=sent.numbers + 1)
 
     def receive(self, now: Received, reduced: Reduced) -> Reduced:
         """Add noise to the mean."""

@@ -55,6 +55,11 @@ class RandK(Coder):
         """True without the factor: s^2 = 1 - k/d."""
         return not self.unbiased
 
+    @property
+    def shares_places(self) -> bool:
+        """True with `mask=shared`."""
+        return self.mask == "shared"
+
     def has_effect(self, behind: Sequence[Stage]) -> bool:
         """Return whether values are left out."""
         return self.fraction < 1

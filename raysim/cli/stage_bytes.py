@@ -11,7 +11,7 @@ from torch import nn
 
 import raysim
 from raysim.channel import STAGES
-from raysim.core.channel import Stages, sent_bytes, with_effect
+from raysim.core.channel import Stages, secure_sum_of, sent_bytes, with_effect
 from raysim.core.components import build_component
 from raysim.core.differences import Differences
 from raysim.core.errors import SettingsError
@@ -44,6 +44,8 @@ def page(source: str) -> Table:
     plain = nbytes(base, frozen)
     for row in _rows(settings):
         up = row.up and sent_bytes(row.stages, layout, plain, 0)
+        if row.up and (secure := secure_sum_of(row.stages)):
+            up += secure.bytes_up(settings.cohort_size)
         down = row.down and expected_bytes(row.stages, model, network)
         coded = [str(each or "-") for each in (up, down)]
         table.add_row(row.name, row.written, *coded, f"{(up or down) / plain:.2%}", row.about)

@@ -39,7 +39,9 @@ class Fleet:
         """Return speed, network and energy of clients [n]."""
         return self.source.of(_integers(clients))
 
-    def ticks(self, clients: Any, flops: Any, bytes_up: Any, bytes_down: Any) -> Integers:
+    def ticks(
+        self, clients: Any, flops: Any, bytes_up: Any, bytes_down: Any, *, trips: int = 1
+    ) -> Integers:
         """Return the ticks of a pass of clients [n]: flops/speed + bytes/bandwidth + latency.
 
         Args:
@@ -47,6 +49,7 @@ class Fleet:
             flops: Their FLOPs, one number or [n].
             bytes_up: Bytes that they send, likewise.
             bytes_down: Bytes that they receive, likewise.
+            trips: Trips to them and back, of a latency each.
 
         Raises:
             SettingsError: a client would need longer than 32,000 years.
@@ -55,7 +58,7 @@ class Fleet:
         device = self.profiles(clients)
         with np.errstate(over="ignore"):  # refused below
             seconds = flops / device.speed + bytes_up / device.up + bytes_down / device.down
-        seconds = seconds + device.latency
+        seconds = seconds + trips * device.latency
         if (late := np.flatnonzero(~(seconds <= MOST_SECONDS))).size:
             raise SettingsError(
                 f"clock: client {clients[late[0]]} would need {seconds[late[0]]:g} seconds for its"

@@ -12,13 +12,14 @@ from __future__ import annotations
 
 from abc import ABC
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import torch
 
 from raysim.core.components import Component, Registry, ask
 from raysim.core.encoding import Encoding
+from raysim.core.masking import SecureSum
 from raysim.core.privacy import PrivacyClaim
 from raysim.core.rules import Reduced, Upload, View
 from raysim.core.selection import State
@@ -98,6 +99,31 @@ class Stage(Component, ABC):
     def sends_coordinates(self) -> bool:
         """True if what is sent are coordinates of the differences, which others can encode."""
         return True
+
+    @property
+    def shares_places(self) -> bool:
+        """True if the values that it sends are those of the same places in all clients of a pass.
+
+        Only such sparse values stay few in sums, which are all that masks let the server see.
+        """
+        return False
+
+    @property
+    def sums_numbers(self) -> bool:
+        """True if its server part reads of the `scalars` that clients send their sum alone.
+
+        Others do not go with masks.
+        """
+        return False
+
+    @property
+    def secure_sum(self) -> SecureSum | None:
+        """Statement that it lets the server see sums of clients alone; None for other stages.
+
+        The engine then masks what clients send, counts what that costs, and refuses what needs
+        single clients' uploads.
+        """
+        return None
 
     @property
     def privacy(self) -> PrivacyClaim | None:
@@ -195,6 +221,11 @@ class Stage(Component, ABC):
         """
         return {}, {}
 
+    def has_client_part(self) -> bool:
+        """Return whether it changes what clients send, or has them keep anything."""
+        kind = type(self)
+        return (kind.send, kind.remember) != (Stage.send, Stage.remember)
+
     def declares_bytes(self) -> bool:
         """Return whether the stage changes how differences are encoded."""
         return type(self).encoded is not Stage.encoded
@@ -232,7 +263,25 @@ def encoded_by(stage: Stage, sent: Encoding, layout: Layout, client: int) -> Enc
         returns=lambda found: isinstance(found, Encoding),
         expected="an Encoding",
     )
-    return encoding
+    return shared_or_not(stage, sent, encoding)
+
+
+def shared_or_not(stage: Stage, before: Encoding, encoding: Encoding) -> Encoding:
+    """Return the encoding behind a stage, which knows whether clients share the places of values.
+
+    Args:
+        stage: The stage.
+        before: The encoding before it.
+        encoding: What the stage returned.
+    """
+    if encoding.values == before.values or stage.shares_places:
+        return encoding
+    return replace(encoding, is_shared=False)
+
+
+def secure_sum_of(stages: Stages) -> SecureSum | None:
+    """Return the secure aggregation of a channel; None without one."""
+    return next(filter(None, (stage.secure_sum for stage in stages.values())), None)
 
 
 def sent_bytes(stages: Stages, layout: Layout, total: int, client: int) -> int:

@@ -6,7 +6,7 @@ whose difference is left as it was is sent as it was.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
@@ -76,13 +76,8 @@ class Differences:
 
         A change may be in float64, so that its sum is exact; it is sent in the parameter's dtype.
         """
-        entries = []
-        for group in sorted(self.changes):
-            for name in sorted(self.changes[group]):
-                tensor = self.sums[group][name]
-                dtype = self.params.get(name, tensor).dtype
-                entries.append((f"{group}/{name}", dtype, tensor.shape))
-        return Layout(tuple(entries))
+        moved = {group: [*changed] for group, changed in self.changes.items()}
+        return _layout(self.sums, moved, self.params)
 
     def with_changes(self, changed: Groups) -> tuple[Groups, dict[str, torch.dtype]]:
         """Return the groups with other differences, and the dtypes of tensors now in float64.
@@ -119,6 +114,29 @@ class Differences:
         starts = {group: broadcast[base] for group, base in bases.items() if base != CHANGE}
         moved = {g: {n: d.clone() for n, d in of.items()} for g, of in self.changes.items()}
         return replace(self, starts=starts).means_with(moved)
+
+
+def layout_of(
+    sums: Groups, bases: Bases, broadcast: Groups, *, frozen: Collection[str], params: Tensors
+) -> Layout:
+    """Return the layout of the differences of groups, which are not worked out.
+
+    The arguments are those of `Differences.of`.
+    """
+    moved = {}
+    for group in sums.keys() & bases.keys():
+        start = None if bases[group] == CHANGE else broadcast.get(bases[group], {})
+        moved[group] = moving_names(sums[group], start, frozen)
+    return _layout(sums, moved, params)
+
+
+def _layout(sums: Groups, moved: Mapping[str, Collection[str]], params: Tensors) -> Layout:
+    entries = []
+    for group in sorted(moved):
+        for name in sorted(moved[group]):
+            tensor = sums[group][name]
+            entries.append((f"{group}/{name}", params.get(name, tensor).dtype, tensor.shape))
+    return Layout(tuple(entries))
 
 
 def kept_apart(

@@ -7,6 +7,9 @@ from dataclasses import dataclass
 
 from raysim.core.tensors import Layout
 
+NUMBER_BYTES = 4
+"""Bytes of a number that is sent beside the differences."""
+
 
 @dataclass(frozen=True)
 class Encoding:
@@ -19,14 +22,20 @@ class Encoding:
         values: Numbers that are sent.
         bits: Bits of each.
         extra: Further bytes, such as places, scales or the seed of a mask.
+        numbers: Numbers that are sent beside the differences, four bytes each.
+        is_shared: Whether the values are those of the same places in all clients of a pass, so
+            that their sums have as many.
     """
 
     values: int
     bits: float
     extra: int = 0
+    numbers: int = 0
+    is_shared: bool = True
 
     def __post_init__(self) -> None:
-        whole = all(isinstance(each, int) and each >= 0 for each in (self.values, self.extra))
+        counts = (self.values, self.extra, self.numbers)
+        whole = all(isinstance(each, int) and each >= 0 for each in counts)
         if not whole or not 0 <= self.bits < math.inf:
             raise ValueError(
                 f"{self}: must have whole numbers of values and extra bytes, and bits, from 0 on"
@@ -43,4 +52,5 @@ class Encoding:
     @property
     def nbytes(self) -> int:
         """Bytes in all, rounded up."""
-        return math.ceil(round(self.values * self.bits / 8, 6)) + self.extra
+        beside = self.extra + NUMBER_BYTES * self.numbers
+        return math.ceil(round(self.values * self.bits / 8, 6)) + beside

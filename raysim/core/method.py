@@ -164,6 +164,9 @@ class Method(Component, ABC):
     needs_mean: ClassVar[str] = ""
     """In words, what clients send in place of their changes, of which no aggregation but the mean
     makes a step; empty if they send changes."""
+    reads_each: ClassVar[str] = ""
+    """In words, what its server reads of single clients, where a sum over them, which is all that
+    masks let it see, would not do; empty for nothing."""
     needs_everyone: ClassVar[str] = ""
     """A method to take in its place where `fraction` is below 1, because all clients must take part
     in every round of this one; empty if fewer may."""

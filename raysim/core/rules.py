@@ -525,6 +525,8 @@ class Pass:
         label: Name of columns of their own for its losses and bytes (`{label}_train_loss`, ...);
             the round's are then without the losses, but with the bytes. Empty: the round's alone.
         bad: Its clients that attack; None in runs without an attack. The engine sets it.
+        asked: Under masks, the clients that agree on them: those that are lost before they have
+            sent anything included. The engine sets it; empty without masks.
     """
 
     clients: Sequence[int]
@@ -543,6 +545,7 @@ class Pass:
     root: bool = False
     label: str = ""
     bad: frozenset[int] | None = None
+    asked: Sequence[int] = ()
 
     @property
     def moved_from(self) -> Bases:

@@ -185,6 +185,8 @@ class Selection(Component, ABC):
     draw: ClassVar[Draw | None] = None
     """How cohorts are drawn, where that depends on nothing that clients have or do; None: in a way
     for which differential privacy cannot be accounted."""
+    reads_losses: ClassVar[bool] = False
+    """Whether it depends on the losses of single clients, which masks hide from the server."""
     may_be_empty: ClassVar[bool] = False
     """Whether it may select any number of clients, or none: a round without clients runs no
     pass, leaves the model as it is, and takes only the virtual time until one is available."""

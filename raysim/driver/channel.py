@@ -13,9 +13,17 @@ import torch
 from torch import Tensor
 
 from raysim.config import Settings
-from raysim.core.channel import Received, Stage, Stages, encoded_by, sent_with
+from raysim.core.channel import (
+    Received,
+    Stage,
+    Stages,
+    encoded_by,
+    sent_bytes,
+    sent_with,
+    shared_or_not,
+)
 from raysim.core.components import ask, called, calling, checked, shown
-from raysim.core.differences import Differences, same_shapes
+from raysim.core.differences import Differences, layout_of, same_shapes
 from raysim.core.encoding import Encoding
 from raysim.core.errors import SettingsError
 from raysim.core.method import Round
@@ -44,7 +52,8 @@ def with_stages(stages: Stages, work: Pass) -> Pass:
     if not stages or not work.moved_from:
         return work
     named, bases = tuple(stages.items()), tuple(work.moved_from.items())
-    finish = partial(_send, work.rules.finish, named, bases)
+    send = _send if any(stage.has_client_part() for stage in stages.values()) else _encode
+    finish = partial(send, work.rules.finish, named, bases)
     return replace(work, rules=replace(work.rules, finish=finish))
 
 
@@ -225,6 +234,18 @@ def _send(
     )
 
 
+def _encode(
+    finish: Finish, stages: Named, bases: Sequence[tuple[str, str]], view: View, trained: Trained
+) -> Upload:
+    """Return the method's upload, which no stage changes, with the bytes that they declare."""
+    upload = finish(view, trained)
+    layout = layout_of(
+        upload.sums, dict(bases), view.broadcast, frozen=view.frozen, params=view.params
+    )
+    total = upload.sent_bytes(view.frozen)
+    return replace(upload, bytes_up=sent_bytes(dict(stages), layout, total, view.client))
+
+
 @dataclass(frozen=True)
 class Sent:
     """Differences behind the last stage, and what the stages say of them.
@@ -285,7 +306,7 @@ def _encoding_behind(
     declared = encoded_by(stage, before, layout, client)
     if after.encoding is None or after.encoding is given.encoding:
         return declared
-    return after.encoding
+    return shared_or_not(stage, before, after.encoding)
 
 
 def _check_metrics(stage: Stage, after: Upload, taken: Collection[str]) -> None:
@@ -424,7 +445,12 @@ def check_order(stages: Stages, setting: str) -> None:
                 f"{refused} would send again what it changes, as it is no contraction at its"
                 " settings; put it before"
             )
-        if not before.sends_coordinates and stage.declares_bytes():
+        if before.secure_sum and stage.has_client_part():
+            raise SettingsError(
+                f"{refused} sends words that hide what it would change; put it before"
+            )
+        encodes = stage.declares_bytes() and not stage.secure_sum
+        if not before.sends_coordinates and encodes:
             raise SettingsError(
                 f"{refused} sends no coordinates that it could encode; put it before, or leave it"
                 " out"

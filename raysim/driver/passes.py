@@ -12,15 +12,19 @@ import numpy.typing as npt
 
 from raysim.config import Settings
 from raysim.core.aggregation import ArrivedUpdates
+from raysim.core.channel import secure_sum_of
 from raysim.core.differences import NO_TENSORS
 from raysim.core.errors import RunError, SettingsError, without_passwords
+from raysim.core.masking import Masks
 from raysim.core.method import ServerState
 from raysim.core.rules import Pass, Reduced, samples_of
 from raysim.core.selection import State
 from raysim.core.steps import Steps
 from raysim.core.tensors import Tensors, flatten, unflatten
+from raysim.driver.clock.lost import LostRoundError
 from raysim.driver.kept_updates import ROOT_PASS, WEIGHT, KeptUpdates, root_pass
 from raysim.driver.listener import Listener
+from raysim.driver.masking import traffic
 from raysim.driver.round_log import RoundLog
 from raysim.driver.temperatures import RoundTemperature
 from raysim.execution.base import Executor, Item, NextResult, Submit
@@ -161,6 +165,16 @@ class RoundRunner:
                 f"round {self.number + 1}: no client is left; the last one, client"
                 f" {failed[-1].client}, failed: {failed[-1].cause}"
             )
+        sent, received = traffic(work, total, clients, context.frozen, message.masks)
+        if message.masks:
+            with context.watch("reduction"):
+                total.unmask(message.masks)
+            if total.bytes_up and message.masks.is_lost(total.clients):
+                self.log.count_in_vain(work, sent, received)
+                raise LostRoundError(
+                    f"round {self.number + 1}: {len(total.clients)} of {len(work.asked)} clients"
+                    " are left, too few to unmask their sum (channel.masks.threshold)"
+                )
         with context.watch("reduction"):
             columns = total.columns()
             if work.bad is not None:
@@ -169,8 +183,7 @@ class RoundRunner:
         if total.kept:
             with context.watch("reduction"):
                 reduced = yield from self._aggregated(work, total, reduced, columns)
-        received = int(work.received_bytes(clients, context.frozen).sum())
-        self.log.count(work, total.bytes_up, received, columns, self.passes)
+        self.log.count(work, sent, received, columns, self.passes)
         self._record_versions(total)
         return reduced
 
@@ -363,7 +376,16 @@ class RoundRunner:
             initial_state=settings.method.client_init(self.state),
             versions=self.versions(clients),
             needed_from=self.needed_from,
+            masks=self._masks(work, pass_number),
         )
+
+    def _masks(self, work: Pass, pass_number: int) -> Masks | None:
+        """Return the masks of a pass whose clients agree on some."""
+        settings = self.context.settings
+        secure = secure_sum_of(settings.stages)
+        if not secure or not len(work.asked):
+            return None
+        return Masks(secure, (settings.seed, self.number, pass_number), tuple(work.asked))
 
     def versions(self, clients: list[int]) -> dict[int, tuple[StateVersion, ...]]:
         """Return the versions to read: of each client's state, then of its round state."""

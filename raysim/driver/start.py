@@ -25,6 +25,7 @@ from raysim.driver.exporting import exported
 from raysim.driver.finished import check_same_task, finished_run, note_samples
 from raysim.driver.identity import STACK, identity_of
 from raysim.driver.listener import Listener
+from raysim.driver.masking import check_masks
 from raysim.driver.privacy.accounting import with_accounted_noise
 from raysim.driver.privacy.checks import accounting_for
 from raysim.driver.run import Run
@@ -157,6 +158,7 @@ def check_run(
     check_aggregation(settings, network, initial, sizes)
     check_attack(settings, network, initial, federation, note)
     check_downlink(settings, network, initial, sizes)
+    check_masks(settings, network, initial, sizes, note)
     seconds = expected_seconds(settings, initial, sizes, clock)
     temperature = RoundTemperature.of(settings, initial, sizes, seconds)
     temperature.check(evaluator.skipped.figures, settings.cohort_size)

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 import numpy.typing as npt
 
+from raysim.core.masking import Masks
 from raysim.core.rules import Pass
 from raysim.core.temperature import Temperatures
 from raysim.core.tensors import Groups
@@ -59,6 +60,7 @@ class PassMessage:
         arrived: Clients whose uploads the driver has: where their stack is trained again, they
             are trained with it and not counted twice.
         entries: Of asynchronous rounds, the place of each client's update.
+        masks: Masks of what clients send; None without any.
     """
 
     work: Pass
@@ -75,6 +77,7 @@ class PassMessage:
     retry: bool = False
     arrived: frozenset[int] = frozenset()
     entries: Mapping[int, Entry] = field(default_factory=dict)
+    masks: Masks | None = None
 
     @classmethod
     def of(cls, work: Pass, *, initial_state: Groups = NO_GROUPS, **more: Any) -> Self:
@@ -86,7 +89,7 @@ class PassMessage:
             more: The other attributes.
         """
         return cls(
-            work=replace(work, clients=(), broadcast={}, personal={}, bytes_down=None),
+            work=replace(work, clients=(), asked=(), broadcast={}, personal={}, bytes_down=None),
             broadcast=PackedTensors.of(work.broadcast),
             initial_state=PackedTensors.of(initial_state),
             personal={client: PackedTensors.of(own) for client, own in work.personal.items()},

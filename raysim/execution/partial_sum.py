@@ -15,9 +15,11 @@ import numpy as np
 import numpy.typing as npt
 
 from raysim.core.errors import RunError
+from raysim.core.masking import Masks
 from raysim.core.rules import Reduced, Upload
 from raysim.core.tensors import CPU, Layout, flatten, is_finite, unflatten
 from raysim.core.tensors.exact import Addend, ExactSum
+from raysim.core.tensors.magnitudes import LIMIT
 from raysim.core.tensors.packed import PackedTensors
 from raysim.core.user_input.columns import OF_CLIENTS, check_names
 
@@ -52,6 +54,7 @@ class PartialSum:
         wrote_state: Digest of the client state of each client that wrote one.
         wrote_round_state: Digest of the round state of each client that wrote one.
         kept: Per client, its update, where it is kept in a file.
+        masks: Masks that sum and weight get before they leave the worker.
     """
 
     clients: list[int] = field(default_factory=list)
@@ -64,13 +67,14 @@ class PartialSum:
     wrote_state: dict[int, int] = field(default_factory=dict)
     wrote_round_state: dict[int, int] = field(default_factory=dict)
     kept: dict[int, Kept] = field(default_factory=dict)
+    masks: Masks | None = None
 
     def check(self, upload: Upload) -> Addend:
         """Check that an upload can be added; return its sums, ready for `add`.
 
         Raises:
-            RunError: a value is not finite or out of range, or the tensors differ from those of
-                earlier uploads; the message names the tensor.
+            RunError: a value is not finite or out of range, or under masks too large, or the
+                tensors differ from those of earlier uploads; the message names the tensor.
             SettingsError: a number has the name of a column of the engine.
         """
         # By name: a resumed run has a state's tensors in another order than a network's.
@@ -80,6 +84,8 @@ class PartialSum:
             other = _difference(layout, self.sum.layout)
             raise RunError(f"its upload's tensors differ from those of earlier uploads ({other})")
         addend = Addend.of(layout, sums)
+        if self.masks and addend.coarse:
+            raise RunError(f"its update has values beyond {LIMIT:g}, for which masks have no words")
         _check_finite(upload)
         check_names([*upload.scalars, *upload.metrics], OF_CLIENTS, (), "its number")
         return addend
@@ -152,6 +158,22 @@ class PartialSum:
         self.wrote_state |= other.wrote_state
         self.wrote_round_state |= other.wrote_round_state
         self.kept |= other.kept
+
+    def mask(self) -> None:
+        """Add the masks of its clients to sum and weight, once, if it has any."""
+        if self.masks and self.sum:
+            self._add_masks(self.masks, 1)
+        self.masks = None
+
+    def unmask(self, masks: Masks) -> None:
+        """Take the masks of its clients off sum and weight."""
+        self._add_masks(masks, -1)
+
+    def _add_masks(self, masks: Masks, sign: int) -> None:
+        weight = np.array([self.weight % 2**64], dtype=np.uint64)
+        words = self.sum.words() if self.sum else []
+        masks.add_to([*words, weight.view(np.int64)], self.clients, sign=sign)
+        self.weight = int(weight[0])
 
     def columns(self) -> Columns:
         """Return the records as columns [n], by client."""

@@ -141,9 +141,11 @@ class Worker:
     def take(self, call: str) -> WorkerResult:
         """Hand over everything that this worker holds of one of its methods."""
         result, self._results[call] = self._results[call], WorkerResult(self._name)
-        for exact in filter(None, (total.sum for total in result.sums.values())):
+        for total in result.sums.values():
             with self.watch("reduction"):
-                exact.finish()
+                if total.sum is not None:
+                    total.sum.finish()
+                total.mask()
         result.failing = len(self._failed_in_row) > 1
         result.spans = self.watch.take()
         return result
@@ -211,7 +213,8 @@ class Worker:
         """Check an upload, write the client's states, then add it: all of it or nothing."""
         client = int(record["client"])
         entry = message.entry(client)
-        partial_sum = self._results["train"].sums.setdefault(entry.round_number, PartialSum())
+        sums = self._results["train"].sums
+        partial_sum = sums.setdefault(entry.round_number, PartialSum(masks=message.masks))
         kept: Kept | None = None
         if message.work.kept:
             upload, kept = self._keep(message, client, upload)

@@ -167,6 +167,11 @@ class Chain(FedAvg):
         return next((m.needs_mean for m in self.methods.values() if m.needs_mean), "")
 
     @property
+    def reads_each(self) -> str:  # type: ignore[override]  # a constant of other methods
+        """Words for what the methods read of single clients, of the first if several do."""
+        return next((m.reads_each for m in self.methods.values() if m.reads_each), "")
+
+    @property
     def weighting(self) -> Weighting | None:  # type: ignore[override]  # a constant of others
         """Weights of the mean, by the method that sets them."""
         return next((m.weighting for m in self.methods.values() if m.weighting), None)

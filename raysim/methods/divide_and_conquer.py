@@ -128,6 +128,11 @@ class DivideAndConquer(FedAvg):
         """The setting that needs an accuracy, where it is given."""
         return f"move_every={self.move_every}" if self.move_every else ""
 
+    @property
+    def reads_each(self) -> str:  # type: ignore[override]  # a constant of other methods
+        """The accuracy, with `move_every`."""
+        return "accuracy" if self.move_every else ""
+
     def init(self, network: nn.Module) -> ServerState:
         """Find the layers and check the split against them.
 

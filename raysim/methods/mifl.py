@@ -107,6 +107,7 @@ class Mifl(FedAvg):
     """
 
     reads_beside: ClassVar[str] = "the mutual information of each"
+    reads_each: ClassVar[str] = "mutual information"
     revision: ClassVar[int] = 3
 
     prune: float = Field(

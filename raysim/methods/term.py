@@ -20,6 +20,7 @@ become the uniform mean. A temperature, class weights and label smoothing are a 
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -40,6 +41,8 @@ class Term(Reweighted):
     largest loss alone. Costs a forward pass over a client's samples a round, in a short trip before
     the training, and four bytes up and down.
     """
+
+    reads_each: ClassVar[str] = "losses"
 
     t: float = Field(default=0.1, ge=0, description="tilt to large losses; 0 is FedAvg")
 

@@ -72,6 +72,7 @@ class Oort(Selection):
 
     revision: ClassVar[int] = 2
     needs_sample_losses: ClassVar[bool] = True
+    reads_losses: ClassVar[bool] = True
     alpha: float = Field(default=2.0, ge=0, le=100, description="exponent of T / duration")
     epsilon: float = Field(default=0.9, ge=0, le=1, description="share of new clients, at first")
     decay: float = Field(default=0.95, gt=0, le=1, description="factor of epsilon per round")

@@ -34,6 +34,7 @@ CHANNELS: dict[str, dict[str, Any]] = {
     "clip": {"clip": {}},
     "topk": {"topk": {}},
     "topk-fed-back": {"error_feedback": {}, "topk": {}},
+    "masks": {"masks": {}},
     "randk": {"randk": {}},
     "qsgd": {"qsgd": {}},
     "sign-fed-back": {"error_feedback": {}, "sign": {}},

@@ -388,7 +388,7 @@ REFUSED = {
     "Cut": "the means that receive returns must have the names and shapes of those that it is giv",
     "Failing": "send failed: ZeroDivisionError: nothing",
     "Nothing": "the sums that send returns must have the names",
-    "Negative": "encoded failed: ValueError: Encoding(values=0, bits=0, extra=-1): must have whole",
+    "Negative": "encoded failed: ValueError: Encoding(values=0, bits=0, extra=-1",
     "BadState": "the state that send returns must map names of groups, without '@' and '/', to",
     "BadEncoding": "the encoding that send returns must be an Encoding; is 12",
     "Keeping": "sets _seen, which a resumed run would lose",

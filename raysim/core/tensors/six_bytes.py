@@ -1,7 +1,8 @@
 """Totals of an exact sum in six bytes each, for the network.
 
 If a mean times the summed clients' weight is below 2 in magnitude, the upper two bytes of an int64
-total hold only its sign. Totals that need these bytes travel whole, beside the others.
+total hold only its sign. Totals that need these bytes travel whole, beside the others; all do if
+many need them.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ def split(totals: npt.NDArray[np.int64]) -> Parts:
     places = np.empty(0, np.int64)
     if totals.max(initial=0) >= LIMIT or totals.min(initial=0) < -LIMIT:
         places = np.flatnonzero((totals >= LIMIT) | (totals < -LIMIT))
+    if len(places) > len(totals) // 8:  # two bytes a total would not pay, as under masks
+        return (totals,)
     lower, next_two = totals.view(np.int32)[::2].copy(), totals.view(np.int16)[2::4].copy()
     return lower, next_two, places, totals[places]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -132,12 +133,28 @@ def _tried(
     named = tuple(stages.items()) if found.changes else ()
     given = Upload(sums=found.changes, samples=1)
     behind = through_stages(named, view, given, found.layout)
+    _check_numbers(stages, behind.scalars)
     for name, stage in named:
         scalars = {n: np.array([v]) for n, v in of_stage(name, behind.scalars).items()}
         reduced = Reduced((0,), behind.changes, {}, scalars)
         received_through(stage, now, reduced)
         updated_by(stage, now, reduced)
     return {**kept, **behind.state}
+
+
+def _check_numbers(stages: Stages, scalars: Mapping[str, float]) -> None:
+    """Check that of the numbers that stages have clients send, sums do where they are masked.
+
+    Raises:
+        SettingsError: a stage reads them one by one.
+    """
+    masking = next((each for each in stages.values() if each.secure_sum), None)
+    for name, stage in stages.items():
+        if masking and not stage.sums_numbers and of_stage(name, scalars):
+            raise SettingsError(
+                f"{called(masking)}: does not go with {called(stage)}, which reads numbers of"
+                " single clients; leave it out"
+            )
 
 
 def _moved(tensors: Tensors, draws: torch.Generator) -> dict[str, torch.Tensor]:

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from torch import nn
 
 from raysim.config import Settings
-from raysim.core.channel import sent_bytes
+from raysim.core.channel import secure_sum_of, sent_bytes
 from raysim.core.rules import LocalSteps, Pass, count_of
 from raysim.core.tensors import CPU, Groups, Tensors, frozen_names
 from raysim.driver.downlink import expected_bytes
@@ -38,6 +38,7 @@ class PassCosts:
         finish: FLOPs besides the epochs [n].
         bytes_up: Bytes that each sends [n].
         bytes_down: Bytes that each receives [n].
+        trips: Trips to each and back.
     """
 
     clients: Integers
@@ -46,6 +47,7 @@ class PassCosts:
     finish: Floats
     bytes_up: Integers
     bytes_down: Integers
+    trips: int = 1
 
     def flops(self, epochs: Integers) -> Floats:
         """Return the FLOPs of clients with `epochs` local epochs [n]."""
@@ -93,13 +95,17 @@ class WorkCosts:
         epochs = _epochs(work, clients)
         counted = int(clients[np.argmax(epochs)])  # one that trains, if any does
         kind = self._counter.kind(work, self._job(work, counted, state(counted)))
+        secure = secure_sum_of(self._settings.stages) if work.asked and kind.bytes_up else None
+        up = secure.bytes_up(len(work.asked)) if secure else 0
+        down = secure.bytes_down(len(work.asked)) if secure else 0
         return PassCosts(
             clients=clients,
             epochs=epochs,
             epoch=self._each(work, kind, clients),
             finish=kind.finish.at(sizes.astype(np.float64)),
-            bytes_up=self._bytes_up(kind, clients),
-            bytes_down=work.received_bytes(clients.tolist(), self._frozen),
+            bytes_up=self._bytes_up(kind, clients) + up,
+            bytes_down=work.received_bytes(clients.tolist(), self._frozen) + down,
+            trips=secure.trips if secure else 1,
         )
 
     def _each(self, work: Pass, kind: KindFlops, clients: Integers) -> Floats:

@@ -1,4 +1,7 @@
-"""Lost rounds, in which no client's result counts: the server's state stays as it was."""
+"""Lost rounds, in which no client's result counts: the server's state stays as it was.
+
+Under masks, also those in which too few count for their sum to be unmasked.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ from raysim.core.errors import RunError
 
 
 class LostRoundError(RunError):
-    """Error of a pass without a client's result that counts."""
+    """Error of a pass without a client's result that counts, or with too few."""
 
 
 @contextmanager

@@ -103,6 +103,7 @@ def sent_in_vain(fleet: Fleet, costs: PassCosts, outcome: Outcome) -> tuple[int,
     """
     lost = ~outcome.counts
     whole, device = _ticks(fleet, costs, outcome.epochs), fleet.profiles(costs.clients[lost])
+    device = device._replace(latency=costs.trips * device.latency)
     up, down = costs.bytes_up[lost], costs.bytes_down[lost]
     return moved_until(outcome.ticks[lost], whole[lost], device, up, down)
 
@@ -150,4 +151,5 @@ def _deadline(policy: Policy, begin: int) -> int:
 
 
 def _ticks(fleet: Fleet, costs: PassCosts, epochs: Integers) -> Integers:
-    return fleet.ticks(costs.clients, costs.flops(epochs), costs.bytes_up, costs.bytes_down)
+    traffic = costs.bytes_up, costs.bytes_down
+    return fleet.ticks(costs.clients, costs.flops(epochs), *traffic, trips=costs.trips)

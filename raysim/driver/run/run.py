@@ -28,6 +28,7 @@ from raysim.driver.downlink import Downlink
 from raysim.driver.evaluation import Evaluation
 from raysim.driver.keeping import Keeping
 from raysim.driver.listener import Started
+from raysim.driver.masking import MaskedUploads
 from raysim.driver.passes import PassContext, RoundRunner
 from raysim.driver.privacy.uploads import AccountedUploads
 from raysim.driver.riders import Rider
@@ -284,7 +285,8 @@ class Run:
         if before.number == 0:
             runner.log.sent_before = self.clients * context.federation.shared_bytes
         clock = selection = None
-        riders: list[Rider] = []
+        masked = MaskedUploads.of(self.settings)
+        riders: list[Rider] = [masked] if masked else []
         if overlapping:
             run: RunPass = partial(overlapping.run, runner)
             cohort = overlapping.cohort(before.number)

@@ -71,6 +71,7 @@ class FedMa(Method):
     """
 
     reads_beside: ClassVar[str] = "the layers of each"
+    reads_each: ClassVar[str] = "layers"
     revision: ClassVar[int] = 2
     staged: ClassVar[bool] = True
     real: ClassVar[bool] = True

@@ -1,0 +1,169 @@
+"""Masks of a run: what clients send besides the masked words, and what needs single uploads.
+
+Each rule is a property that a component states; what methods of one's own do not state is seen in
+the first round.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Self
+
+import numpy as np
+import numpy.typing as npt
+from torch import nn
+
+from raysim.config import Settings
+from raysim.core.channel import Stage
+from raysim.core.components import called
+from raysim.core.differences import moving_names
+from raysim.core.errors import SettingsError
+from raysim.core.masking import Masks
+from raysim.core.rules import Pass, Reduced
+from raysim.core.tensors import frozen_names
+from raysim.driver.riders import Rider
+from raysim.driver.round_inputs import first_pass
+from raysim.execution.partial_sum import EMPTY, PartialSum
+from raysim.storage.checkpoints import Checkpoint
+from raysim.storage.client_states import owner_of
+
+
+def traffic(
+    work: Pass,
+    total: PartialSum,
+    clients: Sequence[int],
+    frozen: Collection[str],
+    masks: Masks | None,
+) -> tuple[int, int]:
+    """Return the bytes that the clients of a pass have sent and received, those of masks included.
+
+    Args:
+        work: The pass.
+        total: All that has arrived.
+        clients: Its clients.
+        frozen: Names of the network's frozen parameters, which do not travel.
+        masks: Its masks, if it has any.
+    """
+    sent, received = total.bytes_up, int(work.received_bytes(clients, frozen).sum())
+    if masks and sent:
+        agreed = len(masks.clients)
+        sent += len(total.clients) * masks.secure.bytes_up(agreed)
+        received += len(clients) * masks.secure.bytes_down(agreed)
+    return sent, received
+
+
+@dataclass(frozen=True)
+class MaskedUploads(Rider):
+    """Masks of the passes of a round: who agrees on them, and what the server does not see.
+
+    It rides before the virtual clock, which knows who is lost.
+
+    Attributes:
+        settings: The run's settings.
+        stage: The stage that states a secure aggregation.
+    """
+
+    settings: Settings
+    stage: Stage
+
+    @classmethod
+    def of(cls, settings: Settings) -> Self | None:
+        """Return the masks of a round; None in runs without any."""
+        stage = _masking(settings)
+        return cls(settings, stage) if stage else None
+
+    def dress(self, work: Pass) -> Pass:
+        """Return a pass whose clients agree on masks."""
+        return replace(work, asked=tuple(map(int, work.clients)))
+
+    def undress(self, reduced: Reduced) -> Reduced:
+        """Return the result without the samples of single clients.
+
+        Raises:
+            SettingsError: clients have sent what is read one by one.
+        """
+        rows = {name for groups in reduced.rows.values() for name in groups}
+        named = [n for n in reduced.scalars if not owner_of(n, self.settings.stages)]
+        if seen := sorted(rows) + named:
+            raise SettingsError(
+                f"{called(self.stage)}: does not go with {called(self.settings.method)}, whose"
+                f" server reads {seen[0]!r} of single clients"
+            )
+        return replace(reduced, samples=EMPTY)
+
+
+def check_masks(
+    settings: Settings,
+    network: nn.Module,
+    initial: Checkpoint,
+    sizes: npt.NDArray[np.int64],
+    note: Callable[[str], None],
+) -> None:
+    """Check, before a run with masks starts, that the server can do with sums of clients.
+
+    Args:
+        settings: The run's settings.
+        network: The network as it was built.
+        initial: The checkpoint before the first round.
+        sizes: Samples that each client trains on [K].
+        note: Shows the user what is sent in the clear.
+
+    Raises:
+        SettingsError: it cannot.
+    """
+    stage = _masking(settings)
+    if stage is None:
+        return
+    first = first_pass(settings, network, initial, sizes)
+    if rule := next(_broken(settings, first), None):
+        raise SettingsError(f"{called(stage)}: {rule}")
+    if first and (clear := _whole_numbers(first, frozen_names(network))):
+        more = f" and {len(clear) - 1} more" if clear[1:] else ""
+        note(
+            f"{called(stage)}: clients send {clear[0]!r}{more} in the clear, whole numbers of which"
+            " the server takes the largest"
+        )
+
+
+def _masking(settings: Settings) -> Stage | None:
+    return next((stage for stage in settings.stages.values() if stage.secure_sum), None)
+
+
+def _broken(settings: Settings, first: Pass | None) -> Iterator[str]:
+    """Yield the rules that settings break, given the first pass of a round."""
+    method, attack = settings.method, settings.attack
+    if len(names := [n for n, stage in settings.stages.items() if stage.secure_sum]) > 1:
+        yield f"masks beside channel.{names[1]}; one stage may"
+    if settings.cohort_size < 2:
+        yield "a round has one client, whose sum is its own; raise fraction"
+    if method.asynchrony(settings.cohort_size) is not None:
+        yield f"does not go with {called(method)}, whose rounds overlap"
+    if settings.aggregation.sees_updates:
+        yield (
+            f"does not go with {called(settings.aggregation)}, which sees updates one by one;"
+            " choose mean"
+        )
+    if attack.acts and attack.knows_updates:
+        yield f"does not go with {called(attack)}, whose clients know the updates of others"
+    if settings.selection.reads_losses:
+        yield (
+            f"does not go with {called(settings.selection)}, which reads the losses of single"
+            " clients; choose uniform"
+        )
+    if method.reads_each:
+        yield (
+            f"does not go with {called(method)}, whose server reads {method.reads_each} of single"
+            " clients"
+        )
+    if first and first.pooled:
+        yield f"does not go with {called(method)}, whose clients' samples are in one place"
+
+
+def _whole_numbers(first: Pass, frozen: frozenset[str]) -> list[str]:
+    """Return the names of integers that clients send in their first pass, going by its bases."""
+    found = []
+    for base in first.moved_from.values():
+        sent = first.broadcast.get(base, {})
+        found += sorted(sent.keys() - {*moving_names(sent, None, frozen), *frozen})
+    return found

@@ -1,0 +1,238 @@
+"""Runs under masks: the bytes of those without, what arrives, what it costs, what is refused."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from torch import nn
+
+import raysim
+from raysim.channel.masks import Masks
+from raysim.driver import passes
+from raysim.methods.fedavg import FedAvg
+from raysim.testing.contract import StopAfter
+from raysim.testing.tasks import SmallNet
+from tests.driver.privacy.test_refusals import HERE as REFUSING
+from tests.tasks import Notes, make_settings, make_task, model_of
+
+HERE = "tests.driver.test_masking"
+SIZES = (2, 3, 160, 17, 40, 80)
+FIXED = {"aggregation.weighting": "fixed"}
+SHARED = {"randk": {"fraction": 0.1, "mask": "shared"}}
+CLOCK = {"clock.name": "devices", "clock.spread": 0.0}
+ACTORS = {"engine.backend": "ray", "engine.actors": 2}
+
+
+class Normalised(SmallNet):
+    """With BatchNorm: running moments, and a counter in integers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.hidden = nn.Sequential(self.hidden, nn.BatchNorm1d(16))
+
+
+class Huge(FedAvg):
+    """Clients send values beyond the range of the engine's finest integers."""
+
+    def rules(self) -> raysim.Rules:
+        return raysim.Rules(finish=_huge)
+
+
+def _huge(view: raysim.View, trained: raysim.Trained) -> raysim.Upload:
+    return raysim.Upload(sums={"model": {n: t + 1e6 for n, t in view.params.items()}})
+
+
+class Failing(FedAvg):
+    """Client 2 fails in every round."""
+
+    def rules(self) -> raysim.Rules:
+        return raysim.Rules(finish=_fail)
+
+
+def _fail(view: raysim.View, trained: raysim.Trained) -> raysim.Upload:
+    if view.client == 2:
+        raise ValueError("no")
+    return raysim.Upload(sums={"model": view.params})
+
+
+class Both(raysim.Stage):
+    """States a secure aggregation, too."""
+
+    @property
+    def secure_sum(self) -> Any:
+        return Masks().secure_sum
+
+
+class Telling(raysim.Stage):
+    """Has clients send a number, which its server part may read one by one."""
+
+    def send(self, view: raysim.View, upload: raysim.Upload) -> raysim.Upload:
+        return replace(upload, scalars={"told": 1.0})
+
+
+def run(path: Path, model: Any = SmallNet, *, listener: Any = None, **more: Any) -> raysim.Result:
+    settings = make_settings(path, **{"rounds": 3, "fraction": 0.9, **more})
+    return raysim.run(settings, make_task(SIZES, model), listener)
+
+
+def masked(channel: dict[str, Any], **given: Any) -> dict[str, Any]:
+    return {"channel": {**channel, "masks": given}}
+
+
+SAME: dict[str, dict[str, Any]] = {
+    "two groups, a graph": {"method.name": "scaffold", "masks": {"neighbours": 2}},
+    "two passes": {"method.name": "fsvrg"},
+    "buffers": {"model": Normalised, "weighting": "uniform"},
+    "sparse and private": {
+        "channel": {**SHARED, "gaussian": {"clip": 0.5, "noise": 0.1, "quantile": 0.5}},
+        **{"method.name": "fedavg", "fraction": 1.0, **FIXED},
+    },
+    "clients that drop out": {
+        **{**CLOCK, "clock.dropout": 0.3, "rounds": 4, "fraction": 1.0},
+        "masks": {"threshold": 0.2},
+    },
+    "clients that fail": {
+        **{"method.name": f"{HERE}:Failing", "on_client_error": "drop", "fraction": 1.0}
+    },
+}
+
+
+@pytest.mark.parametrize("case", SAME)
+def test_masks_change_no_bit(tmp_path, case, monkeypatch):
+    """In a driver that sees of the weights and values that arrive nothing but noise."""
+    arrived: list[tuple[int, int, float]] = []
+    merge = passes.merge_sums
+
+    def merge_sums(total: Any, others: Any) -> None:
+        for other in filter(lambda other: other.sum, others.values()):
+            largest = max((np.abs(w / 2**46).max() for w in other.sum.words()), default=0)
+            arrived.append((len(other.clients), other.weight, largest))
+        merge(total, others)
+
+    monkeypatch.setattr(passes, "merge_sums", merge_sums)
+    given = dict(SAME[case])
+    masks, channel = given.pop("masks", {}), given.pop("channel", {})
+    plain = run(tmp_path / "plain", channel=channel, **given)
+    assert max(weight for _, weight, _ in arrived) <= sum(SIZES)
+    assert max(largest for _, _, largest in arrived) < 2**14
+    arrived.clear()
+    result = run(tmp_path / "masked", **{**given, **masked(channel, **masks)})
+    assert arrived and min(weight for _, weight, _ in arrived) > 2**40
+    assert min(largest for _, _, largest in arrived) > 2**15
+    assert model_of(result.run_dir) == model_of(plain.run_dir)
+    for name in {"train_loss", "clients", "clients_dropped"} & {*plain.metrics.column_names}:
+        assert result.metrics[name].to_pylist() == plain.metrics[name].to_pylist()
+    if case.startswith("clients"):
+        assert min(count for count, _, _ in arrived) < len(SIZES)
+
+
+@pytest.mark.usefixtures("resident_actors")
+def test_on_actors_and_after_an_interruption_they_change_no_bit_either(tmp_path):
+    """With drop-outs, too."""
+    given = {**CLOCK, "clock.dropout": 0.3, "fraction": 1.0, "method.name": "scaffold"}
+    plain = run(tmp_path / "plain", **given)
+    hidden = {**given, **masked({}, neighbours=2, threshold=0.2)}
+    run(tmp_path / "actors", **hidden, **ACTORS)
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path / "cut", listener=StopAfter(2), **hidden)
+    raysim.resume(tmp_path / "cut", make_task(SIZES))
+    for other in ("actors", "cut"):
+        assert model_of(tmp_path / other) == model_of(plain.run_dir)
+
+
+def test_a_round_that_cannot_be_unmasked_is_lost(tmp_path):
+    """Its bytes are counted; the model stays."""
+    notes, lost = Notes(), {**CLOCK, "clock.dropout": 0.5, "fraction": 1.0, "rounds": 1}
+    result = run(tmp_path / "run", listener=notes, **lost, **masked({}))
+    assert notes.notes == [
+        "round 1: 3 of 6 clients are left, too few to unmask their sum (channel.masks.threshold)"
+    ]
+    assert result.metrics["clients"].to_pylist() == [0]
+    once = 4 * sum(tensor.numel() for tensor in result.params.values())
+    assert 3 * once < result.metrics["bytes_up"][0].as_py() < 6 * (once + 1000)
+    start = run(tmp_path / "start", **{**lost, "clock.dropout": 0.999999})
+    assert model_of(result.run_dir) == model_of(start.run_dir)
+
+
+BYTES: dict[str, tuple[dict[str, Any], Any]] = {
+    "dense": ({}, lambda n: n),
+    "on shared places": (SHARED, lambda n: -(-n // 10)),
+    "on shared places, quantised": ({**SHARED, "int8": {}}, lambda n: -(-n // 10)),
+    "top-k saves nothing": ({"topk": {"fraction": 0.1}}, lambda n: n),
+    "nor do places of its own": ({"randk": {"fraction": 0.1}}, lambda n: n),
+    "nor signs": ({"sign": {}}, lambda n: n),
+    "nor factors": ({"low_rank": {"rank": 1}}, lambda n: n),
+    "a number more": (
+        {"gaussian": {"noise": 0.0, "quantile": 0.5, "quantile_rate": 0.1}},
+        lambda n: n + 1,
+    ),
+}
+
+
+@pytest.mark.parametrize("case", BYTES)
+@pytest.mark.parametrize(("k", "bits"), [(None, 32), (2, 24)])
+def test_bytes_and_trips_are_counted_and_take_time(tmp_path, case, k, bits):
+    """Devices compute and receive in no time, send a byte a second, and are 1000 seconds away."""
+    rows = [f"{client},1e18,1,1e18,1000" for client in range(len(SIZES))]
+    (tmp_path / "devices.csv").write_text("\n".join(["client,speed,up,down,latency", *rows]))
+    clock = {"clock.name": "devices", "clock.table": str(tmp_path / "devices.csv")}
+    channel, sent = BYTES[case]
+    more = masked(channel, bits=bits, **({"neighbours": k} if k else {}))
+    result = run(tmp_path / "run", rounds=1, fraction=0.7, **clock, **FIXED, **more)
+    n, near = sum(tensor.numel() for tensor in result.params.values()), k or 3  # four clients
+    up = bits // 8 * (sent(n) + 1) + 2 * 32 + (3 * near + 1) * 32
+    row = result.metrics.to_pylist()[-1]
+    assert row["bytes_up"] == 4 * up
+    assert row["bytes_down"] == 4 * (4 * n + near * 4 * 32)
+    assert row["virtual_seconds"] == pytest.approx(4 * 1000 + up, abs=0.01)
+
+
+REFUSED: list[tuple[dict[str, Any], str]] = [
+    ({"aggregation.name": "median"}, "with aggregation.name=median, which sees updates one by one"),
+    ({"attack.name": "alie"}, "does not go with attack.name=alie, whose clients know the updates"),
+    ({"selection.name": "oort"}, "with selection.name=oort, which reads the losses of single"),
+    ({"selection.name": "power_of_choice"}, "with selection.name=power_of_choice, which reads"),
+    ({"method.name": "mifl"}, "with method.name=mifl, whose server reads mutual information of s"),
+    ({"method.name": "afl", "fraction": 1.0}, "with method.name=afl, whose server reads losses of"),
+    ({"method.name": "drfa"}, "does not go with method.name=drfa, whose server reads losses"),
+    ({"method.name": "term"}, "does not go with method.name=term, whose server reads losses"),
+    ({"method.name": "fedma"}, "does not go with method.name=fedma, whose server reads layers"),
+    ({"method.name": "fedbuff"}, "does not go with method.name=fedbuff, whose rounds overlap"),
+    ({"method.name": "centralized"}, "with method.name=centralized, whose clients' samples are in"),
+    ({"fraction": 0.2}, "a round has one client, whose sum is its own; raise fraction"),
+    ({"channel.masks.neighbours": 3}, "neighbours=3: must be even"),
+    ({"behind": "clip"}, "channel.clip: cannot stand behind channel.masks, which sends words"),
+    ({"behind": f"{HERE}:Both"}, f"masks beside channel.{HERE}:Both; one stage may"),
+    ({"before": f"{HERE}:Telling"}, f"with channel.{HERE}:Telling, which reads numbers of single"),
+    ({"method.name": f"{REFUSING}:Scalars"}, "whose server reads 'loss' of single clients"),
+    ({"method.name": f"{REFUSING}:Rows"}, "whose server reads 'own' of single clients"),
+    ({"method.name": f"{HERE}:Huge"}, "its update has values beyond 130000, for which masks have"),
+]
+
+
+@pytest.mark.parametrize(("given", "message"), REFUSED)
+def test_what_needs_single_uploads_is_refused(tmp_path, given, message):
+    """In one line, before the start where components state it."""
+    more = dict(given)
+    stages = [more.pop("before", None), "masks", more.pop("behind", None)]
+    more["channel"] = {name: {} for name in filter(None, stages)}
+    if neighbours := more.pop("channel.masks.neighbours", None):
+        more["channel"] = {"masks": {"neighbours": neighbours}}
+    with pytest.raises(raysim.RaysimError) as caught:
+        run(tmp_path / "run", **more)
+    assert message in str(caught.value) and "\n" not in str(caught.value)
+    begun = any(name in str(given) for name in ("Scalars", "Rows", "Huge"))
+    assert (tmp_path / "run").exists() is begun
+
+
+def test_what_is_sent_in_the_clear_is_said(tmp_path):
+    notes = Notes()
+    run(tmp_path, Normalised, listener=notes, rounds=1, **masked({}))
+    assert notes.notes == [
+        "channel.masks: clients send 'hidden.1.num_batches_tracked' in the clear, whole numbers of"
+        " which the server takes the largest"
+    ]
