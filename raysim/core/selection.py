@@ -104,6 +104,7 @@ class Sampling:
         busy: In asynchronous rounds, the clients that must not be selected.
         state: State of the selection after the last committed round.
         history: Participations of all clients; read it as `losses`, `last_round` and `times`.
+        hides_losses: Whether losses of single clients are hidden, by masks.
     """
 
     number: int
@@ -120,10 +121,19 @@ class Sampling:
     busy: Collection[int] = frozenset()
     state: State = field(default_factory=dict)
     history: History | None = None
+    hides_losses: bool = False
 
     @property
     def losses(self) -> Floats:
-        """Train loss of each client's last committed participation [K]; NaN before the first."""
+        """Train loss of each client's last committed participation [K]; NaN before the first.
+
+        Raises:
+            SettingsError: they are hidden.
+        """
+        if self.hides_losses:
+            raise SettingsError(
+                "Sampling.losses: masks hide the losses of single clients; choose another selection"
+            )
         return self._known.losses
 
     @property
@@ -186,7 +196,8 @@ class Selection(Component, ABC):
     """How cohorts are drawn, where that depends on nothing that clients have or do; None: in a way
     for which differential privacy cannot be accounted."""
     reads_losses: ClassVar[bool] = False
-    """Whether it depends on the losses of single clients, which masks hide from the server."""
+    """Whether it depends on the losses of single clients, which masks hide from the server, as they
+    do what clients report."""
     may_be_empty: ClassVar[bool] = False
     """Whether it may select any number of clients, or none: a round without clients runs no
     pass, leaves the model as it is, and takes only the virtual time until one is available."""

@@ -21,6 +21,7 @@ from raysim.core.differences import moving_names
 from raysim.core.errors import SettingsError
 from raysim.core.masking import Masks
 from raysim.core.rules import Pass, Reduced
+from raysim.core.selection import Selection
 from raysim.core.tensors import frozen_names
 from raysim.driver.riders import Rider
 from raysim.driver.round_inputs import first_pass
@@ -146,10 +147,11 @@ def _broken(settings: Settings, first: Pass | None) -> Iterator[str]:
         )
     if attack.acts and attack.knows_updates:
         yield f"does not go with {called(attack)}, whose clients know the updates of others"
-    if settings.selection.reads_losses:
+    reports = type(settings.selection).report is not Selection.report
+    if settings.selection.reads_losses or reports:
         yield (
             f"does not go with {called(settings.selection)}, which reads the losses of single"
-            " clients; choose uniform"
+            " clients, or what they report; choose uniform"
         )
     if method.reads_each:
         yield (

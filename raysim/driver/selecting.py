@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from raysim.config import Settings
+from raysim.core.channel import secure_sum_of
 from raysim.core.components import ask, called
 from raysim.core.errors import SettingsError
 from raysim.core.participants import Participants
@@ -74,6 +75,7 @@ def sampling_of(
         seconds=partial(_work, samples_of(settings.local.work, sizes, settings.local.batching)),
         state=read_only(before.selection),
         history=before.history.for_reading(),
+        hides_losses=secure_sum_of(settings.stages) is not None,
     )
     if clock is None:
         return plain

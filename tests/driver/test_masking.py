@@ -59,6 +59,24 @@ def _fail(view: raysim.View, trained: raysim.Trained) -> raysim.Upload:
     return raysim.Upload(sums={"model": view.params})
 
 
+class Reading(raysim.Selection):
+    """Reads losses, and does not state it."""
+
+    def select(self, now: raysim.Sampling) -> list[int]:
+        chosen: list[int] = np.argsort(now.losses)[: now.wanted].tolist()
+        return chosen
+
+
+class Reporting(raysim.Selection):
+    """Has clients report numbers."""
+
+    def select(self, now: raysim.Sampling) -> list[int]:
+        return [*range(now.wanted)]
+
+    def report(self, view: raysim.View, trained: raysim.Trained) -> dict[str, float]:
+        return {"told": 1.0}
+
+
 class Both(raysim.Stage):
     """States a secure aggregation, too."""
 
@@ -196,6 +214,8 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"attack.name": "alie"}, "does not go with attack.name=alie, whose clients know the updates"),
     ({"selection.name": "oort"}, "with selection.name=oort, which reads the losses of single"),
     ({"selection.name": "power_of_choice"}, "with selection.name=power_of_choice, which reads"),
+    ({"selection.name": f"{HERE}:Reporting"}, "reads the losses of single clients, or what they"),
+    ({"selection.name": f"{HERE}:Reading"}, "Sampling.losses: masks hide the losses of single"),
     ({"method.name": "mifl"}, "with method.name=mifl, whose server reads mutual information of s"),
     ({"method.name": "afl", "fraction": 1.0}, "with method.name=afl, whose server reads losses of"),
     ({"method.name": "drfa"}, "does not go with method.name=drfa, whose server reads losses"),
