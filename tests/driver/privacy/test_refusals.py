@@ -158,8 +158,9 @@ REFUSED: dict[str, dict[str, Any]] = {
             **{"method.name": name, "fraction": 1.0},
         }
         for name, what in {
-            **dict.fromkeys(("afl", "drfa", "qffl", "term"), "their losses"),
-            "powersgd": "factors of their changes",
+            **dict.fromkeys(("afl", "drfa", "term"), "their losses"),
+            "qffl": "bounds of their curvature",
+            "powersgd": "products of their changes",
         }.items()
     },
     "does not go with attack.name=sign_flip, whose bad clients send what is not clipped": {
