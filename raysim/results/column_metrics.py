@@ -19,6 +19,7 @@ from raysim.storage.summary import (
     BEYOND,
     GAIN,
     SUCCESS,
+    TOTAL_BEYOND,
     UNEQUAL,
     VIRTUAL,
     larger_is_better,
@@ -58,7 +59,9 @@ OF_CLIENTS = ("client_accuracy_", TRAINED)
 """Prefixes of the columns that summarise scores of single clients on test samples of all."""
 OF_ATTACK: Mapping[str, str] = {
     BAD: "an attack; attack.name is none",
-    BEYOND: "an attack, and an aggregation that states a bound, as trimmed_mean",
+    **dict.fromkeys(
+        (BEYOND, TOTAL_BEYOND), "an attack, and an aggregation that states a bound, as trimmed_mean"
+    ),
     SUCCESS: "an attack with a trigger, as backdoor, and evaluation.test=true",
 }
 """Columns of runs under attack, and what they need."""
@@ -194,7 +197,8 @@ class Metric:
                 raise SettingsError(f"{self}: needs {OF_ATTACK[column]}")
             return
         if settings.clock.has_time:
-            columns += [*VIRTUAL, *(name for name in CUMULATED if name not in COSTS)]
+            others = (*COSTS, *OF_ATTACK)
+            columns += [*VIRTUAL, *(name for name in CUMULATED if name not in others)]
         elif "virtual" in f"{column} {self._place}":
             raise SettingsError(f"{self}: needs clock.name=devices; it is none")
         if column not in columns:
@@ -279,7 +283,7 @@ def _columns_of_attack(settings: Settings) -> Iterator[str]:
     if attack.acts:
         yield BAD
         if settings.aggregation.bears_with(settings.cohort_size) is not None:
-            yield BEYOND
+            yield from (BEYOND, TOTAL_BEYOND)
     if attack.triggers and settings.evaluation.test:
         yield SUCCESS
 

@@ -19,7 +19,7 @@ from raysim.results.runs import RunRecord, State, result_settings
 from raysim.results.tables import ResultCell, ResultTable, differing_keys
 from raysim.storage.checkpoints import LOCAL_TEST_SAMPLES, TEST_SAMPLES
 from raysim.storage.schema import table_of
-from raysim.storage.summary import EPSILON, HYPOTHETICAL, SUCCESS
+from raysim.storage.summary import EPSILON, HYPOTHETICAL, SUCCESS, TOTAL_BEYOND
 
 RUNNING: State = "running"
 STATES: Mapping[State, str] = {
@@ -45,8 +45,11 @@ OF_PRIVACY: Mapping[str, Metric] = {
     name.replace("_", " "): Metric("final", name) for name in (EPSILON, HYPOTHETICAL)
 }
 """The same of runs that claim differential privacy."""
-OF_ATTACK: Mapping[str, Metric] = {"attack success": Metric("final", SUCCESS)}
-"""The same of runs whose attack has a trigger."""
+OF_ATTACK: Mapping[str, Metric] = {
+    "attack success": Metric("final", SUCCESS),
+    "bad beyond bound": Metric("final", TOTAL_BEYOND),
+}
+"""The same of runs under attack."""
 COMPONENTS = ("dataset.name", "partition.name", "model.name", "method.name")
 
 

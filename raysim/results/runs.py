@@ -31,7 +31,7 @@ from raysim.storage.rows.parted import read_table
 from raysim.storage.run_directory import RunDirectory
 from raysim.storage.schema import GRIDS, current_settings
 from raysim.storage.sealed.models import model_problem
-from raysim.storage.summary import DROPPED, end_of, is_counted, is_evaluated
+from raysim.storage.summary import BEYOND, DROPPED, TOTAL_BEYOND, end_of, is_counted, is_evaluated
 
 State = Literal["finished", "running", "diverged", "failed"]
 PAGE = "report.html"
@@ -44,6 +44,7 @@ CUMULATED: Mapping[str, tuple[str, ...]] = {
     "total_virtual_seconds": ("virtual_seconds",),
     "total_virtual_joules": ("virtual_joules",),
     "total_lost_clients": ("lost_clients",),
+    TOTAL_BEYOND: (BEYOND,),
 }
 """Columns added to `metrics.parquet`: sums of columns, cumulated over rounds."""
 

@@ -40,6 +40,8 @@ EPSILON, HYPOTHETICAL = "epsilon", "hypothetical_epsilon"
 BAD, BEYOND = "bad_clients", "bad_clients_beyond_bound"
 """Columns of rounds under attack: bad clients that arrived, and those of them beyond the number
 that the aggregation bears with."""
+TOTAL_BEYOND = f"total_{BEYOND}"
+"""Column of a run's metrics: the second of these, added up over its rounds."""
 BAD_CUT = "bad_clients_cut"
 """Column of rounds under attack: bad clients whose updates have weight 0 in the aggregate."""
 ROUNDS_BEYOND = "rounds_beyond_bound"

@@ -241,11 +241,13 @@ def test_virtual_time_is_compared_where_a_run_has_it(grouped):
     assert not shown.keys() & plain.keys()
 
 
-def test_the_success_of_an_attack_is_shown_and_judges_nobody(grouped):
-    rows = make_rows([0.5, 0.75], attack_success_rate=[0.25, 0.5])
+def test_what_an_attack_achieved_is_shown_and_judges_nobody(grouped):
+    beyond = {"bad_clients_beyond_bound": [1, 2]}
+    rows = make_rows([0.5, 0.75], attack_success_rate=[0.25, 0.5], **beyond)
     groups = grouped(a={"rows": rows}, b={"rows": make_rows([0.5]), **PROX})
     _, (attacked, other) = table_of(groups)
     assert attacked["attack success [%]"] == "50.00 (n=1)*"
+    assert attacked["bad beyond bound"] == "3 (n=1)*"
     assert other["attack success [%]"] == "- (0/1, 1 without a value)"
     columns = compared_metrics(groups, None)
     assert "attack success" not in [name for name, *_ in judged_columns(columns)]

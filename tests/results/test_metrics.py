@@ -229,6 +229,10 @@ OF_ATTACK = {
         {"attack.name": "ipm", "aggregation.name": "trimmed_mean"},
         "an attack, and an aggregation that states a bound",
     ),
+    "total_bad_clients_beyond_bound": (
+        {"attack.name": "ipm", "aggregation.name": "median"},
+        "an attack, and an aggregation that states a bound",
+    ),
     "attack_success_rate": ({"attack.name": "backdoor"}, "an attack with a trigger"),
 }
 
