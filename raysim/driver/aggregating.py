@@ -16,7 +16,7 @@ from raysim.core.components import Component, called
 from raysim.core.differences import Differences
 from raysim.core.errors import SettingsError
 from raysim.core.rules import Pass, Reduced
-from raysim.driver.analyses.riding import GROUP
+from raysim.driver.analyses.riding import rows_beside
 from raysim.driver.riders import Rider
 from raysim.driver.round_inputs import first_pass
 from raysim.execution.update_blocks import combined, decided, measured
@@ -74,8 +74,7 @@ class Aggregated(Rider):
 
     def _check_groups(self, work: Pass, reduced: Reduced, seeing: Component) -> None:
         """Check that an aggregation or attack has seen all updates of a pass."""
-        rows = {name for groups in reduced.rows.values() for name in groups}
-        unseen = sorted(name for name in rows if not name.startswith(GROUP))
+        unseen = rows_beside(reduced)
         if not reduced.means.keys() & work.kept.keys():
             unseen += sorted(reduced.means)
         if unseen:

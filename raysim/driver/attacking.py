@@ -25,7 +25,7 @@ from raysim.core.method import Round
 from raysim.core.rules import Bases, Finish, Pass, Reduced, Trained, Upload, View
 from raysim.core.seeds import sample_cohort, stream
 from raysim.core.tensors import CPU, flatten
-from raysim.driver.analyses.riding import GROUP
+from raysim.driver.analyses.riding import rows_beside
 from raysim.driver.riders import Rider
 from raysim.driver.round_inputs import first_pass
 from raysim.driver.round_log import RoundLog
@@ -117,8 +117,7 @@ class Attacking(Rider):
 
     def _check_replaced(self, reduced: Reduced) -> None:
         """Check that something of what bad clients send after training could be replaced."""
-        rows = {name for groups in reduced.rows.values() for name in groups}
-        sent = sorted(reduced.means) + sorted(n for n in rows if not n.startswith(GROUP))
+        sent = [*sorted(reduced.means), *rows_beside(reduced)]
         if sent and not self._replaced & reduced.means.keys():
             raise SettingsError(
                 f"{called(self.settings.attack)}: does not go with {called(self.settings.method)},"

@@ -22,6 +22,12 @@ Extras = tuple[Groups, Mapping[int, Groups]]
 Start = Callable[[Groups, Groups, Groups], Tensors]
 
 
+def rows_beside(reduced: Reduced) -> list[str]:
+    """Return the names of the rows that clients have sent, without figures of analyses."""
+    rows = {name for groups in reduced.rows.values() for name in groups}
+    return sorted(name for name in rows if not name.startswith(GROUP))
+
+
 def with_parts(
     work: Pass, parts: Mapping[str, ClientPart], extras: Extras, frozen: Collection[str]
 ) -> Pass:
