@@ -20,6 +20,7 @@ from torch import Tensor
 
 from raysim.attack.label_flip import check_target
 from raysim.core.attack import Attack
+from raysim.core.errors import SettingsError
 from raysim.core.rules import Batch
 
 
@@ -42,8 +43,18 @@ class Backdoor(Attack):
     )
 
     def poison(self, samples: Batch, classes: int, generator: torch.Generator) -> Batch:
-        """Patch a share of the samples, rounded up, drawn once for each client."""
+        """Patch a share of the samples, rounded up, drawn once for each client.
+
+        Raises:
+            SettingsError: they have no label `target`, or the patch covers all of an input.
+        """
         check_target(self.target, classes)
+        plain = torch.full_like(samples.x[:1], self.value + 1)
+        if not (self.trigger(plain) == plain).any():
+            raise SettingsError(
+                f"attack.size={self.size}: must leave a part of the inputs {[*plain.shape[1:]]} as"
+                " it is"
+            )
         n = len(samples.y)
         rows = torch.randperm(n, generator=generator)[: -int(-n * self.share // 1)]
         rows = rows.to(samples.y.device)

@@ -252,7 +252,8 @@ def test_a_backdoor_succeeds_where_the_mean_takes_it_over(tmp_path):
 @pytest.mark.parametrize(("boost", "factor"), [(7.0, 7.0), (None, 4.0)])
 def test_replacement_scales_updates(tmp_path, boost, factor):
     """By m = 4 unless it says something else."""
-    own = {"attack": {"name": "replacement", "boost": boost, "fraction": 1.0}, **WATCH}
+    attack = {"name": "replacement", "boost": boost, "fraction": 1.0, "size": 1}
+    own = {"attack": attack, **WATCH}
     result = run(tmp_path, rounds=1, **own)
     rows, start = vectors(SEEN)
     expected = start + factor * shares_of(sorted(client for client, _, _ in SEEN)) @ rows
@@ -307,7 +308,7 @@ def cohorts(settings: raysim.Settings, rounds: int) -> list[tuple[int, ...]]:
     "own",
     [
         {"name": "min_max", "per_round": 1},
-        {"name": "replacement", "fraction": 0.34},
+        {"name": "replacement", "fraction": 0.34, "size": 1},
     ],
 )
 def test_the_same_bits_on_actors_and_after_an_interruption(tmp_path, own):
@@ -364,6 +365,7 @@ def test_methods_that_an_attack_does_not_suit_are_refused(tmp_path, more, messag
         ({"name": "ipm", "per_round": 4}, "per_round=4: must be below the clients of a round, 4,"),
         ({"name": "ipm", "fraction": 0.95}, "fraction=0.95: must leave clients that are not bad,"),
         ({"name": "label_flip", "target": 3}, "target=3: must be a label of the samples, 0 to 2"),
+        ({"name": "backdoor"}, "size=4: must leave a part of the inputs [12] as it is"),
         ({"name": "replacement", "target": 9}, "target=9: must be a label of the samples, 0 to 2"),
     ],
 )
