@@ -19,16 +19,17 @@ from torch import nn
 from raysim.config import Settings
 from raysim.core.attack import Attack, KnownUpdates, MeasuredUpdates
 from raysim.core.components import called, calling, shown
-from raysim.core.differences import Differences, same_shapes
+from raysim.core.differences import same_shapes
 from raysim.core.errors import RunError, SettingsError
 from raysim.core.method import Round
 from raysim.core.rules import Bases, Finish, Pass, Reduced, Trained, Upload, View
 from raysim.core.seeds import sample_cohort, stream
-from raysim.core.tensors import CPU, flatten
+from raysim.core.tensors import CPU, Groups, Layout, flatten, is_finite
 from raysim.driver.analyses.riding import rows_beside
 from raysim.driver.riders import Rider
 from raysim.driver.round_inputs import first_pass
 from raysim.driver.round_log import RoundLog
+from raysim.driver.sending import send_changed
 from raysim.execution.client_jobs import poisoned
 from raysim.execution.update_blocks import decided_by, forged, kept_by, measured
 from raysim.federation.federation import Federation
@@ -149,27 +150,22 @@ def _send(finish: Finish, sent: _Sent, view: View, trained: Trained) -> Upload:
     Raises:
         RunError: a value of that is not finite in the dtype in which it is sent.
     """
-    upload = finish(view, trained)
     if view.client not in sent.bad:
-        return upload
-    found = Differences.of(
-        upload.sums, sent.bases, view.broadcast, frozen=view.frozen, params=view.params
-    )
-    if not found.changes:
-        return upload
-    given = Upload(sums=found.changes, samples=len(trained.samples.y))
-    seen = replace(view, generator=partial(_generator, view.generator), state={}, stages={})
-    sums, dtypes = found.with_changes(_attacked(sent.attack, seen, given, sent.clients).sums)
-    for name, tensor in flatten(sums).items():
-        if not bool(tensor.to(dtypes.get(name, tensor.dtype)).isfinite().all()):
+        return finish(view, trained)
+    upload = send_changed(finish, sent.bases, partial(_replaced, sent), view, trained)
+    for name, tensor in flatten(upload.sums).items():
+        if not is_finite(tensor.to(upload.dtypes.get(name, tensor.dtype))):
             raise RunError(f"{called(sent.attack)}: its update is not finite (tensor {name})")
-    # Dtypes of tensors that stages have changed are those before the stages.
-    return replace(
-        upload,
-        sums=sums,
-        dtypes={**dtypes, **upload.dtypes},
-        bytes_up=upload.sent_bytes(view.frozen),
-    )
+    return upload
+
+
+def _replaced(
+    sent: _Sent, view: View, upload: Upload, given: Upload, layout: Layout
+) -> tuple[Groups, Mapping[str, Any]]:
+    """Return the differences that a bad client sends, in as many bytes."""
+    seen = replace(view, generator=partial(_generator, view.generator), state={}, stages={})
+    after = _attacked(sent.attack, seen, given, sent.clients)
+    return after.sums, {"bytes_up": upload.sent_bytes(view.frozen)}
 
 
 def _attacked(attack: Attack, view: View, given: Upload, clients: int) -> Upload:

@@ -39,6 +39,7 @@ from raysim.core.tensors import (
 )
 from raysim.core.user_input.columns import OF_CLIENTS, check_metrics, check_names
 from raysim.driver.riders import Rider
+from raysim.driver.sending import send_changed
 from raysim.storage.client_states import OF_STAGE, owner_of
 
 SHOWN = 5
@@ -51,9 +52,11 @@ def with_stages(stages: Stages, work: Pass) -> Pass:
     """Return a pass whose clients send through stages."""
     if not stages or not work.moved_from:
         return work
-    named, bases = tuple(stages.items()), tuple(work.moved_from.items())
-    send = _send if any(stage.has_client_part() for stage in stages.values()) else _encode
-    finish = partial(send, work.rules.finish, named, bases)
+    named, bases = tuple(stages.items()), work.moved_from
+    if any(stage.has_client_part() for stage in stages.values()):
+        finish = partial(send_changed, work.rules.finish, bases, partial(_staged, named))
+    else:
+        finish = partial(_encode, work.rules.finish, named, tuple(bases.items()))
     return replace(work, rules=replace(work.rules, finish=finish))
 
 
@@ -208,30 +211,17 @@ def _arrays(state: Mapping[str, Any]) -> State:
     return {name: np.array(value) for name, value in state.items()}
 
 
-def _send(
-    finish: Finish, stages: Named, bases: Sequence[tuple[str, str]], view: View, trained: Trained
-) -> Upload:
-    """Return the method's upload as it leaves the last stage."""
-    upload = finish(view, trained)
-    found = Differences.of(
-        upload.sums, dict(bases), view.broadcast, frozen=view.frozen, params=view.params
-    )
-    if not found.changes:
-        return upload
-    layout = found.layout
-    given = Upload(sums=found.changes, samples=len(trained.samples.y))
+def _staged(
+    stages: Named, view: View, upload: Upload, given: Upload, layout: Layout
+) -> tuple[Groups, Mapping[str, Any]]:
+    """Return a client's differences as they leave the last stage, and what else the stages say."""
     sent = through_stages(stages, view, given, layout, taken={*upload.scalars, *upload.metrics})
-    sums, dtypes = found.with_changes(sent.changes)
-    bytes_up = sent_with(sent.encoding, layout, upload.sent_bytes(view.frozen))
-    return replace(
-        upload,
-        sums=sums,
-        dtypes=dtypes,
-        scalars={**upload.scalars, **sent.scalars},
-        metrics={**upload.metrics, **sent.metrics},
-        state={**upload.state, **sent.state},
-        bytes_up=bytes_up,
-    )
+    return sent.changes, {
+        "scalars": {**upload.scalars, **sent.scalars},
+        "metrics": {**upload.metrics, **sent.metrics},
+        "state": {**upload.state, **sent.state},
+        "bytes_up": sent_with(sent.encoding, layout, upload.sent_bytes(view.frozen)),
+    }
 
 
 def _encode(
