@@ -18,6 +18,7 @@ from raysim.core.aggregation import Aggregation, AggregationPlan, ArrivedUpdates
 from raysim.core.attack import Attack, KnownUpdates, MeasuredUpdates
 from raysim.core.components import Component, ask, called
 from raysim.core.errors import SettingsError
+from raysim.core.selection import Flags
 from raysim.execution.messages import AggregationMessage
 from raysim.storage.updates import BLOCK, Place, UpdateFiles
 
@@ -62,12 +63,10 @@ def known_to(updates: Updates, message: AggregationMessage, block: int) -> Known
     )
 
 
-def attacked(attack: Attack, updates: Updates, message: AggregationMessage, block: int) -> Updates:
-    """Return the updates of a block with those of bad clients replaced, where there are any."""
-    if not len(message.bad):
-        return updates
+def attacked(attack: Attack, updates: Updates, known: KnownUpdates, bad: Flags) -> Updates:
+    """Return the updates of a block with those of bad clients [m] replaced."""
     rows = updates.differences.clone()
-    rows[torch.from_numpy(message.bad)] = forged(attack, known_to(updates, message, block))
+    rows[torch.from_numpy(bad)] = forged(attack, known)
     return replace(updates, differences=rows)
 
 

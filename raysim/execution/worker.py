@@ -289,19 +289,25 @@ class Worker:
     def _aggregated(self, message: AggregationMessage, block: int) -> Floats:
         """Return the aggregate of a block [n]; below it the vectors that an attack keeps."""
         updates, attack = read_block(self._updates, message, block), self._settings.attack
-        attacked_updates = attacked(attack, updates, message, block)
-        aggregate = combined(self._settings.aggregation, attacked_updates)
+        aggregation, bad = self._settings.aggregation, message.bad
+        if not len(bad):
+            return combined(aggregation, updates)
+        known = known_to(updates, message, block)
+        aggregate = combined(aggregation, attacked(attack, updates, known, bad))
         if not len(message.kept):
             return aggregate
-        kept = kept_by(attack, known_to(updates, message, block))
-        return np.concatenate([aggregate[None], kept])
+        return np.concatenate([aggregate[None], kept_by(attack, known)])
 
     def _measured(self, message: AggregationMessage, block: int) -> Floats:
         """Return what the aggregation measures of a block, or the attack."""
         updates, attack = read_block(self._updates, message, block), self._settings.attack
+        aggregation, bad = self._settings.aggregation, message.bad
+        if not len(bad):
+            return measured(aggregation, updates)
+        known = known_to(updates, message, block)
         if message.attacking:
-            return measured(attack, known_to(updates, message, block))
-        return measured(self._settings.aggregation, attacked(attack, updates, message, block))
+            return measured(attack, known)
+        return measured(aggregation, attacked(attack, updates, known, bad))
 
     @cached_property
     def _stacked(self) -> StackedTrainer:
