@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
 import pytest
 
 import raysim
+from raysim.selection.uniform import Uniform
 from raysim.storage.checkpoints import Checkpoints
 from raysim.testing import ComponentContract
 from tests.channel.test_coders import largest
@@ -20,6 +21,17 @@ from tests.tasks import RawNet, make_settings, make_task, model_of
 SIZES = (20, 3, 160, 17, 40, 80)
 FRACTION, UP = 0.3, 0.4
 TOPK = {"topk": {"fraction": FRACTION}}
+
+
+EXPECTED: list[float] = []
+
+
+class Noting(Uniform):
+    """Uniform selection that notes how long client 0 is expected to take."""
+
+    def select(self, now: raysim.Sampling) -> Sequence[int]:
+        EXPECTED.append(float(now.seconds([0])[0]))
+        return super().select(now)
 
 
 class TestDownlink(ComponentContract):
@@ -99,16 +111,21 @@ def test_a_stage_without_effect_is_left_out(tmp_path, stages):
 
 
 def test_the_clock_charges_what_is_received(tmp_path):
-    """The devices compute in no time and receive a byte a second; all take part in each round."""
+    """The devices compute in no time and receive a byte a second; all take part in each round.
+
+    Expected is what a client takes that has missed nothing.
+    """
     rows = [f"{client},1e18,1e18,1,0" for client in range(len(SIZES))]
     (tmp_path / "devices.csv").write_text("\n".join(["client,speed,up,down,latency", *rows]))
     clock = {"clock.name": "devices", "clock.table": str(tmp_path / "devices.csv")}
+    clock["selection.name"] = f"{__name__}:Noting"
     result = run(tmp_path / "run", {"sign": {}}, fraction=1.0, **clock)
     values = sum(tensor.numel() for tensor in result.params.values())
     each = [4 * values, -(-values // 8) + 4 * len(result.params)]
     for row, received in zip(result.metrics.to_pylist(), each, strict=True):
         assert row["bytes_down"] == len(SIZES) * received
         assert row["virtual_seconds"] == pytest.approx(received, abs=0.01)
+    assert EXPECTED[-1] == pytest.approx(each[1], abs=0.01)
 
 
 def test_buffers_travel_as_they_are(tmp_path):
