@@ -103,15 +103,14 @@ def test_too_few_holders_of_a_secret_lose_the_sum(agreed, neighbours, threshold,
     assert masks_of(range(agreed), neighbours, threshold).is_lost(range(left)) is is_lost
 
 
-def test_a_lost_client_with_lost_neighbours_loses_the_sum_alone_where_its_pair_is_needed():
-    """Of a circle a client's both neighbours go, then it: nothing needs its secrets any more."""
-    masks = masks_of(range(8), 2)
-    one, other = {j for _, j in masks.rebuilt([0]).pairs}
-    left = {*range(8)} - {one, other}
-    assert masks.is_lost(left)
-    beyond = {j for k in (one, other) for _, j in masks.rebuilt([k]).pairs} - {0}
-    assert not masks_of(range(8), 2, 0.0).is_lost(left)
-    assert masks.is_lost(left - {0}) == bool(beyond)
+def test_secrets_must_be_rebuilt_of_clients_present_and_of_their_neighbours_alone():
+    """In a circle a client's neighbours are lost: it alone holds its secret. Then it is lost."""
+    near = {j for _, j in masks_of(range(8), 2).rebuilt([0]).pairs}
+    left = {*range(8)} - near
+    assert masks_of(range(8), 2, 0.5).is_lost(left)
+    assert not masks_of(range(8), 2, 0.3).is_lost(left)
+    assert not masks_of(range(8), 2, 0.3).is_lost(left - {0})  # of which nobody holds a share
+    assert masks_of(range(8), 2, 0.5).is_lost(left - {0})  # of a neighbour's pair one does
 
 
 @pytest.mark.parametrize(

@@ -46,6 +46,14 @@ def _huge(view: raysim.View, trained: raysim.Trained) -> raysim.Upload:
     return raysim.Upload(sums={"model": {n: t + 1e6 for n, t in view.params.items()}})
 
 
+class Seeing(FedAvg):
+    """Reports of how many clients its server sees the samples."""
+
+    def round(self, now: Any, state: Any) -> Any:
+        reduced = yield self.training_pass(now, state)
+        return self.server_update(now, state, reduced), {"samples_seen": len(reduced.samples)}
+
+
 class Failing(FedAvg):
     """Client 2 fails in every round."""
 
@@ -113,6 +121,10 @@ SAME: dict[str, dict[str, Any]] = {
         **{**CLOCK, "clock.dropout": 0.3, "rounds": 4, "fraction": 1.0},
         "masks": {"threshold": 0.2},
     },
+    "clients that drop out of a pass that sends nothing": {
+        **{**CLOCK, "clock.dropout": 0.4, "rounds": 1, "fraction": 1.0, "seed": 1},
+        "method.name": "ditto",
+    },
     "clients that fail": {
         **{"method.name": f"{HERE}:Failing", "on_client_error": "drop", "fraction": 1.0}
     },
@@ -122,30 +134,32 @@ SAME: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("case", SAME)
 def test_masks_change_no_bit(tmp_path, case, monkeypatch):
     """In a driver that sees of the weights and values that arrive nothing but noise."""
-    arrived: list[tuple[int, int, float]] = []
+    arrived: list[tuple[int, int]] = []
+    largest: list[float] = []
     merge = passes.merge_sums
 
     def merge_sums(total: Any, others: Any) -> None:
         for other in filter(lambda other: other.sum, others.values()):
-            largest = max((np.abs(w / 2**46).max() for w in other.sum.words()), default=0)
-            arrived.append((len(other.clients), other.weight, largest))
+            arrived.append((len(other.clients), other.weight))
+            largest.extend(np.abs(words / 2**46).max() for words in other.sum.words())
         merge(total, others)
 
     monkeypatch.setattr(passes, "merge_sums", merge_sums)
     given = dict(SAME[case])
     masks, channel = given.pop("masks", {}), given.pop("channel", {})
     plain = run(tmp_path / "plain", channel=channel, **given)
-    assert max(weight for _, weight, _ in arrived) <= sum(SIZES)
-    assert max(largest for _, _, largest in arrived) < 2**14
+    assert max(weight for _, weight in arrived) <= sum(SIZES)
+    assert max(largest) < 2**14
     arrived.clear()
+    largest.clear()
     result = run(tmp_path / "masked", **{**given, **masked(channel, **masks)})
-    assert arrived and min(weight for _, weight, _ in arrived) > 2**40
-    assert min(largest for _, _, largest in arrived) > 2**15
+    assert min(weight for _, weight in arrived) > 2**40
+    assert min(largest) > 2**15
     assert model_of(result.run_dir) == model_of(plain.run_dir)
     for name in {"train_loss", "clients", "clients_dropped"} & {*plain.metrics.column_names}:
         assert result.metrics[name].to_pylist() == plain.metrics[name].to_pylist()
     if case.startswith("clients"):
-        assert min(count for count, _, _ in arrived) < len(SIZES)
+        assert min(count for count, _ in arrived) < len(SIZES)
 
 
 @pytest.mark.usefixtures("resident_actors")
@@ -194,8 +208,8 @@ BYTES: dict[str, tuple[dict[str, Any], Any]] = {
 @pytest.mark.parametrize("case", BYTES)
 @pytest.mark.parametrize(("k", "bits"), [(None, 32), (2, 24)])
 def test_bytes_and_trips_are_counted_and_take_time(tmp_path, case, k, bits):
-    """Devices compute and receive in no time, send a byte a second, and are 1000 seconds away."""
-    rows = [f"{client},1e18,1,1e18,1000" for client in range(len(SIZES))]
+    """Devices compute in no time, send and receive a byte a second, and are 1000 seconds away."""
+    rows = [f"{client},1e18,1,1,1000" for client in range(len(SIZES))]
     (tmp_path / "devices.csv").write_text("\n".join(["client,speed,up,down,latency", *rows]))
     clock = {"clock.name": "devices", "clock.table": str(tmp_path / "devices.csv")}
     channel, sent = BYTES[case]
@@ -206,7 +220,7 @@ def test_bytes_and_trips_are_counted_and_take_time(tmp_path, case, k, bits):
     row = result.metrics.to_pylist()[-1]
     assert row["bytes_up"] == 4 * up
     assert row["bytes_down"] == 4 * (4 * n + near * 4 * 32)
-    assert row["virtual_seconds"] == pytest.approx(4 * 1000 + up, abs=0.01)
+    assert row["virtual_seconds"] == pytest.approx(4000 + up + row["bytes_down"] / 4, abs=0.01)
 
 
 REFUSED: list[tuple[dict[str, Any], str]] = [
@@ -249,9 +263,11 @@ def test_what_needs_single_uploads_is_refused(tmp_path, given, message):
     assert (tmp_path / "run").exists() is begun
 
 
-def test_what_is_sent_in_the_clear_is_said(tmp_path):
+def test_what_is_sent_in_the_clear_is_said_and_samples_are_not_seen(tmp_path):
     notes = Notes()
-    run(tmp_path, Normalised, listener=notes, rounds=1, **masked({}))
+    seeing = {"method.name": f"{HERE}:Seeing"}
+    result = run(tmp_path, Normalised, listener=notes, rounds=1, **masked({}), **seeing)
+    assert result.metrics["samples_seen"].to_pylist() == [0]
     assert notes.notes == [
         "channel.masks: clients send 'hidden.1.num_batches_tracked' in the clear, whole numbers of"
         " which the server takes the largest"

@@ -63,14 +63,18 @@ def outcome(clients: list[Any], begin: int = 0, **clock: Any) -> Outcome:
     )
 
 
-def test_bytes_of_who_works_in_vain_by_hand():
-    """2 s of latency, 40 B down at 10 B/s, 3 steps of 1 s, 20 B up at 5 B/s, and 2 s again."""
+@pytest.mark.parametrize("trips", [1, 4])
+def test_bytes_of_who_works_in_vain_by_hand(trips):
+    """2 s of latency, 40 B down at 10 B/s, 3 steps of 1 s, 20 B up at 5 B/s, and 2 s again.
+
+    Four trips of a quarter of the latency take as long.
+    """
     ticks = np.array([0, 2, 3, 6, 8, 9, 11, 13, 14, 15]) * SECOND
     n = len(ticks)
-    columns = {"speed": 1.0, "down": 10.0, "up": 5.0, "latency": 4.0}
+    columns = {"speed": 1.0, "down": 10.0, "up": 5.0, "latency": 4.0 / trips}
     fleet = Fleet(ProfileSource(0, "phones", 1.0, {k: np.full(n, v) for k, v in columns.items()}))
     numbers, ones = np.arange(n), np.ones(n, dtype=np.int64)
-    costs = PassCosts(numbers, 3 * ones, np.ones(n), np.zeros(n), 20 * ones, 40 * ones)
+    costs = PassCosts(numbers, 3 * ones, np.ones(n), np.zeros(n), 20 * ones, 40 * ones, trips)
     counts = np.zeros(n, dtype=bool)
     found = []
     for client in range(n):
