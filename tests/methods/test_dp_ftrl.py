@@ -310,6 +310,9 @@ REFUSED = {
     "method.name=dp_ftrl: channel.randk behind it may exceed the clip; leave it out": {
         "channel.randk.fraction": 0.5
     },
+    "method.name=dp_ftrl: channel.tests.driver.privacy.test_refusals:Counts before it reads": {
+        "channel": {"tests.driver.privacy.test_refusals:Counts": {}}
+    },
     "method.name=dp_ftrl: claims privacy beside channel.gaussian; one of them may": {
         "channel.gaussian.clip": 1.0
     },

@@ -46,12 +46,12 @@ def accounting_for(
         SettingsError: the accountant does not cover the run, or no round keeps to the claim.
     """
     claiming = claiming_of(settings)
-    claim = claiming[0].privacy if claiming else None
-    if claim is None:
+    if not claiming or not (claim := claiming[0].privacy):
         return None
     broken = chain(
         _of_cohorts(settings, claim),
         _of_parts(settings, claiming),
+        _of_stages([*settings.stages.values()], claiming[0]),
         _of_clients(settings),
         _of_states(settings, claim, initial),
         _not_clipped(settings, network, initial, sizes),
@@ -89,7 +89,7 @@ def _cohorts(settings: Settings, claim: PrivacyClaim) -> Cohorts:
 
 def _of_parts(settings: Settings, claiming: Sequence[Method | Stage]) -> Iterator[str]:
     """Yield the rules on components beside the selection that settings break."""
-    method, stages = settings.method, [*settings.stages.values()]
+    method = settings.method
     if len(claiming) > 1:
         yield f"claims privacy beside {called(claiming[1])}; one of them may"
     if not settings.aggregation.bounds_share:
@@ -104,17 +104,25 @@ def _of_parts(settings: Settings, claiming: Sequence[Method | Stage]) -> Iterato
             f"does not go with {called(method)}, whose server reads of clients"
             f" {method.reads_beside}, which is not accounted"
         )
-    own = claiming[0]
-    number = -1 if isinstance(own, Method) else stages.index(own)
-    for before in stages[: max(number, 0)]:
-        if before.has_server_part():
-            yield f"{called(before)} before it reads the sum without noise; put it behind"
-    place = f"put it before {called(own)}" if number >= 0 else "leave it out"
-    for after in stages[number + 1 :]:
+
+
+def _of_stages(stages: Sequence[Stage], own: Method | Stage) -> Iterator[str]:
+    """Yield the rules on stages beside what claims privacy that they break."""
+    if isinstance(own, Method):  # it clips before all stages, and adds noise behind them
+        before, behind = stages, stages
+        elsewhere = ("leave it out", "leave it out")
+    else:
+        place = stages.index(own)
+        before, behind = stages[:place], stages[place + 1 :]
+        elsewhere = ("put it behind", f"put it before {called(own)}")
+    for stage in before:
+        if stage.has_server_part():
+            yield f"{called(stage)} before it reads the sum without noise; {elsewhere[0]}"
+    for after in behind:
         if after.keeps_residual:
             yield f"{called(after)} behind it keeps what is not sent, without a bound; leave it out"
         elif not after.bounds_norm:
-            yield f"{called(after)} behind it may exceed the clip; {place}"
+            yield f"{called(after)} behind it may exceed the clip; {elsewhere[1]}"
 
 
 def _of_clients(settings: Settings) -> Iterator[str]:
