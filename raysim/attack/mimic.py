@@ -89,13 +89,14 @@ def _oja(products: Tensor, old: float) -> Tensor:
     centred[:, :h] -= (1 - old) / h
     centred[:, h] -= old
     before = products.new_zeros(h + 2)
-    if old:
+    begun = bool(products[-1, -1] > 0)  # not yet where all updates so far were alike
+    if begun:
         before[-1] = 1
     else:
         draws = torch.Generator().manual_seed(0)
         before = torch.randn(h, generator=draws, dtype=products.dtype) @ centred
     s = (centred @ products @ before) @ centred
-    z = old * before + (1 - old) * s / _norm(products, s) if old else s
+    z = old * before + (1 - old) * s / _norm(products, s) if begun else s
     return z / _norm(products, z)
 
 

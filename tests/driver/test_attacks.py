@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from scipy.stats import norm as normal
 import raysim
 from raysim.attack.alie import largest_z
 from raysim.attack.differences import changed
+from raysim.attack.mimic import Mimic
 from raysim.driver.attacking import bad_in_round
 from raysim.results.failures import is_divergence
 from raysim.testing.contract import StopAfter
@@ -468,3 +470,17 @@ def test_a_pass_without_training_does_not_keep_attacks_away(tmp_path):
     mean = run(tmp_path / "mean", **own, weighting="uniform")
     for name, tensor in mean.params.items():
         np.testing.assert_allclose(term.params[name], tensor, rtol=1e-6, atol=1e-6)
+
+
+def test_mimic_looks_for_a_direction_until_updates_differ():
+    """A first round with one honest client has none; the second is then as a first one."""
+    rows = torch.randn(4, 9, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    attack, own = Mimic(), rows[:1]
+    known = raysim.KnownUpdates(rows[:1], own, kept=rows.new_zeros((2, 9)))
+    last = attack.decide(raysim.MeasuredUpdates(attack.measure(known), np.arange(1)))
+    kept = attack.keep(replace(known, decided=last))
+    assert not kept[1].any()
+    known = raysim.KnownUpdates(rows, own, kept=kept)
+    found = attack.decide(raysim.MeasuredUpdates(attack.measure(known), np.arange(4), last))
+    kept = attack.keep(replace(known, decided=found))
+    assert float(kept[1].norm()) == pytest.approx(1)
