@@ -167,6 +167,9 @@ class Method(Component, ABC):
     reads_each: ClassVar[str] = ""
     """In words, what its server reads of single clients, where a sum over them, which is all that
     masks let it see, would not do; empty for nothing."""
+    has_parts: ClassVar[str] = ""
+    """In words, what clients have of the broadcast model from before, so that they receive less;
+    the down-link says that itself, and does not go with it. Empty for nothing."""
     needs_everyone: ClassVar[str] = ""
     """A method to take in its place where `fraction` is below 1, because all clients must take part
     in every round of this one; empty if fewer may."""

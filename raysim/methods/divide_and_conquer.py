@@ -90,6 +90,7 @@ class DivideAndConquer(FedAvg):
     """
 
     reads_beside: ClassVar[str] = "what they send in its further passes"
+    has_parts: ClassVar[str] = "the layers that did not change since they last took part"
     staged: ClassVar[bool] = True
 
     split: Count | Literal["auto"] = Field(

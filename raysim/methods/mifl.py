@@ -147,6 +147,11 @@ class Mifl(FedAvg):
         """The setting that needs class probabilities: objective=penalty."""
         return "objective=penalty" if self.update and self.objective == "penalty" else ""
 
+    @property
+    def has_parts(self) -> str:  # type: ignore[override]  # a constant of other methods
+        """Words for the model that dropped clients have, if it is delivered to them."""
+        return "" if self.delivery == "later" else "the model that was delivered to them"
+
     def round(self, now: Round, state: ServerState) -> Passes:
         """Train the cohort, sort it by MI, and average the models that are kept."""
         broadcast = self.broadcast(state)

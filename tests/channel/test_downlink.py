@@ -154,6 +154,7 @@ def test_only_the_model_of_the_round_s_start_is_coded(tmp_path, method):
 
 
 CLIP, FEDBACK, NONE = {"clip": {}}, {"error_feedback": {}, **TOPK}, "which needs contractions"
+MIFL = {"method.name": "mifl", "method.delivery": "global"}
 REFUSED: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     (CLIP, {}, f"downlink.clip: cannot be a stage of the down-link, {NONE}"),
     ({"randk": {"fraction": 0.1}}, {}, f"downlink.randk: .*{NONE}; at its settings it is none"),
@@ -162,6 +163,8 @@ REFUSED: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     ({"topkk": {}}, {}, "downlink.topkk: no such stage; did you mean 'topk'"),
     (TOPK, {"method.name": "fedbuff"}, "downlink: .*method.name=fedbuff, whose round is a version"),
     (TOPK, {"method.name": "fedproto"}, "downlink: .*method.name=fedproto, whose clients send no"),
+    (TOPK, {"method.name": "divide_and_conquer"}, "downlink: .* clients have the layers that did"),
+    (TOPK, MIFL, "downlink: .*method.name=mifl, whose clients have the model that was delivered"),
     (TOPK, {"method.name": "powersgd"}, "downlink: .*method.name=powersgd, whose clients send no"),
 ]
 

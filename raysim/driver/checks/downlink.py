@@ -47,6 +47,8 @@ def check_downlink(
     refused = f"downlink: does not go with {called(method)}, whose"
     if method.own_round:
         raise SettingsError(f"{refused} round is {method.own_round}; leave it out")
+    if method.has_parts:
+        raise SettingsError(f"{refused} clients have {method.has_parts}; leave it out")
     first = first_pass(settings, network, initial, sizes)
     bases: Mapping[str, str] = first.moved_from if first else {}
     if first and first.epochs and not (MODEL in first.broadcast and MODEL in bases.values()):
