@@ -59,9 +59,8 @@ class Masks(Stage):
     )
 
     @model_validator(mode="after")
-    def _neighbours_are_even(self) -> Self:
-        if self.neighbours is not None and self.neighbours % 2:
-            raise ValueError(f"neighbours={self.neighbours}: must be even")
+    def _suits(self) -> Self:
+        _ = self.secure_sum  # raises ValueError for an odd number of neighbours
         return self
 
     @property

@@ -56,6 +56,11 @@ class SecureSum:
     trips: ClassVar[int] = 4
     """Trips to the clients and back: public keys, shares, masked words, shares to rebuild."""
 
+    def __post_init__(self) -> None:
+        k = self.neighbours
+        if k is not None and (k < 2 or k % 2):
+            raise ValueError(f"neighbours={k}: must be even, from 2 on")
+
     def degree(self, clients: int) -> int:
         """Return k, the neighbours of each of n clients."""
         others = clients - 1

@@ -143,7 +143,7 @@ def _broken(settings: Settings, first: Pass | None) -> Iterator[str]:
     if settings.aggregation.sees_updates:
         yield (
             f"does not go with {called(settings.aggregation)}, which sees updates one by one;"
-            " choose mean"
+            " choose aggregation.name=mean"
         )
     if attack.acts and attack.knows_updates:
         yield f"does not go with {called(attack)}, whose clients know the updates of others"
@@ -151,7 +151,7 @@ def _broken(settings: Settings, first: Pass | None) -> Iterator[str]:
     if settings.selection.reads_losses or reports:
         yield (
             f"does not go with {called(settings.selection)}, which reads the losses of single"
-            " clients, or what they report; choose uniform"
+            " clients, or what they report; choose selection.name=uniform"
         )
     if method.reads_each:
         yield (

@@ -238,7 +238,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"method.name": "fedbuff"}, "does not go with method.name=fedbuff, whose rounds overlap"),
     ({"method.name": "centralized"}, "with method.name=centralized, whose clients' samples are in"),
     ({"fraction": 0.2}, "a round has one client, whose sum is its own; raise fraction"),
-    ({"channel.masks.neighbours": 3}, "neighbours=3: must be even"),
+    ({"channel.masks.neighbours": 3}, "channel.masks.neighbours=3: must be even, from 2 on"),
     ({"behind": "clip"}, "channel.clip: cannot stand behind channel.masks, which sends words"),
     ({"behind": f"{HERE}:Both"}, f"masks beside channel.{HERE}:Both; one stage may"),
     ({"before": f"{HERE}:Telling"}, f"with channel.{HERE}:Telling, which reads numbers of single"),
