@@ -41,7 +41,7 @@ from raysim.core.errors import SettingsError
 from raysim.core.privacy import Accountant, PrivacyClaim, multiplier_of
 from raysim.core.rules import Reduced, Upload, View
 from raysim.core.selection import State
-from raysim.core.tensors import Groups, Layout, flatten, norm, unflatten
+from raysim.core.tensors import Groups, Layout, flatten, norm, standard_normal, unflatten
 from raysim.core.user_input.limits import MOST
 
 Positive = Annotated[float, Field(gt=0)]
@@ -239,7 +239,7 @@ def with_noise(groups: Groups, deviation: float, generator: torch.Generator) -> 
     """Return tensors with independent Gaussian noise, one draw over all, in the order of names."""
     tensors = dict(sorted(flatten(groups).items()))
     sizes = [tensor.numel() for tensor in tensors.values()]
-    drawn = torch.randn(sum(sizes), generator=generator, dtype=torch.float64)
+    drawn = standard_normal(sum(sizes), generator)
     parts = torch.split_with_sizes(drawn, sizes)
     noisy: dict[str, Tensor] = {
         name: torch.add(tensor, part.view(tensor.shape), alpha=deviation)

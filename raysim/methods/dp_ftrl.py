@@ -49,7 +49,16 @@ from raysim.core.rules import (
     send_model,
 )
 from raysim.core.selection import SELECTIONS, Selection
-from raysim.core.tensors import Tensors, as_real, frozen_names, like, nbytes, norm, without
+from raysim.core.tensors import (
+    Tensors,
+    as_real,
+    frozen_names,
+    like,
+    nbytes,
+    norm,
+    standard_normal,
+    without,
+)
 from raysim.core.user_input.limits import Count
 from raysim.methods.fedavg import FedAvg
 from raysim.methods.noise_tree import Nodes, completed, next_prefix, noise_of
@@ -159,9 +168,7 @@ class DpFtrl(FedAvg):
 
     def _nodes(self, now: Round, state: ServerState, sums: Tensor, *, complete: bool) -> Nodes:
         """Return the nodes of the tree after a round."""
-        draws = partial(
-            torch.randn, sums.shape, generator=now.generator("tree"), dtype=torch.float64
-        )
+        draws = partial(standard_normal, len(sums), now.generator("tree"))
         before = {int(height): node for height, node in state.groups.get(TREE, {}).items()}
         nodes = next_prefix(before, draws, self.efficient)
         return completed(nodes, draws, self.efficient) if complete else nodes

@@ -55,7 +55,8 @@ class Tree:
         self.virtual = {}
 
     def draw(self, generator):
-        return torch.randn(self.size, generator=generator, dtype=torch.float64).numpy()
+        one, other = torch.randn(2, self.size, generator=generator).numpy().astype(np.float64)
+        return (one + other) / math.sqrt(2)
 
     def add(self, generator):
         self.leaves += 1

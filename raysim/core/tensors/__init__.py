@@ -4,6 +4,7 @@ In: tensors of methods and networks. Out: sets, flat buffers and sums, the same 
 Imported by all of raysim; imports only errors.
 """
 
+from raysim.core.tensors.normal import standard_normal
 from raysim.core.tensors.sets import (
     CPU,
     Groups,
@@ -50,6 +51,7 @@ __all__ = [
     "norm",
     "only",
     "parameter_names",
+    "standard_normal",
     "state_of",
     "unflatten",
     "without",
