@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from raysim.core.masking import SecureSum
     from raysim.core.method import Asynchrony, Method, Passes, Round, ServerState
     from raysim.core.optimizer import Optimizer
-    from raysim.core.privacy import PrivacyClaim
+    from raysim.core.privacy import NoiseTree, PrivacyClaim
     from raysim.core.rules import (
         Batch,
         Companion,
@@ -90,7 +90,7 @@ else:
             "ServerState",
         ),
         "raysim.core.optimizer": ("Optimizer",),
-        "raysim.core.privacy": ("PrivacyClaim",),
+        "raysim.core.privacy": ("NoiseTree", "PrivacyClaim"),
         "raysim.core.scoring": ("CLASSIFICATION", "REGRESSION", "Scoring"),
         "raysim.core.rules": (
             *("Batch", "Companion", "LocalSteps", "Outputs", "Pass", "Reduced", "Rules"),
@@ -142,6 +142,7 @@ __all__ = [
     "MeasuredUpdates",
     "Method",
     "Model",
+    "NoiseTree",
     "Optimizer",
     "Outputs",
     "Partition",

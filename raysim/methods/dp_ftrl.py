@@ -71,8 +71,9 @@ class DpFtrl(FedAvg):
     """FedAvg with differential privacy of clients that does not rest on random cohorts.
 
     Helps where clients cannot be sampled at random, and at strong noise: that of a sum over t
-    rounds grows with log t, not with t. Costs the server three models and log2(restart) + 1 of the
-    tree, and three draws or fewer for each coordinate and round; clients, what FedAvg costs.
+    rounds grows with log t, not with t. Costs the server, in float64, three models and up to
+    log2(restart) + 1 of the tree, and two draws a round for each coordinate on average; clients,
+    what FedAvg costs.
     """
 
     weighting: ClassVar[Weighting | None] = "uniform"
