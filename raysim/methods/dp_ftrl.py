@@ -140,7 +140,7 @@ class DpFtrl(FedAvg):
                     " as the counter of BatchNorm is; use a model without them, such as one with"
                     " GroupNorm"
                 )
-        return state.replace(**{SERVER: _at_start(moving)})
+        return ServerState({**state.groups, SERVER: _at_start(moving)}, {TREE: 0})
 
     def rules(self) -> Rules:
         """Return the rules of local training: plain SGD, of which the clipped change is sent."""
@@ -148,24 +148,27 @@ class DpFtrl(FedAvg):
 
     def server_update(self, now: Round, state: ServerState, reduced: Reduced) -> ServerState:
         """Move the model from that at the tree's start by the noisy sum since."""
-        model, kept = state.groups["model"], state.groups[SERVER]
+        model = state.groups["model"]
         moving = without(model, frozen_names(now.network))
         length = self.restart or now.clients // now.size
-        ends = (now.number + 1) % length == 0
+        number = now.number // length
+        if number != state.info[TREE]:  # not at its end, as the last round may be lost
+            state = state.replace(**{SERVER: _at_start(moving), TREE: {}})
+        kept = state.groups[SERVER]
         total = kept["s"]
         if SENT in reduced.means:  # a round without clients has none
             total = total + _vector(reduced.means[SENT])
         noisy, tree = total, dict[str, Tensor]()
         if noise := multiplier_of(self.noise, self.epsilon):
+            ends = (now.number + 1) % length == 0
             nodes = self._nodes(now, state, total, complete=ends and self.completion)
             noisy = total + noise * self.clip / now.expected * noise_of(nodes, self.efficient)
             tree = {str(height): node for height, node in nodes.items()}
         speed = self.momentum * kept["v"] + noisy
         moved = _tensors(kept["w_0"] + self.lr_server * speed, moving)
-        after = state.replace(model={**model, **moved})
-        if ends:
-            return after.replace(**{SERVER: _at_start(moved), TREE: {}})
-        return after.replace(**{SERVER: {"w_0": kept["w_0"], "s": total, "v": speed}, TREE: tree})
+        server = {"w_0": kept["w_0"], "s": total, "v": speed}
+        after = state.replace(**{"model": {**model, **moved}, SERVER: server, TREE: tree})
+        return ServerState(after.groups, {TREE: number})
 
     def _nodes(self, now: Round, state: ServerState, sums: Tensor, *, complete: bool) -> Nodes:
         """Return the nodes of the tree after a round."""

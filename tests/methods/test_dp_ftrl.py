@@ -16,9 +16,11 @@ from safetensors.numpy import load_file
 from torch import nn
 
 import raysim
+from raysim.core.method import Round
 from raysim.core.privacy import NoiseTree, PrivacyClaim
 from raysim.core.seeds import torch_generator
 from raysim.driver.privacy.accounting import Accounting, Cohorts
+from raysim.methods.dp_ftrl import DpFtrl
 from raysim.methods.noise_tree import completed, next_prefix, noise_of
 from raysim.testing.contract import StopAfter
 from raysim.testing.tasks import SmallNet
@@ -142,6 +144,30 @@ def test_rounds(tmp_path, case):
     assert_close(reference.result.params, dp_ftrl(reference, **own))
     rows = pq.read_table(reference.result.run_dir / "clients.parquet").to_pylist()
     assert min(r["norm_to_clip"] for r in rows) < CLIP < max(r["norm_to_clip"] for r in rows)
+
+
+def test_a_tree_whose_last_round_is_lost_ends(tmp_path):
+    """Its clients may take part in the next one: sums and nodes are those of its rounds alone."""
+    network = SmallNet()
+    method = DpFtrl(clip=1.0, noise=1.0, restart=3)
+    state, sent = (
+        method.init(network),
+        {n: torch.ones_like(p) for n, p in network.named_parameters()},
+    )
+    for number in (0, 1, 3):
+        now = Round(
+            *(number, (0,), 6, 1, 0.1, lambda number: 0.1, "uniform", network, len, lambda: (0,)),
+            *(lambda purpose, seed=number: torch.Generator().manual_seed(seed), print),
+            size=2,
+            expected=2.0,
+        )
+        reduced = raysim.Reduced((0,), {"change": sent}, {}, {})
+        before, state = state, method.server_update(now, state, reduced)
+    assert {*before.groups["tree"]} == {"1"} and {*state.groups["tree"]} == {"0"}
+    assert float(state.groups["ftrl"]["s"][0]) == 1
+    model = before.groups["model"]
+    first = torch.cat([model[name].reshape(-1) for name in sorted(model)])
+    assert torch.equal(state.groups["ftrl"]["w_0"], first.double())
 
 
 def test_without_momentum_noise_and_a_clip_that_binds_it_is_fedavg(tmp_path):
