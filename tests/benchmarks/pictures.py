@@ -93,20 +93,19 @@ def privacy(folder: Path) -> Figure:
     print_table(["test accuracy, %"], {row: [percent(cell)] for row, cell in table.items()})
     figure = Figure(figsize=(6.4, 4.0), layout="constrained")
     axes = figure.subplots()
-    noisy = {row: cell for row, cell in table.items() if row.startswith("epsilon")}
-    axes.errorbar(
-        [float(row.split()[1]) for row in noisy],
-        [100 * cell["mean"] for cell in noisy.values()],
-        [100 * cell["deviation"] for cell in noisy.values()],
-        marker="o",
-        capsize=3,
-        label="clip and noise",
-    )
-    exact = [row for row in table if row not in noisy]
+    lines: dict[str, dict[float, dict[str, Any]]] = {}
+    for row, cell in table.items():
+        if "epsilon" in row:
+            name, _, epsilon = row.rpartition("epsilon ")
+            lines.setdefault(name.rstrip(", ") or "clip and noise", {})[float(epsilon)] = cell
+    for (name, line), marker in zip(lines.items(), "os", strict=True):
+        means, deviations = ([100 * c[key] for c in line.values()] for key in ("mean", "deviation"))
+        axes.errorbar([*line], means, deviations, marker=marker, capsize=3, label=name)
+    exact = [row for row in table if "epsilon" not in row]
     for row, style in zip(exact, ("--", ":"), strict=True):
         axes.axhline(100 * table[row]["mean"], linestyle=style, color="0.3", label=row)
     axes.set(xscale="log", xlabel="epsilon", ylabel="test accuracy [%]")
-    ticks = [float(row.split()[1]) for row in noisy]
+    ticks = sorted({epsilon for line in lines.values() for epsilon in line})
     axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
     axes.minorticks_off()
     axes.grid(alpha=0.3)
