@@ -177,6 +177,7 @@ main()
 """
 
 
+@pytest.mark.full
 def test_a_head_that_is_lost_while_a_run_waits_for_nodes_is_named(tmp_path):
     how: dict[str, Any] = {"program": ("-c", IMPATIENT), "engine.backend": "ray"}
     with cluster(0) as nodes, Run(tmp_path / "run", EQUAL, address=nodes.address, **how) as run:

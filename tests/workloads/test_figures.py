@@ -99,7 +99,14 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "run"
 
 
-@pytest.mark.parametrize("name", FIGURES)
+QUICK = {"fedmax-2", *{(f.draw, f.table): name for name, f in FIGURES.items()}.values()}
+"""A figure of each kind, and one that is drawn twice."""
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(n, marks=[] if n in QUICK else pytest.mark.full) for n in FIGURES],
+)
 def test_a_figure_is_drawn(name, run):
     figure = FIGURES[name]
     recorded = run.with_name("plane") if figure.table == "decision_regions" else run

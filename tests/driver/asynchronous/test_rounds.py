@@ -172,7 +172,7 @@ def test_clients_are_due_with_the_updates_of_all_rounds_until_theirs(
 
 
 @overlapping
-@settings(max_examples=10)
+@settings(max_examples=5)
 @given(chance=st.randoms(use_true_random=False))
 def test_the_same_bits_in_any_order(tmp_path_factory, method, chance):
     folder, task = tmp_path_factory.mktemp("runs"), make_task(SIZES)
