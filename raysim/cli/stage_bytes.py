@@ -16,6 +16,7 @@ from raysim.core.components import build_component
 from raysim.core.differences import Differences
 from raysim.core.errors import SettingsError
 from raysim.core.tensors import frozen_names, nbytes, state_of
+from raysim.core.user_input import as_typed
 from raysim.driver.downlink import expected_bytes
 
 
@@ -88,7 +89,7 @@ def _rows(settings: raysim.Settings) -> Iterator[_Row]:
         if any(field.is_required() for field in fields.values()):
             continue
         stage = build_component(kind, {}, f"channel.{name}.")
-        written = " ".join(f"{key}={value}" for key, value in stage.model_dump().items())
+        written = " ".join(f"{key}={as_typed(value)}" for key, value in stage.model_dump().items())
         down = stage.goes_down
         yield _Row(name, written, with_effect({name: stage}), True, down, _about(kind))
     for key, stages in (("channel", settings.stages), ("downlink", settings.down_stages)):

@@ -362,5 +362,6 @@ def test_stages_are_listed_with_their_bytes_of_a_preset_s_model(raysim_command):
     assert sent["topk"] == 4 * 1993 + 4485
     assert sent["sign"] == int(down["sign"]) == 24902 + 24
     assert (down["none"], down["clip"]) == ("796840", "-")
+    assert {row["name"]: row["settings"] for row in rows}["masks"].startswith("neighbours=none ")
     code, _, err = raysim_command("list", "methods", "--of", "mnist-fedavg")
     assert code == 2 and err.strip().endswith("raysim list stages --of mnist-fedavg")
