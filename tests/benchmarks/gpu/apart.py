@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import sys
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -104,4 +105,5 @@ def _work(run: Callable[..., None], pipe: Connection, log: Path) -> None:
     except Exception as error:  # whatever it is, the other jobs are still to run
         traceback.print_exc()
         state = " ".join(f"failed: {type(error).__name__}: {error}".split())[:REASON_LENGTH]
+    sys.stdout.flush()  # it may be killed as soon as the end is known
     pipe.send(("end", state))
