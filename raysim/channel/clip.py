@@ -16,7 +16,7 @@ from pydantic import Field
 
 from raysim.core.channel import Stage
 from raysim.core.rules import Upload, View
-from raysim.core.tensors import flatten, norm
+from raysim.core.tensors import clip_factor, flatten, norm
 
 
 class Clip(Stage):
@@ -36,9 +36,8 @@ class Clip(Stage):
     def send(self, view: View, upload: Upload) -> Upload:
         """Scale the differences to the norm where they exceed it."""
         length = norm(flatten(upload.sums))
-        metrics = {"update_norm": length}
-        if length <= self.norm:
+        metrics, factor = {"update_norm": length}, clip_factor(length, self.norm)
+        if factor == 1:
             return replace(upload, metrics=metrics)
-        factor = self.norm / length
         sums = {g: {n: d * factor for n, d in group.items()} for g, group in upload.sums.items()}
         return replace(upload, sums=sums, metrics=metrics)

@@ -41,7 +41,15 @@ from raysim.core.errors import SettingsError
 from raysim.core.privacy import Accountant, PrivacyClaim, multiplier_of
 from raysim.core.rules import Reduced, Upload, View
 from raysim.core.selection import State
-from raysim.core.tensors import Groups, Layout, flatten, norm, standard_normal, unflatten
+from raysim.core.tensors import (
+    Groups,
+    Layout,
+    clip_factor,
+    flatten,
+    norm,
+    standard_normal,
+    unflatten,
+)
 from raysim.core.user_input.limits import MOST
 
 Positive = Annotated[float, Field(gt=0)]
@@ -171,7 +179,7 @@ class Gaussian(Stage):
     def send(self, view: View, upload: Upload) -> Upload:
         """Scale the differences to the clip where they exceed it, and by the client's weight."""
         length, limit = norm(flatten(upload.sums)), self.clip
-        factor = 1.0 if limit is None or length <= limit else limit / length
+        factor = 1.0 if limit is None else clip_factor(length, limit)
         if self.full_weight is not None:
             factor *= min(upload.samples / self.full_weight, 1.0)
         found = replace(upload, metrics={"norm_to_clip": length})

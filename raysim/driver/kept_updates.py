@@ -21,7 +21,7 @@ from raysim.core.errors import RunError, SettingsError
 from raysim.core.rules import Pass, send_model
 from raysim.core.selection import State
 from raysim.core.steps import Steps
-from raysim.core.tensors import Layout, Tensors
+from raysim.core.tensors import Layout, Tensors, is_finite
 from raysim.core.user_input.columns import OF_CLIENTS, OF_ROUNDS, check_names
 from raysim.driver.round_log import RoundLog
 from raysim.execution.base import Call, Executor, Item, NextResult, Submit
@@ -123,7 +123,7 @@ class KeptUpdates:
         self._keep(pass_number, layout, aggregate)
         means = of_flat_values(start + aggregate, layout)
         for name, tensor in means.items():
-            if not bool(tensor.isfinite().all()):
+            if not is_finite(tensor):
                 raise RunError(
                     f"round {self.number + 1}: {called(self.aggregation)}: its update is not finite"
                     f" in {str(tensor.dtype).removeprefix('torch.')} (tensor {name})"

@@ -10,7 +10,7 @@ import torch
 
 from raysim.core.errors import MachineError, RaysimError, RunError
 from raysim.core.rules import CHANGE
-from raysim.core.tensors import Groups, Tensors
+from raysim.core.tensors import Groups, Tensors, is_finite
 from raysim.execution.messages import PassMessage
 from raysim.execution.process import is_device_error
 from raysim.training.job import ClientJob
@@ -79,7 +79,7 @@ def _deploying(client: int) -> Iterator[None]:
 
 
 def _finite(client: int, model: Tensors) -> Tensors:
-    if broken := [name for name, t in model.items() if not bool(t.isfinite().all())]:
+    if broken := [name for name, t in model.items() if not is_finite(t)]:
         raise RunError(
             f"client {client}: its deployed model is not finite (tensor {broken[0]}): try a"
             " smaller learning rate in its deployment"

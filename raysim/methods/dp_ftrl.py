@@ -52,6 +52,7 @@ from raysim.core.selection import SELECTIONS, Selection
 from raysim.core.tensors import (
     Tensors,
     as_real,
+    clip_factor,
     frozen_names,
     like,
     nbytes,
@@ -184,7 +185,7 @@ def _send_clipped(clip: float, view: View, trained: Trained) -> Upload:
     found = Differences.of(sent, {"model": "model"}, view.broadcast, frozen=view.frozen)
     change = found.changes["model"]
     length = norm(change)
-    factor = 1.0 if length <= clip else clip / length
+    factor = clip_factor(length, clip)
     return Upload(
         sums={SENT: {name: like(factor * d, sent["model"][name]) for name, d in change.items()}},
         metrics={"norm_to_clip": length},

@@ -101,6 +101,11 @@ def norm(tensors: Tensors) -> float:
     return float(torch.linalg.vector_norm(torch.stack(norms)))
 
 
+def clip_factor(length: float, limit: float) -> float:
+    """Return the factor that scales a norm down to a limit; 1 for a norm within it."""
+    return 1.0 if length <= limit else limit / length
+
+
 def state_of(network: nn.Module) -> dict[str, Tensor]:
     """Return the live parameters and buffers of a network, detached, in definition order."""
     tensors = {name: p.detach() for name, p in network.named_parameters()}

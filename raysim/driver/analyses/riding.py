@@ -9,7 +9,7 @@ from functools import partial
 from raysim.analysis.base import ClientPart
 from raysim.core.errors import MachineError
 from raysim.core.rules import Finish, Pass, Reduced, Trained, Upload, View
-from raysim.core.tensors import Groups, Tensors, nbytes
+from raysim.core.tensors import Groups, Tensors, is_finite, nbytes
 from raysim.driver.riders import Rider
 from raysim.execution.process import is_device_error
 
@@ -77,7 +77,7 @@ def _finish(
 
 
 def _is_finite(group: Tensors) -> bool:
-    return bool(group) and all(bool(tensor.isfinite().all()) for tensor in group.values())
+    return bool(group) and all(map(is_finite, group.values()))
 
 
 def _measured(part: ClientPart, view: View, trained: Trained) -> Tensors:
