@@ -94,7 +94,7 @@ class Differences:
                 if difference is not self.changes[group][name]:
                     was, value = self.sums[group][name], difference.double()
                     if group in self.starts:
-                        value = _reals(self.starts[group][name]) + value
+                        value = _copied(self.starts[group][name]).add_(value)
                     sums[group][name] = like(value.contiguous(), was)
                     dtypes[f"{group}/{name}"] = was.dtype
         return sums, dtypes
