@@ -30,9 +30,9 @@ def listed(kind: str, name: str, of: str = "") -> dict[str, Any]:
 
         return {"runs": runs_in(name)}
     if of:
-        from raysim.cli.stage_bytes import page
+        from raysim.cli.stage_bytes import sizes
 
-        return {kind: _rows(page(of))}
+        return {kind: sizes(of)}
     return _entry(kind, name) if name else {kind: _rows(page_of(kind, ""))}
 
 

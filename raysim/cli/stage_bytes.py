@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from rich.table import Table
 from torch import nn
@@ -23,6 +23,28 @@ from raysim.driver.downlink import expected_bytes
 def page(source: str) -> Table:
     """Return the table of all stages, with the bytes of a model through each.
 
+    Args:
+        source: A preset, or a file of settings.
+
+    Raises:
+        SettingsError: the size of the model is not known before its data are opened.
+    """
+    table = Table(
+        *("name", "settings", "bytes up", "bytes down", "of the model", "description"),
+        title=f"stages, for the model of {source}: what a client sends and receives by FedAvg",
+        title_justify="left",
+        box=None,
+    )
+    for row in sizes(source):
+        coded = ["-" if row[way] is None else str(row[way]) for way in ("bytes_up", "bytes_down")]
+        share = f"{row['of_the_model']:.2%}"
+        table.add_row(row["name"], row["settings"], *coded, share, row["description"])
+    return table
+
+
+def sizes(source: str) -> list[dict[str, Any]]:
+    """Return the rows of the page: bytes as integers, None where a stage cannot be, and the share.
+
     Down are those of an increment, of stages that the down-link can have at these settings.
 
     Args:
@@ -36,21 +58,24 @@ def page(source: str) -> Table:
     model, frozen = state_of(network), frozen_names(network)
     base = {"model": model}
     layout = Differences.of(base, {"model": "model"}, base, frozen=frozen).layout
-    table = Table(
-        *("name", "settings", "bytes up", "bytes down", "of the model", "description"),
-        title=f"stages, for the model of {source}: what a client sends and receives by FedAvg",
-        title_justify="left",
-        box=None,
-    )
-    plain = nbytes(base, frozen)
+    plain, rows = nbytes(base, frozen), []
     for row in _rows(settings):
-        up = row.up and sent_bytes(row.stages, layout, plain, 0)
-        if row.up and (secure := secure_sum_of(row.stages)):
+        up = sent_bytes(row.stages, layout, plain, 0) if row.up else None
+        if up is not None and (secure := secure_sum_of(row.stages)):
             up += secure.bytes_up(settings.cohort_size)
-        down = row.down and expected_bytes(row.stages, model, network)
-        coded = [str(each or "-") for each in (up, down)]
-        table.add_row(row.name, row.written, *coded, f"{(up or down) / plain:.2%}", row.about)
-    return table
+        down = expected_bytes(row.stages, model, network) if row.down else None
+        (sent, *_) = (each for each in (up, down) if each is not None)
+        rows.append(
+            {
+                "name": row.name,
+                "settings": row.written,
+                "bytes_up": up,
+                "bytes_down": down,
+                "of_the_model": sent / plain,
+                "description": row.about,
+            }
+        )
+    return rows
 
 
 def network_of(settings: raysim.Settings) -> nn.Module:

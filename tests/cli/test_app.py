@@ -356,12 +356,16 @@ def test_stages_are_listed_with_their_bytes_of_a_preset_s_model(raysim_command):
     """1,993 of 199,210 values, each with 18 bits of place; or 1 bit a value, a scale a tensor."""
     _, out, _ = raysim_command("list", "stages", "--of", "mnist-fedavg", "--json")
     rows = json.loads(out)["stages"]
-    sent = {row["name"]: int(row["bytes_up"]) for row in rows}
+    sent = {row["name"]: row["bytes_up"] for row in rows}
     down = {row["name"]: row["bytes_down"] for row in rows}
     assert (sent["none"], sent["clip"]) == (796840, 796840)
     assert sent["topk"] == 4 * 1993 + 4485
-    assert sent["sign"] == int(down["sign"]) == 24902 + 24
-    assert (down["none"], down["clip"]) == ("796840", "-")
+    assert sent["sign"] == down["sign"] == 24902 + 24
+    assert (down["none"], down["clip"]) == (796840, None)
+    assert rows[0]["of_the_model"] == 1
+    _, out, _ = raysim_command("list", "stages", "--of", "mnist-fedavg")
+    (clip,) = (line.split() for line in out.splitlines() if line.split()[:1] == ["clip"])
+    assert clip[1:5] == ["norm=1.0", "796840", "-", "100.00%"]
     assert {row["name"]: row["settings"] for row in rows}["masks"].startswith("neighbours=none ")
     code, _, err = raysim_command("list", "methods", "--of", "mnist-fedavg")
     assert code == 2 and err.strip().endswith("raysim list stages --of mnist-fedavg")
