@@ -6,6 +6,9 @@ the server's sum is that of the decoded vectors, exactly. Values are coded, and 
 in float64 where the network has it. A vector that is not finite is left as it is: the engine
 refuses it by client and tensor.
 
+Buffers are sent as they are, as by torch's DistributedDataParallel and its hooks: BatchNorm's
+running statistics have other units, and a variance that is decoded with an error may be below 0.
+
 A quantiser behind a stage that sends fewer values codes these alone, which are those that are not
 0: zeros stay zeros, and blocks and scales are of what is sent.
 
@@ -81,6 +84,11 @@ class Coder(Stage, ABC):
 
     quantises: ClassVar[bool] = False
     """Whether it changes how values are sent, not which."""
+
+    @property
+    def leaves_buffers(self) -> bool:
+        """True: parameters are coded."""
+        return True
 
     @abstractmethod
     def code(self, vector: Vector) -> Tensor:

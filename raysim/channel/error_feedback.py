@@ -49,6 +49,11 @@ class ErrorFeedback(Stage):
         """True: the memory is added."""
         return True
 
+    @property
+    def leaves_buffers(self) -> bool:
+        """True: no coder leaves anything of them out."""
+        return True
+
     def has_effect(self, behind: Sequence[Stage]) -> bool:
         """Return whether a stage behind changes what clients send."""
         return any(type(stage).send is not Stage.send for stage in behind)

@@ -11,14 +11,14 @@ Legend: d a difference.
 from __future__ import annotations
 
 from abc import ABC
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import torch
 
 from raysim.core.components import Component, Registry, ask
-from raysim.core.encoding import Encoding
+from raysim.core.encoding import Encoded, Encoding
 from raysim.core.masking import SecureSum
 from raysim.core.privacy import PrivacyClaim
 from raysim.core.rules import Reduced, Upload, View
@@ -105,6 +105,15 @@ class Stage(Component, ABC):
         """True if the values that it sends are those of the same places in all clients of a pass.
 
         Only such sparse values stay few in sums, which are all that masks let the server see.
+        """
+        return False
+
+    @property
+    def leaves_buffers(self) -> bool:
+        """True if buffers, such as BatchNorm's running statistics, pass it by.
+
+        Coders leave them: a variance that is decoded with an error may be below 0. They are sent in
+        the bytes that they have.
         """
         return False
 
@@ -284,7 +293,9 @@ def secure_sum_of(stages: Stages) -> SecureSum | None:
     return next(filter(None, (stage.secure_sum for stage in stages.values())), None)
 
 
-def sent_bytes(stages: Stages, layout: Layout, total: int, client: int) -> int:
+def sent_bytes(
+    stages: Stages, layout: Layout, total: int, client: int, buffers: Collection[str]
+) -> int:
     """Return the bytes that a client sends, as its stages declare them.
 
     Args:
@@ -292,11 +303,14 @@ def sent_bytes(stages: Stages, layout: Layout, total: int, client: int) -> int:
         layout: Layout of the differences, without stages.
         total: Bytes that it would send without stages.
         client: The client.
+        buffers: Names of the network's buffers.
     """
-    encoding = Encoding.of(layout)
+    encoded = Encoded.of(layout, buffers)
     for stage in stages.values():
-        encoding = encoded_by(stage, encoding, layout, client)
-    return sent_with(encoding, layout, total)
+        before, seen = encoded.seen_by(leaves_buffers=stage.leaves_buffers)
+        after = encoded_by(stage, before, seen, client)
+        encoded = encoded.behind(after, leaves_buffers=stage.leaves_buffers)
+    return sent_with(encoded.whole, layout, total)
 
 
 def sent_with(encoding: Encoding, layout: Layout, total: int) -> int:

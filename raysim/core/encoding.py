@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Collection
+from dataclasses import dataclass, replace
 
 from raysim.core.tensors import Layout
 
@@ -54,3 +55,65 @@ class Encoding:
         """Bytes in all, rounded up."""
         beside = self.extra + NUMBER_BYTES * self.numbers
         return math.ceil(round(self.values * self.bits / 8, 6)) + beside
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """Encoding of an upload's differences behind some stages, that of buffers apart.
+
+    Attributes:
+        layout: Layout of all differences, as they would be sent without stages.
+        others: Layout of those that are not of buffers.
+        parameters: Encoding of these.
+        buffers: Encoding of the differences of buffers.
+    """
+
+    layout: Layout
+    others: Layout
+    parameters: Encoding
+    buffers: Encoding
+
+    @classmethod
+    def of(cls, layout: Layout, buffers: Collection[str]) -> Encoded:
+        """Return the encoding of differences that are sent as they are.
+
+        Args:
+            layout: Their layout, by `group/name`.
+            buffers: Names of the network's buffers.
+        """
+        is_buffer = {key: key.partition("/")[2] in buffers for key, _, _ in layout.entries}
+        apart, others = (
+            Layout(tuple(entry for entry in layout.entries if is_buffer[entry[0]] is flag))
+            for flag in (True, False)
+        )
+        return cls(layout, others, Encoding.of(others), Encoding.of(apart))
+
+    @property
+    def whole(self) -> Encoding:
+        """The encoding of all differences."""
+        one, other = self.parameters, self.buffers
+        if not other.values:
+            return one
+        values = one.values + other.values
+        bits = (one.values * one.bits + other.values * other.bits) / values
+        return replace(one, values=values, bits=bits)
+
+    def seen_by(self, *, leaves_buffers: bool) -> tuple[Encoding, Layout]:
+        """Return the encoding and the layout that a stage sees, which may leave buffers."""
+        return (self.parameters, self.others) if leaves_buffers else (self.whole, self.layout)
+
+    def behind(self, after: Encoding, *, leaves_buffers: bool) -> Encoded:
+        """Return the encoding behind a stage.
+
+        Args:
+            after: What the stage says of the differences that it saw.
+            leaves_buffers: Whether it saw no buffers.
+        """
+        if leaves_buffers:
+            return replace(self, parameters=after)
+        before, one = self.whole, self.parameters
+        if (after.values, after.bits) == (before.values, before.bits):
+            return replace(self, parameters=replace(after, values=one.values, bits=one.bits))
+        count = min(self.buffers.values, after.values)  # it encodes all values alike
+        one = replace(after, values=after.values - count)
+        return replace(self, parameters=one, buffers=Encoding(count, after.bits))

@@ -237,6 +237,7 @@ class View:
         stages: The groups that the client keeps for the stages of the channel, named
             `stage@group`; for the engine alone.
         pass_generator: As `generator`, with the same draws for all clients of the pass.
+        buffers: Names of the network's buffers.
     """
 
     params: Tensors
@@ -253,6 +254,7 @@ class View:
     client: int = -1
     stages: Groups = field(default_factory=dict)
     pass_generator: Callable[[str], torch.Generator] = only_in_finish
+    buffers: frozenset[str] = frozenset()
 
     @property
     def received(self) -> Tensors:

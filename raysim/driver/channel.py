@@ -24,7 +24,7 @@ from raysim.core.channel import (
 )
 from raysim.core.components import ask, called, calling, checked, shown
 from raysim.core.differences import Differences, layout_of, same_shapes
-from raysim.core.encoding import Encoding
+from raysim.core.encoding import Encoded, Encoding
 from raysim.core.errors import SettingsError
 from raysim.core.method import Round
 from raysim.core.rules import Finish, Pass, Reduced, Trained, Upload, View
@@ -36,6 +36,7 @@ from raysim.core.tensors import (
     Tensors,
     flatten,
     frozen_names,
+    unflatten,
 )
 from raysim.core.user_input.columns import OF_CLIENTS, check_metrics, check_names
 from raysim.driver.riders import Rider
@@ -233,7 +234,8 @@ def _encode(
         upload.sums, dict(bases), view.broadcast, frozen=view.frozen, params=view.params
     )
     total = upload.sent_bytes(view.frozen)
-    return replace(upload, bytes_up=sent_bytes(dict(stages), layout, total, view.client))
+    sent = sent_bytes(dict(stages), layout, total, view.client, view.buffers)
+    return replace(upload, bytes_up=sent)
 
 
 @dataclass(frozen=True)
@@ -270,22 +272,39 @@ def through_stages(
     Raises:
         SettingsError: a stage fails, or returns what it must not.
     """
-    encoding, metrics, state = Encoding.of(layout), dict[str, float](), dict[str, Tensors]()
+    encoded, metrics = Encoded.of(layout, view.buffers), dict[str, float]()
     returned: list[tuple[str, Stage, View, Upload]] = []
-    scalars: dict[str, float] = {}
+    scalars, state = dict[str, float](), dict[str, Tensors]()
     for name, stage in stages:
-        given, own = replace(given, encoding=encoding), _view_of(name, view)
-        after = _sent_through(stage, own, given)
-        encoding = _encoding_behind(stage, given, after, layout, view.client)
-        given = replace(given, sums=after.sums)
+        leaves, own = stage.leaves_buffers, _view_of(name, view)
+        encoding, of = encoded.seen_by(leaves_buffers=leaves)
+        sums, left = _parted(given.sums, view.buffers if leaves else ())
+        seen = replace(given, sums=sums, encoding=encoding)
+        after = _sent_through(stage, own, seen)
+        encoding = _encoding_behind(stage, seen, after, of, view.client)
+        encoded = encoded.behind(encoding, leaves_buffers=leaves)
+        given = replace(given, sums=unflatten(flatten(after.sums) | left) if left else after.sums)
         _check_metrics(stage, after, {*taken, *metrics})
         metrics |= after.metrics
         scalars |= {f"{name}{OF_STAGE}{key}": value for key, value in after.scalars.items()}
         returned.append((name, stage, own, after))
     for name, stage, own, after in returned:
-        kept = {**after.state, **_remembered(stage, own, after, given.sums)}
+        sums, _ = _parted(given.sums, view.buffers if stage.leaves_buffers else ())
+        kept = {**after.state, **_remembered(stage, own, after, sums)}
         state |= {f"{name}{OF_STAGE}{group}": tensors for group, tensors in kept.items()}
-    return Sent(given.sums, encoding, metrics, state, scalars)
+    return Sent(given.sums, encoded.whole, metrics, state, scalars)
+
+
+def _parted(sums: Groups, names: Collection[str]) -> tuple[Groups, dict[str, Tensor]]:
+    """Return differences without some names, and theirs, by `group/name`."""
+    if not names:
+        return sums, {}
+    parted: Groups = {
+        group: {name: d for name, d in of.items() if name not in names}
+        for group, of in sums.items()
+    }
+    left = {f"{g}/{n}": d for g, of in sums.items() for n, d in of.items() if n in names}
+    return {group: of for group, of in parted.items() if of}, left
 
 
 def _encoding_behind(

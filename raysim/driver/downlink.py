@@ -203,7 +203,7 @@ def expected_bytes(stages: Stages, model: Tensors, network: nn.Module) -> int:
     """Return the bytes of a model's increment, as stages declare them."""
     whole = nbytes({MODEL: model}, frozen_names(network))
     layout = _differences(model, model, network).layout
-    return min(whole, sent_bytes(stages, layout, whole, SERVER))
+    return min(whole, sent_bytes(stages, layout, whole, SERVER, ()))
 
 
 def _differences(model: Tensors, known: Tensors, network: nn.Module) -> Differences:

@@ -72,10 +72,10 @@ class ClientTraining:
             at=trainer.at,
             gradient=self.gradient,
             frozen=network.frozen_names,
+            buffers=network.buffer_names,
         )
-        transforms = self.rules.transforms
+        transforms, self.beside = self.rules.transforms, self.companions()
         self.states = {t.name: {**t.init(self.view)} for t in transforms}
-        self.beside = self.companions()
         self.before_momentum = [t for t in transforms if not t.after_momentum]
         self.after_momentum = [t for t in transforms if t.after_momentum]
         if trainer.optimizer.keeps_gradient:

@@ -24,7 +24,7 @@ from torch.func import functional_call
 from raysim.core.layers import BATCH_NORMS
 from raysim.core.rules import Batch, Outputs
 from raysim.core.scoring import FORWARD_ROWS
-from raysim.core.tensors import Tensors, frozen_names
+from raysim.core.tensors import Tensors, buffer_names, frozen_names
 from raysim.core.tensors.torch_private import has_hooks
 from raysim.training.bindings import Bindings
 
@@ -45,7 +45,7 @@ class Network(nn.Module):
             [_chain(getattr(module, stage)) for stage in STAGES] if self.is_composition else None
         )
         self.has_batchnorm = has_batch_norm(module)
-        self.frozen_names = frozen_names(module)
+        self.frozen_names, self.buffer_names = frozen_names(module), buffer_names(module)
         self._layout = torch.contiguous_format
         self._trains: tuple[frozenset[str] | None] | None = None
 

@@ -125,7 +125,7 @@ class GuardedView(View):
 
     READABLE = frozenset(
         {"params", "trainable", "start", "broadcast", "state", "personal", "temperature", "at"}
-        | {"frozen", "received"}
+        | {"frozen", "buffers", "received"}
     )
 
     def __getattribute__(self, name: str) -> Any:

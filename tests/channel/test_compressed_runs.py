@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from fractions import Fraction
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 import raysim
 from raysim.core.tensors import flatten
 from raysim.storage.client_states import ClientStates
+from raysim.testing.tasks import SmallNet
 from tests.tasks import make_settings, make_task, model_of
 
 HERE = "tests.channel.test_compressed_runs"
@@ -39,11 +42,19 @@ class After(Before):
     """The same, at another place."""
 
 
-def run(path: Any, channel: dict[str, Any], **more: Any) -> raysim.Result:
+class Normalised(SmallNet):
+    """With BatchNorm: two running moments of 16 values, and a counter of 8 bytes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.hidden = nn.Sequential(self.hidden, nn.BatchNorm1d(16))
+
+
+def run(path: Any, channel: dict[str, Any], model: Any = SmallNet, **more: Any) -> raysim.Result:
     for seen in SEEN.values():
         seen.clear()
     settings = make_settings(path, channel=channel, **{"fraction": 0.5, **more})
-    return raysim.run(settings, make_task(SIZES))
+    return raysim.run(settings, make_task(SIZES, model))
 
 
 def watched(**stages: Any) -> dict[str, Any]:
@@ -181,16 +192,49 @@ def test_a_client_whose_message_is_lost_keeps_its_memory(tmp_path):
     assert found == {**dict.fromkeys(range(5), 2), 5: 0}
 
 
-def test_bytes_are_counted_as_encoded_and_charged_on_the_clock(tmp_path):
-    """The devices compute in no time and send a byte a second."""
+def slow(folder: Path) -> dict[str, Any]:
+    """Devices that compute in no time and send a byte a second."""
     rows = [f"{client},1e18,1,1e18,0" for client in range(len(SIZES))]
-    (tmp_path / "devices.csv").write_text("\n".join(["client,speed,up,down,latency", *rows]))
-    clock = {"clock.name": "devices", "clock.table": str(tmp_path / "devices.csv")}
+    (folder / "devices.csv").write_text("\n".join(["client,speed,up,down,latency", *rows]))
+    return {"clock.name": "devices", "clock.table": str(folder / "devices.csv")}
+
+
+def test_bytes_are_counted_as_encoded_and_charged_on_the_clock(tmp_path):
     channel = {"error_feedback": {}, "topk": {"fraction": 0.1}, "int8": {"block": 8}}
-    result = run(tmp_path / "run", channel, rounds=1, **clock)
+    result = run(tmp_path / "run", channel, rounds=1, **slow(tmp_path))
     values = sum(tensor.numel() for tensor in result.params.values())
     k = -(-values // 10)
     each = k + 4 * -(-k // 8) + -(-k * (values - 1).bit_length() // 8)
     row = result.metrics.to_pylist()[-1]
     assert row["bytes_up"] == 3 * each
     assert row["virtual_seconds"] == pytest.approx(each, abs=0.01)
+
+
+VALUES, BUFFERS, COUNTER = 12 * 16 + 16 + 16 * 3 + 3 + 2 * 16, 2 * 16, 8
+OF_BUFFERS: list[tuple[dict[str, Any], int]] = [
+    ({"clip": {"norm": 1e9}, "randk": {"fraction": 0.1}}, 4 * (30 + BUFFERS) + 8),
+    ({"error_feedback": {}, "sign": {}}, 37 + 4 * 6 + 4 * BUFFERS),
+    ({"topk": {"fraction": 0.1}, "int8": {}}, 30 + 4 + 34 + 4 * BUFFERS),
+    (
+        {"randk": {"fraction": 0.1, "mask": "shared"}, "masks": {"bits": 24}},
+        3 * (30 + BUFFERS + 1) + 64 + 7 * 32,
+    ),
+]
+
+
+@pytest.mark.parametrize(("channel", "sent"), OF_BUFFERS)
+def test_buffers_are_sent_as_they_are(tmp_path, channel, sent):
+    """Their bits, bytes and time; a variance that is decoded with an error may be below 0."""
+    given = {"rounds": 1, "local.lr": 0.3, **slow(tmp_path)}
+    plain = run(tmp_path / "plain", {}, Normalised, **given)
+    result = run(tmp_path / "run", channel, Normalised, **given)
+    for name, tensor in result.params.items():
+        is_buffer = "running" in name or "tracked" in name
+        assert torch.equal(tensor, plain.params[name]) is is_buffer, name
+    row = result.metrics.to_pylist()[-1]
+    assert row["bytes_up"] == 3 * (sent + COUNTER)
+    assert row["virtual_seconds"] == pytest.approx(sent + COUNTER, abs=0.01)
+    states = ClientStates(result.run_dir / "clients")
+    for client, versions in ((client, states.versions(client)) for client in range(len(SIZES))):
+        for kept in (states.read(client, version, CPU) for version in versions):
+            assert not [name for name in kept["error_feedback@error"] if "running" in name]

@@ -122,6 +122,11 @@ def frozen_names(network: nn.Module) -> frozenset[str]:
     return frozenset(name for name, p in network.named_parameters() if not p.requires_grad)
 
 
+def buffer_names(network: nn.Module) -> frozenset[str]:
+    """Return the names of a network's buffers."""
+    return frozenset(name for name, _ in network.named_buffers())
+
+
 @dataclass(frozen=True)
 class Layout:
     """Names, dtypes and shapes of a set of tensors, in packing order."""

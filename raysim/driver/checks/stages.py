@@ -18,7 +18,7 @@ from raysim.core.differences import Differences
 from raysim.core.errors import RaysimError, SettingsError
 from raysim.core.rules import CHANGE, Bases, Reduced, Upload, View
 from raysim.core.seeds import torch_generator
-from raysim.core.tensors import Groups, Tensors, frozen_names, nbytes, parameter_names
+from raysim.core.tensors import Groups, Tensors, buffer_names, frozen_names, nbytes, parameter_names
 from raysim.driver.channel import (
     at_state,
     check_order,
@@ -127,6 +127,7 @@ def _tried(
         gradient=_not_here,
         client=0,
         stages=kept,
+        buffers=buffer_names(network),
     )
     source, expected = partial(torch_generator, 0), settings.expected_cohort
     now = Received(0, (0,), settings.clients, source, expected)

@@ -241,6 +241,7 @@ class StackedStep:
             at=self._at,
             gradient=partial(self._gradient, fixed, rng),
             frozen=self.sequential.network.frozen_names,
+            buffers=self.sequential.network.buffer_names,
         )
 
     def _at(self, tensors: Tensors, x: Tensor) -> Outputs:
