@@ -96,7 +96,8 @@ class Channel(Rider):
         """Return the result behind the server's part of the stages."""
         work, number = self._work, self._passes
         self._passes += 1
-        if work and not reduced.means.keys() & work.moved_from and (reduced.means or reduced.rows):
+        passed_by = not reduced.means.keys() & work.moved_from if work else False
+        if passed_by and (reduced.means or reduced.rows) and self._changes_what_is_sent:
             self._note_that_nothing_changes(number)
         stages = [(n, s) for n, s in self._present.items() if s.has_server_part()]
         if work is None or not stages:
@@ -137,6 +138,11 @@ class Channel(Rider):
     def metrics(self) -> dict[str, float]:
         """Numbers of the round that stages report."""
         return {name: value for of in self._metrics.values() for name, value in of.items()}
+
+    @property
+    def _changes_what_is_sent(self) -> bool:
+        """True if a stage would change differences; masks hide all that is summed."""
+        return not all(stage.secure_sum for stage in self.stages.values())
 
     def _note_that_nothing_changes(self, number: int) -> None:
         """Tell the user, in the first round, of a pass that has nothing for the stages."""

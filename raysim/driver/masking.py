@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Self
 
 import numpy as np
@@ -17,12 +18,13 @@ from torch import nn
 from raysim.config import Settings
 from raysim.core.channel import Stage
 from raysim.core.components import called
-from raysim.core.differences import moving_names
+from raysim.core.differences import kept_apart
+from raysim.core.encoding import Encoding
 from raysim.core.errors import SettingsError
 from raysim.core.masking import Masks
-from raysim.core.rules import Pass, Reduced
+from raysim.core.rules import Finish, Pass, Reduced, Trained, Upload, View
 from raysim.core.selection import Selection
-from raysim.core.tensors import frozen_names
+from raysim.core.tensors import Layout, Tensors, flatten, without
 from raysim.driver.riders import Rider
 from raysim.driver.round_inputs import first_pass
 from raysim.execution.partial_sum import EMPTY, PartialSum
@@ -63,20 +65,25 @@ class MaskedUploads(Rider):
     Attributes:
         settings: The run's settings.
         stage: The stage that states a secure aggregation.
+        note: Shows the user, once, what is sent in the clear.
     """
 
     settings: Settings
     stage: Stage
+    note: Callable[[str], None]
 
     @classmethod
-    def of(cls, settings: Settings) -> Self | None:
+    def of(cls, settings: Settings, note: Callable[[str], None]) -> Self | None:
         """Return the masks of a round; None in runs without any."""
         stage = _masking(settings)
-        return cls(settings, stage) if stage else None
+        return cls(settings, stage, note) if stage else None
 
     def dress(self, work: Pass) -> Pass:
         """Return a pass whose clients agree on masks."""
-        return replace(work, asked=tuple(map(int, work.clients)))
+        secure = self.stage.secure_sum
+        bits, bases = secure.bits if secure else 0, tuple(sorted(work.moved_from.items()))
+        rules = replace(work.rules, finish=partial(_in_words, work.rules.finish, bits, bases))
+        return replace(work, rules=rules, asked=tuple(map(int, work.clients)))
 
     def undress(self, reduced: Reduced) -> Reduced:
         """Return the result without the samples of single clients.
@@ -91,6 +98,12 @@ class MaskedUploads(Rider):
                 f"{called(self.stage)}: does not go with {called(self.settings.method)}, whose"
                 f" server reads {seen[0]!r} of single clients"
             )
+        if clear := sorted({name for of in reduced.means.values() for name in _whole(of)}):
+            more = f" and {len(clear) - 1} more" if clear[1:] else ""
+            self.note(
+                f"{called(self.stage)}: clients send {clear[0]!r}{more} in the clear, whole numbers"
+                " of which the server takes the largest"
+            )
         return replace(reduced, samples=EMPTY)
 
 
@@ -99,7 +112,6 @@ def check_masks(
     network: nn.Module,
     initial: Checkpoint,
     sizes: npt.NDArray[np.int64],
-    note: Callable[[str], None],
 ) -> None:
     """Check, before a run with masks starts, that the server can do with sums of clients.
 
@@ -108,7 +120,6 @@ def check_masks(
         network: The network as it was built.
         initial: The checkpoint before the first round.
         sizes: Samples that each client trains on [K].
-        note: Shows the user what is sent in the clear.
 
     Raises:
         SettingsError: it cannot.
@@ -119,12 +130,6 @@ def check_masks(
     first = first_pass(settings, network, initial, sizes)
     if rule := next(_broken(settings, first), None):
         raise SettingsError(f"{called(stage)}: {rule}")
-    if first and (clear := _whole_numbers(first, frozen_names(network))):
-        more = f" and {len(clear) - 1} more" if clear[1:] else ""
-        note(
-            f"{called(stage)}: clients send {clear[0]!r}{more} in the clear, whole numbers of which"
-            " the server takes the largest"
-        )
 
 
 def _masking(settings: Settings) -> Stage | None:
@@ -162,10 +167,26 @@ def _broken(settings: Settings, first: Pass | None) -> Iterator[str]:
         yield f"does not go with {called(method)}, whose clients' samples are in one place"
 
 
-def _whole_numbers(first: Pass, frozen: frozenset[str]) -> list[str]:
-    """Return the names of integers that clients send in their first pass, going by its bases."""
-    found = []
-    for base in first.moved_from.values():
-        sent = first.broadcast.get(base, {})
-        found += sorted(sent.keys() - {*moving_names(sent, None, frozen), *frozen})
-    return found
+def _whole(tensors: Tensors) -> list[str]:
+    """Return the names of tensors of whole numbers."""
+    return [n for n, t in tensors.items() if not (t.is_floating_point() or t.is_complex())]
+
+
+def _in_words(
+    finish: Finish,
+    bits: int,
+    bases: Sequence[tuple[str, str]],
+    view: View,
+    trained: Trained,
+) -> Upload:
+    """Return the method's upload, with the bytes of words for values that stages pass by."""
+    upload = finish(view, trained)
+    left, _ = kept_apart(upload, dict(bases), view.broadcast, view.frozen)
+    passing = {
+        name: tensor
+        for group, of in left.sums.items()
+        for name, tensor in flatten({group: without(of, {*view.frozen, *_whole(of)})}).items()
+    }
+    sent = Encoding.of(Layout.of(passing))
+    more = replace(sent, bits=bits).nbytes - sent.nbytes
+    return replace(upload, bytes_up=upload.sent_bytes(view.frozen) + more) if more else upload

@@ -53,7 +53,7 @@ class PassContext:
         drop_advice: What a user types to go on without failing clients.
         stack_size: Clients that are trained stacked; 1 trains them one at a time.
         frozen: Names of the network's frozen parameters, which do not travel.
-        shown_notes: Notes of workers that the user has seen.
+        shown_notes: Notes that the user has seen.
     """
 
     settings: Settings
@@ -67,6 +67,12 @@ class PassContext:
     stack_size: int = 1
     frozen: frozenset[str] = frozenset()
     shown_notes: set[str] = field(default_factory=set)
+
+    def note_once(self, note: str) -> None:
+        """Show the user a note that this process has not shown."""
+        if note not in self.shown_notes:
+            self.shown_notes.add(note)
+            self.listener.note(note)
 
 
 @dataclass
@@ -331,9 +337,7 @@ class RoundRunner:
         result.sums = {}  # the caller has the next result read before it lets this one go
         self.log.spans.setdefault(result.worker, []).extend(result.spans)
         for note in result.notes:
-            if note not in self.context.shown_notes:
-                self.context.shown_notes.add(note)
-                self.context.listener.note(note)
+            self.context.note_once(note)
         return result.failures
 
     def stop_at(self, failed: Sequence[Failure]) -> None:

@@ -158,7 +158,7 @@ def check_run(
     check_aggregation(settings, network, initial, sizes)
     check_attack(settings, network, initial, federation, note)
     check_downlink(settings, network, initial, sizes)
-    check_masks(settings, network, initial, sizes, note)
+    check_masks(settings, network, initial, sizes)
     seconds = expected_seconds(settings, initial, sizes, clock)
     temperature = RoundTemperature.of(settings, initial, sizes, seconds)
     temperature.check(evaluator.skipped.figures, settings.cohort_size)

@@ -42,8 +42,10 @@ def key_of_function(function: Any) -> Hashable | None:
     """Return the key of a module's function, a component's method, or a partial of these."""
     if isinstance(function, partial):
         inner = key_of_function(function.func)
-        arguments = (function.args, tuple(sorted(function.keywords.items())))
-        return (inner, repr(arguments)) if inner and _is_plain(arguments) else None
+        names = tuple(sorted(function.keywords))
+        arguments = (*function.args, *(function.keywords[name] for name in names))
+        keys = [_key_of_argument(each) for each in arguments]
+        return (inner, names, *keys) if inner and None not in keys else None
     if isinstance(function, MethodType):
         owner, code = function.__self__, function.__func__
         if not isinstance(owner, Component) or owner.__pydantic_private__:
@@ -62,6 +64,13 @@ def _path(thing: Any) -> tuple[str, str] | None:
     except (AttributeError, KeyError):  # local to a function
         return None
     return (thing.__module__, thing.__qualname__) if named is thing else None
+
+
+def _key_of_argument(value: Any) -> Hashable | None:
+    """Return the key of what a partial function is given: a function, or a constant."""
+    if callable(value):
+        return key_of_function(value)
+    return repr(value) if _is_plain(value) else None
 
 
 def _is_plain(value: Any) -> bool:

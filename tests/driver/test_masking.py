@@ -263,12 +263,34 @@ def test_what_needs_single_uploads_is_refused(tmp_path, given, message):
     assert (tmp_path / "run").exists() is begun
 
 
-def test_what_is_sent_in_the_clear_is_said_and_samples_are_not_seen(tmp_path):
+@pytest.mark.parametrize(("method", "rounds"), [(f"{HERE}:Seeing", 2), ("powersgd", 1)])
+def test_what_is_sent_in_the_clear_is_said_and_samples_are_not_seen(tmp_path, method, rounds):
+    """Once, whatever the bases of a method's groups; all else is masked, which no note denies."""
     notes = Notes()
-    seeing = {"method.name": f"{HERE}:Seeing"}
-    result = run(tmp_path, Normalised, listener=notes, rounds=1, **masked({}), **seeing)
-    assert result.metrics["samples_seen"].to_pylist() == [0]
+    given = {"method.name": method, "rounds": rounds}
+    result = run(tmp_path, Normalised, listener=notes, **masked({}), **given)
     assert notes.notes == [
         "channel.masks: clients send 'hidden.1.num_batches_tracked' in the clear, whole numbers of"
         " which the server takes the largest"
     ]
+    if method != "powersgd":
+        assert result.metrics["samples_seen"].to_pylist() == [0, 0]
+
+
+@pytest.mark.parametrize("method", ["fedproto", "fsvrg", "powersgd", "scaffold"])
+def test_values_that_stages_pass_by_are_words_too(tmp_path, method):
+    """Twice the bits are twice the bytes of all but the keys and shares, counted and charged."""
+    rows = [f"{client},1e18,1,1e18,0" for client in range(len(SIZES))]
+    (tmp_path / "devices.csv").write_text("\n".join(["client,speed,up,down,latency", *rows]))
+    clock = {"clock.name": "devices", "clock.table": str(tmp_path / "devices.csv")}
+    given = {"rounds": 1, "method.name": method, "fraction": 1.0, **clock}
+    runs = {
+        bits: run(tmp_path / f"{bits}", **given, **masked({}, bits=bits)).metrics.to_pylist()[-1]
+        for bits in (32, 64)
+    }
+    plain = run(tmp_path / "plain", **given).metrics.to_pylist()[-1]
+    more = runs[64]["bytes_up"] - runs[32]["bytes_up"]
+    passes = 2 if method in ("fsvrg", "powersgd") else 1
+    assert more == plain["bytes_up"] + passes * 4 * len(SIZES)
+    later = runs[64]["virtual_seconds"] - runs[32]["virtual_seconds"]
+    assert later == pytest.approx(more / len(SIZES), abs=0.01)

@@ -182,4 +182,6 @@ def test_keys():
     assert key_of_rules(Rules(), [later]) != key_of_rules(Rules(), [sooner])
     assert key_of_function(distances) == (__name__, "distances")
     assert key_of_function(partial(scaled_loss, 1)) != key_of_function(partial(scaled_loss, 1.0))
+    given = [key_of_function(partial(scaled_loss, each)) for each in (distances, scaled_loss)]
+    assert None not in given and given[0] != given[1]
     assert key_of_function(Tensor.add) is None and key_of_function(raysim.Rules) is None

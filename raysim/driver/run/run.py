@@ -285,7 +285,7 @@ class Run:
         if before.number == 0:
             runner.log.sent_before = self.clients * context.federation.shared_bytes
         clock = selection = None
-        masked = MaskedUploads.of(self.settings)
+        masked = MaskedUploads.of(self.settings, self._passes.note_once)
         riders: list[Rider] = [masked] if masked else []
         if overlapping:
             run: RunPass = partial(overlapping.run, runner)
