@@ -16,7 +16,8 @@ contraction. w is evaluated, deployed and checkpointed as ever; v lies beside it
   method broadcasts within a round.
 - A round has one v, whatever its passes. A round without a pass broadcasts nothing.
 - A client has the v of the last round in which its result counted. Until its next turn it misses
-  increments: it receives all of them, or v as it is if that is fewer bytes, as it does at first.
+  increments: it receives all of them, and buffers once, or v as it is if that is fewer bytes, as it
+  does at first.
 - Where a method counts itself what clients receive (`Pass.bytes_down`), its number has the model in
   it if the pass is the round's first with the model, and the number is at least the model's bytes;
   another number is left as it is.
@@ -47,13 +48,14 @@ from raysim.core.tensors import (
     frozen_names,
     nbytes,
     parameter_names,
+    without,
 )
 from raysim.driver.channel import Sent, through_stages
 from raysim.driver.riders import Rider
 from raysim.storage.checkpoints import Checkpoint
 
 MODEL, BYTES = "model", "bytes"
-"""Groups that a checkpoint keeps: v, and the bytes of increments."""
+"""Groups that a checkpoint keeps: v, and the bytes of increments, without buffers."""
 SERVER = -1
 """Number in place of a client's."""
 
@@ -91,7 +93,7 @@ class Downlink(Rider):
         model = {name: known.get(name, t) for name, t in work.broadcast[MODEL].items()}
         self._work = replace(work, broadcast={**work.broadcast, MODEL: model})
         if first or not work.bytes_down:
-            received = partial(self._received, work, nbytes({MODEL: known}, self._frozen))
+            received = partial(self._received, work, known)
             self._work = replace(self._work, bytes_down=received)
         return self._work
 
@@ -138,24 +140,32 @@ class Downlink(Rider):
             known, increment = coded(self.settings.down_stages, model, known, source, self.network)
         else:
             known = model
+        increment -= self._beside(model)
         counted = self.state.get(BYTES, {}).get(BYTES, torch.zeros(1, dtype=torch.int64))
         idle = counted[-1:].expand(self.before.number + 1 - len(counted))  # without a broadcast
         counted = torch.cat([counted, idle, counted[-1:] + increment])
         self.state = {MODEL: known, BYTES: {BYTES: counted}}
 
-    def _received(self, work: Pass, whole: int, client: int) -> int:
+    def _beside(self, model: Tensors) -> int:
+        """Return the bytes of what of a model is sent as it is: its buffers."""
+        parameters = parameter_names(self.network)
+        return nbytes({MODEL: without(model, parameters)}, self._frozen)
+
+    def _received(self, work: Pass, known: Tensors, client: int) -> int:
         """Return the bytes that a client receives.
 
         Args:
             work: The pass of the method.
-            whole: Bytes of the model as it is.
+            known: What clients have of the model.
             client: The client.
         """
+        whole = nbytes({MODEL: known}, self._frozen)
         own = work.bytes_down(client) if work.bytes_down else nbytes(work.broadcast, self._frozen)
         if own < whole:
             return own
         counted, last = self.state[BYTES][BYTES], self.before.history.last_round[client]
-        return own - whole + min(whole, int(counted[-1] - counted[last]))
+        missed = self._beside(known) + int(counted[-1] - counted[last])
+        return own - whole + min(whole, missed)
 
 
 def coded(

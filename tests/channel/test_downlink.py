@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 
 import raysim
@@ -129,8 +130,11 @@ def test_the_clock_charges_what_is_received(tmp_path):
 
 
 def test_buffers_travel_as_they_are(tmp_path):
-    """Clients of the last round had those of the server, but not its parameters."""
-    settings = make_settings(tmp_path, downlink={"sign": {}}, rounds=3)
+    """Clients of the last round had those of the server, but not its parameters.
+
+    They receive them once, whatever the rounds that they have missed.
+    """
+    settings = make_settings(tmp_path, downlink={"sign": {}}, rounds=3, fraction=0.5)
     result = raysim.run(settings, make_task(SIZES, RawNet))
     checkpoints = Checkpoints(result.run_dir / "checkpoints")
     found = checkpoints.latest(len(SIZES), print).downlink["model"]
@@ -139,6 +143,18 @@ def test_buffers_travel_as_they_are(tmp_path):
     equal = {name: float((found[name] == t).double().mean()) for name, t in model.items()}
     assert equal["features.mean"] == equal["features.square"] == 1
     assert equal["head.weight"] < 0.5
+    buffers, coded = 4 * 2 * 12, 12 * 16 + 16 + 16 * 3 + 3
+    has: dict[int, int] = {}
+    expected, longest = [0, 0, 0], 0
+    for row in pq.read_table(tmp_path / "clients.parquet").to_pylist():
+        number, client = row["round"], row["client"]
+        missed = number - has.get(client, -99)
+        sent = min(4 * coded, missed * (-(-coded // 8) + 4 * 4))
+        expected[number - 1] += buffers + sent
+        longest = max(longest, missed if client in has else 0)
+        has[client] = number
+    assert longest == 2
+    assert result.metrics["bytes_down"].to_pylist() == expected
 
 
 @pytest.mark.parametrize("method", ["scaffold", "term", "drfa", "fsvrg"])
