@@ -16,6 +16,7 @@ from raysim.driver import passes
 from raysim.methods.fedavg import FedAvg
 from raysim.testing.contract import StopAfter
 from raysim.testing.tasks import SmallNet
+from tests.channel.test_downlink import EXPECTED
 from tests.driver.privacy.test_refusals import HERE as REFUSING
 from tests.tasks import Notes, make_settings, make_task, model_of
 
@@ -208,12 +209,16 @@ BYTES: dict[str, tuple[dict[str, Any], Any]] = {
 @pytest.mark.parametrize("case", BYTES)
 @pytest.mark.parametrize(("k", "bits"), [(None, 32), (2, 24)])
 def test_bytes_and_trips_are_counted_and_take_time(tmp_path, case, k, bits):
-    """Devices compute in no time, send and receive a byte a second, and are 1000 seconds away."""
+    """Devices compute in no time, send and receive a byte a second, and are 1000 seconds away.
+
+    A selection expects as much.
+    """
     rows = [f"{client},1e18,1,1,1000" for client in range(len(SIZES))]
     (tmp_path / "devices.csv").write_text("\n".join(["client,speed,up,down,latency", *rows]))
     clock = {"clock.name": "devices", "clock.table": str(tmp_path / "devices.csv")}
     channel, sent = BYTES[case]
     more = masked(channel, bits=bits, **({"neighbours": k} if k else {}))
+    clock["selection.name"] = "tests.channel.test_downlink:Noting"
     result = run(tmp_path / "run", rounds=1, fraction=0.7, **clock, **FIXED, **more)
     n, near = sum(tensor.numel() for tensor in result.params.values()), k or 3  # four clients
     up = bits // 8 * (sent(n) + 1) + 2 * 32 + (3 * near + 1) * 32
@@ -221,6 +226,7 @@ def test_bytes_and_trips_are_counted_and_take_time(tmp_path, case, k, bits):
     assert row["bytes_up"] == 4 * up
     assert row["bytes_down"] == 4 * (4 * n + near * 4 * 32)
     assert row["virtual_seconds"] == pytest.approx(4000 + up + row["bytes_down"] / 4, abs=0.01)
+    assert EXPECTED[-1] == pytest.approx(row["virtual_seconds"], abs=0.01)
 
 
 REFUSED: list[tuple[dict[str, Any], str]] = [

@@ -93,8 +93,8 @@ class VirtualClock:
     def plain_seconds(self, model: Tensors, clients: Any) -> npt.NDArray[np.float64]:
         """Return the seconds that plain local training of a model takes clients [n]."""
         costs = self.costs.of_training(model, clients)
-        flops = costs.flops(costs.epochs)
-        ticks = self.fleet.ticks(costs.clients, flops, costs.bytes_up, costs.bytes_down)
+        flops, traffic = costs.flops(costs.epochs), (costs.bytes_up, costs.bytes_down)
+        ticks = self.fleet.ticks(costs.clients, flops, *traffic, trips=costs.trips)
         return ticks / TICKS_PER_SECOND
 
 

@@ -79,13 +79,16 @@ class WorkCosts:
     def of_training(self, model: Tensors, clients: Any) -> PassCosts:
         """Return the costs of plain local training of a model, of clients [n].
 
-        They are as if no client had missed anything of a down-link.
+        They are as if no client had missed anything of a down-link. Under masks a cohort of the
+        settings' size agrees on them.
         """
         local, stages = self._settings.local, self._settings.down_stages
         work = Pass(clients, {"model": model}, epochs=local.work, lr=local.lr)
         if stages:
             received = expected_bytes(stages, model, self._network)
             work = replace(work, bytes_down=lambda client: received)
+        if secure_sum_of(self._settings.stages):
+            work = replace(work, asked=range(self._settings.cohort_size))
         return self._of(work, lambda client: {})
 
     def _of(self, work: Pass, state: Callable[[int], Groups]) -> PassCosts:
