@@ -462,7 +462,7 @@ class Settings(SettingsGroup):
         """Return the method's own selection, if it has one.
 
         Raises:
-            SettingsError: another one is given.
+            SettingsError: another one is given, or other settings of it.
         """
         method: Method | None = others.data.get("method")  # None: it is refused already
         if method is None or (own := method.selection) is None:
@@ -472,6 +472,13 @@ class Settings(SettingsGroup):
                 f"{called(given)}: does not go with {called(method)}, which selects clients by"
                 f" {own.title}; leave it out"
             )
+        for name, value in own:
+            typed = getattr(given, name, value)
+            if typed not in (value, type(own).model_fields[name].default):
+                raise SettingsError(
+                    f"selection.{name}={as_typed(typed)}: must be {as_typed(value)} with"
+                    f" {called(method)}, which sets it; leave it out"
+                )
         return own
 
     @model_validator(mode="after")
@@ -569,7 +576,10 @@ class Settings(SettingsGroup):
         Raises:
             SettingsError: a key is unknown, or a value has the wrong type or range.
         """
-        return parse(apply_overrides(self.to_dict(), overrides))
+        raw = self.to_dict()
+        if self.method.selection is not None:  # goes with the method, which brings it again
+            del raw["selection"]
+        return parse(apply_overrides(raw, overrides))
 
 
 def parse(raw: Mapping[str, Any]) -> Settings:

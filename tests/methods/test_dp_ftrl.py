@@ -313,6 +313,13 @@ def test_a_run_keeps_to_its_epsilon(tmp_path):
         raysim.resume(tmp_path / "chosen", make_task(SIX), overrides={"rounds": 3})
 
 
+def test_another_method_does_not_keep_its_selection(tmp_path):
+    settings = make_settings(tmp_path, **RUN, **{"method.restart": 3})
+    assert settings.override({"method.restart": 2}).selection.rounds == 2
+    other = settings.override({"method.name": "fedavg"})
+    assert other.selection == make_settings(tmp_path).selection
+
+
 class Normalised(SmallNet):
     """With BatchNorm, whose counter is in whole numbers."""
 
@@ -324,6 +331,9 @@ class Normalised(SmallNet):
 REFUSED = {
     "selection.name=poisson: does not go with method.name=dp_ftrl, which selects clients by": {
         "selection.name": "poisson"
+    },
+    "selection.rounds=2: must be 3 with method.name=dp_ftrl, which sets it; leave it out": {
+        **{"selection.name": "reshuffled", "selection.rounds": 2, "method.restart": 3},
     },
     "method.name=dp_ftrl: does not go with aggregation.name=mean so set": {
         "aggregation.weighting": "arrived"
