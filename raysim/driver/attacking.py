@@ -204,13 +204,14 @@ def check_attack(
         network: The network as it was built.
         initial: The checkpoint before the first round.
         federation: The samples.
-        note: Called with a line if nobody is bad.
+        note: Called with a line if nobody is bad, or a setting is not used.
 
     Raises:
         SettingsError: it does not.
     """
     attack, method = settings.attack, settings.method
     if not attack.acts:
+        _note_unused(attack, note)
         return
     refused = f"{called(attack)}: does not go with {called(method)}, whose"
     if method.asynchrony(settings.cohort_size) is not None:
@@ -228,6 +229,13 @@ def check_attack(
     if attack.changes_samples:
         opened = OpenedSamples(federation, CPU)
         poisoned(attack, opened.client(0), opened.classes, torch.Generator())
+
+
+def _note_unused(attack: Attack, note: Callable[[str], None]) -> None:
+    """Note the number of bad clients that is given to an attack by which they do nothing."""
+    for name, value in (("fraction", attack.fraction), ("per_round", attack.per_round)):
+        if value:
+            note(f"attack.{name}={value:g}: not used with {called(attack)}")
 
 
 def _check_numbers(settings: Settings, note: Callable[[str], None]) -> None:

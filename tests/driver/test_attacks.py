@@ -384,6 +384,13 @@ def test_a_fraction_of_which_nobody_is_bad_is_noted(tmp_path):
     assert notes.notes == ["attack.fraction=0.05: none of 6 clients is bad"]
 
 
+def test_bad_clients_without_an_attack_are_noted(tmp_path):
+    notes, own = Notes(), {"attack.fraction": 0.5, "attack.per_round": 2, "rounds": 1}
+    raysim.run(make_settings(tmp_path, **own), make_task(SIZES), notes)
+    said = ("fraction=0.5", "per_round=2")
+    assert notes.notes == [f"attack.{each}: not used with attack.name=none" for each in said]
+
+
 def test_what_an_attack_sends_has_the_shapes_of_updates(tmp_path):
     with pytest.raises(raysim.RunError, match="send must return an Upload whose sums"):
         run(tmp_path, attack={"name": f"{HERE}:Lacking", "fraction": 1.0})
