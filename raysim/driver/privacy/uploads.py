@@ -11,6 +11,8 @@ from raysim.core.errors import SettingsError
 from raysim.core.rules import CHANGE, Pass, Reduced
 from raysim.driver.analyses.riding import GROUP
 from raysim.driver.channel import of_stage
+from raysim.driver.passes import RoundRunner
+from raysim.driver.privacy.accounting import Accounting
 from raysim.driver.riders import Rider
 from raysim.storage.client_states import owner_of
 
@@ -23,11 +25,15 @@ class AccountedUploads(Rider):
 
     Attributes:
         settings: The run's settings.
+        accounting: What is accounted.
+        runner: Runs the passes, and knows which clients keep a state.
         cohort: The selected clients.
         frozen: Names of the network's frozen parameters.
     """
 
     settings: Settings
+    accounting: Accounting
+    runner: RoundRunner
     cohort: tuple[int, ...]
     frozen: frozenset[str]
     _work: Pass | None = field(default=None, repr=False)
@@ -52,6 +58,11 @@ class AccountedUploads(Rider):
                 raise _not_accounted(stage, f"the number {numbers[0]!r}")
         if beside := self._beside(work, reduced):
             raise _not_accounted(self.settings.method, beside)
+        if self.accounting.cohorts.draw == "fixed" and self.runner.written:
+            raise SettingsError(
+                "privacy: does not go with a method or stage whose clients keep a state between"
+                " rounds, in fixed cohorts; choose selection.name=poisson"
+            )
         return reduced
 
     def _beside(self, work: Pass, reduced: Reduced) -> str:

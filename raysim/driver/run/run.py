@@ -334,8 +334,9 @@ class Run:
             yield KeptClients(self._client_models, number)
         if channel:
             yield channel
-        if self.context.privacy:
-            yield AccountedUploads(self.settings, now.cohort, self._passes.frozen)
+        if accounting := self.context.privacy:
+            frozen = self._passes.frozen
+            yield AccountedUploads(self.settings, accounting, runner, now.cohort, frozen)
         if self.settings.local.keep:
             yield Keeping(runner)
         if self.settings.attack.acts:

@@ -101,6 +101,17 @@ class Group(FedAvg):
         return raysim.Rules(finish=_send_group)
 
 
+def _keep(view: raysim.View, trained: raysim.Trained) -> raysim.Upload:
+    return raysim.Upload(sums={"model": view.params}, state={"own": {"c": torch.ones(1)}})
+
+
+class Keeps(FedAvg):
+    """Clients keep a state that `client_init` does not name."""
+
+    def rules(self) -> raysim.Rules:
+        return raysim.Rules(finish=_keep)
+
+
 class Twice(FedAvg):
     """Two passes of a round."""
 
@@ -223,6 +234,14 @@ def test_what_a_method_does_not_state_is_refused_in_its_first_round(tmp_path, me
     assert str(caught.value).startswith(f"privacy: does not go with method.name={HERE}:{method}")
     assert BESIDE[method] in str(caught.value)
     assert not [*(tmp_path / "checkpoints").glob("round_*")]
+
+
+def test_a_state_that_clients_are_not_said_to_keep_is_refused_in_fixed_cohorts(tmp_path):
+    own = {"method.name": f"{HERE}:Keeps"}
+    with pytest.raises(raysim.SettingsError, match="whose clients keep a state between rounds, in"):
+        go(tmp_path / "fixed", **UNIFORM, **own)
+    assert not [*(tmp_path / "fixed/checkpoints").glob("round_*")]
+    assert len(go(tmp_path / "poisson", **own).metrics) == 2
 
 
 def test_a_number_that_another_stage_has_clients_send_is_refused_in_the_first_round(tmp_path):
