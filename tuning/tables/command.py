@@ -257,12 +257,16 @@ def _runs(
 
 
 def _cells_of(plan: TablePlan, run: Run) -> str:
-    """Return the chosen cells of a run: each row with its columns."""
+    """Return the chosen cells of a run: each row, with its columns if other runs have some."""
     columns: dict[str, list[str]] = {}
     for cell in plan.chosen:
         if cell.run == run:
             columns.setdefault(cell.paper.row, []).append(cell.paper.column)
-    rows = [f"{row}, {'; '.join(names)}" for row, names in columns.items()]
+    all_columns = Counter(cell.paper.row for cell in plan.chosen)
+    rows = [
+        row if len(names) == all_columns[row] > 1 else f"{row}, {'; '.join(names)}"
+        for row, names in columns.items()
+    ]
     return "; ".join(rows) or f"{run.label} (the reference of others)"
 
 
