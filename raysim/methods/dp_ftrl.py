@@ -16,9 +16,11 @@ one node of each height by its x_k, and cohorts need not be drawn at random for 
 s and v at 0. With `completion` w first has the noise of the tree that rounds without clients
 complete: that of one node, which is less, and is accounted as such.
 
-Discrepancies: the authors' code for centralized learning keeps v over restarts; that for federated
-learning, and this, begins it anew. There the last cohort of an epoch takes the clients that are
-left; here m clients take part in every round, and up to m - 1 are left out of a tree.
+As in the authors' code (`drop_remainder`), m clients take part in every round, and up to m - 1 are
+left out of a tree. A round whose clients are all lost is no leaf: the model stays as it is.
+
+Discrepancies: the authors' code for centralized learning keeps v and s over restarts; that for
+federated learning, and this, begins them anew.
 
 Legend: d coordinates, of all tensors in the order of their names.
 """
