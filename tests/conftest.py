@@ -66,6 +66,14 @@ def one_thread() -> None:
     torch.set_num_threads(1)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def no_waiting_for_the_disk() -> Iterator[None]:
+    """Force nothing to disk: tests kill processes, never the machine."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda descriptor: None)
+        yield
+
+
 @pytest.fixture(autouse=True)
 def no_passwords(monkeypatch: pytest.MonkeyPatch) -> None:
     """Forget the passwords that earlier tests gave, which are masked in every message."""

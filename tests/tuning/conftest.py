@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sqlite3
 from functools import partial
 
@@ -44,14 +43,8 @@ def tune(raysim_command, tmp_path, monkeypatch):
     return partial(raysim_command, "tune", "blobs", "--out", "out")
 
 
-@pytest.fixture(autouse=True)
-def no_waiting_for_the_disk(monkeypatch):
-    """Tests kill processes, never the machine: what was given to the system survives."""
-    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
-
-
 @event.listens_for(Engine, "connect")
 def _write_without_waiting_for_the_disk(connection, _):
-    """The same for SQLite, whose calls are not Python's."""
+    """Do as `os.fsync` of all tests for SQLite, whose calls are not Python's."""
     if isinstance(connection, sqlite3.Connection):
         connection.execute("PRAGMA synchronous=OFF")
