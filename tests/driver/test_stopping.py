@@ -98,18 +98,19 @@ def test_the_best_model_is_the_model_of_a_run_that_ends_there(tmp_path):
 
 
 @pytest.mark.parametrize("way", [{}, {"method.name": "scaffold"}, {"engine.backend": "ray"}])
-@pytest.mark.parametrize("at", [2, 6])
 @pytest.mark.usefixtures("resident_actors")
-def test_an_interrupted_run_has_the_same_end_and_models(tmp_path, way, at):
+def test_an_interrupted_run_has_the_same_end_and_models(tmp_path, way):
     options = {**RISING, **way, "engine.actors": 2}
     whole = run(tmp_path / "whole", **options)
-    with pytest.raises(KeyboardInterrupt):
-        raysim.run(make_settings(tmp_path / "cut", **options), make_task(UNEQUAL), StopAfter(at))
-    result = raysim.resume(tmp_path / "cut", make_task(UNEQUAL))
-    assert rows(tmp_path / "cut") == rows(tmp_path / "whole")
-    assert same_models(tmp_path / "cut", tmp_path / "whole")
-    for name in ("stopped_by", "best_round"):
-        assert result.summary[name] == whole.summary[name]
+    for at in (2, 6):
+        cut = tmp_path / f"cut after {at}"
+        with pytest.raises(KeyboardInterrupt):
+            raysim.run(make_settings(cut, **options), make_task(UNEQUAL), StopAfter(at))
+        result = raysim.resume(cut, make_task(UNEQUAL))
+        assert rows(cut) == rows(tmp_path / "whole")
+        assert same_models(cut, tmp_path / "whole")
+        for name in ("stopped_by", "best_round"):
+            assert result.summary[name] == whole.summary[name]
 
 
 def same_models(one, other):

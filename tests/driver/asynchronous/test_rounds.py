@@ -50,9 +50,8 @@ def rows_of(folder: Any) -> list[dict[str, Any]]:
 
 
 @overlapping
-@pytest.mark.parametrize("stacked", [0, 3])
-@pytest.mark.parametrize("stop", [1, 2, 3, 5, 7])
-def test_resumed_in_mid_queue(tmp_path, method, stacked, stop):
+@pytest.mark.parametrize(("stop", "stacked"), [(1, 0), (2, 3), (3, 0), (5, 3), (7, 0)])
+def test_resumed_in_mid_queue(tmp_path, method, stop, stacked):
     """Clients under way are trained again, alone or in the stacks that they were in."""
     options, task = {**method, "engine.vectorize": stacked}, make_task(SIZES)
     raysim.run(make_settings(tmp_path / "straight", **options), task)
