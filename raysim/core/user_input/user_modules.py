@@ -129,14 +129,14 @@ def sources(module: str) -> dict[str, Path]:
     """
     top = _Top(module)
     files: dict[str, Path] = {}
-    waiting = [module]
+    waiting, seen = [module], set[str]()
     while waiting:
-        name = waiting.pop()
-        for each in _with_packages(name):
-            path = None if each in files else top.file(each)
-            if path is not None:
-                files[each] = path
-                waiting += _imports(each, path)
+        names = [name for name in _with_packages(waiting.pop()) if name not in seen]
+        seen.update(names)
+        for name in names:
+            if path := top.file(name):
+                files[name] = path
+                waiting += _imports(name, path)
     return files
 
 
@@ -147,16 +147,18 @@ class _Top:
         self._name = module.partition(".")[0]
         spec = spec_of(module)
         places = (spec.submodule_search_locations or [spec.origin or ""]) if spec else []
-        self._places = [Path(place) for place in places]
+        self._places = [Path(place).with_suffix("") for place in places]
+        self._folders = [p.parent for p in self._places if not INSTALLED.intersection(p.parts)]
 
     def file(self, module: str) -> Path | None:
         """Return the source of a module; None if it is not in this package or folder."""
         first, *others = module.split(".")
-        for place in self._places:
-            if first != self._name and (first in OWN or INSTALLED.intersection(place.parts)):
-                continue
-            start = place if first == self._name else place.with_name(first)
-            path = start.with_suffix("").joinpath(*others)
+        if first == self._name:
+            starts = self._places
+        else:
+            starts = [] if first in OWN else [folder / first for folder in self._folders]
+        for start in starts:
+            path = start.joinpath(*others)
             for file in (path / "__init__.py", path.with_name(f"{path.name}.py")):
                 if file.is_file():
                     return file
