@@ -42,6 +42,7 @@ class RunsFolder:
         """
         self.path, self.index = path, dict[str, str]()
         self._kind, self._name, self._about = kind, name, path / GRIDS[kind]
+        self._finished = set[Run]()
 
     def path_of(self, run: Run) -> Path:
         """Return a run's directory as an absolute path, since slots run elsewhere."""
@@ -64,9 +65,13 @@ class RunsFolder:
     def is_finished(self, run: Run) -> bool:
         """Return whether a run is finished; the folder may have been moved since.
 
+        A finished run is read once, as it stays finished.
+
         Raises:
             RunError: the run is finished with other settings or another formula.
         """
+        if run in self._finished:
+            return True
         directory, settings = RunDirectory(self.path_of(run)), self.settings(run)
         if not directory.is_finished(settings.target_accuracy, settings.rounds):
             return False
@@ -76,6 +81,7 @@ class RunsFolder:
                 f"{directory.path}: holds a finished run with {difference}; restore it, or delete"
                 " it to run it again"
             )
+        self._finished.add(run)
         return True
 
     def has_ended(self, run: Run) -> bool:
