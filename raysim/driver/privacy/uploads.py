@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from raysim.config import Settings
 from raysim.core.components import Component, called
 from raysim.core.differences import moving_names
 from raysim.core.errors import SettingsError
@@ -24,18 +23,14 @@ class AccountedUploads(Rider):
     It sees what methods do not state.
 
     Attributes:
-        settings: The run's settings.
         accounting: What is accounted.
         runner: Runs the passes, and knows which clients keep a state.
         cohort: The selected clients.
-        frozen: Names of the network's frozen parameters.
     """
 
-    settings: Settings
     accounting: Accounting
     runner: RoundRunner
     cohort: tuple[int, ...]
-    frozen: frozenset[str]
     _work: Pass | None = field(default=None, repr=False)
     _sent: int = 0
 
@@ -50,14 +45,14 @@ class AccountedUploads(Rider):
         Raises:
             SettingsError: clients have sent what is not accounted.
         """
-        work = self._work
+        work, settings = self._work, self.runner.context.settings
         if work is None:
             return reduced
-        for name, stage in self.settings.stages.items():
+        for name, stage in settings.stages.items():
             if not stage.privacy and (numbers := sorted(of_stage(name, reduced.scalars))):
                 raise _not_accounted(stage, f"the number {numbers[0]!r}")
         if beside := self._beside(work, reduced):
-            raise _not_accounted(self.settings.method, beside)
+            raise _not_accounted(settings.method, beside)
         if self.accounting.cohorts.draw == "fixed" and self.runner.written:
             raise SettingsError(
                 "privacy: does not go with a method or stage whose clients keep a state between"
@@ -67,13 +62,14 @@ class AccountedUploads(Rider):
 
     def _beside(self, work: Pass, reduced: Reduced) -> str:
         """Return what clients have sent that is not accounted, in words; empty for nothing."""
+        stages, frozen = self.runner.context.settings.stages, self.runner.context.frozen
         rows = {name for groups in reduced.rows.values() for name in groups}
         named = [name for name in sorted(rows) if not name.startswith(GROUP)]
-        named += [n for n in reduced.scalars if not owner_of(n, self.settings.stages)]
+        named += [n for n in reduced.scalars if not owner_of(n, stages)]
         for group, tensors in reduced.means.items():
             base = work.moved_from.get(group)
             start = None if base == CHANGE else work.broadcast.get(base or "", {})
-            moving = {*moving_names(tensors, start, self.frozen), *self.frozen}
+            moving = {*moving_names(tensors, start, frozen), *frozen}
             named += [f"{group}/{name}" for name in sorted(tensors.keys() - moving)]
         if named:
             return f"{named[0]!r} beside the change of their tensors"

@@ -335,8 +335,7 @@ class Run:
         if channel:
             yield channel
         if accounting := self.context.privacy:
-            frozen = self._passes.frozen
-            yield AccountedUploads(self.settings, accounting, runner, now.cohort, frozen)
+            yield AccountedUploads(accounting, runner, now.cohort)
         if self.settings.local.keep:
             yield Keeping(runner)
         if self.settings.attack.acts:
