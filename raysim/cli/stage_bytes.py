@@ -14,6 +14,7 @@ from raysim.channel import STAGES
 from raysim.core.channel import Stages, secure_sum_of, sent_bytes, with_effect
 from raysim.core.components import build_component
 from raysim.core.differences import Differences
+from raysim.core.encoding import Encoded
 from raysim.core.errors import SettingsError
 from raysim.core.tensors import buffer_names, frozen_names, nbytes, state_of
 from raysim.core.user_input import as_typed
@@ -56,11 +57,12 @@ def sizes(source: str) -> list[dict[str, Any]]:
     settings = raysim.load_config(source)
     network = network_of(settings)
     model, frozen = state_of(network), frozen_names(network)
-    base, buffers = {"model": model}, buffer_names(network)
+    base = {"model": model}
     layout = Differences.of(base, {"model": "model"}, base, frozen=frozen).layout
+    encoded = Encoded.of(layout, buffer_names(network))
     plain, rows = nbytes(base, frozen), []
     for row in _rows(settings):
-        up = sent_bytes(row.stages, layout, plain, 0, buffers) if row.up else None
+        up = sent_bytes(row.stages, encoded, plain, 0) if row.up else None
         if up is not None and (secure := secure_sum_of(row.stages)):
             up += secure.bytes_up(settings.cohort_size)
         down = expected_bytes(row.stages, model, network) if row.down else None

@@ -11,7 +11,7 @@ Legend: d a difference.
 from __future__ import annotations
 
 from abc import ABC
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -293,24 +293,20 @@ def secure_sum_of(stages: Stages) -> SecureSum | None:
     return next(filter(None, (stage.secure_sum for stage in stages.values())), None)
 
 
-def sent_bytes(
-    stages: Stages, layout: Layout, total: int, client: int, buffers: Collection[str]
-) -> int:
+def sent_bytes(stages: Stages, encoded: Encoded, total: int, client: int) -> int:
     """Return the bytes that a client sends, as its stages declare them.
 
     Args:
         stages: The stages.
-        layout: Layout of the differences, without stages.
+        encoded: Encoding of the differences, without stages.
         total: Bytes that it would send without stages.
         client: The client.
-        buffers: Names of the network's buffers.
     """
-    encoded = Encoded.of(layout, buffers)
     for stage in stages.values():
         before, seen = encoded.seen_by(leaves_buffers=stage.leaves_buffers)
         after = encoded_by(stage, before, seen, client)
         encoded = encoded.behind(after, leaves_buffers=stage.leaves_buffers)
-    return sent_with(encoded.whole, layout, total)
+    return sent_with(encoded.whole, encoded.layout, total)
 
 
 def sent_with(encoding: Encoding, layout: Layout, total: int) -> int:

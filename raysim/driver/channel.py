@@ -239,9 +239,8 @@ def _encode(
     layout = layout_of(
         upload.sums, dict(bases), view.broadcast, frozen=view.frozen, params=view.params
     )
-    total = upload.sent_bytes(view.frozen)
-    sent = sent_bytes(dict(stages), layout, total, view.client, view.buffers)
-    return replace(upload, bytes_up=sent)
+    encoded, total = Encoded.of(layout, view.buffers), upload.sent_bytes(view.frozen)
+    return replace(upload, bytes_up=sent_bytes(dict(stages), encoded, total, view.client))
 
 
 @dataclass(frozen=True)

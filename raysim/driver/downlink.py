@@ -37,6 +37,7 @@ from raysim.config import Settings
 from raysim.core.channel import Stages, sent_bytes, sent_with
 from raysim.core.components import called
 from raysim.core.differences import Differences
+from raysim.core.encoding import Encoded
 from raysim.core.errors import SettingsError
 from raysim.core.rules import Pass, Reduced, Upload, View
 from raysim.core.seeds import torch_generator
@@ -212,8 +213,8 @@ def send_down(
 def expected_bytes(stages: Stages, model: Tensors, network: nn.Module) -> int:
     """Return the bytes of a model's increment, as stages declare them."""
     whole = nbytes({MODEL: model}, frozen_names(network))
-    layout = _differences(model, model, network).layout
-    return min(whole, sent_bytes(stages, layout, whole, SERVER, ()))
+    encoded = Encoded.of(_differences(model, model, network).layout, ())
+    return min(whole, sent_bytes(stages, encoded, whole, SERVER))
 
 
 def _differences(model: Tensors, known: Tensors, network: nn.Module) -> Differences:

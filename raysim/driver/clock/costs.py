@@ -13,6 +13,7 @@ from torch import nn
 
 from raysim.config import Settings
 from raysim.core.channel import secure_sum_of, sent_bytes
+from raysim.core.encoding import Encoded
 from raysim.core.rules import LocalSteps, Pass, count_of
 from raysim.core.tensors import CPU, Groups, Tensors, buffer_names, frozen_names
 from raysim.driver.downlink import expected_bytes
@@ -129,8 +130,8 @@ class WorkCosts:
         stages = self._settings.stages
         if not any(stage.declares_bytes() for stage in stages.values()):
             return np.full(len(clients), kind.bytes_up)
-        buffers = buffer_names(self._network)
-        sent = partial(sent_bytes, stages, kind.differences, kind.bytes_up, buffers=buffers)
+        encoded = Encoded.of(kind.differences, buffer_names(self._network))
+        sent = partial(sent_bytes, stages, encoded, kind.bytes_up)
         return np.fromiter(map(sent, clients.tolist()), np.int64)
 
     def _state(self, runner: RoundRunner, client: int) -> Groups:
