@@ -6,7 +6,8 @@ Usage: python -m tests.benchmarks.pfl_cifar10 CLONE [--rounds 200] [--seeds 1] [
 CLONE is a clone of github.com/apple/pfl-research. Prints a table in Markdown. For each seed both
 run the same number of rounds, one after the other: pfl its `image_classification/pytorch/train.py`
 with `configs/baseline.yaml`, a process a core under torchrun; raysim `pfl-cifar10` (`--dp`:
-`pfl-cifar10-dp`), an actor a core. Both have one thread a process and evaluate every tenth round.
+`pfl-cifar10-dp`), an actor a core, in float32 and with `engine.precision=bf16`, for which pfl's
+script has no option. All have one thread a process and evaluate every tenth round.
 pfl evaluates a round later than the table says. A round's seconds, the median, are without those of
 its evaluation in raysim, and of the rounds that do not evaluate in pfl.
 
@@ -92,10 +93,12 @@ def run_pfl(python: Path, clone: Path, data: Path, rounds: int, seed: int, dp: b
     return Found(accuracy, statistics.median(seconds))
 
 
-def run_raysim(rounds: int, seed: int, dp: bool) -> Found:
+def run_raysim(rounds: int, seed: int, dp: bool, precision: str) -> Found:
     settings = {"rounds": rounds, "seed": seed, "evaluation.every": EVERY, "target_accuracy": None}
+    settings["engine.precision"] = precision
     with tempfile.TemporaryDirectory() as folder:
-        raysim.run(f"pfl-cifar10{'-dp' * dp}", {**settings, "out": folder})
+        preset = f"pfl-cifar10{'-dp' * dp}"
+        raysim.run(raysim.load_config(preset, {**settings, "out": folder}))
         table = pq.read_table(Path(folder) / "metrics.parquet").to_pylist()
     accuracy = {r["round"]: r["test_accuracy"] for r in table if r["test_accuracy"] is not None}
     return Found(accuracy, statistics.median(r["seconds"] + r["checkpoint_seconds"] for r in table))
@@ -118,11 +121,12 @@ def main() -> None:
     print(f"{machine()}.\n")
     with tempfile.TemporaryDirectory() as data:
         write_data(Path(data))
-        shown: dict[str, list[Found]] = {"pfl": [], "raysim": []}
+        shown: dict[str, list[Found]] = {"pfl": [], "raysim": [], "raysim, bf16": []}
         for seed in range(options.seeds):
             run = (options.rounds, seed, options.dp)
             shown["pfl"].append(run_pfl(python, options.clone.absolute(), Path(data), *run))
-            shown["raysim"].append(run_raysim(*run))
+            shown["raysim"].append(run_raysim(*run, precision="fp32"))
+            shown["raysim, bf16"].append(run_raysim(*run, precision="bf16"))
     rounds = sorted(set.intersection(*(set(f.accuracy) for each in shown.values() for f in each)))
     print(heading("after round", *map(str, rounds), "seconds a round"))
     for name, found in shown.items():
