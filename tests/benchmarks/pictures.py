@@ -5,7 +5,8 @@ Usage: python -m tests.benchmarks.pictures robustness|privacy|compression FOLDER
 FOLDER is that of `raysim sweep tests/benchmarks/NAME.toml --out FOLDER`. Prints the table in
 Markdown. Robustness: accuracy of each aggregation under each attack at the strength that is worst
 for it, the least of the means over seeds. Privacy: accuracy by epsilon. Compression: accuracy by
-bytes that the clients of a run sent, means over seeds.
+bytes that the clients of a run sent, and at equal bytes, the last one measured before; means over
+seeds.
 """
 
 from __future__ import annotations
@@ -17,12 +18,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow.parquet as pq
 from matplotlib.figure import Figure
 
 from raysim.results.runs import read_run
 
 NO_ATTACK = "none"
+EQUAL = 32
+"""Megabytes sent up at which compressors are compared: four rounds without one."""
+Values = npt.NDArray[np.float64]
 Cells = Mapping[tuple[str, str, str], dict[str, Any]]
 """Cells of a table by row, column and metric."""
 
@@ -118,6 +123,7 @@ def compression(folder: Path) -> Figure:
     cells = cells_of(folder)
     metrics, rows = names_of(cells, 2), names_of(cells, 0)
     column = names_of(cells, 1)[0]
+    lines = {row: by_bytes(folder, row) for row in rows}
 
     def shown(row: str, metric: str) -> str:
         cell = cells[row, column, metric]
@@ -126,26 +132,36 @@ def compression(folder: Path) -> Figure:
             return percent(cell)
         return "-" if cell["mean"] is None else f"{cell['mean'] / scale:.3g}"
 
-    print_table(metrics, {row: [shown(row, metric) for metric in metrics] for row in rows})
-    digests = json.loads((folder / "table.json").read_text())["runs"]
+    def at_equal(row: str) -> str:
+        sent, accuracy = lines[row]
+        reached = accuracy[sent <= EQUAL]
+        return f"{reached[-1]:.1f}" if len(reached) else "-"
+
+    head = [*metrics, f"accuracy at {EQUAL} MB, %"]
+    print_table(head, {r: [*(shown(r, each) for each in metrics), at_equal(r)] for r in rows})
     figure = Figure(figsize=(7.2, 4.8), layout="constrained")
     axes = figure.subplots()
-    for place, row in enumerate(rows):
-        digest = next(value for cell, value in digests.items() if cell.startswith(f"{row}, "))
-        found = [read_run(run) for run in sorted((folder / "runs" / digest).iterdir())]
-        sent = [dict(run.points("total_bytes_up")) for run in found]
-        points = [dict(run.points("test_accuracy")) for run in found]
-        numbers = sorted(set.intersection(*map(set, points)))
-        axes.plot(
-            [np.mean([each[n] for each in sent]) / 1e6 for n in numbers],
-            [100 * np.mean([each[n] for each in points]) for n in numbers],
-            linestyle=("-", "--", ":")[place % 3],
-            label=row,
-        )
+    for place, (row, line) in enumerate(lines.items()):
+        axes.plot(*line, linestyle=("-", "--", ":")[place % 3], label=row)
+    axes.axvline(EQUAL, color="0.7", linewidth=1)
     axes.set(xscale="log", xlabel="MB sent up, all clients", ylabel="test accuracy [%]")
     axes.grid(alpha=0.3)
     axes.legend(fontsize="small")
     return figure
+
+
+def by_bytes(folder: Path, row: str) -> tuple[Values, Values]:
+    """Return the MB that a row's clients have sent at each evaluation, and its accuracy in %."""
+    digests = json.loads((folder / "table.json").read_text())["runs"]
+    digest = next(value for cell, value in digests.items() if cell.startswith(f"{row}, "))
+    found = [read_run(run) for run in sorted((folder / "runs" / digest).iterdir())]
+    sent = [dict(run.points("total_bytes_up")) for run in found]
+    points = [dict(run.points("test_accuracy")) for run in found]
+    numbers = sorted(set.intersection(*map(set, points)))
+    return (
+        np.array([np.mean([each[n] for each in sent]) / 1e6 for n in numbers]),
+        np.array([100 * np.mean([each[n] for each in points]) for n in numbers]),
+    )
 
 
 def main() -> None:
