@@ -67,7 +67,12 @@ class Drfa(KeepsWeights):
 
     gamma: float = Field(default=0.1, ge=0, description="step of the clients' weights")
     decay: float = Field(default=0.9, gt=0, le=1, description="factor of gamma, every round")
-    floor: float = Field(default=1e-3, ge=0, lt=1, description="least weight of a client")
+    floor: float = Field(
+        default=1e-3,
+        ge=0,
+        lt=1,
+        description="least weight of a client, before the weights are divided by their sum",
+    )
 
     def rules(self) -> Rules:
         """Return the rules of local training: SGD, of which a step's model is kept."""
