@@ -563,8 +563,10 @@ class Settings(SettingsGroup):
 
     @property
     def expected_cohort(self) -> float:
-        """C*K, the expected number of clients of a round, of K that may take part."""
-        return self.fraction * len(self.participants)
+        """Expected number of clients of a round: C*K of Poisson cohorts, m of others."""
+        if self.selection.draw == "poisson":
+            return self.fraction * len(self.participants)
+        return float(self.cohort_size)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the settings as nested plain values, as written to `config.json`."""

@@ -1,12 +1,12 @@
 """Mean of the updates, an exact sum.
 
     arrived:  w <- w + sum_k p_k d_k            p_k by `weighting`, of the clients that arrived
-    fixed:    w <- w + sum_k d_k / (C*K)
+    fixed:    w <- w + sum_k d_k / M            M = C*K of Poisson cohorts, m of others
 
-With `fixed` the sum is divided by the expected number of clients, not by those of the round, so
-that each client moves the model by at most 1/(C*K) of its difference, as differential privacy needs
-under Poisson selection (McMahan, Ramage, Talwar and Zhang, "Learning Differentially Private
-Recurrent Language Models", ICLR 2018, the estimator f_f with equal weights).
+With `fixed` the sum is divided by the expected number of clients M, not by those that arrived, so
+that each client moves the model by at most 1/M of its difference, as differential privacy needs
+(McMahan, Ramage, Talwar and Zhang, "Learning Differentially Private Recurrent Language Models",
+ICLR 2018, the estimator f_f with equal weights).
 """
 
 from __future__ import annotations
@@ -30,12 +30,18 @@ class Mean(Aggregation):
 
     weighting: Literal["arrived", "fixed"] = Field(
         default="arrived",
-        description="divide by the weight that arrived, or by C*K, each client having weight 1",
+        description="divide by the weight that arrived, or by the expected number of clients, each"
+        " having weight 1",
     )
 
     def decide(self, arrived: ArrivedUpdates) -> AggregationPlan:
         """Give clients their weights, where an attack has the updates seen one by one."""
         return AggregationPlan(torch.from_numpy(arrived.shares))
+
+    @property
+    def revision(self) -> int:  # type: ignore[override]  # a constant of other aggregations
+        """Revision 2 if the divisor is fixed: in the first it was C*K of all cohorts."""
+        return 2 if self.weighting == "fixed" else 1
 
     @property
     def weights(self) -> Weighting | None:
@@ -48,5 +54,5 @@ class Mean(Aggregation):
         return self.weighting == "fixed"
 
     def factor(self, arrived: int, expected: float) -> float:
-        """Return m / (C*K) if the divisor is fixed, else 1."""
+        """Return the clients that arrived over those expected if the divisor is fixed, else 1."""
         return arrived / expected if self.weighting == "fixed" else 1.0

@@ -5,7 +5,7 @@ Models", ICLR 2018, flat clipping and the estimator with a fixed denominator; An
 McMahan and Ramaswamy, "Differentially Private Learning with Adaptive Clipping", NeurIPS 2021.
 
     client:  d_k <- v_k * d_k * min(1, C / ||d_k||)      v_k = 1, or min(n_k / full_weight, 1)
-    server:  mean <- (sum_k d_k + N(0, z^2 C^2 I)) / M   M = C*K of the settings, whoever takes part
+    server:  mean <- (sum_k d_k + N(0, z^2 C^2 I)) / M   M = C*K of Poisson cohorts, m of others
 
 The norm is that of all differences together. With a `quantile` gamma, C follows it by b_k, whether
 a client is within C:

@@ -149,7 +149,7 @@ class Aggregation(Component):
 
     @property
     def bounds_share(self) -> bool:
-        """True if each client moves the aggregate by its difference over C*K, whoever else does."""
+        """True if each client moves the aggregate by its difference over a constant, at most."""
         return False
 
     def bears_with(self, arrived: int) -> int | None:
@@ -161,7 +161,7 @@ class Aggregation(Component):
 
         Args:
             arrived: Clients whose updates arrived.
-            expected: C*K, the expected number of clients of a round.
+            expected: Expected number of clients of a round.
         """
         return 1.0
 

@@ -36,7 +36,7 @@ class Received:
         clients: K, the number of clients in all.
         generator: `generator(purpose)`: a generator on the CPU, keyed by seed, round, pass, stage
             and purpose.
-        expected: C*K, the expected number of clients of a round.
+        expected: Expected number of clients of a round: C*K of Poisson cohorts, m of others.
     """
 
     number: int

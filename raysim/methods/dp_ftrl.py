@@ -5,7 +5,7 @@ without Sampling or Shuffling", ICML 2021, algorithm 1 and appendix D; defaults 
 for federated learning (google-research/federated, dp_ftrl).
 
     client:  x_k = d_k * min(1, C / ||d_k||)            ||d_k|| over all that leaves, buffers too
-    server:  s <- s + sum_k x_k / M                     M = C*K of the settings
+    server:  s <- s + sum_k x_k / M                     M = m, the size of a cohort
              v <- momentum * v + (s + n_t)              n_t the tree's noise of the sum so far
              w <- w_0 + lr_server * v
 

@@ -34,7 +34,7 @@ OWN = {
     **{"method.lr_server": STEP, "aggregation.weighting": "fixed", "rounds": 7},
 }
 CASES = {
-    "efficient": {"fraction": 0.3, "method.noise": 0.8},  # m = 2, C*K = 1.5
+    "efficient": {"fraction": 0.3, "method.noise": 0.8},  # m = 2, C*K = 1.5: M = m
     "plain": {"fraction": 0.2, "method.noise": 0.8, "method.efficient": False},
     "restarted": {"fraction": 0.2, "method.noise": 0.8, "method.restart": 3},
     "completed": {
@@ -111,8 +111,8 @@ def shaped(vector, w):
 
 
 def dp_ftrl(reference, fraction, noise, restart=None, efficient=True, completion=False):
-    expected = fraction * len(SIZES)
-    length = restart or len(SIZES) // max(round(expected), 1)
+    expected = max(round(fraction * len(SIZES)), 1)
+    length = restart or len(SIZES) // expected
     size, w = flat(reference.start).size, reference.start
     for number, cohort in enumerate(reference.cohorts):
         if number % length == 0:
