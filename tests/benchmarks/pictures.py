@@ -68,15 +68,16 @@ def robustness(folder: Path) -> Figure:
         for row in rows
         for attack, columns in strengths.items()
     }
-    table = {
-        row: [
-            percent(worst[row, attack])
-            + ("" if len(columns) == 1 else f" ({worst[row, attack]['column'].partition(', ')[2]})")
-            for attack, columns in strengths.items()
-        ]
-        for row in rows
-    }
-    print_table([*strengths], table)
+
+    def shown(row: str, attack: str) -> str:
+        cell = worst[row, attack]
+        strength = "" if len(strengths[attack]) == 1 else cell["column"].partition(", ")[2]
+        return percent(cell) + (strength and f" ({strength})")
+
+    clean = [name for name in strengths if name.startswith(NO_ATTACK)]
+    for head in (clean, [name for name in strengths if name not in clean]):
+        print_table(head, {row: [shown(row, attack) for attack in head] for row in rows})
+        print()
     values = [[worst[row, attack]["mean"] for attack in strengths] for row in rows]
     shown = 100 * np.array(values, dtype=float)
     figure = Figure(figsize=(9.6, 4.8), layout="constrained")
