@@ -117,6 +117,7 @@ def main() -> None:
     )
     options = parser.parse_args()
     os.environ["CUDA_VISIBLE_DEVICES"] = ""
+    os.environ["RAY_worker_niceness"] = "0"  # noqa: SIM112 - 15 by default: other load would count
     python = make("pfl", options.environments.absolute())
     print(f"{machine()}.\n")
     with tempfile.TemporaryDirectory() as data:
