@@ -72,7 +72,7 @@ def noise_of(stage: Gaussian, at: Received, reduced: raysim.Reduced | None = Non
 
 
 def test_clip_and_weights_are_numpy_s_on_unequal_clients(tmp_path):
-    """Four of six clients, as C*K is 4.2; norms lie on both sides of the clip, samples of the cap."""
+    """Four of six clients; norms lie on both sides of the clip, samples of the cap."""
     given = {"clip": 0.3, "noise": 0, "full_weight": 20}
     channel = {WATCH: {}, "gaussian": given}
     result = run(tmp_path, rounds=1, fraction=0.7, channel=channel, **FIXED)

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import raysim
+from raysim.results.column_metrics import TARGETS
 from raysim.workloads import sweeps
 from raysim.workloads.presets import PRESETS
 from raysim.workloads.sweep_values import parse_axes, parse_ranges, split_values
@@ -139,6 +140,17 @@ def test_without_axes_a_sweep_is_one_cell_for_each_metric():
     assert found.rows == ("all",) and found.columns == (*metrics,) and [*found.seeds] == [0]
     assert [found.metric_of(cell) for cell in found.cells] == metrics
     assert [found.unit_of(cell) for cell in found.cells] == ["", "rounds"]
+
+
+def test_a_metric_with_a_target_has_the_unit_of_what_it_counts():
+    """Not that of the accuracy to be reached: bytes were shown as percent."""
+    metrics = [f"{name}(test_accuracy, 0.9)" for name in TARGETS]
+    found = sweep_of("mnist-fedavg", "rounds=3", metrics=metrics)
+    units = {found.metric_of(cell).partition("(")[0]: found.unit_of(cell) for cell in found.cells}
+    assert units == {
+        **{"rounds_to": "rounds", "bytes_to": "B", "bytes_up_to": "B", "seconds_to": "s"},
+        **{"virtual_seconds_to": "s", "hours_to": "", "joules_to": "J"},
+    }
 
 
 FILE = """

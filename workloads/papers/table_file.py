@@ -23,7 +23,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from raysim.core.components import suggest
 from raysim.core.errors import SettingsError, visible
-from raysim.core.units import unit_of_column
+from raysim.core.units import measured_unit, unit_of_column
 from raysim.core.user_input import dotted
 from raysim.workloads.papers.preset import origins
 from raysim.workloads.papers.table import PaperCell, PaperTable
@@ -295,7 +295,9 @@ def _inconsistencies(entry: TableEntry, columns: Sequence[str]) -> Iterator[str]
 
 
 def unit_of(metric: str) -> str:
-    """Return the unit of a metric: percent of an accuracy, else none."""
-    if metric.startswith(("rounds_to", "bytes_to", "seconds_to")):
-        return "rounds" if metric.startswith("rounds") else ""
+    """Return the unit of a metric: rounds, bytes, seconds or joules to a target, or percent."""
+    name = metric.partition("(")[0].strip()
+    if name.endswith("_to"):
+        counted = name.removesuffix("_to")
+        return counted if counted == "rounds" else measured_unit(counted)
     return unit_of_column(metric)
