@@ -121,17 +121,18 @@ def privacy(folder: Path) -> Figure:
 
 def compression(folder: Path) -> Figure:
     """Draw the mean accuracy over seeds by megabytes sent up; print all metrics."""
-    cells = cells_of(folder)
-    metrics, rows = names_of(cells, 2), names_of(cells, 0)
-    column = names_of(cells, 1)[0]
-    lines = {row: by_bytes(folder, row) for row in rows}
+    found = cells_of(folder)
+    metrics, rows = names_of(found, 2), names_of(found, 0)
+    cells = {(row, metric): cell for (row, _, metric), cell in found.items()}
+    lines = {row: by_bytes(folder, f"{row}, {metrics[0]}") for row in rows}
 
     def shown(row: str, metric: str) -> str:
-        cell = cells[row, column, metric]
+        cell = cells[row, metric]
         scale = 1e6 if metric.startswith("bytes") else 60 if "seconds" in metric else 1
         if metric.startswith(("last_ten", "final")):
             return percent(cell)
-        return "-" if cell["mean"] is None else f"{cell['mean'] / scale:.3g}"
+        some = "" if cell["n"] == cell["seeds"] else f" ({cell['n']} of {cell['seeds']} seeds)"
+        return "-" if cell["mean"] is None else f"{cell['mean'] / scale:.3g}{some}"
 
     def at_equal(row: str) -> str:
         sent, accuracy = lines[row]
@@ -151,10 +152,9 @@ def compression(folder: Path) -> Figure:
     return figure
 
 
-def by_bytes(folder: Path, row: str) -> tuple[Values, Values]:
-    """Return the MB that a row's clients have sent at each evaluation, and its accuracy in %."""
-    digests = json.loads((folder / "table.json").read_text())["runs"]
-    digest = next(value for cell, value in digests.items() if cell.startswith(f"{row}, "))
+def by_bytes(folder: Path, cell: str) -> tuple[Values, Values]:
+    """Return the MB that a cell's clients have sent at each evaluation, and its accuracy in %."""
+    digest = json.loads((folder / "table.json").read_text())["runs"][cell]
     found = [read_run(run) for run in sorted((folder / "runs" / digest).iterdir())]
     sent = [dict(run.points("total_bytes_up")) for run in found]
     points = [dict(run.points("test_accuracy")) for run in found]
