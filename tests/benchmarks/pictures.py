@@ -69,14 +69,14 @@ def robustness(folder: Path) -> Figure:
         for attack, columns in strengths.items()
     }
 
-    def shown(row: str, attack: str) -> str:
+    def text_of(row: str, attack: str) -> str:
         cell = worst[row, attack]
         strength = "" if len(strengths[attack]) == 1 else cell["column"].partition(", ")[2]
         return percent(cell) + (strength and f" ({strength})")
 
     clean = [name for name in strengths if name.startswith(NO_ATTACK)]
     for head in (clean, [name for name in strengths if name not in clean]):
-        print_table(head, {row: [shown(row, attack) for attack in head] for row in rows})
+        print_table(head, {row: [text_of(row, attack) for attack in head] for row in rows})
         print()
     values = [[worst[row, attack]["mean"] for attack in strengths] for row in rows]
     shown = 100 * np.array(values, dtype=float)
