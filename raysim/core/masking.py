@@ -6,9 +6,10 @@ k adds words of 64 bits to the integers v_k of its upload, its weight included:
     y_k = v_k + sum over neighbours j > k of PRG(s_kj) - sum over neighbours j < k of PRG(s_jk)
               + PRG(b_k)      mod 2^64
 
-s_kj is the seed of a pair, b_k the client's own. The masks of a pair cancel in the sum. For clients
-that are lost the server rebuilds s_kj with each neighbour that is not, for all others b_k, and
-never both of a client: with both it would see v_k.
+PRG is AES-128 in counter mode, as in Bonawitz et al., section 4. s_kj is the seed of a pair, b_k
+the client's own. The masks of a pair cancel in the sum. For clients that are lost the server
+rebuilds s_kj with each neighbour that is not, for all others b_k, and never both of a client: with
+both it would see v_k.
 
 A sum of some clients' y_k has the masks of pairs with others, and own ones. Those of pairs within
 it are never drawn, as they cancel; the words are the same.
@@ -23,12 +24,15 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import product
 from math import floor
-from typing import Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from raysim.core.seeds import stream, word_stream
+from raysim.core.seeds import key_stream, stream
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.ciphers import CipherContext
 
 KEY_BYTES = 32
 """Bytes of a public key; each client has two, for masks and for encrypted shares."""
@@ -36,6 +40,7 @@ SHARE_BYTES = 32
 """Bytes of a share of a secret."""
 BLOCK = 16_384
 """Words that are masked at a time, so that they stay in cache."""
+_ZEROS = memoryview(bytes(8 * BLOCK))
 
 
 @dataclass(frozen=True)
@@ -130,7 +135,7 @@ class Masks:
             for start in range(0, len(words), BLOCK):
                 block = words[start : start + BLOCK]
                 for source, times in streams:
-                    drawn = source.random_raw(len(block))
+                    drawn = np.frombuffer(source.update(_ZEROS[: block.nbytes]), np.uint64)
                     (np.add if times > 0 else np.subtract)(block, drawn, out=block)
 
     def rebuilt(self, present: Collection[int]) -> Rebuilt:
@@ -176,7 +181,7 @@ class Masks:
     def _places(self) -> dict[int, int]:
         return {client: place for place, client in enumerate(self._circle)}
 
-    def _words(self, purpose: str, *clients: int) -> Any:
-        """Return the source of the words of a seed."""
+    def _words(self, purpose: str, *clients: int) -> CipherContext:
+        """Return the PRG of a seed."""
         seed, *places = self.keys
-        return word_stream(seed, f"masks/{purpose}", *places, *clients)
+        return key_stream(seed, f"masks/{purpose}", *places, *clients)

@@ -15,7 +15,7 @@ from raysim import SecureSum, Upload
 from raysim.channel.masks import Masks as Stage
 from raysim.core.encoding import Encoding
 from raysim.core.masking import Masks
-from raysim.core.seeds import word_stream
+from raysim.core.seeds import key_stream
 from raysim.core.tensors import Layout
 from raysim.execution.partial_sum import PartialSum
 
@@ -35,8 +35,8 @@ def words(masks: Masks, of: Any, values: Any = 0, sign: int = 1) -> Any:
 
 
 def drawn(purpose: str, *of: int) -> Any:
-    raw: Any = word_stream(KEYS[0], f"masks/{purpose}", *KEYS[1:], *of).random_raw(SIZE)
-    return raw.view(np.int64)
+    raw = key_stream(KEYS[0], f"masks/{purpose}", *KEYS[1:], *of).update(bytes(8 * SIZE))
+    return np.frombuffer(raw, np.int64)
 
 
 def test_a_client_s_words_are_those_of_the_formula():
