@@ -33,7 +33,6 @@ from raysim.driver.privacy.accounting import Accounting
 from raysim.federation.federation import Federation, LocalTest
 from raysim.federation.opened import OpenedSamples
 from raysim.storage.checkpoints import (
-    FORMULA,
     LOCAL_TEST_SAMPLES,
     NO_PRIVACY,
     PRIVACY,
@@ -43,24 +42,19 @@ from raysim.storage.checkpoints import (
     Checkpoint,
 )
 from raysim.storage.environment import by_environment, environment, unknown_environment
+from raysim.storage.revisions import FIRST, revisions_of
 
 SAMPLED_CLIENTS = 1000
 VERSIONED = ("raysim", "torch", "torchvision")
 """Packages whose code has a version or revision in an identity."""
 INITIAL_MODEL, START = "initial model", "model of start_from"
-CLOCK, SELECTION = "revision of the clock", "revision of the selection"
-STAGES, DOWN_STAGES = "revisions of the channel's stages", "revisions of the down-link's stages"
-AGGREGATION, OPTIMIZER = "revision of the aggregation", "revision of the optimizer"
-TEMPERATURE, ATTACK = "revision of the temperature", "revision of the attack"
 ENVIRONMENTS = "environments"
 STACK = "number of stacked trials"
 SHOWN_DIGITS = 12
 NO_SAMPLES = "none"
 CUT = "clients' test samples of evaluation.local_test"
 UNSEALED = {
-    **dict.fromkeys((FORMULA, CLOCK, SELECTION, AGGREGATION, OPTIMIZER, TEMPERATURE, ATTACK), 1),
-    STAGES: {},
-    DOWN_STAGES: {},
+    **FIRST,
     **dict.fromkeys((LOCAL_TEST_SAMPLES, CUT), NO_SAMPLES),
     START: "none",
     PRIVACY: NO_PRIVACY,
@@ -88,15 +82,7 @@ def identity_of(
     first, test = opened.client(0), opened.test(0, 2)
     layout = [(name, tuple(t.shape), t.dtype) for name, t in network.state_dict().items()]
     return {
-        FORMULA: settings.method.revision,
-        CLOCK: settings.clock.revision,
-        SELECTION: settings.selection.revision,
-        AGGREGATION: settings.aggregation.revision,
-        OPTIMIZER: settings.local.build_optimizer().revision,
-        TEMPERATURE: settings.temperature.revision,
-        ATTACK: settings.attack.revision,
-        STAGES: {name: stage.revision for name, stage in settings.channel.items()},
-        DOWN_STAGES: {name: stage.revision for name, stage in settings.downlink.items()},
+        **revisions_of(settings),
         "clients": len(federation.training_sizes),
         TRAINING_SAMPLES: _of_split(federation.train),
         TEST_SAMPLES: _of_split(federation.test),

@@ -61,13 +61,14 @@ class RunGroup:
         label: Settings that differ from those of other groups.
         settings: Settings that decide the results, by dotted key.
         records: The runs, by seed.
-        revision: Revision of their method's formula; None if unknown.
+        revision: Revision of their method's formula, and later ones of other components; None if
+            unknown.
     """
 
     label: str
     settings: dict[str, Any]
     records: tuple[RunRecord, ...]
-    revision: int | None
+    revision: str | None
 
     @property
     def in_progress(self) -> bool:
@@ -151,7 +152,7 @@ def group_runs(records: Sequence[RunRecord], metrics: Sequence[Metric] = ()) -> 
     """Group runs by their settings; a second run of one seed is in another group.
 
     Runs in progress are in groups of their own, since their values and final ones have no common
-    mean; so are runs with another revision of their method's formula.
+    mean; so are runs with other revisions of their components.
 
     Args:
         records: The runs.
@@ -422,7 +423,7 @@ def _with_unique_labels(groups: Sequence[RunGroup]) -> list[RunGroup]:
     Equal labels get the formula's revision, "in progress", or else a number.
     """
     ended = {group.label for group in groups if not group.in_progress}
-    revisions: dict[str, set[int | None]] = {}
+    revisions: dict[str, set[str | None]] = {}
     for group in groups:
         revisions.setdefault(group.label, set()).add(group.revision)
     seen: Counter[str] = Counter()

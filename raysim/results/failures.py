@@ -27,7 +27,7 @@ class RecordedFailure(NamedTuple):
 
     Attributes:
         error: The run's error, in one line.
-        formula: Revision of its method's formula, and digests of the user's own modules; None where
+        formula: Revisions of its components, and digests of the user's own modules; None where
             the file is damaged.
     """
 

@@ -13,8 +13,9 @@ from raysim.core.user_input import key_text
 from raysim.core.user_input.limits import OF_RUN
 from raysim.results.references import SHOWN_DIGITS
 from raysim.results.runs import RunRecord, result_settings
-from raysim.storage.checkpoints import FORMULA, TEST_SAMPLES, TRAINING_SAMPLES
+from raysim.storage.checkpoints import TEST_SAMPLES, TRAINING_SAMPLES
 from raysim.storage.plugins import Plugins
+from raysim.storage.revisions import COMPONENTS, FORMULA, in_words
 
 OF_SAMPLES = ("dataset.", "partition.")
 """Settings on which samples depend, besides the number of clients."""
@@ -36,16 +37,19 @@ def origins_of(record: RunRecord) -> dict[Origin, str]:
     """Return the version of each origin of a run, as its directory seals them.
 
     Versions are digests of the samples and of the sources of the user's own modules, and the
-    revision of the method's formula, "unknown" if a finished run has no checkpoint. The samples of
-    a user's own task do not follow from settings and are left out.
+    revisions of components, that of the method's formula "unknown" if a finished run has no
+    checkpoint. The samples of a user's own task do not follow from settings and are left out.
     """
     versions = {
         Origin(f"source of {module}"): digest[:SHOWN_DIGITS]
         for module, digest in Plugins(record.path).sources().items()
     }
     if record.summary is not None:
-        method = record.settings.get("method.name")
-        versions[Origin(f"{FORMULA} {method}")] = str(record.revision or "unknown")
+        method, revisions = record.settings.get("method.name"), record.revisions or {}
+        versions[Origin(f"{FORMULA} {method}")] = str(revisions.get(FORMULA, "unknown"))
+        for name, start in COMPONENTS.items() if revisions else ():
+            own = {k: v for k, v in record.settings.items() if k.startswith(start)}
+            versions[Origin(name, key_text(own))] = str(revisions[name])
     if not record.own_task:
         given = {k: v for k, v in record.settings.items() if k.startswith(OF_SAMPLES)}
         own_data = [record.seed] if given.get("dataset.seed") == OF_RUN else []
@@ -74,15 +78,15 @@ def origin_notes(runs: Mapping[str, Mapping[Origin, str]]) -> list[str]:
     ]
 
 
-def revisions_of(records: Sequence[RunRecord]) -> dict[Path, int | None]:
-    """Return the revision of each run's formula, if missing that of other runs of its settings.
+def revisions_of(records: Sequence[RunRecord]) -> dict[Path, str | None]:
+    """Return the revisions of each run in words, if missing those of other runs of its settings.
 
-    A run that fails before its first checkpoint has sealed no revision. The revision of a finished
-    run whose checkpoints are gone stays unknown.
+    A run that fails before its first checkpoint has sealed no revision. The revisions of a finished
+    run whose checkpoints are gone stay unknown.
     """
-    revisions = {record.path: record.revision for record in records}
+    revisions = {r.path: in_words(r.revisions) if r.revisions else None for r in records}
     settings = {record.path: key_text(result_settings(record.settings)) for record in records}
-    known: dict[str, set[int]] = {}
+    known: dict[str, set[str]] = {}
     for path, revision in revisions.items():
         if revision is not None:
             known.setdefault(settings[path], set()).add(revision)

@@ -92,10 +92,10 @@ class RunRecord:
         return METHODS.get(name).own_round if name in {*METHODS} else ""
 
     @property
-    def revision(self) -> int | None:
-        """Revision of the method's formula; None if no checkpoint seals it."""
+    def revisions(self) -> dict[str, Any] | None:
+        """Revisions of its components; None if no checkpoint seals them."""
         checkpoints = _checkpoints(self.path)
-        return checkpoints.revision() if checkpoints else None
+        return checkpoints.revisions() if checkpoints else None
 
     @property
     def rounds(self) -> int:

@@ -38,6 +38,7 @@ from raysim.storage.atomic import (
 from raysim.storage.client_states import NEVER, Versions
 from raysim.storage.in_flight import InFlight
 from raysim.storage.recorder import METRICS, SealedTables
+from raysim.storage.revisions import sealed_revisions
 from raysim.storage.sealed.words import read_sealed, write_sealed
 
 KEPT_CHECKPOINTS = 2
@@ -47,8 +48,6 @@ STATE, CLIENTS = "state.safetensors", "clients.safetensors"
 IN_FLIGHT, SELECTION = "in_flight.safetensors", "selection.safetensors"
 TEMPERATURE, CHANNEL = "temperature.safetensors", "channel.safetensors"
 AGGREGATION, DOWNLINK = "aggregation.safetensors", "downlink.safetensors"
-FORMULA = "revision of the method's formula"
-"""Its name in an identity; earlier versions sealed none, and are of the first."""
 TRAINING_SAMPLES, TEST_SAMPLES = "training samples", "test samples"
 LOCAL_TEST_SAMPLES, REFERENCE = "clients' own test samples", "model of the reference"
 """Names of digests in an identity."""
@@ -198,9 +197,9 @@ class Checkpoints:
         """Return the identity at the newest readable checkpoint; empty without one."""
         return self._newest("identity") or {}
 
-    def revision(self) -> int | None:
-        """Return the revision of the method's formula, None without a checkpoint."""
-        return int(self.identity().get(FORMULA, 1)) if self.numbers() else None
+    def revisions(self) -> dict[str, Any] | None:
+        """Return the revisions of the run's components, None without a checkpoint."""
+        return sealed_revisions(self.identity()) if self.numbers() else None
 
     def forced(self) -> list[str]:
         """Return what the run was forced to accept until the newest readable checkpoint."""

@@ -24,10 +24,11 @@ from raysim.core.errors import RunError, SettingsError
 from raysim.core.source import source
 from raysim.core.user_input import as_typed, canonical, may_change, may_grow, parse_json
 from raysim.storage.atomic import is_leftover, remove, replace_file, sweep, write_json
-from raysim.storage.checkpoints import BEST_MODEL, FORMULA, MODEL, Checkpoints
+from raysim.storage.checkpoints import BEST_MODEL, MODEL, Checkpoints
 from raysim.storage.environment import by_environment, environment, gpu_names, installed_version
 from raysim.storage.lock import LOCK, check_place, lock_folder, make_new_folder
 from raysim.storage.plugins import SEALS, Plugins, modules_of
+from raysim.storage.revisions import revisions_of
 from raysim.storage.rows.metrics import read_metrics
 from raysim.storage.schema import SCHEMA, completed, current_settings
 from raysim.storage.summary import end_of, summarise
@@ -116,9 +117,11 @@ class RunDirectory:
         )
 
     def other_revision(self, settings: Settings) -> str | None:
-        """Return the difference in the revision of the method's formula, or None."""
-        sealed, own = Checkpoints(self.checkpoints).revision(), settings.method.revision
-        return None if sealed in (None, own) else f"{FORMULA} {sealed} (here {own})"
+        """Return the difference in the revisions of components, or None."""
+        sealed = Checkpoints(self.checkpoints).revisions() or {}
+        own = revisions_of(settings)
+        found = (f"{n} {sealed[n]} (here {own[n]})" for n in sealed if sealed[n] != own[n])
+        return ", ".join(found) or None
 
     def check(
         self,

@@ -14,6 +14,7 @@ from raysim.methods.fedavg import FedAvg
 from raysim.results.compare import compared_metrics, comparison, group_runs, judged_columns
 from raysim.results.metrics import parse_metric
 from raysim.results.runs import read_run
+from raysim.storage.revisions import AGGREGATION, FIRST, FORMULA, STAGES
 from raysim.testing.tasks import samples
 from tests.cli.test_app import raysim_command  # noqa: F401 - a fixture
 from tests.driver.test_lost_files import StopAfter
@@ -342,14 +343,29 @@ def test_a_run_before_its_first_round_has_no_values(grouped):
     assert row["time [s]"] == "- (0/1, 1 without a value so far)"
 
 
+LATER = {
+    "formula": {**FIRST, FORMULA: 2},
+    "mean": {**FIRST, AGGREGATION: 2},
+    "stage": {**FIRST, STAGES: {"clip": 1, "topk": 3}},
+}
+
+
 @pytest.mark.parametrize(
     ("known", "expected"),
     [
         (
-            (1, 1, 2, None),
+            (FIRST, FIRST, LATER["formula"], None),
             {"of revision 1": "ab", "of revision 2": "c", "of revision unknown": "d"},
         ),
-        ((1, 1, None, 1), {"": "abcd"}),
+        (
+            (LATER["mean"], FIRST, LATER["stage"], FIRST),
+            {
+                "of revision 1": "bd",
+                "of revision 1, revision of the aggregation 2": "a",
+                "of revision 1, revisions of the channel's stages topk 3": "c",
+            },
+        ),
+        ((FIRST, FIRST, None, FIRST), {"": "abcd"}),
         ((None, None, None, None), {"": "abcd"}),
     ],
 )
@@ -357,8 +373,7 @@ def test_runs_by_another_formula_are_apart(write_run, monkeypatch, known, expect
     """One that failed before its first checkpoint is of the formula of the others."""
     revisions = dict(zip("abcd", known, strict=True))
     records = [read_run(write_run(name, seed=i)) for i, name in enumerate(revisions)]
-    revision = property(lambda record: revisions[record.path.name])
-    monkeypatch.setattr("raysim.results.runs.RunRecord.revision", revision)
+    with_revisions(monkeypatch, revisions)
     found = {g.label: "".join(r.path.name for r in g.records) for g in group_runs(records)}
     assert found == {
         f"fedavg, formula {label}" if label else "fedavg": names
@@ -366,21 +381,37 @@ def test_runs_by_another_formula_are_apart(write_run, monkeypatch, known, expect
     }
 
 
+def with_revisions(monkeypatch, revisions) -> None:
+    """Have the runs of these names sealed these revisions."""
+    sealed = property(lambda record: revisions[record.path.name])
+    monkeypatch.setattr("raysim.results.runs.RunRecord.revisions", sealed)
+
+
+def test_revisions_of_a_component_are_told_apart_under_equal_settings_of_it(write_run, monkeypatch):
+    """A mean's depends on its settings: those of two ways to weigh are not one origin."""
+    rows = make_rows([0.5] * 5)
+    with_revisions(monkeypatch, {"a": FIRST, "b": LATER["mean"], "c": LATER["mean"]})
+    paths = [write_run("a", rows), write_run("b", rows, seed=1)]
+    other = write_run("c", rows, **{"aggregation.weighting": "fixed"})
+    for told, each in ((True, paths), (False, [paths[0], other])):
+        notes = comparison(group_runs([read_run(path) for path in each]), ()).notes
+        found = [n for n in notes if n.startswith("revision of the aggregation: differs among")]
+        assert len(found) == told
+
+
 def test_the_order_of_recorded_fields_does_not_tell_formulas_apart(write_run, monkeypatch):
     """An earlier version may have had them in another order."""
     paths = [write_run(name, seed=i) for i, name in enumerate("ab")]
     file = paths[1] / "config.json"
     file.write_text(json.dumps(dict(reversed(json.loads(file.read_text()).items()))))
-    revision = property(lambda record: {"a": 2, "b": None}[record.path.name])
-    monkeypatch.setattr("raysim.results.runs.RunRecord.revision", revision)
+    with_revisions(monkeypatch, {"a": LATER["formula"], "b": None})
     assert [g.label for g in group_runs([read_run(path) for path in paths])] == ["fedavg"]
 
 
 def test_a_finished_run_without_checkpoints_is_of_an_unknown_formula(write_run, monkeypatch):
     rows = make_rows([0.5] * 5)
     records = [read_run(write_run(name, rows, seed=i)) for i, name in enumerate("ab")]
-    revision = property(lambda record: {"a": 1, "b": None}[record.path.name])
-    monkeypatch.setattr("raysim.results.runs.RunRecord.revision", revision)
+    with_revisions(monkeypatch, {"a": FIRST, "b": None})
     groups = group_runs(records)
     labels = [f"fedavg, formula of revision {known}" for known in ("1", "unknown")]
     assert [group.label for group in groups] == labels

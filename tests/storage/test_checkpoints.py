@@ -15,8 +15,9 @@ import torch
 from raysim.core.errors import RunError
 from raysim.core.method import ServerState
 from raysim.core.selection import History
-from raysim.storage.checkpoints import FORMULA, Checkpoint, Checkpoints
+from raysim.storage.checkpoints import Checkpoint, Checkpoints
 from raysim.storage.client_states import NEVER
+from raysim.storage.revisions import AGGREGATION, FIRST, FORMULA, STAGES
 
 CLIENTS = 3
 
@@ -307,11 +308,9 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path):
         Checkpoints(tmp_path / "file/checkpoints").save(checkpoint(1))
 
 
-@pytest.mark.parametrize(("identity", "revision"), [({}, 1), ({FORMULA: 3}, 3)])
-def test_the_revision_of_the_formula_is_sealed_and_at_first_it_was_not(
-    tmp_path, identity, revision
-):
+@pytest.mark.parametrize("identity", [{}, {FORMULA: 3}, {AGGREGATION: 2, STAGES: {"topk": 2}}])
+def test_revisions_are_sealed_and_at_first_they_were_not(tmp_path, identity):
     checkpoints = Checkpoints(tmp_path)
-    assert checkpoints.revision() is None
-    checkpoints.save(replace(checkpoint(1), identity=identity))
-    assert checkpoints.revision() == revision
+    assert checkpoints.revisions() is None
+    checkpoints.save(replace(checkpoint(1), identity={**identity, "network": "0a"}))
+    assert checkpoints.revisions() == {**FIRST, **identity}

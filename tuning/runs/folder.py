@@ -15,6 +15,7 @@ from raysim.results.runs import infinite_loss
 from raysim.storage.atomic import sweep, write_json
 from raysim.storage.lock import lock_folder
 from raysim.storage.plugins import sources_of
+from raysim.storage.revisions import revisions_of
 from raysim.storage.run_directory import RunDirectory, difference_from
 from raysim.storage.schema import GRIDS, SCHEMA, check_claim, check_schema
 from raysim.tuning.runs.run import Run
@@ -120,9 +121,9 @@ class RunsFolder:
         RunDirectory(self.path_of(run)).failed.unlink(missing_ok=True)
 
     def _formula(self, run: Run) -> dict[str, Any]:
-        """Return the revision of a run's method, and digests of the user's own modules."""
+        """Return the revisions of a run's components, and digests of the user's own modules."""
         sources = sources_of(run.settings.to_dict(), self.path_of(run))
-        return {"revision": run.settings.method.revision, "sources": sources}
+        return {"revisions": revisions_of(run.settings), "sources": sources}
 
     def check(self, runs: Mapping[str, Run], free: Collection[str] = ()) -> dict[str, str]:
         """Check that the folder is new or has runs with these settings, and return its index.

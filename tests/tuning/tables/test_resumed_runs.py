@@ -5,8 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 import raysim
+from raysim.aggregation.mean import Mean
 from raysim.methods.fedavg import FedAvg
+from raysim.selection.uniform import Uniform
 from raysim.tuning.slots.report import Report
 from raysim.tuning.tables.command import folder_of
 from raysim.tuning.tables.plan import TableOptions, make_plan
@@ -17,6 +21,11 @@ from tests.tuning.tables.common import NAME, run_dir
 WORDS = ("--only", "long,fedavg", "--seeds", "1")
 RUN = "fedavg-iid-long/seed-0"
 OTHER = "revision of the method's formula"
+COMPONENTS = [
+    (FedAvg, OTHER),
+    (Mean, "revision of the aggregation"),
+    (Uniform, "revision of the selection"),
+]
 
 
 def own_settings(out: Path) -> raysim.Settings:
@@ -48,14 +57,17 @@ def test_a_run_does_not_go_on_by_another_formula(table, tmp_path, monkeypatch):
     assert f"{path}: forced to go on after round 2: {OTHER} was 1 (here 9)" in notes
 
 
-def test_a_finished_run_by_another_formula_is_not_taken(table, slots, tmp_path, monkeypatch):
+@pytest.mark.parametrize(("component", "name"), COMPONENTS)
+def test_a_finished_run_by_another_formula_is_not_taken(
+    table, slots, tmp_path, monkeypatch, component, name
+):
     table(*WORDS)
     slots.started.clear()
-    monkeypatch.setattr(FedAvg, "revision", 9)
+    monkeypatch.setattr(component, "revision", 9)
     code, _, err = table(*WORDS)
     path = run_dir(tmp_path / "out", RUN)
     assert code == 2 and slots.started == []
-    assert f"{path}: holds a finished run with {OTHER} 1 (here 9); restore it, or delete" in err
+    assert f"{path}: holds a finished run with {name} 1 (here 9); restore it, or delete" in err
 
 
 def test_a_failed_run_that_was_resumed_by_hand_is_finished(table, slots, tmp_path):
