@@ -40,7 +40,7 @@ class Mean(Aggregation):
 
     @property
     def revision(self) -> int:  # type: ignore[override]  # a constant of other aggregations
-        """Revision 2 if the divisor is fixed: in the first it was C*K of all cohorts."""
+        """Revision 2 if the divisor is fixed: in the first it was C*K under all selections."""
         return 2 if self.weighting == "fixed" else 1
 
     @property

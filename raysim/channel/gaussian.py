@@ -5,7 +5,7 @@ Models", ICLR 2018, flat clipping and the estimator with a fixed denominator; An
 McMahan and Ramaswamy, "Differentially Private Learning with Adaptive Clipping", NeurIPS 2021.
 
     client:  d_k <- v_k * d_k * min(1, C / ||d_k||)      v_k = 1, or min(n_k / full_weight, 1)
-    server:  mean <- (sum_k d_k + N(0, z^2 C^2 I)) / M   M = C*K of Poisson cohorts, m of others
+    server:  mean <- (sum_k d_k + N(0, z^2 C^2 I)) / M   M clients expected in a round
 
 The norm is that of all differences together. With a `quantile` gamma, C follows it by b_k, whether
 a client is within C:
@@ -14,9 +14,9 @@ a client is within C:
 
 Of the noise z that is accounted, the update then has z_d = (z^-2 - (2 s_b)^-2)^(-1/2).
 
-Both divisors are those of the expected clients, so that a client moves a result by no more than its
-own part. The paper encodes b_k as 0 or 1 and subtracts 1/2, as TensorFlow Federated does; encoded
-as -1 or 1, as pfl-research has it, the same noise is 2 s_b.
+M is what `aggregation.weighting=fixed` divides by, whoever takes part, so that a client moves a
+result by no more than its own part. The paper encodes b_k as 0 or 1 and subtracts 1/2, as
+TensorFlow Federated does; encoded as -1 or 1, as pfl-research has it, the same noise is 2 s_b.
 
 With `noise_cohort` M_n and `population`, the noise of the mean is that of rounds with M_n expected
 clients of a population that is not there, z * C / M_n, and its epsilon is hypothetical.
@@ -197,6 +197,11 @@ class Gaussian(Stage):
         if self.quantile is None:
             return sent
         return replace(sent, numbers=sent.numbers + 1)
+
+    @property
+    def revision(self) -> int:  # type: ignore[override]  # a constant of other stages
+        """Revision 2 with a quantile: in the first its M was C*K of all cohorts."""
+        return 1 if self.quantile is None else 2
 
     def receive(self, now: Received, reduced: Reduced) -> Reduced:
         """Add noise to the mean."""

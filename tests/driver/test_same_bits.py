@@ -194,6 +194,7 @@ def test_a_run_of_an_earlier_version_goes_on(tmp_path, monkeypatch):
         ("raysim.methods.fedavg.FedAvg", "the method's formula"),
         ("raysim.clock.none.NoClock", "the clock"),
         ("raysim.selection.uniform.Uniform", "the selection"),
+        ("raysim.aggregation.mean.Mean", "the aggregation"),
     ],
 )
 def test_another_revision_of_a_formula_is_refused(tmp_path, monkeypatch, sealed, changed, named):
@@ -206,6 +207,36 @@ def test_another_revision_of_a_formula_is_refused(tmp_path, monkeypatch, sealed,
     expected = f"revision of {named} was 1 (here 2)"
     assert expected in refusal(tmp_path, make_task(SIZES))
     raysim.resume(tmp_path, make_task(SIZES), force=True)
+
+
+FIXED = {"aggregation.weighting": "fixed"}
+QUANTILE = {"channel": {"gaussian": {"clip": 0.3, "noise": 0, "quantile": 0.5}}}
+
+
+@pytest.mark.parametrize(
+    ("changed", "overrides", "named"),
+    [
+        ("aggregation.mean.Mean", FIXED, "revision of the aggregation was 1 (here 2)"),
+        ("aggregation.mean.Mean", {}, None),
+        (
+            "channel.gaussian.Gaussian",
+            QUANTILE,
+            "revisions of the channel's stages was {'gaussian'",
+        ),
+        ("channel.gaussian.Gaussian", {"channel": {"gaussian": {"clip": 0.3, "noise": 0}}}, None),
+    ],
+)
+def test_what_divided_by_all_expected_clients_is_another_revision(
+    tmp_path, monkeypatch, changed, overrides, named
+):
+    """A divisor of C*K, under cohorts of fixed size m too, was the first revision's."""
+    monkeypatch.setattr(f"raysim.{changed}.revision", 1)
+    stopped(tmp_path, make_task(SIZES), **overrides)
+    monkeypatch.undo()
+    if named:
+        assert named in refusal(tmp_path, make_task(SIZES))
+    else:
+        raysim.resume(tmp_path, make_task(SIZES))
 
 
 def saved_as_before(store: Any, checkpoint: Any, seal_tables: Any, **_: Any) -> None:
