@@ -153,6 +153,13 @@ def test_a_metric_with_a_target_has_the_unit_of_what_it_counts():
     }
 
 
+def test_a_metric_has_the_unit_of_its_own_column():
+    """Not that of the column by which its round is chosen."""
+    metrics = ["at_best(train_loss, test_accuracy)", "at_best(test_accuracy, train_loss)"]
+    found = sweep_of("mnist-fedavg", "rounds=3", metrics=metrics)
+    assert [found.unit_of(cell) for cell in found.cells] == ["", "%"]
+
+
 FILE = """
 preset = "mnist-noniid"
 title = "Mine"

@@ -295,9 +295,13 @@ def _inconsistencies(entry: TableEntry, columns: Sequence[str]) -> Iterator[str]
 
 
 def unit_of(metric: str) -> str:
-    """Return the unit of a metric: rounds, bytes, seconds or joules to a target, or percent."""
-    name = metric.partition("(")[0].strip()
+    """Return the unit of a metric: rounds, bytes, seconds or joules to a target, or of its column.
+
+    The column is the first argument: of an accuracy it has percent, of another none.
+    """
+    name, _, arguments = metric.partition("(")
+    name = name.strip()
     if name.endswith("_to"):
         counted = name.removesuffix("_to")
         return counted if counted == "rounds" else measured_unit(counted)
-    return unit_of_column(metric)
+    return unit_of_column(arguments.partition(",")[0] or name)
