@@ -149,7 +149,11 @@ class Aggregation(Component):
 
     @property
     def bounds_share(self) -> bool:
-        """True if each client moves the aggregate by its difference over a constant, at most."""
+        """True if a client moves the aggregate by its difference over M at most, whoever comes.
+
+        M is the expected number of clients of a round: accountants and noise take it for the
+        divisor.
+        """
         return False
 
     def bears_with(self, arrived: int) -> int | None:

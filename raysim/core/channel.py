@@ -36,7 +36,8 @@ class Received:
         clients: K, the number of clients in all.
         generator: `generator(purpose)`: a generator on the CPU, keyed by seed, round, pass, stage
             and purpose.
-        expected: Expected number of clients of a round: C*K of Poisson cohorts, m of others.
+        expected: Expected number of clients of a round, by which `aggregation.weighting=fixed`
+            divides.
     """
 
     number: int

@@ -86,8 +86,8 @@ class Round:
             `evaluation.new_clients`; a pass may be over these alone.
         samples: Training samples of each client, by its number.
         size: m, the clients of a round.
-        expected: Expected clients of a round, by which `aggregation.weighting=fixed` divides: C*K
-            of Poisson cohorts, m of others.
+        expected: Expected number of clients of a round, by which `aggregation.weighting=fixed`
+            divides.
     """
 
     number: int

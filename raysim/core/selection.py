@@ -194,7 +194,8 @@ class Selection(Component, ABC):
     results nor state."""
     draw: ClassVar[Draw | None] = None
     """How cohorts are drawn, where that depends on nothing that clients have or do; None: in a way
-    for which differential privacy cannot be accounted."""
+    for which differential privacy cannot be accounted. With "poisson" C*K clients are expected in a
+    round, else m."""
     reads_losses: ClassVar[bool] = False
     """Whether it depends on the losses of single clients, which masks hide from the server, as they
     do what clients report."""

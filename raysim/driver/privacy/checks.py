@@ -81,10 +81,8 @@ def settings_key(claiming: Method | Stage) -> str:
 
 
 def _cohorts(settings: Settings, claim: PrivacyClaim) -> Cohorts:
-    clients, draw = len(settings.participants), settings.selection.draw
-    if draw == "poisson":
-        return Cohorts("poisson", settings.expected_cohort, clients)
-    return Cohorts(draw or "fixed", settings.cohort_size, clients, claim.tree)
+    draw, clients = settings.selection.draw or "fixed", len(settings.participants)
+    return Cohorts(draw, settings.expected_cohort, clients, claim.tree)
 
 
 def _of_parts(settings: Settings, claiming: Sequence[Method | Stage]) -> Iterator[str]:
