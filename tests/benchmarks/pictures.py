@@ -4,9 +4,9 @@ Usage: python -m tests.benchmarks.pictures robustness|privacy|compression FOLDER
 
 FOLDER is that of `raysim sweep tests/benchmarks/NAME.toml --out FOLDER`. Prints the table in
 Markdown. Robustness: accuracy of each aggregation under each attack at the strength that is worst
-for it, the least of the means over seeds. Privacy: accuracy by epsilon. Compression: accuracy by
-bytes that the clients of a run sent, and at equal bytes, the last one measured before; means over
-seeds.
+for it, at which all runs diverge, or else the least of the means over seeds. Privacy: accuracy by
+epsilon. Compression: accuracy by bytes that the clients of a run sent, and at equal bytes, the last
+one measured before, without runs that diverged; means over seeds.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from matplotlib.figure import Figure
 from raysim.results.runs import read_run
 
 NO_ATTACK = "none"
-EQUAL = 32
-"""Megabytes sent up at which compressors are compared: four rounds without one."""
+EQUAL_MB = 10
+"""Megabytes sent up at which compressors are compared: a round without one."""
 Values = npt.NDArray[np.float64]
 Cells = Mapping[tuple[str, str, str], dict[str, Any]]
 """Cells of a table by row, column and metric."""
@@ -42,8 +42,15 @@ def names_of(cells: Cells, place: int) -> list[str]:
 
 
 def percent(cell: Mapping[str, Any]) -> str:
+    if cell["diverged"] == cell["seeds"]:
+        return "diverges"
     deviation = "" if cell["deviation"] is None else f" ± {100 * cell['deviation']:.1f}"
     return "-" if cell["mean"] is None else f"{100 * cell['mean']:.1f}{deviation}"
+
+
+def score(cell: Mapping[str, Any]) -> float:
+    """Return a cell's accuracy in percent, 0 where all runs diverge."""
+    return 0.0 if cell["diverged"] == cell["seeds"] else 100 * (cell["mean"] or np.nan)
 
 
 def print_table(head: list[str], rows: Mapping[str, list[str]]) -> None:
@@ -63,7 +70,7 @@ def robustness(folder: Path) -> Figure:
     worst = {
         (row, attack): min(
             (cells[row, column, metric] for column in columns if (row, column, metric) in cells),
-            key=lambda cell: np.inf if cell["mean"] is None else cell["mean"],
+            key=score,
         )
         for row in rows
         for attack, columns in strengths.items()
@@ -78,16 +85,18 @@ def robustness(folder: Path) -> Figure:
     for head in (clean, [name for name in strengths if name not in clean]):
         print_table(head, {row: [text_of(row, attack) for attack in head] for row in rows})
         print()
-    values = [[worst[row, attack]["mean"] for attack in strengths] for row in rows]
-    shown = 100 * np.array(values, dtype=float)
+    shown = np.array([[score(worst[row, attack]) for attack in strengths] for row in rows])
     figure = Figure(figsize=(9.6, 4.8), layout="constrained")
     axes = figure.subplots()
     image = axes.imshow(shown, cmap="cividis", vmin=10, vmax=100, aspect="auto")
     for place, value in np.ndenumerate(shown):
         colour = "white" if value < 60 else "black"
-        axes.text(place[1], place[0], f"{value:.0f}", ha="center", va="center", color=colour)
+        text = f"{value:.0f}" if value else "div."
+        axes.text(place[1], place[0], text, ha="center", va="center", color=colour)
     axes.set_xticks(range(len(strengths)), [*strengths], rotation=35, ha="right")
     axes.set_yticks(range(len(rows)), rows)
+    axes.axvline(len(clean) - 0.5, color="white", linewidth=4)
+    axes.set(xlabel="attack, at the worst strength tried (div.: diverges)", ylabel="aggregation")
     figure.colorbar(image, label="test accuracy [%]")
     return figure
 
@@ -124,28 +133,33 @@ def compression(folder: Path) -> Figure:
     found = cells_of(folder)
     metrics, rows = names_of(found, 2), names_of(found, 0)
     cells = {(row, metric): cell for (row, _, metric), cell in found.items()}
-    lines = {row: by_bytes(folder, f"{row}, {metrics[0]}") for row in rows}
+    column = names_of(found, 1)[0]
+    lines = {row: by_bytes(folder, f"{row}, {column}") for row in rows}
 
     def shown(row: str, metric: str) -> str:
         cell = cells[row, metric]
-        scale = 1e6 if metric.startswith("bytes") else 60 if "seconds" in metric else 1
-        if metric.startswith(("last_ten", "final")):
-            return percent(cell)
-        some = "" if cell["n"] == cell["seeds"] else f" ({cell['n']} of {cell['seeds']} seeds)"
-        return "-" if cell["mean"] is None else f"{cell['mean'] / scale:.3g}{some}"
+        scale = 1e6 if metric.startswith("bytes") else 1
+        some = "" if cell["n"] == cell["seeds"] else f" ({cell['n']} of {cell['seeds']})"
+        if cell["mean"] is None or metric.endswith("(test_accuracy)"):
+            return percent(cell) + some * (cell["n"] > 0)
+        deviation = "" if cell["deviation"] is None else f" ± {cell['deviation'] / scale:.2g}"
+        return f"{cell['mean'] / scale:.3g}{deviation}{some}"
 
     def at_equal(row: str) -> str:
         sent, accuracy = lines[row]
-        reached = accuracy[sent <= EQUAL]
-        return f"{reached[-1]:.1f}" if len(reached) else "-"
+        if not (before := (sent <= EQUAL_MB).nonzero()[0]).size:
+            return "-"
+        reached = accuracy[before[-1]]
+        return f"{reached.mean():.1f} ± {reached.std(ddof=1):.1f}"
 
-    head = [*metrics, f"accuracy at {EQUAL} MB, %"]
+    head = [*metrics, f"accuracy at {EQUAL_MB} MB, %"]
     print_table(head, {r: [*(shown(r, each) for each in metrics), at_equal(r)] for r in rows})
     figure = Figure(figsize=(7.2, 4.8), layout="constrained")
     axes = figure.subplots()
-    for place, (row, line) in enumerate(lines.items()):
-        axes.plot(*line, linestyle=("-", "--", ":")[place % 3], label=row)
-    axes.axvline(EQUAL, color="0.7", linewidth=1)
+    for place, (row, (sent, accuracy)) in enumerate(lines.items()):
+        colour, style = f"C{place}" if place < 10 else "black", ("-", "--", ":")[place % 3]
+        axes.plot(sent, accuracy.mean(axis=1), color=colour, linestyle=style, label=row)
+    axes.axvline(EQUAL_MB, color="0.7", linewidth=1, label=f"{EQUAL_MB} MB")
     axes.set(xscale="log", xlabel="MB sent up, all clients", ylabel="test accuracy [%]")
     axes.grid(alpha=0.3)
     axes.legend(fontsize="small")
@@ -153,15 +167,20 @@ def compression(folder: Path) -> Figure:
 
 
 def by_bytes(folder: Path, cell: str) -> tuple[Values, Values]:
-    """Return the MB that a cell's clients have sent at each evaluation, and its accuracy in %."""
+    """Return the MB that a cell's clients have sent by each evaluation, and its accuracy in %.
+
+    Returns:
+        Their means over seeds [evaluations], and accuracies [evaluations, seeds], of finished runs.
+    """
     digest = json.loads((folder / "table.json").read_text())["runs"][cell]
-    found = [read_run(run) for run in sorted((folder / "runs" / digest).iterdir())]
+    runs = (read_run(run) for run in sorted((folder / "runs" / digest).iterdir()))
+    found = [run for run in runs if run.state == "finished"]
     sent = [dict(run.points("total_bytes_up")) for run in found]
     points = [dict(run.points("test_accuracy")) for run in found]
     numbers = sorted(set.intersection(*map(set, points)))
     return (
         np.array([np.mean([each[n] for each in sent]) / 1e6 for n in numbers]),
-        np.array([100 * np.mean([each[n] for each in points]) for n in numbers]),
+        100 * np.array([[each[n] for each in points] for n in numbers]),
     )
 
 
