@@ -104,6 +104,13 @@ def run_raysim(rounds: int, seed: int, dp: bool, precision: str) -> Found:
     return Found(accuracy, statistics.median(r["seconds"] + r["checkpoint_seconds"] for r in table))
 
 
+def percent(accuracies: list[float]) -> str:
+    mean, deviation = statistics.mean(accuracies), ""
+    if len(accuracies) > 1:
+        deviation = f" ± {100 * statistics.stdev(accuracies):.1f}"
+    return f"{100 * mean:.1f}{deviation}"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -131,8 +138,8 @@ def main() -> None:
     rounds = sorted(set.intersection(*(set(f.accuracy) for each in shown.values() for f in each)))
     print(heading("after round", *map(str, rounds), "seconds a round"))
     for name, found in shown.items():
-        mean = [f"{100 * statistics.mean(f.accuracy[n] for f in found):.1f}" for n in rounds]
-        print(line([name, *mean, f"{statistics.median(f.seconds for f in found):.3g}"]))
+        texts = [percent([f.accuracy[n] for f in found]) for n in rounds]
+        print(line([name, *texts, f"{statistics.median(f.seconds for f in found):.3g}"]))
 
 
 if __name__ == "__main__":
