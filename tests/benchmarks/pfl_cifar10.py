@@ -81,8 +81,11 @@ def run_pfl(python: Path, clone: Path, data: Path, rounds: int, seed: int, dp: b
     ]
     environment = {**process_environment(), "PYTHONPATH": str(benchmarks)}
     with tempfile.TemporaryDirectory() as folder:
-        subprocess.run(command, check=True, cwd=folder, env=environment, stdout=sys.stderr)
-        rows = [*csv.DictReader((Path(folder) / "metrics.csv").open())]
+        done = subprocess.run(command, cwd=folder, env=environment, stdout=sys.stderr)
+        found = Path(folder) / "metrics.csv"
+        rows = [*csv.DictReader(found.open())] if found.exists() else []
+        if len(rows) < rounds:  # with all rounds it may still abort as it exits
+            done.check_returncode()
     accuracy, seconds = {}, []
     for number, row in enumerate(rows):
         found = next((v for k, v in row.items() if k == "Central val | accuracy" and v), None)
