@@ -84,7 +84,8 @@ def revisions_of(records: Sequence[RunRecord]) -> dict[Path, str | None]:
     A run that fails before its first checkpoint has sealed no revision. The revisions of a finished
     run whose checkpoints are gone stay unknown.
     """
-    revisions = {r.path: in_words(r.revisions) if r.revisions else None for r in records}
+    sealed = {record.path: record.revisions for record in records}
+    revisions = {path: in_words(found) if found else None for path, found in sealed.items()}
     settings = {record.path: key_text(result_settings(record.settings)) for record in records}
     known: dict[str, set[str]] = {}
     for path, revision in revisions.items():
