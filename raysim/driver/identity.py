@@ -204,4 +204,4 @@ def _of_indices(indices: ClientIndices) -> str:
 
 
 def _short(value: object) -> str:
-    return str(value)[:SHOWN_DIGITS]
+    return str(value) if isinstance(value, Mapping) else str(value)[:SHOWN_DIGITS]

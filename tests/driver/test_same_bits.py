@@ -221,7 +221,7 @@ QUANTILE = {"channel": {"gaussian": {"clip": 0.3, "noise": 0, "quantile": 0.5}}}
         (
             "channel.gaussian.Gaussian",
             QUANTILE,
-            "revisions of the channel's stages was {'gaussian'",
+            "was {'gaussian': 1} (here {'gaussian': 2})",
         ),
         ("channel.gaussian.Gaussian", {"channel": {"gaussian": {"clip": 0.3, "noise": 0}}}, None),
     ],
