@@ -198,9 +198,8 @@ class Checkpoints:
         return self._newest("identity") or {}
 
     def revisions(self) -> dict[str, Any] | None:
-        """Return the revisions of the run's components, None without a readable checkpoint."""
-        identity = self._newest("identity")
-        return None if identity is None else sealed_revisions(identity)
+        """Return the revisions of the run's components, None without a checkpoint."""
+        return sealed_revisions(self.identity()) if self.numbers() else None
 
     def forced(self) -> list[str]:
         """Return what the run was forced to accept until the newest readable checkpoint."""
