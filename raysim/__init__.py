@@ -197,7 +197,7 @@ def _version() -> str:
     from importlib.metadata import PackageNotFoundError, version
 
     try:
-        return version("raysim")
+        return version("raysim-fl")
     except PackageNotFoundError:
         return "unknown"
 

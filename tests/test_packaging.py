@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import sys
 import tomllib
 from collections.abc import Iterator
@@ -17,6 +18,7 @@ ROOT = Path(__file__).parents[1]
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 PROJECT, SETUPTOOLS = PYPROJECT["project"], PYPROJECT["tool"]["setuptools"]
 EXTRAS = PROJECT["optional-dependencies"]
+READ = (".ci", "cluster", "docs", "examples", "raysim", "tests", "tuning", "workloads")
 SHIPPED = ("raysim", "workloads", "tuning", "cluster")
 PEERS = {"flwr", "pfl"}
 """Other simulators, which benchmarks install into environments of their own."""
@@ -27,8 +29,56 @@ def test_the_citation_has_the_version_of_the_package():
     assert f"version: {PROJECT['version']}" in lines
 
 
+EXTRA = re.compile(r"\b(raysim[-\w]*)\\?\[([a-z]\w*(?:,[a-z]\w*)*|\{name\})\\?\]")
+"""A requirement of raysim with extras, as messages, pages, and patterns in tests have it."""
+BARE = re.compile(r"\bpip3? (?:install|download|wheel)\b[^\n&|;`]*?[\s'\"]raysim(?![-\w/\[])")
+"""A command of pip that names raysim without extras."""
+LOOKED_UP = re.compile(r"\b(?:version|distribution|metadata|requires)\(['\"]raysim['\"]\)")
+
+
+def other_projects(text: str) -> list[str]:
+    """Return what of a text names a distribution called raysim, which is another project's."""
+    found = [match[0] for match in EXTRA.finditer(text) if match[1] != PROJECT["name"]]
+    return found + BARE.findall(text) + LOOKED_UP.findall(text)
+
+
+def sources() -> Iterator[Path]:
+    """Yield the files of the repository, except pictures."""
+    for path in [*ROOT.glob("*"), *(p for top in READ for p in (ROOT / top).rglob("*"))]:
+        if path.is_file() and path.suffix not in (".pyc", ".png") and path != Path(__file__):
+            yield path
+
+
+def test_messages_and_pages_name_this_distribution_and_extras_that_it_has():
+    """The distribution raysim on PyPI is another project's."""
+    texts = {path: path.read_bytes().decode(errors="replace") for path in sources()}
+    found = {str(path): bad for path, text in texts.items() if (bad := other_projects(text))}
+    assert found == {}
+    named = [match[2] for text in texts.values() for match in EXTRA.finditer(text)]
+    assert len(named) > 40
+    extras = {extra for each in named for extra in each.split(",")} - {"{name}"}
+    assert extras <= EXTRAS.keys()
+
+
+@pytest.mark.parametrize(
+    ("text", "other"),
+    [
+        ("privacy: needs dp-accounting; pip install 'raysim[privacy]'", True),
+        (r"match=r'pip install raysim\[plots,report\]'", True),
+        ("f\"pip install 'raysim[{name}]'\"", True),
+        ("pip install --upgrade raysim", True),
+        ("pip install raysim==0.1.0", True),
+        ('importlib.metadata.version("raysim")', True),
+        ("pip install 'raysim-fl[privacy]' ~/raysim raysim_fl-*.whl", False),
+        ("pip install . && raysim run; raysim[0]", False),
+    ],
+)
+def test_what_names_another_project(text, other):
+    assert bool(other_projects(text)) is other
+
+
 def requirements(lines: list[str]) -> list[Requirement]:
-    return [Requirement(line) for line in lines if not line.startswith("raysim")]
+    return [Requirement(line) for line in lines if not line.startswith(PROJECT["name"])]
 
 
 def names(lines: list[str]) -> set[str]:

@@ -39,7 +39,7 @@ short = "rounds=1 dataset.name=plane model.name=linear target_accuracy=none engi
 type_("run", "mnist-fedavg", *short.split(), "out=run")
 type_("report", "run", "-o", "report.html")
 found = json.loads(Path("run/environment.json").read_text())
-print(json.dumps([found["source"], importlib.metadata.version("raysim"), raysim.__version__]))
+print(json.dumps([found["source"], importlib.metadata.version("raysim-fl"), raysim.__version__]))
 """
 
 
@@ -111,7 +111,7 @@ def test_the_wheel_works_without_a_clone_and_names_its_commit(packages, clone, t
         check=False,
     )
     assert done.returncode == 0, done.stderr + done.stdout
-    commit, own = git(clone, "rev-parse", "HEAD"), version("raysim")
+    commit, own = git(clone, "rev-parse", "HEAD"), version("raysim-fl")
     assert done.stdout == f'[{{"commit": "{commit}", "changed": false}}, "{own}", "{own}"]\n'
     assert (tmp_path / "my_task.py").exists() and (tmp_path / "report.html").exists()
 

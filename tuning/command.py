@@ -129,7 +129,7 @@ def serve(storage: str, host: str, port: int, artifacts: Path | None = None) -> 
         from optuna_dashboard import run_server
     except ImportError as error:
         raise RunError(
-            "the dashboard needs optuna-dashboard: pip install 'raysim[dashboard]'"
+            "the dashboard needs optuna-dashboard: pip install 'raysim-fl[dashboard]'"
         ) from error
     storage = read_url(storage)
     if is_missing_file(storage):

@@ -121,7 +121,7 @@ def check_drawing(path: Path) -> None:
     if path.suffix != ".png" or path.is_dir() or not path.parent.is_dir():
         raise SettingsError(f"--out={path}: must be a .png file in an existing folder")
     if find_spec("matplotlib") is None:
-        raise SettingsError(f"--out={path}: needs matplotlib; pip install 'raysim[plots]'")
+        raise SettingsError(f"--out={path}: needs matplotlib; pip install 'raysim-fl[plots]'")
 
 
 def heat_map(heading: str, held: ClientCounts) -> Figure:

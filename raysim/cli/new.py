@@ -46,7 +46,7 @@ def new(
         path.write_text(text.replace(f"New{kind.capitalize()}", class_), encoding="utf-8")
     typer.echo(f"wrote {' and '.join(map(str, written))}")
     typer.echo(f"run it:  {KINDS[kind].format(module=name, class_=class_)}")
-    more = "" if find_spec("pytest") else "   (needs pytest: pip install 'raysim[testing]')"
+    more = "" if find_spec("pytest") else "   (needs pytest: pip install 'raysim-fl[testing]')"
     typer.echo(f"test it: python -m pytest test_{name}.py{more}")
 
 

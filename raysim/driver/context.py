@@ -61,7 +61,7 @@ class Result:
 
     def _parts(self) -> dict[str, str]:
         """Return what there is besides the summary, as text."""
-        hint = "" if find_spec("pandas") else " (first: pip install 'raysim[pandas]')"
+        hint = "" if find_spec("pandas") else " (first: pip install 'raysim-fl[pandas]')"
         size = f"{self.metrics.num_rows} rounds, {self.metrics.num_columns} columns"
         values = sum(tensor.numel() for tensor in self.params.values())
         return {

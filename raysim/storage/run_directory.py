@@ -33,7 +33,7 @@ from raysim.storage.rows.metrics import read_metrics
 from raysim.storage.schema import SCHEMA, completed, current_settings
 from raysim.storage.summary import end_of, summarise
 
-PACKAGES = ("raysim", "torch", "ray", "numpy", "pyarrow", "safetensors")
+PACKAGES = ("raysim-fl", "torch", "ray", "numpy", "pyarrow", "safetensors")
 TEST_SAMPLES = "evaluation.test_samples"
 
 

@@ -1,6 +1,6 @@
 """Tests for a federated method of your own; they need pytest and nothing of this repository.
 
-`pip install 'raysim[testing]'` installs pytest.
+`pip install 'raysim-fl[testing]'` installs pytest.
 
 Save this beside `my_method.py` as `test_my_method.py`, and run `python -m pytest`:
 

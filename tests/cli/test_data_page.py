@@ -125,5 +125,5 @@ def test_where_no_heat_map_can_be_drawn(tmp_path, monkeypatch):
         draw("a folder", holdings([[1]]), folder)
     check_drawing(tmp_path / "a.png")
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    with pytest.raises(SettingsError, match=r"needs matplotlib; pip install 'raysim\[plots\]'"):
+    with pytest.raises(SettingsError, match=r"needs matplotlib; pip install 'raysim-fl\[plots\]'"):
         check_drawing(Path("a.png"))

@@ -119,4 +119,4 @@ def test_names_are_whole_at_any_width(raysim_command, document, monkeypatch, wid
 
 def test_the_version(raysim_command):  # noqa: F811
     assert raysim_command("--version") == (0, f"raysim {raysim.__version__}\n", "")
-    assert raysim.__version__ == importlib.metadata.version("raysim")
+    assert raysim.__version__ == importlib.metadata.version("raysim-fl")

@@ -56,7 +56,7 @@ def test_what_is_written_passes_its_own_tests(folder, kind):
 def test_where_pytest_is_missing_it_is_said_how_to_install_it(folder, monkeypatch):
     monkeypatch.setattr(module, "find_spec", lambda name: None)
     said = new("method", "my_own").output
-    assert "test_my_own.py   (needs pytest: pip install 'raysim[testing]')" in said
+    assert "test_my_own.py   (needs pytest: pip install 'raysim-fl[testing]')" in said
 
 
 @pytest.mark.parametrize("kind", ["method", "dataset"])

@@ -145,7 +145,7 @@ def test_a_tracker_that_cannot_be_opened_stops_the_run(tmp_path, kept):
 )
 def test_a_store_that_cannot_be_used_stops_the_run_in_seconds(tmp_path, monkeypatch, store, why):
     """In one line, before a run directory is made."""
-    pytest.importorskip("mlflow", reason="needs: pip install 'raysim[mlflow]'")
+    pytest.importorskip("mlflow", reason="needs: pip install 'raysim-fl[mlflow]'")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("MLFLOW_TRACKING_URI", store)
     monkeypatch.delenv("MLFLOW_ALLOW_FILE_STORE", raising=False)
@@ -170,7 +170,7 @@ except OSError as error:
 
 
 def test_a_server_of_wandb_that_does_not_answer_is_named_in_seconds(tmp_path):
-    pytest.importorskip("wandb", reason="needs: pip install 'raysim[wandb]'")
+    pytest.importorskip("wandb", reason="needs: pip install 'raysim-fl[wandb]'")
     places = {"WANDB_BASE_URL": NOWHERE, "WANDB_MODE": "online", "WANDB_API_KEY": "0" * 40}
     command = [sys.executable, "-c", UNREACHABLE]
     environment = {**os.environ, **places, "WANDB_DIR": str(tmp_path)}
@@ -181,7 +181,7 @@ def test_a_server_of_wandb_that_does_not_answer_is_named_in_seconds(tmp_path):
 
 def test_a_missing_package_is_named_before_anything_starts(tmp_path, monkeypatch):
     monkeypatch.setattr(trackers, "find_spec", lambda name: None)
-    message = r"pip install 'raysim\[wandb\]'"
+    message = r"pip install 'raysim-fl\[wandb\]'"
     with pytest.raises(raysim.SettingsError, match=message):
         run(tmp_path / "run", tracker="wandb")
     with pytest.raises(raysim.SettingsError, match=message):
@@ -226,7 +226,7 @@ def test_mlflow_on_a_folder_and_wandb_offline(tmp_path):
     """One process, whose warnings are no errors, tracks runs that are interrupted and go on."""
     names = [name for name in KNOWN if find_spec(name)]
     if not names:
-        pytest.skip("needs: pip install 'raysim[mlflow,wandb]'")
+        pytest.skip("needs: pip install 'raysim-fl[mlflow,wandb]'")
     places = {
         "MLFLOW_TRACKING_URI": (tmp_path / "store").as_uri(),
         "MLFLOW_ALLOW_FILE_STORE": "true",
@@ -254,7 +254,7 @@ for tracker in pair:
 
 def test_two_runs_of_one_process_are_two_of_wandb(tmp_path):
     """As of trials that are stacked: both are open at the same time."""
-    pytest.importorskip("wandb", reason="needs: pip install 'raysim[wandb]'")
+    pytest.importorskip("wandb", reason="needs: pip install 'raysim-fl[wandb]'")
     places = {"WANDB_MODE": "offline", "WANDB_DIR": str(tmp_path), "WANDB_BASE_URL": NOWHERE}
     command = [sys.executable, "-c", TWO]
     printed = subprocess.check_output(command, text=True, env={**os.environ, **places})
@@ -273,7 +273,7 @@ tracker.close(finished=True)
 
 @pytest.mark.full
 def test_a_run_of_a_sweep_of_wandb_has_the_id_that_its_agent_waits_for(tmp_path):
-    pytest.importorskip("wandb", reason="needs: pip install 'raysim[wandb]'")
+    pytest.importorskip("wandb", reason="needs: pip install 'raysim-fl[wandb]'")
     places = {"WANDB_MODE": "offline", "WANDB_DIR": str(tmp_path)}
     sweep = {"WANDB_SWEEP_ID": "sweep1", "WANDB_RUN_ID": "chosen1"}
     environment = {**os.environ, **places, **sweep}
@@ -301,7 +301,7 @@ def check_wandb(folder: Path) -> None:
 @pytest.mark.full
 @pytest.mark.filterwarnings("ignore")
 def test_runs_that_make_the_first_experiment_at_the_same_time_share_it(tmp_path, monkeypatch):
-    pytest.importorskip("mlflow", reason="needs: pip install 'raysim[mlflow]'")
+    pytest.importorskip("mlflow", reason="needs: pip install 'raysim-fl[mlflow]'")
     from raysim.driver.trackers.mlflow_runs import MlflowRuns
 
     monkeypatch.setenv("MLFLOW_TRACKING_URI", (tmp_path / "store").as_uri())

@@ -77,4 +77,6 @@ def test_its_table_with_a_clock_and_without_a_target():
 def test_without_pandas_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(context, "find_spec", lambda name: None if name == "pandas" else ...)
     values = Rows(result()._repr_html_()).values
-    assert values["metrics"].endswith(".metrics.to_pandas() (first: pip install 'raysim[pandas]')")
+    assert values["metrics"].endswith(
+        ".metrics.to_pandas() (first: pip install 'raysim-fl[pandas]')"
+    )

@@ -377,7 +377,7 @@ def test_runs_that_diverged_or_failed_are_in_no_mean(write_run):
 def test_a_missing_package_is_named(monkeypatch):
     find = page.find_spec
     monkeypatch.setattr(page, "find_spec", lambda name: None if name == "jinja2" else find(name))
-    with pytest.raises(SettingsError, match=r"needs jinja2; pip install 'raysim\[report\]'"):
+    with pytest.raises(SettingsError, match=r"needs jinja2; pip install 'raysim-fl\[report\]'"):
         page.check_extras()
 
 

@@ -56,7 +56,7 @@ class Server:
 @pytest.fixture(scope="session")
 def postgresql() -> Iterator[Server]:
     """A server that runs."""
-    pytest.importorskip("psycopg", reason="psycopg is not installed: raysim[postgresql]")
+    pytest.importorskip("psycopg", reason="psycopg is not installed: raysim-fl[postgresql]")
     programs = server_programs()
     if programs is None:
         pytest.skip("PostgreSQL's server is not installed")

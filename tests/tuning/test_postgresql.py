@@ -50,7 +50,7 @@ def test_a_server_that_goes_away_in_mid_study(tune, postgresql, local_slots):
 
 
 def test_a_server_that_cannot_be_reached(tune, tmp_path):
-    pytest.importorskip("psycopg", reason="psycopg is not installed: raysim[postgresql]")
+    pytest.importorskip("psycopg", reason="psycopg is not installed: raysim-fl[postgresql]")
     address = f"127.0.0.1:{free_port()}/studies"
     code, _, err = tune("--storage", f"postgresql://me:secret@{address}")
     assert code == 2 and err.count("\n") == 1
@@ -64,5 +64,5 @@ def test_a_driver_that_is_not_installed(tune, tmp_path, monkeypatch):
     code, _, err = tune("--storage", "postgresql://127.0.0.1/studies")
     assert code == 2 and err.count("\n") == 1
     assert err.startswith("raysim: storage=postgresql://127.0.0.1/studies: cannot be used: ")
-    assert "pip install 'raysim[postgresql]'" in err
+    assert "pip install 'raysim-fl[postgresql]'" in err
     assert not (tmp_path / "out").exists()

@@ -38,7 +38,7 @@ def read_url(storage: str) -> str:
 def error_line(error: Exception) -> str:
     """Return the cause of a database error in one line."""
     if isinstance(error, ImportError):
-        return "its driver is not installed; for PostgreSQL: pip install 'raysim[postgresql]'"
+        return "its driver is not installed; for PostgreSQL: pip install 'raysim-fl[postgresql]'"
     while isinstance(error.__cause__, Exception):
         error = error.__cause__
     return (str(error).strip().splitlines() or [type(error).__name__])[0]

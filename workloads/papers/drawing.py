@@ -36,7 +36,7 @@ def check_packages() -> None:
     """
     for module, package in PACKAGES.items():
         if find_spec(module) is None:
-            raise SettingsError(f"figure: needs {package}; pip install 'raysim[plots]'")
+            raise SettingsError(f"figure: needs {package}; pip install 'raysim-fl[plots]'")
 
 
 def draw(figure: Figure, tables: Tables, notes: Sequence[str] = ()) -> Canvas:

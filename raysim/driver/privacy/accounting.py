@@ -241,7 +241,7 @@ def accounting_of(claim: PrivacyClaim, cohorts: Cohorts, rounds: int, key: str) 
             epsilon.
     """
     if find_spec("dp_accounting") is None:
-        raise SettingsError(f"{key}: needs dp-accounting; pip install 'raysim[privacy]'")
+        raise SettingsError(f"{key}: needs dp-accounting; pip install 'raysim-fl[privacy]'")
     if claim.population is not None and claim.cohort is not None:
         cohorts = Cohorts("poisson", claim.cohort, claim.population)
     if claim.noise is not None:

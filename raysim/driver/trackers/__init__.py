@@ -30,7 +30,7 @@ def check_tracker(settings: Settings) -> None:
         SettingsError: it is not.
     """
     if (name := settings.tracker) is not None and find_spec(name) is None:
-        raise SettingsError(f"tracker={name}: needs {name}; pip install 'raysim[{name}]'")
+        raise SettingsError(f"tracker={name}: needs {name}; pip install 'raysim-fl[{name}]'")
 
 
 @contextmanager

@@ -49,7 +49,9 @@ def check_extras() -> None:
     """
     missing = [name for name in EXTRAS if find_spec(name) is None]
     if missing:
-        raise SettingsError(f"report: needs {' and '.join(missing)}; pip install 'raysim[report]'")
+        raise SettingsError(
+            f"report: needs {' and '.join(missing)}; pip install 'raysim-fl[report]'"
+        )
 
 
 @dataclass(frozen=True)

@@ -105,7 +105,7 @@ def tff(path: Path) -> Source:
         DataError: the file is damaged, has another layout, or leads to other files.
     """
     if find_spec("h5py") is None:
-        raise SettingsError(f"dataset.path={path}: needs h5py; pip install 'raysim[hdf5]'")
+        raise SettingsError(f"dataset.path={path}: needs h5py; pip install 'raysim-fl[hdf5]'")
     import h5py
 
     def arrays(client: Any, name: str) -> Any:

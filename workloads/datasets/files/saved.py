@@ -51,8 +51,8 @@ class HuggingFace(FileDataset):
     """Dataset that Hugging Face's `datasets` saved with `save_to_disk`, or of its hub.
 
     Of the hub's, the name is given: `dataset.path=ylecun/mnist`; this needs `pip install
-    'raysim[huggingface]'`, and the dataset is saved under the data root. `dataset.split` may also
-    name the split to test on, by default `test`.
+    'raysim-fl[huggingface]'`, and the dataset is saved under the data root. `dataset.split` may
+    also name the split to test on, by default `test`.
     """
 
     path: Annotated[str, AfterValidator(_folder_or_name)] = Field(
@@ -105,7 +105,7 @@ class HuggingFace(FileDataset):
 def _not_installed(name: str) -> str:
     return (
         f"dataset.path={name}: no such folder; a dataset of the hub needs pip install"
-        " 'raysim[huggingface]'"
+        " 'raysim-fl[huggingface]'"
     )
 
 

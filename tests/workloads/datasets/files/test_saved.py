@@ -74,7 +74,7 @@ def test_what_cannot_be_fetched_is_said_and_leaves_nothing(tmp_path, monkeypatch
     assert not [*(tmp_path / "huggingface" / "hub").iterdir()]
     monkeypatch.setitem(sys.modules, "datasets", None)
     with pytest.raises(
-        SettingsError, match=r"dataset\.path=someone/mails: .*raysim\[huggingface\]"
+        SettingsError, match=r"dataset\.path=someone/mails: .*raysim-fl\[huggingface\]"
     ):
         read(tmp_path)
 
@@ -84,6 +84,6 @@ def test_asking_what_is_missing_fetches_nothing(tmp_path, monkeypatch):
     asked = hub(monkeypatch, lambda folder: None)
     assert missing_files(chosen, tmp_path) == "" and asked == []
     monkeypatch.setitem(sys.modules, "datasets", None)
-    assert "raysim[huggingface]" in missing_files(chosen, tmp_path)
+    assert "raysim-fl[huggingface]" in missing_files(chosen, tmp_path)
     (tmp_path / "huggingface/hub/someone-mails").mkdir(parents=True)
     assert "has no state.json" in missing_files(chosen, tmp_path)
