@@ -239,7 +239,7 @@ CASES = [
     case("cut.csv.gz", Y, says=("cut.csv.gz: cannot be read", "Truncated")),
     case("text.jsonl.gz", Y, says=("text.jsonl.gz: cannot be read as JSON lines",)),
     case("commas.csv", Y, says=("column 'a': holds numbers with commas", "dataset.categories=a")),
-    case("words.csv", Y, says=("column 'a' has more than 1000 different words",)),
+    case("words.csv", Y, says=("column 'a' has more than 1000 different words", "leave_out=a")),
     case("one-class.csv", Y, says=("dataset.target='y'", "two classes")),
     case("unseen.csv", Y, PART, says=("dataset.target='y'", "'maybe'", "test set alone")),
     case("prices.csv", Y, says=("dataset.target='y'", "test set alone", "dataset.task=regression")),
@@ -275,6 +275,13 @@ CASES = [
     ),
     case("good.csv", Y, "dataset.features=a,c", says=("dataset.features='c'", "no such column")),
     case("good.csv", Y, "dataset.features=a,y", says=("dataset.features", "not the target")),
+    case("good.csv", Y, "dataset.leave_out=c", says=("dataset.leave_out='c'", "no such column")),
+    case("good.csv", Y, "dataset.leave_out=y", says=("leave_out='y': is a feature or the target",)),
+    case(
+        *("good.csv", Y, "dataset.leave_out=a", "dataset.features=a,b"),
+        says=("leave_out='a': is a feature or the target",),
+    ),
+    case("good.csv", Y, "dataset.leave_out=site,a,b", says=("needs a feature",)),
     case("good.csv", Y, "dataset.client=town", says=("dataset.client='town'",)),
     case(
         "good.csv", Y, "partition.name=natural", says=("partition.name=natural", "dataset.client")
@@ -291,7 +298,7 @@ CASES = [
     case("brackets.jsonl", Y, says=("brackets.jsonl: ",)),
     case("broken.jsonl", Y, says=("broken.jsonl: ",)),
     case("twice.jsonl", Y, says=("twice.jsonl: ",)),
-    case("nested.jsonl", Y, says=("column 'a'", "leave it out of dataset.features")),
+    case("nested.jsonl", Y, says=("column 'a'", "dataset.leave_out=a goes on without it")),
     case("uneven.jsonl", Y, says=("column 'a'", "differ in length")),
     case("text.parquet", Y, says=("text.parquet: cannot be read as Parquet",)),
     case("text.arrow", Y, says=("text.arrow: cannot be read as Arrow",)),

@@ -24,6 +24,7 @@ from raysim.workloads.datasets.files.source import (
     is_missing,
     is_number,
     is_text,
+    leaving_out,
     shown,
 )
 
@@ -96,7 +97,7 @@ class Kind:
         elif not pa.types.is_null(values.type):
             raise DataError(
                 f"column {shown(column.name)} holds values of type {values.type}; must be numbers,"
-                " words or lists of numbers: leave it out of dataset.features"
+                f" words or lists of numbers; {leaving_out(column.name)} goes on without it"
             )
 
     def see_numbers(self, values: pa.Array) -> None:
@@ -281,8 +282,8 @@ class Words:
         }
         if len(self.seen) > MOST_WORDS:
             raise DataError(
-                f"column {shown(self.name)} has more than {MOST_WORDS} different words; leave it"
-                " out of dataset.features"
+                f"column {shown(self.name)} has more than {MOST_WORDS} different words;"
+                f" {leaving_out(self.name)} goes on without it"
             )
 
     def encode(self, batch: pa.RecordBatch) -> Array:

@@ -62,8 +62,10 @@ class FileDataset(Dataset):
     )
     features: Names | None = Field(
         default=None,
-        description="columns of inputs; none: the images, or all but target, client and split",
+        description="columns of inputs; none: the images, or all but target, client, split and"
+        " leave_out",
     )
+    leave_out: Names = Field(default=(), description="columns that are no inputs")
     client: str | None = Field(
         default=None, description="column of natural clients, for partition.name=natural"
     )

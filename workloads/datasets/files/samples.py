@@ -45,6 +45,7 @@ class Choice(BaseModel):
 
     target: str | None
     features: tuple[str, ...] | None
+    leave_out: tuple[str, ...]
     client: str | None
     split: float | str
     task: Task
@@ -77,7 +78,8 @@ class Roles:
             raise DataError(f"dataset.target: must name a column of {source.path}: {names}")
         client = choice.client or source.client
         split = choice.split if isinstance(choice.split, str) and "" in sources else ""
-        others = [name for name in source.names if name not in ("", target, client, split)]
+        left_out = ("", target, client, split, *choice.leave_out)
+        others = [name for name in source.names if name not in left_out]
         if len(source.images) == 1 and source.images[0] in others:
             others = source.images
         features = choice.features or tuple(others)
@@ -89,6 +91,7 @@ class Roles:
         given = {name: "features" for name in self.features} | {
             name: "categories" for name in choice.categories
         }
+        given |= {name: "leave_out" for name in choice.leave_out if name not in given}
         for name, setting in {**given, self.client: "client", self.target: "target"}.items():
             if name and name not in source.names:
                 hint = suggest(name, [*source.names])
@@ -100,8 +103,16 @@ class Roles:
                 f"dataset.categories={shown(strange[0])}: is none of the features,"
                 f" {shown(', '.join(self.features))}"
             )
+        needed = (*self.features, self.target)
+        if taken := [name for name in choice.leave_out if name in needed]:
+            raise DataError(
+                f"dataset.leave_out={shown(taken[0])}: is a feature or the target, too; name it in"
+                " one of these settings"
+            )
         if not self.features:
-            raise DataError(f"{source.path}: has no column beside the target; needs a feature")
+            raise DataError(
+                f"{source.path}: has no column in addition to the target; needs a feature"
+            )
         if len({*self.features}) < len(self.features) or self.target in self.features:
             names = shown(",".join(self.features))
             raise DataError(

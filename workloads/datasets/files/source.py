@@ -22,6 +22,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from raysim.core.errors import DataError, visible
+from raysim.core.user_input import override_text
 
 MOST_COLUMNS = 10_000
 """Most columns of a table."""
@@ -89,6 +90,12 @@ def check_width(path: Path, columns: int) -> None:
 def shown(text: object) -> str:
     """Return a name or value of a file as it stands in a message."""
     return visible(repr(text) if isinstance(text, str) else str(text))[:80]
+
+
+def leaving_out(name: str) -> str:
+    """Return the setting that leaves a column out, as it is typed in a shell."""
+    is_plain = not {*",[]"} & {*name}
+    return visible(override_text("dataset.leave_out", name if is_plain else [name]))
 
 
 ROW_OF_CSV = re.compile(r"\bRow #(\d+)")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 
 import numpy as np
 import pyarrow as pa
@@ -12,6 +13,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from raysim.config import parse_override
 from raysim.core.errors import DataError
 from raysim.core.scoring import REGRESSION
 from raysim.federation.prepared import network_size, open_prepared, prepared
@@ -64,6 +66,28 @@ def test_names_as_they_are_typed(table, typed):
     expected = splits(table, features=["city", "size"], missing="zero")
     found = splits(table, features=typed, missing="zero")
     assert np.array_equal(found["train"].x, expected["train"].x)
+
+
+@pytest.mark.parametrize("client", [None, "part"])
+def test_columns_that_are_left_out_are_no_inputs_and_decide_nothing(table, client):
+    """The missing values of `city` and `size` drop no row."""
+    more = {"client": client, "missing": "refuse", "split": 0.5, "target": "month"}
+    found = splits(table, leave_out="city,size,part", **more)
+    prices = [x for split in found.values() for x in split.x[:, 0]]
+    assert sorted(prices) == [10, 20, 30, 40.5, 50, 60]
+
+
+@pytest.mark.parametrize("name", ["my notes", "a, b", "[a]", "12", "none", "it's", '"x"'])
+def test_the_setting_that_a_message_names_leaves_the_column_out(tmp_path, name):
+    rows = [{name: {"inner": row}, "x": row, "y": row % 2} for row in range(5)]
+    (tmp_path / "t.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    with pytest.raises(DataError) as caught:
+        read(tmp_path / "t.jsonl", tmp_path / "data", target="y")
+    advice = str(caught.value).rpartition("; ")[2].removesuffix(" goes on without it")
+    (typed,) = shlex.split(advice)
+    left_out = parse_override(typed)[1]
+    found = read(tmp_path / "t.jsonl", tmp_path / "data", target="y", leave_out=left_out)
+    assert found["train"].x.shape == (4, 1)
 
 
 def test_rows_that_lack_a_value_are_dropped(table):
