@@ -48,6 +48,8 @@ def _words(run: Mapping[str, Any]) -> tuple[str, ...]:
     if run["error"] is not None:
         return method, run["dataset"], "", "", run["state"], run["error"]
     data, rounds = run["dataset"] or "a task of its own", f"{run['rounds']}/{run['of']}"
+    if run["path"]:
+        data += f" {Path(run['path']).name}"
     return method, data, str(run["seed"]), rounds, run["state"], _score(run)
 
 
@@ -89,8 +91,8 @@ def _told(run: Path) -> dict[str, Any]:
     """Return method, data, seed and last score of a run, or its error where it is damaged."""
     from raysim.results.runs import read_run
 
-    told: dict[str, Any] = {"run": str(run), "method": "", "dataset": "", "seed": None}
-    told["rounds"] = None
+    told: dict[str, Any] = {"run": str(run), "method": "", "dataset": "", "path": None}
+    told |= {"seed": None, "rounds": None}
     told |= {"of": None, "state": "damaged", "accuracy": None, "loss": None, "error": None}
     try:
         record = read_run(run)
@@ -101,6 +103,7 @@ def _told(run: Path) -> dict[str, Any]:
     return told | {
         "method": str(settings.get("method.name", "")),
         "dataset": "" if record.own_task else str(settings.get("dataset.name", "")),
+        "path": None if record.own_task else settings.get("dataset.path"),
         "seed": record.seed,
         "rounds": len(record.metrics),
         "of": settings.get("rounds"),

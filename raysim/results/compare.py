@@ -21,10 +21,11 @@ from raysim.storage.checkpoints import LOCAL_TEST_SAMPLES, TEST_SAMPLES
 from raysim.storage.schema import table_of
 from raysim.storage.summary import EPSILON, HYPOTHETICAL, SUCCESS, TOTAL_BEYOND
 
-RUNNING: State = "running"
+IN_PROGRESS: tuple[State, ...] = ("running", "interrupted")
+SO_FAR = "such runs are rows of their own, with the values of the rounds so far, and not compared"
 STATES: Mapping[State, str] = {
-    RUNNING: "running: no end is recorded; such runs are rows of their own, with the values of"
-    " the rounds so far, and not compared.",
+    "running": f"running: a process writes to it; {SO_FAR}.",
+    "interrupted": f"interrupted: its process is gone (raysim resume goes on with it); {SO_FAR}.",
     "diverged": "diverged: an update or a loss is not finite; the run has no values.",
     "failed": "failed: an error ended the run; it has no values.",
 }
@@ -73,7 +74,7 @@ class RunGroup:
     @property
     def in_progress(self) -> bool:
         """True where no end of its runs is recorded."""
-        return self.records[0].state == RUNNING
+        return self.records[0].state in IN_PROGRESS
 
     def cell(self, metric: Metric) -> ResultCell:
         """Return the values of a metric over seeds; a run without its column has no value."""
@@ -171,7 +172,7 @@ def group_runs(records: Sequence[RunRecord], metrics: Sequence[Metric] = ()) -> 
         own = result_settings(record.settings) | (
             reference_settings(record) if by_reference else {}
         )
-        in_progress = record.state == RUNNING
+        in_progress = record.state in IN_PROGRESS
         text = key_text(own, record.own_task, in_progress, revisions[record.path])
         key, again = text, 1
         while any(other.seed == record.seed for other in runs.get(key, ())):

@@ -25,6 +25,7 @@ from raysim.core.user_input import canonical, decides_result, parse_json
 from raysim.results.deployed_columns import with_deployed
 from raysim.results.failures import INFINITE_LOSS, failure_of, read_failure
 from raysim.storage.checkpoints import NO_PRIVACY, PRIVACY, Checkpoints
+from raysim.storage.lock import is_locked
 from raysim.storage.recorder import ANALYSIS
 from raysim.storage.rows.metrics import read_metrics
 from raysim.storage.rows.parted import read_table
@@ -33,7 +34,7 @@ from raysim.storage.schema import GRIDS, current_settings
 from raysim.storage.sealed.models import model_problem
 from raysim.storage.summary import BEYOND, DROPPED, TOTAL_BEYOND, end_of, is_counted, is_evaluated
 
-State = Literal["finished", "running", "diverged", "failed"]
+State = Literal["finished", "running", "interrupted", "diverged", "failed"]
 PAGE = "report.html"
 """Name of the page in the folder of a table's, a sweep's or a study's runs."""
 LOSSES = ("train_loss", "test_loss")
@@ -61,8 +62,9 @@ class RunRecord:
             losses as those at its temperature, and of one whose clients deploy the global model
             with its scores as those of what they deploy; empty before the first.
         summary: `summary.json`; None for an unfinished run.
-        state: "running" if no end is recorded, as of a killed run, which looks the same. "diverged"
-            if a client's update or a loss is not finite, "failed" if another error ended the run.
+        state: "running" if no end is recorded and a process holds the directory's lock,
+            "interrupted" if none does. "diverged" if a client's update or a loss is not finite,
+            "failed" if another error ended the run.
         environment: `environment.json`; empty if it cannot be read.
         notes: Lines about its failure, damaged files, dropped clients, and changes that the run was
             forced to accept.
@@ -343,7 +345,9 @@ def _end(directory: RunDirectory, metrics: pa.Table, *, finished: bool) -> tuple
             return "diverged", ""
     if finished:
         return "finished", ""
-    return failure_of(directory, len(metrics)) or ("running", "")
+    if is_locked(directory.path):
+        return "running", ""
+    return failure_of(directory, len(metrics)) or ("interrupted", "")
 
 
 def _json(path: Path) -> dict[str, Any] | None:

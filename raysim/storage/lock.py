@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 from collections.abc import Iterator
@@ -17,6 +18,8 @@ from raysim.storage.atomic import POSIX
 
 LOCK = ".lock"
 """Name of the locked file."""
+PROBED = 0.2
+"""Seconds to wait at least for a lock, which `is_locked` may hold for a moment."""
 
 
 def make_folder(path: Path) -> None:
@@ -69,7 +72,7 @@ def lock_folder(path: Path, held: str, seconds: float = 0.0) -> Iterator[int | N
     make_folder(path)
     lock = FileLock(path / LOCK, thread_local=False)  # any thread may release it
     try:
-        lock.acquire(seconds)
+        lock.acquire(max(seconds, PROBED))
     except Timeout as error:
         raise RunError(f"out={path}: {held}") from error
     except OSError as error:
@@ -148,13 +151,23 @@ def check_place(path: Path, descriptor: int) -> None:
 
 
 def is_locked(path: Path) -> bool:
-    """Return whether a process holds the lock of a folder, which may not exist."""
-    if not path.is_dir():
+    """Return whether a process holds the lock of a folder, which may not exist; write nothing."""
+    if not (path / LOCK).is_file():
         return False
-    lock = FileLock(path / LOCK)
+    if not POSIX:
+        lock = FileLock(path / LOCK)
+        try:
+            lock.acquire(0.0)
+        except Timeout:
+            return True
+        lock.release()
+        return False
+    import fcntl
+
     try:
-        lock.acquire(0.0)
-    except Timeout:
-        return True
-    lock.release()
+        with (path / LOCK).open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError as error:
+        # ENOSYS: the file system has no locks, and the file is there as long as it is held.
+        return error.errno in (errno.EAGAIN, errno.EWOULDBLOCK, errno.ENOSYS)
     return False

@@ -279,7 +279,7 @@ def test_list_runs(raysim_command, tmp_path):
     accuracy = json.loads((tmp_path / "runs/a/summary.json").read_text())["final_accuracy"]
     told = f"fedavg mnist 0 1/1 finished {100 * accuracy:.2f}%"
     assert told in " ".join(lines["runs/a"].split())
-    assert "running" in lines["runs/deep/b"] and "damaged" in lines["runs/c"]
+    assert "interrupted" in lines["runs/deep/b"] and "damaged" in lines["runs/c"]
     code, out, _ = raysim_command("list", "runs", "runs/deep")
     assert code == 0 and "runs/a" not in out and "runs/deep/b" in out
     (tmp_path / "empty").mkdir()

@@ -60,11 +60,19 @@ def test_runs_and_their_comparison(document, write_run, tmp_path):  # noqa: F811
     (tmp_path / "bad/config.json").write_text("{}")
     listed = {run.pop("run"): run for run in document("list", "runs", str(tmp_path))["runs"]}
     assert listed[str(runs[1])] == {
-        **{"method": "fedavg", "dataset": "mnist", "seed": 1, "cell": "", "rounds": 2, "of": 5},
+        **{
+            "method": "fedavg",
+            "dataset": "mnist",
+            "path": None,
+            "seed": 1,
+            "cell": "",
+            "rounds": 2,
+            "of": 5,
+        },
         "state": "finished",
         **{"accuracy": 0.625, "loss": 0.375, "error": None},
     }
-    assert listed[str(runs[2])]["state"] == "running"
+    assert listed[str(runs[2])]["state"] == "interrupted"
     assert listed[str(runs[3])]["loss"] is None
     assert "holds no run" in listed[str(tmp_path / "bad")]["error"]
     compared = document("compare", *map(str, runs))
@@ -77,7 +85,7 @@ def test_runs_and_their_comparison(document, write_run, tmp_path):  # noqa: F811
     values = [{"seed": 0, "value": 0.5}, {"seed": 1, "value": 0.625}]
     assert final["values"] == values and final["metric"] == "final(test_accuracy)"
     assert (final["mean"], final["n"], final["seeds"]) == (0.5625, 2, 3)
-    assert any("running" in note for note in compared["notes"])
+    assert any("interrupted" in note for note in compared["notes"])
 
 
 def test_long_paths_of_runs_leave_room_for_what_is_told(raysim_command, write_run, monkeypatch):  # noqa: F811
@@ -120,3 +128,13 @@ def test_names_are_whole_at_any_width(raysim_command, document, monkeypatch, wid
 def test_the_version(raysim_command):  # noqa: F811
     assert raysim_command("--version") == (0, f"raysim {raysim.__version__}\n", "")
     assert raysim.__version__ == importlib.metadata.version("raysim-fl")
+
+
+def test_runs_of_own_data_are_told_apart_by_their_files(raysim_command, document, write_run):  # noqa: F811
+    own = {"dataset.name": "files", "partition.name": "iid"}
+    for name in ("iris", "wine"):
+        path = write_run(name, **own, **{"dataset.path": f"/data/{name}.csv"})
+    _, out, _ = raysim_command("list", "runs", str(path.parent))
+    assert "files iris.csv" in " ".join(out.split()) and "files wine.csv" in " ".join(out.split())
+    listed = document("list", "runs", str(path.parent))["runs"]
+    assert {run["path"] for run in listed} == {"/data/iris.csv", "/data/wine.csv"}

@@ -211,10 +211,10 @@ def test_the_comparison(grouped):
         "sent [B]": "90 ± 0 (n=3)",
         "time [s]": "5.2 ± 0.0 (n=3)",
     }
-    assert second["rounds"] == "1 of 5, 1 running"
+    assert second["rounds"] == "1 of 5, 1 interrupted"
     assert second["rounds to 0.625"] == "- (0/1, 1 not reached so far, at best 50.00%)"
     assert not any(row[2].bold for row in grid.rows)  # one is finished, and compared with none
-    assert grid.notes[0].startswith("running: no end is recorded")
+    assert grid.notes[0].startswith("interrupted: its process is gone")
     assert "final(test_accuracy): the last value of test_accuracy." in grid.notes
     assert len(set(grid.notes)) == len(grid.notes)
 
@@ -339,7 +339,7 @@ def test_further_metrics_and_runs_without_accuracy(grouped):
 
 def test_a_run_before_its_first_round_has_no_values(grouped):
     _, (row,) = table_of(grouped(a={}))
-    assert row["rounds"] == "0 of 5, 1 running"
+    assert row["rounds"] == "0 of 5, 1 interrupted"
     assert row["time [s]"] == "- (0/1, 1 without a value so far)"
 
 

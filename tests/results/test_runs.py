@@ -46,7 +46,7 @@ def test_an_interrupted_run_and_its_damaged_table(tmp_path):
     with pytest.raises(KeyboardInterrupt):
         raysim.run(make_settings(path, rounds=4), make_task((8, 8)), StopAfter(2))
     record = read_run(path)
-    assert (record.state, record.rounds, record.summary) == ("running", 2, None)
+    assert (record.state, record.rounds, record.summary) == ("interrupted", 2, None)
     (path / "metrics.parquet").write_bytes(b"PAR1 but no table")
     damaged = read_run(path)
     assert damaged.metrics.equals(record.metrics)
@@ -112,8 +112,8 @@ def test_a_run_that_diverged(tmp_path):
         ("round 4, client 1\nRunError: its update is out of range (x)\n", "diverged"),
         ("round 4, client 1\nRunError: its update is not finite\nround 4, client 2\nE\n", "failed"),
         ("round 4, client 1\nZeroDivisionError\n", "failed"),
-        ("round 3, client 1\nRunError: its update is not finite\n", "running"),
-        ("", "running"),
+        ("round 3, client 1\nRunError: its update is not finite\n", "interrupted"),
+        ("", "interrupted"),
     ],
 )
 def test_the_state_is_that_of_the_last_failure_after_the_last_round(write_run, log, state):
@@ -122,7 +122,7 @@ def test_the_state_is_that_of_the_last_failure_after_the_last_round(write_run, l
     record = read_run(path)
     assert record.state == state
     line = f"in round 4; its traceback is in {path}/errors.log"
-    assert [note.endswith(line) for note in record.notes] == [True] * (state != "running")
+    assert [note.endswith(line) for note in record.notes] == [True] * (state != "interrupted")
 
 
 @pytest.mark.parametrize(
@@ -158,7 +158,28 @@ def test_a_run_that_goes_on_has_not_failed(tmp_path):
     assert read_run(path).state == "failed"
     with pytest.raises(KeyboardInterrupt):
         raysim.resume(path, make_task((8, 8)), StopAfter(3))
-    assert (read_run(path).state, read_run(path).notes) == ("running", ())
+    assert (read_run(path).state, read_run(path).notes) == ("interrupted", ())
+
+
+def test_a_run_is_running_as_long_as_a_process_writes_to_it(tmp_path):
+    """Also where it goes on after a failure; who reads the state writes nothing."""
+    seen, path = [], tmp_path / "run"
+
+    class Reading(StopAfter):
+        def round_done(self, row):
+            seen.append(read_run(path).state)
+            super().round_done(row)
+
+    with pytest.raises(KeyboardInterrupt):
+        raysim.run(make_settings(path, rounds=4), make_task((8, 8)), Reading(1))
+    (path / "errors.log").write_text("round 2, client 7\nZeroDivisionError\n")
+    assert read_run(path).state == "failed"
+    with pytest.raises(KeyboardInterrupt):
+        raysim.resume(path, make_task((8, 8)), Reading(2))
+    assert seen == ["running"] * 2 and read_run(path).state == "interrupted"
+    (path / ".lock").unlink()
+    before = sorted(path.iterdir())
+    assert read_run(path).state == "interrupted" and sorted(path.iterdir()) == before
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
@@ -169,14 +190,14 @@ def test_a_loss_that_is_no_number_is_a_divergence(write_run, value):
 
 def test_a_run_before_its_first_round(write_run):
     record = read_run(write_run())
-    assert (record.state, record.rounds, record.digest) == ("running", 0, None)
+    assert (record.state, record.rounds, record.digest) == ("interrupted", 0, None)
 
 
 def test_a_summary_of_other_rounds_is_of_no_finished_run(write_run):
     path = write_run(rows=make_rows([0.1, 0.2]))
     summary = json.loads((path / "summary.json").read_text())
     (path / "summary.json").write_text(json.dumps({**summary, "rounds": 7}))
-    assert read_run(path).state == "running"
+    assert read_run(path).state == "interrupted"
 
 
 def test_cumulated_columns(write_run):
