@@ -133,8 +133,8 @@ def test_the_version(raysim_command):  # noqa: F811
 def test_runs_of_own_data_are_told_apart_by_their_files(raysim_command, document, write_run):  # noqa: F811
     own = {"dataset.name": "files", "partition.name": "iid"}
     for name in ("iris", "wine"):
-        path = write_run(name, **own, **{"dataset.path": f"/data/{name}.csv"})
-    _, out, _ = raysim_command("list", "runs", str(path.parent))
+        write_run(name, **own, **{"dataset.path": f"/data/{name}.csv"})
+    _, out, _ = raysim_command("list", "runs", ".")
     assert "files iris.csv" in " ".join(out.split()) and "files wine.csv" in " ".join(out.split())
-    listed = document("list", "runs", str(path.parent))["runs"]
+    listed = document("list", "runs", ".")["runs"]
     assert {run["path"] for run in listed} == {"/data/iris.csv", "/data/wine.csv"}
