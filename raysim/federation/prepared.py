@@ -39,12 +39,14 @@ def prepared(dataset: Dataset, root: Path, progress: Progress) -> Mapping[str, P
     )
     if all(isinstance(each, Path) for each in given.values()):
         return given
+    from raysim.federation.named_columns import ColumnOrder
     from raysim.federation.written import write_samples
 
+    columns = ColumnOrder()
     folder = root / portable_name(dataset.title) / "prepared"
     with calling(dataset, "prepare"):
         return {
-            split: each if isinstance(each, Path) else write_samples(folder, split, each)
+            split: each if isinstance(each, Path) else write_samples(folder, split, each, columns)
             for split, each in given.items()
         }
 

@@ -28,31 +28,40 @@ from torch.utils.data import (
 
 from raysim.core.errors import DataError, MachineError, RunError, visible
 from raysim.core.rules import Batch
+from raysim.federation.named_columns import ColumnOrder
 
 Array = npt.NDArray[Any]
 Inputs = Array | dict[str, Array] | tuple[Array, ...]
 """Inputs of samples, along the first dimension of one array or of each of several."""
 
 
-def read_pair(name: str, given: Any) -> tuple[Inputs, Array | None]:
+def read_pair(
+    name: str, given: Any, columns: ColumnOrder | None = None
+) -> tuple[Inputs, Array | None]:
     """Return inputs [N, ...] and targets [N, ...] as arrays.
 
     Args:
         name: Name of the samples in errors: `client 3`.
         given: A pair of inputs and targets, a torch `Dataset` of such pairs, or a `DataLoader`.
             Inputs may be a mapping or a tuple of several, targets None.
+        columns: Order of the columns of DataFrames, of all sets of samples; None: of this one.
 
     Raises:
         DataError: the samples cannot be read, do not match, or are not finite.
     """
     x, y = _parts(name, given)
-    targets = None if y is None else _as_torch_has(_stacked(name, "targets", y))
+    columns = columns or ColumnOrder()
+    targets = None
+    if y is not None:
+        targets = _as_torch_has(_stacked(name, "targets", columns.ordered(name, "targets", y)))
     if isinstance(x, Mapping):
-        inputs: Inputs = {str(key): _read_inputs(name, each, f" {key}") for key, each in x.items()}
+        inputs: Inputs = {
+            str(n): _read_inputs(name, each, columns, f" {n}") for n, each in x.items()
+        }
     elif type(x) is tuple:
-        inputs = tuple(_read_inputs(name, each, f" {key}") for key, each in enumerate(x))
+        inputs = tuple(_read_inputs(name, each, columns, f" {n}") for n, each in enumerate(x))
     else:
-        inputs = _read_inputs(name, x)
+        inputs = _read_inputs(name, x, columns)
     several = [*inputs.values()] if isinstance(inputs, dict) else inputs
     arrays = [*several] if isinstance(inputs, dict | tuple) else [inputs]
     if not arrays:
@@ -68,9 +77,10 @@ def read_pair(name: str, given: Any) -> tuple[Inputs, Array | None]:
     return inputs, targets
 
 
-def _read_inputs(name: str, values: Any, which: str = "") -> Array:
+def _read_inputs(name: str, given: Any, columns: ColumnOrder, which: str = "") -> Array:
     """Return inputs of samples as an array of numbers."""
-    x = _as_torch_has(_stacked(name, f"inputs{which}", values))
+    part = f"inputs{which}"
+    x = _as_torch_has(_stacked(name, part, columns.ordered(name, part, given)))
     if x.dtype.kind not in "fiubc":
         row = next((row for row, value in enumerate(x) if not _is_number(value)), 0)
         shown = visible(str(x[row].tolist()))

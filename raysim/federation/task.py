@@ -20,6 +20,7 @@ from raysim.core.scoring import CLASSIFICATION, Scoring
 from raysim.federation.client_tests import local_test_of, names_of
 from raysim.federation.federation import Federation
 from raysim.federation.input_pipeline import InputPipeline
+from raysim.federation.named_columns import ColumnOrder
 from raysim.federation.samples import Array, read_pair
 from raysim.federation.several_inputs import SeveralInputs, packed
 from raysim.federation.words import number_words
@@ -53,7 +54,8 @@ class Task:
             global model.
         clients: Per client, its inputs [n_k, ...] and targets [n_k, ...], as tensors, arrays, lists
             or a DataFrame with a Series; or a torch `Dataset` of such pairs, or a `DataLoader`,
-            which is read once. Several inputs are a mapping or a tuple of these, with which the
+            which is read once. Columns of DataFrames are taken by name, in the order of the first
+            client's. Several inputs are a mapping or a tuple of these, with which the
             module's `forward` is called by name or in order: padded sequences and their mask, say.
             Targets None are the inputs, as an autoencoder's; of several inputs they are zeros.
         test: The test inputs [N, ...] and targets [N, ...] in one of these forms, or None.
@@ -126,7 +128,8 @@ def from_task(task: Task, note: Callable[[str], None] = lambda text: None) -> Fe
     given: dict[str, Any] = dict(zip(names, task.clients, strict=True))
     given |= {} if task.test is None else {"Task.test": task.test}
     given |= {name: task.client_tests[number] for number, name in own_tests.items()}
-    pairs = {name: read_pair(name, pair) for name, pair in given.items()}
+    columns = ColumnOrder()
+    pairs = {name: read_pair(name, pair, columns) for name, pair in given.items()}
     several, arrays = packed({name: x for name, (x, _) in pairs.items()})
     inputs, labels = _alike(arrays), tuple[str, ...]()
     targets = _targets(task.scoring, {n: y for n, (_, y) in pairs.items()}, inputs, several)

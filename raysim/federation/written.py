@@ -1,7 +1,7 @@
 """Samples in memory that a dataset's `prepare` returned, written as prepared files.
 
-Files are named by their checksum, so that the same samples are the same file: a run that is resumed
-finds its own, and several processes may write at once.
+Files are named by split and checksum, so that the same samples are the same file: a run that is
+resumed finds its own, and several processes may write at once.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from torch.utils.data import Dataset as TorchDataset
 from raysim.core.arrow import write_split
 from raysim.core.data import NATURAL, Split
 from raysim.core.errors import DataError
+from raysim.federation.named_columns import ColumnOrder
 from raysim.federation.samples import read_pair, samples_of
 
 PART_BYTES = 64 * 2**20
@@ -37,7 +38,7 @@ def is_samples(given: object) -> bool:
     )
 
 
-def write_samples(folder: Path, split: str, given: Any) -> Path:
+def write_samples(folder: Path, split: str, given: Any, columns: ColumnOrder) -> Path:
     """Write samples to a file of this folder, and return its path.
 
     Args:
@@ -45,6 +46,7 @@ def write_samples(folder: Path, split: str, given: Any) -> Path:
         split: Name of the split.
         given: A `Split`, arrays (x, y), a torch `Dataset`, a `DataLoader`, or an iterable of
             samples (x, y) or (x, y, client).
+        columns: Order of the columns of DataFrames, for all splits.
 
     Raises:
         DataError: the samples cannot be read, or the folder cannot be written.
@@ -52,8 +54,8 @@ def write_samples(folder: Path, split: str, given: Any) -> Path:
     work = folder / f".{split}.{os.getpid()}"
     try:
         written = work / f"{split}.arrow"
-        write_split(written, _parts(split, given))
-        final = folder / written.with_suffix(".sha256").read_text()[:16]
+        write_split(written, _parts(split, given, columns))
+        final = folder / f"{split}-{written.with_suffix('.sha256').read_text()[:16]}"
         if not final.exists():
             work.rename(final)
         return final / written.name
@@ -66,7 +68,7 @@ def write_samples(folder: Path, split: str, given: Any) -> Path:
         shutil.rmtree(work, ignore_errors=True)
 
 
-def _parts(name: str, given: Any) -> Iterator[Split]:
+def _parts(name: str, given: Any, order: ColumnOrder) -> Iterator[Split]:
     """Yield the samples in parts.
 
     Raises:
@@ -77,7 +79,7 @@ def _parts(name: str, given: Any) -> Iterator[Split]:
         return
     pair = isinstance(given, tuple) and len(given) == 2
     if pair or isinstance(given, DataLoader):
-        yield _split(name, given)
+        yield _split(name, given, order)
         return
     samples = iter(samples_of(name, given) if isinstance(given, TorchDataset) else given)
     first = next(samples, None)
@@ -87,26 +89,28 @@ def _parts(name: str, given: Any) -> Iterator[Split]:
     size = np.asarray(_fields(name, 0, first)[0]).nbytes
     count = min(max(PART_BYTES // max(size, 1), 1), MOST_PART)
     while part := [*islice(samples, count)]:
-        yield _joined(name, done, part)
+        yield _joined(name, done, part, order)
         done += len(part)
 
 
-def _joined(name: str, start: int, part: list[Any]) -> Split:
+def _joined(name: str, start: int, part: list[Any], order: ColumnOrder) -> Split:
     fields = [_fields(name, start + row, sample) for row, sample in enumerate(part)]
     if len({len(each) for each in fields}) > 1:
         raise DataError(f"{name}: samples must all be (x, y), or all (x, y, client)")
     x, y, *clients = zip(*fields, strict=True)
     columns = {NATURAL: np.array(clients[0])} if clients else {}
-    return _split(f"{name}, from sample {start} on", ([*x], [*y]), columns)
+    return _split(f"{name}, from sample {start} on", ([*x], [*y]), order, columns)
 
 
-def _split(name: str, given: Any, columns: Mapping[str, Any] | None = None) -> Split:
+def _split(
+    name: str, given: Any, order: ColumnOrder, columns: Mapping[str, Any] | None = None
+) -> Split:
     """Return samples of one input and a target each.
 
     Raises:
         DataError: they cannot be read, or have several inputs or no targets, as a task's may.
     """
-    x, y = read_pair(name, given)
+    x, y = read_pair(name, given, order)
     if isinstance(x, dict | tuple) or y is None:
         raise DataError(
             f"{name}: a dataset's samples have one input and a target; give a raysim.Task for"
