@@ -450,7 +450,8 @@ class Settings(SettingsGroup):
         Annotated[str, AfterValidator(partial(_path, "start_from", absolute=True))] | None
     ) = Field(
         default=None,
-        description="run directory or .safetensors file with whose tensors training starts",
+        description="run directory, .safetensors file or torch's state_dict (.pth) with whose"
+        " tensors training starts",
     )
     local: LocalSettings = LocalSettings()
     evaluation: EvaluationSettings = EvaluationSettings()

@@ -7,8 +7,6 @@ from functools import partial
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from raysim.config import Settings, parse
@@ -20,6 +18,7 @@ from raysim.storage.checkpoints import BEST_MODEL, MODEL
 from raysim.storage.plugins import Plugins
 from raysim.storage.run_directory import RunDirectory
 from raysim.storage.sealed.models import read_model
+from raysim.storage.weights import read_weights
 from raysim.training.network import Network
 
 
@@ -28,14 +27,16 @@ def read_start(path: Path, note: Callable[[str], None]) -> dict[str, Tensor]:
 
     Raises:
         SettingsError: there are none.
+        DataError: the file holds something else.
     """
+    allowed = "a run directory, or a file of weights (.safetensors, or saved by torch)"
     try:
-        return read_model(path, note) if path.is_dir() else load_file(path)
-    except (RunError, OSError, SafetensorError) as error:
+        if not path.is_dir() and path.stat():
+            return read_weights(path, "start_from")
+        return read_model(path, note)
+    except (RunError, OSError) as error:
         why = getattr(error, "strerror", None) or str(error)
-        raise SettingsError(
-            f"start_from={path}: must be a run directory or a .safetensors file: {why}"
-        ) from error
+        raise SettingsError(f"start_from={path}: must be {allowed}: {why}") from error
 
 
 def load_network(

@@ -43,6 +43,8 @@ from raysim.federation.root_samples import without_root
 from raysim.federation.samples import not_finite
 
 CLIENT_TESTS = "Task.client_tests"
+MOST_NAMES = 20
+"""Most names of tensors in a message."""
 
 
 def _no_samples() -> Indices:
@@ -265,20 +267,30 @@ class Federation:
 def load_tensors(model: nn.Module, tensors: Tensors, origin: str) -> None:
     """Copy a model's parameters and buffers from tensors of these names and shapes.
 
+    Those of a state_dict have further names of tied weights, which count once, and lack the buffers
+    that no state_dict has, which stay.
+
     Raises:
-        SettingsError: they are another model's; the message begins with their origin.
+        SettingsError: they are another model's; the message begins with their origin, and names the
+            tensors that are wanted.
     """
     own = dict((*model.named_parameters(), *model.named_buffers()))
-    shapes = [{name: [*tensor.shape] for name, tensor in of.items()} for of in (tensors, own)]
-    given, here = shapes
-    if other := sorted(name for name in given | here if given.get(name) != here.get(name)):
-        told = [of.get(other[0], "missing") for of in shapes]
+    kept = model.state_dict().keys()
+    given = {name: [*tensor.shape] for name, tensor in tensors.items()}
+    here = {name: [*tensor.shape] for name, tensor in own.items()}
+    wanted = {name: shape for name, shape in here.items() if name in kept or name in given}
+    given = {name: shape for name, shape in given.items() if name in own or name not in kept}
+    if other := sorted(n for n in given | wanted if given.get(n) != wanted.get(n)):
+        told = [of.get(other[0], "missing") for of in (given, wanted)]
+        names = [f"{name} {shape}" for name, shape in wanted.items()]
+        more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
         raise SettingsError(
-            f"{origin}: holds another model: tensor {other[0]} is {told[0]}, here {told[1]}"
+            f"{origin}: holds another model: tensor {other[0]} is {told[0]}, here {told[1]};"
+            f" wanted are {', '.join(names[:MOST_NAMES])}{more}"
         )
     with torch.no_grad():
-        for name, target in own.items():
-            target.copy_(tensors[name])
+        for name in wanted:
+            own[name].copy_(tensors[name])
 
 
 def sample_dtype(network: nn.Module) -> torch.dtype:

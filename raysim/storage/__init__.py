@@ -10,5 +10,6 @@ Imported by `execution`, `driver`, `results`, `workloads` and `tuning`; knows on
 - `checkpoints`, `client_states` and `in_flight` are what a run goes on from; they
   and the model are checked by what is `sealed`. `updates` of single clients last for a pass, and
   `client_models` until the next round is committed.
+- `weights` reads files of tensors that a user brings.
 - `atomic` writes files so that a crash leaves none by halves.
 """

@@ -37,11 +37,13 @@ def test_training_starts_with_the_tensors_of_a_run(tmp_path, method, model):
     options = {"method.name": method, "rounds": 3, "seed": 5, "fraction": 0.5}
     given = model()
     given.load_state_dict(load_file(f"{run}/model.safetensors"))
+    torch.save(given.state_dict(), tmp_path / "w.pth")
     task = make_task(UNEQUAL, model)
     expected = raysim.run(make_settings(tmp_path / "given", **options), make_task(UNEQUAL, given))
     ways = {
         "inline": {"start_from": run},
         "file": {"start_from": f"{run}/model.safetensors"},
+        "torch": {"start_from": str(tmp_path / "w.pth")},
         "actors": {"start_from": run, "engine.backend": "ray", "engine.actors": 2},
     }
     for way, more in ways.items():
@@ -115,18 +117,34 @@ def test_tied_weights_and_buffers_outside_of_state_dictionaries(tmp_path):
     trained = load_file(tmp_path / "next/model.safetensors")
     network = raysim.load(tmp_path / "next", Masked)
     assert torch.equal(network.again.weight, trained["head.weight"])
+    torch.save(network.state_dict(), tmp_path / "w.pth")
+    assert "mask" not in network.state_dict() and "again.weight" in network.state_dict()
+    for name in ("next", "w.pth"):
+        settings = make_settings(tmp_path / f"of {name}", rounds=1, start_from=str(tmp_path / name))
+        raysim.run(settings, make_task(UNEQUAL, Masked))
+    assert model_of(tmp_path / "of next") == model_of(tmp_path / "of w.pth")
 
 
 def test_what_is_no_start_is_one_line_before_anything_starts(tmp_path):
     (tmp_path / "words.safetensors").write_text("words")
     save_file({"w": torch.zeros(3)}, tmp_path / "w.safetensors")
+    own = SmallNet().state_dict()
+    names = [f"{name} {[*tensor.shape]}" for name, tensor in own.items()]
+    torch.save({f"module.{name}": t for name, t in own.items()}, tmp_path / "parallel.pth")
+    torch.save(SmallNet(), tmp_path / "whole.pth")
     raysim.run(
         make_settings(tmp_path / "wide", rounds=1), make_task(UNEQUAL, lambda: SmallNet(width=7))
     )
+    shutil.copytree(tmp_path / "wide", tmp_path / "damaged")
+    save_file({"w": torch.zeros(3)}, tmp_path / "damaged/model.safetensors")
+    neither = "must be a run directory, or a file of weights (.safetensors, or saved by torch): "
     refused = {
-        "nothing": "must be a run directory or a .safetensors file: No such file",
-        "words.safetensors": "must be a run directory or a .safetensors file: ",
-        ".": "must be a run directory or a .safetensors file: ",
+        "nothing": f"{neither}No such file",
+        "words.safetensors": "cannot be read as weights (",
+        ".": neither,
+        "whole.pth": "torch.save(torch.load(",
+        "parallel.pth": f"; wanted are {', '.join(names)}",
+        "damaged/model.safetensors": "model.safetensors: does not match its checksum",
         "w.safetensors": "start_from: holds another model: tensor ",
         "wide": "start_from: holds another model: tensor ",
     }

@@ -4,15 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
-import safetensors.torch
-import torch
 from torch import Tensor, nn
 
 from raysim.core.errors import DataError, SettingsError
-from raysim.storage.checkpoints import MODEL
-from raysim.storage.sealed.models import model_problem
+from raysim.storage.weights import read_weights
 
 OPTIONAL_KEY = "num_batches_tracked"
 """BatchNorm's counter, missing in old files; it starts at 0."""
@@ -50,32 +46,7 @@ def _read(path: Path) -> dict[str, Tensor]:
             f"model.pretrained={path}: no such file; must be a local file of weights"
             " (.safetensors, or saved by torch)"
         )
-    if path.name == MODEL and (problem := model_problem(path.parent)):
-        raise DataError(f"model.pretrained={problem}")
-    content: Any
-    try:
-        if path.suffix == ".safetensors":
-            content = safetensors.torch.load_file(path)
-        else:
-            content = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # damaged files raise errors of many types
-        raise DataError(
-            f"model.pretrained={path}: cannot be read as weights ({type(error).__name__});"
-            " allowed are a .safetensors file and a state_dict saved by torch"
-        ) from error
-    if not isinstance(content, Mapping):
-        raise DataError(f"model.pretrained={path}: contains {_kind(content)}, not a state_dict")
-    for name, value in content.items():
-        if not isinstance(value, Tensor):
-            raise DataError(
-                f"model.pretrained={path}: key {name!r} holds {_kind(value)}, not a tensor;"
-                " save the network's state_dict() itself"
-            )
-    return dict(content)
-
-
-def _kind(value: object) -> str:
-    return f"an object of type {type(value).__name__}"
+    return read_weights(path, "model.pretrained")
 
 
 def _mismatch(own: Mapping[str, Tensor], loaded: Mapping[str, Tensor]) -> str | None:
