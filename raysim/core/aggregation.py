@@ -100,6 +100,7 @@ class Aggregation(Component):
     The least that one needs is `combine`, a function of a block.
     """
 
+    _promises: ClassVar[tuple[str, ...]] = ("bounds_share",)
     _lasting: ClassVar[str] = "set `keeps_last`, and find the last aggregate in `Updates.last`"
     revision: ClassVar[int] = 1
     """Raised when the same settings give other bits; a run resumes in its own revision only."""
@@ -152,7 +153,7 @@ class Aggregation(Component):
         """True if a client moves the aggregate by its difference over M at most, whoever comes.
 
         M is the expected number of clients of a round: accountants and noise take it for the
-        divisor.
+        divisor. A subclass that overrides code states it anew.
         """
         return False
 

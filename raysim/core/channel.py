@@ -56,6 +56,8 @@ class Stage(Component, ABC):
     """
 
     _lasting: ClassVar[str] = "what lasts belongs in the state of a client, or of the stage"
+    _promises: ClassVar[tuple[str, ...]] = ("bounds_norm", "sums_numbers")
+    _claims: ClassVar[tuple[str, ...]] = ("privacy",)
     _former: ClassVar[Mapping[str, str]] = {"bytes_up": "return an Encoding from `encoded`"}
     revision: ClassVar[int] = 1
     """Raised when the same settings give other bits; a run goes on in its own revision alone."""
@@ -68,7 +70,7 @@ class Stage(Component, ABC):
         """True if differences are never longer behind it than before it, by their Euclidean norm.
 
         What follows a clip on which a promise of privacy rests must be so. By default those without
-        a part at the client are.
+        a part at the client are. A subclass that overrides code states it anew.
         """
         return type(self).send is Stage.send
 
@@ -140,7 +142,8 @@ class Stage(Component, ABC):
         """The differential privacy of clients that it claims; None claims none.
 
         The engine accounts it, refuses what the accountant does not cover, and ends a run before
-        the round that would go past its epsilon.
+        the round that would go past its epsilon. A subclass that overrides code of a class with a
+        claim states its own, or is refused.
         """
         return None
 

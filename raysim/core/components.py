@@ -16,7 +16,7 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from difflib import get_close_matches
-from inspect import isabstract
+from inspect import getattr_static, isabstract
 from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
 
@@ -35,6 +35,22 @@ class Component(BaseModel):
     """Advice on where lasting values of a kind belong; empty if components may hold them."""
     _former: ClassVar[Mapping[str, str]] = {}
     """Functions of earlier versions, and what to write in place of each."""
+    _promises: ClassVar[tuple[str, ...]] = ()
+    """Names of what a kind promises. Each holds for the class that states it, and for subclasses
+    that change settings alone."""
+    _claims: ClassVar[tuple[str, ...]] = ()
+    """Promises of which users see the results: a class that loses one is refused."""
+
+    @classmethod
+    def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
+        """Take back what a base promises if this class changes code on which that rests."""
+        super().__pydantic_init_subclass__(**kwargs)
+        for promise in (*cls._promises, *cls._claims):
+            stating = [kind for kind in cls.__mro__ if promise in vars(kind)]
+            between = cls.__mro__[: cls.__mro__.index(stating[0])]
+            changed = [name for kind in between for name in _replaced(stating[0], kind)]
+            if changed and stating[1:]:
+                setattr(cls, promise, _Lost(promise, stating, changed[0]))
 
     def __setattr__(self, name: str, value: Any) -> None:
         """Refuse private attributes if a run would lose them."""
@@ -50,6 +66,63 @@ class Component(BaseModel):
     def title(self) -> str:
         """Name of this component in settings."""
         return name_of(type(self))
+
+
+FREE = ("revision", "title", "settings", "model_config", "model_post_init")
+"""What a class may change without losing what its base promises, beside settings."""
+
+
+def _replaced(base: type[BaseModel], kind: type) -> list[str]:
+    """Return what of the code and fields of a base the body of a class takes the place of."""
+    named = [n for n, value in vars(kind).items() if not isinstance(value, _Lost)]
+    named = [n for n in named if not n.startswith(("__", "_abc_")) and n not in FREE]
+    return [n for n in named if hasattr(base, n) or n in base.model_fields]
+
+
+class _Lost:
+    """Promise of a base that a class has lost: what the kind says by itself, or for a claim, why.
+
+    Attributes:
+        why: The cause, and what to do.
+    """
+
+    def __init__(self, promise: str, stating: Sequence[type], changed: str) -> None:
+        self._promise, self._base, self._kind = promise, stating[0], stating[-1]
+        self.why = (
+            f"it changes {changed!r} of {stating[0].__name__}, whose {promise!r} rests on it; leave"
+            f" that as it is, or state {promise!r} in the class itself"
+        )
+
+    def __get__(self, component: Component | None, kind: type[Component]) -> Any:
+        """Return what is left of the promise.
+
+        Raises:
+            SettingsError: its settings make a claim, which does not hold.
+        """
+        if component is None:
+            return self
+        if self._promise not in kind._claims:
+            return _of(self._kind, self._promise, component)
+        if claim := _of(self._base, self._promise, component):
+            raise SettingsError(f"{called(component)}: {self.why}")
+        return claim
+
+
+def _of(kind: type, name: str, component: Component) -> Any:
+    """Return a component's value of an attribute as one of its bases has it."""
+    value = vars(kind)[name]
+    return value.__get__(component) if hasattr(value, "__get__") else value
+
+
+def why_lost(component: Component, promise: str) -> str:
+    """Return why a component has lost a promise of its base, behind a colon; empty if it has not.
+
+    Args:
+        component: The component.
+        promise: The name of the promise.
+    """
+    found = getattr_static(type(component), promise)
+    return f": {found.why}" if isinstance(found, _Lost) else ""
 
 
 C = TypeVar("C", bound=Component)

@@ -84,7 +84,8 @@ class Round:
         note: Shows the user one line.
         everyone: The clients that may take part, ascending: all K, or fewer by
             `evaluation.new_clients`; a pass may be over these alone.
-        samples: Training samples of each client, by its number.
+        samples: Training samples of each client, by its number. Masks and a claim of privacy hide
+            them: reading them then raises a `SettingsError`.
         size: m, the clients of a round.
         expected: Expected number of clients of a round, by which `aggregation.weighting=fixed`
             divides.
@@ -144,6 +145,7 @@ class Method(Component, ABC):
     """Federated method; its fields are its settings."""
 
     _lasting: ClassVar[str] = "what lasts belongs in ServerState or in the state of a client"
+    _claims: ClassVar[tuple[str, ...]] = ("privacy",)
     _former: ClassVar[Mapping[str, str]] = {
         "cohort": "write a selection of clients, raysim.Selection",
         "client_model": "return a pass from `deployment`",
@@ -207,7 +209,10 @@ class Method(Component, ABC):
 
     @property
     def privacy(self) -> PrivacyClaim | None:
-        """The differential privacy of clients that it claims, as a stage may; None claims none."""
+        """The differential privacy of clients that it claims, as a stage may; None claims none.
+
+        A subclass that overrides code of a class with a claim states its own, or is refused.
+        """
         return None
 
     def with_noise(self, noise: float) -> Self:

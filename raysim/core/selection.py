@@ -48,7 +48,8 @@ class History:
     """Participations of all clients in the committed rounds.
 
     Attributes:
-        losses: Train loss of each client's last participation [K]; NaN before the first.
+        losses: Train loss of each client's last participation [K]; NaN before the first. Masks and
+            a claim of privacy hide them: reading them then raises a `SettingsError`.
         last_round: Round of that participation, from 1 [K]; 0 before the first.
         times: Rounds in which each client has taken part [K].
     """
@@ -104,7 +105,6 @@ class Sampling:
         busy: In asynchronous rounds, the clients that must not be selected.
         state: State of the selection after the last committed round.
         history: Participations of all clients; read it as `losses`, `last_round` and `times`.
-        hides_losses: Whether losses of single clients are hidden, by masks.
     """
 
     number: int
@@ -121,19 +121,13 @@ class Sampling:
     busy: Collection[int] = frozenset()
     state: State = field(default_factory=dict)
     history: History | None = None
-    hides_losses: bool = False
 
     @property
     def losses(self) -> Floats:
         """Train loss of each client's last committed participation [K]; NaN before the first.
 
-        Raises:
-            SettingsError: they are hidden.
+        Masks and a claim of privacy hide them: reading them then raises a `SettingsError`.
         """
-        if self.hides_losses:
-            raise SettingsError(
-                "Sampling.losses: masks hide the losses of single clients; choose another selection"
-            )
         return self._known.losses
 
     @property
@@ -185,6 +179,7 @@ class Selection(Component, ABC):
     """Selection of clients; its fields are its settings."""
 
     _lasting: ClassVar[str] = "what lasts belongs in the selection's state"
+    _promises: ClassVar[tuple[str, ...]] = ("draw",)
     revision: ClassVar[int] = 1
     """Raised when the same settings give other bits; a run resumes in its own revision only."""
     needs_sample_losses: ClassVar[bool] = False
@@ -195,7 +190,7 @@ class Selection(Component, ABC):
     draw: ClassVar[Draw | None] = None
     """How cohorts are drawn, where that depends on nothing that clients have or do; None: in a way
     for which differential privacy cannot be accounted. With "poisson" C*K clients are expected in a
-    round, else m."""
+    round, else m. A subclass that overrides `select`, or other code, states it anew or has None."""
     reads_losses: ClassVar[bool] = False
     """Whether it depends on the losses of single clients, which masks hide from the server, as they
     do what clients report."""

@@ -29,8 +29,10 @@ class TemperatureRound:
     Attributes:
         number: Rounds committed.
         temperature: `local.temperature`.
-        samples: Training samples of each client [K].
-        history: Losses and participations of all clients in the committed rounds.
+        samples: Training samples of each client [K]; hidden under masks and a claim of privacy.
+        history: Losses and participations of all clients in the committed rounds. Masks hide the
+            losses, a claim of privacy all of it, and `seconds`: reading what is hidden raises a
+            `SettingsError`.
         seconds: `seconds(clients)`: expected duration of clients' plain local training [n], in
             virtual seconds; without a clock, samples times local epochs.
         generator: `generator(purpose)`: a new source of draws at each call, keyed by seed, round

@@ -14,9 +14,10 @@ from raysim.core.errors import RunError
 from raysim.core.tensors.digests import tensors_digest
 from raysim.core.user_input import may_grow, override_text, parse_json
 from raysim.driver.context import Result
+from raysim.driver.hiding import claiming_of
 from raysim.driver.identity import INITIAL_MODEL, START, differing_parts
 from raysim.driver.loading import read_start
-from raysim.driver.privacy.checks import claiming_of, settings_key
+from raysim.driver.privacy.checks import settings_key
 from raysim.driver.run.stopping import Stopping
 from raysim.storage.checkpoints import SAMPLES, Checkpoints
 from raysim.storage.recorder import Row

@@ -25,6 +25,7 @@ from raysim.core.masking import Masks
 from raysim.core.rules import Finish, Pass, Reduced, Trained, Upload, View
 from raysim.core.selection import Selection
 from raysim.core.tensors import Layout, Tensors, flatten, without
+from raysim.driver.hiding import LOSSES, masking_of
 from raysim.driver.riders import Rider
 from raysim.driver.round_inputs import first_pass
 from raysim.execution.partial_sum import EMPTY, PartialSum
@@ -75,7 +76,7 @@ class MaskedUploads(Rider):
     @classmethod
     def of(cls, settings: Settings, note: Callable[[str], None]) -> Self | None:
         """Return the masks of a round; None in runs without any."""
-        stage = _masking(settings)
+        stage = masking_of(settings)
         return cls(settings, stage, note) if stage else None
 
     def dress(self, work: Pass) -> Pass:
@@ -124,16 +125,12 @@ def check_masks(
     Raises:
         SettingsError: it cannot.
     """
-    stage = _masking(settings)
+    stage = masking_of(settings)
     if stage is None:
         return
     first = first_pass(settings, network, initial, sizes)
     if rule := next(_broken(settings, first), None):
         raise SettingsError(f"{called(stage)}: {rule}")
-
-
-def _masking(settings: Settings) -> Stage | None:
-    return next((stage for stage in settings.stages.values() if stage.secure_sum), None)
 
 
 def _broken(settings: Settings, first: Pass | None) -> Iterator[str]:
@@ -155,8 +152,8 @@ def _broken(settings: Settings, first: Pass | None) -> Iterator[str]:
     reports = type(settings.selection).report is not Selection.report
     if settings.selection.reads_losses or reports:
         yield (
-            f"does not go with {called(settings.selection)}, which reads the losses of single"
-            " clients, or what they report; choose selection.name=uniform"
+            f"does not go with {called(settings.selection)}, which reads {LOSSES}, or what they"
+            " report; choose selection.name=uniform"
         )
     if method.reads_each:
         yield (

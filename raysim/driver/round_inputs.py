@@ -20,6 +20,7 @@ from raysim.core.rules import CHANGE, Pass, Reduced
 from raysim.core.seeds import sample_cohort, stream, torch_generator
 from raysim.core.steps import Steps, resumed
 from raysim.core.tensors import Tensors, zeros_like
+from raysim.driver.hiding import SIZES, hidden
 from raysim.driver.listener import Listener
 from raysim.driver.riders import Rider
 from raysim.storage.checkpoints import Checkpoint
@@ -50,6 +51,7 @@ def round_inputs(
         cohort: The selected clients, ascending.
     """
     number, participants = before.number, settings.participants
+    unseen = hidden(settings, settings.method, SIZES)
     return Round(
         number=number,
         cohort=cohort,
@@ -64,7 +66,7 @@ def round_inputs(
         generator=partial(_generator, settings.seed, number),
         note=note,
         everyone=participants.listed,
-        samples=sizes,
+        samples=sizes if unseen is None else unseen,
         size=settings.cohort_size,
         expected=settings.expected_cohort,
     )

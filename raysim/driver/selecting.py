@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from raysim.config import Settings
-from raysim.core.channel import secure_sum_of
 from raysim.core.components import ask, called
 from raysim.core.errors import SettingsError
 from raysim.core.participants import Participants
@@ -28,6 +27,7 @@ from raysim.core.selection import (
 )
 from raysim.core.user_input.columns import OF_CLIENTS, check_names
 from raysim.driver.clock.clock import VirtualClock, VirtualRound
+from raysim.driver.hiding import LOSSES, hidden, without_losses
 from raysim.driver.riders import Rider
 from raysim.driver.round_log import RoundLog
 from raysim.storage.checkpoints import Checkpoint
@@ -75,7 +75,6 @@ def sampling_of(
         seconds=partial(_work, samples_of(settings.local.work, sizes, settings.local.batching)),
         state=read_only(before.selection),
         history=before.history.for_reading(),
-        hides_losses=secure_sum_of(settings.stages) is not None,
     )
     if clock is None:
         return plain
@@ -150,16 +149,14 @@ class RoundSelection(Rider):
     If some clients are kept out of training, it knows none of them: the others are numbered anew.
 
     Attributes:
-        selection: The selection.
-        now: Its input.
+        settings: The run's settings.
+        now: The input of its selection.
         selected: The clients in its order, by its numbers.
-        participants: The clients that it knows.
     """
 
-    selection: Selection
+    settings: Settings
     now: Sampling
     selected: Sequence[int]
-    participants: Participants
 
     @classmethod
     def of(
@@ -184,18 +181,18 @@ class RoundSelection(Rider):
         """
         selection, tick = settings.selection, timed.now if timed else 0
         participants = settings.participants
-        now = _among(participants, sampling_of(settings, before, sizes, clock, tick))
+        now = _as_seen(settings, sampling_of(settings, before, sizes, clock, tick))
         selected = select(selection, now)
         if not selected and clock:
             later = clock.fleet.first_available(participants.numbers, tick)
             if later > tick:
-                now = _among(participants, sampling_of(settings, before, sizes, clock, later))
+                now = _as_seen(settings, sampling_of(settings, before, sizes, clock, later))
                 selected = select(selection, now)
                 if timed:
                     timed.now = later
         if not selected and not selection.may_be_empty:
             raise _bad(selection, now, "must be at least one client", selected)
-        chosen = cls(selection, now, selected, participants)
+        chosen = cls(settings, now, selected)
         if timed:
             wanted = len(selected) if selection.may_be_empty else now.size
             timed.ask(participants.at(selected).tolist(), wanted)
@@ -204,14 +201,15 @@ class RoundSelection(Rider):
     @property
     def cohort(self) -> tuple[int, ...]:
         """The selected clients, ascending."""
-        return tuple(self.participants.at(sorted(self.selected)).tolist())
+        return tuple(self.settings.participants.at(sorted(self.selected)).tolist())
 
     def dress(self, work: Pass) -> Pass:
         """Return a training pass whose clients report to the selection."""
-        plain = type(self.selection).report is Selection.report
+        selection = self.settings.selection
+        plain = type(selection).report is Selection.report
         if plain or not work.epochs or work.label:
             return work
-        finish = partial(_reporting, work.rules.finish, self.selection)
+        finish = partial(_reporting, work.rules.finish, selection)
         return replace(work, rules=replace(work.rules, finish=finish))
 
     def after(self, log: RoundLog) -> tuple[State, Mapping[str, float]]:
@@ -223,18 +221,28 @@ class RoundSelection(Rider):
         Raises:
             SettingsError: the selection fails.
         """
-        if type(self.selection).update is Selection.update:  # it learns nothing from results
+        selection = self.settings.selection
+        if type(selection).update is Selection.update:  # it learns nothing from results
             return self.now.state, {}
         results = log.results()
-        results = replace(results, clients=self.participants.ranks(results.clients))
+        results = replace(results, clients=self.settings.participants.ranks(results.clients))
+        if (unseen := hidden(self.settings, selection, LOSSES)) is not None:
+            results = replace(results, losses=unseen, reports=unseen)
         state, metrics = ask(
-            self.selection,
+            selection,
             "update",
             *(self.now, self.selected, results),
             returns=lambda pair: are_arrays(pair[0]) and isinstance(pair[1], Mapping),
             expected="its state, a dict of arrays of numbers, and a dict of metrics",
         )
         return {name: np.array(value) for name, value in state.items()}, metrics
+
+
+def _as_seen(settings: Settings, now: Sampling) -> Sampling:
+    """Return what a selection sees: the participants, without what the run hides of them."""
+    now = _among(settings.participants, now)
+    known = now.history and without_losses(settings, settings.selection, now.history)
+    return replace(now, history=known)
 
 
 def _among(participants: Participants, now: Sampling) -> Sampling:

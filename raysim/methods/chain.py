@@ -81,6 +81,8 @@ def _member(name: str, given: Any) -> FedAvg:
     if not issubclass(kind, FedAvg) or kind.round is not FedAvg.round or issubclass(kind, Chain):
         raise SettingsError(f"{key}: cannot be chained: its round is not FedAvg's")
     member = given if isinstance(given, FedAvg) else build_component(kind, given, f"{key}.")
+    if member.privacy:
+        raise SettingsError(f"{key}: cannot be chained: it claims privacy, which a chain would not")
     if member.selection:
         raise SettingsError(f"{key}: cannot be chained: it brings its own selection of clients")
     return member

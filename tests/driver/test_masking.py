@@ -11,9 +11,11 @@ import pytest
 from torch import nn
 
 import raysim
+from raysim.channel.gaussian import Gaussian
 from raysim.channel.masks import Masks
 from raysim.driver import passes
 from raysim.methods.fedavg import FedAvg
+from raysim.selection.uniform import Uniform
 from raysim.testing.contract import StopAfter
 from raysim.testing.tasks import SmallNet
 from tests.channel.test_downlink import EXPECTED
@@ -86,6 +88,34 @@ class Reporting(raysim.Selection):
         return {"told": 1.0}
 
 
+class Later(Uniform):
+    """Reads results after a round."""
+
+    def update(self, now: Any, selected: Any, results: Any) -> Any:
+        return {"largest": np.max(results.losses)}, {}
+
+
+class Sized(FedAvg):
+    """Its server reads how many samples clients have."""
+
+    def server_update(self, now: Any, state: Any, reduced: Any) -> Any:
+        return state if now.samples[0] else super().server_update(now, state, reduced)
+
+
+class Warmest(raysim.Temperature):
+    """T by the losses of clients."""
+
+    def choose(self, now: Any) -> float:
+        return 1.0 if np.isnan(now.history.losses).all() else 2.0
+
+
+class Each(Gaussian):
+    """Reads numbers one by one, of a base that reads their sum."""
+
+    def update(self, now: Any, reduced: Any) -> Any:
+        return {"first": reduced.scalars["within"][0]}, {}
+
+
 class Both(raysim.Stage):
     """States a secure aggregation, too."""
 
@@ -117,6 +147,9 @@ SAME: dict[str, dict[str, Any]] = {
     "sparse and private": {
         "channel": {**SHARED, "gaussian": {"clip": 0.5, "noise": 0.1, "quantile": 0.5}},
         **{"method.name": "fedavg", "fraction": 1.0, **FIXED},
+    },
+    "clients that are kept out of training": {
+        **{"evaluation.new_clients": 0.3, "evaluation.local_test": 0.5, "rounds": 1}
     },
     "clients that drop out": {
         **{**CLOCK, "clock.dropout": 0.3, "rounds": 4, "fraction": 1.0},
@@ -235,10 +268,16 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"selection.name": "oort"}, "with selection.name=oort, which reads the losses of single"),
     ({"selection.name": "power_of_choice"}, "with selection.name=power_of_choice, which reads"),
     ({"selection.name": f"{HERE}:Reporting"}, "reads the losses of single clients, or what they"),
-    ({"selection.name": f"{HERE}:Reading"}, "Sampling.losses: masks hide the losses of single"),
+    ({"selection.name": f"{HERE}:Reading"}, "which reads the losses of single clients"),
+    ({"selection.name": f"{HERE}:Later"}, "Later, which reads the losses of single clients"),
+    ({"temperature.name": f"{HERE}:Warmest"}, "Warmest, which reads the losses of single clients"),
+    ({"method.name": f"{HERE}:Sized"}, "with method.name=tests.driver.test_masking:Sized, which r"),
     ({"method.name": "mifl"}, "with method.name=mifl, whose server reads mutual information of s"),
     ({"method.name": "afl", "fraction": 1.0}, "with method.name=afl, whose server reads losses of"),
-    ({"method.name": "drfa"}, "does not go with method.name=drfa, whose server reads losses"),
+    (
+        {"method.name": "drfa"},
+        "with method.name=drfa, which reads the sizes of clients",
+    ),
     ({"method.name": "term"}, "does not go with method.name=term, whose server reads losses"),
     ({"method.name": "fedma"}, "does not go with method.name=fedma, whose server reads layers"),
     ({"method.name": "fedbuff"}, "does not go with method.name=fedbuff, whose rounds overlap"),
@@ -247,6 +286,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"channel.masks.neighbours": 3}, "channel.masks.neighbours=3: must be even, from 2 on"),
     ({"behind": "clip"}, "channel.clip: cannot stand behind channel.masks, which sends words"),
     ({"behind": f"{HERE}:Both"}, f"masks beside channel.{HERE}:Both; one stage may"),
+    ({"before": f"{HERE}:Each"}, "leave it out: it changes 'update' of Gaussian, whose 'sums_num"),
     ({"before": f"{HERE}:Telling"}, f"with channel.{HERE}:Telling, which reads numbers of single"),
     ({"method.name": f"{REFUSING}:Scalars"}, "whose server reads 'loss' of single clients"),
     ({"method.name": f"{REFUSING}:Rows"}, "whose server reads 'own' of single clients"),
@@ -259,13 +299,14 @@ def test_what_needs_single_uploads_is_refused(tmp_path, given, message):
     """In one line, before the start where components state it."""
     more = dict(given)
     stages = [more.pop("before", None), "masks", more.pop("behind", None)]
-    more["channel"] = {name: {} for name in filter(None, stages)}
+    each = {"noise": 0, "quantile": 0.5}
+    more["channel"] = {n: each if "Each" in n else {} for n in filter(None, stages)}
     if neighbours := more.pop("channel.masks.neighbours", None):
         more["channel"] = {"masks": {"neighbours": neighbours}}
     with pytest.raises(raysim.RaysimError) as caught:
         run(tmp_path / "run", **more)
     assert message in str(caught.value) and "\n" not in str(caught.value)
-    begun = any(name in str(given) for name in ("Scalars", "Rows", "Huge"))
+    begun = any(name in str(given) for name in ("Scalars", "Rows", "Huge", "Later", "Sized"))
     assert (tmp_path / "run").exists() is begun
 
 

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import raysim
+from raysim.channel.gaussian import Gaussian
 from raysim.config import parse
 from raysim.core.rules import CHANGE
 from raysim.methods.chain import Chain
@@ -171,6 +172,14 @@ class Uniform(FedAvg):
         return raysim.Pass(now.cohort, {})
 
 
+class Claiming(FedAvg):
+    """FedAvg with a claim of privacy."""
+
+    @property
+    def privacy(self):
+        return Gaussian().privacy
+
+
 class Weighted(FedAvg):
     """FedAvg whose mean is by examples."""
 
@@ -242,6 +251,7 @@ REFUSED = {
         {f"{MIXED}.local": {}, f"{MIXED}.fedper": {}},
         "^method.methods: local and fedper each set the start of local training; ",
     ),
+    "claim": ({MIXED: {name_of(Claiming): {}}}, "Claiming: cannot be chained: it claims privacy,"),
     "round": ({f"{MIXED}.fsvrg": {}}, f"{MIXED}.fsvrg: cannot be chained"),
     "own round": ({MIXED: {name_of(RoundOfItsOwn): {}}}, "RoundOfItsOwn: cannot be chained"),
     "chain": ({f"{MIXED}.chain": {}}, f"{MIXED}.chain: cannot be chained"),

@@ -13,7 +13,7 @@ from torch import nn
 
 from raysim.config import Settings
 from raysim.core.channel import Received, Stages
-from raysim.core.components import called
+from raysim.core.components import called, why_lost
 from raysim.core.differences import Differences
 from raysim.core.errors import RaysimError, SettingsError
 from raysim.core.rules import CHANGE, Bases, Reduced, Upload, View
@@ -154,7 +154,7 @@ def _check_numbers(stages: Stages, scalars: Mapping[str, float]) -> None:
         if masking and not stage.sums_numbers and of_stage(name, scalars):
             raise SettingsError(
                 f"{called(masking)}: does not go with {called(stage)}, which reads numbers of"
-                " single clients; leave it out"
+                f" single clients; leave it out{why_lost(stage, 'sums_numbers')}"
             )
 
 

@@ -15,12 +15,13 @@ from torch import nn
 
 from raysim.config import BALANCED, Settings
 from raysim.core.channel import Stage
-from raysim.core.components import called
+from raysim.core.components import called, why_lost
 from raysim.core.differences import moving_names
 from raysim.core.errors import SettingsError
 from raysim.core.method import Method
 from raysim.core.privacy import PrivacyClaim
 from raysim.core.tensors import frozen_names
+from raysim.driver.hiding import claiming_of
 from raysim.driver.privacy.accounting import Accounting, Cohorts, accounting_of
 from raysim.driver.round_inputs import first_pass
 from raysim.storage.checkpoints import Checkpoint
@@ -69,12 +70,6 @@ def accounting_for(
     return accounting
 
 
-def claiming_of(settings: Settings) -> list[Method | Stage]:
-    """Return what claims privacy: the method, or stages in order; one of them may."""
-    parts: list[Method | Stage] = [settings.method, *settings.stages.values()]
-    return [part for part in parts if part.privacy]
-
-
 def settings_key(claiming: Method | Stage) -> str:
     """Return the key of the settings of a method or stage: `method`, `channel.gaussian`."""
     return "method" if isinstance(claiming, Method) else called(claiming)
@@ -94,6 +89,7 @@ def _of_parts(settings: Settings, claiming: Sequence[Method | Stage]) -> Iterato
         yield (
             f"does not go with {called(settings.aggregation)} so set, which does not divide by the"
             " expected clients alone; choose aggregation.name=mean aggregation.weighting=fixed"
+            f"{why_lost(settings.aggregation, 'bounds_share')}"
         )
     if settings.temperature.follows_clients:
         yield f"does not go with {called(settings.temperature)}: T would follow the clients' data"
@@ -120,7 +116,8 @@ def _of_stages(stages: Sequence[Stage], own: Method | Stage) -> Iterator[str]:
         if after.keeps_residual:
             yield f"{called(after)} behind it keeps what is not sent, without a bound; leave it out"
         elif not after.bounds_norm:
-            yield f"{called(after)} behind it may exceed the clip; {elsewhere[1]}"
+            why = why_lost(after, "bounds_norm")
+            yield f"{called(after)} behind it may exceed the clip; {elsewhere[1]}{why}"
 
 
 def _of_clients(settings: Settings) -> Iterator[str]:
@@ -166,7 +163,7 @@ def _of_cohorts(settings: Settings, claim: PrivacyClaim) -> Iterator[str]:
     elif selection.draw not in claim.draws:
         yield (
             f"does not go with {called(selection)}, whose cohorts cannot be accounted; choose"
-            " selection.name=poisson, or uniform for fixed cohorts"
+            f" selection.name=poisson, or uniform for fixed cohorts{why_lost(selection, 'draw')}"
         )
     elif claim.accountant == "pld" and selection.draw != "poisson" and claim.population is None:
         yield (

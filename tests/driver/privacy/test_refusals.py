@@ -5,14 +5,19 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
 import raysim
+from raysim.aggregation.mean import Mean
+from raysim.channel.clip import Clip
 from raysim.channel.gaussian import Gaussian
 from raysim.core.rules import Pass
+from raysim.methods.dp_ftrl import DpFtrl
 from raysim.methods.fedavg import FedAvg
+from raysim.selection.poisson import Poisson
 from raysim.testing.tasks import SmallNet
 from tests.driver.privacy.test_accounting import BASE, SIZES
 from tests.tasks import Notes, make_settings, make_task
@@ -58,6 +63,87 @@ class Counts(raysim.Stage):
     @property
     def bounds_norm(self) -> bool:
         return True
+
+
+class First(Poisson):
+    """The same clients in every round, of a base that draws them."""
+
+    def select(self, now: raysim.Sampling) -> list[int]:
+        return [0, 1]
+
+
+class Tenfold(Mean):
+    """Ten times the share of a base that bounds it."""
+
+    def factor(self, arrived: int, expected: float) -> float:
+        return 10.0 * super().factor(arrived, expected)
+
+
+class Longer(Clip):
+    """Ten times as long as a base that bounds norms."""
+
+    def send(self, view: raysim.View, upload: raysim.Upload) -> raysim.Upload:
+        sent = super().send(view, upload)
+        sums = {g: {n: 10 * d for n, d in of.items()} for g, of in sent.sums.items()}
+        return replace(sent, sums=sums)
+
+
+class Quiet(Gaussian):
+    """No noise, of a base that claims privacy for it."""
+
+    def receive(self, now: Any, reduced: raysim.Reduced) -> raysim.Reduced:
+        return reduced
+
+
+class Quieter(Quiet):
+    """Other defaults of a class that has lost a claim."""
+
+    clip: float = 0.5
+
+
+class Off:
+    """Changes code of whatever it is mixed into."""
+
+    acts_on_empty_rounds = False
+
+
+class Mixed(Off, Gaussian):
+    """Changes what a claim rests on by a class before that which makes it."""
+
+
+class Quick(DpFtrl):
+    """Another selection than the one on which the claim of a method rests."""
+
+    @property
+    def selection(self) -> None:
+        return None
+
+
+class ByRound(raysim.Temperature):
+    """T by what is said in `reads`, of each client's history, size or time."""
+
+    what: str
+
+    def choose(self, now: Any) -> float:
+        given = {"times": lambda: now.history.times, "losses": lambda: now.history.losses}
+        given |= {"samples": lambda: now.samples[0], "seconds": lambda: now.seconds([0])}
+        return 1.0 + 0 * float(np.asarray(given[self.what]()).sum())
+
+
+class Plain(Gaussian):
+    """Settings of its own and further code, which change nothing on which its claim rests."""
+
+    clip: float = 0.5
+    own: int = 3
+
+    def doubled(self) -> int:
+        return 2 * self.own
+
+
+class Stated(First):
+    """States how it draws, after a class that does not."""
+
+    draw = "poisson"
 
 
 class Normalised(SmallNet):
@@ -148,6 +234,24 @@ REFUSED: dict[str, dict[str, Any]] = {
     "does not go with clock.policy=over_selection": {
         **{"clock.name": "devices", "clock.policy": "over_selection", "clock.extra": 1},
     },
+    f"does not go with selection.name={HERE}:First, whose cohorts cannot be accounted; choose"
+    " selection.name=poisson, or uniform for fixed cohorts: it changes 'select' of Poisson, whose"
+    " 'draw' rests on it; leave that as it is, or state 'draw' in the class itself": {
+        "selection.name": f"{HERE}:First"
+    },
+    f"does not go with aggregation.name={HERE}:Tenfold so set, which does not": {
+        "aggregation.name": f"{HERE}:Tenfold"
+    },
+    f"channel.{HERE}:Longer behind it may exceed the clip": behind("Longer"),
+    **{
+        f"does not go with temperature.name={HERE}:ByRound, which reads the {words}": {
+            "temperature": {"name": f"{HERE}:ByRound", "what": what}
+        }
+        for what, words in {
+            **dict.fromkeys(("times", "losses"), "participations and losses of single clients"),
+            **{"samples": "sizes of clients", "seconds": "durations of clients"},
+        }.items()
+    },
     "delta=0.5: must be at most 1/K": {"channel.gaussian.delta": 0.5},
     "does not go with aggregation.name=median": {
         "aggregation.name": "median",
@@ -208,6 +312,43 @@ def test_what_is_not_accounted_is_refused_before_anything_starts(tmp_path, messa
         go(tmp_path / "run", **REFUSED[message])
     assert str(caught.value).startswith(f"channel.gaussian: {message}")
     assert not (tmp_path / "run").exists()
+
+
+ALONE = {"channel.gaussian.clip": LEFT_OUT, "channel.gaussian.noise": LEFT_OUT}
+LOST = {
+    "Quiet": "'receive' of Gaussian, whose 'privacy'",
+    "Quieter": "'receive' of Gaussian, whose 'privacy'",
+    "Mixed": "'acts_on_empty_rounds' of Gaussian, whose 'privacy'",
+}
+
+
+@pytest.mark.parametrize("stage", LOST)
+def test_a_class_that_changes_what_its_base_claims_for_is_refused(tmp_path, stage):
+    name = f"{HERE}:{stage}"
+    with pytest.raises(raysim.SettingsError) as caught:
+        go(tmp_path / "run", **ALONE, channel={name: {}})
+    assert str(caught.value).startswith(f"channel.{name}: it changes {LOST[stage]} rests on it;")
+    claims_nothing = {"channel": {name: {"noise": 0}}}
+    assert len(go(tmp_path / "none", **ALONE, **claims_nothing).metrics) == 2
+
+
+def test_a_method_that_changes_what_its_base_claims_for_is_refused(tmp_path):
+    own = {"method.name": f"{HERE}:Quick", **ALONE}
+    with pytest.raises(raysim.SettingsError, match="it changes 'selection' of DpFtrl, whose 'priv"):
+        go(tmp_path / "run", **own)
+
+
+def test_a_class_that_changes_settings_alone_or_states_a_promise_keeps_it(tmp_path):
+    plain = {f"{HERE}:Plain": {"noise": 2.0}}
+    base, own, stated = (
+        go(tmp_path / name, **more).summary["epsilon"]
+        for name, more in {
+            "base": {},
+            "own": {**ALONE, "channel": plain},
+            "stated": {"selection.name": f"{HERE}:Stated"},
+        }.items()
+    )
+    assert base == own == stated
 
 
 def test_what_passes_by_the_clip_is_refused(tmp_path):
