@@ -444,7 +444,7 @@ def load(
 
 def client_model(
     run_dir: str | Path,
-    client: int,
+    client: int | str,
     task: Task | None = None,
     listener: Listener | None = None,
 ) -> dict[str, Tensor]:
@@ -456,7 +456,7 @@ def client_model(
 
     Args:
         run_dir: The run directory.
-        client: The client's number, from 0.
+        client: The client's number, from 0, or its name.
         task: The task that the run was started with, where it had one.
         listener: Told about the model.
 

@@ -66,10 +66,9 @@ def show(
     train = open_prepared(settings.data, paths["train"])
     indices = settings.partition.client_indices(train, settings.clients, settings.seed)
     classes = network_size(settings.dataset, lambda: train)[1]
-    if settings.dataset.scoring.classifies:
-        held = data_page.count(indices, train.y, classes)
-    else:
-        held = data_page.count(indices, np.zeros(len(train), np.int64), 1)
+    labels = train.y if settings.dataset.scoring.classifies else np.zeros(len(train), np.int64)
+    names = settings.partition.names_of(train, indices)
+    held = data_page.count(indices, labels, classes, names)
     heading = data_page.title(settings)
     console.print(data_page.page(heading, held))
     if out:

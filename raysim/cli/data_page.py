@@ -16,7 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from raysim.config import Settings
-from raysim.core.client_indices import ClientIndices, Indices, class_counts
+from raysim.core.client_indices import ClientIndices, Indices, class_counts, named
 from raysim.core.errors import DataError, SettingsError
 
 if TYPE_CHECKING:
@@ -37,22 +37,26 @@ class ClientCounts:
         clients: Clients whose classes were counted [n]: all, or evenly spaced ones if too many.
         counts: Samples per class of `clients` [n, C].
         samples: Number of samples of the training set.
+        names: Names of all clients [K]; empty if they have numbers alone.
     """
 
     sizes: Indices
     clients: Indices
     counts: Indices
     samples: int
+    names: tuple[str, ...] = ()
 
 
-def count(client_indices: ClientIndices, labels: Indices, classes: int) -> ClientCounts:
+def count(
+    client_indices: ClientIndices, labels: Indices, classes: int, names: tuple[str, ...] = ()
+) -> ClientCounts:
     """Count the samples of all clients, and per class of at most COUNTED_CLIENTS clients."""
     total = len(client_indices.sizes)
     clients = np.arange(total)
     if total > COUNTED_CLIENTS:
         clients = np.linspace(0, total - 1, COUNTED_CLIENTS).astype(np.int64)
     counts = class_counts(client_indices, labels, classes, clients)
-    return ClientCounts(client_indices.sizes, clients, counts, len(labels))
+    return ClientCounts(client_indices.sizes, clients, counts, len(labels), names)
 
 
 def title(settings: Settings) -> str:
@@ -86,7 +90,7 @@ def _clients(held: ClientCounts) -> Table:
     table.add_column("label:samples")
     shown = list(zip(held.clients.tolist(), held.counts, strict=True))[:SHOWN_CLIENTS]
     for client, counts in shown:
-        _add(table, str(client), counts)
+        _add(table, named(client, held.names[client] if held.names else ""), counts)
     name = "all" if len(held.clients) == len(held.sizes) else "counted"
     _add(table, name, held.counts.sum(axis=0))
     return table
@@ -98,7 +102,7 @@ def _add(table: Table, name: str, counts: Indices) -> None:
     words = [f"{label}:{counts[label]}" for label in most]
     if len(labels) > len(most):
         words.append(f"and {len(labels) - len(most)} more")
-    table.add_row(name, str(counts.sum()), str(len(labels)), " ".join(words))
+    table.add_row(Text(name), str(counts.sum()), str(len(labels)), " ".join(words))
 
 
 def _quantiles(held: ClientCounts) -> Table:
@@ -138,6 +142,8 @@ def heat_map(heading: str, held: ClientCounts) -> Figure:
     axes.set_title(heading, fontsize="small", wrap=True)
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_major_locator(MaxNLocator(integer=True))
+    if held.names and clients <= SHOWN_CLIENTS:
+        axes.set_yticks(range(clients), [*map(named, range(clients), held.names)], parse_math=False)
     figure.colorbar(image, label="samples")
     return figure
 

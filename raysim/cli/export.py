@@ -10,6 +10,7 @@ from rich.console import Console
 
 from raysim.cli.options import RunDir, path_option
 from raysim.core.errors import RunError, SettingsError
+from raysim.core.user_input import portable_name
 from raysim.core.user_input.user_modules import leave_out_working_directory
 
 console = Console()
@@ -17,7 +18,7 @@ console = Console()
 
 def export(
     run_dir: RunDir,
-    client: Annotated[int, typer.Option(min=0, help="number of the client, from 0")],
+    client: Annotated[str, typer.Option(help="number of the client, from 0, or its name")],
     out: Annotated[
         Path | None,
         typer.Option(
@@ -25,12 +26,12 @@ def export(
             "-o",
             parser=path_option("--out"),
             metavar="PATH",
-            help="the file (.safetensors); default: client_NUMBER.safetensors",
+            help="the file (.safetensors); default: client_CLIENT.safetensors",
         ),
     ] = None,
 ) -> None:
     """Write the model that a client deploys, as of a run's last checkpoint."""
-    out = out or Path(f"client_{client}.safetensors")
+    out = out or Path(f"client_{portable_name(client)}.safetensors")
     if out.suffix != ".safetensors" or out.is_dir() or not out.parent.is_dir():
         raise SettingsError(f"--out={out}: must be a .safetensors file in an existing folder")
     leave_out_working_directory(run_dir)  # before packages try optional imports
@@ -49,7 +50,7 @@ def export(
     if RunDirectory(run_dir).read_config(Printed().note)[1]:
         raise RunError(
             f"{run_dir}: this run has a task of its own; call raysim.client_model({str(run_dir)!r},"
-            f" {client}, task)"
+            f" {int(client) if client.isdecimal() else client!r}, task)"
         )
     save_tensors(out, raysim.client_model(run_dir, client, listener=Printed()))
     Printed().note(f"model of client {client}: {out}")

@@ -16,10 +16,12 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from raysim.core.errors import DataError
+from raysim.core.errors import DataError, visible
 from raysim.core.seeds import stream
 
 Indices = npt.NDArray[np.int64]
+MOST_SHOWN = 60
+"""Most letters of a client's name that are shown."""
 
 
 class ClientIndices(Protocol):
@@ -191,6 +193,11 @@ def as_indices(name: str, given: Any) -> Indices:
         if len(wrong):
             raise DataError(f"{name}: sample {wrong[0]} is no whole number")
     return values.astype(np.int64, copy=False)
+
+
+def named(client: int, name: str) -> str:
+    """Return a client's number and, if it has one, its name, for messages: `2 (hospital_b)`."""
+    return f"{client} ({visible(name, MOST_SHOWN)})" if name else str(client)
 
 
 def owner_of(indices: ListedIndices, sample: int) -> tuple[int, int]:

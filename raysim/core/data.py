@@ -312,6 +312,35 @@ class Partition(Component, ABC):
         """
         return None
 
+    def names_of(self, train: Split, held: ClientIndices) -> tuple[str, ...]:
+        """Return the names of all clients; none where they have numbers alone.
+
+        Args:
+            train: The training set.
+            held: The training samples that each client holds, shared ones among them.
+
+        Raises:
+            SettingsError: the rule fails, or returns no names.
+        """
+        clients = len(held.sizes)
+        returned: Sequence[object] | None = ask(
+            self,
+            "client_names",
+            *(train, own_indices(held)),
+            returns=lambda returned: returned is None or len(returned) == clients,
+            expected=f"None, or {clients} names, one a client",
+        )
+        return () if returned is None else tuple(map(str, returned))
+
+    def client_names(self, train: Split, held: ClientIndices) -> Sequence[object] | None:
+        """Return a name for each client, to stand next to its number; by default none have any.
+
+        Args:
+            train: The training set.
+            held: The training samples that each client holds, without shared ones.
+        """
+        return None
+
     def client_view(self, x: Tensor, rows: Tensor, client: int, seed: int) -> Tensor:
         """Transform decoded training inputs [n, ...] for one client.
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NoReturn
 
 import torch
 
 from raysim.config import Settings
-from raysim.core.components import called
+from raysim.core.components import called, suggest
 from raysim.core.errors import RunError, SettingsError
 from raysim.core.tensors import Tensors
 from raysim.driver.deployments import Deployment
@@ -29,7 +29,7 @@ def client_model(
     run_dir: RunDirectory,
     settings: Settings,
     federation: Federation,
-    client: int,
+    client: int | str,
     note: Callable[[str], None],
 ) -> Tensors:
     """Return the tensors of the model that a client deploys; write nothing.
@@ -40,15 +40,14 @@ def client_model(
         run_dir: The run directory.
         settings: The run's settings.
         federation: Its samples, client indices and network.
-        client: The client.
+        client: The client, by number or name.
         note: Called with a line about the model.
 
     Raises:
         SettingsError: there is no such client.
         RunError: there is no checkpoint, or data or code are not the run's.
     """
-    if not 0 <= client < settings.clients:
-        raise SettingsError(f"--client={client}: must be from 0 to {settings.clients - 1}")
+    client = _number(client, settings.clients, federation.names)
     checked = check_run(settings, federation, run_dir, note)
     committed = _committed(run_dir, settings)
     own = {name: value for name, value in checked.identity.items() if name != INITIAL_MODEL}
@@ -56,26 +55,42 @@ def client_model(
         raise RunError(f"{run_dir.path}: is not of the present data and code: {', '.join(parts)}")
     sizes = checked.federation.training_sizes
     deployment = Deployment.of(settings, checked.network, sizes, committed, [client])
+    who = checked.federation.named(client)
     times = int(committed.history.times[client])
     took_part = f"took part in {times} of {committed.number} rounds"
     found, tunes = settings.method.deployed(committed.state), settings.method.deploys_finetuned
     if not (deployment.passes or (tunes and deployment.finetuning)):
         note(
-            f"{called(settings.method)}: clients deploy the global model; client {client}"
-            f" {took_part}"
+            f"{called(settings.method)}: clients deploy the global model; client {who} {took_part}"
         )
         return found
-    note(f"client {client} {took_part}; its own model, as of round {committed.number}")
+    note(f"client {who} {took_part}; its own model, as of round {committed.number}")
     seconds = expected_seconds(settings, committed, sizes, checked.clock)
     temperature = RoundTemperature.of(settings, committed, sizes, seconds)
     passes = [PassMessage.of(**each) for each in deployment.messages(temperature)]
     tuning = deployment.tuning_message(temperature) if tunes else None
     with threads_of(settings.engine), torch.no_grad():
         worker = Worker(checked.spec)
-        making = worker.sequential, worker.job
-        found = own_model(*making, passes, client) if passes else found
-        found = tuned_model(*making, tuning, client, found) if tuning else found
+        found = own_model(worker.making, passes, client) if passes else found
+        found = tuned_model(worker.making, tuning, client, found) if tuning else found
     return {name: tensor.cpu() for name, tensor in found.items()}
+
+
+def _number(client: int | str, clients: int, names: Sequence[str]) -> int:
+    """Return a client's number.
+
+    Raises:
+        SettingsError: there is no such client.
+    """
+    if isinstance(client, str) and not client.isdecimal():
+        if client in names:
+            return names.index(client)
+        known = f", or a name; {suggest(client, [*names])}" if names else ""
+    else:
+        if 0 <= int(client) < clients:
+            return int(client)
+        known = ", or a name" if names else ""
+    raise SettingsError(f"--client={client}: must be from 0 to {clients - 1}{known}")
 
 
 def _committed(run_dir: RunDirectory, settings: Settings) -> Checkpoint:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -51,6 +51,7 @@ class PassContext:
         errors: File for tracebacks of clients.
         updates: Files of updates that an aggregation sees one by one.
         drop_advice: What a user types to go on without failing clients.
+        named: Returns a client's number as it stands in messages.
         stack_size: Clients that are trained stacked; 1 trains them one at a time.
         frozen: Names of the network's frozen parameters, which do not travel.
         shown_notes: Notes that the user has seen.
@@ -64,6 +65,7 @@ class PassContext:
     errors: Path
     updates: UpdateFiles
     drop_advice: str
+    named: Callable[[int], str] = str
     stack_size: int = 1
     frozen: frozenset[str] = frozenset()
     shown_notes: set[str] = field(default_factory=set)
@@ -352,7 +354,8 @@ class RoundRunner:
         if failed and self.context.settings.on_client_error == "stop":
             outcome = "failed" if failed[0].final else "failed twice"
             raise RunError(
-                f"client {failed[0].client}: {outcome} in round {self.number + 1}:"
+                f"client {self.context.named(failed[0].client)}: {outcome} in round"
+                f" {self.number + 1}:"
                 f" {failed[0].cause} (traceback in {self.context.errors}; to continue without it,"
                 f" {self.context.drop_advice})"
             )
@@ -365,7 +368,8 @@ class RoundRunner:
         with writing(path), path.open("a", encoding="utf-8") as file:
             for failure in failures:
                 trace = without_passwords(failure.trace)
-                file.write(f"round {self.number + 1}, client {failure.client}\n{trace}\n")
+                client = self.context.named(failure.client)
+                file.write(f"round {self.number + 1}, client {client}\n{trace}\n")
 
     def _message(self, work: Pass, clients: list[int], pass_number: int) -> PassMessage:
         settings = self.context.settings

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from typing import NamedTuple
 
 import torch
 
@@ -16,13 +17,22 @@ from raysim.execution.process import is_device_error
 from raysim.training.job import ClientJob
 from raysim.training.sequential import SequentialTrainer
 
-JobOf = Callable[[PassMessage, int], ClientJob]
-"""Returns the job of a client in a pass."""
+
+class Making(NamedTuple):
+    """Parts of a worker that make models.
+
+    Attributes:
+        trainer: Trains a client.
+        job_of: Returns the job of a client in a pass.
+        named: Returns a client's number as it stands in messages.
+    """
+
+    trainer: SequentialTrainer
+    job_of: Callable[[PassMessage, int], ClientJob]
+    named: Callable[[int], str]
 
 
-def own_model(
-    trainer: SequentialTrainer, job_of: JobOf, passes: Sequence[PassMessage], client: int
-) -> Tensors:
+def own_model(making: Making, passes: Sequence[PassMessage], client: int) -> Tensors:
     """Return a client's tensors after the passes of its deployment, which it runs by itself.
 
     They are those of the group `model` that it would send in the last one, if they are no change,
@@ -32,29 +42,29 @@ def own_model(
         RunError: a pass fails, or a tensor is not finite.
     """
     kept: dict[str, Tensors] = {}
-    with _deploying(client):
+    trainer = making.trainer
+    with _deploying(making.named(client)):
         for each in passes:
-            job = job_of(each, client)
+            job = making.job_of(each, client)
             upload, _ = trainer.run(replace(job, state={**job.state, **kept}))
             kept |= {**_copied(upload.state), **_copied(upload.round_state)}
         is_change = (passes[-1].work.bases or {}).get("model") == CHANGE
         sent = {} if is_change else upload.sums.get("model", {})
         model = _copied({"model": {**trainer.network.tensors(), **sent}})["model"]
-    return _finite(client, model)
+    return _finite(making.named(client), model)
 
 
-def tuned_model(
-    trainer: SequentialTrainer, job_of: JobOf, tuning: PassMessage, client: int, model: Tensors
-) -> Tensors:
+def tuned_model(making: Making, tuning: PassMessage, client: int, model: Tensors) -> Tensors:
     """Return a client's model after its fine-tuning, of which it keeps nothing.
 
     Raises:
         RunError: it fails, or a tensor is not finite.
     """
-    with _deploying(client):
-        job = job_of(tuning, client)
+    trainer = making.trainer
+    with _deploying(making.named(client)):
+        job = making.job_of(tuning, client)
         trainer.run(replace(job, broadcast={"model": model}, state={}))
-    return _finite(client, trainer.network.tensors())
+    return _finite(making.named(client), trainer.network.tensors())
 
 
 def _copied(groups: Groups) -> dict[str, Tensors]:
@@ -66,7 +76,7 @@ def _copied(groups: Groups) -> dict[str, Tensors]:
 
 
 @contextmanager
-def _deploying(client: int) -> Iterator[None]:
+def _deploying(client: str) -> Iterator[None]:
     """Raise what goes wrong in a client's deployment as an error that names the client."""
     try:
         with torch.enable_grad():
@@ -78,7 +88,7 @@ def _deploying(client: int) -> Iterator[None]:
         raise RunError(f"client {client}: its deployment failed: {why}") from error
 
 
-def _finite(client: int, model: Tensors) -> Tensors:
+def _finite(client: str, model: Tensors) -> Tensors:
     if broken := [name for name, t in model.items() if not is_finite(t)]:
         raise RunError(
             f"client {client}: its deployed model is not finite (tensor {broken[0]}): try a"

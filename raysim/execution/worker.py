@@ -29,7 +29,7 @@ from raysim.core.rules import Batch, Upload
 from raysim.core.seeds import seeded
 from raysim.core.tensors import Layout, Tensors, is_finite
 from raysim.execution.client_jobs import ClientJobs
-from raysim.execution.deploying import own_model, tuned_model
+from raysim.execution.deploying import Making, own_model, tuned_model
 from raysim.execution.messages import (
     AggregationMessage,
     EvaluationMessage,
@@ -93,6 +93,7 @@ class Worker:
 
     Attributes:
         sequential: Trains clients one at a time.
+        making: Makes the models that clients deploy.
     """
 
     def __init__(self, spec: WorkerSpec) -> None:
@@ -111,6 +112,7 @@ class Worker:
         self._updates = UpdateFiles(spec.updates)
         self._evaluated = spec.evaluated
         self._sizes = federation.training_sizes
+        self.making = Making(self.sequential, self._jobs.job, federation.named)
         self._name = f"{socket.gethostname()} {os.getpid()}"
         self._results = {name: WorkerResult(self._name) for name in CALLS}
         self._failed_in_row: set[tuple[int, ...]] = set()
@@ -165,10 +167,6 @@ class Worker:
             run = self._stacked.run if stacked else partial(map, self.sequential.run)
             results = [*run([*jobs.values()])]
         self.accept(message, stack, jobs, results, (perf_counter() - begun) / len(stack))
-
-    def job(self, message: PassMessage, client: int) -> ClientJob:
-        """Return the job of a client in a pass."""
-        return self._jobs.job(message, client)
 
     def jobs(self, message: PassMessage, stack: tuple[int, ...]) -> dict[int, ClientJob]:
         """Return the jobs of a stack's clients, which are trained elsewhere and then accepted."""
@@ -351,17 +349,17 @@ class Worker:
             deployed: The deployed global model.
         """
         evaluated, before = self._evaluated[number - 1], message.finetuned.get(number)
-        making = self.sequential, self.job
+        making = self.making
         scores: dict[int, list[Score]] = {}
         for position in range(*evaluated.cuts[batch : batch + 2].tolist()):
             client, model = int(evaluated.clients[position]), deployed
             samples = self._jobs.samples.of_client(evaluated, position)
             if before != 0:
-                model = own_model(*making, message.passes, client)
+                model = own_model(making, message.passes, client)
                 found = self._score_model(message, model, samples)
                 scores.setdefault(before or number, []).append(found)
             if message.finetuning and before is not None:
-                tuned = tuned_model(*making, message.finetuning, client, model)
+                tuned = tuned_model(making, message.finetuning, client, model)
                 scores.setdefault(number, []).append(self._score_model(message, tuned, samples))
         return {each: _joined(found) for each, found in scores.items()}
 

@@ -27,6 +27,7 @@ from raysim.core.client_indices import (
     Holdout,
     Indices,
     ListedIndices,
+    named,
     owner_of,
     shared_size,
 )
@@ -87,6 +88,7 @@ class Federation:
         start: Tensors of the model with which training starts; None: as it is built.
         root: Numbers of the training samples that the server has for itself, if any.
         test_rows: Numbers of the test samples that the test set has, ascending; None: all.
+        names: Names of the clients [K]; empty if they have numbers alone.
     """
 
     train: Split | Path
@@ -104,6 +106,7 @@ class Federation:
     start: Tensors | None = None
     test_rows: Indices | None = None
     root: Indices = field(default_factory=_no_samples)
+    names: tuple[str, ...] = ()
 
     @property
     def has_test(self) -> bool:
@@ -229,6 +232,10 @@ class Federation:
             local = replace(local, samples=cast)
         inputs = replace(self.inputs, dtype=dtype)
         return replace(self, train=train, test=test, local_test=local, inputs=inputs)
+
+    def named(self, client: int) -> str:
+        """Return a client's number as it stands in messages: with its name, if it has one."""
+        return named(client, self.names[client] if self.names else "")
 
     def place(self, split: str, row: int) -> str:
         """Return the name of a task's sample in errors: `client 3, sample 5`."""
@@ -405,6 +412,7 @@ def from_settings(settings: Settings, root: Callable[[], Path], progress: Progre
         scoring,
         local_test=local_test if scored else None,
         test_rows=test_rows,
+        names=settings.partition.names_of(train, indices),
     )
 
 

@@ -14,7 +14,7 @@ from typing import Any, Literal, NamedTuple
 from raysim.core.user_input import parse_json
 from raysim.storage.run_directory import RunDirectory
 
-LOGGED = re.compile(r"^round (\d+), client (\d+)$", re.MULTILINE)
+LOGGED = re.compile(r"^round (\d+), client (\d+(?: \(.*\))?)$", re.MULTILINE)
 """Line before the traceback of a client in `errors.log`."""
 INFINITE_LOSS = "its loss is not finite"
 """Error of a finished run that has diverged."""

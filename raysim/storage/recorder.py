@@ -25,7 +25,7 @@ import pyarrow.parquet as pq
 from raysim.core.user_input import canonical
 from raysim.storage.atomic import remove, replace_file
 from raysim.storage.rows.metrics import read_metrics
-from raysim.storage.rows.parted import PartedTable, check_rounds, reading
+from raysim.storage.rows.parted import PartedTable, check_rounds, reading, with_names
 
 if TYPE_CHECKING:
     from raysim.storage.rows.tensorboard_events import Events
@@ -60,8 +60,14 @@ class RunRecorder:
         clients: Folder of the rows of clients.
     """
 
-    def __init__(self, folder: Path, settings: Mapping[str, Any]) -> None:
-        self._folder = folder
+    def __init__(
+        self, folder: Path, settings: Mapping[str, Any], names: Sequence[str] = ()
+    ) -> None:
+        """Set the run directory, its settings, and the names of its clients [K], if they have any.
+
+        Nothing is read or written before `open`.
+        """
+        self._folder, self._names = folder, names
         self._metrics_path = folder / METRICS
         self._accuracy_path = folder / "client_accuracy.parquet"
         self._settings = settings
@@ -141,12 +147,12 @@ class RunRecorder:
         """
         self.rows.append(row)
         for values in columns:
-            self._clients.add(_client_table(row["round"], values))
+            self._clients.add(_client_table(row["round"], values, self._names))
         for name, of_analysis in (analyses or {}).items():
             if of_analysis:
                 self._analyses[name].add(_table(row["round"], of_analysis))
         if accuracy:
-            self._accuracy = _client_table(row["round"], accuracy)
+            self._accuracy = _client_table(row["round"], accuracy, self._names)
 
     def check(self, sealed: SealedTables) -> None:
         """Check that the closed files of parted tables are as they were sealed.
@@ -236,13 +242,13 @@ class RunRecorder:
         events.hyperparameters(values)
 
 
-def _client_table(number: int, columns: Columns) -> pa.Table:
+def _client_table(number: int, columns: Columns, names: Sequence[str]) -> pa.Table:
     integers = (
         *("client", "samples", "local_test_samples", "steps", "pass", "version", "staleness"),
         *("participations", "is_new", "bad"),
     )
     typed = {n: v.astype(np.int64) if n in integers else v for n, v in columns.items()}
-    return _table(number, typed)
+    return _table(number, with_names(typed, names))
 
 
 def _table(number: int, columns: Columns) -> pa.Table:

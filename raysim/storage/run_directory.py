@@ -30,6 +30,7 @@ from raysim.storage.lock import LOCK, check_place, lock_folder, make_new_folder
 from raysim.storage.plugins import SEALS, Plugins, modules_of
 from raysim.storage.revisions import revisions_of
 from raysim.storage.rows.metrics import read_metrics
+from raysim.storage.rows.parted import with_names
 from raysim.storage.schema import SCHEMA, completed, current_settings
 from raysim.storage.summary import end_of, summarise
 
@@ -257,15 +258,20 @@ class RunDirectory:
             return f"there is no {self.config.name}"
         return f"{self.config.name}: {getattr(error, 'strerror', None) or error}"
 
-    def save_partition(self, client_indices: ClientIndices) -> None:
-        """Save the samples of each client, unless all are drawn from settings and seed."""
+    def save_partition(self, client_indices: ClientIndices, names: Sequence[str] = ()) -> None:
+        """Save the samples of each client, unless all are drawn from settings and seed.
+
+        Args:
+            client_indices: The samples [K].
+            names: The clients' names [K]; empty if they have numbers alone.
+        """
         if not isinstance(own_indices(client_indices), ListedIndices):
             return
         if not isinstance(client_indices, ListedIndices):
             held = [client_indices[client] for client in range(len(client_indices.sizes))]
             client_indices = ListedIndices.of(held)
         lists = pa.LargeListArray.from_arrays(client_indices.offsets, client_indices.indices)
-        table = pa.table({"client": np.arange(len(lists)), "samples": lists})
+        table = pa.table(with_names({"client": np.arange(len(lists)), "samples": lists}, names))
 
         def write(path: Path) -> None:
             with pa.OSFile(str(path), "wb") as sink, ipc.new_file(sink, table.schema) as writer:

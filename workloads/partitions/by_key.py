@@ -85,6 +85,11 @@ class ByKey(Partition):
         )
         return [order[start:stop] for start, stop in zip(first, last, strict=True)]
 
+    def client_names(self, train: Split, held: ClientIndices) -> list[str]:
+        """Return the value of each client, as a word."""
+        of_train = column(train, "key", self.key)
+        return [str(of_train[held[client][0]]) for client in range(len(held.sizes))]
+
     def _chosen(self, fitting: Indices, sizes: Indices, clients: int, seed: int) -> Indices:
         if self.choose == "largest":
             order = np.argsort(-sizes[fitting], kind="stable")

@@ -21,7 +21,7 @@ OF_ROUNDS = re.compile(
 )
 """Columns of `metrics.parquet`, including derived ones."""
 OF_CLIENTS = re.compile(
-    r"round|client|samples|steps|train_loss|objective|pass|version|staleness|temperature"
+    r"round|client|name|samples|steps|train_loss|objective|pass|version|staleness|temperature"
     r"|virtual_(start|seconds|joules)|aggregation_weight|bad"
 )
 """Columns of `clients.parquet`."""

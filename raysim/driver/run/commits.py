@@ -43,7 +43,9 @@ class Commits:
         self._workers: dict[str, Any] = {}
         self._on_disk = 0
         """Round from which on client states are not forced to disk yet."""
-        self.recorder = RunRecorder(context.run_dir.path, self._settings.to_dict())
+        self.recorder = RunRecorder(
+            context.run_dir.path, self._settings.to_dict(), context.federation.names
+        )
         self.trace: TraceWriter | None = None
         self.committed = replace(context.initial, identity=context.identity)
         self.last_round = context.last_round
@@ -150,9 +152,8 @@ class Commits:
         """
         listener = self._context.listener
         for failure in log.dropped:
-            listener.note(
-                f"round {after.number}: client {failure.client} was dropped: {failure.cause}"
-            )
+            client = self._context.federation.named(failure.client)
+            listener.note(f"round {after.number}: client {client} was dropped: {failure.cause}")
         self.recorder.add(row, log.columns, evaluation.clients, evaluation.analyses)
         if self.trace:
             self.trace.virtual(after.number, log.columns)

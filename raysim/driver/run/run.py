@@ -113,7 +113,8 @@ class Run:
         """
         context, commits = self.context, self.commits
         commits.restore()
-        context.run_dir.save_partition(without_cut(context.federation.client_indices))
+        held = without_cut(context.federation.client_indices)
+        context.run_dir.save_partition(held, context.federation.names)
         context.run_dir.save_environment()
         try:
             self._decide_stack_size()
@@ -189,6 +190,7 @@ class Run:
             errors=context.run_dir.errors,
             updates=context.updates,
             drop_advice=context.resume_advice(on_client_error="drop"),
+            named=context.federation.named,
             stack_size=self.commits.committed.stack_size or 1,
             frozen=frozen_names(context.network),
         )

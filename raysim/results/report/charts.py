@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from raysim.core.client_indices import named
 from raysim.core.errors import visible
 from raysim.core.units import SCALES, fitting_unit, unit_of_column, with_unit
 from raysim.results.compare import ENDED, RunGroup, unit_of
@@ -37,6 +38,8 @@ from raysim.storage.summary import EPSILON, HYPOTHETICAL
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+MOST_NAMED = 20
+"""Most clients whose names stand at a heat map."""
 SHOWN_LABEL = 40
 """Most characters of a label beside a bar."""
 AGAINST: Mapping[str, str] = {
@@ -206,8 +209,8 @@ def searches(found: Mapping[str, Mapping[int, float]], title: str, *, least: boo
         return Chart(f"{title} by trial", to_svg(figure, "searches", tight=True))
 
 
-def heat_map(title: str, counts: npt.NDArray[Any], name: str) -> Chart:
-    """Draw samples by client and class [K, C]."""
+def heat_map(title: str, counts: npt.NDArray[Any], name: str, names: Sequence[str] = ()) -> Chart:
+    """Draw samples by client and class [K, C], with the clients' names [K] if they are few."""
     from matplotlib.ticker import MaxNLocator
 
     with style_of(name):
@@ -218,6 +221,8 @@ def heat_map(title: str, counts: npt.NDArray[Any], name: str) -> Chart:
             counts, aspect="auto", vmin=0, cmap="viridis", extent=edges, interpolation="nearest"
         )
         axes.yaxis.set_major_locator(MaxNLocator(integer=True))
+        if len(names) == clients <= MOST_NAMED:
+            axes.set_yticks(range(clients), [*map(named, range(clients), names)])
         axes.grid(visible=False)
         figure.colorbar(image, label="samples")
         return Chart(title, to_svg(figure, name))

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from math import isfinite
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from raysim.core.client_indices import named
 from raysim.core.thinning import evenly_chosen
 from raysim.results.compare import RunGroup
 from raysim.results.report.charts import averaged
@@ -44,8 +45,19 @@ OWN = {
 """Columns of the models that are drawn against the global one, by their names in charts."""
 BINS = 20
 """Bars of a histogram."""
-Client = tuple[int, int]
-"""Seed and client: another seed's clients have other samples."""
+
+
+class Client(NamedTuple):
+    """Client of a seed, as another seed's clients have other samples; with its name, if any."""
+
+    seed: int
+    number: int
+    name: str
+
+    def __str__(self) -> str:
+        return f"client {named(self.number, self.name)}, seed {self.seed}"
+
+
 PARTITION = (
     *("dataset.", "partition.", "clients", "evaluation.local_test", "evaluation.holdout"),
     *("evaluation.new_clients", "evaluation.test_samples"),
@@ -140,12 +152,13 @@ def _pairs(group: RunGroup, score: str, *, seen: bool) -> dict[Client, tuple[flo
     found: dict[Client, tuple[float, ...]] = {}
     for record in averaged(group):
         table = _accuracies(record)
-        names = ("client", "participations", GLOBAL, score)
+        names = ("participations", GLOBAL, score)
         if not {*names} <= {*table.column_names}:
             continue
-        for client, times, *both in zip(*(table[n].to_pylist() for n in names), strict=True):
+        columns = _clients(record, table), *(table[name].to_pylist() for name in names)
+        for client, times, *both in zip(*columns, strict=True):
             if (times > 0) == seen and all(v is not None and isfinite(v) for v in both):
-                found[record.seed, client] = tuple(100 * value for value in both)
+                found[client] = tuple(100 * value for value in both)
     return found
 
 
@@ -210,8 +223,8 @@ def _scores(group: RunGroup) -> dict[Client, float]:
         if score is not None:
             if "is_new" in table.column_names:
                 table = table.filter(pc.equal(table["is_new"], 0))
-            values = zip(table["client"].to_pylist(), table[score].to_pylist(), strict=True)
-            found |= {(record.seed, k): 100 * v for k, v in values if v is not None and isfinite(v)}
+            values = zip(_clients(record, table), table[score].to_pylist(), strict=True)
+            found |= {k: 100 * v for k, v in values if v is not None and isfinite(v)}
     return found
 
 
@@ -231,9 +244,15 @@ def _sizes(group: RunGroup) -> dict[Client, float]:
         path = record.path / "clients.parquet"
         if path.exists():
             table = read_table(path)
-            values = zip(table["client"].to_pylist(), table["samples"].to_pylist(), strict=True)
-            found |= {(record.seed, client): samples for client, samples in values}
+            found |= zip(_clients(record, table), table["samples"].to_pylist(), strict=True)
     return found
+
+
+def _clients(record: RunRecord, table: pa.Table) -> list[Client]:
+    """Return the client of each row."""
+    numbers = table["client"].to_pylist()
+    names = table["name"].to_pylist() if "name" in table.column_names else [""] * len(numbers)
+    return [*map(Client, [record.seed] * len(numbers), numbers, names)]
 
 
 def _samples_of(group: RunGroup) -> str:
@@ -290,7 +309,4 @@ def _dots(
     if hollow:
         look = {"markerfacecolor": "none", "markeredgewidth": 0.9}
     axes.plot(x, y, "o", markersize=4, color=colour, **look)
-    return [
-        Traced(f"client {client}, seed {seed}", x[k : k + 1], y[k : k + 1])
-        for k, (seed, client) in enumerate(clients)
-    ]
+    return [Traced(str(client), x[k : k + 1], y[k : k + 1]) for k, client in enumerate(clients)]

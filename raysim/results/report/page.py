@@ -17,7 +17,7 @@ from raysim.results.render import Entry, Grid
 from raysim.results.render.formats import html_table
 from raysim.results.report import charts, clients
 from raysim.results.report.drawing import Chart, Legend, colour_style, keys
-from raysim.results.report.partitions import Labels, class_counts
+from raysim.results.report.partitions import Labels, class_counts, client_names
 from raysim.results.report.virtual import gantt_charts, staleness_charts
 from raysim.results.runs import RunRecord
 from raysim.results.tables import ResultTable, differing_keys
@@ -240,7 +240,9 @@ def _partitions(groups: Sequence[RunGroup], labels: Labels) -> list[Chart]:
             continue
         named = "own task" if record.own_task else _partition_title(record.settings)
         title = f"{named}, seed {record.seed} ({record.path})"
-        heat_maps[key] = charts.heat_map(title, counts, f"partition{len(heat_maps)}")
+        heat_maps[key] = charts.heat_map(
+            title, counts, f"partition{len(heat_maps)}", client_names(record)
+        )
     return [*heat_maps.values()]
 
 

@@ -26,6 +26,16 @@ SHOWN_CLIENTS = 1_000
 UNREADABLE = (OSError, ValueError, LookupError, pa.ArrowException)
 
 
+def client_names(record: RunRecord) -> list[str]:
+    """Return the names of a run's clients in `partition.arrow`; empty if they have none."""
+    try:
+        with pa.memory_map(str(RunDirectory(record.path).partition)) as source:
+            names: list[str] = ipc.open_file(source).read_all()["name"].to_pylist()
+    except UNREADABLE:
+        return []
+    return [names[k] for k in evenly_chosen(len(names), SHOWN_CLIENTS)]
+
+
 def class_counts(record: RunRecord, labels: Labels) -> Counts | None:
     """Return samples by client and class [K, C] of at most SHOWN_CLIENTS; None if unknown."""
     recorded = _recorded(record)

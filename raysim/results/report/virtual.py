@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
+from raysim.core.client_indices import named
 from raysim.core.thinning import evenly_chosen
 from raysim.core.units import SCALES, fitting_unit
 from raysim.results.compare import RunGroup
@@ -35,6 +36,7 @@ class Work(NamedTuple):
         starts: Its start in virtual seconds.
         seconds: Its duration.
         meaning: Meaning of `models`.
+        names: Names of clients by number, if they have any.
     """
 
     title: str
@@ -43,6 +45,7 @@ class Work(NamedTuple):
     starts: Values
     seconds: Values
     meaning: str
+    names: Mapping[int, str]
 
 
 def gantt_charts(groups: Sequence[RunGroup]) -> list[Chart]:
@@ -95,9 +98,11 @@ def _work(title: str, table: pa.Table) -> Work:
     overlap = "version" in table.column_names
     columns = ["version" if overlap else "round", *COLUMNS[1:]]
     models, clients, starts, seconds = (table[column].to_numpy() for column in columns)
+    names = table["name"].to_pylist() if "name" in table.column_names else []
     first = np.lexsort((clients, starts))[:BARS]
     meaning = "the versions they start from" if overlap else "rounds"
-    return Work(title, models[first], clients[first], starts[first], seconds[first], meaning)
+    passes = models[first], clients[first], starts[first], seconds[first]
+    return Work(title, *passes, meaning, {int(clients[k]): names[k] for k in first if names})
 
 
 def _gantt(work: Work, end: float, name: str) -> Chart:
@@ -112,7 +117,7 @@ def _gantt(work: Work, end: float, name: str) -> Chart:
         axes.barh(rows, seconds, left=starts, height=0.8, color=colours)
         axes.set_xlim(0, end * SCALES[unit] * 1.02 or 1.0)
         few = evenly_chosen(len(shown), MOST_NAMED)
-        axes.set_yticks(few, [str(client) for client in shown[few]])
+        axes.set_yticks(few, [named(int(k), work.names.get(int(k), "")) for k in shown[few]])
         axes.invert_yaxis()
         title = f"{work.title}: clients in virtual time, colours are {work.meaning}"
         return Chart(title, to_svg(figure, name))

@@ -8,11 +8,13 @@ the checksums of the closed ones.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -112,6 +114,19 @@ class PartedTable:
                 self.write()
                 return
             path.unlink()
+
+
+def with_names(columns: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
+    """Return columns with the clients' names after their numbers, if clients have names.
+
+    Args:
+        columns: Columns [n], one of them `client`.
+        names: Names of all clients [K]; empty if they have numbers alone.
+    """
+    if not names:
+        return dict(columns)
+    of_rows = np.array(names)[np.asarray(columns["client"], np.int64)]
+    return {"client": columns["client"], "name": of_rows, **columns}
 
 
 def read_table(path: Path, columns: list[str] | None = None) -> pa.Table:
