@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import struct
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -29,6 +30,8 @@ PART_BYTES = 64 * 2**20
 FORMATS = ("JPEG", "PNG")
 DAMAGE = (OSError, SyntaxError, ValueError, EOFError, struct.error, Image.DecompressionBombError)
 """Errors that Pillow raises for damaged images."""
+
+NO_FILE = "is neither a file nor a folder, but a pipe, a device or a link that leads nowhere"
 
 Labelled = tuple[Path, int]
 """An image file and its label."""
@@ -67,8 +70,17 @@ class ClassFolders:
 
 
 def visible(folder: Path) -> list[str]:
-    """Return the sorted names in a folder that do not begin with a dot."""
-    return sorted(path.name for path in folder.iterdir() if not path.name.startswith("."))
+    """Return the sorted names of files and folders in a folder that do not begin with a dot.
+
+    Raises:
+        DataError: one is a pipe, which would be waited for, a device, or a link that leads nowhere.
+    """
+    with os.scandir(folder) as inside:
+        found = [each for each in inside if not each.name.startswith(".")]
+    for each in found:
+        if not (each.is_file() or each.is_dir()):
+            raise DataError(f"{each.path}: {NO_FILE}; remove it")
+    return sorted(each.name for each in found)
 
 
 def class_folders(folder: Path, classes: Sequence[str], published: str) -> ClassFolders:

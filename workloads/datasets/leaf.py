@@ -151,6 +151,8 @@ def users(path: Path, origins: dict[str, Path]) -> Iterator[User]:
 
 
 def _content(path: Path) -> Any:
+    if not path.is_file():  # a pipe would be waited for
+        raise DataError(f"{path}: is no file; remove it")
     try:
         return parse_json(path.read_bytes())
     except json.JSONDecodeError as error:

@@ -8,6 +8,7 @@ Sources: Caldas et al., LEAF: a Benchmark for Federated Settings, arXiv:1812.010
 
 from __future__ import annotations
 
+import re
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -26,10 +27,18 @@ from raysim.workloads.datasets.files.source import (
     shown,
     side_by_side,
 )
+from raysim.workloads.datasets.image_files import visible
 from raysim.workloads.datasets.leaf import users
 
 CLIENT = "client"
+PLAIN_NUMBER = re.compile("0|[1-9][0-9]{0,17}")
+"""Name of a file that is a number as it is written: `00` is another client than `0`."""
 HDF5 = (".h5", ".hdf5")
+
+
+def files_of(folder: Path, suffix: str) -> list[Path]:
+    """Return the files of a folder with an end of their names, in lower case or not."""
+    return [folder / name for name in visible(folder) if name.lower().endswith(suffix)]
 
 
 def leaf(folder: Path) -> Sources:
@@ -38,7 +47,7 @@ def leaf(folder: Path) -> Sources:
 
 
 def _leaf(folder: Path) -> Source:
-    paths = tuple(sorted(folder.glob("*.json")))
+    paths = tuple(files_of(folder, ".json"))
 
     def read(wanted: tuple[str, ...]) -> Batches:
         origins: dict[str, Path] = {}
@@ -69,8 +78,9 @@ def pfllib(folder: Path) -> Sources:
 
 
 def _pfllib(folder: Path) -> Source:
-    paths = sorted(folder.glob("*.npz"), key=lambda path: (len(path.stem), path.stem))
+    paths = sorted(files_of(folder, ".npz"), key=lambda path: (len(path.stem), path.stem))
     first = _of_client(paths[0])
+    plain = all(PLAIN_NUMBER.fullmatch(path.stem) for path in paths)
 
     def read(wanted: tuple[str, ...]) -> Batches:
         own = tuple(name for name in wanted if name != CLIENT)
@@ -78,7 +88,7 @@ def _pfllib(folder: Path) -> Source:
             source = _of_client(path)
             if {*source.names} != {*first.names}:
                 raise DataError(f"{path}: has other arrays than {paths[0].name}")
-            number = int(path.stem) if path.stem.isdecimal() else path.stem
+            number = int(path.stem) if plain else path.stem
             for batch in source.read(own):
                 client = as_columns({CLIENT: np.full(len(batch), number)})
                 columns = {n: (batch if n in own else client) for n in wanted}

@@ -56,6 +56,7 @@ class Kind:
         rounded: Whether a number is so large that float64 may hold a neighbour of it.
         padded: Whether a number is a word with zeros in front.
         commas: Whether all values are numbers if commas are allowed in them.
+        typed: Whether all values are stored as numbers, not as words.
         lists: Whether it holds lists, of which all may be missing.
         arrays: Shape and type of the arrays that it holds; None if it holds none.
     """
@@ -67,6 +68,7 @@ class Kind:
     rounded: bool = False
     padded: bool = False
     commas: bool = True
+    typed: bool = True
     lists: bool = False
     arrays: tuple[tuple[int, ...], np.dtype[Any]] | None = None
 
@@ -93,12 +95,24 @@ class Kind:
                 found = as_array(there, column)
                 self.see_arrays(found.shape[1:], found.dtype, column.name)
         elif is_text(values.type) or is_number(values.type):
+            self.typed = self.typed and _is_typed(values)
             self.see_numbers(values)
         elif not pa.types.is_null(values.type):
             raise DataError(
                 f"column {shown(column.name)} holds values of type {values.type}; must be numbers,"
                 f" words or lists of numbers; {leaving_out(column.name)} goes on without it"
             )
+
+    def see_clients(self, values: pa.Array) -> None:
+        """Take in a batch of a column of natural clients."""
+        self.count(values)
+        self.typed = self.typed and _is_typed(values)
+        self.whole = self.whole and self.typed and as_integers(values) is not None
+
+    @property
+    def clients(self) -> pa.DataType:
+        """Type that keeps natural clients apart, whatever types their numbers are stored in."""
+        return pa.int64() if self.typed and self.whole else pa.string()
 
     def see_numbers(self, values: pa.Array) -> None:
         """Take in a batch of numbers, or of words that may all be numbers."""
@@ -148,6 +162,13 @@ def as_numbers(values: pa.Array) -> pa.Array | None:
         return None
 
 
+def without_sign_of_zero(numbers: pa.Array) -> pa.Array:
+    """Return floating-point numbers with 0 for -0.0, which is the same number."""
+    if pa.types.is_float16(numbers.type):  # of which Arrow compares none
+        numbers = pc.cast(numbers, pa.float32())
+    return pc.if_else(pc.equal(numbers, 0), pa.scalar(0, numbers.type), numbers)
+
+
 def as_integers(values: pa.Array) -> pa.Array | None:
     """Return the values of a column as int64; None if one is no such number."""
     try:
@@ -156,8 +177,15 @@ def as_integers(values: pa.Array) -> pa.Array | None:
         return None
 
 
+def _is_typed(values: pa.Array) -> bool:
+    of_numbers = is_number(values.type) and not pa.types.is_boolean(values.type)
+    return of_numbers or pa.types.is_null(values.type)
+
+
 def as_words(values: pa.Array) -> pa.Array:
-    """Return the values of a column as words without outer blanks."""
+    """Return the values of a column as words without outer blanks; -0.0 as 0."""
+    if pa.types.is_floating(values.type):
+        values = without_sign_of_zero(values)
     return pc.utf8_trim_whitespace(pc.cast(values, pa.string()))
 
 

@@ -194,6 +194,8 @@ def _unwarned() -> AbstractContextManager[object]:
 
 
 def _opened(path: File) -> Image.Image:
+    if isinstance(path, Path) and path.exists() and not path.is_file():
+        raise DataError(f"{path}: is no file; remove it")
     try:
         image = Image.open(path, formats=FORMATS)
     except DAMAGE as error:

@@ -141,12 +141,14 @@ class Samples:
         features: The features, with the figures of the training set.
         target: The target.
         client: Column of natural clients; empty without any.
+        clients: Type of the natural clients.
     """
 
     rows: Mapping[str, Rows]
     features: tuple[Feature, ...]
     target: Classes | Targets
     client: str
+    clients: pa.DataType
 
     @classmethod
     def of(cls, sources: Sources, choice: Choice, progress: Progress) -> Samples:
@@ -165,9 +167,9 @@ class Samples:
         rows = _divided(sources, roles, choice)
         alone = len(roles.features) == 1
         features = tuple(_feature(name, kinds[name], choice, alone) for name in roles.features)
-        samples = cls(
-            rows, features, _target(roles.target, kinds[roles.target], choice), roles.client
-        )
+        target = _target(roles.target, kinds[roles.target], choice)
+        own = kinds[roles.client].clients if roles.client else pa.string()
+        samples = cls(rows, features, target, roles.client, own)
         progress("read files", 1, 3)
         samples._fit()
         progress("read files", 2, 3)
@@ -214,7 +216,7 @@ class Samples:
             yield _joined(waiting)
 
     def _encoded(self, batch: pa.RecordBatch) -> Split:
-        columns = {"client": clients(batch[self.client])} if self.client else {}
+        columns = {"client": clients(batch[self.client], self.clients)} if self.client else {}
         return Split(inputs(self.features, batch), self.target.encode(batch), columns)
 
 
@@ -235,7 +237,7 @@ def _kinds(rows: Mapping[str, Rows], roles: Roles) -> dict[str, Kind]:
             for name in names:
                 kind = kinds[name]
                 if name == roles.client and name not in (*roles.features, roles.target):
-                    kind.count(batch[name])
+                    kind.see_clients(batch[name])
                 else:
                     kind.see(batch[name], batch.schema.field(name))
     return kinds

@@ -160,6 +160,8 @@ def as_array(column: pa.Array, about: pa.Field) -> Array:
         shape.append(len(flat) // size if size else 0)
     if flat.null_count or not is_number(flat.type):
         raise DataError(f"column {shown(about.name)}: its lists must hold numbers")
+    if pa.types.is_decimal(flat.type):  # NumPy would hold objects
+        flat = flat.cast(pa.float64())
     values: Array = flat.to_numpy(zero_copy_only=False).reshape(shape)
     inner = (about.metadata or {}).get(b"shape")
     return values.reshape(len(column), *json.loads(inner)) if inner else values

@@ -24,7 +24,7 @@ from raysim.core.user_input import user_path
 from raysim.workloads.datasets.files import arrays, client_files, pictures, tables
 from raysim.workloads.datasets.files.division import SPLITS, check_divided
 from raysim.workloads.datasets.files.source import Sources, shown
-from raysim.workloads.datasets.image_files import visible
+from raysim.workloads.datasets.image_files import NO_FILE, visible
 
 KNOWN = (
     f"{', '.join((*tables.SUFFIXES, '.npz', *client_files.HDF5))}, folders of these, of .npy files"
@@ -53,6 +53,8 @@ def find_sources(path: Path, split: float | str, image_size: int | None) -> Sour
     """
     if not path.exists():
         raise DataError(f"dataset.path={path}: not there; must be a file or folder")
+    if not (path.is_file() or path.is_dir()):
+        raise DataError(f"dataset.path={path}: {NO_FILE}; copy it to a file")
     found = _of_file(path) if path.is_file() else _of_folder(path, image_size)
     if "" not in found:
         check_divided(path, split)
@@ -97,9 +99,9 @@ def _of_folder(folder: Path, image_size: int | None) -> Sources:
 
 def _of_sets(folder: Path, sets: dict[str, Path], image_size: int | None) -> Sources:
     """Return the sources of a folder with folders `train` and `test`."""
-    if all(any(path.glob("*.json")) for path in sets.values()):
+    if all(client_files.files_of(path, ".json") for path in sets.values()):
         return client_files.leaf(folder)
-    if all(any(path.glob("*.npz")) for path in sets.values()):
+    if all(client_files.files_of(path, ".npz") for path in sets.values()):
         return client_files.pfllib(folder)
     if all(map(pictures.class_folders, sets.values())):
         return {split: pictures.by_class(path, image_size) for split, path in sets.items()}

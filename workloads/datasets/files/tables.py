@@ -33,6 +33,8 @@ SEPARATORS = {".csv": ",;\t|", ".tsv": "\t"}
 """Separators of columns: the one that the header has most often, the first of as many."""
 QUOTED = re.compile(rb'"[^"]*"')
 """Name in a header in which separators do not separate."""
+ROW = re.compile(r"\brow (\d+)")
+"""A row in the errors of Arrow's reader of JSON, counted from 0 in a block of lines."""
 LINES = (".jsonl", ".ndjson")
 GZIP = ".gz"
 ARROW = (".arrow", ".feather", ".ipc")
@@ -53,6 +55,8 @@ def table(paths: Sequence[Path]) -> Source:
     Raises:
         DataError: a file is damaged, or its columns differ from those of the first.
     """
+    if strange := [path for path in paths if not path.is_file()]:
+        raise DataError(f"{strange[0]}: is no file")
     sources = [_table(path) for path in paths]
     first = sources[0]
     for each in sources[1:]:
@@ -82,7 +86,11 @@ def _separated(path: Path, separators: str) -> Source:
     separator = _separator(path, separators)
     blocks = csv.ReadOptions(use_threads=False, block_size=BLOCK_BYTES)
     parse = csv.ParseOptions(delimiter=separator, newlines_in_values=True)
-    with reading(path, "a table with a header"), csv.open_csv(path, blocks, parse) as reader:
+    with (
+        reading(path, "a table with a header"),
+        _opened(path) as file,
+        csv.open_csv(file, blocks, parse) as reader,
+    ):
         stored = tuple(reader.schema.names)
     names = tuple(name.strip() for name in stored)
 
@@ -95,7 +103,8 @@ def _separated(path: Path, separators: str) -> Source:
         )
         with (
             reading(path, "a table in UTF-8"),
-            csv.open_csv(path, blocks, parse, convert) as reader,
+            _opened(path) as file,
+            csv.open_csv(file, blocks, parse, convert) as reader,
         ):
             for batch in reader:
                 columns = [_cleaned(column, separator) for column in batch.columns]
@@ -112,6 +121,12 @@ def _cleaned(words: pa.Array, separator: str) -> pa.Array:
     if cleaned.equals(words):  # the reader has found what is missing
         return words
     return pc.if_else(pc.is_in(cleaned, pa.array(MISSING)), pa.scalar(None, pa.string()), cleaned)
+
+
+def _opened(path: Path) -> pa.NativeFile:
+    """Return the bytes of a text file, decompressed."""
+    compression = "gzip" if path.suffix.lower() == GZIP else None
+    return pa.input_stream(str(path), compression=compression)
 
 
 def _separator(path: Path, separators: str) -> str:
@@ -142,7 +157,7 @@ def _blocks(path: Path) -> Iterator[bytes]:
         DataError: it is a bomb.
     """
     size, done = path.stat().st_size, 0
-    with pa.input_stream(str(path)) as file:
+    with _opened(path) as file:
         while block := file.read(BLOCK_BYTES):
             if (done := done + len(block)) > max(LARGE_BYTES, MOST_RATIO * size):
                 raise DataError(
@@ -212,24 +227,29 @@ def _json_lines(path: Path) -> Source:
 
 def _parsed_lines(path: Path) -> Iterator[pa.Table]:
     """Yield the objects of whole lines, in blocks; Arrow skips a byte-order mark."""
-    rest = b""
+    rest, rows = b"", 0
     with reading(path, "JSON lines"):
         for block in _blocks(path):
             whole, _, rest = (rest + block).rpartition(b"\n")
             if whole.strip():
-                yield _parsed(whole)
+                yield (parsed := _parsed(whole, rows))
+                rows += len(parsed)
             if len(rest) > BLOCK_BYTES:
                 raise DataError(f"{path}: a line is longer than {BLOCK_BYTES} bytes")
         if rest.strip():
-            yield _parsed(rest)
+            yield _parsed(rest, rows)
 
 
-def _parsed(text: bytes) -> pa.Table:
-    """Return the objects of lines of text, with dates as the words that they are."""
+def _parsed(text: bytes, rows: int) -> pa.Table:
+    """Return the objects of lines of text after so many rows, with dates as the words they are."""
     from pyarrow import json
 
     blocks = json.ReadOptions(use_threads=False, block_size=len(text) + 1)
-    table = json.read_json(io.BytesIO(text), blocks)
+    try:
+        table = json.read_json(io.BytesIO(text), blocks)
+    except pa.ArrowInvalid as error:
+        of_file = ROW.sub(lambda found: f"row {rows + int(found[1]) + 1}", str(error))
+        raise ValueError(of_file) from error
     dates = [each.name for each in table.schema if pa.types.is_timestamp(each.type)]
     if not dates:
         return table

@@ -19,6 +19,7 @@ from raysim.workloads.datasets.files.columns import (
     as_numbers,
     as_words,
     finite_numbers,
+    without_sign_of_zero,
 )
 from raysim.workloads.datasets.files.source import Array, as_array, is_list, shown
 
@@ -45,7 +46,9 @@ class Classes:
     def _values(self, values: pa.Array) -> pa.Array:
         if pa.types.is_string(self.type):
             return as_words(values)
-        return as_integers(values) if pa.types.is_integer(self.type) else as_numbers(values)
+        if pa.types.is_integer(self.type):
+            return as_integers(values)
+        return without_sign_of_zero(as_numbers(values))
 
     def see(self, batch: pa.RecordBatch) -> None:
         """Take in a batch of training samples."""
@@ -112,9 +115,9 @@ class Targets:
         return as_float32(finite_numbers(values, self.name), self.name)
 
 
-def clients(values: pa.Array) -> Array:
+def clients(values: pa.Array, stored: pa.DataType) -> Array:
     """Return natural clients [n] as whole numbers, or words without outer blanks."""
-    if pa.types.is_integer(values.type):
-        numbers: Array = values.to_numpy(zero_copy_only=False).astype(np.int64)
+    if pa.types.is_integer(stored):
+        numbers: Array = as_integers(values).to_numpy(zero_copy_only=False)  # type: ignore[union-attr]
         return numbers
     return np.array(as_words(values).to_pylist(), dtype=object)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -247,6 +248,50 @@ def test_a_line_of_json_may_be_long(tmp_path):
     assert min(map(len, lines)) > 2**20
     splits = read(tmp_path / "t.jsonl", tmp_path / "data", split=0.25)
     assert splits["train"].x.shape == (3, 80_000)
+
+
+@pytest.mark.parametrize("layout", [layouts.csv_gz, layouts.json_lines_gz, layouts.parquet])
+def test_ends_of_names_in_capitals(layout, tmp_path):
+    path = layout(tmp_path)
+    path = path.rename(path.with_name(path.name.upper()))
+    fields = {**layouts.VECTORS[layout], "features": ["first", "second"]}
+    assert len(read(path, tmp_path / "data", **fields)["train"]) == 4
+
+
+@pytest.mark.parametrize(
+    ("layout", "pipe"),
+    [
+        (layouts.by_class, "train/no/9.png"),
+        (layouts.with_labels, "images/0.png"),
+        (layouts.two_files, "train-2.csv"),
+        (layouts.npy, "z_train.npy"),
+        (layouts.leaf, "train/more.json"),
+        (layouts.pfllib, "train/7.npz"),
+        (layouts.hugging_face, "train/data-00000-of-00001.arrow"),
+        (layouts.as_csv, "mails.csv"),
+    ],
+)
+def test_a_pipe_is_not_waited_for(layout, pipe, tmp_path):
+    folder = tmp_path / "given"
+    folder.mkdir()
+    path, known = layout(folder), {**layouts.VECTORS, **layouts.IMAGES}
+    (folder / pipe).unlink(missing_ok=True)
+    os.mkfifo(folder / pipe)
+    with pytest.raises(DataError, match=rf"{re.escape(pipe)}: is (no file|neither a file nor)"):
+        read(path, tmp_path / "data", **known[layout])
+
+
+@pytest.mark.parametrize("missing", ["refuse", "drop"])
+def test_lists_of_decimals_are_finite_in_float32(tmp_path, missing):
+    wide = pa.list_(pa.decimal256(60, 2))
+    table = pa.table({"a": pa.array([[1, 10**50]] * 6, wide), "y": [0, 1] * 3})
+    pq.write_table(table, tmp_path / "t.parquet")
+    with pytest.raises(DataError, match=r"column 'a': holds 1e\+50; must be finite"):
+        read(tmp_path / "t.parquet", tmp_path / "data", target="y", missing=missing)
+    narrow = table.slice(0).set_column(0, "a", pa.array([[1, 2]] * 6, wide))
+    pq.write_table(narrow, tmp_path / "n.parquet")
+    found = read(tmp_path / "n.parquet", tmp_path / "data", target="y")["train"]
+    assert found.x.dtype == np.float32 and found.x[0].tolist() == [1, 2]
 
 
 @pytest.mark.parametrize("suffix", ["csv", "jsonl"])
