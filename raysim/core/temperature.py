@@ -133,7 +133,8 @@ class Temperature(Component, ABC):
             now: The input of `choose`.
             temperature: The T that it returned.
             row: The round's row of `metrics.parquet`: `train_loss`, and where the round was
-                evaluated, `holdout_loss`, `test_accuracy` and so on, None where it was not.
+                evaluated by `evaluation.every`, `holdout_loss`, `test_accuracy` and so on. They are
+                None in other rounds, the last one too, at whose end a longer run has no evaluation.
         """
         return now.state
 

@@ -60,8 +60,16 @@ def test_rounds_of_a_finished_run_grow(tmp_path, way):
     assert {n: grown.summary[n] for n in timed} == {n: whole.summary[n] for n in timed}
 
 
-def test_rows_differ_in_the_evaluation_at_the_old_end_alone(tmp_path):
-    options = {"evaluation.every": 4}
+PLATEAU = {
+    **{"temperature.name": "plateau", "temperature.metric": "holdout_accuracy"},
+    **{"temperature.patience": 0, "temperature.threshold": 0.9, "evaluation.holdout": 0.2},
+}
+
+
+@pytest.mark.parametrize("more", [{}, PLATEAU], ids=["plain", "plateau"])
+def test_rows_differ_in_the_evaluation_at_the_old_end_alone(tmp_path, more):
+    """A temperature that follows evaluations does not follow that one."""
+    options = {"evaluation.every": 4, **more}
     whole = raysim.run(make_settings(tmp_path / "whole", rounds=8, **options), make_task(UNEQUAL))
     raysim.run(make_settings(tmp_path / "grown", rounds=3, **options), make_task(UNEQUAL))
     grown = raysim.resume(tmp_path / "grown", make_task(UNEQUAL), overrides={"rounds": 8})

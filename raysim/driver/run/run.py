@@ -240,7 +240,8 @@ class Run:
         self.commits.note_workers()
         if self._client_models:
             self._client_models.keep_only(number)
-        self.commits.commit(begun.temperature.after(after, row), row, runner.log, evaluation)
+        after = begun.temperature.after(after, self._as_in_longer_runs(row, evaluation))
+        self.commits.commit(after, row, runner.log, evaluation)
 
     def _run_passes(self, before: Checkpoint, begun: _Begun) -> Steps[tuple[ServerState, Metrics]]:
         """Run the passes of a round; return the next state and metrics.
@@ -383,6 +384,13 @@ class Run:
             columns = yield from analyses.columns(begun.now, before, after, evaluation, evaluate)
             context.states.delete(analyses.obsolete)
         return replace(evaluation, analyses=columns), perf_counter() - start
+
+    def _as_in_longer_runs(self, row: Row, evaluation: Evaluation) -> Row:
+        """Return a row without the evaluation of the end alone, which a run that goes on lacks."""
+        if is_counted(row["round"], self.settings.evaluation.every, 0):
+            return row
+        kept = {name: row[name] for name in row.keys() - evaluation.figures.keys()}
+        return {**kept, **self.context.evaluator.skipped.figures}
 
     def _is_due(self, number: int) -> bool:
         """Return whether a round, counted from 1, is evaluated."""
