@@ -27,7 +27,8 @@ old + (w - old), which is not w to the last bit.
 Deviations: gradients are taken in evaluation mode, of the local objective, weight decay included;
 buffers are w's, in the code a client's own; at least one sample is used; `max_epochs` ends a first
 pass that does not settle, which is without end in the code. A stack trains pass 2 at once, and pass
-1 client by client. The virtual clock counts one epoch for each pass 1.
+1 client by client. The virtual clock counts the pass 1 of the first round, in which nothing is
+learned, for all: no time of computing.
 """
 
 from __future__ import annotations

@@ -88,6 +88,7 @@ class Checkpoint:
         channel: What the server keeps for stages of the channel, by their names.
         downlink: What the server keeps for the down-link: the model that clients have, and bytes.
         ticks: Virtual time since the start of the run.
+        costs: FLOPs that the virtual clock has counted, by kinds of passes.
         ended: Whether it is the end of a run that has not run all rounds.
         best: The best model until its round; None before the first, or where nothing is evaluated.
         tables: The tables as of its round, of one that was read; None in one of an earlier version,
@@ -108,6 +109,7 @@ class Checkpoint:
     channel: Mapping[str, State] = field(default_factory=dict)
     downlink: Groups = field(default_factory=dict)
     ticks: int | None = 0
+    costs: Mapping[str, list[Any]] = field(default_factory=dict)
     ended: bool = False
     best: Best | None = None
     tables: SealedTables | None = None
@@ -168,6 +170,7 @@ class Checkpoints:
                 "identity": dict(checkpoint.identity),
                 "forced": checkpoint.forced,
                 "ticks": checkpoint.ticks,
+                **({"costs": dict(checkpoint.costs)} if checkpoint.costs else {}),
                 **({"ended": True} if checkpoint.ended else {}),
                 **({"in_flight": under_way.to_json()} if under_way else {}),
                 "config": self._config,
@@ -319,6 +322,7 @@ class Checkpoints:
             channel=_by_stage(_arrays(contents, CHANNEL)),
             downlink=unflatten(_in_order(contents[DOWNLINK])) if DOWNLINK in contents else {},
             ticks=body.get("ticks"),
+            costs=body.get("costs", {}),
             in_flight=under_way and InFlight.of(under_way, _in_order(contents[IN_FLIGHT])),
             tables=None if body.get("closed") is None else SealedTables(folder, body["closed"]),
         )

@@ -5,14 +5,18 @@ counted as the method runs them; `Rules.finish` is counted with its client's sam
 matrix products and convolutions, an M x K matrix times a K x N matrix as 2*M*K*N.
 
 The FLOPs of a step are a quadratic polynomial in the batch size (a loss may compare all pairs of
-samples), the FLOPs of `finish` in the client's samples: three counts determine it.
+samples), the FLOPs of `finish` in the client's samples: three counts determine it. Where they
+depend on values, of a client's state say, the client on which they are counted first decides:
+checkpoints seal the counts.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Hashable, Mapping, Sequence
+import hashlib
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -32,6 +36,7 @@ from raysim.training.sequential import SequentialTrainer
 
 FEW = 2
 """Samples of the first of three counts; BatchNorm needs two."""
+DTYPES = {str(each): each for each in vars(torch).values() if isinstance(each, torch.dtype)}
 Floats = npt.NDArray[np.float64]
 
 
@@ -65,6 +70,21 @@ class KindFlops:
     bytes_up: int
     differences: Layout
 
+    def to_json(self) -> list[Any]:
+        """Return this as JSON."""
+        layout = [(n, str(dtype), list(shape)) for n, dtype, shape in self.differences.entries]
+        return [self.step.values, self.finish.values, self.bytes_up, layout]
+
+    @classmethod
+    def of_json(cls, given: list[Any]) -> KindFlops:
+        """Return what `to_json` returned."""
+        step, finish, bytes_up, layout = given
+        entries = ((n, DTYPES[dtype], torch.Size(shape)) for n, dtype, shape in layout)
+        return cls(
+            *(Polynomial(tuple(step)), Polynomial(tuple(finish)), bytes_up),
+            Layout(tuple(entries)),
+        )
+
     def each(
         self,
         work: LocalWork,
@@ -93,24 +113,40 @@ class KindFlops:
 class FlopCounter:
     """Counter of the FLOPs of passes, on a network of its own."""
 
-    def __init__(self, network: nn.Module, local: LocalSettings) -> None:
+    def __init__(self, network: nn.Module, local: LocalSettings, *, layouts: bool = True) -> None:
+        """Create a counter without counts.
+
+        Args:
+            network: The network, which is copied.
+            local: Settings of local training.
+            layouts: Whether stages of the channel need the layout of what they change.
+        """
+        self._layouts = layouts
         whole = local.model_copy(update={"batch_size": "full"})
         placed = Network(copy.deepcopy(network)).placed(CPU)
         self._trainer = SequentialTrainer(placed, whole, "fp32")
         self._trainer.recorded = None  # torch does not count a script's operations
-        self._known: dict[Hashable, KindFlops] = {}
+        self._known: dict[str, KindFlops] = {}
 
     @property
     def joins(self) -> bool:
         """True if a trailing batch of one sample joins the previous batch."""
         return self._trainer.network.has_batchnorm
 
+    def counts(self) -> dict[str, list[Any]]:
+        """Return the kinds that are counted, as JSON."""
+        return {key: kind.to_json() for key, kind in sorted(self._known.items())}
+
+    def restore(self, counts: Mapping[str, list[Any]]) -> None:
+        """Take over kinds that an interrupted run has counted, on clients and values of its own."""
+        self._known |= {key: KindFlops.of_json(kind) for key, kind in counts.items()}
+
     def kind(self, pass_: Pass, job: ClientJob) -> KindFlops:
         """Return the FLOPs of a pass's kind; a new kind is counted on one of its clients."""
         key = _key(pass_, job)
         if key in self._known:
             return self._known[key]
-        flops = self._counted(job, pass_.moved_from)
+        flops = self._counted(job, pass_.moved_from if self._layouts else {})
         if key is not None:
             self._known[key] = flops
         return flops
@@ -154,13 +190,15 @@ class FlopCounter:
         return counted, upload
 
 
-def _key(pass_: Pass, job: ClientJob) -> Hashable | None:
-    """Return the key of a pass's kind; None if its rules have no key."""
+def _key(pass_: Pass, job: ClientJob) -> str | None:
+    """Return the key of a pass's kind, the same in every process; None if its rules have none."""
     rules = key_of_rules(pass_.rules, pass_.rules.transforms)
     ends = [key_of_function(function) for function in (pass_.rules.start, pass_.rules.finish)]
     if rules is None or None in ends:
         return None
     groups = (job.broadcast, job.state, job.personal)
-    layouts = tuple(Layout.of(flatten(each)).entries for each in groups)
+    layouts = [sorted(Layout.of(flatten(each)).entries, key=itemgetter(0)) for each in groups]
     bases = tuple(sorted(pass_.moved_from.items()))
-    return (rules, *ends, pass_.trainable, bool(job.epochs), layouts, bases)
+    trainable = pass_.trainable and sorted(pass_.trainable)
+    kind = (rules, *ends, trainable, bool(job.epochs), layouts, bases)
+    return hashlib.sha256(repr(kind).encode()).hexdigest()

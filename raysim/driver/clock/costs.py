@@ -56,7 +56,12 @@ class PassCosts:
 
 
 class WorkCosts:
-    """Costs of the passes of one run."""
+    """Costs of the passes of one run.
+
+    Attributes:
+        sizes: Samples that each client trains on [K].
+        counter: Counts FLOPs; checkpoints seal what it has counted.
+    """
 
     def __init__(
         self, settings: Settings, federation: Federation, network: nn.Module, states: ClientStates
@@ -65,7 +70,8 @@ class WorkCosts:
         self.sizes = federation.training_sizes
         self._samples = OpenedSamples(federation, CPU)
         self._augment = federation.inputs.augment
-        self._counter = FlopCounter(network, settings.local)
+        self._encodes = any(stage.declares_bytes() for stage in settings.stages.values())
+        self.counter = FlopCounter(network, settings.local, layouts=self._encodes)
         self._frozen, self._network = frozen_names(network), network
 
     def of(self, work: Pass, runner: RoundRunner) -> PassCosts:
@@ -98,7 +104,7 @@ class WorkCosts:
         sizes = self.sizes[clients]
         epochs = _epochs(work, clients)
         counted = int(clients[np.argmax(epochs)])  # one that trains, if any does
-        kind = self._counter.kind(work, self._job(work, counted, state(counted)))
+        kind = self.counter.kind(work, self._job(work, counted, state(counted)))
         secure = secure_sum_of(self._settings.stages) if work.asked and kind.bytes_up else None
         up = secure.bytes_up(len(work.asked)) if secure else 0
         down = secure.bytes_down(len(work.asked)) if secure else 0
@@ -114,7 +120,7 @@ class WorkCosts:
 
     def _each(self, work: Pass, kind: KindFlops, clients: Integers) -> Floats:
         """Return the FLOPs of one local epoch, or step, of each client [n]."""
-        batching, joins, sizes = self._settings.local.batching, self._counter.joins, self.sizes
+        batching, joins, sizes = self._settings.local.batching, self.counter.joins, self.sizes
         if not isinstance(work.epochs, Mapping):
             return kind.each(work.epochs, sizes[clients], batching, joins)
         units = [work.epochs[client] for client in clients.tolist()]
@@ -128,7 +134,7 @@ class WorkCosts:
     def _bytes_up(self, kind: KindFlops, clients: Integers) -> Integers:
         """Return the bytes that clients send [n], through the stages of the channel."""
         stages = self._settings.stages
-        if not any(stage.declares_bytes() for stage in stages.values()):
+        if not self._encodes:
             return np.full(len(clients), kind.bytes_up)
         encoded = Encoded.of(kind.differences, buffer_names(self._network))
         sent = partial(sent_bytes, stages, encoded, kind.bytes_up)

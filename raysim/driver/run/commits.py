@@ -81,6 +81,8 @@ class Commits:
             seconds = (row.get(VIRTUAL_SECONDS) or 0 for row in self.recorder.rows)
             ticks = sum(round(each * TICKS_PER_SECOND) for each in seconds)
             self.committed = replace(self.committed, ticks=ticks)
+        if context.clock:
+            context.clock.costs.counter.restore(self.committed.costs)
         if self._settings.trace:
             self.trace = TraceWriter(context.run_dir.path, number + 1)
         if context.run_dir.grows:
@@ -193,6 +195,8 @@ class Commits:
         start, number = perf_counter(), self.committed.number
         identity = with_environments(self.committed.identity, self._workers.get("actors", ()))
         self.committed = replace(self.committed, identity=identity)
+        if clock := self._context.clock:
+            self.committed = replace(self.committed, costs=clock.costs.counter.counts())
         model, regular = self._context.run_dir.model, self._stopping.regular_best
         save_tensors(model, self._deployed())
         if regular in self._best:

@@ -13,8 +13,9 @@ import torch
 
 import raysim
 from raysim.methods.fedavg import FedAvg
+from raysim.testing.contract import StopAfter
 from raysim.training.flops import Polynomial
-from tests.tasks import EQUAL, UNEQUAL, make_settings, make_task
+from tests.tasks import EQUAL, UNEQUAL, make_settings, make_task, model_of
 
 FIRST, SECOND = 2 * 12 * 16, 2 * 16 * 3
 """FLOPs of the two layers of `SmallNet`, of a sample's forward pass."""
@@ -117,6 +118,20 @@ def test_a_round_lasts_as_its_passes_do_and_the_next_one_follows(tmp_path):
         joules = sum(r["virtual_joules"] for r in rows if r["round"] == number)
         assert metric["virtual_joules"] == pytest.approx(joules)
         assert metric["lost_clients"] == 0
+
+
+def test_costs_that_depend_on_values_are_the_same_after_an_interruption(tmp_path):
+    """FedALA's clients learn nothing in round 1, on which costs are counted; later they do."""
+    own = {"method.name": "fedala", "method.max_epochs": 30, "method.threshold": 0.0, "seed": 6}
+    clock = {"clock.name": "devices", "clock.policy": "over_selection", "clock.extra": 3}
+    given = {**own, **clock, "rounds": 3, "fraction": 0.5}
+    whole = raysim.run(make_settings(tmp_path / "whole", **given), make_task(UNEQUAL))
+    with pytest.raises(KeyboardInterrupt):
+        raysim.run(make_settings(tmp_path / "cut", **given), make_task(UNEQUAL), StopAfter(2))
+    cut = raysim.resume(tmp_path / "cut", make_task(UNEQUAL))
+    times = [each.metrics["virtual_seconds"].to_pylist() for each in (whole, cut)]
+    assert times[0] == times[1]
+    assert model_of(tmp_path / "whole") == model_of(tmp_path / "cut")
 
 
 def test_analyses_take_no_virtual_time(tmp_path):
