@@ -494,8 +494,8 @@ def _federation(settings: Settings, task: Task | None, listener: Listener) -> Fe
     from raysim.federation.task import from_task
     from raysim.workloads.datasets.fetch import data_root
 
-    note, preparing = listener.note, listener.preparing
-    opened = from_task(task, note) if task else from_settings(settings, data_root, preparing)
+    note, told = listener.note, (listener.preparing, listener.note)
+    opened = from_task(task, note) if task else from_settings(settings, data_root, *told)
     if settings.start_from is None:
         return opened
     return replace(opened, start=read_start(Path(settings.start_from), note))

@@ -55,7 +55,7 @@ def show(
     from raysim.cli import data_page
     from raysim.cli.live_view import make_listener
     from raysim.config import parse_override
-    from raysim.federation.prepared import network_size, open_prepared, prepared
+    from raysim.federation.prepared import network_size, notes_of, open_prepared, prepared
     from raysim.workloads.datasets.fetch import data_root
 
     settings = raysim.load_config(config, dict(parse_override(text) for text in overrides or ()))
@@ -70,6 +70,8 @@ def show(
     names = settings.partition.names_of(train, indices)
     held = data_page.count(indices, labels, classes, names)
     heading = data_page.title(settings)
+    for line in notes_of(paths):
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
     console.print(data_page.page(heading, held))
     if out:
         data_page.draw(heading, held, out)

@@ -59,6 +59,8 @@ class Split:
 
 NATURAL = "client"
 """Column of natural clients in opened samples, by whatever name a dataset has it."""
+NOTES = "notes"
+"""Split of a dataset whose inputs are lines on what was read, to be shown."""
 Progress = Callable[[str, int, int], None]
 """Callback (description, units done, total units); units are bytes or steps."""
 
@@ -125,7 +127,7 @@ class Dataset(Component, ABC):
         are written at each start: a `raysim.Split` of inputs, targets and further columns, arrays
         (x, y), or a torch `Dataset`, a `DataLoader` or an iterable of samples (x, y) or
         (x, y, client), which is read once. They are never in memory all at once unless they are
-        arrays or a `DataLoader`.
+        arrays or a `DataLoader`. A file "notes", whose inputs are lines of text, is shown.
 
         Args:
             root: The data root, which holds a folder per dataset.

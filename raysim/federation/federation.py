@@ -39,7 +39,7 @@ from raysim.core.scoring import CLASSIFICATION, Scoring, balanced_weights, for_t
 from raysim.core.seeds import seeded
 from raysim.core.tensors import Tensors
 from raysim.federation.input_pipeline import InputPipeline, PreparedPipeline
-from raysim.federation.prepared import network_size, open_prepared, prepared
+from raysim.federation.prepared import network_size, notes_of, open_prepared, prepared
 from raysim.federation.root_samples import without_root
 from raysim.federation.samples import not_finite
 
@@ -378,19 +378,27 @@ class _Prepare:
         return prepared(self.settings.data, self.root(), lambda *_: None)
 
 
-def from_settings(settings: Settings, root: Callable[[], Path], progress: Progress) -> Federation:
+def from_settings(
+    settings: Settings,
+    root: Callable[[], Path],
+    progress: Progress,
+    note: Callable[[str], None] = lambda text: None,
+) -> Federation:
     """Prepare and split the dataset, and return the federation of a run.
 
     Args:
         settings: The run's settings.
         root: Returns the data root of the node that calls it.
         progress: Called as the work proceeds.
+        note: Called with lines on the data that was read.
 
     Raises:
         DataError: the data cannot be fetched, is damaged, or cannot be split by these settings.
         SettingsError: dataset or partition fails.
     """
     paths = prepared(settings.data, root(), progress)
+    for line in notes_of(paths):
+        note(line)
     train = open_prepared(settings.data, paths["train"])
     indices = settings.partition.client_indices(train, settings.clients, settings.seed)
     test_rows, local_test = _of_natural_clients(settings, train, paths["test"], indices)

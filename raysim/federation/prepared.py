@@ -17,7 +17,7 @@ import numpy.typing as npt
 from raysim.config import Settings
 from raysim.core.arrow import open_split, recorded_checksum
 from raysim.core.components import ask, calling
-from raysim.core.data import NATURAL, Dataset, Progress, Split
+from raysim.core.data import NATURAL, NOTES, Dataset, Progress, Split
 from raysim.core.errors import DataError, RaysimError
 from raysim.core.user_input import portable_name
 from raysim.core.user_input.limits import MOST
@@ -49,6 +49,11 @@ def prepared(dataset: Dataset, root: Path, progress: Progress) -> Mapping[str, P
             split: each if isinstance(each, Path) else write_samples(folder, split, each, columns)
             for split, each in given.items()
         }
+
+
+def notes_of(paths: Mapping[str, Path]) -> list[str]:
+    """Return the lines on what was read, of a dataset that has any."""
+    return [str(line) for line in open_split(paths[NOTES]).x] if NOTES in paths else []
 
 
 def _ignore(title: str, done: int, total: int) -> None:

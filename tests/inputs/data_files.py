@@ -266,7 +266,7 @@ CASES = [
     case("large-list.jsonl", Y, says=("column 'a': holds 1e+300", "3.4e+38")),
     case("large.npz", says=("column 'x': holds 1e+39", "3.4e+38")),
     case("missing.csv", Y, says=("column 'a': 1 value is missing, in row 2; dataset",)),
-    case("no-target.csv", Y, "dataset.missing=mean", says=("column 'y'", "missing=drop")),
+    case("no-target.csv", Y, says=("column 'y'", "missing=drop leaves", "as mean and zero do")),
     case("good.csv", "dataset.target=z", says=("dataset.target='z': no such column", "known are")),
     case("words.csv", "dataset.target=a", says=("dataset.target='a'", "test set alone")),
     case(

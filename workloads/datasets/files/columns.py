@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -288,6 +288,12 @@ class Number:
         scaled = self.figures.standardised(numbers) if self.standardise else numbers
         return as_float32(scaled, self.name)
 
+    @property
+    def size(self) -> float:
+        """Size of the largest input; 0 of inputs that are standardised."""
+        sizes = np.maximum(-self.figures.least, self.figures.largest)
+        return 0.0 if self.standardise else max(float(sizes.max()), 0.0)
+
 
 @dataclass
 class Words:
@@ -298,6 +304,8 @@ class Words:
 
     name: str
     seen: set[str] = field(default_factory=set)
+    size: ClassVar[float] = 1.0
+    """Size of the largest input."""
 
     def see(self, batch: pa.RecordBatch) -> None:
         """Take in a batch of training samples.
@@ -340,6 +348,9 @@ class Arrays:
     standardise: bool
     categories: bool = False
     figures: Figures = field(default_factory=Figures)
+    size: float = 0.0
+    """Size of the largest number among inputs that were encoded and not standardised."""
+    dimensions: int = 0
 
     def _values(self, batch: pa.RecordBatch) -> Array:
         x = as_array(batch[self.name], batch.schema.field(self.name))
@@ -377,7 +388,12 @@ class Arrays:
             x = np.moveaxis(x, 3, 1)
         if self.categories:
             return x.astype(np.int64, copy=False)
-        return x.astype(np.uint8 if self.dtype == np.uint8 else np.float32, copy=False)
+        if self.dtype == np.uint8:
+            return x.astype(np.uint8, copy=False)
+        numbers = x.astype(np.float32, copy=False)
+        self.size = max(self.size, float(np.abs(numbers).max(initial=0)))
+        self.dimensions = x.ndim - 1
+        return numbers
 
 
 Feature = Number | Words | Arrays

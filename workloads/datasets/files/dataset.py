@@ -21,7 +21,7 @@ import numpy as np
 from pydantic import AfterValidator, BeforeValidator, Field
 from torch import Tensor
 
-from raysim.core.data import Dataset, Progress, Split
+from raysim.core.data import NOTES, Dataset, Progress, Split
 from raysim.core.errors import DataError
 from raysim.core.scoring import CLASSIFICATION, REGRESSION, Scoring
 from raysim.core.user_input import portable_name, user_path
@@ -133,7 +133,8 @@ class FileDataset(Dataset):
             folder, variant = root / self.folder, self._variant(sources)
         except OSError as error:
             raise DataError(f"{error.filename}: cannot be read: {error.strerror}") from error
-        splits = ("train", "test", *(["classes"] if self.task == "classification" else []))
+        more = ["classes"] if self.task == "classification" else []
+        splits = ("train", "test", *more, NOTES)
 
         def build(work: Path) -> dict[str, Split | Iterator[Split]]:
             choice = Choice.model_validate(self.model_dump(include={*Choice.model_fields}))
@@ -144,6 +145,7 @@ class FileDataset(Dataset):
             if "classes" in splits:
                 labels = np.array(samples.labels)
                 built["classes"] = Split(labels, np.arange(len(labels)))
+            built[NOTES] = samples.notes()  # written last, when all has been read
             return built
 
         return prepare_once(folder, splits, build, progress, variant)

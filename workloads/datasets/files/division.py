@@ -33,7 +33,7 @@ class Rows:
         chosen: Whether each row of the source belongs to the split [N]; None: all do.
         column: Column that names each row's split; empty without one.
         split: Name of the split.
-        drop: Whether rows that lack a value are left out.
+        needed: Columns without whose values a row is left out.
     """
 
     source: Source
@@ -41,9 +41,25 @@ class Rows:
     chosen: Array | None = None
     column: str = ""
     split: str = ""
-    drop: bool = False
+    needed: tuple[str, ...] = ()
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
+        for whole in self.whole():
+            if len(batch := self.complete(whole)):
+                yield batch
+
+    def complete(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Return the rows of a batch that have all values which they need."""
+        if not self.needed:
+            return batch
+        lacking = np.zeros(len(batch), dtype=bool)
+        for name in self.needed:
+            if name in batch.schema.names:
+                lacking |= is_missing(batch[name]).to_numpy(zero_copy_only=False)
+        return batch.filter(pa.array(~lacking))
+
+    def whole(self) -> Iterator[pa.RecordBatch]:
+        """Yield all rows of the split, those that lack a value among them."""
         read = (*self.names, self.column) if self.column else self.names
         start = 0
         for whole in self.source.read(read):
@@ -53,15 +69,13 @@ class Rows:
             elif self.column:
                 batch = whole.filter(pa.array(_is_in(whole[self.column], self.column, self.split)))
             start += len(whole)
-            if self.drop:
-                batch = batch.filter(pa.array(_complete(batch)))
             if len(batch):
                 yield batch
 
     def only(self, names: tuple[str, ...]) -> Rows:
         """Return the same rows with these columns, and with those that decide what is dropped."""
         whole = [n for n, (_, dtype) in self.source.arrays.items() if dtype.kind in "biu"]
-        deciding = [name for name in self.names if self.drop and name not in whole]
+        deciding = [name for name in self.needed if name not in whole]
         return replace(self, names=tuple(dict.fromkeys((*names, *deciding))))
 
 
@@ -75,14 +89,6 @@ def _is_in(values: pa.Array, column: str, split: str) -> Array:
         )
     chosen: Array = pc.equal(words, split).to_numpy(zero_copy_only=False)
     return chosen
-
-
-def _complete(batch: pa.RecordBatch) -> Array:
-    """Return which rows [n] have all values."""
-    complete = np.ones(len(batch), dtype=bool)
-    for column in batch.columns:
-        complete &= ~is_missing(column).to_numpy(zero_copy_only=False)
-    return complete
 
 
 def check_divided(path: Path, split: float | str) -> None:

@@ -5,7 +5,7 @@ Legend: N samples.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -31,6 +31,10 @@ from raysim.workloads.datasets.files.targets import Classes, Targets, clients
 
 PART_BYTES = 64 * 2**20
 """Bytes of inputs that are written as one part."""
+RAW_SIZE = 10
+"""Size of an input from which on a user is told how to scale it."""
+MOST_TOLD = 3
+"""Most columns that a line names."""
 TARGETS = ("y", "label")
 """Targets of formats without column names of a user's own."""
 
@@ -131,6 +135,15 @@ class Roles:
         names = (*self.features, self.target, self.client)
         return tuple(dict.fromkeys(name for name in names if name))
 
+    def needed(self, missing: Missing) -> tuple[str, ...]:
+        """Return the columns without whose values rows are left out."""
+        return {"refuse": (), "drop": self.used}.get(missing, self.of_samples)
+
+    @property
+    def of_samples(self) -> tuple[str, ...]:
+        """Columns without which a row is no sample: the target, and the client."""
+        return tuple(name for name in (self.target, self.client) if name)
+
 
 @dataclass(frozen=True)
 class Samples:
@@ -142,6 +155,7 @@ class Samples:
         target: The target.
         client: Column of natural clients; empty without any.
         clients: Type of the natural clients.
+        left_out: Lines on rows that are left out.
     """
 
     rows: Mapping[str, Rows]
@@ -149,6 +163,7 @@ class Samples:
     target: Classes | Targets
     client: str
     clients: pa.DataType
+    left_out: tuple[str, ...]
 
     @classmethod
     def of(cls, sources: Sources, choice: Choice, progress: Progress) -> Samples:
@@ -158,18 +173,17 @@ class Samples:
             DataError: they do not fit the settings.
         """
         roles = Roles.of(sources, choice)
-        drop = choice.missing == "drop"
-        whole = {name: Rows(source, roles.used, drop=drop) for name, source in sources.items()}
+        needed = roles.needed(choice.missing)
+        whole = {name: Rows(source, roles.used, needed=needed) for name, source in sources.items()}
         progress("read files", 0, 3)
-        kinds = _kinds(whole, roles)
-        if not drop:
-            _check_missing(kinds, roles, choice)
+        kinds, notes = _kinds(whole, roles)
+        _check_missing(kinds, roles, choice)
         rows = _divided(sources, roles, choice)
         alone = len(roles.features) == 1
         features = tuple(_feature(name, kinds[name], choice, alone) for name in roles.features)
         target = _target(roles.target, kinds[roles.target], choice)
         own = kinds[roles.client].clients if roles.client else pa.string()
-        samples = cls(rows, features, target, roles.client, own)
+        samples = cls(rows, features, target, roles.client, own, notes)
         progress("read files", 1, 3)
         samples._fit()
         progress("read files", 2, 3)
@@ -192,6 +206,11 @@ class Samples:
     def labels(self) -> list[str]:
         """Labels by class number."""
         return self.target.labels if isinstance(self.target, Classes) else []
+
+    def notes(self) -> Iterator[Split]:
+        """Yield lines on what a user may not expect, once all samples have been encoded."""
+        lines = [*self.left_out, *_raw_sizes(self.features)]
+        yield Split(np.array(lines, dtype=str), np.arange(len(lines)))
 
     def parts(self, split: str) -> Iterator[Split]:
         """Yield the samples of a split in parts of about PART_BYTES.
@@ -220,9 +239,21 @@ class Samples:
         return Split(inputs(self.features, batch), self.target.encode(batch), columns)
 
 
-def _kinds(rows: Mapping[str, Rows], roles: Roles) -> dict[str, Kind]:
-    """Return the kinds of columns; of several sources, of all of them together."""
-    kinds = {name: Kind() for name in roles.used}
+def _raw_sizes(features: Sequence[Feature]) -> list[str]:
+    """Return a line on inputs that are so large that training may diverge, if there are any."""
+    if not (large := [each for each in features if each.size > RAW_SIZE]):
+        return []
+    told = ", ".join(f"{shown(each.name)} up to {each.size:.4g}" for each in large[:MOST_TOLD])
+    told += f" and {len(large) - MOST_TOLD} more" if len(large) > MOST_TOLD else ""
+    scaled = "dataset.standardise=true scales numbers by their mean and deviation"
+    if any(isinstance(each, Arrays) and each.dimensions > 1 for each in large):
+        scaled = f"divide them, by {large[0].size:.4g} say"
+    return [f"inputs of raw size, with which training may diverge: {told}; {scaled}"]
+
+
+def _kinds(rows: Mapping[str, Rows], roles: Roles) -> tuple[dict[str, Kind], tuple[str, ...]]:
+    """Return the kinds of columns, of several sources together, and a line on rows left out."""
+    kinds, total, left_out = {name: Kind() for name in roles.used}, 0, 0
     for each in rows.values():
         if absent := sorted({*roles.used} - {*each.source.names}):
             raise DataError(f"{each.source.path}: has no column {shown(absent[0])}")
@@ -230,8 +261,11 @@ def _kinds(rows: Mapping[str, Rows], roles: Roles) -> dict[str, Kind]:
         for name in kinds.keys() & unread.keys():
             kinds[name].see_arrays(*unread[name], name)
         names = [name for name in kinds if name not in unread]
+        chosen = each.only(tuple(names or [roles.target]))
         count = 0
-        for batch in each.only(tuple(names or [roles.target])):
+        for whole in chosen.whole():
+            batch = chosen.complete(whole)
+            total, left_out = total + len(whole), left_out + len(whole) - len(batch)
             if (count := count + len(batch)) > MOST:
                 raise DataError(f"{each.source.path}: has more than {MOST} rows")
             for name in names:
@@ -240,28 +274,34 @@ def _kinds(rows: Mapping[str, Rows], roles: Roles) -> dict[str, Kind]:
                     kind.see_clients(batch[name])
                 else:
                     kind.see(batch[name], batch.schema.field(name))
-    return kinds
+    if not left_out:
+        return kinds, ()
+    lacked = " or ".join(shown(name) for name in roles.of_samples)
+    lacked = "a value" if chosen.needed == roles.used else f"a value of {lacked}"
+    return kinds, (f"{left_out} of {total} rows lack {lacked}, and are left out",)
 
 
 def _check_missing(kinds: Mapping[str, Kind], roles: Roles, choice: Choice) -> None:
     for name, kind in kinds.items():
         count, first = kind.missing
-        needed = name in (roles.target, roles.client) or kind.lists
-        if count and (needed or choice.missing == "refuse"):
+        if count and (kind.lists or choice.missing == "refuse"):
             advice = "dataset.missing=drop leaves such rows out"
-            advice += "" if needed else ", dataset.missing=mean fills in the training mean"
+            if name in roles.of_samples:
+                advice += ", as mean and zero do, which fill in features"
+            elif not kind.lists:
+                advice += ", dataset.missing=mean fills in the training mean"
             are = "1 value is missing," if count == 1 else f"{count} values are missing, the first"
             raise DataError(f"column {shown(name)}: {are} in row {first + 1}; {advice}")
 
 
 def _divided(sources: Sources, roles: Roles, choice: Choice) -> dict[str, Rows]:
-    drop = choice.missing == "drop"
+    needed = roles.needed(choice.missing)
     if "train" in sources:
-        return {name: Rows(sources[name], roles.used, drop=drop) for name in SPLITS}
+        return {name: Rows(sources[name], roles.used, needed=needed) for name in SPLITS}
     (source,) = sources.values()
     if roles.split:
         return {
-            name: Rows(source, roles.used, column=roles.split, split=name, drop=drop)
+            name: Rows(source, roles.used, column=roles.split, split=name, needed=needed)
             for name in SPLITS
         }
     if isinstance(choice.split, str):
@@ -271,7 +311,7 @@ def _divided(sources: Sources, roles: Roles, choice: Choice) -> dict[str, Rows]:
         )
     total = sum(len(batch) for batch in source.read((roles.target,)))
     chosen = by_fraction(choice.split, total)
-    return {name: Rows(source, roles.used, chosen[name], drop=drop) for name in SPLITS}
+    return {name: Rows(source, roles.used, chosen[name], needed=needed) for name in SPLITS}
 
 
 def _feature(name: str, kind: Kind, choice: Choice, alone: bool) -> Feature:

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from raysim.config import parse_override
 from raysim.core.errors import DataError
 from raysim.core.scoring import REGRESSION
-from raysim.federation.prepared import network_size, open_prepared, prepared
+from raysim.federation.prepared import network_size, notes_of, open_prepared, prepared
 from raysim.workloads.datasets.files import samples, tables, targets
 from raysim.workloads.datasets.files.columns import Figures, inputs
 from tests.workloads.datasets.files import layouts
@@ -94,6 +94,58 @@ def test_rows_that_lack_a_value_are_dropped(table):
     found = splits(table, features=["city", "size"], missing="drop")
     assert found["train"].y.tolist() == [10, 20] and found["test"].y.tolist() == [50, 60]
     assert found["train"].x.tolist() == [[0, 1, 1], [1, 0, 4]]
+    fields = {"target": "price", "task": "regression", "split": "part", "missing": "drop"}
+    assert notes(table, features=["city", "size"], **fields)[0] == (
+        "2 of 6 rows lack a value, and are left out"
+    )
+
+
+def notes(path, **fields):
+    return notes_of(prepared(dataset(path, **fields), path.parent / "data", lambda *_: None))
+
+
+@pytest.mark.parametrize(("missing", "filled"), [("mean", (2.5 + 4) / 2), ("zero", 0.0)])
+def test_rows_without_a_target_or_a_client_are_left_out_where_features_are_filled(
+    tmp_path, missing, filled
+):
+    """Nothing is learned of them: 9 and `x` are in no mean, word or class."""
+    given = {
+        **{"a": ["2.5", "", "9", "9", "4", ""], "w": ["u", "v", "x", "x", "", "u"]},
+        **{"site": ["s", "s", "s", "", "t", "t"], "y": ["1", "0", "", "z", "1", "0"]},
+        "part": ["train"] * 5 + ["test"],
+    }
+    layouts.text(tmp_path / "t.csv", given)
+    fields = {"target": "y", "client": "site", "split": "part", "missing": missing}
+    found = read(tmp_path / "t.csv", tmp_path / "data", **fields)
+    expected = [[2.5, 1, 0], [filled, 0, 1], [4, 0, 0]]
+    assert found["train"].x.tolist() == expected and found["train"].y.tolist() == [1, 0, 1]
+    assert found["test"].x.tolist() == [[filled, 1, 0]]
+    assert notes(tmp_path / "t.csv", **fields) == [
+        "2 of 6 rows lack a value of 'y' or 'site', and are left out"
+    ]
+
+
+VECTORS = np.tile([[1.0, -60.0]], (10, 1))
+SIZES = {
+    "small": ({"a": [9.0] * 10}, {}, None),
+    "number": ({"a": [1.0] * 9 + [-79.0], "b": [0.5] * 10}, {}, "'a' up to 79; dataset.standard"),
+    "standardised": ({"a": [1.0] * 9 + [79.0]}, {"standardise": True}, None),
+    "left out": ({"a": [79.0] * 10, "b": [0.5] * 10}, {"leave_out": "a"}, None),
+    "five": ({n: [70.0] * 10 for n in "abcde"}, {}, "'c' up to 70 and 2 more; dataset.standardise"),
+    "vectors": ({"a": VECTORS}, {}, "'a' up to 60; dataset.standardise=true"),
+    "scaled vectors": ({"a": VECTORS}, {"standardise": True}, None),
+    "images": ({"a": np.full((10, 2, 2), 255.0)}, {}, "'a' up to 255; divide them, by 255 say"),
+    "bytes": ({"a": np.full((10, 2, 2), 255, np.uint8)}, {}, None),
+    "tokens": ({"a": np.full((10, 3), 700)}, {"categories": "a"}, None),
+}
+
+
+@pytest.mark.parametrize("case", SIZES)
+def test_inputs_of_raw_size_are_told_before_training(tmp_path, case):
+    given, fields, told = SIZES[case]
+    np.savez(tmp_path / "t.npz", **given, y=np.arange(10) % 2)
+    found = notes(tmp_path / "t.npz", **fields)
+    assert found == [] if told is None else told in found[0] and "raw size" in found[0]
 
 
 @pytest.mark.parametrize("suffix", ["parquet", "npz"])
@@ -125,7 +177,7 @@ def test_missing_values_are_refused_with_the_first_row_of_them(table):
     with pytest.raises(
         DataError, match=r"column 'city': 1 value is .* row 4; dataset\.missing=drop"
     ):
-        splits(table, target="city", task="classification", features=["price"], missing="mean")
+        splits(table, target="city", task="classification", features=["price"], missing="refuse")
 
 
 def test_a_number_that_is_none_is_missing(tmp_path):

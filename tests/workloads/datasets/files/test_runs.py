@@ -22,7 +22,8 @@ ROUNDS, EPOCHS, LR = 15, 2, 0.1
 
 
 @pytest.fixture
-def run(tmp_path, monkeypatch):
+def settings(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("RAYSIM_DATA", str(tmp_path / "data"))
     words = np.where(SICK, "yes", "no")
     given = {"site": SITES, "age": AGE, "load": LOAD, "sick": words, "part": PART}
@@ -39,6 +40,11 @@ def run(tmp_path, monkeypatch):
         }
         return raysim.load_config("mnist-fedavg", {**chosen, **changes})
 
+    return settings
+
+
+@pytest.fixture
+def run(settings):
     return lambda **changes: raysim.run(settings(**changes))
 
 
@@ -106,6 +112,22 @@ def test_linear_regression_with_its_metrics(run):
     assert row["test_loss"] == pytest.approx(np.square(errors).mean(), rel=1e-4)
     assert row["test_mae"] == pytest.approx(np.abs(errors).mean(), rel=1e-4)
     assert row["test_r2"] == pytest.approx(1 - np.square(errors).sum() / spread, abs=1e-4)
+
+
+class Told(raysim.Listener):
+    def __init__(self) -> None:
+        self.notes: list[str] = []
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)
+
+
+def test_notes_on_the_data_are_shown_at_each_start(settings):
+    for _ in range(2):  # the second finds the data prepared
+        raysim.run(
+            settings(out=None, rounds=1, **{"dataset.standardise": False}), None, told := Told()
+        )
+        assert [note for note in told.notes if "'age' up to" in note]
 
 
 PARTITIONS = {
