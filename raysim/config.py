@@ -6,18 +6,14 @@ value and the allowed range.
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Mapping
 from contextlib import suppress
 from functools import partial
-from math import cos, pi
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import (
     AfterValidator,
-    BaseModel,
     BeforeValidator,
-    ConfigDict,
     Field,
     ValidationError,
     ValidationInfo,
@@ -40,7 +36,9 @@ from raysim.core.errors import SettingsError, visible
 from raysim.core.method import METHODS, Method
 from raysim.core.optimizer import OPTIMIZER, build_optimizer
 from raysim.core.participants import Participants, participants_of
+from raysim.core.rates import RateSettings, ServerSettings
 from raysim.core.rules import Batching, LocalSteps, LocalWork, Weighting
+from raysim.core.selection import State
 from raysim.core.user_input import (
     RepeatedKeyError,
     as_typed,
@@ -51,6 +49,7 @@ from raysim.core.user_input import (
     user_path,
 )
 from raysim.core.user_input.component_fields import component_field, ordered_field
+from raysim.core.user_input.group import SettingsGroup
 from raysim.core.user_input.limits import (
     LARGEST,
     MOST,
@@ -81,12 +80,6 @@ HINTS = {
 """What to write in place of unknown settings, where it is no similar name."""
 
 
-class SettingsGroup(BaseModel):
-    """A frozen group of settings; unknown keys are rejected."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
-
-
 def _pair(value: Any) -> Any:
     """Return a list of two numbers as a tuple."""
     if value is None or (_are_numbers(value) and len(value) == 2):
@@ -108,8 +101,10 @@ def _are_numbers(value: Any) -> bool:
     return is_list and all(isinstance(each, int | float) for each in value)
 
 
-class LocalSettings(SettingsGroup):
+class LocalSettings(RateSettings):
     """Local training on a client."""
+
+    _of: ClassVar[str] = "local"
 
     epochs: Count = Field(default=1, description="local epochs E; 1 with local.steps")
     steps: Count | None = Field(
@@ -123,18 +118,6 @@ class LocalSettings(SettingsGroup):
         default="sgd", description="sgd, adam, adamw, adagrad, rmsprop, or package.module:Class"
     )
     lr: float = Field(default=0.1, gt=0, description="learning rate")
-    schedule: Literal["constant", "cosine", "linear"] = Field(
-        default="constant", description="lr by round: lr_decay alone, or down to lr_min at the end"
-    )
-    warmup_rounds: Annotated[int, Field(ge=0, le=MOST)] = Field(
-        default=0, description="rounds in which lr rises to its full value"
-    )
-    lr_decay: float = Field(
-        default=1.0, gt=0, le=1, description="factor of lr per round, of schedule=constant"
-    )
-    lr_min: float = Field(
-        default=0.0, ge=0, description="the first decayed lr at or below it stays; see schedule"
-    )
     momentum: float = Field(default=0.0, ge=0, lt=1, description="of sgd and rmsprop")
     nesterov: bool = Field(default=False, description="Nesterov momentum; needs momentum above 0")
     betas: Annotated[tuple[Beta, Beta], BeforeValidator(_pair)] | None = Field(
@@ -182,28 +165,9 @@ class LocalSettings(SettingsGroup):
         """Batches of an epoch."""
         return Batching(self.batch_size, self.drop_last)
 
-    def lr_at(self, round_number: int, rounds: int) -> float:
-        """Return the learning rate of a round, counted from 0.
-
-        Args:
-            round_number: The round; one behind the last has the rate of the last.
-            rounds: Rounds of the run.
-        """
-        warmup = self.warmup_rounds
-        if round_number < warmup:
-            return self.lr * (round_number + 1) / (warmup + 1)
-        if self.schedule == "constant":
-            return self._decayed(round_number - warmup)
-        passed = (min(round_number, rounds - 1) - warmup) / (rounds - warmup)
-        left = 1 - passed if self.schedule == "linear" else (1 + cos(pi * passed)) / 2
-        return self.lr_min + (self.lr - self.lr_min) * left
-
-    def _decayed(self, round_number: int) -> float:
-        reached = bisect_left(range(round_number), True, key=self._is_least)
-        return self.lr * self.lr_decay**reached
-
-    def _is_least(self, round_number: int) -> bool:
-        return self.lr * self.lr_decay**round_number <= self.lr_min
+    def lr_at(self, round_number: int, rounds: int, state: State | None = None) -> float:
+        """Return the learning rate of a round, counted from 0; see `rate_at`."""
+        return self.rate_at(round_number, rounds, self.lr, state)
 
     def build_optimizer(self) -> Optimizer:
         """Return the optimizer with its settings."""
@@ -217,12 +181,7 @@ class LocalSettings(SettingsGroup):
                 f"steps={self.steps}: takes the place of local.epochs={self.epochs}; with it, give"
                 " local.epochs=1"
             )
-        if self.schedule != "constant" and self.lr_decay != 1:
-            raise ValueError(
-                f"lr_decay={self.lr_decay}: must be 1.0 with local.schedule={self.schedule}"
-            )
-        if self.schedule != "constant" and self.lr_min >= self.lr:
-            raise ValueError(f"lr_min={self.lr_min}: must be below local.lr={self.lr}")
+        self.check_rate(self.lr, "local.lr=")
         return self
 
     @model_validator(mode="after")
@@ -454,6 +413,7 @@ class Settings(SettingsGroup):
         " tensors training starts",
     )
     local: LocalSettings = LocalSettings()
+    server: ServerSettings = ServerSettings()
     evaluation: EvaluationSettings = EvaluationSettings()
     engine: EngineSettings = EngineSettings()
 
@@ -517,13 +477,37 @@ class Settings(SettingsGroup):
 
     @model_validator(mode="after")
     def _warmup_ends(self) -> Self:
-        if (warmup := self.local.warmup_rounds) and warmup >= self.rounds:
-            raise ValueError(f"local.warmup_rounds={warmup}: must be below rounds={self.rounds}")
+        for name, rates in (("local", self.local), ("server", self.server)):
+            if (warmup := rates.warmup_rounds) and warmup >= self.rounds:
+                raise ValueError(
+                    f"{name}.warmup_rounds={warmup}: must be below rounds={self.rounds}"
+                )
         return self
 
-    def lr_at(self, round_number: int) -> float:
-        """Return the learning rate of a round, counted from 0."""
-        return self.local.lr_at(round_number, self.rounds)
+    @model_validator(mode="after")
+    def _server_has_a_rate(self) -> Self:
+        if not self.has_server_schedule:
+            return self
+        if self.method.server_lr is None:
+            name, value = next(
+                (name, value)
+                for name, value in self.server
+                if value != ServerSettings.model_fields[name].default
+            )
+            raise ValueError(
+                f"server.{name}={as_typed(value)}: the server of {called(self.method)} has no"
+                " learning rate of its own; leave it out (that of fedadam has)"
+            )
+        try:
+            self.server.check_rate(self.method.server_lr, f"the rate of {called(self.method)}, ")
+        except ValueError as error:
+            raise ValueError(f"server.{error}") from error
+        return self
+
+    @property
+    def has_server_schedule(self) -> bool:
+        """True if the server's learning rate differs between rounds."""
+        return self.server != ServerSettings()
 
     @property
     def data(self) -> Dataset:

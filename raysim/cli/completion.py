@@ -131,7 +131,8 @@ def collect() -> dict[str, Any]:
     """Collect the words from the registries and the settings."""
     from raysim.cli.app import KINDS
     from raysim.cli.pages import names_of, registry_of
-    from raysim.config import Settings, SettingsGroup
+    from raysim.config import Settings
+    from raysim.core.user_input.group import SettingsGroup
     from raysim.workloads.presets import PRESETS
 
     settings, fields = dict[str, list[str]](), dict[str, dict[str, list[str]]]()

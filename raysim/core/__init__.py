@@ -4,7 +4,8 @@
   the `optimizer` of local steps.
 - Around a method: the `selection` of clients, the `channel` of their uploads, whose stages
   change `differences` and their `encoding`, their `aggregation`, the `attack` of bad ones, and
-  the `temperature`; a stage's claim of `privacy`, the `masking` of sums, and values `withheld`.
+  the `temperature`; schedules of learning `rates`; a stage's claim of `privacy`, the `masking` of
+  sums, and values `withheld`.
 - Samples: `data` has the interfaces of datasets, partitions and models; `arrow` prepared samples on
   disk; `client_indices` the samples of each client, `local_cut` those that it is tested on, and
   `sharing` those that all share; `participants` the clients that train.

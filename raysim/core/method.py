@@ -89,6 +89,8 @@ class Round:
         size: m, the clients of a round.
         expected: Expected number of clients of a round, by which `aggregation.weighting=fixed`
             divides.
+        server_lr: Learning rate of the server in this round, `Method.server_lr` by the settings
+            `server`; 1 of a method without one.
     """
 
     number: int
@@ -107,6 +109,7 @@ class Round:
     samples: Sequence[int] | npt.NDArray[np.int64] = ()
     size: int = 1
     expected: float = 1.0
+    server_lr: float = 1.0
 
     def __post_init__(self) -> None:
         """Take all K clients for `everyone` if it is not given."""
@@ -197,6 +200,14 @@ class Method(Component, ABC):
         times a gradient, or times a momentum of gradients.
         """
         return {}
+
+    @property
+    def server_lr(self) -> float | None:
+        """Learning rate of its server, from which `Round.server_lr` follows by round.
+
+        None of a method that has none; a schedule of it is then refused.
+        """
+        return None
 
     @property
     def selection(self) -> Selection | None:

@@ -11,6 +11,7 @@ from safetensors.torch import load_file
 from raysim.config import Settings, parse
 from raysim.core.components import called
 from raysim.core.errors import RunError
+from raysim.core.rates import ENDING
 from raysim.core.tensors.digests import tensors_digest
 from raysim.core.user_input import may_grow, override_text, parse_json
 from raysim.driver.context import Result
@@ -148,11 +149,12 @@ def check_growth(path: Path, recorded: Mapping[str, Any], settings: Settings) ->
             f"rounds={settings.rounds}: must be at least {before}, those of {path}; a run is not"
             " shortened"
         )
-    if settings.rounds > before and (schedule := settings.local.schedule) != "constant":
-        raise RunError(
-            f"rounds={settings.rounds}: must be {before} with local.schedule={schedule}, which ends"
-            " with the rounds that it was planned for"
-        )
+    for name, rates in (("local", settings.local), ("server", settings.server)):
+        if settings.rounds > before and rates.schedule in ENDING:
+            raise RunError(
+                f"rounds={settings.rounds}: must be {before} with {name}.schedule={rates.schedule},"
+                " which ends with the rounds that it was planned for"
+            )
     for each in claiming_of(settings):
         chosen = each.privacy and each.privacy.noise is None
         if chosen and settings.rounds > before:

@@ -22,6 +22,7 @@ from raysim.core.steps import Steps, resumed
 from raysim.core.tensors import Tensors, zeros_like
 from raysim.driver.hiding import SIZES, hidden
 from raysim.driver.listener import Listener
+from raysim.driver.rates import client_rate, server_rate
 from raysim.driver.riders import Rider
 from raysim.storage.checkpoints import Checkpoint
 from raysim.training.job import batch_bounds, steps_of
@@ -52,13 +53,14 @@ def round_inputs(
     """
     number, participants = before.number, settings.participants
     unseen = hidden(settings, settings.method, SIZES)
+    lr_at = partial(client_rate(settings).at, settings, before)
     return Round(
         number=number,
         cohort=cohort,
         clients=len(participants),
         epochs=settings.local.work,
-        lr=settings.lr_at(number),
-        lr_at=settings.lr_at,
+        lr=lr_at(number),
+        lr_at=lr_at,
         weighting=settings.weighting,
         network=network,
         steps=partial(_steps, settings.local, sizes, has_batch_norm(network)),
@@ -69,6 +71,7 @@ def round_inputs(
         samples=sizes if unseen is None else unseen,
         size=settings.cohort_size,
         expected=settings.expected_cohort,
+        server_lr=server_rate(settings).at(settings, before, number),
     )
 
 

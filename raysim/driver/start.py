@@ -28,6 +28,7 @@ from raysim.driver.listener import Listener
 from raysim.driver.masking import check_masks
 from raysim.driver.privacy.accounting import with_accounted_noise
 from raysim.driver.privacy.checks import accounting_for
+from raysim.driver.rates import check_rates
 from raysim.driver.run import Run
 from raysim.driver.run.client_models import check_kept_clients
 from raysim.driver.run.stopping import Stopping
@@ -159,6 +160,7 @@ def check_run(
     check_attack(settings, network, initial, federation, note)
     check_downlink(settings, network, initial, sizes)
     check_masks(settings, network, initial, sizes)
+    check_rates(settings, evaluator.skipped.figures)
     seconds = expected_seconds(settings, initial, sizes, clock)
     temperature = RoundTemperature.of(settings, initial, sizes, seconds)
     temperature.check(evaluator.skipped.figures, settings.cohort_size)

@@ -9,7 +9,8 @@ Optimization", ICLR 2021, algorithm 2 (FedAdam).
     w <- w + lr_server * m / (sqrt(v) + tau)
 
 Without bias correction, as in the paper; m starts at 0, v at tau^2. m and v cover the trainable
-parameters, complex ones as pairs of reals; buffers become the mean. Deviation: p_k follow
+parameters, complex ones as pairs of reals; buffers become the mean. lr_server is constant, or
+follows `server.schedule`. Deviation: p_k follow
 `weighting`, where algorithm 2 counts clients alike (weighting=uniform).
 """
 
@@ -38,6 +39,11 @@ class FedAdam(FedAvg):
     beta2: float = Field(default=0.99, ge=0, lt=1, description="decay of the mean square v")
     tau: float = Field(default=1e-3, gt=0, description="degree of adaptivity; sqrt(v) starts here")
 
+    @property
+    def server_lr(self) -> float:
+        """The rate of the server."""
+        return self.lr_server
+
     def init(self, network: nn.Module) -> ServerState:
         """Start with m at zero and v at tau^2."""
         state = super().init(network)
@@ -56,6 +62,6 @@ class FedAdam(FedAvg):
             delta = as_real(mean[name]) - old
             m[name] = self.beta1 * before + (1 - self.beta1) * delta
             v[name] = self.beta2 * state.groups["v"][name] + (1 - self.beta2) * delta**2
-            new = old + self.lr_server * m[name] / (v[name].sqrt() + self.tau)
+            new = old + now.server_lr * m[name] / (v[name].sqrt() + self.tau)
             moved[name] = like(new, model[name])
         return state.replace(model={**mean, **moved}, m=m, v=v)

@@ -47,6 +47,7 @@ MODEL, BEST_MODEL = "model.safetensors", "model_best.safetensors"
 STATE, CLIENTS = "state.safetensors", "clients.safetensors"
 IN_FLIGHT, SELECTION = "in_flight.safetensors", "selection.safetensors"
 TEMPERATURE, CHANNEL = "temperature.safetensors", "channel.safetensors"
+RATES = "rates.safetensors"
 AGGREGATION, DOWNLINK = "aggregation.safetensors", "downlink.safetensors"
 TRAINING_SAMPLES, TEST_SAMPLES = "training samples", "test samples"
 LOCAL_TEST_SAMPLES, REFERENCE = "clients' own test samples", "model of the reference"
@@ -84,6 +85,7 @@ class Checkpoint:
         in_flight: Clients under way, where rounds are asynchronous.
         selection: State of the selection.
         temperature: State of the temperature.
+        rates: States of learning rates on a plateau, by the names of their groups of settings.
         aggregation: State of the aggregation.
         channel: What the server keeps for stages of the channel, by their names.
         downlink: What the server keeps for the down-link: the model that clients have, and bytes.
@@ -105,6 +107,7 @@ class Checkpoint:
     in_flight: InFlight | None = None
     selection: State = field(default_factory=dict)
     temperature: State = field(default_factory=dict)
+    rates: Mapping[str, State] = field(default_factory=dict)
     aggregation: State = field(default_factory=dict)
     channel: Mapping[str, State] = field(default_factory=dict)
     downlink: Groups = field(default_factory=dict)
@@ -155,6 +158,7 @@ class Checkpoints:
             states = {
                 SELECTION: checkpoint.selection,
                 TEMPERATURE: checkpoint.temperature,
+                RATES: _flat(checkpoint.rates),
                 AGGREGATION: checkpoint.aggregation,
                 CHANNEL: _flat(checkpoint.channel),
             }
@@ -318,8 +322,9 @@ class Checkpoints:
             best=_best(body, contents),
             selection=_arrays(contents, SELECTION),
             temperature=_arrays(contents, TEMPERATURE),
+            rates=_by_owner(_arrays(contents, RATES)),
             aggregation=_arrays(contents, AGGREGATION),
-            channel=_by_stage(_arrays(contents, CHANNEL)),
+            channel=_by_owner(_arrays(contents, CHANNEL)),
             downlink=unflatten(_in_order(contents[DOWNLINK])) if DOWNLINK in contents else {},
             ticks=body.get("ticks"),
             costs=body.get("costs", {}),
@@ -349,16 +354,16 @@ def _best(body: Mapping[str, Any], contents: Mapping[str, bytes]) -> Best | None
 
 
 def _flat(states: Mapping[str, State]) -> State:
-    """Return the states of stages as one, with arrays named `stage/name`."""
-    return {f"{stage}/{name}": a for stage, state in states.items() for name, a in state.items()}
+    """Return the states of several owners as one, with arrays named `owner/name`."""
+    return {f"{owner}/{name}": a for owner, state in states.items() for name, a in state.items()}
 
 
-def _by_stage(arrays: State) -> dict[str, State]:
-    """Return the states of stages, from arrays named `stage/name`."""
+def _by_owner(arrays: State) -> dict[str, State]:
+    """Return the states of several owners, from arrays named `owner/name`."""
     states: dict[str, dict[str, Any]] = {}
     for key, array in arrays.items():
-        stage, _, name = key.partition("/")
-        states.setdefault(stage, {})[name] = array
+        owner, _, name = key.partition("/")
+        states.setdefault(owner, {})[name] = array
     return dict(states)
 
 

@@ -14,11 +14,12 @@ not evaluated, are passed over. There is no metric of the test set, which must c
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Literal, Self
+from typing import Annotated, Self
 
 import numpy as np
 from pydantic import Field, model_validator
 
+from raysim.core.rates import METRIC_NEEDS, Metric, PlateauRule
 from raysim.core.selection import State
 from raysim.core.temperature import Temperature, TemperatureRound
 from raysim.core.user_input.limits import MOST
@@ -30,7 +31,7 @@ class Plateau(Temperature):
     Begins at `local.temperature`. Costs nothing: the train loss is what clients report.
     """
 
-    metric: Literal["train_loss", "holdout_loss", "holdout_accuracy"] = Field(
+    metric: Metric = Field(
         default="train_loss", description="metric of rounds; holdout_... need evaluation.holdout"
     )
     factor: float = Field(default=0.5, gt=0, description="factor of T; above 1, T rises")
@@ -50,8 +51,7 @@ class Plateau(Temperature):
     @property
     def reads(self) -> Mapping[str, str]:
         """The metric, and what it needs."""
-        needs = "needs evaluation.holdout above 0, and for an accuracy a task that has one"
-        return {self.metric: f"temperature.metric={self.metric}: {needs}"}
+        return {self.metric: f"temperature.metric={self.metric}: {METRIC_NEEDS}"}
 
     def choose(self, now: TemperatureRound) -> float:
         """Return T after the changes so far."""
@@ -61,23 +61,12 @@ class Plateau(Temperature):
         self, now: TemperatureRound, temperature: float, row: Mapping[str, float | None]
     ) -> State:
         """Return T of the next round, the best value, and the rounds without a better one."""
-        best, waited = now.state.get("best", np.nan), int(now.state.get("waited", 0))
-        value = row[self.metric]
-        if value is not None and self._is_better(value, float(best)):
-            best, waited = value, 0
-        elif value is not None:
-            waited += 1
-        if waited > self.patience:
+        rule = PlateauRule(self.metric, self.patience, self.threshold)
+        found, ended = rule.after(now.state, row)
+        if ended:
             changed = min(max(self.factor * temperature, self.least), self.most)
             # A T outside of the limits at first, by local.temperature, is not moved back.
             closer = changed < temperature if self.factor < 1 else changed > temperature
-            temperature, waited = changed if closer else temperature, 0
-        found = {"temperature": temperature, "best": best, "waited": waited}
-        return {name: np.asarray(each, dtype=np.float64) for name, each in found.items()}
-
-    def _is_better(self, value: float, best: float) -> bool:
-        if np.isnan(best):
-            return True
-        if self.metric != "holdout_accuracy":
-            return value < best - self.threshold * abs(best)
-        return value > best + self.threshold * abs(best)
+            temperature = changed if closer else temperature
+        state = {"temperature": temperature, **found}
+        return {name: np.asarray(each, dtype=np.float64) for name, each in state.items()}

@@ -93,6 +93,9 @@ def _of_parts(settings: Settings, claiming: Sequence[Method | Stage]) -> Iterato
         )
     if settings.temperature.follows_clients:
         yield f"does not go with {called(settings.temperature)}: T would follow the clients' data"
+    for name, rates in (("local", settings.local), ("server", settings.server)):
+        if rates.plateau:
+            yield f"does not go with {name}.schedule=plateau: lr would follow the clients' data"
     if method.reads_beside:
         yield (
             f"does not go with {called(method)}, whose server reads of clients"

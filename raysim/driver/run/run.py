@@ -31,6 +31,7 @@ from raysim.driver.listener import Started
 from raysim.driver.masking import MaskedUploads
 from raysim.driver.passes import PassContext, RoundRunner
 from raysim.driver.privacy.uploads import AccountedUploads
+from raysim.driver.rates import rate_figures, with_rates
 from raysim.driver.riders import Rider
 from raysim.driver.round_inputs import (
     RunPass,
@@ -66,6 +67,7 @@ class _Begun:
         riders: Ride on the passes of the method.
         analyses: Its analyses.
         selection: The selection of its clients; None if rounds overlap.
+        rates: Its learning rates, columns of `metrics.parquet`.
         temperature: Its temperature.
         clock: The round in virtual time, or None.
         channel: The stages of its channel; None without any.
@@ -79,14 +81,15 @@ class _Begun:
     riders: list[Rider]
     analyses: RoundAnalyses
     selection: RoundSelection | None
+    rates: Row
     temperature: RoundTemperature
     clock: VirtualRound | None
     channel: Channel | None
     downlink: Downlink | None
 
     def figures(self) -> Row:
-        """Return its learning rate and temperature, columns of `metrics.parquet`."""
-        return {"lr": self.now.lr, **self.temperature.figures()}
+        """Return its learning rates and temperature, columns of `metrics.parquet`."""
+        return {**self.rates, **self.temperature.figures()}
 
 
 class Run:
@@ -240,7 +243,8 @@ class Run:
         self.commits.note_workers()
         if self._client_models:
             self._client_models.keep_only(number)
-        after = begun.temperature.after(after, self._as_in_longer_runs(row, evaluation))
+        counted = self._as_in_longer_runs(row, evaluation)
+        after = with_rates(self.settings, begun.temperature.after(after, counted), counted)
         self.commits.commit(after, row, runner.log, evaluation)
 
     def _run_passes(self, before: Checkpoint, begun: _Begun) -> Steps[tuple[ServerState, Metrics]]:
@@ -310,8 +314,8 @@ class Run:
         riders = [*([downlink] if downlink else []), *riders]  # before the clock charges bytes
         riders += self._riders(before.number + 1, now, runner, analyses, channel)
         return _Begun(
-            *(now, has_clients, runner, run, riders, analyses, selection, temperature, clock),
-            *(channel, downlink),
+            *(now, has_clients, runner, run, riders, analyses, selection),
+            *(rate_figures(self.settings, before), temperature, clock, channel, downlink),
         )
 
     def _channel(self, now: Round, before: Checkpoint) -> Channel | None:

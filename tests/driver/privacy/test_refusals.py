@@ -259,6 +259,7 @@ REFUSED: dict[str, dict[str, Any]] = {
     },
     "does not go with aggregation.name=mean so set": {"aggregation.weighting": "arrived"},
     "does not go with temperature.name=plateau": {"temperature.name": "plateau"},
+    "does not go with local.schedule=plateau: lr would follow": {"local.schedule": "plateau"},
     "does not go with temperature.name=stragglers": {"temperature.name": "stragglers"},
     "does not go with method.name=scaffold, whose server": {"method.name": "scaffold"},
     "does not go with method.name=feddyn, whose server": {"method.name": "feddyn"},
