@@ -43,7 +43,7 @@ def offered(*words):
 
 CASES = {
     ("run", "mnist-n"): ["mnist-noniid"],
-    ("run", "mnist-fedavg", "local.lr"): ["local.lr=", "local.lr_decay=", "local.lr_min="],
+    ("run", "mnist-fedavg", "local.lr_m"): ["local.lr_metric=", "local.lr_min="],
     ("run", "mnist-fedavg", "local.mom"): ["local.momentum=", "local.momentum=0.0"],
     ("run", "mnist-fedavg", "method.name=fedno"): ["fednova"],
     ("run", "mnist-fedavg", "weighting="): ["examples", "uniform"],
@@ -59,9 +59,7 @@ CASES = {
     ("sweep", "mnist-noniid", "method.name=fedavg,fedprox", "method.mu"): [
         *("method.mu=", "method.mu=0.01"),
     ],
-    ("sweep", "mnist-noniid", "--tune", "local.l"): [
-        *("local.lr=", "local.lr_decay=", "local.lr_min=", "local.label_smoothing="),
-    ],
+    ("sweep", "mnist-noniid", "--tune", "local.t"): ["local.tail_average=", "local.temperature="],
     ("sweep", "mnist-noniid", "--tune", "local.lr="): [],
     ("resume", "RUN", "ro"): ["rounds=", "rounds=6"],
     ("resume", "RUN", "rounds="): ["6"],
