@@ -125,9 +125,11 @@ def test_a_resumed_run_has_the_same_rates(tmp_path, way):
     )
 
 
-def test_a_grown_run_goes_on_with_its_rates(tmp_path):
-    whole = run(tmp_path / "whole", **BOTH)
-    run(tmp_path / "grown", rounds=3, **BOTH)
+@pytest.mark.parametrize("way", ["plateaus", "held out"])
+def test_a_grown_run_goes_on_with_its_rates(tmp_path, way):
+    """The evaluation at its old end, which is no multiple of evaluation.every, moves none."""
+    whole = run(tmp_path / "whole", **WAYS[way])
+    run(tmp_path / "grown", rounds=3, **WAYS[way])
     grown = raysim.resume(tmp_path / "grown", make_task(UNEQUAL), overrides={"rounds": 6})
     assert model_of(tmp_path / "grown") == model_of(tmp_path / "whole")
     assert column(grown, "server_lr") == column(whole, "server_lr")
