@@ -16,7 +16,14 @@ from raysim.core.tensors.digests import tensors_digest
 from raysim.core.user_input import may_grow, override_text, parse_json
 from raysim.driver.context import Result
 from raysim.driver.hiding import claiming_of
-from raysim.driver.identity import INITIAL_MODEL, START, differing_parts
+from raysim.driver.identity import (
+    CODE_OF_COMPONENTS,
+    INITIAL_MODEL,
+    NOT_COMPARABLE,
+    START,
+    code_of_components,
+    differing_parts,
+)
 from raysim.driver.loading import read_start
 from raysim.driver.privacy.checks import settings_key
 from raysim.driver.run.stopping import Stopping
@@ -119,17 +126,32 @@ def check_same_task(run_dir: RunDirectory, identity: Mapping[str, Any]) -> None:
     Where `start_from` holds other tensors by now, initial models are not compared.
 
     Raises:
-        RunError: its samples, clients or network differ.
+        RunError: its samples, clients, network or code differ, or cannot be compared.
     """
     sealed = Checkpoints(run_dir.checkpoints).identity()
     own = dict(identity)
     if differing_parts(sealed, {START: own.pop(START)}):
         del own[INITIAL_MODEL]
-    if parts := differing_parts(sealed, own):
-        raise RunError(
-            f"out={run_dir.path}: holds a finished run of another task ({', '.join(parts)});"
-            " choose another `out`"
-        )
+    _refuse(run_dir, "a finished run of another task", differing_parts(sealed, own))
+
+
+def check_same_components(run_dir: RunDirectory, settings: Settings) -> None:
+    """Check that a finished run had the same code of components that are defined in no file.
+
+    Raises:
+        RunError: the code differs, or cannot be compared.
+    """
+    own = {CODE_OF_COMPONENTS: code_of_components(settings)}
+    parts = differing_parts(Checkpoints(run_dir.checkpoints).identity(), own)
+    _refuse(run_dir, "a finished run with other components", parts)
+
+
+def _refuse(run_dir: RunDirectory, what: str, parts: Sequence[str]) -> None:
+    if not parts:
+        return
+    if all(NOT_COMPARABLE in part for part in parts):
+        what = "a finished run that may be another one"
+    raise RunError(f"out={run_dir.path}: holds {what} ({', '.join(parts)}); choose another `out`")
 
 
 def check_growth(path: Path, recorded: Mapping[str, Any], settings: Settings) -> None:

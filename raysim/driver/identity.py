@@ -9,23 +9,24 @@ clients: other code or another seed draws others for nearly every client.
 from __future__ import annotations
 
 import hashlib
-import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from pydantic import BaseModel
 from torch import nn
 
 from raysim.config import Settings
 from raysim.core.arrow import checksum, recorded_checksum
 from raysim.core.client_indices import ClientIndices, ListedIndices
+from raysim.core.code_digests import NoDigestError, digest_of, digest_of_modules
+from raysim.core.components import Component
 from raysim.core.data import Split
 from raysim.core.errors import RunError
 from raysim.core.local_cut import without_cut
-from raysim.core.scoring import Scoring
 from raysim.core.tensors import Tensors
 from raysim.core.tensors.digests import arrays_digest, bytes_of, tensors_digest
 from raysim.driver.context import RunContext
@@ -45,11 +46,15 @@ from raysim.storage.environment import by_environment, environment, unknown_envi
 from raysim.storage.revisions import FIRST, revisions_of
 
 SAMPLED_CLIENTS = 1000
-VERSIONED = ("raysim", "torch", "torchvision")
-"""Packages whose code has a version or revision in an identity."""
 INITIAL_MODEL, START = "initial model", "model of start_from"
 ENVIRONMENTS = "environments"
 STACK = "number of stacked trials"
+CODE_OF_MODULES, CODE_OF_SCORING = "code of the model", "code of the scoring"
+CODE_OF_COMPONENTS = "code of components"
+CODES = (CODE_OF_MODULES, CODE_OF_SCORING, CODE_OF_COMPONENTS)
+NOT_COMPARABLE = "cannot be compared"
+"""Begin of the value of code that has no digest."""
+NO_CLASSES = "none"
 SHOWN_DIGITS = 12
 NO_SAMPLES = "none"
 CUT = "clients' test samples of evaluation.local_test"
@@ -91,7 +96,9 @@ def identity_of(
         "client indices": _of_indices(without_cut(federation.client_indices)),
         "decoded samples": arrays_digest(map(bytes_of, (first.x, first.y, test.x, test.y))),
         "network": hashlib.sha256(repr(layout).encode()).hexdigest(),
-        "code of the task": _of_code(network, federation.scoring),
+        CODE_OF_MODULES: _of_code(digest_of_modules, network, "the model"),
+        CODE_OF_SCORING: _of_code(digest_of, federation.scoring, "the scoring"),
+        CODE_OF_COMPONENTS: code_of_components(settings),
         INITIAL_MODEL: tensors_digest(network.state_dict()),
         REFERENCE: "none" if reference is None else tensors_digest(reference),
         START: "none" if federation.start is None else tensors_digest(federation.start),
@@ -119,38 +126,50 @@ def accepted(checkpoint: Checkpoint, context: RunContext) -> Checkpoint:
     """
     own = {name: value for name, value in context.identity.items() if name != INITIAL_MODEL}
     identity = {**checkpoint.identity, **own}
-    other = _difference(checkpoint, own, context)
-    if other is None:
+    parts = _differences(checkpoint, own, context)
+    if not parts:
         return replace(checkpoint, identity=identity)
+    other = ", ".join(parts)
     path, where = context.run_dir.path, f"after round {checkpoint.number}"
     if not context.force:
+        known = [part for part in parts if NOT_COMPARABLE not in part]
         raise RunError(
-            f"out={path}: going on {where} would not have the same bits: {other}; restore that, or"
-            f" to accept it, {context.resume_advice(force=True)}"
+            f"out={path}: going on {where} {'would' if known else 'might'} not have the same bits:"
+            f" {other}; restore that, or to accept it, {context.resume_advice(force=True)}"
         )
     context.listener.note(f"forced to go on {where}: {other}")
     forced = (*checkpoint.forced, f"{where}: {other}")
     return replace(checkpoint, identity=identity, forced=forced)
 
 
-def _difference(checkpoint: Checkpoint, own: Mapping[str, Any], context: RunContext) -> str | None:
-    """Return the parts in which a checkpoint's identity differs from the run's, or None."""
+def _differences(checkpoint: Checkpoint, own: Mapping[str, Any], context: RunContext) -> list[str]:
+    """Return the parts in which a checkpoint's identity differs from the run's."""
     parts = differing_parts(checkpoint.identity, own)
     environments = _environments(context.executor.describe()["actors"])
     known = checkpoint.identity.get(ENVIRONMENTS, environments)
-    if other := unknown_environment(environments, known):
-        parts.append(other)
-    return ", ".join(parts) or None
+    other = unknown_environment(environments, known)
+    return [*parts, other] if other else parts
 
 
 def differing_parts(sealed: Mapping[str, Any], identity: Mapping[str, Any]) -> list[str]:
-    """Return the parts of a run's identity that differ from a sealed one, in words."""
-    sealed = {**UNSEALED, **sealed}
-    return [
-        f"{name} was {_short(sealed[name])} (here {_short(value)})"
-        for name, value in identity.items()
-        if name in sealed and sealed[name] != value
-    ]
+    """Return the parts of a run's identity that differ from a sealed one, in words.
+
+    What cannot be compared is among them.
+    """
+    sealed, parts = {**UNSEALED, **sealed}, []
+    for name, value in identity.items():
+        before = sealed.get(name, value)
+        unknown = [each for each in (value, before) if str(each).startswith(NOT_COMPARABLE)]
+        if unknown:
+            parts.append(f"{name} {unknown[0]}")
+        elif before != value:
+            parts.append(f"{name} was {_short(before)} (here {_short(value)})")
+    return parts
+
+
+def not_comparable(identity: Mapping[str, Any]) -> list[str]:
+    """Return the parts of an identity that no later run can be compared with, in words."""
+    return differing_parts(identity, {name: identity[name] for name in CODES})
 
 
 def _environments(actors: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -178,20 +197,32 @@ def _of_cut(local_test: LocalTest | None) -> str:
     return _of_indices(local_test.indices) if local_test and is_cut else NO_SAMPLES
 
 
-def _of_code(network: nn.Module, scoring: Scoring) -> str:
-    """Return the digest of the sources of a user's own modules and scoring functions."""
-    named = {*map(type, network.modules()), scoring.losses, scoring.predict}
-    named |= {*scoring.metrics.values()}
-    own = [each for each in named if each.__module__.partition(".")[0] not in VERSIONED]
-    return hashlib.sha256("\n".join(sorted(map(_source, own))).encode()).hexdigest()
+def code_of_components(settings: Settings) -> str:
+    """Return the digest of components that are defined in no file; those of files are sealed."""
+    own = [*_components(settings), settings.local.build_optimizer()]
+    classes = {each.title: type(each) for each in own if type(each).__module__ == "__main__"}
+    return _of_code(digest_of, classes, "the components") if classes else NO_CLASSES
 
 
-def _source(code: Any) -> str:
-    """Return the source of a class or function; its name if it has no file."""
+def _components(value: Any) -> Iterator[Component]:
+    """Yield the components among settings, and those within components."""
+    if isinstance(value, Component):
+        yield value
+    parts = value if isinstance(value, tuple | list) else ()
+    if isinstance(value, BaseModel):
+        parts = [getattr(value, name) for name in type(value).model_fields]
+    if isinstance(value, Mapping):
+        parts = [*value.values()]
+    for part in parts:
+        yield from _components(part)
+
+
+def _of_code(digest: Callable[[Any, str], str], value: Any, name: str) -> str:
+    """Return the digest of code, or why it has none."""
     try:
-        return inspect.getsource(code)
-    except (OSError, TypeError):
-        return getattr(code, "__qualname__", type(code).__qualname__)
+        return digest(value, name)
+    except NoDigestError as error:
+        return f"{NOT_COMPARABLE} ({error})"
 
 
 def _of_indices(indices: ClientIndices) -> str:

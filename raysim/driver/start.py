@@ -22,8 +22,13 @@ from raysim.driver.clock.clock import check_places, open_clock
 from raysim.driver.context import CheckedRun, Result, RunContext
 from raysim.driver.evaluation import Evaluator
 from raysim.driver.exporting import exported
-from raysim.driver.finished import check_same_task, finished_run, note_samples
-from raysim.driver.identity import STACK, identity_of
+from raysim.driver.finished import (
+    check_same_components,
+    check_same_task,
+    finished_run,
+    note_samples,
+)
+from raysim.driver.identity import STACK, identity_of, not_comparable
 from raysim.driver.listener import Listener
 from raysim.driver.masking import check_masks
 from raysim.driver.privacy.accounting import with_accounted_noise
@@ -76,6 +81,7 @@ def drive(
     with directory as run_dir, tracked(settings, listener) as tracking:
         finished = finished_run(run_dir, settings, listener.note)
         if finished and not own_task:
+            check_same_components(run_dir, settings)
             note_samples(run_dir, known_digests(), listener.note)
             listener.finished(finished.summary)
             return finished
@@ -84,6 +90,8 @@ def drive(
             check_same_task(run_dir, checked.identity)
             listener.finished(finished.summary)
             return finished
+        for part in not_comparable(checked.identity):
+            tracking.note(f"{part}: a run that is interrupted goes on with force=True alone")
         watch = Stopwatch(settings.trace)
         with (
             threads_of(settings.engine),

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import shutil
+import sys
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -205,27 +208,108 @@ def zeros() -> SmallNet:
     return network
 
 
+def dropping(rate: float) -> SmallNet:
+    network = SmallNet()
+    network.hidden.append(torch.nn.Dropout(rate))
+    return network
+
+
+def scoring_with(metric: Callable[..., float]) -> raysim.Scoring:
+    return replace(raysim.CLASSIFICATION, metrics={"accuracy": metric})
+
+
+def at_most(limit: float) -> Callable[..., float]:
+    return lambda predicted, targets: min(limit, float((predicted == targets).mean()))
+
+
 OTHERS = {
-    "code of the task": {"model": Tanh},
-    "code": {"scoring": replace(raysim.CLASSIFICATION, losses=halved)},
-    "initial model": {"model": zeros},
+    "class": ("code of the model", {"model": Tanh}),
+    "argument": ("code of the model", {"model": lambda: dropping(0.5)}),
+    "loss": ("code of the scoring", {"scoring": replace(raysim.CLASSIFICATION, losses=halved)}),
+    "metric": ("code of the scoring", {"scoring": scoring_with(at_most(0.5))}),
+    "weights": ("initial model", {"model": zeros}),
 }
 
 
-@pytest.mark.parametrize("part", OTHERS)
-def test_a_finished_run_is_not_returned_for_other_code_or_another_model(run, part):
+@pytest.mark.parametrize("other", OTHERS)
+def test_a_finished_run_is_not_returned_for_other_code_or_another_model(run, other):
     """Samples and shapes are the same; nothing but the finished run's own task has its result."""
     settings = make_settings(run, rounds=2, **{"local.epochs": 1})
-    other = replace(make_task(SIZES), **OTHERS[part])
-    with pytest.raises(raysim.RunError, match=rf"finished run of another task \({part}"):
-        raysim.run(settings, other)
+    part, given = OTHERS[other]
+    task = replace(make_task(SIZES), **given)
+    with pytest.raises(raysim.RunError, match=rf"finished run of another task \({part} was"):
+        raysim.run(settings, task)
+
+
+@pytest.mark.parametrize("rounds", [1, 2])
+def test_a_run_with_code_that_cannot_be_compared_goes_on_by_force_alone(tmp_path, rounds):
+    lock, notes = threading.Lock(), Notes()
+
+    def metric(predicted, targets):
+        with lock:
+            return 0.5
+
+    task = replace(make_task(SIZES), scoring=scoring_with(metric))
+    settings = make_settings(tmp_path / "run", rounds=2)
+    with raysim.rounds(settings, task, notes) as running:
+        for _ in range(rounds):
+            next(running)
+        if rounds == 2:
+            assert not [*running]
+    reason = "code of the scoring cannot be compared (the scoring, metrics, accuracy, variable lock"
+    reason += " is a _thread.lock)"
+    assert f"{reason}: a run that is interrupted goes on with force=True alone" in notes.notes
+    refused = "going on after round 1 might not have" if rounds == 1 else "that may be another one"
+    with pytest.raises(raysim.RunError, match=rf"{refused}.*{re.escape(reason)}"):
+        raysim.run(settings, task)
+    if rounds == 1:
+        raysim.run(settings, task, force=True)
+        assert (tmp_path / "run/summary.json").exists()
+
+
+CELL = """
+import raysim
+from raysim.methods.fedavg import FedAvg
+
+class Mine(FedAvg):
+    def rules(self):
+        penalty = lambda view, outputs, batch: outputs.logits.square().mean() * FACTOR
+        return raysim.Rules(penalties=(penalty,))
+"""
+
+
+@pytest.mark.parametrize("rounds", [1, 2])
+@pytest.mark.parametrize("own_task", [True, False])
+def test_a_method_edited_in_a_cell_does_not_go_on_with_the_run_of_the_one_before(
+    tmp_path, monkeypatch, rounds, own_task
+):
+    def begin(factor: float) -> raysim.Settings:
+        space = {"__name__": "__main__"}
+        exec(CELL.replace("FACTOR", str(factor)), space)  # noqa: S102
+        monkeypatch.setattr(sys.modules["__main__"], "Mine", space["Mine"], raising=False)
+        overrides = {"method.name": "__main__:Mine", "rounds": 2, "clients": 2, "fraction": 1.0}
+        if not own_task:
+            overrides |= {"dataset.name": "plane", "model.name": "linear"}
+        return make_settings(tmp_path / "run", **overrides)
+
+    task = make_task(SIZES) if own_task else None
+    with raysim.rounds(begin(0.5), task) as running:
+        for _ in range(rounds):
+            next(running)
+        if rounds == 2:
+            assert not [*running]
+    with pytest.raises(raysim.RunError, match=r"code of components was \w+ \(here \w+\)"):
+        raysim.run(begin(0.7), task)
+    raysim.run(begin(0.5), task)
 
 
 def test_an_unfinished_run_goes_on_from_its_own_model_with_the_same_code_alone(tmp_path):
     task, settings = make_task(SIZES), make_settings(tmp_path / "run", rounds=2)
     with raysim.rounds(settings, task) as rounds:
         next(rounds)
-    with pytest.raises(raysim.RunError, match="would not have the same bits: code of the task was"):
+    with pytest.raises(
+        raysim.RunError, match="would not have the same bits: code of the model was"
+    ):
         raysim.resume(tmp_path / "run", replace(task, model=Tanh))
     raysim.resume(tmp_path / "run", replace(task, model=zeros))
     raysim.run(settings.model_copy(update={"out": str(tmp_path / "whole")}), task)

@@ -6,6 +6,7 @@ public replacement returns the same bits in more time.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from operator import attrgetter
@@ -35,6 +36,11 @@ _set_optimized = _part("_C._set_graph_executor_optimize")
 _has_mkldnn = _part("_C._get_mkldnn_enabled")
 _set_mkldnn = _part("_C._set_mkldnn_enabled")
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+_OF_A_PROCESS = re.compile(
+    r" at 0x[0-9a-f]+|\.___torch_mangle_\d+| # \S+:\d+:\d+$|= [^=]*?\[ \w+Type\{.*?\} \]",
+    re.MULTILINE,
+)
+"""Addresses, lines of sources and values of tensors in the text of a TorchScript module."""
 FOREACH = "_foreach_"
 """Part of the names of operations on lists of tensors, which apply another one to each."""
 
@@ -112,6 +118,18 @@ def forward_pre_hooks(module: nn.Module) -> list[Any]:
 def is_script(module: nn.Module) -> bool:
     """Return whether a module is a TorchScript module, which torch deprecates."""
     return isinstance(module, torch.jit.ScriptModule)
+
+
+def script_text(module: nn.Module) -> str:
+    """Return the code and the attributes of a TorchScript module, without its tensors."""
+    dump = getattr(getattr(module, "_c", None), "dump_to_str", None)
+    text = str(dump(True, True, False) if dump else getattr(module, "code", ""))
+    return _OF_A_PROCESS.sub("", text)
+
+
+def is_compiled(module: nn.Module) -> bool:
+    """Return whether `torch.compile` made a module; the given one is a module within it."""
+    return type(module).__module__.startswith("torch._dynamo")
 
 
 def buffers_of(module: nn.Module) -> Any:
