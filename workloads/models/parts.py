@@ -30,11 +30,10 @@ def image_shape(model: Model, shape: tuple[int, ...], pixels: int) -> tuple[int,
         SettingsError: the inputs are not such images.
     """
     if len(shape) != 3 or shape[0] < 1 or min(shape[1:]) < pixels:
-        raise unsuitable(
-            model,
-            shape,
-            f"images [channels, height, width] of at least {pixels}x{pixels} pixels",
-        )
+        allowed = f"images [channels, height, width] of at least {pixels}x{pixels} pixels"
+        if len(shape) == 2:
+            allowed += "; of grey ones in a file, save bytes (uint8), or arrays [n, 1, H, W]"
+        raise unsuitable(model, shape, allowed)
     channels, height, width = shape
     return channels, height, width
 

@@ -34,6 +34,8 @@ CLIENT = "client"
 PLAIN_NUMBER = re.compile("0|[1-9][0-9]{0,17}")
 """Name of a file that is a number as it is written: `00` is another client than `0`."""
 HDF5 = (".h5", ".hdf5")
+PIXELS = "pixels"
+"""TensorFlow Federated's name of grey images, numbers [n, height, width]."""
 
 
 def files_of(folder: Path, suffix: str) -> list[Path]:
@@ -138,7 +140,7 @@ def tff(path: Path) -> Source:
             for name in examples:
                 if type(examples.get(name, getlink=True)) is not h5py.HardLink:
                     raise DataError(f"{path}: client {shown(name)} is no group of this file")
-                own = {n: _words(arrays(examples[name], n)) for n in wanted if n != CLIENT}
+                own = {n: _values(n, arrays(examples[name], n)) for n in wanted if n != CLIENT}
                 own[CLIENT] = np.full(len(next(iter(own.values()))), name)
                 yield as_columns({n: own[n] for n in wanted})
 
@@ -148,8 +150,9 @@ def tff(path: Path) -> Source:
     return Source(path, (*names, CLIENT), read, (path,), CLIENT)
 
 
-def _words(held: Any) -> Array:
-    """Return an HDF5 array, with bytes of text as words."""
+def _values(name: str, held: Any) -> Array:
+    """Return an HDF5 array: bytes of text as words, grey images with an axis of channels."""
     if held.dtype.kind == "O":
         return np.array(held.asstr()[...].tolist())
-    return np.asarray(held[...])
+    values = np.asarray(held[...])
+    return values[:, None] if name == PIXELS and values.ndim == 3 else values

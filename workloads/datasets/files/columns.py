@@ -337,9 +337,9 @@ class Arrays:
     """A column of arrays as inputs [n, ...]: numbers, bytes, or integers of a category.
 
     Integers are numbers, in float32, but for bytes, which are images, and those that are to stay
-    categories, for an embedding. Images become channels first.
+    categories, for an embedding. Images become channels first; other arrays keep their shape.
 
-    Arrays of two dimensions are images of one channel, those of three with 1, 3 or 4 values along
+    Bytes of two dimensions are images of one channel, those of three with 1, 3 or 4 values along
     the last dimension, and another number along the first, images with the channels last.
     """
 
@@ -382,27 +382,31 @@ class Arrays:
         x = self._values(batch)
         if self.standardise:
             return as_float32(self.figures.standardised(x), self.name)
+        if self.categories:
+            return x.astype(np.int64, copy=False)
+        if self.dtype != np.uint8:
+            numbers = x.astype(np.float32, copy=False)
+            self.size = max(self.size, float(np.abs(numbers).max(initial=0)))
+            self.dimensions = x.ndim - 1
+            return numbers
         if x.ndim == 3:
             x = x[:, None]
         elif x.ndim == 4 and x.shape[3] in CHANNELS and x.shape[1] not in CHANNELS:
             x = np.moveaxis(x, 3, 1)
-        if self.categories:
-            return x.astype(np.int64, copy=False)
-        if self.dtype == np.uint8:
-            return x.astype(np.uint8, copy=False)
-        numbers = x.astype(np.float32, copy=False)
-        self.size = max(self.size, float(np.abs(numbers).max(initial=0)))
-        self.dimensions = x.ndim - 1
-        return numbers
+        return x
 
 
 Feature = Number | Words | Arrays
 
 
 def inputs(features: Iterable[Feature], batch: pa.RecordBatch) -> Array:
-    """Return the inputs of a batch: one feature's [n, ...], or several side by side [n, F]."""
+    """Return the inputs of a batch: one feature's [n, ...], or several side by side [n, F].
+
+    Bytes stay bytes where they are alone; they are scaled to [0, 1] when they are decoded.
+    """
     encoded = [each.encode(batch) for each in features]
     if len(encoded) == 1:
         return encoded[0]
-    flat = [x.reshape(len(x), -1) for x in encoded]
+    scaled = [x.astype(np.float32) / 255 if x.dtype == np.uint8 else x for x in encoded]
+    flat = [x.reshape(len(x), -1) for x in scaled]
     return np.concatenate(flat, axis=1, dtype=np.float32)

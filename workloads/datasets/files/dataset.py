@@ -31,7 +31,7 @@ from raysim.workloads.datasets.files.source import Sources
 from raysim.workloads.datasets.files.sources import find_sources
 from raysim.workloads.datasets.prepared import NeededError, prepare_once
 
-REVISION = 5
+REVISION = 6
 """Raised when the same files and settings give other prepared data."""
 
 

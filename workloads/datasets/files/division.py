@@ -74,7 +74,7 @@ class Rows:
 
     def only(self, names: tuple[str, ...]) -> Rows:
         """Return the same rows with these columns, and with those that decide what is dropped."""
-        whole = [n for n, (_, dtype) in self.source.arrays.items() if dtype.kind in "biu"]
+        whole = [n for n, (_, dtype) in self.source.arrays().items() if dtype.kind in "biu"]
         deciding = [name for name in self.needed if name not in whole]
         return replace(self, names=tuple(dict.fromkeys((*names, *deciding))))
 

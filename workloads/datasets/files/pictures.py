@@ -1,17 +1,20 @@
 """Images in folders: one folder per class, or a table of file names beside them.
 
 Images keep their size, which must then be the same for all, or are resized to
-`dataset.image_size`. They have the channels of the first one: one if it is grey, else three. Grey
-ones of 16 bits a pixel are numbers in [0, 1], of which 8 bits would keep too few levels.
+`dataset.image_size`. They have one channel if all are grey, else three. Grey ones of 16 bits a
+pixel are numbers in [0, 1], of which 8 bits would keep too few levels.
 """
 
 from __future__ import annotations
 
+import math
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
+from functools import cached_property
 from io import BytesIO
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -40,6 +43,8 @@ DEEPEST = 2**16 - 1
 MOST_PIXELS = 2**26
 """Most pixels of an image, 8192x8192."""
 PART_BYTES = 16 * 2**20
+HEADS = 4096
+"""Heads of images that are read at once."""
 X, Y = "x", "y"
 
 File = Path | BytesIO
@@ -73,7 +78,7 @@ def by_class(folder: Path, image_size: int | None) -> Source:
         listed += [(each / name, each.name) for name in names]
     if not listed:
         raise DataError(f"{folder}: contains no images")
-    read_all = ImageReader.of(listed[0][0], image_size)
+    read_all = ImageReader(lambda: (path for path, _ in listed), image_size)
 
     def read(wanted: tuple[str, ...]) -> Batches:
         for start in range(0, len(listed), read_all.rows):
@@ -83,9 +88,8 @@ def by_class(folder: Path, image_size: int | None) -> Source:
                 columns[X] = read_all([path for path, _ in part])
             yield as_columns({name: columns[name] for name in wanted})
 
-    return Source(
-        folder, (X, Y), read, tuple(path for path, _ in listed), arrays={X: read_all.kind}
-    )
+    files = tuple(path for path, _ in listed)
+    return Source(folder, (X, Y), read, files, arrays=lambda: {X: read_all.kind}, images=(X,))
 
 
 def by_table(folder: Path, labels: Path, image_size: int | None) -> Source:
@@ -110,8 +114,10 @@ def by_table(folder: Path, labels: Path, image_size: int | None) -> Source:
             raise DataError(f"{labels}: {shown(name)} must be an image in the folder {folder}")
         return path
 
-    names = next(rows.read((column,)))[0]
-    read_all = ImageReader.of(place(names[0].as_py()), image_size)
+    def places() -> Iterator[Path]:
+        return (place(name) for (names,) in rows.read((column,)) for name in names.to_pylist())
+
+    read_all = ImageReader(places, image_size)
 
     def read(wanted: tuple[str, ...]) -> Batches:
         for whole in rows.read(tuple(dict.fromkeys((*wanted, column)))):
@@ -125,7 +131,11 @@ def by_table(folder: Path, labels: Path, image_size: int | None) -> Source:
                 yield batch.select([*wanted])
 
     files = (labels, *_images(folder))
-    return Source(folder, rows.names, read, files, arrays={column: read_all.kind})
+    return Source(
+        *(folder, rows.names, read, files),
+        arrays=lambda: {column: read_all.kind},
+        images=(column,),
+    )
 
 
 def _images(folder: Path) -> Iterator[Path]:
@@ -135,52 +145,76 @@ def _images(folder: Path) -> Iterator[Path]:
 class ImageReader:
     """Reads images of one size as bytes, or as numbers in [0, 1] [n, channels, height, width].
 
-    Attributes:
-        rows: Images that are read at once.
-        kind: Shape and type of an image.
+    Their heads are read for that, once the kind of the images is asked for, up to one of colours.
     """
 
-    def __init__(self, size: Size, mode: str, resize: bool) -> None:
-        self._size, self._mode, self._resize = size, mode, resize
-        width, height = size
-        dtype = np.dtype(np.float32 if mode == NUMBERS else np.uint8)
-        self.rows = max(PART_BYTES // (len(mode) * width * height * dtype.itemsize), 1)
-        self.kind: ArrayKind = ((len(mode), height, width), dtype)
+    def __init__(self, images: Callable[[], Iterable[File]], image_size: int | None) -> None:
+        """Read no image yet.
 
-    @classmethod
-    def of(cls, first: File, image_size: int | None) -> ImageReader:
-        """Return the reader for images like a first one."""
-        with _unwarned(), _opened(first) as image:
-            mode = "L" if image.mode in GREY else NUMBERS if image.mode == DEEP else "RGB"
-            size = image.size if image_size is None else (image_size, image_size)
-        return cls(size, mode, image_size is not None)
+        Args:
+            images: Returns all images.
+            image_size: Height and width of the results; None: those of the first image.
+        """
+        self._images, self._image_size = images, image_size
+
+    @cached_property
+    def _form(self) -> tuple[Size, str]:
+        """Size and mode of the results."""
+        images = iter(self._images())
+        with _unwarned(), ThreadPoolExecutor(usable_cores()) as pool:
+            (size, mode), *_ = map(_head, islice(images, 1))
+            while mode != "RGB" and (part := [*islice(images, HEADS)]):
+                if "RGB" in (found for _, found in pool.map(_head, part)):
+                    mode = "RGB"
+        return size if self._image_size is None else (self._image_size, self._image_size), mode
+
+    @property
+    def kind(self) -> ArrayKind:
+        """Shape and type of an image."""
+        (width, height), mode = self._form
+        dtype = np.dtype(np.float32 if mode == NUMBERS else np.uint8)
+        return (len(mode), height, width), dtype
+
+    @property
+    def rows(self) -> int:
+        """Images that are read at once."""
+        shape, dtype = self.kind
+        return max(PART_BYTES // (math.prod(shape) * dtype.itemsize), 1)
 
     def __call__(self, paths: Sequence[File]) -> Pixels:
         """Return the images of files, decoded in parallel."""
+        _ = self._form  # before the threads ask for it
         # threads, as decoding leaves the interpreter lock
         with _unwarned(), ThreadPoolExecutor(usable_cores()) as pool:
             return np.stack([*pool.map(self._read, paths)])
 
     def _read(self, path: File) -> Pixels:
+        size, mode = self._form
         try:
             with _opened(path) as image:
-                if (image.mode == DEEP) != (self._mode == NUMBERS):
+                if (image.mode == DEEP) != (mode == NUMBERS):
                     raise DataError(
-                        f"{_named(path)}: differs from the first image in its bits a pixel, 8 or"
-                        " 16; convert all to one of these"
+                        f"{_named(path)}: differs from other images in its bits a pixel, 8 or 16;"
+                        " convert all to one of these"
                     )
-                whole = _scaled(image) if image.mode == DEEP else image.convert(self._mode)
+                whole = _scaled(image) if image.mode == DEEP else image.convert(mode)
         except DAMAGE as error:
             raise _not_decoded(path, error) from error
-        if self._resize:
-            whole = whole.resize(self._size, Image.Resampling.BILINEAR)
-        if whole.size != self._size:
+        if self._image_size is not None:
+            whole = whole.resize(size, Image.Resampling.BILINEAR)
+        if whole.size != size:
             raise DataError(
                 f"{_named(path)}: has {whole.width}x{whole.height} pixels, the first image"
-                f" {self._size[0]}x{self._size[1]}; dataset.image_size=64 resizes all to 64x64"
+                f" {size[0]}x{size[1]}; dataset.image_size=64 resizes all to 64x64"
             )
         pixels = np.asarray(whole)
-        return pixels.transpose(2, 0, 1) if self._mode == "RGB" else pixels[None]
+        return pixels.transpose(2, 0, 1) if mode == "RGB" else pixels[None]
+
+
+def _head(path: File) -> tuple[Size, str]:
+    """Return an image's size, and the mode in which it is read: L, RGB or NUMBERS."""
+    with _opened(path) as image:
+        return image.size, {DEEP: NUMBERS}.get(image.mode, "L" if image.mode in GREY else "RGB")
 
 
 def _scaled(image: Image.Image) -> Image.Image:

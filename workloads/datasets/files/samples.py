@@ -85,7 +85,7 @@ class Roles:
         left_out = ("", target, client, split, *choice.leave_out)
         others = [name for name in source.names if name not in left_out]
         if len(source.images) == 1 and source.images[0] in others:
-            others = source.images
+            others = [*source.images]
         features = choice.features or tuple(others)
         roles = cls(features, target, client, split if split in source.names else "")
         roles._check(source, choice)
@@ -257,7 +257,7 @@ def _kinds(rows: Mapping[str, Rows], roles: Roles) -> tuple[dict[str, Kind], tup
     for each in rows.values():
         if absent := sorted({*roles.used} - {*each.source.names}):
             raise DataError(f"{each.source.path}: has no column {shown(absent[0])}")
-        unread = each.source.arrays
+        unread = each.source.arrays()
         for name in kinds.keys() & unread.keys():
             kinds[name].see_arrays(*unread[name], name)
         names = [name for name in kinds if name not in unread]

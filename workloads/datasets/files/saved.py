@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from importlib.util import find_spec
 from io import BytesIO
 from pathlib import Path
@@ -175,8 +176,12 @@ def _saved(folder: Path, image_size: int | None) -> Source:
     first = next(rows.read(rows.names), None)
     if first is None:
         raise DataError(f"{folder}: has no rows")
+
+    def contents(name: str) -> Iterator[BytesIO]:
+        return (_content(value, name) for batch in rows.read((name,)) for value in batch[name])
+
     images = {
-        field.name: ImageReader.of(_content(first[field.name][0], field.name), image_size)
+        field.name: ImageReader(partial(contents, field.name), image_size)
         for field in first.schema
         if pa.types.is_struct(field.type) and "bytes" in {each.name for each in field.type}
     }
@@ -187,7 +192,13 @@ def _saved(folder: Path, image_size: int | None) -> Source:
             for start in range(0, len(whole), size := min([len(whole), *sizes])):
                 yield _decoded(whole.slice(start, size), images)
 
-    return replace(rows, path=folder, read=read, arrays={n: r.kind for n, r in images.items()})
+    return replace(
+        rows,
+        path=folder,
+        read=read,
+        arrays=lambda: {name: reader.kind for name, reader in images.items()},
+        images=tuple(images),
+    )
 
 
 def _files(folder: Path) -> list[Path]:

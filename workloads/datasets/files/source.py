@@ -13,7 +13,7 @@ import math
 import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -32,8 +32,6 @@ NAN = ("nan", "+nan", "-nan")
 
 Array = npt.NDArray[Any]
 ArrayKind = tuple[tuple[int, ...], np.dtype[Any]]
-IMAGE_DIMENSIONS = (2, 3)
-"""Dimensions of an image: height and width, and perhaps channels."""
 Batches = Iterator[pa.RecordBatch]
 
 
@@ -47,7 +45,8 @@ class Source:
         read: Reads the columns of these names, in batches.
         files: The files that are read.
         client: Name of the column of natural clients that the format has; empty if it has none.
-        arrays: Shape and type of columns that are known to hold arrays, before any is read.
+        arrays: Returns shape and type of columns that are known to hold arrays, before any is read.
+        images: Names of the columns that hold images.
     """
 
     path: Path
@@ -55,12 +54,8 @@ class Source:
     read: Callable[[tuple[str, ...]], Batches]
     files: tuple[Path, ...]
     client: str = ""
-    arrays: Mapping[str, ArrayKind] = field(default_factory=dict)
-
-    @property
-    def images(self) -> list[str]:
-        """Names of the columns that are known to hold images."""
-        return [n for n, (shape, _) in self.arrays.items() if len(shape) in IMAGE_DIMENSIONS]
+    arrays: Callable[[], Mapping[str, ArrayKind]] = dict
+    images: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         """Check the names.

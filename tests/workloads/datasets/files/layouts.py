@@ -209,15 +209,19 @@ def pfllib(folder: Path) -> Path:
     return folder
 
 
-def tff(folder: Path) -> Path:
+def tff(folder: Path, x: np.ndarray = X) -> Path:
     import h5py
 
     for split, rows in SETS.items():
         with h5py.File(folder / f"fed_mails_{split}.h5", "w") as file:
             for client, at in of_clients(rows).items():
-                file[f"examples/{client}/pixels"] = X[at]
+                file[f"examples/{client}/pixels"] = x[at]
                 file[f"examples/{client}/label"] = Y[at].astype(np.int32)
     return folder
+
+
+def tff_images(folder: Path) -> Path:
+    return tff(folder, PIXELS.astype(np.float32) / 255)
 
 
 def saved(folder: Path, tables: dict[str, pa.Table]) -> Path:

@@ -23,7 +23,7 @@ from raysim.core.data import DATASETS, Dataset, Split
 from raysim.core.errors import DataError
 from raysim.core.seeds import stream
 from raysim.federation.prepared import network_size, open_prepared, prepared
-from raysim.workloads.datasets.files import tables
+from raysim.workloads.datasets.files import pictures, tables
 from raysim.workloads.datasets.files.sources import find_sources
 from raysim.workloads.partitions.natural import Natural
 from tests.workloads.datasets.files import layouts
@@ -192,8 +192,59 @@ def test_grey_images_of_16_bits_keep_their_levels(tmp_path):
     small = read(tmp_path / "given", tmp_path / "data", split=0.25, image_size=2)
     assert small["train"].x.shape == (3, 1, 2, 2) and 0.1 < small["train"].x[:].mean() < 0.9
     Image.fromarray(np.zeros((3, 5), np.uint8)).save(tmp_path / "given/b/9.png")
-    with pytest.raises(DataError, match=r"b/9\.png: differs from the first image in its bits"):
+    with pytest.raises(DataError, match=r"b/9\.png: differs from other images in its bits"):
         read(tmp_path / "given", tmp_path / "data", split=0.25)
+
+
+@pytest.mark.parametrize("coloured", [0, 5])
+def test_one_image_of_colours_makes_colours_of_all(tmp_path, monkeypatch, coloured):
+    """Whichever it is: a grey one has its value in each channel. Heads are read two by two."""
+    from PIL import Image
+
+    monkeypatch.setattr(pictures, "HEADS", 2)
+    given = np.random.default_rng(1).integers(256, size=(7, 4, 3), dtype=np.uint8)
+    colours = np.repeat(given[:, None], 3, axis=1)
+    colours[coloured, 0] //= 2
+    for number in range(7):
+        image = Image.fromarray(given[number])
+        if number == coloured:
+            image = Image.fromarray(colours[number].transpose(1, 2, 0))
+        (tmp_path / "given" / "ab"[number % 2]).mkdir(parents=True, exist_ok=True)
+        image.save(tmp_path / "given" / "ab"[number % 2] / f"{number}.png")
+    splits = read(tmp_path / "given", tmp_path / "data", split=0.4)
+    found = [*splits["train"].x, *splits["test"].x]
+    assert {each.tobytes() for each in found} == {each.tobytes() for each in colours}
+
+
+@pytest.mark.parametrize("shape", [(24, 2), (5, 5), (4, 6, 3)])
+@pytest.mark.parametrize("dtype", [np.float32, np.int16, bool])
+def test_arrays_that_are_no_bytes_keep_their_shape(tmp_path, shape, dtype):
+    x = np.random.default_rng(0).integers(2, size=(6, *shape)).astype(dtype)
+    np.savez(tmp_path / "t.npz", x=x, y=np.arange(6) % 2)
+    found = read(tmp_path / "t.npz", tmp_path / "data", split=0.5)["train"].x
+    assert found.shape == (3, *shape) and found.dtype == np.float32
+    assert {*map(np.ndarray.tobytes, found)} < {*map(np.ndarray.tobytes, x.astype(np.float32))}
+    np.savez(tmp_path / "t.npz", x=x, age=np.arange(6), y=np.arange(6) % 2)
+    found = read(tmp_path / "t.npz", tmp_path / "data", split=0.5)["train"].x
+    assert found.shape == (3, 1 + x[0].size)  # no image, which would be the only input
+
+
+def test_bytes_are_scaled_alone_or_with_others(tmp_path):
+    x = (np.arange(40).reshape(10, 4) * 6).astype(np.uint8)
+    y = np.arange(10) % 2
+    np.savez(tmp_path / "alone.npz", x=x, y=y)
+    np.savez(tmp_path / "others.npz", x=x, age=np.arange(10.0), y=y)
+    inputs = []
+    for name in ("alone", "others"):
+        path = tmp_path / f"{name}.npz"
+        stored = torch.tensor(np.asarray(read(path, tmp_path / "data")["train"].x[:]))
+        inputs.append(dataset(path).decode(stored))
+    assert torch.equal(inputs[0], inputs[1][:, :4]) and inputs[0].max() <= 1
+
+
+def test_grey_images_of_tff_have_a_channel(tmp_path):
+    path = layouts.tff_images(tmp_path)
+    assert read(path, tmp_path / "data")["train"].x.shape[1:] == (1, 4, 4)
 
 
 def test_changed_files_and_settings_are_prepared_anew(tmp_path):
