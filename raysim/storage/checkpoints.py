@@ -291,9 +291,8 @@ class Checkpoints:
 
     def _load(self, folder: Path, clients: int) -> Checkpoint:
         body = read_sealed(folder)
-        checksums = body["sha256"]
-        if isinstance(checksums, str):  # of the first version, which kept no losses
-            checksums = {STATE: checksums}
+        sealed = body["sha256"]  # in the first version, which kept no losses, of one file
+        checksums = sealed if isinstance(sealed, dict) else {STATE: sealed}
         # Read, not mapped: a network file system cannot delete a folder with a mapped file.
         contents = {name: (folder / name).read_bytes() for name in checksums}
         for name, expected in checksums.items():
