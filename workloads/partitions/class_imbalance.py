@@ -14,7 +14,8 @@ import numpy as np
 
 from raysim.core.client_indices import Indices
 from raysim.core.user_input.limits import Count
-from raysim.workloads.partitions.dirichlet import Dirichlet, cut
+from raysim.workloads.partitions.cuts import cut
+from raysim.workloads.partitions.dirichlet import Dirichlet
 
 
 class ClassImbalance(Dirichlet):

@@ -11,7 +11,6 @@ from __future__ import annotations
 from typing import Annotated
 
 import numpy as np
-import numpy.typing as npt
 from pydantic import Field
 
 from raysim.core.client_indices import Indices, ListedIndices
@@ -20,6 +19,7 @@ from raysim.core.errors import DataError
 from raysim.core.seeds import stream
 from raysim.core.user_input.limits import Count
 from raysim.workloads.partitions.checks import one_sample_each
+from raysim.workloads.partitions.cuts import cut
 
 REDRAWS = 500
 """Draws after which a partition is given up."""
@@ -70,11 +70,3 @@ class Dirichlet(Partition):
         """Draw how many samples of each class, of `totals` [C], each client holds [C, K]."""
         fractions = generator.dirichlet(np.full(clients, self.alpha), size=len(totals))  # [C, K]
         return cut(fractions, totals[:, None])
-
-
-def cut(fractions: npt.NDArray[np.float64], totals: Indices) -> Indices:
-    """Return whole numbers [..., K] near `fractions` [..., K] of their sums, `totals` [..., 1]."""
-    # Cutting at rounded running sums gives each sample to exactly one client.
-    ends = np.floor(np.cumsum(fractions, axis=-1) * totals).astype(np.int64)
-    ends[..., -1:] = totals
-    return np.diff(np.minimum(ends, totals), axis=-1, prepend=0)

@@ -6,16 +6,18 @@ AISTATS 2017, section 3: "the data is shuffled, and then partitioned" into clien
 
 from __future__ import annotations
 
-import numpy as np
-
 from raysim.core.client_indices import ListedIndices
-from raysim.core.data import Partition, Split
+from raysim.core.data import Split
 from raysim.core.seeds import stream
 from raysim.workloads.partitions.checks import one_sample_each
+from raysim.workloads.partitions.sizes import Sized
 
 
-class Iid(Partition):
-    """Shuffle all samples and cut them into K parts whose sizes differ by at most one."""
+class Iid(Sized):
+    """Shuffle all samples and cut them into K parts.
+
+    Sizes differ by at most one, or are those of `sizes`.
+    """
 
     def split(self, data: Split, clients: int, seed: int) -> ListedIndices:
         """Assign every sample to one client.
@@ -25,4 +27,4 @@ class Iid(Partition):
         """
         one_sample_each(data, clients)
         shuffled = stream(seed, "iid").permutation(len(data))
-        return ListedIndices.of(np.array_split(shuffled, clients))
+        return self.pieces(shuffled, clients, seed)

@@ -1,4 +1,4 @@
-"""Clients of equal size whose class proportions are drawn at random.
+"""Clients of given sizes whose class proportions are drawn at random.
 
 Source: Chen, Bhardwaj and Marculescu, FedMAX: Mitigating Activation Divergence for Accurate and
 Communication-Efficient Federated Learning, ECML PKDD 2020, section 4.4: devices are given random,
@@ -16,7 +16,9 @@ import numpy as np
 from pydantic import Field
 
 from raysim.core.client_indices import Indices
-from raysim.workloads.partitions.dirichlet import Dirichlet, cut
+from raysim.workloads.partitions.cuts import cut
+from raysim.workloads.partitions.dirichlet import Dirichlet
+from raysim.workloads.partitions.sizes import Sized
 
 SMALLEST = 1e-9
 """Least weight of a class, so that any weights can be scaled to the totals."""
@@ -24,11 +26,12 @@ SWEEPS = 300
 """Scalings of rows and columns; they agree to 1e-12 from alpha=0.1 on."""
 
 
-class Proportions(Dirichlet):
+class Proportions(Sized, Dirichlet):
     """Draw class weights for each client from Dir_C(alpha) and scale them to the data.
 
     Rows and columns are scaled in turn (iterative proportional fitting) until all clients have
-    equally many samples and every sample is used; rounding adds or takes at most one per class.
+    equally many samples, or those of `sizes`, and every sample is used; rounding adds or takes at
+    most one per class.
 
     Attributes:
         alpha: Concentration of a client's weights; 1 makes all weights equally likely, small
@@ -42,7 +45,10 @@ class Proportions(Dirichlet):
         """Draw how many samples of each class each client holds [C, K]."""
         weights = generator.dirichlet(np.full(len(totals), self.alpha), size=clients)  # [K, C]
         weights = np.maximum(weights, SMALLEST)
+        wanted = totals.sum() / clients
+        if self.sizes != "equal":
+            wanted = self.client_sizes(int(totals.sum()), clients, generator)[:, None]
         for _ in range(SWEEPS):
-            weights *= totals.sum() / clients / weights.sum(axis=1, keepdims=True)
+            weights *= wanted / weights.sum(axis=1, keepdims=True)
             weights *= totals / weights.sum(axis=0)
         return cut((weights / totals).T, totals[:, None])

@@ -7,18 +7,22 @@ of 100 clients holds two.
 
 from __future__ import annotations
 
+from typing import Self
+
 import numpy as np
 import numpy.typing as npt
+from pydantic import model_validator
 
 from raysim.core.client_indices import ListedIndices
-from raysim.core.data import Partition, Split
+from raysim.core.data import Split
 from raysim.core.errors import DataError
 from raysim.core.seeds import stream
 from raysim.core.user_input.limits import Count
 from raysim.workloads.partitions.checks import one_sample_each
+from raysim.workloads.partitions.sizes import Sized
 
 
-class Shards(Partition):
+class Shards(Sized):
     """Sort by label, cut into shards, and give each client some of them at random.
 
     Attributes:
@@ -27,10 +31,17 @@ class Shards(Partition):
             hold, whose sizes differ by at most one, and every sample is used. Set, the sorted data
             is cut into shards of this size, a shorter rest at its end is left out, and so are the
             shards that no client draws.
+        sizes: Other than equal, a client's shards have its size together, and `size` is unset.
     """
 
     per_client: Count = 2
     size: Count | None = None
+
+    @model_validator(mode="after")
+    def _one_size(self) -> Self:
+        if self.size is not None and self.sizes != "equal":
+            raise ValueError(f"size={self.size}: must be none with partition.sizes={self.sizes}")
+        return self
 
     def split(self, data: Split, clients: int, seed: int) -> ListedIndices:
         """Give each client `per_client` shards, none of them twice.
@@ -39,8 +50,15 @@ class Shards(Partition):
             DataError: there are fewer samples than clients, or than the shards asked for hold.
         """
         one_sample_each(data, clients)
-        shards = self._cut(np.argsort(data.y, kind="stable"), clients)
+        ordered = np.argsort(data.y, kind="stable")
+        shards = self._cut(ordered, clients)
         drawn = stream(seed, "shards").permutation(len(shards))[: clients * self.per_client]
+        if self.sizes != "equal":
+            sizes = self.client_sizes(len(data), clients, stream(seed, "sizes"))[:, None]
+            rest = np.arange(self.per_client) < sizes % self.per_client
+            of_shard = np.empty(len(shards), dtype=np.int64)
+            of_shard[drawn] = (sizes // self.per_client + rest).ravel()
+            shards = np.split(ordered, np.cumsum(of_shard)[:-1])
         return ListedIndices.of(
             [
                 np.concatenate([shards[shard] for shard in held])

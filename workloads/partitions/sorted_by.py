@@ -13,13 +13,14 @@ import numpy as np
 from pydantic import Field
 
 from raysim.core.client_indices import ListedIndices
-from raysim.core.data import Partition, Split
+from raysim.core.data import Split
 from raysim.core.seeds import stream
 from raysim.workloads.partitions.checks import column, one_sample_each
+from raysim.workloads.partitions.sizes import Sized
 
 
-class SortedBy(Partition):
-    """Sort by columns, samples of equal values at random, and cut into pieces of equal size.
+class SortedBy(Sized):
+    """Sort by columns, samples of equal values at random, and cut into a piece for each client.
 
     Attributes:
         columns: Columns to sort by, the first one first.
@@ -28,7 +29,7 @@ class SortedBy(Partition):
     columns: Annotated[tuple[str, ...], Field(min_length=1)] = ("age_group", "gender")
 
     def split(self, data: Split, clients: int, seed: int) -> ListedIndices:
-        """Assign every sample to one client; sizes differ by at most one.
+        """Assign every sample to one client.
 
         Raises:
             DataError: there is no such column, or there are more clients than samples.
@@ -38,4 +39,4 @@ class SortedBy(Partition):
         ranks = [np.unique(values, return_inverse=True)[1] for values in columns]
         ties = stream(seed, "sorted-by").permutation(len(data))
         order = np.lexsort([ties, *reversed(ranks)])  # the last is the first to sort by
-        return ListedIndices.of(np.array_split(order, clients))
+        return self.pieces(order, clients, seed)

@@ -1,0 +1,72 @@
+"""Unequal sizes of clients.
+
+Client k of K holds n_k of N samples, in proportion to r_k but for one sample that each has:
+
+    n_k = 1 + share of the other N - K by r_k (cut at rounded running sums, so that all are dealt)
+
+    linear       r_k = 1 + s * (2 q_k - 1)     q_k = i_k / (K - 1), i_k the rank of k: 0 ... K - 1
+    power_law    r_k = (i_k + 1)^(-s)
+    log_normal   r_k = exp(s * z_k)            z_k ~ N(0, 1)
+
+Ranks and z_k are drawn from the seed. s is `spread`, by default 0.9 for linear (the largest client
+has 19 times the smallest) and 1 for the others (Zipf's law; a standard deviation of 1 of log n_k).
+Formulas chosen here: papers and tools name these families, with parameters of their own.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, Self
+
+import numpy as np
+import numpy.typing as npt
+from pydantic import Field, model_validator
+
+from raysim.core.client_indices import Indices, ListedIndices
+from raysim.core.data import Partition
+from raysim.core.seeds import stream
+from raysim.workloads.partitions.cuts import cut
+
+SPREADS = {"linear": 0.9, "power_law": 1.0, "log_normal": 1.0}
+"""Spread of each family if none is given."""
+MOST_SPREAD = 10.0
+
+
+class Sized(Partition):
+    """Partition whose clients may have sizes of a family; a base class."""
+
+    sizes: Literal["equal", "linear", "power_law", "log_normal"] = Field(
+        default="equal", description="samples of clients: equally many, or of a family; see spread"
+    )
+    spread: Annotated[float, Field(gt=0, le=MOST_SPREAD)] | None = Field(
+        default=None,
+        description="s of sizes: linear from 1 - s to 1 + s of the mean (none: 0.9); power_law"
+        " rank^-s and log_normal exp(s z) (none: 1)",
+    )
+
+    @model_validator(mode="after")
+    def _spread_is_of_a_family(self) -> Self:
+        if self.spread is not None and self.sizes == "equal":
+            raise ValueError(f"spread={self.spread}: needs partition.sizes other than equal")
+        if self.sizes == "linear" and (self.spread or 0) > 1:
+            raise ValueError(f"spread={self.spread}: must be at most 1 with partition.sizes=linear")
+        return self
+
+    def client_sizes(self, total: int, clients: int, generator: np.random.Generator) -> Indices:
+        """Return the samples of each client [K], of `total` in all; at least one for each."""
+        if self.sizes == "equal":  # the first have one more, as in numpy.array_split
+            return np.full(clients, total // clients) + (np.arange(clients) < total % clients)
+        spread = SPREADS[self.sizes] if self.spread is None else self.spread
+        ranks = generator.permutation(clients)
+        ratios: npt.NDArray[Any]
+        if self.sizes == "linear":
+            ratios = 1 + spread * (2 * ranks / max(clients - 1, 1) - 1)
+        elif self.sizes == "power_law":
+            ratios = (ranks + 1.0) ** -spread
+        else:
+            ratios = np.exp(spread * generator.standard_normal(clients))
+        return 1 + cut(ratios / ratios.sum(), np.array([total - clients]))
+
+    def pieces(self, ordered: Indices, clients: int, seed: int) -> ListedIndices:
+        """Return consecutive pieces of ordered samples, one for each client."""
+        ends = np.cumsum(self.client_sizes(len(ordered), clients, stream(seed, "sizes")))
+        return ListedIndices.of(np.split(ordered, ends[:-1]))
