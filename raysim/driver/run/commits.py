@@ -170,7 +170,8 @@ class Commits:
         self.recorder.publish(row)
         release_freed_memory()
         listener.round_done(row)
-        if said := guessing_note(self.recorder.rows, self._context.federation, self._settings):
+        federation, network = self._context.federation, self._context.network
+        if said := guessing_note(self.recorder.rows, federation, network, self._settings):
             listener.note(said)
 
     def _keep_best(self) -> None:
