@@ -38,8 +38,8 @@ class Robust(Aggregation):
         if m < least:
             raise SettingsError(
                 f"aggregation.byzantine={self.byzantine}: {self.title} needs at least {least}"
-                f" updates in a round, {bound}; there are {m}: choose a larger fraction, or a"
-                " smaller f"
+                f" updates in a round, {bound}; there are {m}: choose more clients a round, or a"
+                " smaller aggregation.byzantine"
             )
 
 

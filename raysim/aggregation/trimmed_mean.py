@@ -51,7 +51,7 @@ class TrimmedMean(Robust):
         elif m <= 2 * b:
             raise SettingsError(
                 f"aggregation.trim={b}: {self.title} needs at least {2 * b + 1} updates in a round,"
-                f" 2 * trim + 1; there are {m}: choose a larger fraction, or a smaller trim"
+                f" 2 * trim + 1; there are {m}: choose more clients a round, or a smaller trim"
             )
         return AggregationPlan()
 

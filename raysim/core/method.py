@@ -238,6 +238,10 @@ class Method(Component, ABC):
         """
         return f"method.name={self.title}"
 
+    def notes(self, network: nn.Module) -> Sequence[str]:
+        """Return what a user may not expect of it on a network, in lines shown before the run."""
+        return ()
+
     def network(self, model: nn.Module) -> nn.Module:
         """Return the network to train: the model, with the method's additions if it has any.
 

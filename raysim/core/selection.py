@@ -21,7 +21,7 @@ import numpy.typing as npt
 from raysim.core.components import Component, Registry
 from raysim.core.errors import SettingsError
 from raysim.core.privacy import Draw
-from raysim.core.rules import Trained, View
+from raysim.core.rules import Trained, View, Weighting
 
 Flags = npt.NDArray[np.bool_]
 Floats = npt.NDArray[np.float64]
@@ -201,6 +201,16 @@ class Selection(Component, ABC):
     def init(self, clients: int) -> State:
         """Return the state before the first round of K clients."""
         return {}
+
+    def notes(self, samples: Integers, size: int, weighting: Weighting) -> Sequence[str]:
+        """Return what a user may not expect of it, in lines shown before the run.
+
+        Args:
+            samples: Training samples of each client that may take part [K].
+            size: m, the clients of a round.
+            weighting: Weights of the mean of a round.
+        """
+        return ()
 
     @abstractmethod
     def select(self, now: Sampling) -> Sequence[int]:

@@ -111,8 +111,8 @@ def check_aggregation(
     if overlaps and (aggregation.sees_updates or aggregation.weights):
         raise SettingsError(
             f"{called(aggregation)}: does not go with"
-            f" {called(settings.method)}, whose rounds overlap; choose mean with its default"
-            " weighting"
+            f" {called(settings.method)}, whose rounds overlap; choose"
+            f" aggregation.{'weighting=arrived' if aggregation.title == 'mean' else 'name=mean'}"
         )
     if not aggregation.sees_updates:
         return

@@ -139,7 +139,8 @@ def _broken(settings: Settings, first: Pass | None) -> Iterator[str]:
     if len(names := [n for n, stage in settings.stages.items() if stage.secure_sum]) > 1:
         yield f"masks beside channel.{names[1]}; one stage may"
     if settings.cohort_size < 2:
-        yield "a round has one client, whose sum is its own; raise fraction"
+        more = "fraction" if len(settings.participants) > 1 else "clients"
+        yield f"a round has one client, whose sum is its own; raise {more}"
     if method.asynchrony(settings.cohort_size) is not None:
         yield f"does not go with {called(method)}, whose rounds overlap"
     if settings.aggregation.sees_updates:

@@ -7,6 +7,8 @@ from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import replace
 from typing import Any
 
+from torch import nn
+
 from raysim.config import Settings
 from raysim.core.steps import Steps
 from raysim.core.user_input import resume_advice
@@ -16,7 +18,8 @@ from raysim.driver.asynchronous.opening import check_asynchrony
 from raysim.driver.attacking import check_attack
 from raysim.driver.channel import first_states
 from raysim.driver.checks.downlink import check_downlink
-from raysim.driver.checks.preflight import check_space, initial_checkpoint
+from raysim.driver.checks.notes import notes_on
+from raysim.driver.checks.preflight import check_actors, check_space, initial_checkpoint
 from raysim.driver.checks.stages import check_stages
 from raysim.driver.clock.clock import check_places, open_clock
 from raysim.driver.context import CheckedRun, Result, RunContext
@@ -43,6 +46,7 @@ from raysim.driver.trackers import tracked
 from raysim.execution.process import threads_of
 from raysim.execution.ray_runtime import OpenExecutor, ray_runtime
 from raysim.federation.federation import Federation
+from raysim.storage.checkpoints import Checkpoint
 from raysim.storage.client_states import ClientStates
 from raysim.storage.plugins import Plugins
 from raysim.storage.run_directory import RunDirectory
@@ -151,6 +155,7 @@ def check_run(
     network, initial = initial_checkpoint(settings, federation)
     federation = federation.with_objective(settings.local).for_network(network)
     sizes = federation.training_sizes
+    check_actors(settings, network, initial, sizes)
     privacy = accounting_for(settings, network, initial, sizes, note)
     settings = with_accounted_noise(settings, privacy)
     of_stages = check_stages(settings, network, initial, sizes)
@@ -164,16 +169,15 @@ def check_run(
     check_asynchrony(settings, network, initial, sizes, analyses.parts)
     clock = open_clock(settings, federation, network, states)
     check_places(settings, network, initial, clock)
-    check_aggregation(settings, network, initial, sizes)
-    check_attack(settings, network, initial, federation, note)
-    check_downlink(settings, network, initial, sizes)
-    check_masks(settings, network, initial, sizes)
+    _check_messages(settings, network, initial, federation, note)
     check_rates(settings, evaluator.skipped.figures)
     seconds = expected_seconds(settings, initial, sizes, clock)
     temperature = RoundTemperature.of(settings, initial, sizes, seconds)
     temperature.check(evaluator.skipped.figures, settings.cohort_size)
     if settings.method.asynchrony(settings.cohort_size) is None:
         RoundSelection.of(settings, initial, sizes, clock)
+    for line in notes_on(settings, network, initial, sizes):
+        note(line)
     return CheckedRun(
         settings=settings,
         federation=federation,
@@ -186,6 +190,25 @@ def check_run(
         clock=clock,
         privacy=privacy,
     )
+
+
+def _check_messages(
+    settings: Settings,
+    network: nn.Module,
+    initial: Checkpoint,
+    federation: Federation,
+    note: Callable[[str], None],
+) -> None:
+    """Check that what acts on uploads and broadcasts suits the method.
+
+    Raises:
+        SettingsError: it does not.
+    """
+    sizes = federation.training_sizes
+    check_aggregation(settings, network, initial, sizes)
+    check_attack(settings, network, initial, federation, note)
+    check_downlink(settings, network, initial, sizes)
+    check_masks(settings, network, initial, sizes)
 
 
 def _with_test_samples(

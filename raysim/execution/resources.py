@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from raysim.config import EngineSettings
@@ -98,6 +98,25 @@ def bundle_of(engine: EngineSettings, cpus: float) -> dict[str, float]:
 def unused_gpus(engine: EngineSettings, nodes: Sequence[Node]) -> float:
     """Return the GPUs of the nodes for actors, if the settings use none."""
     return 0 if engine.gpus_per_actor else sum(node.gpus for node in nodes if _suits(engine, node))
+
+
+def crowding(
+    asked: str, actors: int, engine: EngineSettings, nodes: Sequence[Node]
+) -> Iterator[str]:
+    """Yield a line if actors on the CPU are more than the cores of the nodes.
+
+    Args:
+        asked: The setting or option that asks for them, with its value.
+        actors: Number of actors.
+        engine: The engine's settings.
+        nodes: The nodes' declared resources.
+    """
+    cores = int(sum(node.cpus for node in nodes if _suits(engine, node)))
+    if not engine.gpus_per_actor and actors > max(cores, 1):
+        yield (
+            f"{asked}: {actors} actors share {cores} core{'s' * (cores != 1)}: more than one a"
+            " core train no faster, and each takes memory of its own"
+        )
 
 
 def _suits(engine: EngineSettings, node: Node) -> bool:

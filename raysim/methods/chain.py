@@ -22,7 +22,7 @@ does. An empty chain is FedAvg.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import fields, replace
 from functools import partial
 from typing import Annotated, Any, TypeVar
@@ -199,6 +199,10 @@ class Chain(FedAvg):
         return [f"{KEY}.{n}" for n, member in self.methods.items() if name in member.needs_local][
             -1
         ]
+
+    def notes(self, network: nn.Module) -> Sequence[str]:
+        """Return the lines of all methods."""
+        return [line for each in self.methods.values() for line in each.notes(network)]
 
     def network(self, model: nn.Module) -> nn.Module:
         """Return the network as the methods wrap it in turn."""

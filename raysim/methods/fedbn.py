@@ -17,10 +17,12 @@ the global model where it is evaluated. On a network without BatchNorm it is Fed
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from torch import nn
 
 from raysim.core.layers import BATCH_NORMS
-from raysim.core.tensors import state_of
+from raysim.core.tensors import frozen_names, state_of
 from raysim.methods.partly_shared import PartlyShared
 
 
@@ -31,6 +33,12 @@ class FedBn(PartlyShared):
     Against FedAvg it saves the bytes of these layers both ways, and costs a file with them for
     each client that ever took part.
     """
+
+    def notes(self, network: nn.Module) -> Sequence[str]:
+        """Return that it is FedAvg on a network without BatchNorm."""
+        if self.own_tensors(network) - frozen_names(network):
+            return ()
+        return ("the model has no BatchNorm layers to keep on clients, so that fedbn is FedAvg",)
 
     def own_tensors(self, network: nn.Module) -> frozenset[str]:
         """Return the names of the tensors of all BatchNorm layers."""

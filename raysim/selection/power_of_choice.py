@@ -10,14 +10,17 @@ training and infinite before the first, so that nothing is computed or sent for 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import ClassVar
 
 import numpy as np
 from pydantic import Field
 
 from raysim.core.errors import SettingsError
-from raysim.core.selection import Sampling, Selection
+from raysim.core.rules import Weighting
+from raysim.core.selection import Integers, Sampling, Selection
 from raysim.core.user_input.limits import MOST
+from raysim.selection.weighted import counted_twice
 
 
 class PowerOfChoice(Selection):
@@ -35,6 +38,10 @@ class PowerOfChoice(Selection):
         le=MOST,
         description="clients that are drawn by their samples, at least m; none: 2 m",
     )
+
+    def notes(self, samples: Integers, size: int, weighting: Weighting) -> Sequence[str]:
+        """Return that weights by samples count them a second time."""
+        return counted_twice(samples, self.d or 2 * size, size, weighting)
 
     def select(self, now: Sampling) -> list[int]:
         """Return the clients with the largest losses, in that order.

@@ -8,9 +8,14 @@ Data", ICLR 2020, scheme I); without replacement this holds nearly, where cohort
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import ClassVar
 
-from raysim.core.selection import Sampling, Selection
+from raysim.core.rules import Weighting
+from raysim.core.selection import Integers, Sampling, Selection
+
+UNEQUAL = 1.1
+"""Samples of the largest client over their mean from which on sizes count as unequal."""
 
 
 class Weighted(Selection):
@@ -21,6 +26,10 @@ class Weighted(Selection):
 
     plans_ahead: ClassVar[bool] = True
 
+    def notes(self, samples: Integers, size: int, weighting: Weighting) -> Sequence[str]:
+        """Return that weights by samples count them a second time."""
+        return counted_twice(samples, size, size, weighting)
+
     def select(self, now: Sampling) -> list[int]:
         """Return clients without replacement."""
         clients = now.candidates
@@ -30,3 +39,26 @@ class Weighted(Selection):
         weights = now.samples[clients] / now.samples[clients].sum()
         drawn: list[int] = now.generator().choice(clients, count, replace=False, p=weights).tolist()
         return drawn
+
+
+def counted_twice(
+    samples: Integers, drawn: int, size: int, weighting: Weighting
+) -> tuple[str, ...]:
+    """Return a line where clients are drawn by their samples and weighted by them; () elsewhere.
+
+    Of all clients there is no draw, and one client has the whole weight whatever its samples.
+
+    Args:
+        samples: Training samples of each client that may take part [K].
+        drawn: Clients that are drawn by their samples.
+        size: m, the clients of a round.
+        weighting: Weights of the mean of a round.
+    """
+    unequal = samples.max() > UNEQUAL * samples.mean()
+    if weighting != "examples" or not unequal or drawn >= len(samples) or size < 2:
+        return ()
+    return (
+        "clients are drawn by their samples, and weighting=examples weighs those drawn by them"
+        " once more, so that large clients count for more than their share of the samples;"
+        " weighting=uniform weighs those drawn alike",
+    )

@@ -399,7 +399,7 @@ def test_a_bad_aggregation_is_refused_before_anything_starts(tmp_path, name):
     [
         ("fedma", "whose clients send 'layer' without a base"),
         ("fsvrg", "whose passes are over more clients than the cohort; choose mean"),
-        ("fedbuff", "whose rounds overlap; choose mean with its default weighting"),
+        ("fedbuff", "whose rounds overlap; choose aggregation.name=mean"),
     ],
 )
 def test_methods_whose_updates_it_cannot_see_are_refused(tmp_path, method, message):

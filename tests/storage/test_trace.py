@@ -43,7 +43,7 @@ def test_a_run_says_where_its_time_went(tmp_path, fraction):
     check_a_run(tmp_path, fraction, 1)
 
 
-@pytest.mark.parametrize("fraction", [1.0, 0.125], ids=["all", "one-client"])
+@pytest.mark.parametrize("fraction", [1.0, 0.25], ids=["all", "two-clients"])
 def test_a_run_on_actors_says_where_its_time_went(tmp_path, resident_actors, fraction):
     check_a_run(tmp_path, fraction, 2, **ACTORS)
 

@@ -24,11 +24,11 @@ import raysim
 from raysim.core.errors import MachineError, SettingsError
 from raysim.core.exits import delay_signals, interruptible
 from raysim.execution.autoscaler import autoscaler_runs
-from raysim.execution.cluster_health import ClusterHealth, NodeLostError
+from raysim.execution.cluster_health import ClusterHealth, NodeLostError, alive_nodes
 from raysim.execution.module_path import with_driver_path
 from raysim.execution.pool.actors import last_line
 from raysim.execution.ray_runtime import note_unused_gpus, ray_runtime
-from raysim.execution.resources import bundle_of, with_whole_cores
+from raysim.execution.resources import bundle_of, crowding, with_whole_cores
 from raysim.tuning.slots.fitting import fitting_actors, free_resources, plan_slots
 from raysim.tuning.slots.report import Report, SlotLost
 from raysim.tuning.slots.slot import Lane, Slot, SlotActor
@@ -85,6 +85,8 @@ class SlotPool:
         self._due: list[tuple[Lane, Report | SlotLost]] = []
         count = (self._fitting() or int(self._grows)) if jobs is None else jobs
         self._plan = plan_slots(self._engine, count, self._actors, self._grows)
+        for line in () if self._grows else self._crowding(count):
+            note(line)
         self._cluster = ClusterHealth()
         self._last_check = perf_counter()
         self._noted, self._shown = False, set[str]()
@@ -93,6 +95,13 @@ class SlotPool:
         except BaseException:
             self.close()
             raise
+
+    def _crowding(self, count: int) -> Iterator[str]:
+        """Yield a line if the actors of `count` slots are more than the cores."""
+        asked = f"jobs={count}"
+        if self._engine.actors != "auto":
+            asked += f" engine.actors={self._actors}"
+        yield from crowding(asked, count * self._actors, self._engine, alive_nodes())
 
     def __len__(self) -> int:
         """Return the number of slots, started or not."""

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 from torch import Tensor, nn
 
 from raysim.config import Settings
@@ -25,6 +26,7 @@ from raysim.driver.checks.samples import (
     check_scoring,
     check_without_test,
 )
+from raysim.driver.round_inputs import first_pass
 from raysim.federation.federation import Federation, sample_dtype
 from raysim.federation.opened import OpenedSamples
 from raysim.federation.several_inputs import LAYOUT, SeveralInputs
@@ -179,6 +181,38 @@ def with_cohort(settings: Settings, task: Task | None) -> Settings:
             f" {1 / clients:g}"
         )
     return settings
+
+
+def check_actors(
+    settings: Settings, network: nn.Module, initial: Checkpoint, sizes: npt.NDArray[np.int64]
+) -> None:
+    """Check that a number of actors is not more than the clients that train or are tested at once.
+
+    Args:
+        settings: The run's settings.
+        network: The network as it was built.
+        initial: The checkpoint before the first round.
+        sizes: Samples that each client trains on [K].
+
+    Raises:
+        SettingsError: some actors would never have a client.
+    """
+    actors = settings.engine.actors
+    if actors == "auto" or settings.engine.backend == "inline":
+        return
+    everyone, evaluation = len(settings.participants), settings.evaluation
+    overlap = settings.method.asynchrony(settings.cohort_size)
+    most = overlap.concurrency if overlap else settings.cohort_size
+    most += settings.clock.server_policy.extra
+    if settings.selection.may_be_empty or evaluation.local_test or evaluation.clients:
+        most = everyone
+    if actors > most and (first := first_pass(settings, network, initial, sizes)):
+        most = max(most, len(first.clients))
+    if actors > most:
+        raise SettingsError(
+            f"engine.actors={actors}: must be at most {most}, the clients of a round; the others"
+            " would have none"
+        )
 
 
 def check_space(

@@ -191,8 +191,8 @@ def _check_rounds_without_clients(
         for _ in run_round(passes_of(settings.method, now, initial.state), run_without_clients):
             pass
     except RaysimError as error:
+        others = ["selection.name=uniform"] * may_be_empty + ["clock.name=none"] * may_be_lost
         raise SettingsError(
             f"{called(acting[0])}: acts on rounds without clients, in which"
-            f" {called(settings.method)} fails: {error}; choose"
-            f" {'selection.name=uniform' if may_be_empty else 'clock.name=none'}"
+            f" {called(settings.method)} fails: {error}; choose {' '.join(others)}"
         ) from error

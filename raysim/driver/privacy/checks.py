@@ -86,9 +86,10 @@ def _of_parts(settings: Settings, claiming: Sequence[Method | Stage]) -> Iterato
     if len(claiming) > 1:
         yield f"claims privacy beside {called(claiming[1])}; one of them may"
     if not settings.aggregation.bounds_share:
+        named = "" if settings.aggregation.title == "mean" else "aggregation.name=mean "
         yield (
             f"does not go with {called(settings.aggregation)} so set, which does not divide by the"
-            " expected clients alone; choose aggregation.name=mean aggregation.weighting=fixed"
+            f" expected clients alone; choose {named}aggregation.weighting=fixed"
             f"{why_lost(settings.aggregation, 'bounds_share')}"
         )
     if settings.temperature.follows_clients:

@@ -32,6 +32,7 @@ from raysim.execution.resources import (
     ACCELERATOR,
     ActorPlan,
     bundle_of,
+    crowding,
     plan_actors,
     with_whole_cores,
 )
@@ -207,6 +208,10 @@ def plan_pool(
     with closing(ClusterHealth()) as cluster:
         _await_nodes(cluster, note)
         if not autoscaler_runs():
+            if engine.actors != "auto":
+                asked = f"engine.actors={engine.actors}"
+                for line in crowding(asked, engine.actors, engine, alive_nodes()):
+                    note(line)
             return partial(_plan, engine, cohort), None
     engine = with_whole_cores(engine)
     actors = 1 if engine.actors == "auto" else engine.actors

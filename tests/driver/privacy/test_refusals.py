@@ -253,11 +253,13 @@ REFUSED: dict[str, dict[str, Any]] = {
         }.items()
     },
     "delta=0.5: must be at most 1/K": {"channel.gaussian.delta": 0.5},
-    "does not go with aggregation.name=median": {
+    "does not go with aggregation.name=median so set, which does not divide by the expected clients"
+    " alone; choose aggregation.name=mean aggregation.weighting=fixed": {
         "aggregation.name": "median",
         "aggregation.weighting": LEFT_OUT,
     },
-    "does not go with aggregation.name=mean so set": {"aggregation.weighting": "arrived"},
+    "does not go with aggregation.name=mean so set, which does not divide by the expected clients"
+    " alone; choose aggregation.weighting=fixed": {"aggregation.weighting": "arrived"},
     "does not go with temperature.name=plateau": {"temperature.name": "plateau"},
     "does not go with local.schedule=plateau: lr would follow": {"local.schedule": "plateau"},
     "does not go with temperature.name=stragglers": {"temperature.name": "stragglers"},

@@ -274,7 +274,7 @@ def test_automatic_actors_ask_for_the_first_node_alone(groups):
 @pytest.mark.parametrize("nodes", [[Node(2, 0, A)], [Node(0, 0, A), Node(2, 1, B)]])
 def test_where_nodes_are_started_by_hand_nothing_is_asked_for(groups, nodes):
     groups.runs, groups.nodes = False, nodes
-    plan, demand = plan_pool(engine(actors=8), 10, pytest.fail)
+    plan, demand = plan_pool(engine(actors=8), 10, lambda line: None)
     assert demand is None and not groups.asked
     assert plan().actors == 8 and plan().cpus == 0.25
 
@@ -331,3 +331,20 @@ def test_a_run_that_has_lost_all_nodes_says_once_that_it_waits(groups):
         demand.await_room()
     waiting = "engine.actors=2: waiting for a node with room for an actor, 1 CPU"
     assert lines == [waiting, waiting]
+
+
+@pytest.mark.parametrize(
+    ("nodes", "more", "said"),
+    [
+        ([Node(2, 0, A)], {}, "engine.actors=3: 3 actors share 2 cores: "),
+        ([Node(1, 0, A)], {}, "engine.actors=3: 3 actors share 1 core: "),
+        ([Node(2, 0, A), Node(1, 0, B)], {}, None),
+        ([Node(2, 2, A)], {"gpus_per_actor": 0.5}, None),
+        ([Node(2, 0, A)], {"actors": "auto"}, None),
+    ],
+)
+def test_more_actors_than_cores_are_noted_where_no_autoscaler_runs(groups, nodes, more, said):
+    lines: list[str] = []
+    groups.nodes, groups.runs = nodes, False
+    plan_pool(engine(**{"actors": 3, **more}), 10, lines.append)
+    assert [line.startswith(said or "") for line in lines] == [True] * bool(said)
