@@ -68,7 +68,7 @@ class ListedIndices:
         """
         held = [as_indices(f"client {client}", given) for client, given in enumerate(per_client)]
         offsets = np.cumsum([0, *map(len, held)], dtype=np.int64)
-        return cls(np.concatenate(held), offsets)
+        return cls(np.concatenate([np.empty(0, dtype=np.int64), *held]), offsets)
 
     @classmethod
     def of_owners(cls, owners: Indices, clients: int) -> ListedIndices:

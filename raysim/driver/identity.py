@@ -84,7 +84,7 @@ def identity_of(
         privacy: The accounting of the privacy that it claims.
     """
     opened = OpenedSamples(federation, torch.device("cpu"))
-    first, test = opened.client(0), opened.test(0, 2)
+    shown = [opened.client(0), *([opened.test(0, 2)] if len(federation.test_targets) else [])]
     layout = [(name, tuple(t.shape), t.dtype) for name, t in network.state_dict().items()]
     return {
         **revisions_of(settings),
@@ -94,7 +94,9 @@ def identity_of(
         LOCAL_TEST_SAMPLES: _of_local_test(federation.local_test),
         CUT: _of_cut(federation.local_test),
         "client indices": _of_indices(without_cut(federation.client_indices)),
-        "decoded samples": arrays_digest(map(bytes_of, (first.x, first.y, test.x, test.y))),
+        "decoded samples": arrays_digest(
+            bytes_of(part) for each in shown for part in (each.x, each.y)
+        ),
         "network": hashlib.sha256(repr(layout).encode()).hexdigest(),
         CODE_OF_MODULES: _of_code(digest_of_modules, network, "the model"),
         CODE_OF_SCORING: _of_code(digest_of, federation.scoring, "the scoring"),

@@ -219,6 +219,12 @@ def _with_test_samples(
         note(said)
     federation = federation.with_root(settings)
     federation = federation.with_local_test(settings)
+    new, own = settings.participants.new, federation.local_test
+    if len(new) and own and not own.indices.sizes[new].any():
+        note(
+            f"evaluation.new_clients={settings.evaluation.new_clients}: none of the {len(new)} kept"
+            " out has samples to be tested on; the columns new_... are left out"
+        )
     federation = federation.with_holdout(settings.evaluation.holdout, settings.seed)
     return federation if settings.evaluation.test else federation.without_test()
 

@@ -9,7 +9,8 @@ Asynchronous Aggregation", AISTATS 2022, algorithm 1; s(tau) = (1 + tau)^-1/2 by
 M = `concurrency` clients train at once; tau is the number of versions between a client's start and
 its aggregation. With `weighted` an update counts by its client's samples, divided by the mean of
 the K. Of floating-point buffers (BatchNorm statistics) the changes are averaged like those of
-parameters; integer buffers grow by the greatest change. The paper's experiments have K = 10.
+parameters; integer buffers grow by the greatest change, and a boolean is true if any client's is.
+The paper's experiments have K = 10.
 Deviation: the paper's server picks clients at random; here clients whose updates wait in the buffer
 are not picked.
 
@@ -82,13 +83,17 @@ class FedBuff(AsynchronousAvg):
         model = {**state.groups["model"]}
         for name, change in reduced.means[UPDATE].items():
             step = self.lr_global * change if as_real(change).is_floating_point() else change
-            model[name] = (model[name] + step).to(model[name].dtype)
+            flags = change.dtype == torch.bool
+            model[name] = change if flags else (model[name] + step).to(model[name].dtype)
         return state.replace(model=model)
 
 
 def _send_change(view: View, trained: Trained) -> Upload:
     sent = send_model(view, trained).sums
-    change = {n: _exact(tensor) - _exact(view.start[n]) for n, tensor in sent["model"].items()}
+    change = {
+        n: tensor if tensor.dtype == torch.bool else _exact(tensor) - _exact(view.start[n])
+        for n, tensor in sent["model"].items()
+    }
     return Upload(sums={UPDATE: change}, bytes_up=nbytes(sent, view.frozen))
 
 

@@ -77,8 +77,13 @@ def _pull_back(
     if reduction == "sum":
         return add_scaled(gradients, moved, mu), {"term": mu / 2 * squares.sum()}
     pulled = {
-        name: add_scaled({name: gradient}, moved, mu / moved[name].numel())[name]
+        name: add_scaled({name: gradient}, moved, mu / _size(moved[name]))[name]
         for name, gradient in gradients.items()
     }
-    means = [total / each.numel() for total, each in zip(squares, moved.values(), strict=True)]
+    means = [total / _size(each) for total, each in zip(squares, moved.values(), strict=True)]
     return pulled, {"term": mu / 2 * torch.stack(means).sum()}
+
+
+def _size(tensor: torch.Tensor) -> int:
+    """Return the number of values over which a mean is taken; that of none is 0."""
+    return max(tensor.numel(), 1)

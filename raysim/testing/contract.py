@@ -40,10 +40,14 @@ class ComponentContract:
     Attributes:
         method: Value of `method.name`.
         settings: Overrides, by dotted key.
+        unsupported: Model families that the component refuses before round 1, with a line that
+            begins with the setting that names it: "mlp", "odd", and for methods "cnn", "residual"
+            and "lstm".
     """
 
     method: ClassVar[str] = "scaffold"
     settings: ClassVar[Mapping[str, Any]] = {}
+    unsupported: ClassVar[frozenset[str]] = frozenset()
 
     def settings_for(self, out: Path, overrides: Mapping[str, Any]) -> raysim.Settings:
         """Return the settings of a short inline run, with overrides."""
@@ -74,6 +78,52 @@ class ComponentContract:
     def test_resumed_run_has_the_same_bits(self, tmp_path: Path) -> None:
         """Give the same model after an interruption."""
         self.assert_resumes(tmp_path, "mlp", {})
+
+    def test_trains_odd_tensors(self, tmp_path: Path) -> None:
+        """Train scalar, empty, boolean and tied tensors, or refuse them."""
+        self.assert_trains(tmp_path, "odd")
+
+    def test_clients_may_have_no_tests_and_nothing_held_out(self, tmp_path: Path) -> None:
+        """Train clients of which some have nothing to be tested on, and no new client has."""
+        nothing = {
+            **{"evaluation.local_test": 0.25, "evaluation.new_clients": 0.1, "seed": 4},
+            **{"evaluation.holdout": 0.2, "evaluation.clients": True},
+        }
+        self.assert_finite(tmp_path / "run", "mlp", nothing, (1, 9, 1, 17, 1, 12, 1, 20))
+
+    def assert_trains(self, folder: Path, family: str) -> None:
+        """Check that two rounds give finite figures, or that the family is refused."""
+        out = folder / "run"
+        if family in self.unsupported:
+            settings = self.settings_for(out, {"fraction": 1.0})
+            with refused(self.refusal):
+                raysim.run(settings, small_task(family))
+            require(not out.exists(), "a refused run left its directory behind")
+            return
+        self.assert_finite(out, family, {})
+
+    @property
+    def refusal(self) -> str:
+        """Pattern of the line that refuses a family: the setting that names the component."""
+        return r"^[a-z_]+\.\S+: "
+
+    def assert_finite(
+        self,
+        out: Path,
+        family: str,
+        overrides: Mapping[str, Any],
+        sizes: tuple[int, ...] = SIZES,
+    ) -> None:
+        """Check that two rounds of all clients give finite figures."""
+        settings = self.settings_for(out, {"fraction": 1.0, **overrides})
+        result = raysim.run(settings, small_task(family, sizes))
+        for name, tensor in result.params.items():
+            require(bool(tensor.isfinite().all()), f"{name} is not finite")
+        rows = result.metrics.to_pylist()
+        numbers = [row["round"] for row in rows if row["round"] > 0]
+        require(numbers == [1, 2], f"metrics.parquet has the rounds {numbers}")
+        losses = [row["train_loss"] for row in rows if row["train_loss"] is not None]
+        require(all(map(math.isfinite, losses)), f"train_loss: {rows}")
 
     def learned(self, folder: Path, overrides: Mapping[str, Any]) -> tuple[float, float]:
         """Check that the loss falls; return the accuracy after the first and the last round.
@@ -133,15 +183,17 @@ class MethodContract(ComponentContract):
     Attributes:
         method: Value of `method.name`.
         settings: Overrides that suit small networks, by dotted key.
-        unsupported: Model families that the method refuses before round 1, with a line that begins
-            with `method.name=` and its name.
         models_sent: Models that a client receives and sends in a round of one pass over the cohort;
             None where a method's own tests count its bytes.
     """
 
     method: ClassVar[str]
-    unsupported: ClassVar[frozenset[str]] = frozenset()
     models_sent: ClassVar[int | None] = 1
+
+    @property
+    def refusal(self) -> str:
+        """Pattern of the line that refuses a family: the method, by its name."""
+        return rf"^method\.name={re.escape(self.method)}: "
 
     def test_trains_an_mlp(self, tmp_path: Path) -> None:
         """Train the family, with clients of one sample, or refuse it."""
@@ -197,24 +249,6 @@ class MethodContract(ComponentContract):
         for row in result.metrics.to_pylist():
             trained = {r["client"] for r in rows if r["round"] == row["round"] and r["steps"] > 0}
             require(len(trained) == row["clients"], f"{len(trained)} clients trained: {row}")
-
-    def assert_trains(self, folder: Path, family: str) -> None:
-        """Check that two rounds give finite figures, or that the family is refused."""
-        out = folder / "run"
-        settings = self.settings_for(out, {"fraction": 1.0})
-        if family in self.unsupported:
-            with refused(rf"^method\.name={re.escape(self.method)}: "):
-                raysim.run(settings, small_task(family))
-            require(not out.exists(), "a refused run left its directory behind")
-            return
-        result = raysim.run(settings, small_task(family))
-        for name, tensor in result.params.items():
-            require(bool(tensor.isfinite().all()), f"{name} is not finite")
-        rows = result.metrics.to_pylist()
-        numbers = [row["round"] for row in rows if row["round"] > 0]
-        require(numbers == [1, 2], f"metrics.parquet has the rounds {numbers}")
-        losses = [row["train_loss"] for row in rows if row["train_loss"] is not None]
-        require(all(map(math.isfinite, losses)), f"train_loss: {rows}")
 
 
 def beyond(limit: Any) -> list[Any]:

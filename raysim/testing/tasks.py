@@ -1,4 +1,4 @@
-"""Small federations of four model families, which train in milliseconds."""
+"""Small federations of five model families, which train in milliseconds."""
 
 from __future__ import annotations
 
@@ -90,6 +90,33 @@ class SmallLstm(SmallNet):
         self.hidden = LastState()
 
 
+class OddLayers(nn.Module):
+    """Layers with a scalar and an empty parameter, a boolean buffer and a weight in two places."""
+
+    flag: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.inner, self.twin = nn.Linear(12, 8), nn.Linear(8, 8), nn.Linear(8, 8)
+        self.twin.weight = self.inner.weight
+        self.scale = nn.Parameter(torch.tensor(1.5))
+        self.empty = nn.Parameter(torch.zeros(0, 4))
+        self.register_buffer("flag", torch.tensor([True, False] * 4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the activations [B, 8]."""
+        x = torch.relu(self.inner(torch.relu(self.first(x))))
+        return torch.where(self.flag, self.twin(x), x) * self.scale
+
+
+class SmallOdd(SmallNet):
+    """Linear layers whose tensors are not all matrices of floats of their own."""
+
+    def __init__(self) -> None:
+        super().__init__(width=8)
+        self.hidden = OddLayers()
+
+
 def samples(count: int, key: int, inputs: int = 12, classes: int = 3) -> Samples:
     """Draw samples whose class is a linear function of the input: separable data."""
     generator = stream(0, "samples", key)
@@ -115,6 +142,7 @@ FAMILIES: Mapping[str, tuple[Callable[[], nn.Module], Callable[[int, int], Sampl
     "cnn": (SmallCnn, images),
     "residual": (SmallResidual, images),
     "lstm": (SmallLstm, words),
+    "odd": (SmallOdd, samples),
 }
 """Per model family, its network and samples."""
 

@@ -120,7 +120,7 @@ def scaled_to(most: Any, gradients: list[Tensor], stack: tuple[int, ...]) -> lis
     norm = torch.linalg.vector_norm(torch.stack(norms), dim=0)  # [] or [K]
     factor = (most / (norm + TINY)).clamp(max=1)
     return [
-        g * factor.to(as_real(g).dtype).view(*stack, *(1,) * (g.dim() - len(stack)))
+        g * factor.to(as_real(g).dtype).view((*stack, *(1,) * (g.dim() - len(stack))))
         for g in gradients
     ]
 

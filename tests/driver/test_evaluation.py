@@ -49,6 +49,13 @@ class Mirrored(Plain):
         return x * (client + 1) * signs[:, None]
 
 
+class Stacked(Plain):
+    """Shows test samples one by one, of which there must be some."""
+
+    def test_view(self, x: torch.Tensor, rows: torch.Tensor, clients: int, seed: int) -> Any:
+        return torch.stack([*x])
+
+
 def settings_of(folder: Path, partition: str, **overrides: Any) -> raysim.Settings:
     here = f"{__name__}:"
     parts = {"dataset.name": "tests.blobs:Blobs", "partition.name": here + partition}
@@ -440,3 +447,10 @@ def test_where_an_evaluation_fails_nothing_is_left_for_the_next_one(tmp_path):
     with pytest.raises(raysim.RunError, match=r"^the model cannot be evaluated: death 2$"):
         ended(steps_on(Dying, steps))
     assert Dying.left == 0
+
+
+def test_a_partition_shows_no_test_samples_where_there_are_none(tmp_path):
+    """Its view of none of them is not asked for, with any partition and dataset."""
+    given = {"rounds": 1, "evaluation.test": False, "evaluation.holdout": 0.2}
+    result = raysim.run(settings_of(tmp_path / "run", "Stacked", **given))
+    assert result.metrics["holdout_accuracy"].to_pylist()[-1] is not None

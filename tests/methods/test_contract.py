@@ -68,7 +68,10 @@ VARIANTS: dict[str, tuple[str, str, dict[str, Any]]] = {
 }
 """Methods under other settings than those above: method, model family, settings."""
 
-UNSUPPORTED = {("dp_ftrl", "residual"), ("fedma", "residual")}
+UNSUPPORTED = {
+    *(("dp_ftrl", "residual"), ("fedma", "residual")),
+    *(("divide_and_conquer", "odd"), ("dp_ftrl", "odd"), ("fedma", "odd")),
+}
 """Methods and model families that do not go together; the method says so before round 1."""
 
 MODELS_SENT = {"chain": 2, "scaffold": 2, "momentum": 2}
@@ -135,6 +138,19 @@ globals().update({contract.__name__: contract for contract in CONTRACTS.values()
 
 def settings_for(method: str, out: Path, **overrides: Any) -> raysim.Settings:
     return contract_of(method)().settings_for(out, overrides)
+
+
+ODD: dict[str, tuple[str, dict[str, Any]]] = {
+    "means over tensors": ("fedprox", {"method.reduction": "mean"}),
+    "clipped gradients": ("fedavg", {"local.clip_norm": 0.5, "local.momentum": 0.5}),
+    "clipped gradients of a stack": ("fedavg", {"local.clip_norm": 0.5, "engine.vectorize": 3}),
+}
+
+
+@pytest.mark.parametrize("case", ODD)
+def test_odd_tensors_are_trained_under_other_settings(tmp_path, case):
+    method, overrides = ODD[case]
+    CONTRACTS[method]().assert_finite(tmp_path / "run", "odd", overrides)
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
