@@ -223,7 +223,7 @@ CASES = [
     run("dataset.name=files", says=("dataset.path: must be given",)),
     run("dataset.name=files", "dataset.path=", says=("dataset.path", "one character")),
     case("absent.csv", says=("absent.csv: not there",)),
-    case("nothing", says=("no known format", ".csv", "LEAF")),
+    case("nothing", says=("no known layout, but 1 other", "CLASS/*.png")),
     case("outside.png", says=("no known format",)),
     case("empty.csv", Y, says=("empty.csv: is empty",)),
     case("blank.csv", Y, says=("blank.csv: its first line is empty",)),

@@ -13,7 +13,7 @@ import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import IO
@@ -157,16 +157,27 @@ def _header(file: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[np.generic
 
 
 def _sources(path: Path, stored: Mapping[str, Stored], files: tuple[Path, ...]) -> Sources:
-    """Return a source of each set, whose arrays end in `_train` and `_test`, or of all."""
-    sets = {
-        split: {
-            n.removesuffix(f"_{split}"): a for n, a in stored.items() if n.endswith(f"_{split}")
-        }
-        for split in ("train", "test")
-    }
+    """Return a source of each set, whose arrays are `x_train` or `train_x`, or of all."""
+    sets: dict[str, dict[str, Stored]] = {"train": {}, "test": {}}
+    unread = []
+    for name, array in stored.items():
+        split, bare = next(filter(None, (_of_set(name, split) for split in sets)), ("", name))
+        if split:
+            sets[split][bare] = array
+        else:
+            unread.append(name)
     if not all(sets.values()):
-        sets = {"": dict(stored)}
-    return {split: _source(path, arrays, files) for split, arrays in sets.items()}
+        return {"": _source(path, stored, files)}
+    return {
+        split: replace(_source(path, arrays, files), unread=tuple(unread))
+        for split, arrays in sets.items()
+    }
+
+
+def _of_set(name: str, split: str) -> tuple[str, str] | None:
+    """Return the set and the rest of an array's name; None if it does not name this set."""
+    bare = name.removesuffix(f"_{split}").removeprefix(f"{split}_")
+    return None if bare == name else (split, bare)
 
 
 def _source(path: Path, stored: Mapping[str, Stored], files: tuple[Path, ...]) -> Source:

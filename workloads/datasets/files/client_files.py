@@ -8,7 +8,6 @@ Sources: Caldas et al., LEAF: a Benchmark for Federated Settings, arXiv:1812.010
 
 from __future__ import annotations
 
-import re
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -17,22 +16,19 @@ import numpy as np
 
 from raysim.core.errors import DataError, SettingsError
 from raysim.workloads.datasets.files.arrays import archive, check_ratio
+from raysim.workloads.datasets.files.combined import of_clients
 from raysim.workloads.datasets.files.source import (
     Array,
     Batches,
     Source,
-    Sources,
     as_columns,
     reading,
     shown,
-    side_by_side,
 )
 from raysim.workloads.datasets.image_files import visible
 from raysim.workloads.datasets.leaf import users
 
 CLIENT = "client"
-PLAIN_NUMBER = re.compile("0|[1-9][0-9]{0,17}")
-"""Name of a file that is a number as it is written: `00` is another client than `0`."""
 HDF5 = (".h5", ".hdf5")
 PIXELS = "pixels"
 """TensorFlow Federated's name of grey images, numbers [n, height, width]."""
@@ -43,12 +39,8 @@ def files_of(folder: Path, suffix: str) -> list[Path]:
     return [folder / name for name in visible(folder) if name.lower().endswith(suffix)]
 
 
-def leaf(folder: Path) -> Sources:
-    """Return the samples of LEAF's folders `train` and `test` of JSON files."""
-    return {split: _leaf(folder / split) for split in ("train", "test")}
-
-
-def _leaf(folder: Path) -> Source:
+def leaf(folder: Path) -> Source:
+    """Return the samples of one of LEAF's folders of JSON files, `train` or `test`."""
     paths = tuple(files_of(folder, ".json"))
 
     def read(wanted: tuple[str, ...]) -> Batches:
@@ -70,40 +62,21 @@ def _as_array(values: list[Any]) -> Array:
     return array
 
 
-def pfllib(folder: Path) -> Sources:
-    """Return the samples of PFLlib's folders `train` and `test` of .npz files, one a client.
+def pfllib(folder: Path) -> Source:
+    """Return the samples of a folder of .npz files, one a client, as PFLlib's `train` and `test`.
 
     Raises:
         DataError: a file holds a pickle, as PFLlib writes it; the message says how to convert it.
     """
-    return {split: _pfllib(folder / split) for split in ("train", "test")}
-
-
-def _pfllib(folder: Path) -> Source:
     paths = sorted(files_of(folder, ".npz"), key=lambda path: (len(path.stem), path.stem))
-    first = _of_client(paths[0])
-    plain = all(PLAIN_NUMBER.fullmatch(path.stem) for path in paths)
-
-    def read(wanted: tuple[str, ...]) -> Batches:
-        own = tuple(name for name in wanted if name != CLIENT)
-        for path in paths:
-            source = _of_client(path)
-            if {*source.names} != {*first.names}:
-                raise DataError(f"{path}: has other arrays than {paths[0].name}")
-            number = int(path.stem) if plain else path.stem
-            for batch in source.read(own):
-                client = as_columns({CLIENT: np.full(len(batch), number)})
-                columns = {n: (batch if n in own else client) for n in wanted}
-                yield side_by_side(columns)
-
-    return Source(folder, (*first.names, CLIENT), read, tuple(paths), CLIENT)
+    return of_clients(folder, {path.stem: _of_client(path) for path in paths})
 
 
 def _of_client(path: Path) -> Source:
     sources = archive(path)
     if "" not in sources:
         raise DataError(
-            f"{path}: has arrays of both sets, as x_train and x_test; a file in PFLlib's folders"
+            f"{path}: has arrays of both sets, as x_train and x_test; a file of a client"
             " has x and y of one set"
         )
     return sources[""]

@@ -28,7 +28,8 @@ from raysim.core.user_input import portable_name, user_path
 from raysim.workloads.datasets.files.division import FRACTION
 from raysim.workloads.datasets.files.samples import Choice, Missing, Samples, Task
 from raysim.workloads.datasets.files.source import Sources
-from raysim.workloads.datasets.files.sources import find_sources
+from raysim.workloads.datasets.files.sources import Reading, find_sources
+from raysim.workloads.datasets.files.unzipped import ZIP, unpacked
 from raysim.workloads.datasets.prepared import NeededError, prepare_once
 
 REVISION = 6
@@ -190,8 +191,10 @@ class Files(FileDataset):
         Raises:
             DataError: the path leads nowhere, or to files of no known format.
         """
-        path = Path(self.path)
+        path, given = Path(self.path), Reading(self.split, self.image_size, self.target)
         try:
-            return find_sources(path, self.split, self.image_size)
+            if path.suffix.lower() == ZIP and path.is_file():
+                path = unpacked(path, root / self.folder)
+            return find_sources(path, given)
         except OSError as error:
             raise DataError(f"dataset.path={path}: cannot be read: {error.strerror}") from error

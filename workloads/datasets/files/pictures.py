@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from functools import cached_property
@@ -45,7 +45,7 @@ MOST_PIXELS = 2**26
 PART_BYTES = 16 * 2**20
 HEADS = 4096
 """Heads of images that are read at once."""
-X, Y = "x", "y"
+X, Y, CLIENT = "x", "y", "client"
 
 File = Path | BytesIO
 Size = tuple[int, int]
@@ -64,32 +64,47 @@ def class_folders(folder: Path) -> list[Path]:
     return [] if any(map(is_image, names)) else inside
 
 
-def by_class(folder: Path, image_size: int | None) -> Source:
+def by_class(
+    path: Path, image_size: int | None, folders: Mapping[str, Path] | None = None
+) -> Source:
     """Return the images of a folder's folders, labelled with their names.
+
+    Args:
+        path: The folder.
+        image_size: Height and width of images; None: those of the files.
+        folders: The folder of each client's folders, by its name; None: there are no clients.
 
     Raises:
         DataError: a folder has no images, or holds other files.
     """
     listed = []
-    for each in class_folders(folder):
-        names = visible(each)
-        if wrong := [name for name in names if not is_image(name)]:
-            raise DataError(f"{each / wrong[0]}: is no {' or '.join(SUFFIXES)} file; remove it")
-        listed += [(each / name, each.name) for name in names]
+    for client, folder in (folders or {"": path}).items():
+        for each in class_folders(folder):
+            names = visible(each)
+            if wrong := [name for name in names if not is_image(name)]:
+                raise DataError(f"{each / wrong[0]}: is no {' or '.join(SUFFIXES)} file; remove it")
+            listed += [(each / name, each.name, client) for name in names]
     if not listed:
-        raise DataError(f"{folder}: contains no images")
-    read_all = ImageReader(lambda: (path for path, _ in listed), image_size)
+        raise DataError(f"{path}: contains no images")
+    read_all = ImageReader(lambda: (image for image, *_ in listed), image_size)
 
     def read(wanted: tuple[str, ...]) -> Batches:
         for start in range(0, len(listed), read_all.rows):
             part = listed[start : start + read_all.rows]
-            columns: dict[str, Array] = {Y: np.array([label for _, label in part])}
+            columns: dict[str, Array] = {Y: np.array([label for _, label, _ in part])}
+            columns[CLIENT] = np.array([client for *_, client in part])
             if X in wanted:
-                columns[X] = read_all([path for path, _ in part])
+                columns[X] = read_all([path for path, *_ in part])
             yield as_columns({name: columns[name] for name in wanted})
 
-    files = tuple(path for path, _ in listed)
-    return Source(folder, (X, Y), read, files, arrays=lambda: {X: read_all.kind}, images=(X,))
+    client = CLIENT if folders else ""
+    with_client = (X, Y, client) if client else (X, Y)
+    files = tuple(image for image, *_ in listed)
+    return Source(
+        *(path, with_client, read, files, client),
+        arrays=lambda: {X: read_all.kind},
+        images=(X,),
+    )
 
 
 def by_table(folder: Path, labels: Path, image_size: int | None) -> Source:

@@ -76,13 +76,16 @@ class Roles:
         """
         source = next(iter(sources.values()))
         known = [name for name in TARGETS if name in source.names]
-        target = choice.target or (known[0] if known else None)
+        target = source.target or choice.target or (known[0] if known else None)
         if target is None:
             names = shown(", ".join(source.names))
-            raise DataError(f"dataset.target: must name a column of {source.path}: {names}")
+            raise DataError(
+                f"dataset.target: must name a column of {source.path}: {names}; or a file of"
+                " targets beside it"
+            )
         client = choice.client or source.client
         split = choice.split if isinstance(choice.split, str) and "" in sources else ""
-        left_out = ("", target, client, split, *choice.leave_out)
+        left_out = ("", target, client, source.client, split, *choice.leave_out)
         others = [name for name in source.names if name not in left_out]
         if len(source.images) == 1 and source.images[0] in others:
             others = [*source.images]
@@ -155,7 +158,7 @@ class Samples:
         target: The target.
         client: Column of natural clients; empty without any.
         clients: Type of the natural clients.
-        left_out: Lines on rows that are left out.
+        left_out: Lines on rows and files that are left out.
     """
 
     rows: Mapping[str, Rows]
@@ -183,6 +186,8 @@ class Samples:
         features = tuple(_feature(name, kinds[name], choice, alone) for name in roles.features)
         target = _target(roles.target, kinds[roles.target], choice)
         own = kinds[roles.client].clients if roles.client else pa.string()
+        unread = dict.fromkeys(source.unread for source in sources.values() if source.unread)
+        notes += tuple(f"not read: {shown(', '.join(names))[1:-1]}" for names in unread)
         samples = cls(rows, features, target, roles.client, own, notes)
         progress("read files", 1, 3)
         samples._fit()

@@ -47,6 +47,8 @@ class Source:
         client: Name of the column of natural clients that the format has; empty if it has none.
         arrays: Returns shape and type of columns that are known to hold arrays, before any is read.
         images: Names of the columns that hold images.
+        target: Name of the column that the format has as the target; empty if it has none.
+        unread: Names of files, folders or arrays of the path that are not read.
     """
 
     path: Path
@@ -56,6 +58,8 @@ class Source:
     client: str = ""
     arrays: Callable[[], Mapping[str, ArrayKind]] = dict
     images: tuple[str, ...] = ()
+    target: str = ""
+    unread: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         """Check the names.

@@ -2,50 +2,79 @@
 
 | path | format |
 |---|---|
-| `*.csv`, `*.tsv`, `*.jsonl`, `*.ndjson`, also `*.gz` of these | a table |
+| `*.csv`, `*.tsv`, `*.jsonl`, `*.ndjson`, `*.json`, also `*.gz` of these | a table |
 | `*.parquet`, `*.arrow`, `*.feather` | a table |
 | a folder of such files of one format | their rows; of two sets, if names have `train`, `test` |
-| `*.npz`, or a folder of `*.npy` | arrays by name: x and y, or x_train, y_train, x_test, y_test |
+| `*.npz`, `*.npy`, or a folder of `*.npy` | arrays by name: x and y, or x_train, y_train, ... |
 | `*.h5`, `*.hdf5`, or a folder of two, named `*train*` and `*test*` | TensorFlow Federated |
 | a folder of folders of `*.png` and `*.jpg` | images by class; also in `train` and `test` |
 | a folder of such images and one table | images named by the table |
 | a folder with `train/*.json` and `test/*.json` | LEAF |
-| a folder with `train/*.npz` and `test/*.npz` | PFLlib |
+| a folder of `*.npz`, or with `train/*.npz` and `test/*.npz` | a client a file, as PFLlib |
+| a folder of folders of one of these formats | a client a folder |
+
+Of several tables, each is a client's, too: natural clients are the names of files.
 """
 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from raysim.core.errors import DataError
-from raysim.core.user_input import user_path
+from raysim.core.user_input import override_text, user_path
 from raysim.workloads.datasets.files import arrays, client_files, pictures, tables
+from raysim.workloads.datasets.files.combined import of_clients, with_target
 from raysim.workloads.datasets.files.division import SPLITS, check_divided
-from raysim.workloads.datasets.files.source import Sources, shown
+from raysim.workloads.datasets.files.source import Source, Sources, shown
+from raysim.workloads.datasets.files.unzipped import ZIP
 from raysim.workloads.datasets.image_files import NO_FILE, visible
 
-KNOWN = (
-    f"{', '.join((*tables.SUFFIXES, '.npz', *client_files.HDF5))}, folders of these, of .npy files"
-    " or of images by class, LEAF's and PFLlib's folders"
+NPY, NPZ, JSON = ".npy", ".npz", ".json"
+OF_TABLES = frozenset(tables.SUFFIXES)
+OF_DATA = OF_TABLES | {NPZ, NPY, *client_files.HDF5}
+FILES = f"{', '.join((*tables.SUFFIXES, NPZ, NPY, *client_files.HDF5))} or {ZIP}"
+LAYOUTS = (
+    "CLASS/*.png, CLIENT/CLASS/*.png, images and a table; tables, .npy or .npz files; a folder of"
+    " these for each client; each of these also in folders train and test"
 )
+"""Layouts of folders, for errors."""
 
 WORD = re.compile("[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
 """Word of a file's name; `KDDTrain-2` has KDD and Train."""
 OF_A_SET = re.compile("(train|test)(ing|set|data)?")
 """Word that says of which set a file's rows are."""
+WITH_SET = re.compile(f"[-_. ]*{OF_A_SET.pattern}[-_. ]*", re.IGNORECASE)
+OTHER_SETS = frozenset(("val", "valid", "validation", "dev", "eval", "holdout"))
+"""Names of folders of further sets."""
 Rest = tuple[str, str]
 """Letters of a name before and after such a word."""
 
 
-def find_sources(path: Path, split: float | str, image_size: int | None) -> Sources:
+@dataclass(frozen=True)
+class Reading:
+    """Settings that say how a path is read.
+
+    Attributes:
+        split: The setting `dataset.split`, which may name a file or folder of test samples.
+        image_size: Height and width of images; None: those of the files.
+        target: The setting `dataset.target`, which may name a file of targets.
+    """
+
+    split: float | str
+    image_size: int | None = None
+    target: str | None = None
+
+
+def find_sources(path: Path, given: Reading) -> Sources:
     """Return the sources of a path.
 
     Args:
         path: The file or folder.
-        split: The setting `dataset.split`, which may name a file of test samples beside it.
-        image_size: Height and width of images; None: those of the files.
+        given: The settings that say how it is read.
 
     Raises:
         DataError: there is nothing, or nothing of a known format; or it has two sets already, and a
@@ -55,9 +84,11 @@ def find_sources(path: Path, split: float | str, image_size: int | None) -> Sour
         raise DataError(f"dataset.path={path}: not there; must be a file or folder")
     if not (path.is_file() or path.is_dir()):
         raise DataError(f"dataset.path={path}: {NO_FILE}; copy it to a file")
-    found = _of_file(path) if path.is_file() else _of_folder(path, image_size)
+    found = _with_target(_of_file(path) if path.is_file() else _of_folder(path, given), path, given)
+    split = given.split
     if "" not in found:
-        check_divided(path, split)
+        if not (isinstance(split, str) and (path / split).is_dir()):
+            check_divided(path, split)
         return found
     if not isinstance(split, str) or split in found[""].names:
         return found
@@ -67,52 +98,167 @@ def find_sources(path: Path, split: float | str, image_size: int | None) -> Sour
     return {"train": found[""], "test": _of_file(beside)[""]}
 
 
+def _with_target(found: Sources, path: Path, given: Reading) -> Sources:
+    """Return sources with the targets in a file beside, if the setting `dataset.target` names one.
+
+    Raises:
+        DataError: the sources are two sets.
+    """
+    named = given.target
+    if named is None or any(named in source.names for source in found.values()):
+        return found
+    beside = path.parent / user_path(named, "dataset.target")
+    if not beside.is_file():
+        return found
+    if "" not in found:
+        raise DataError(
+            f"dataset.target={shown(named)}: is a file of targets, and {path} has two sets; call"
+            " the files of a folder x_train, y_train, x_test and y_test"
+        )
+    return {"": with_target(found[""], _of_file(beside)[""])}
+
+
 def _of_file(path: Path) -> Sources:
     suffix = tables.suffix_of(path)
-    if suffix in tables.SUFFIXES:
+    if suffix in OF_TABLES:
         return {"": tables.table([path])}
-    if suffix == ".npz":
+    if suffix == NPZ:
         return arrays.archive(path)
+    if suffix == NPY:
+        return arrays.folder(path, [path])
     if suffix in client_files.HDF5:
         return {"": client_files.tff(path)}
-    raise DataError(f"dataset.path={path}: no known format; known are {KNOWN}")
+    raise DataError(f"dataset.path={path}: no known format; known are {FILES} files")
 
 
-def _of_folder(folder: Path, image_size: int | None) -> Sources:
+def _of_folder(folder: Path, given: Reading) -> Sources:
     inside = [folder / name for name in visible(folder)]
-    files = [path for path in inside if path.is_file()]
-    of_tables = [path for path in files if tables.suffix_of(path) in tables.SUFFIXES]
+    files, folders = ([p for p in inside if p.is_dir() == is_dir] for is_dir in (False, True))
+    of_tables = [path for path in files if tables.suffix_of(path) in OF_TABLES]
     if len(of_tables) == 1 and any(map(pictures.is_image, _names_below(folder))):
-        return {"": pictures.by_table(folder, of_tables[0], image_size)}
-    named = {split: folder / split for split in ("train", "test")}
-    if all(path.is_dir() for path in named.values()):
-        return _of_sets(folder, named, image_size)
-    ends = {tables.suffix_of(path) for path in files}
-    if ends == {".npy"}:
+        return {"": pictures.by_table(folder, of_tables[0], given.image_size)}
+    if sets := _set_folders(folder, folders, given.split):
+        found = _of_sets(folder, sets, given)
+        unread = tuple(path.name for path in folders if path not in sets.values())
+        return {split: replace(each, unread=unread) for split, each in found.items()}
+    data = [path for path in files if tables.suffix_of(path) in OF_DATA]
+    ends = {tables.suffix_of(path) for path in data}
+    if len(ends) == 1 and not any(pictures.is_image(path.name) for path in files):
+        unread = tuple(path.name for path in inside if path not in data)
+        found = _of_files(folder, data, *ends)
+        return {split: replace(each, unread=each.unread + unread) for split, each in found.items()}
+    if not ends and _has_classes(folder):
+        return {"": pictures.by_class(folder, given.image_size)}
+    if not ends and folders:
+        return _of_client_folders(folder, folders, given)
+    raise DataError(f"dataset.path={folder}: {_told(files, folders)}; known layouts are {LAYOUTS}")
+
+
+def _of_files(folder: Path, files: list[Path], end: str) -> Sources:
+    """Return the sources of a folder's files, whose names have one end."""
+    if end == NPY:
         return arrays.folder(folder, files)
-    if len(ends) == 1 and (ends <= {*tables.SUFFIXES} or ends <= {*client_files.HDF5}):
-        return _together(files)
-    if pictures.class_folders(folder):
-        return {"": pictures.by_class(folder, image_size)}
-    raise DataError(f"dataset.path={folder}: no known format; known are {KNOWN}")
+    return {"": client_files.pfllib(folder)} if end == NPZ else _together(files)
 
 
-def _of_sets(folder: Path, sets: dict[str, Path], image_size: int | None) -> Sources:
-    """Return the sources of a folder with folders `train` and `test`."""
-    if all(client_files.files_of(path, ".json") for path in sets.values()):
-        return client_files.leaf(folder)
-    if all(client_files.files_of(path, ".npz") for path in sets.values()):
-        return client_files.pfllib(folder)
-    if all(map(pictures.class_folders, sets.values())):
-        return {split: pictures.by_class(path, image_size) for split, path in sets.items()}
-    found = {split: _of_folder(path, image_size) for split, path in sets.items()}
+def _told(files: Sequence[Path], folders: Sequence[Path]) -> str:
+    """Return what a folder has, in words."""
+    kinds = Counter(tables.suffix_of(path) or "other" for path in files)
+    found = [f"{count} {shown(end)[1:-1]}" for end, count in kinds.most_common(3)]
+    if folders:
+        names = ", ".join(path.name for path in folders[:3]) + ", ..." * (len(folders) > 3)
+        found.insert(0, f"{len(folders)} folders ({shown(names)[1:-1]})")
+    return f"has no known layout, but {' and '.join(found) or 'nothing'}"
+
+
+def _has_classes(folder: Path) -> bool:
+    """Return whether a folder has folders with images in them."""
+    inside = pictures.class_folders(folder)
+    return any(pictures.is_image(name) for each in inside for name in visible(each))
+
+
+def _set_folders(folder: Path, folders: Sequence[Path], split: float | str) -> dict[str, Path]:
+    """Return the folder of each set; none where a folder's folders are of no sets.
+
+    A class may be called `train`: its folder has images.
+
+    Raises:
+        DataError: there is one set, or another set than the test set, alone.
+    """
+    named = {path.name.lower(): path for path in folders}
+    of_sets = {}
+    for name, path in named.items():
+        found = OF_A_SET.fullmatch(name)
+        if (found or name in OTHER_SETS) and not any(map(pictures.is_image, visible(path))):
+            of_sets[found[1] if found else name] = path
+    if isinstance(split, str) and split.lower() in named and "train" in of_sets:
+        return {"train": of_sets["train"], "test": named[split.lower()]}
+    if {*SPLITS} <= of_sets.keys():
+        return {split: of_sets[split] for split in SPLITS}
+    if len(folders) == 1 or not of_sets:
+        return {}
+    there = ", ".join(path.name for path in folders)
+    advice = "name one train and one test"
+    if "train" in of_sets and (others := [n for n in of_sets if n in OTHER_SETS]):
+        name = of_sets[others[0]].name
+        advice = f"{override_text('dataset.split', name)} tests on {name}"
+    raise DataError(
+        f"dataset.path={folder}: has the folders {shown(there)[1:-1]}; sets are in folders train"
+        f" and test: {advice}"
+    )
+
+
+def _of_sets(folder: Path, sets: dict[str, Path], given: Reading) -> Sources:
+    """Return the sources of the folders of a training and a test set."""
+    if all(map(_is_leaf, sets.values())):
+        return {split: client_files.leaf(path) for split, path in sets.items()}
+    found = {split: _of_folder(path, given) for split, path in sets.items()}
     if any("" not in each for each in found.values()):
         raise DataError(f"dataset.path={folder}: a set in it is divided into sets again")
     return {split: each[""] for split, each in found.items()}
 
 
+def _is_leaf(folder: Path) -> bool:
+    """Return whether a folder has LEAF's files of JSON objects; arrays in such files are tables."""
+    paths = client_files.files_of(folder, JSON)
+    return bool(paths) and tables.first_mark(paths[0]) == "{"
+
+
+def _of_client_folders(folder: Path, folders: Sequence[Path], given: Reading) -> Sources:
+    """Return the sources of a folder with a folder for each client.
+
+    Raises:
+        DataError: some clients have two sets, others one.
+    """
+    if len(folders) == 1:
+        return _of_folder(folders[0], given)
+    if all(map(_has_classes, folders)):
+        of = {path.name: path for path in folders}
+        return {"": pictures.by_class(folder, given.image_size, of)}
+    sets = {path.name: _set_folders(path, _folders(path), given.split) for path in folders}
+    if all(each and all(map(_has_classes, each.values())) for each in sets.values()):
+        of_split = {s: {name: each[s] for name, each in sets.items()} for s in SPLITS}
+        size = given.image_size
+        return {split: pictures.by_class(folder, size, of) for split, of in of_split.items()}
+    parts = {path.name: _of_folder(path, given) for path in folders}
+    splits = {frozenset(each) for each in parts.values()}
+    if len(splits) > 1:
+        lacking = next(name for name, each in parts.items() if "" in each)
+        raise DataError(f"{folder / lacking}: has no test set, as other clients' folders have")
+    return {
+        split: of_clients(folder, {name: each[split] for name, each in parts.items()})
+        for split in next(iter(splits))
+    }
+
+
+def _folders(folder: Path) -> list[Path]:
+    return [path for name in visible(folder) if (path := folder / name).is_dir()]
+
+
 def _together(files: list[Path]) -> Sources:
     """Return the two sets, if the files' names have them, or the rows of all files together.
+
+    Several files of a set are a client each; files x and y are inputs and targets.
 
     Raises:
         DataError: some names have a set, others none: these rows may be for training or not.
@@ -133,8 +279,21 @@ def _together(files: list[Path]) -> Sources:
             raise DataError(f"dataset.path={folder}: must hold one *train*.h5, one *test*.h5")
         return {split: client_files.tff(path) for split, (path,) in sets.items()}
     if not all(sets.values()):
-        return {"": tables.table(files)}
-    return {split: tables.table(paths) for split, paths in sets.items()}
+        sets = {"": files}
+    return {split: _of_tables(paths, split) for split, paths in sets.items()}
+
+
+def _of_tables(paths: Sequence[Path], split: str) -> Source:
+    """Return the rows of a set's tables: of one, of inputs and targets, or of a client each."""
+    if len(paths) == 1:
+        return tables.table(paths)
+    names = [path.name.removesuffix("".join(path.suffixes)) for path in paths]
+    if split and len({*(bare := [WITH_SET.sub("", name) for name in names])}) == len(names):
+        names = bare
+    own = {name: tables.table([path]) for name, path in zip(names, paths, strict=True)}
+    if {*map(str.lower, own)} == {"x", "y"}:
+        return with_target(*(own[name] for name in sorted(own, key=str.lower)))
+    return of_clients(paths[0].parent, own)
 
 
 def _by_words(files: Sequence[Path]) -> dict[str, list[Path]]:

@@ -1,4 +1,4 @@
-"""Tables in files: CSV, TSV, Parquet, Arrow and JSON lines, read in batches.
+"""Tables in files: CSV, TSV, Parquet, Arrow, JSON lines and arrays, read in batches.
 
 Values of text files are read as words, and become numbers in `columns`, where all of a column are.
 Text files may be compressed by gzip; of a bomb no more is read than its own size makes plausible.
@@ -6,9 +6,12 @@ Text files may be compressed by gzip; of a bomb no more is read than its own siz
 
 from __future__ import annotations
 
+import codecs
 import io
+import json
 import re
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -36,9 +39,14 @@ QUOTED = re.compile(rb'"[^"]*"')
 ROW = re.compile(r"\brow (\d+)")
 """A row in the errors of Arrow's reader of JSON, counted from 0 in a block of lines."""
 LINES = (".jsonl", ".ndjson")
+JSON = ".json"
+MARKS = {("", "["), ("[", "]"), ("}", ","), ("}", "]")}
+"""Marks of an array and what stands before them: nothing, another one, or an object's end."""
+_NO_BLANK = re.compile(r"[^ \t\r\n]|\Z")
+_DECODER = json.JSONDecoder()
 GZIP = ".gz"
 ARROW = (".arrow", ".feather", ".ipc")
-TEXTS = (*SEPARATORS, *LINES)
+TEXTS = (*SEPARATORS, *LINES, JSON)
 SUFFIXES = (*TEXTS, *(end + GZIP for end in TEXTS), *ARROW, ".parquet")
 """Ends of the names of tables."""
 
@@ -47,6 +55,13 @@ def suffix_of(path: Path) -> str:
     """Return the end of a file's name that tells its format: `.csv`, `.csv.gz`."""
     end = path.suffix.lower()
     return Path(path.stem).suffix.lower() + end if end == GZIP else end
+
+
+def first_mark(path: Path) -> str:
+    """Return the first character of a JSON file that is no blank; empty if it has none."""
+    with reading(path, "a text file"):
+        text = next(_blocks(path), b"").decode("utf-8-sig", "replace").strip()
+    return text[:1]
 
 
 def table(paths: Sequence[Path]) -> Source:
@@ -75,7 +90,7 @@ def _table(path: Path) -> Source:
     suffix = suffix_of(path).removesuffix(GZIP)
     if suffix in SEPARATORS:
         return _separated(path, SEPARATORS[suffix])
-    if suffix in LINES:
+    if suffix in (*LINES, JSON):
         return _json_lines(path)
     return _parquet(path) if suffix == ".parquet" else _arrow(path)
 
@@ -212,7 +227,7 @@ def _json_lines(path: Path) -> Source:
         names |= dict.fromkeys(parsed.column_names)
         check_width(path, len(names))
     if not names:
-        raise DataError(f"{path}: is empty; must have an object in each line")
+        raise DataError(f"{path}: is empty; must have objects")
 
     def read(wanted: tuple[str, ...]) -> Batches:
         for parsed in _parsed_lines(path):
@@ -226,32 +241,85 @@ def _json_lines(path: Path) -> Source:
 
 
 def _parsed_lines(path: Path) -> Iterator[pa.Table]:
-    """Yield the objects of whole lines, in blocks; Arrow skips a byte-order mark."""
-    rest, rows = b"", 0
-    with reading(path, "JSON lines"):
-        for block in _blocks(path):
-            whole, _, rest = (rest + block).rpartition(b"\n")
-            if whole.strip():
-                yield (parsed := _parsed(whole, rows))
+    """Yield the objects of a file, in blocks."""
+    is_array, rows = suffix_of(path).removesuffix(GZIP) == JSON, 0
+    with reading(path, "JSON" if is_array else "JSON lines", RecursionError):
+        for lines in _elements(path) if is_array else _lines(path):
+            if lines.strip():
+                yield (parsed := _parsed(lines, rows))
                 rows += len(parsed)
-            if len(rest) > BLOCK_BYTES:
-                raise DataError(f"{path}: a line is longer than {BLOCK_BYTES} bytes")
-        if rest.strip():
-            yield _parsed(rest, rows)
+
+
+def _lines(path: Path) -> Iterator[bytes]:
+    """Yield whole lines, in blocks; Arrow skips a byte-order mark."""
+    rest = b""
+    for block in _blocks(path):
+        whole, _, rest = (rest + block).rpartition(b"\n")
+        yield whole
+        if len(rest) > BLOCK_BYTES:
+            raise DataError(f"{path}: a line is longer than {BLOCK_BYTES} bytes")
+    yield rest
+
+
+def _elements(path: Path) -> Iterator[bytes]:
+    """Yield the objects of an array as lines, in blocks.
+
+    Raises:
+        DataError: the file has no array of objects.
+        ValueError: it is no JSON.
+    """
+    decode, text = codecs.getincrementaldecoder("utf-8-sig")().decode, ""
+    before, found = "", 0
+    for block in chain(_blocks(path), [b""]):
+        text += decode(block, not block)
+        at, lines = 0, []
+        while (at := _NO_BLANK.search(text, at).start()) < len(text):  # type: ignore[union-attr]
+            mark = text[at]
+            if (before, mark) in MARKS:
+                before, at = mark, at + 1
+                continue
+            if before not in ("[", ","):
+                raise _no_array(path, mark, before)
+            if mark != "{":
+                raise DataError(f"{path}: value {found + 1} of its array must be an object")
+            try:
+                _, end = _DECODER.raw_decode(text, at)
+            except json.JSONDecodeError as error:
+                if block and len(text) - at <= BLOCK_BYTES:
+                    break  # the rest of the object is in the next block
+                raise ValueError(f"object {found + 1}: {error.msg}") from error
+            lines.append(text[at:end].replace("\n", " ").replace("\r", " "))
+            before, at, found = "}", end, found + 1
+        text = text[at:]
+        yield "\n".join(lines).encode()
+    if not before:
+        raise DataError(f"{path}: is empty; must have objects")
+    if before != "]":
+        raise ValueError("its array has no end")
+
+
+def _no_array(path: Path, mark: str, before: str) -> Exception:
+    if before:
+        return ValueError(f"{mark!r} follows {before!r}")
+    return DataError(
+        f"{path}: holds {'an object' if mark == '{' else 'no array'}; data is an array of objects;"
+        " a file with an object in each line is called .jsonl"
+    )
 
 
 def _parsed(text: bytes, rows: int) -> pa.Table:
     """Return the objects of lines of text after so many rows, with dates as the words they are."""
-    from pyarrow import json
+    from pyarrow import json as arrow_json
 
-    blocks = json.ReadOptions(use_threads=False, block_size=len(text) + 1)
+    blocks = arrow_json.ReadOptions(use_threads=False, block_size=len(text) + 1)
     try:
-        table = json.read_json(io.BytesIO(text), blocks)
+        table = arrow_json.read_json(io.BytesIO(text), blocks)
     except pa.ArrowInvalid as error:
         of_file = ROW.sub(lambda found: f"row {rows + int(found[1]) + 1}", str(error))
         raise ValueError(of_file) from error
     dates = [each.name for each in table.schema if pa.types.is_timestamp(each.type)]
     if not dates:
         return table
-    words = json.ParseOptions(explicit_schema=pa.schema([(name, pa.string()) for name in dates]))
-    return json.read_json(io.BytesIO(text), blocks, words)
+    words = pa.schema([(name, pa.string()) for name in dates])
+    typed = arrow_json.ParseOptions(explicit_schema=words)
+    return arrow_json.read_json(io.BytesIO(text), blocks, typed)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import csv
 import gzip
 import json
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -143,6 +144,101 @@ def marked_json_lines(folder: Path) -> Path:
     return path
 
 
+def json_array(folder: Path) -> Path:
+    """Write an array of objects over several lines, with marks of JSON in its words."""
+    rows = [{**row, "note": '}],["\\'} for row in pa.table(divided()).to_pylist()]
+    (folder / "mails.json").write_text("\n" + json.dumps(rows, indent=2) + "\n")
+    return folder / "mails.json"
+
+
+def json_array_gz(folder: Path) -> Path:
+    return compressed(json_array(folder))
+
+
+def zipped(path: Path) -> Path:
+    """Write a file or folder as an archive next to it, with what macOS adds, and delete it."""
+    packed = path.parent / "given.zip"
+    with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("__MACOSX/._notes", b"")
+        for file in sorted(path.rglob("*")) if path.is_dir() else [path]:
+            archive.write(file, file.relative_to(path.parent))
+    return packed
+
+
+def csv_zip(folder: Path) -> Path:
+    return zipped(as_csv(folder))
+
+
+def two_files_zip(folder: Path) -> Path:
+    (folder / "mails").mkdir()
+    return zipped(two_files(folder / "mails"))
+
+
+def file_of_client(folder: Path) -> Path:
+    """Write a file for each client, and one that is no data."""
+    (folder / "README.md").write_text("A licence")
+    for name in "ab":
+        rows = name == CLIENTS
+        given = {key: np.array(values)[rows].tolist() for key, values in divided().items()}
+        text(folder / f"{name}.csv", given)
+    return folder
+
+
+def sets_of_files_of_clients(folder: Path) -> Path:
+    for split, rows in SETS.items():
+        (folder / split).mkdir()
+        for name, own in of_clients(rows).items():
+            text(folder / split / f"{name}.csv", columns(np.isin(np.arange(6), own)))
+    return folder
+
+
+def named_files_of_clients(folder: Path) -> Path:
+    for split, rows in SETS.items():
+        for name, own in of_clients(rows).items():
+            pq.write_table(
+                pa.table(columns(np.isin(np.arange(6), own))),
+                folder / f"clinic {name}_{split}.parquet",
+            )
+    return folder
+
+
+def folder_of_client(folder: Path) -> Path:
+    for split, rows in SETS.items():
+        for name, own in of_clients(rows).items():
+            (folder / name).mkdir(exist_ok=True)
+            text(folder / name / f"{split}.csv", columns(np.isin(np.arange(6), own)))
+    return folder
+
+
+def folder_of_client_zip(folder: Path) -> Path:
+    (folder / "mails").mkdir()
+    return zipped(folder_of_client(folder / "mails"))
+
+
+def x_and_y(folder: Path) -> Path:
+    """Write inputs and targets as files of their own."""
+    for split, rows in SETS.items():
+        given = columns(rows)
+        text(folder / f"y_{split}.csv", {"": range(sum(rows)), "spam": given.pop("spam")})
+        text(folder / f"X_{split}.csv", given)
+    return folder
+
+
+def y_beside(folder: Path) -> Path:
+    given = divided()
+    text(folder / "answers.tsv", {"first": given.pop("spam")}, "\t")  # a name of a feature, too
+    text(folder / "mails.csv", given)
+    return folder / "mails.csv"
+
+
+def npz_of_prefixes(folder: Path) -> Path:
+    """Write arrays as MedMNIST names them."""
+    arrays = sets_of_arrays(X)
+    named = {"_".join(reversed(name.split("_"))): values for name, values in arrays.items()}
+    np.savez(folder / "mails.npz", **named, val_x=X[:1], val_y=Y[:1])
+    return folder / "mails.npz"
+
+
 def two_files(folder: Path) -> Path:
     for split, rows in SETS.items():
         text(folder / f"{split}.csv", columns(rows))
@@ -255,6 +351,23 @@ VECTORS: dict[Callable[[Path], Path], Columns] = {
             *(json_lines, parts, european_csv, csv_gz, tsv_gz, json_lines_gz, marked_json_lines),
         )
     },
+    **{
+        layout: {**NAMED, "split": "part", "leave_out": "note"}
+        for layout in (json_array, json_array_gz)
+    },
+    csv_zip: {**NAMED, "split": "part"},
+    two_files_zip: NAMED,
+    file_of_client: {"target": "spam", "split": "part", "leave_out": "site"},
+    **{
+        layout: {"target": "spam", "leave_out": "site"}
+        for layout in (
+            *(sets_of_files_of_clients, named_files_of_clients),
+            *(folder_of_client, folder_of_client_zip),
+        )
+    },
+    x_and_y: {"client": "site"},
+    y_beside: {"target": "answers.tsv", "client": "site", "split": "part"},
+    npz_of_prefixes: {},
     two_files: NAMED,
     shards: NAMED,
     hugging_face: NAMED,
@@ -275,6 +388,30 @@ def by_class(folder: Path) -> Path:
     for split, rows in SETS.items():
         for number in np.flatnonzero(rows):
             path = folder / split / WORDS[number] / f"{number}.png"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            image(number).save(path)
+    return folder
+
+
+def by_class_zip(folder: Path) -> Path:
+    return zipped(by_class(folder / "photos"))
+
+
+def by_client(folder: Path) -> Path:
+    """Write a folder of classes for each client, in folders of both sets."""
+    for split, rows in SETS.items():
+        for number in np.flatnonzero(rows):
+            path = folder / split / CLIENTS[number] / WORDS[number] / f"{number}.png"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            image(number).save(path)
+    return folder
+
+
+def by_client_first(folder: Path) -> Path:
+    """Write both sets in the folder of each client."""
+    for split, rows in SETS.items():
+        for number in np.flatnonzero(rows):
+            path = folder / CLIENTS[number] / split / WORDS[number] / f"{number}.png"
             path.parent.mkdir(parents=True, exist_ok=True)
             image(number).save(path)
     return folder
@@ -322,6 +459,9 @@ def hugging_face_images(folder: Path) -> Path:
 
 IMAGES: dict[Callable[[Path], Path], Columns] = {
     by_class: {},
+    by_class_zip: {},
+    by_client: {},
+    by_client_first: {},
     with_labels: {**NAMED, "split": "part"},
     image_arrays: {},
     hugging_face_images: {"client": "site"},

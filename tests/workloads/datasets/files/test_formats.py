@@ -24,7 +24,7 @@ from raysim.core.errors import DataError
 from raysim.core.seeds import stream
 from raysim.federation.prepared import network_size, open_prepared, prepared
 from raysim.workloads.datasets.files import pictures, tables
-from raysim.workloads.datasets.files.sources import find_sources
+from raysim.workloads.datasets.files.sources import Reading, find_sources
 from raysim.workloads.partitions.natural import Natural
 from tests.workloads.datasets.files import layouts
 from tests.workloads.datasets.files.layouts import CLIENTS, PIXELS, SETS, X, Y
@@ -107,7 +107,7 @@ def test_images(layout, tmp_path):
 def test_words_of_the_names_tell_the_sets(names, files, tmp_path):
     for name in names:
         layouts.text(tmp_path / f"{name}.csv", layouts.columns())
-    found = find_sources(tmp_path, 0.2, None)
+    found = find_sources(tmp_path, Reading(0.2))
     assert {split: len(source.files) for split, source in found.items()} == files
 
 
@@ -117,7 +117,7 @@ def test_a_file_beside_two_sets_is_of_one_of_them(other, tmp_path):
         layouts.text(tmp_path / f"{name}.csv", layouts.columns())
     says = rf"{other}\.csv: lies beside 'Dtrain\.csv', .* name each file train or test, or move"
     with pytest.raises(DataError, match=says):
-        find_sources(tmp_path, 0.2, None)
+        find_sources(tmp_path, Reading(0.2))
 
 
 @pytest.mark.parametrize("split", ["tset.csv", "spam", 0.5])
@@ -353,7 +353,7 @@ def test_dates_in_text_are_words(tmp_path, suffix, monkeypatch):
     rows = [{"day": day, "y": row % 2} for row, day in enumerate(dates)]
     (tmp_path / "t.jsonl").write_text("\n".join(map(json.dumps, rows)))
     layouts.text(tmp_path / "t.csv", {"day": dates, "y": [row["y"] for row in rows]})
-    (source,) = find_sources(tmp_path / f"t.{suffix}", 0.2, None).values()
+    (source,) = find_sources(tmp_path / f"t.{suffix}", Reading(0.2)).values()
     assert [word for batch in source.read(("day",)) for word in batch["day"].to_pylist()] == dates
 
 

@@ -1,0 +1,84 @@
+"""Archives (.zip) of data, unpacked once into the data root.
+
+Nothing leaves its folder: names that lead out of it, links, and all that is neither a file nor a
+folder are refused, and so is an archive that unpacks to many times its size.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import stat
+import zipfile
+from collections.abc import Iterable
+from pathlib import Path, PurePosixPath
+
+from raysim.core.errors import DataError
+from raysim.core.user_input import portable_name
+from raysim.workloads.datasets.files.arrays import DAMAGE, LARGE_BYTES, MOST_RATIO
+from raysim.workloads.datasets.files.source import reading, shown
+from raysim.workloads.datasets.image_files import visible
+from raysim.workloads.datasets.prepared import workspace
+
+ZIP = ".zip"
+OF_MACOS = "__MACOSX"
+"""Folder that macOS adds to archives, with copies of the names."""
+
+
+def unpacked(path: Path, root: Path) -> Path:
+    """Return the content of an archive: its only file or folder, or a folder of all.
+
+    Args:
+        path: The archive.
+        root: Folder below which it is unpacked, once for each size and time of change.
+
+    Raises:
+        DataError: it is damaged, or holds what is not unpacked.
+    """
+    about = path.stat()
+    text = f"{path} {about.st_size} {about.st_mtime_ns}"
+    digest = hashlib.sha256(text.encode()).hexdigest()[:16]
+    ready = root / "unpacked" / f"{portable_name(path.stem)[:40]}-{digest}"
+    if not ready.is_dir():
+        with workspace(root) as work:
+            if not ready.is_dir():  # another process may have held the lock
+                _unpack(path, work / "unpacked")
+                ready.parent.mkdir(exist_ok=True)
+                (work / "unpacked").rename(ready)
+    while ready.is_dir() and len(names := visible(ready)) == 1:
+        ready /= names[0]
+    return ready
+
+
+def _unpack(path: Path, target: Path) -> None:
+    target.mkdir()
+    with reading(path, "a .zip archive", *DAMAGE), zipfile.ZipFile(path) as archive:
+        members = [each for each in archive.infolist() if not each.filename.startswith(OF_MACOS)]
+        _check(path, members)
+        archive.extractall(target, members)
+
+
+def _check(path: Path, members: Iterable[zipfile.ZipInfo]) -> None:
+    """Check the members of an archive before any is unpacked.
+
+    Raises:
+        DataError: one is none that is unpacked, or there are too many bytes.
+    """
+    size, declared = path.stat().st_size, 0
+    for each in members:
+        name = PurePosixPath(each.filename.replace("\\", "/"))
+        kind = stat.S_IFMT(each.external_attr >> 16)
+        if name.is_absolute() or ".." in name.parts or ":" in each.filename:
+            problem = "leads out of the archive"
+        elif kind not in (0, stat.S_IFREG, stat.S_IFDIR):
+            problem = "is a link or a device"
+        elif each.flag_bits & 1:
+            problem = "is encrypted"
+        else:
+            declared += each.file_size
+            continue
+        raise DataError(f"{path}: {shown(each.filename)} {problem}; such archives are not read")
+    if declared > max(LARGE_BYTES, MOST_RATIO * size):
+        raise DataError(
+            f"{path}: has {size} bytes and {declared} unpacked; at most {MOST_RATIO} times as many"
+            " are read: unpack it"
+        )
