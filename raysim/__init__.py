@@ -242,6 +242,8 @@ def load_config(source: str | Path, overrides: Mapping[str, Any] | None = None) 
             if user_path(name).is_file():
                 hint = "settings are a .toml or .json file; files of data are read with a preset,"
                 hint += f" dataset.name=files and {override_text('dataset.path', name)}"
+            elif Path(name).suffix.lower() in (".yaml", ".yml"):
+                hint = "settings are a .toml or .json file"
         raise SettingsError(f"{visible(name)}: no such preset; {hint}")
     raw = apply_overrides(raw, overrides or {})
     check_plain(raw)

@@ -12,6 +12,7 @@ failure into one line that names the class and its expected behaviour.
 from __future__ import annotations
 
 import json
+import sysconfig
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -21,6 +22,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic.errors import PydanticUserError
 
 from raysim.core.errors import RaysimError, SettingsError, visible
 from raysim.core.user_input.user_modules import allow, import_named, unnamed
@@ -53,8 +55,8 @@ class Component(BaseModel):
                 setattr(cls, promise, _Lost(promise, stating, changed[0]))
 
     def __setattr__(self, name: str, value: Any) -> None:
-        """Refuse private attributes if a run would lose them."""
-        if self._lasting and name.startswith("_"):
+        """Refuse attributes: a run would lose them, and fields are settings, which stay."""
+        if self._lasting:
             raise SettingsError(f"{called(self)}: sets {name}, which {_LOST}: {self._lasting}")
         super().__setattr__(name, value)
 
@@ -127,6 +129,8 @@ def why_lost(component: Component, promise: str) -> str:
 
 C = TypeVar("C", bound=Component)
 _LOST = "a resumed run would lose"
+_INSTALLED = frozenset({"site-packages", "dist-packages"})
+_LIBRARIES = (Path(__file__).parents[1], Path(sysconfig.get_paths()["stdlib"]))
 V = TypeVar("V")
 _NAMES: dict[str, str] = {}
 _KEYS: dict[type[Component], str] = {}
@@ -140,7 +144,7 @@ def name_of(component: type[Component]) -> str:
 
 def suggest(word: str, known: list[str], prefix: str = "") -> str:
     """Return "did you mean ...?" for a near miss, with a prefix, else the list of known words."""
-    near = get_close_matches(word, known, n=1)
+    near = [each for each in known if each == word.lower()] or get_close_matches(word, known, n=1)
     return f"did you mean {prefix + near[0]!r}?" if near else f"known are {', '.join(known)}"
 
 
@@ -203,8 +207,10 @@ class Registry(Generic[C]):
         if name in self.moved:
             raise SettingsError(f"{key}: no such {self.kind} any more; {self.moved[name]}")
         if ":" not in target:
-            hint = suggest(name, list(self))
-            raise SettingsError(f"{key}: no such {self.kind}; {hint} (or package.module:Class)")
+            hint = f"{suggest(name, list(self))} (or package.module:Class)"
+            if name.endswith(".py"):
+                hint = f"name a class of the file: {visible(Path(name).stem)}:Class"
+            raise SettingsError(f"{key}: no such {self.kind}; {hint}")
         module_name, _, class_name = target.partition(":")
         try:
             if name not in self._targets:
@@ -239,11 +245,42 @@ class Registry(Generic[C]):
 
 
 def cause(error: BaseException) -> str:
-    """Return an error's type, text and line of the source in one line."""
-    frames = traceback.extract_tb(error.__traceback__)
-    place = f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else ""
-    text = visible(" ".join(str(error).split()))
+    """Return an error's type, text and line of the source in one line.
+
+    It is the last line of a user's own source, if there is one: libraries fail where they are used.
+    """
+    frames = [
+        frame
+        for frame in traceback.extract_tb(error.__traceback__)
+        if not frame.filename.startswith("<frozen")
+    ]
+    own = [frame for frame in frames if not _is_library(Path(frame.filename))]
+    last = (own or ([] if isinstance(error, ImportError) else frames))[-1:]
+    place = "".join(f" ({Path(frame.filename).name}, line {frame.lineno})" for frame in last)
+    text = visible(" ".join(_text_of(error).split()))
     return f"{type(error).__name__}: {text}{place}"
+
+
+def _is_library(path: Path) -> bool:
+    """Return whether a source is of raysim, an installed package or Python."""
+    return bool(_INSTALLED.intersection(path.parts)) or any(map(path.is_relative_to, _LIBRARIES))
+
+
+def _text_of(error: BaseException) -> str:
+    """Return the text of an error; of pydantic's on a class with fields, what to write."""
+    if not isinstance(error, PydanticUserError):
+        return str(error)
+    quoted = [*error.message.split("`"), "", ""][1]
+    if error.code == "model-field-missing-annotation":
+        name = quoted.partition(" ")[0]
+        return (
+            f"the field `{quoted}` has no annotation; write its type, as in `{name}: float`, or"
+            " ClassVar for a constant"
+        )
+    if error.code == "schema-for-unknown-type":
+        kind = error.message.partition(" for ")[2].partition(". ")[0]
+        return f"a field is of a type that no setting has, {kind}"
+    return error.message
 
 
 def ask(

@@ -19,6 +19,7 @@ MODULES = {
     "circular.py": "from circular import Piece\n",
     "nul.py": "x = 1\0\n",
     "latin.py": b"x = '\xff'\n".decode("latin-1"),
+    "tensors.py": "import raysim, torch\nclass Piece(raysim.Method):\n    kept: torch.Tensor\n",
     "untyped.py": "import raysim\nclass Piece(raysim.Method):\n    mu = 0.1\n",
     "odd.py": "Piece = 3\nraysim = None\n",
     "hidden.py": "def __getattr__(name):\n    raise ValueError('hidden')\n",
@@ -35,7 +36,8 @@ NAMES = {
     "needing:Piece": "no_such_package_at_all",
     "circular:Piece": "cannot be imported",
     "nul:Piece": "cannot be imported",
-    "untyped:Piece": "mu",
+    "untyped:Piece": "the field `mu = 0.1` has no annotation; write its type, as in `mu: float`",
+    "tensors:Piece": "a field is of a type that no setting has, <class 'torch.Tensor'>",
     "odd:Piece": "must be a subclass",
     "odd:raysim": "must be a subclass",
     "hidden:Piece": "hidden",
@@ -51,6 +53,7 @@ NAMES = {
     "no\x00such:Piece": "cannot be imported",
     f"{LONG}:Piece": "cannot be imported",
     "\udcff:Piece": "\\udcff",
+    "my_file.py": "name a class of the file: my_file:Class",
     "": "no such",
 }
 NAME_CASES = [
