@@ -219,6 +219,9 @@ def only_in_finish(purpose: str) -> torch.Generator:
 class View:
     """View of the client in training, as rules see it.
 
+    `start`, `broadcast`, `state` and `personal` must be left as they are: a change in place stops
+    the run.
+
     Attributes:
         params: The live parameters and buffers of the client's network.
         trainable: Names of the parameters that are trained.
@@ -524,6 +527,8 @@ class Pass:
             nothing, and stages of the channel pass by.
         root: Whether the server trains, on its root samples in place of the client's; the engine
             sets it, see `Aggregation.root_samples`.
+        full_epochs: The epochs before a virtual clock cut those of some clients; None where it cut
+            none. The engine sets it.
         label: Name of columns of their own for its losses and bytes (`{label}_train_loss`, ...);
             the round's are then without the losses, but with the bytes. Empty: the round's alone.
         bad: Its clients that attack; None in runs without an attack. The engine sets it.
@@ -545,6 +550,7 @@ class Pass:
     draws: int | None = None
     pooled: bool = False
     root: bool = False
+    full_epochs: LocalWork | Mapping[int, LocalWork] | None = None
     label: str = ""
     bad: frozenset[int] | None = None
     asked: Sequence[int] = ()

@@ -246,14 +246,16 @@ def _of_attack(message: AggregationMessage) -> tuple[str, str]:
 def root_pass(work: Pass) -> Pass:
     """Return the pass in which the server trains on its root samples, as a client of a pass.
 
-    It takes the place of the first client, without what that one keeps or is sent alone.
+    It takes the place of the first client, without what that one keeps or is sent alone, and has
+    time for all its epochs.
     """
     first = int(work.clients[0])
+    full = work if work.full_epochs is None else replace(work, epochs=work.full_epochs)
     return replace(
         work,
         clients=(first,),
         rules=replace(work.rules, finish=send_model),
-        epochs=work.epochs_of(first),
+        epochs=full.epochs_of(first),
         lr=work.lr_of(first),
         weighting="uniform",
         personal={},

@@ -183,8 +183,10 @@ def combined(aggregation: Aggregation, updates: Updates) -> Floats:
         aggregation,
         "combine",
         updates,
-        returns=lambda found: isinstance(found, Tensor) and found.shape == shape,
-        expected=f"a tensor of the shape {[*shape]}",
+        returns=lambda found: (
+            isinstance(found, Tensor) and found.is_floating_point() and found.shape == shape
+        ),
+        expected=f"a tensor of real numbers of the shape {[*shape]}",
     )
     return _finite(aggregation, "combine", found)
 

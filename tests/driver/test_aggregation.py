@@ -296,6 +296,46 @@ def test_root_samples_that_cannot_be_had_are_refused(tmp_path, own, message):
     assert not (tmp_path / "run").exists()
 
 
+def test_the_server_cannot_train_where_clients_send_without_training(tmp_path):
+    """MIFL's clients train in one pass, and those that are kept send in the next one."""
+    own = {"aggregation.name": "fltrust", "aggregation.root": 9, "method.name": "mifl"}
+    with pytest.raises(raysim.SettingsError, match="send what they have trained in an earlier pa"):
+        run(tmp_path, fraction=1.0, **own)
+
+
+def test_the_server_of_fltrust_has_time_for_all_epochs(tmp_path):
+    """Of its clients the first is as slow as all others, and ends one of three epochs."""
+    own = {"aggregation.name": "fltrust", "aggregation.root": 30, "local.epochs": 3, "rounds": 1}
+    rows = [f"{client},1e6,1e18,1e18,0" for client in range(len(SIZES))]
+    (tmp_path / "devices.csv").write_text("\n".join(["client,speed,up,down,latency", *rows]))
+    table = {"clock.name": "devices", "clock.table": str(tmp_path / "devices.csv")}
+    whole = run(tmp_path / "whole", **own, **table)
+    found = pq.read_table(tmp_path / "whole/clients.parquet").to_pydict()["virtual_seconds"]
+    cut = {"clock.policy": "partial", "clock.deadline": min(found) / 2}
+    partial = run(tmp_path / "cut", **own, **table, **cut)
+    steps = [
+        pq.read_table(tmp_path / f"{name}/clients.parquet").to_pydict()["steps"]
+        for name in ("whole", "cut")
+    ]
+    assert steps[0] != steps[1]
+    losses = [each.metrics["root_train_loss"].to_pylist() for each in (whole, partial)]
+    assert losses[0] == losses[1]
+
+
+class WholeNumbers(raysim.Aggregation):
+    """Sum of signs, as whole numbers."""
+
+    def combine(self, updates: raysim.Updates) -> torch.Tensor:
+        return updates.differences.sign().long().sum(dim=0)
+
+
+def test_an_aggregate_of_whole_numbers_is_refused(tmp_path):
+    name = f"{__name__}:WholeNumbers"
+    with pytest.raises(raysim.SettingsError, match=r"combine returned tensor.*of real numbers"):
+        run(tmp_path / "run", **{"aggregation.name": name})
+    assert not (tmp_path / "run").exists()
+
+
 def test_too_few_updates_that_arrive_stop_the_run(tmp_path):
     """Five of six clients are enough for Krum, unless one of them is dropped."""
     own = {"aggregation.name": "krum", "fraction": 0.8, "local.batch_size": "full"}

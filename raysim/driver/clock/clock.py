@@ -186,7 +186,7 @@ class VirtualRound(Rider):
         if (outcome.epochs != costs.epochs).any():
             counts = zip(clients, outcome.epochs[kept].tolist(), strict=True)
             own_work = {client: with_count(work.epochs_of(client), n) for client, n in counts}
-            work = replace(work, epochs=own_work)
+            work = replace(work, epochs=own_work, full_epochs=work.epochs)
         return work
 
     def undress(self, reduced: Reduced) -> Reduced:
