@@ -18,7 +18,7 @@ from raysim.driver.start import check_run
 from raysim.driver.temperatures import RoundTemperature
 from raysim.execution.deploying import own_model, tuned_model
 from raysim.execution.messages import PassMessage
-from raysim.execution.process import threads_of
+from raysim.execution.process import own_modes, threads_of
 from raysim.execution.worker import Worker
 from raysim.federation.federation import Federation
 from raysim.storage.checkpoints import Checkpoint, Checkpoints
@@ -69,7 +69,7 @@ def client_model(
     temperature = RoundTemperature.of(settings, committed, sizes, seconds)
     passes = [PassMessage.of(**each) for each in deployment.messages(temperature)]
     tuning = deployment.tuning_message(temperature) if tunes else None
-    with threads_of(settings.engine), torch.no_grad():
+    with own_modes(), threads_of(settings.engine), torch.no_grad():
         worker = Worker(checked.spec)
         found = own_model(worker.making, passes, client) if passes else found
         found = tuned_model(worker.making, tuning, client, found) if tuning else found

@@ -15,6 +15,7 @@ from raysim.core.exits import interruptible
 from raysim.core.steps import Steps
 from raysim.driver.context import Result
 from raysim.execution.base import advance
+from raysim.execution.process import own_modes
 from raysim.storage.recorder import Row
 
 TORCH_STATE = (
@@ -33,7 +34,8 @@ class RoundIterator(Iterator[Row]):
     interpreter.
 
     During a step SIGINT, SIGTERM and SIGHUP are raised as KeyboardInterrupt. Between steps the
-    caller has its own signal handlers, number of torch threads and deterministic mode.
+    caller has its own signal handlers, number of torch threads and deterministic mode. Autocast,
+    `no_grad` and `inference_mode` of the caller do not reach the steps.
     """
 
     def __init__(self, rounds: Steps[Result]) -> None:
@@ -125,7 +127,7 @@ class RoundIterator(Iterator[Row]):
     @contextmanager
     def _inside(self) -> Iterator[None]:
         """Set the process up as the run left it; set it back afterwards."""
-        with interruptible():
+        with interruptible(), own_modes():
             outside = _torch_state()
             _set_torch(self._torch or outside)
             try:

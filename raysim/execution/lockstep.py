@@ -33,7 +33,7 @@ from raysim.execution.base import (
     unnoticed,
 )
 from raysim.execution.messages import FailedItem, PassMessage, WorkerResult
-from raysim.execution.process import configure, is_device_error
+from raysim.execution.process import configure, is_device_error, own_modes
 from raysim.execution.ray_runtime import OpenExecutor
 from raysim.execution.worker import Worker, WorkerSpec
 from raysim.training.job import ClientJob
@@ -218,7 +218,7 @@ class Lockstep(Generic[T]):
         """End a run, which can be resumed."""
         if run := self._runs.get(number):
             try:
-                with interruptible():
+                with interruptible(), own_modes():
                     run.steps.close()
             finally:
                 self._forget(number)
@@ -226,7 +226,7 @@ class Lockstep(Generic[T]):
     def advance(self) -> dict[int, T]:
         """Advance each run to its next step; return the steps by number, without ended runs."""
         steps: dict[int, T] = {}
-        with interruptible():
+        with interruptible(), own_modes():
             try:
                 while self._runs.keys() - steps.keys():
                     self._go_on(steps)

@@ -156,6 +156,23 @@ def _gpu_megabytes() -> int | None:
 
 
 @contextmanager
+def own_modes() -> Iterator[None]:
+    """Leave the caller's modes of torch outside, as actors have none of them.
+
+    They are autocast, `no_grad`, `inference_mode` and a default device.
+    """
+    with ExitStack() as undo:
+        undo.enter_context(torch.inference_mode(mode=False))
+        undo.enter_context(torch.enable_grad())
+        for kind in ("cpu", "cuda"):
+            if torch.is_autocast_enabled(kind):
+                undo.enter_context(torch.autocast(kind, enabled=False))
+        if torch.get_default_device().type != "cpu":
+            undo.enter_context(torch.device("cpu"))
+        yield
+
+
+@contextmanager
 def threads_of(engine: EngineSettings) -> Iterator[None]:
     """Use the threads of an actor, as a product's last bits depend on their number."""
     before = torch.get_num_threads()

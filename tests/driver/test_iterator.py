@@ -265,6 +265,29 @@ def test_between_steps_torch_is_set_up_as_the_caller_had_it():
     assert (torch.get_num_threads(), torch.get_deterministic_debug_mode()) == (1, 0)
 
 
+MODES = {
+    "no_grad": torch.no_grad,
+    "inference_mode": torch.inference_mode,
+    "autocast": lambda: torch.autocast("cpu", dtype=torch.bfloat16),
+    "device": lambda: torch.device("meta"),
+}
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_callers_mode_of_torch_changes_no_bit(tmp_path, undisturbed, mode):
+    """Actors have none; between steps the caller has its own."""
+    task = make_task(SIZES)
+    with MODES[mode]():
+        before = torch.zeros(2, requires_grad=True) * 2
+        with raysim.rounds(make_settings(tmp_path, **SCAFFOLD), task) as rounds:
+            for _ in rounds:
+                after = torch.zeros(2, requires_grad=True) * 2
+                assert (after.requires_grad, after.device, after.is_inference()) == (
+                    *(before.requires_grad, before.device, before.is_inference()),
+                )
+    assert model_of(tmp_path) == model_of(undisturbed)
+
+
 def test_a_callers_own_number_of_threads_changes_no_bit(tmp_path, undisturbed):
     seen = []
 
