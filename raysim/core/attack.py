@@ -93,7 +93,7 @@ class Attack(Component):
         """Return the samples that a bad client trains on, as many as it has.
 
         Args:
-            samples: Its training samples, shared with others: left as they are.
+            samples: Its training samples, a copy.
             classes: C, the largest label of all training samples + 1.
             generator: A generator on the CPU, the same for a client in all rounds.
         """
@@ -130,7 +130,7 @@ class Attack(Component):
         raise NotImplementedError
 
     def trigger(self, x: Tensor) -> Tensor:
-        """Return inputs with the trigger of a backdoor [B, ...]; those given stay as they are."""
+        """Return inputs with the trigger of a backdoor [B, ...]."""
         return x
 
     def success(

@@ -50,9 +50,10 @@ class Received:
 class Stage(Component, ABC):
     """A stage of the channel; its fields are its settings.
 
-    Tensors are in float64, complex ones as pairs of reals [..., 2]. A tensor that a stage returns
-    as it was given, the same object, reaches the server with the bits that it would have without
-    the stage.
+    Tensors are in float64, complex ones as pairs of reals [..., 2]. They may be changed in place. A
+    tensor that a stage returns with the values that it was given reaches the server with the bits
+    that it would have without the stage. What the view gives (`start`, `broadcast`, `state`,
+    `personal`) must be left as it is.
     """
 
     _lasting: ClassVar[str] = "what lasts belongs in the state of a client, or of the stage"

@@ -62,11 +62,7 @@ class Differences:
         for group in sorted(sums.keys() & bases.keys()):  # draws are taken in this order
             tensors = sums[group]
             names = moving_names(tensors, starts.get(group), frozen)
-            if group in starts:
-                begun = starts[group]
-                moved = {n: _copied(tensors[n]).sub_(_reals(begun[n])) for n in names}
-            else:
-                moved = {n: _exact(tensors[n]) for n in names}
+            moved = {n: _difference(tensors[n], starts.get(group, {}).get(n)) for n in names}
             if moved:
                 changes[group] = moved
         return cls(sums, starts, changes, params)
@@ -84,26 +80,37 @@ class Differences:
         """Return the groups with other differences, and the dtypes of tensors now in float64.
 
         Args:
-            changed: The differences; those that are the same objects leave their tensors as they
-                were.
+            changed: The differences, which may be those of `changes`, changed in place; of equal
+                ones tensors are left as they were.
         """
+        differ: dict[str, dict[str, Tensor]] = {}
+        for group, moved in changed.items():
+            starts = self.starts.get(group, {})
+            differ[group] = {
+                name: difference
+                for name, difference in moved.items()
+                if not torch.equal(
+                    difference.double(), _difference(self.sums[group][name], starts.get(name))
+                )
+            }
+        return self._with(differ)
+
+    def _with(self, changed: Groups) -> tuple[Groups, dict[str, torch.dtype]]:
+        """Return what `with_changes` does, whatever the differences are."""
         sums = {group: dict(tensors) for group, tensors in self.sums.items()}
         dtypes: dict[str, torch.dtype] = {}
         for group, moved in changed.items():
             for name, difference in moved.items():
-                if difference is not self.changes[group][name]:
-                    was, value = self.sums[group][name], difference.double()
-                    if group in self.starts:
-                        value = _copied(self.starts[group][name]).add_(value)
-                    sums[group][name] = like(value.contiguous(), was)
-                    dtypes[f"{group}/{name}"] = was.dtype
+                was, value = self.sums[group][name], difference.double()
+                if group in self.starts:
+                    value = _copied(self.starts[group][name]).add_(value)
+                sums[group][name] = like(value.contiguous(), was)
+                dtypes[f"{group}/{name}"] = was.dtype
         return sums, dtypes
 
     def means_with(self, changed: Groups) -> dict[str, dict[str, Tensor]]:
         """Return the groups with other differences, in their own dtypes."""
-        sums, dtypes = self.with_changes(changed)
-        tensors = flatten(sums)
-        return unflatten(tensors | {key: tensors[key].to(d) for key, d in dtypes.items()})
+        return _in_dtypes(*self.with_changes(changed))
 
     def moved_to(self, bases: Bases, broadcast: Groups) -> dict[str, dict[str, Tensor]]:
         """Return the groups as if their differences had another start, in their own dtypes.
@@ -113,8 +120,7 @@ class Differences:
             broadcast: The tensors from which they are to have moved.
         """
         starts = {group: broadcast[base] for group, base in bases.items() if base != CHANGE}
-        moved = {g: {n: d.clone() for n, d in of.items()} for g, of in self.changes.items()}
-        return replace(self, starts=starts).means_with(moved)
+        return _in_dtypes(*replace(self, starts=starts)._with(self.changes))
 
 
 def layout_of(
@@ -222,17 +228,22 @@ def moving_names(tensors: Tensors, start: Tensors | None, frozen: Collection[str
     ]
 
 
+def _difference(tensor: Tensor, start: Tensor | None) -> Tensor:
+    """Return a new tensor of what a tensor has moved by, or of a change without a start."""
+    return _copied(tensor) if start is None else _copied(tensor).sub_(_reals(start))
+
+
+def _in_dtypes(sums: Groups, dtypes: Mapping[str, torch.dtype]) -> dict[str, dict[str, Tensor]]:
+    tensors = flatten(sums)
+    return unflatten(tensors | {key: tensors[key].to(d) for key, d in dtypes.items()})
+
+
 def _copied(tensor: Tensor) -> Tensor:
     """Return a copy of a tensor in float64, a complex one as pairs of reals.
 
     Work in place on it is a third faster than with further temporary tensors.
     """
     return _reals(tensor).to(torch.float64, copy=True)
-
-
-def _exact(tensor: Tensor) -> Tensor:
-    """Return a tensor in float64, a complex one as pairs of reals."""
-    return _reals(tensor).double()
 
 
 def _reals(tensor: Tensor) -> Tensor:

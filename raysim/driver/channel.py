@@ -26,6 +26,7 @@ from raysim.core.components import ask, called, calling, checked, shown
 from raysim.core.differences import Differences, layout_of, same_shapes
 from raysim.core.encoding import Encoded, Encoding
 from raysim.core.errors import SettingsError
+from raysim.core.given import Given
 from raysim.core.method import Round
 from raysim.core.rules import Finish, Pass, Reduced, Trained, Upload, View
 from raysim.core.seeds import torch_generator
@@ -115,7 +116,8 @@ class Channel(Rider):
                 self.settings.expected_cohort,
             )
             given = replace(reduced, means=means, scalars=of_stage(name, reduced.scalars))
-            means = received_through(stage, now, given).means
+            seen = replace(given, means=_copies(means))  # `update` sees what `receive` was given
+            means = received_through(stage, now, seen).means
             if found.changes:
                 self._update(name, stage, now, given)
         scalars = {n: v for n, v in reduced.scalars.items() if not owner_of(n, self.stages)}
@@ -292,12 +294,18 @@ def through_stages(
         _check_metrics(stage, after, {*taken, *metrics})
         metrics |= after.metrics
         scalars |= {f"{name}{OF_STAGE}{key}": value for key, value in after.scalars.items()}
+        if type(stage).remember is not Stage.remember:  # later stages may change it in place
+            after = replace(after, sums=_copies(after.sums))
         returned.append((name, stage, own, after))
     for name, stage, own, after in returned:
         sums, _ = _parted(given.sums, view.buffers if stage.leaves_buffers else ())
         kept = {**after.state, **_remembered(stage, own, after, sums)}
         state |= {f"{name}{OF_STAGE}{group}": tensors for group, tensors in kept.items()}
     return Sent(given.sums, encoded.whole, metrics, state, scalars)
+
+
+def _copies(sums: Groups) -> Groups:
+    return {group: {n: d.clone() for n, d in of.items()} for group, of in sums.items()}
 
 
 def _parted(sums: Groups, names: Collection[str]) -> tuple[Groups, dict[str, Tensor]]:
@@ -364,9 +372,12 @@ def _sent_through(stage: Stage, view: View, given: Upload) -> Upload:
 
     Raises:
         SettingsError: the stage fails, returns other groups than it was given, or something else.
+        ChangedInputError: it changes what the client was sent or keeps.
     """
+    left = Given.of_view(vars(view))
     with calling(stage, "send"):
         after = stage.send(view, given)
+    left.check_left("send", called(stage))
     if not isinstance(after, Upload) or not same_shapes(after.sums, given.sums):
         raise _other_groups(stage, "send", after, "sums", given.sums)
     _check_state(stage, "send", after.state)

@@ -138,10 +138,11 @@ def poisoned(attack: Attack, data: Batch, classes: int, draws: torch.Generator) 
     Raises:
         SettingsError: the attack fails, or returns other shapes or labels.
     """
+    own = data._replace(x=data.x.clone(), y=data.y.clone())  # shared with all rounds, and clients
     found: Batch = ask(
         attack,
         "poison",
-        *(data, classes, draws),
+        *(own, classes, draws),
         returns=lambda found: found.x.shape == data.x.shape and found.y.shape == data.y.shape,
         expected=f"a Batch of inputs {[*data.x.shape]} and targets {[*data.y.shape]}",
     )

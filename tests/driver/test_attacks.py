@@ -82,6 +82,38 @@ class Logged(raysim.Attack):
         return samples._replace(y=drawn)
 
 
+class Turned(raysim.Attack):
+    """Reverses labels."""
+
+    def poison(self, samples: raysim.Batch, classes: int, generator: Any) -> raysim.Batch:
+        return samples._replace(y=classes - 1 - samples.y)
+
+    def trigger(self, x: torch.Tensor) -> torch.Tensor:
+        return -x
+
+
+class TurnedInPlace(Turned):
+    """The same, in the tensors that it is given."""
+
+    def poison(self, samples: raysim.Batch, classes: int, generator: Any) -> raysim.Batch:
+        samples.y.copy_(classes - 1 - samples.y)
+        return samples
+
+    def trigger(self, x: torch.Tensor) -> torch.Tensor:
+        return x.neg_()
+
+
+def test_samples_changed_in_place_are_changed_once(tmp_path):
+    """They are those of all rounds, and the test set's those of all evaluations."""
+    for name in ("Turned", "TurnedInPlace"):
+        run(tmp_path / name, **HALF, **{"attack.name": f"{HERE}:{name}"})
+    assert model_of(tmp_path / "Turned") == model_of(tmp_path / "TurnedInPlace")
+    tables = [
+        pq.read_table(tmp_path / f"{name}/metrics.parquet") for name in ("Turned", "TurnedInPlace")
+    ]
+    assert tables[0]["test_loss"] == tables[1]["test_loss"]
+
+
 def bad_of(folder: Any) -> dict[int, bool]:
     """Return the clients of `clients.parquet`, ascending, and whether they are bad."""
     table = pq.read_table(folder / "clients.parquet").to_pydict()

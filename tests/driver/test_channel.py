@@ -57,6 +57,64 @@ class Double(raysim.Stage):
         )
 
 
+class Halved(raysim.Stage):
+    """Halves small differences, at client and server."""
+
+    @property
+    def is_contraction(self) -> bool:
+        return True
+
+    def send(self, view: raysim.View, upload: raysim.Upload) -> raysim.Upload:
+        return replace(upload, sums=self.halved(upload.sums))
+
+    def receive(self, now: Received, reduced: raysim.Reduced) -> raysim.Reduced:
+        return replace(reduced, means=self.halved(reduced.means))
+
+    def halved(self, groups: Any) -> Any:
+        return {
+            g: {n: d * (1 - 0.5 * (d.abs() < 0.01)) for n, d in of.items()}
+            for g, of in groups.items()
+        }
+
+
+class HalvedInPlace(Halved):
+    """The same, in the tensors that it is given."""
+
+    def halved(self, groups: Any) -> Any:
+        for d in (d for of in groups.values() for d in of.values()):
+            d.data.mul_(1 - 0.5 * (d.abs() < 0.01))
+        return groups
+
+
+class Measured(Halved):
+    """Halved, with the size of what the server was given."""
+
+    def update(self, now: Received, reduced: raysim.Reduced) -> Any:
+        return {}, {"size": sum(float(d.abs().sum()) for d in reduced.means["model"].values())}
+
+
+class MeasuredInPlace(HalvedInPlace):
+    """The same, in the tensors that it is given."""
+
+    update = Measured.update
+
+
+class Flipped(raysim.Attack):
+    """Sends the opposite."""
+
+    def send(self, view: raysim.View, upload: raysim.Upload, clients: int) -> raysim.Upload:
+        return replace(upload, sums=scaled(upload.sums, -1))
+
+
+class FlippedInPlace(raysim.Attack):
+    """The same, in the tensors that it is given."""
+
+    def send(self, view: raysim.View, upload: raysim.Upload, clients: int) -> raysim.Upload:
+        for d in (d for of in upload.sums.values() for d in of.values()):
+            d.neg_()
+        return upload
+
+
 class Noise(raysim.Stage):
     """Adds noise at the server, and at the client."""
 
@@ -254,18 +312,43 @@ WITH_OTHERS += [{"engine.vectorize": 3}, {"analysis": "activations"}]
 
 @pytest.mark.parametrize("more", WITH_OTHERS, ids=lambda more: " ".join(map(str, more.values())))
 def test_stages_without_effect_change_nothing(tmp_path, more):
-    """A clip that never binds leaves every bit; a product with 1, all but the last."""
-    plain = run(tmp_path / "plain", Normalised, **more)
+    """Neither a clip that never binds, nor a product with 1, which makes other objects."""
+    run(tmp_path / "plain", Normalised, **more)
     run(tmp_path / "clip", Normalised, **more, **{"channel.clip.norm": 1e9})
     assert model_of(tmp_path / "clip") == model_of(tmp_path / "plain")
-    result = run(tmp_path / "unit", Normalised, **more, channel={f"{HERE}:Unit": {}}, rounds=1)
-    plain = run(tmp_path / "one", Normalised, **more, rounds=1)
-    for name, tensor in plain.params.items():
-        assert tensor.dtype == result.params[name].dtype
-        if tensor.is_floating_point():
-            np.testing.assert_array_max_ulp(result.params[name].numpy(), tensor.numpy(), 1)
-        else:
-            assert torch.equal(tensor, result.params[name])
+    run(tmp_path / "unit", Normalised, **more, channel={f"{HERE}:Unit": {}})
+    assert model_of(tmp_path / "unit") == model_of(tmp_path / "plain")
+
+
+IN_PLACE: list[dict[str, Any]] = [
+    {"channel": {"Measured": {}}},
+    {"channel": {"error_feedback": {}, "Halved": {}}},
+    {"channel": {"Halved": {}, "int8": {}}, "method.name": "scaffold"},
+    {"channel": {"Halved": {}}, "method.name": "fedbuff"},
+    {"downlink": {"Halved": {}}},
+    {"attack.name": "Flipped", "attack.fraction": 0.5},
+]
+
+
+@pytest.mark.parametrize("more", IN_PLACE, ids=str)
+def test_a_change_in_place_counts_as_one_of_new_tensors(tmp_path, more):
+    """In both parts of a stage, before others, and of an attack."""
+    own = {"Halved", "Measured", "Flipped"}
+    sizes = []
+    for kind in ("", "InPlace"):
+        named = {n: f"{HERE}:{n}{kind}" for n in own}
+        given = {
+            key: {named.get(n, n): {} for n in value}
+            if isinstance(value, dict)
+            else named.get(value, value)
+            for key, value in more.items()
+        }
+        rows = run(tmp_path / f"run{kind}", **given).metrics.to_pylist()
+        sizes.append([row.get("size") for row in rows])
+    assert sizes[0] == sizes[1]
+    run(tmp_path / "plain", **{k: v for k, v in more.items() if k == "method.name"})
+    assert model_of(tmp_path / "run") == model_of(tmp_path / "runInPlace")
+    assert model_of(tmp_path / "run") != model_of(tmp_path / "plain")
 
 
 @pytest.mark.usefixtures("resident_actors")
