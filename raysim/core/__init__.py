@@ -1,7 +1,7 @@
 """Core: the interfaces that methods and workloads are written against, and what all packages share.
 
 - Methods: `method` and `rules`, the `chain` of rules, `scoring` of outputs, a network's `layers`,
-  the `optimizer` of local steps.
+  the `optimizer` of local steps; checks of the `next_state`, and of what is `given`.
 - Around a method: the `selection` of clients, the `channel` of their uploads, whose stages
   change `differences` and their `encoding`, their `aggregation`, the `attack` of bad ones, and
   the `temperature`; schedules of learning `rates`; a stage's claim of `privacy`, the `masking` of

@@ -94,6 +94,18 @@ class SettingsError(RaysimError):
     """Error of a setting: unknown, of the wrong type or out of range."""
 
 
+class ChangedInputError(SettingsError):
+    """Error of a function that changes what others read, too, in place: the run stops.
+
+    Attributes:
+        who: The component, as in settings; empty if it is not known yet.
+    """
+
+    def __init__(self, message: str, who: str = "") -> None:
+        super().__init__(f"{who}: {message}" if who else message)
+        self.who = who
+
+
 class DataError(RaysimError):
     """Error of data: missing, damaged or unsuited to the partition."""
 

@@ -21,6 +21,7 @@ from raysim.core.attack import Attack, KnownUpdates, MeasuredUpdates
 from raysim.core.components import called, calling, shown
 from raysim.core.differences import same_shapes
 from raysim.core.errors import RunError, SettingsError
+from raysim.core.given import Given
 from raysim.core.method import Round
 from raysim.core.rules import Bases, Finish, Pass, Reduced, Trained, Upload, View
 from raysim.core.seeds import sample_cohort, stream
@@ -173,9 +174,12 @@ def _attacked(attack: Attack, view: View, given: Upload, clients: int) -> Upload
 
     Raises:
         SettingsError: the attack fails, or returns other groups than it was given.
+        ChangedInputError: it changes what the client was sent or keeps.
     """
+    left = Given.of_view(vars(view))
     with calling(attack, "send"):
         after = attack.send(view, given, clients)
+    left.check_left("send", called(attack))
     if not isinstance(after, Upload) or not same_shapes(after.sums, given.sums):
         raise SettingsError(
             f"{called(attack)}: send must return an Upload whose sums have the names and shapes of"

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import closing
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from functools import partial
 from typing import Any
 
@@ -13,9 +13,18 @@ import torch
 from torch import nn
 
 from raysim.config import LocalSettings, Settings
-from raysim.core.components import called, calling, checked, shown
+from raysim.core.components import called, calling, cause, checked, shown
 from raysim.core.errors import SettingsError
 from raysim.core.method import Method, Metrics, Passes, Round, ServerState
+from raysim.core.next_state import (
+    ASKED,
+    check_deployed,
+    check_left,
+    check_model,
+    check_state,
+    copy_of,
+    given_state,
+)
 from raysim.core.rules import CHANGE, Pass, Reduced
 from raysim.core.seeds import sample_cohort, stream, torch_generator
 from raysim.core.steps import Steps, resumed
@@ -30,6 +39,11 @@ from raysim.training.network import has_batch_norm
 
 RunPass = Callable[[Pass], Steps[Reduced]]
 """Runs a pass."""
+_UNYIELDED: Mapping[type, str] = {
+    Pass: "a pass has a result where it is yielded: reduced = yield Pass(...)",
+    Generator: "passes of a generator are yielded by it: state = yield from ...",
+}
+"""Advice for what a round takes for its result."""
 
 
 def round_inputs(
@@ -94,20 +108,29 @@ def passes_of(method: Method, now: Round, state: ServerState) -> Passes:
     """Yield the passes of a method's round; return the next state and metrics.
 
     Raises:
-        SettingsError: the round fails, yields something else, or returns something else.
+        SettingsError: the round fails, yields something else, returns something else, or changes
+            the given state in place.
+        RunError: a value of the next state is not finite.
     """
-    with calling(method, "round"):
-        passes: Any = method.round(now, state)
+    given, left = copy_of(state), given_state(state)
+    with _in_round(method):
+        passes: Any = method.round(now, given)
         if not isinstance(passes, Generator):
             raise _no_passes(method, f"returned {shown(passes)}")
     value: Reduced | None = None
     error: BaseException | None = None
     while True:
-        with calling(method, "round"):
+        with _in_round(method):
             try:
                 work = resumed(passes, value, error)
             except StopIteration as end:
-                return _checked_next(method, end.value)
+                after, metrics = _checked_next(method, end.value)
+                left.check_left(ASKED, called(method))
+                check_left(method, "round", given, state)
+                check_state(method, "round", after)
+                check_model(method, "round", after, state, shapes=False)
+                check_deployed(method, after, now.network)
+                return after, metrics
             finally:
                 value = error = None
             if not isinstance(work, Pass):
@@ -201,6 +224,25 @@ def run_round(
                 value = rider.undress(value)
         except BaseException as raised:  # goes to where the method yielded the pass
             error = raised
+
+
+@contextmanager
+def _in_round(method: Method) -> Iterator[None]:
+    """Turn errors of a method's round in the body into one line, which says what to yield.
+
+    Raises:
+        SettingsError: it failed.
+    """
+    with calling(method, "round"):
+        try:
+            yield
+        except AttributeError as error:
+            used = next((a for kind, a in _UNYIELDED.items() if isinstance(error.obj, kind)), "")
+            if not used:
+                raise
+            raise SettingsError(
+                f"{called(method)}: round failed: {cause(error)}; {used}"
+            ) from error
 
 
 def _no_passes(method: Method, what: str) -> SettingsError:

@@ -7,9 +7,13 @@ from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 from torch import nn
 
 from raysim.config import Settings
+from raysim.core.components import called
+from raysim.core.next_state import ASKED, given_state
 from raysim.core.steps import Steps
 from raysim.core.user_input import resume_advice
 from raysim.driver.aggregating import check_aggregation
@@ -21,7 +25,7 @@ from raysim.driver.checks.downlink import check_downlink
 from raysim.driver.checks.notes import notes_on
 from raysim.driver.checks.preflight import check_actors, check_space, initial_checkpoint
 from raysim.driver.checks.stages import check_stages
-from raysim.driver.clock.clock import check_places, open_clock
+from raysim.driver.clock.clock import VirtualClock, check_places, open_clock
 from raysim.driver.context import CheckedRun, Result, RunContext
 from raysim.driver.evaluation import Evaluator
 from raysim.driver.exporting import exported
@@ -153,6 +157,7 @@ def check_run(
     states = ClientStates(run_dir.states.absolute())
     federation = _with_test_samples(settings, federation, note)
     network, initial = initial_checkpoint(settings, federation)
+    left = given_state(initial.state)
     federation = federation.with_objective(settings.local).for_network(network)
     sizes = federation.training_sizes
     check_actors(settings, network, initial, sizes)
@@ -171,13 +176,10 @@ def check_run(
     check_places(settings, network, initial, clock)
     _check_messages(settings, network, initial, federation, note)
     check_rates(settings, evaluator.skipped.figures)
-    seconds = expected_seconds(settings, initial, sizes, clock)
-    temperature = RoundTemperature.of(settings, initial, sizes, seconds)
-    temperature.check(evaluator.skipped.figures, settings.cohort_size)
-    if settings.method.asynchrony(settings.cohort_size) is None:
-        RoundSelection.of(settings, initial, sizes, clock)
+    _check_first_round(settings, initial, sizes, clock, evaluator)
     for line in notes_on(settings, network, initial, sizes):
         note(line)
+    left.check_left(ASKED, called(settings.method))
     return CheckedRun(
         settings=settings,
         federation=federation,
@@ -209,6 +211,25 @@ def _check_messages(
     check_attack(settings, network, initial, federation, note)
     check_downlink(settings, network, initial, sizes)
     check_masks(settings, network, initial, sizes)
+
+
+def _check_first_round(
+    settings: Settings,
+    initial: Checkpoint,
+    sizes: npt.NDArray[np.int64],
+    clock: VirtualClock | None,
+    evaluator: Evaluator,
+) -> None:
+    """Check the temperature and the clients of the first round.
+
+    Raises:
+        SettingsError: the temperature or the selection fails.
+    """
+    seconds = expected_seconds(settings, initial, sizes, clock)
+    temperature = RoundTemperature.of(settings, initial, sizes, seconds)
+    temperature.check(evaluator.skipped.figures, settings.cohort_size)
+    if settings.method.asynchrony(settings.cohort_size) is None:
+        RoundSelection.of(settings, initial, sizes, clock)
 
 
 def _with_test_samples(

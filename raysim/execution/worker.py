@@ -23,8 +23,9 @@ import torch
 
 from raysim.config import Settings
 from raysim.core.aggregation import Floats
+from raysim.core.components import called
 from raysim.core.differences import flat_values, kept_apart
-from raysim.core.errors import MachineError, RaysimError, RunError
+from raysim.core.errors import ChangedInputError, MachineError, RaysimError, RunError
 from raysim.core.rules import Batch, Upload
 from raysim.core.seeds import seeded
 from raysim.core.tensors import Layout, Tensors, is_finite
@@ -200,6 +201,10 @@ class Worker:
             yield
         except MachineError:
             raise  # no fault of the clients
+        except ChangedInputError as error:  # the clients after them would read it
+            if error.who:
+                raise
+            raise ChangedInputError(str(error), called(self._settings.method)) from error
         except Exception as error:
             if is_device_error(error):
                 raise  # whoever comes next in this process fails too
@@ -380,7 +385,7 @@ class Worker:
         evaluated = self._evaluated[number - 1]
         if evaluated.split == "triggered":
             samples = self._batch(TEST_SET, batch)
-            return samples._replace(x=self._settings.attack.trigger(samples.x))
+            return samples._replace(x=self._settings.attack.trigger(samples.x.clone()))
         return self._jobs.samples.of_clients(evaluated, batch)
 
 

@@ -18,6 +18,7 @@ from typing import ClassVar
 from torch import nn
 
 from raysim.core.method import Method, Metrics, Passes, Round, ServerState
+from raysim.core.next_state import check_model, check_state
 from raysim.core.rules import Bases, Finish, Pass, Reduced, Rules, Weighting
 from raysim.core.tensors import Groups, state_of
 
@@ -113,4 +114,6 @@ class FedAvg(Method):
         state = yield from self.before_training(now, state)
         reduced = yield self.training_pass(now, state)
         after = self.server_update(now, state, reduced)
+        check_state(self, "server_update", after)
+        check_model(self, "server_update", after, state, shapes=True)
         return after, self.metrics(after)

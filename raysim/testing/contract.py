@@ -12,12 +12,18 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, ClassVar
+from unittest.mock import patch
 
 import pyarrow.parquet as pq
 
 import raysim
 from raysim.core.method import METHODS
+from raysim.core.tensors import Tensors, flatten
+from raysim.core.tensors.digests import tensors_digest
+from raysim.execution.client_jobs import ClientJobs
+from raysim.execution.messages import PassMessage
 from raysim.testing.tasks import SIZES, small_task
+from raysim.training.job import ClientJob
 
 
 class StopAfter(raysim.Listener):
@@ -128,14 +134,16 @@ class ComponentContract:
     def learned(self, folder: Path, overrides: Mapping[str, Any]) -> tuple[float, float]:
         """Check that the loss falls; return the accuracy after the first and the last round.
 
-        Where clients deploy models of their own, these are looked at, on samples held out.
+        What clients are given must stay as it is, to the byte. Where clients deploy models of their
+        own, these are looked at, on samples held out.
         """
         given = {"rounds": 6, "local.epochs": 3, **overrides}
         settings, scored = self.settings_for(folder / "run", given), "test"
         if settings.method.deploys_client_models:
             settings = self.settings_for(folder / "run", {**given, "evaluation.holdout": 0.25})
             scored = "personal_holdout"
-        result = raysim.run(settings, small_task("mlp", (40,) * 6))
+        with inputs_watched():
+            result = raysim.run(settings, small_task("mlp", (40,) * 6))
         first, *_, last = [row for row in result.metrics.to_pylist() if row["round"] > 0]
         loss, accuracy = f"{scored}_loss", f"{scored}_accuracy"
         require(last[loss] < first[loss], f"{loss} rises: {first}, {last}")
@@ -255,6 +263,31 @@ def beyond(limit: Any) -> list[Any]:
     """Return a value that a field's limit excludes, or nothing for another constraint."""
     steps = {"ge": -1, "gt": 0, "le": 1, "lt": 0}
     return [getattr(limit, name) + step for name, step in steps.items() if hasattr(limit, name)]
+
+
+@contextmanager
+def inputs_watched() -> Iterator[None]:
+    """Compare the bytes of what clients are sent and begin with, before and after each client.
+
+    A run finds most changes in place by itself, but none through `.data` or NumPy.
+    """
+    job, seen, changed = ClientJobs.job, dict[int, tuple[Tensors, str]](), list[int]()
+
+    def check() -> None:
+        changed.extend(c for c, (tensors, was) in seen.items() if tensors_digest(tensors) != was)
+
+    def watched(jobs: ClientJobs, message: PassMessage, client: int) -> ClientJob:
+        check()
+        sent, initial = jobs.open(message)
+        tensors = flatten(sent) | flatten({f"state/{group}": of for group, of in initial.items()})
+        seen.clear()
+        seen[client] = tensors, tensors_digest(tensors)
+        return job(jobs, message, client)
+
+    with patch.object(ClientJobs, "job", watched):
+        yield
+    check()
+    require(not changed, f"clients {changed} change in place what clients are sent")
 
 
 @contextmanager

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 from itertools import islice
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
+from raysim.core.given import Given
 from raysim.core.rules import (
     Batch,
     Companion,
@@ -50,7 +51,6 @@ class ClientTraining:
 
     def __init__(self, trainer: SequentialTrainer, job: ClientJob) -> None:
         self.trainer, self.job, self.rules = trainer, job, job.rules
-        self.copies = bool(functions_of_step(job.rules, job.rules.transforms))
         network, start = trainer.network, job.rules.start(job.broadcast, job.state, job.personal)
         if start:
             network.load(start)
@@ -74,6 +74,7 @@ class ClientTraining:
             frozen=network.frozen_names,
             buffers=network.buffer_names,
         )
+        self.given = Given.of_view(vars(self.view))
         transforms, self.beside = self.rules.transforms, self.companions()
         self.states = {t.name: {**t.init(self.view)} for t in transforms}
         self.before_momentum = [t for t in transforms if not t.after_momentum]
@@ -89,6 +90,11 @@ class ClientTraining:
         self.recorded, before = self.recorded_steps(()), self.before_momentum
         self.recorded_direction = self.recorded_steps(before) if before else None
         self.guarded = GuardedView(**vars(self.view)) if self.recorded else self.view
+
+    @cached_property
+    def copies(self) -> bool:
+        """True if the network runs on copies of batches."""
+        return bool(functions_of_step(self.rules, self.rules.transforms))
 
     def recorded_steps(self, transforms: Sequence[Transform]) -> ClientSteps | None:
         """Return the client's recorded steps, which include these transforms, or None."""
@@ -125,9 +131,11 @@ class ClientTraining:
             batching=self.trainer.local.batching,
             companions={name: own.tensors for name, own in self.beside.items()},
         )
+        self.given.check_left("a rule of local training")
         with torch.no_grad():
             gradient = partial(self.trainer.gradient, self.rules, self.view)
             upload = self.rules.finish(self.job.finishing(self.view, gradient), trained)
+        self.given.check_left("finish")
         if not sizes:
             return upload, LocalLosses.of(torch.empty(0), torch.empty(0), sizes)
         return upload, LocalLosses.of(torch.stack(losses), torch.stack(objectives), sizes)

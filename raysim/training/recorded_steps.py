@@ -253,7 +253,8 @@ class _StepSnapshot:
         for given, tensor, value in zip(self._given, self._tensors, tensors, strict=True):
             if given.data_ptr() != tensor.data_ptr():
                 given.data = tensor
-            tensor.copy_(value)
+            if not torch.equal(tensor, value):  # others may read what no step changes
+                tensor.copy_(value)
         for generator, state in zip(self._generators, states, strict=True):
             generator.set_state(state)
         attributes, python, numpy = self._python

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 from pydantic import PrivateAttr
+from safetensors.torch import load_file
 
 import raysim
 from raysim.core.tensors import CPU
@@ -69,14 +71,41 @@ class Private(FedAvg):
     _seen: list[int] = PrivateAttr(default_factory=list)
 
 
+class History(FedAvg):
+    """FedAvg with an attribute that is no setting."""
+
+    def __init__(self, **fields):
+        super().__init__(**fields)
+        self.history = []
+
+
+class Forgets(FedAvg):
+    """FedAvg that takes a pass for its result."""
+
+    def round(self, now, state):
+        yield self.training_pass(now, state)
+        return self.server_update(now, state, self.training_pass(now, state)), {}
+
+
+class ForgetsFrom(FedAvg):
+    """FedAvg that takes a generator for what it returns."""
+
+    def round(self, now, state):
+        reduced = yield self.training_pass(now, self.before_training(now, state))
+        return self.server_update(now, state, reduced), {}
+
+
 @pytest.mark.parametrize(
     ("kind", "message"),
     [
-        (Plain, f"round returned (ServerState(groups={{.*}}){FORM}"),
+        (Plain, f"round returned (ServerState(groups={{{{.*}}}}{{.*}}{FORM}"),
         (YieldsWords, f"round yielded 'clients'{FORM}"),
         (ReturnsWords, "round returned 'state'; must return the next ServerState and a dict of"),
         (Fails, "round failed: KeyError: 'weights' (test_method_rounds.py, line"),
         (Counts, "sets _count, which a resumed run would lose: what lasts belongs in ServerState"),
+        (History, "sets history, which a resumed run would lose: what lasts belongs in Server"),
+        (Forgets, "round failed: AttributeError: {.*}; a pass has a result where it is yielded"),
+        (ForgetsFrom, "round failed: AttributeError: {.*}(test_method_rounds.py, line {.*}yield f"),
         (Private, "has _seen, which a resumed run would lose: what lasts belongs in ServerState"),
     ],
     ids=lambda given: getattr(given, "__name__", ""),
@@ -86,10 +115,115 @@ def test_what_no_round_may_do_is_one_line(tmp_path, kind, message):
     name = f"{__name__}:{kind.__name__}"
     with pytest.raises(raysim.SettingsError) as caught:
         raysim.run(make_settings(tmp_path, **{"method.name": name}), make_task(EQUAL))
-    start, _, end = message.partition("{.*}")
     text = str(caught.value)
-    assert text.startswith(f"method.name={name}: {start}") and end in text and "\n" not in text
+    expected = map(re.escape, f"method.name={name}: {message}".split("{.*}"))
+    assert re.match(".*".join(expected), text) and "\n" not in text
     assert seen == (["closed"] if kind is YieldsWords else [])
+
+
+def flat(state, means):
+    return {name: tensor.flatten() for name, tensor in means.items()}
+
+
+def without_a_bias(state, means):
+    return {name: tensor for name, tensor in means.items() if name != "head.bias"}
+
+
+def with_one_more(state, means):
+    return {**means, "extra": means["head.bias"]}
+
+
+def uncast(state, means):
+    return {name: tensor + state[name].double() for name, tensor in means.items()}
+
+
+def whole(state, means):
+    return {name: tensor.long() for name, tensor in means.items()}
+
+
+def arrays(state, means):
+    return {name: tensor.numpy() for name, tensor in means.items()}
+
+
+def divided(state, means):
+    return {name: tensor / 0 for name, tensor in means.items()}
+
+
+def into_the_given(state, means):
+    for name, tensor in means.items():
+        state[name].data.copy_(tensor)  # `.data` has no version
+    return means
+
+
+class Returns(FedAvg):
+    """FedAvg whose server makes a model of its own."""
+
+    made: str = "flat"
+
+    def server_update(self, now, state, reduced):
+        if self.made in ("slash", "nan"):
+            groups = {**state.groups, **({"a/b": {}} if self.made == "slash" else {})}
+            return raysim.ServerState(groups, {"sum": float("nan")})
+        model = globals()[self.made](state.groups["model"], reduced.means["model"])
+        return state.replace(model=model)
+
+
+class OwnRound(Returns):
+    """The same in a round of its own."""
+
+    def round(self, now, state):
+        reduced = yield self.training_pass(now, state)
+        return self.server_update(now, state, reduced), {}
+
+
+STATES = {
+    "flat": "'model/head.weight' of the shape [48]; must be of [3, 16]",
+    "without_a_bias": "no tensor 'model/head.bias'",
+    "with_one_more": "a tensor 'model/extra', which the model has not",
+    "uncast": "'model/head.bias' in float64; must be in float32: tensor.to(torch.float32)",
+    "whole": "'model/head.bias' in int64; must be in float32",
+    "arrays": "'model/{.*}' of the type ndarray; must be a torch.Tensor",
+    "divided": "a value that is not finite (tensor model/",
+    "slash": "a group 'a/b'; must have a name, without '/'",
+    "nan": "info that JSON cannot hold",
+    "into_the_given": "round changes the state that it is given in place (model/",
+}
+
+
+@pytest.mark.parametrize(
+    ("kind", "made"),
+    [("Returns", made) for made in STATES] + [("OwnRound", made) for made in [*STATES][1:]],
+)
+def test_a_state_that_cannot_be_gone_on_with_is_one_line(tmp_path, kind, made):
+    """FedAvg's round keeps the shapes of the model; in another one it may grow, as in FedMA."""
+    name, function = f"{__name__}:{kind}", "round" if kind == "OwnRound" else "server_update"
+    settings = make_settings(tmp_path, **{"method.name": name, "method.made": made})
+    with pytest.raises(raysim.RaysimError) as caught:
+        raysim.run(settings, make_task(EQUAL))
+    says = STATES[made].split("{.*}")
+    line = f"method.name={name}: {function} returned {'a state with ' * (made != 'divided')}"
+    line = f"method.name={name}: " if made == "into_the_given" else line
+    assert re.match(re.escape(line) + ".*".join(map(re.escape, says)), str(caught.value))
+
+
+def test_a_state_changed_in_place_is_still_the_checkpoint_s(tmp_path):
+    """The method is given copies: what it changes in the second round is not sealed."""
+    short = make_settings(tmp_path / "whole", rounds=1)
+    expected = raysim.run(short, make_task(EQUAL)).params
+    name = {"method.name": f"{__name__}:LateInPlace", "checkpoint_every": 9}
+    with pytest.raises(raysim.SettingsError, match="changes the state that it is given in place"):
+        raysim.run(make_settings(tmp_path / "run", rounds=3, **name), make_task(EQUAL))
+    found = load_file(tmp_path / "run/model.safetensors")
+    assert all(torch.equal(found[name], tensor) for name, tensor in expected.items())
+
+
+class LateInPlace(FedAvg):
+    """FedAvg that changes the given state in its second round."""
+
+    def server_update(self, now, state, reduced):
+        if now.number:
+            state.groups["model"]["head.bias"].zero_()
+        return super().server_update(now, state, reduced)
 
 
 class Catches(FedAvg):
@@ -207,4 +341,5 @@ def test_an_interruption_is_raised_where_the_pass_was_yielded(tmp_path):
     settings = make_settings(tmp_path, **{"method.name": f"{__name__}:Cleans"})
     with pytest.raises(KeyboardInterrupt):
         raysim.run(settings, make_task(EQUAL), Stops())
-    assert seen == ["returned", "KeyboardInterrupt"]
+    in_rounds = [end for end in seen if end != "GeneratorExit"]  # checks take the first pass alone
+    assert in_rounds == ["returned", "KeyboardInterrupt"]

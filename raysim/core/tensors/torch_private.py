@@ -52,6 +52,14 @@ def _runs_foreach(function: Any) -> bool:
     return function is not None and _innermost_transform is not None and not _innermost_transform()
 
 
+def version_of(tensor: Tensor) -> int:
+    """Return a number that each change of a tensor in place raises; those through `.data` do not.
+
+    Views share it with their tensor. Tensors of an inference mode have none: 0.
+    """
+    return 0 if tensor.is_inference() else int(getattr(tensor, "_version", 0))
+
+
 def foreach_add(
     tensors: Sequence[Tensor], others: Sequence[Tensor], alpha: float | Tensor
 ) -> list[Tensor]:

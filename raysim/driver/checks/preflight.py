@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from typing import Any
 
@@ -11,9 +10,10 @@ import numpy.typing as npt
 from torch import Tensor, nn
 
 from raysim.config import Settings
-from raysim.core.components import ask
+from raysim.core.components import ask, called, calling
 from raysim.core.errors import SettingsError
 from raysim.core.method import Method, ServerState
+from raysim.core.next_state import ASKED, check_deployed, check_state, given_state
 from raysim.core.seeds import seeded
 from raysim.core.selection import History, Selection, State, are_arrays
 from raysim.core.temperature import Temperature
@@ -118,26 +118,13 @@ def _initial_state(method: Method, network: nn.Module) -> ServerState:
 
     Raises:
         SettingsError: it, or a value that the method derives from it, is of another type.
+        RunError: a value of it is not finite.
     """
-    named = {name for name, _ in (*network.named_parameters(), *network.named_buffers())}
-    state: ServerState = ask(
-        method,
-        "init",
-        network,
-        returns=lambda returned: (
-            isinstance(returned, ServerState)
-            and _are_groups(returned.groups)
-            and bool(json.dumps(dict(returned.info)))
-        ),
-        expected="a ServerState of groups of tensors, and of info that JSON can hold",
-    )
-    ask(
-        method,
-        "deployed",
-        state,
-        returns=lambda returned: _are_tensors(returned) and named <= {*returned},
-        expected="the network's tensors by name",
-    )
+    with calling(method, "init"):
+        state = method.init(network)
+    check_state(method, "init", state)
+    check_deployed(method, state, network)
+    left = given_state(state)
     ask(
         method,
         "client_init",
@@ -152,6 +139,7 @@ def _initial_state(method: Method, network: nn.Module) -> ServerState:
         returns=lambda returned: isinstance(returned, int) and returned >= 0,
         expected="a number of bytes",
     )
+    left.check_left(ASKED, called(method))
     return state
 
 

@@ -12,6 +12,7 @@ from raysim.core.errors import DamagedStateError, MachineError, MovedError
 from raysim.core.exits import with_hint
 from raysim.core.local_cut import without_cut
 from raysim.core.method import Metrics, Round, ServerState
+from raysim.core.next_state import ASKED, given_state
 from raysim.core.steps import Steps
 from raysim.core.tensors import frozen_names
 from raysim.core.user_input.columns import check_metrics
@@ -213,9 +214,11 @@ class Run:
         """Run, evaluate, record and, if due, checkpoint one round."""
         start = perf_counter()
         context, number = self.context, before.number + 1
+        left = [given_state(before.state)]
         begun = self._begin(before)
         runner, clock = begun.runner, begun.clock
         state, metrics = yield from self._run_passes(before, begun)
+        left.append(given_state(state))
         if self._asynchronous and context.analyses.chosen and self._is_due(number):
             yield from self._asynchronous.train_all(runner)
         runner.finish()
@@ -245,6 +248,8 @@ class Run:
             self._client_models.keep_only(number)
         counted = self._as_in_longer_runs(row, evaluation)
         after = with_rates(self.settings, begun.temperature.after(after, counted), counted)
+        for given in left:
+            given.check_left(ASKED, called(self.settings.method))
         self.commits.commit(after, row, runner.log, evaluation)
 
     def _run_passes(self, before: Checkpoint, begun: _Begun) -> Steps[tuple[ServerState, Metrics]]:

@@ -14,10 +14,12 @@ from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import cached_property, partial
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from raysim.core.given import Given
 from raysim.core.rules import Trained, Upload, View
 from raysim.core.tensors import CPU, Tensors
 from raysim.training.beside import Beside
@@ -149,16 +151,15 @@ class _StackedTraining:
         trainer.network.train_only(job.trainable)
         local, rates = [each.local for each in trainers], [each.lr for each in jobs]
         numbers = StepNumbers(jobs, local, device, equal)
-        starts = [j.rules.start(j.broadcast, j.state, j.personal) for j in jobs]
-        self.given = [
-            {"start": start, "broadcast": j.broadcast, "state": j.state, "personal": j.personal}
-            for start, j in zip(starts, jobs, strict=True)
-        ]
+        self.given = [_given_to(each) for each in jobs]
+        self.left = [Given.of_view(given) for given in self.given]
         fixed, axes = stack_trees(self.given, equal)
         optimizers = [each.optimizer for each in trainers]
         self.update = StackedUpdate(local, optimizers, rates, device, equal)
         other = equal or job.data.scoring.reported or any(j.temperature != 1 for j in jobs)
-        self.tensors = stack_sets(starts)  # the views below are views of these
+        self.tensors = stack_sets(
+            [given["start"] for given in self.given]
+        )  # the views below are views of these
         own = self.step = StackedStep(
             sequential=self.sequential,
             network=trainer.network,
@@ -178,6 +179,7 @@ class _StackedTraining:
         own.states, self.beside = self._first_states(), self._companions(equal)
         self.step, self.steps = trainer.kept.of(own)
         self.is_kept = self.step is not own
+        self.stacked = Given.of_view(self.step.fixed)
         self.tensors, self.states = self.step.tensors, self.step.states
         params = [self.tensors[name].detach() for name in own.names]
         self.update.start_each(params, own.names, [each.optimizer for each in jobs])
@@ -234,6 +236,7 @@ class _StackedTraining:
         if tail:
             with torch.no_grad():
                 tail.settle()
+        self.stacked.check_left("a rule of local training")
         if self.is_kept:  # the next group overwrites them
             self.tensors, self.states = copy_tree(self.tensors), copy_tree(self.states)
         both = torch.stack([torch.stack(losses), torch.stack(objectives)]).cpu()  # [2, S, K]
@@ -275,6 +278,7 @@ class _StackedTraining:
         )
         with torch.no_grad():
             upload = job.rules.finish(self._view_of(k), trained)
+        self.left[k].check_left("finish")
         loss, value = figures[:, own]
         return upload, LocalLosses.of(loss, value, [sizes[step] for step in own])
 
@@ -323,3 +327,10 @@ class _StackedTraining:
         view = self.step.view(tensors, self.given[k], step)
         gradient = partial(own.gradient, job.rules, view)
         return replace(job.finishing(view, gradient), at=self.sequential.at)
+
+
+def _given_to(job: ClientJob) -> dict[str, Any]:
+    """Return the parts of a client's view that it reads."""
+    start = job.rules.start(job.broadcast, job.state, job.personal)
+    groups = {"broadcast": job.broadcast, "state": job.state, "personal": job.personal}
+    return {"start": start, **groups}

@@ -1,0 +1,66 @@
+"""Tensors that functions are given and must leave as they are: versions tell changes in place.
+
+Torch has no read-only tensors. Clients of a worker share the groups that the server
+sent, so that a change in place would reach others, and other ones with another number of workers.
+Changes through `.data` or NumPy have no version; `raysim.testing` compares bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Self
+
+from torch import Tensor
+
+from raysim.core.errors import ChangedInputError
+from raysim.core.tensors.torch_private import version_of
+
+PARTS = ("start", "broadcast", "state", "personal")
+"""Parts of a client's view that have tensors which others may read."""
+
+
+class Given:
+    """Tensors that functions are given."""
+
+    def __init__(self, parts: Mapping[str, Any]) -> None:
+        """Note the versions of tensors.
+
+        Args:
+            parts: By a part's name for the error, tensors by name, or groups of them.
+        """
+        self._seen = [
+            (part, tensor, version_of(tensor))
+            for part, tree in parts.items()
+            for tensor in _leaves(tree)
+        ]
+
+    @classmethod
+    def of_view(cls, parts: Mapping[str, Any]) -> Self:
+        """Note what a client's view gives to rules, stages and attacks, by `PARTS`."""
+        return cls({f"view.{part}": parts[part] for part in PARTS})
+
+    def check_left(self, function: str, who: str = "") -> None:
+        """Check that functions have changed none of them.
+
+        Args:
+            function: The function, or several, for the error.
+            who: Their component, as in settings.
+
+        Raises:
+            ChangedInputError: one has; the message names the part.
+        """
+        changed = {part: tensor for part, tensor, n in self._seen if version_of(tensor) != n}
+        if changed:
+            raise ChangedInputError(
+                f"{function} changes {' and '.join(changed)} in place; change a copy,"
+                " tensor.clone()",
+                who,
+            )
+
+
+def _leaves(tree: Mapping[str, Any]) -> Iterator[Tensor]:
+    for value in tree.values():
+        if isinstance(value, Tensor):
+            yield value
+        else:
+            yield from _leaves(value)

@@ -1,0 +1,173 @@
+"""Checks of the state that a method's server returns, so that a mistake stops in one line.
+
+A method is given copies (`copy_of`): a state that it changes in place is still there as it was.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from raysim.core.components import ask, called, shown
+from raysim.core.errors import RunError, SettingsError
+from raysim.core.given import Given
+from raysim.core.method import Method, ServerState
+from raysim.core.tensors import Tensors, flatten, is_finite
+
+NAME = "model"
+"""The group whose tensors keep their names and dtypes."""
+ASKED = "a function that is asked of a state (deployment, client_init)"
+"""Functions of a method that are given a state outside of its round, in an error."""
+
+
+def check_state(method: Method, function: str, after: Any) -> None:
+    """Check that a state can be kept: groups of finite tensors, and numbers and words.
+
+    Args:
+        method: The method.
+        function: The function that has returned it.
+        after: What that has returned.
+
+    Raises:
+        SettingsError: it is something else; the message names the part.
+        RunError: a value is not finite; the message names the tensor.
+    """
+    whose = f"{called(method)}: {function} returned"
+    if not isinstance(after, ServerState):
+        raise SettingsError(
+            f"{whose} {shown(after)}; must return a ServerState, such as state.replace(model=...)"
+        )
+    if problem := next(_problems(after), None):
+        raise SettingsError(f"{whose} a state with {problem}")
+    for name, tensor in flatten(after.groups).items():
+        if not is_finite(tensor):
+            raise RunError(f"{whose} a value that is not finite (tensor {name})")
+
+
+def check_model(
+    method: Method, function: str, after: ServerState, before: ServerState, *, shapes: bool
+) -> None:
+    """Check that the group `model` keeps the names and dtypes that it had.
+
+    Args:
+        method: The method.
+        function: The function that has returned the state.
+        after: The state, which `check_state` has checked.
+        before: The state before it.
+        shapes: Whether shapes stay, too.
+
+    Raises:
+        SettingsError: it does not; the message names the tensor.
+    """
+    if NAME in before.groups:
+        found, kept = after.groups.get(NAME, {}), before.groups[NAME]
+        if problem := next(_differences(found, kept, shapes=shapes), None):
+            raise SettingsError(f"{called(method)}: {function} returned a state with {problem}")
+
+
+def check_deployed(method: Method, state: ServerState, network: nn.Module) -> None:
+    """Check that a state has the tensors of the network that is deployed.
+
+    Args:
+        method: The method.
+        state: The state, which `check_state` has checked.
+        network: The network as it was built.
+
+    Raises:
+        SettingsError: it has not, or `deployed` fails, or changes the state in place.
+    """
+    named = {name for name, _ in (*network.named_parameters(), *network.named_buffers())}
+    left = given_state(state)
+    ask(
+        method,
+        "deployed",
+        state,
+        returns=lambda found: (
+            named <= found.keys() and all(isinstance(t, Tensor) for t in found.values())
+        ),
+        expected="the network's tensors by name",
+    )
+    left.check_left("deployed", called(method))
+
+
+def given_state(state: ServerState) -> Given:
+    """Note the tensors of a state that functions are given."""
+    return Given({"the state": state.groups})
+
+
+def copy_of(state: ServerState) -> ServerState:
+    """Return a copy of a state, of which a method may change nothing that is kept."""
+    groups = {g: {n: t.detach().clone() for n, t in of.items()} for g, of in state.groups.items()}
+    return ServerState(groups, dict(state.info))
+
+
+def check_left(method: Method, function: str, given: ServerState, kept: ServerState) -> None:
+    """Check that a function has left the state that it was given as it was.
+
+    Args:
+        method: The method.
+        function: The function.
+        given: The copy that it was given.
+        kept: The state of which that was a copy.
+
+    Raises:
+        SettingsError: it has changed it in place; the message names the tensor.
+    """
+    now, then = flatten(given.groups), flatten(kept.groups)
+    changed = [
+        *(name for name in then if name not in now or not _equal(now[name], then[name])),
+        *(name for name in now if name not in then),
+        *(["info"] if {**given.info} != {**kept.info} else []),
+    ]
+    if changed:
+        raise SettingsError(
+            f"{called(method)}: {function} changes the state that it is given in place"
+            f" ({changed[0]}); change a copy, tensor.clone(), and return another state, such as"
+            " state.replace(model=...)"
+        )
+
+
+def _equal(found: Tensor, kept: Tensor) -> bool:
+    return found.dtype == kept.dtype and torch.equal(found, kept)
+
+
+def _problems(state: Any) -> Iterator[str]:
+    """Yield what cannot be kept of a state."""
+    if not isinstance(state.groups, Mapping):
+        yield f"groups {shown(state.groups)}; must map names to mappings from names to tensors"
+        return
+    for group, tensors in state.groups.items():
+        if not isinstance(group, str) or not group or "/" in group:
+            yield f"a group {shown(group)}; must have a name, without '/'"
+        elif not isinstance(tensors, Mapping):
+            yield f"{group!r} as {shown(tensors)}; must map names to tensors"
+        else:
+            for name, tensor in tensors.items():
+                if not isinstance(name, str):
+                    yield f"the name {shown(name)} in {group!r}; must be a string"
+                elif not isinstance(tensor, Tensor):
+                    kind = type(tensor).__name__
+                    yield f"'{group}/{name}' of the type {kind}; must be a torch.Tensor"
+    try:
+        json.dumps(dict(state.info), allow_nan=False)
+    except (TypeError, ValueError) as error:
+        yield f"info that JSON cannot hold: {error}; must be finite numbers or words"
+
+
+def _differences(found: Tensors, kept: Tensors, *, shapes: bool) -> Iterator[str]:
+    """Yield in what the tensors of the model differ from those before."""
+    if lacking := sorted(kept.keys() - found.keys()):
+        yield f"no tensor '{NAME}/{lacking[0]}'; the model keeps its tensors"
+    if more := sorted(found.keys() - kept.keys()):
+        yield f"a tensor '{NAME}/{more[0]}', which the model has not; choose a group of its own"
+    for name, tensor in sorted(found.items()):
+        if shapes and tensor.shape != kept[name].shape:
+            have, must = [*tensor.shape], [*kept[name].shape]
+            yield f"'{NAME}/{name}' of the shape {have}; must be of {must}"
+        if tensor.dtype != kept[name].dtype:
+            own, base = (str(t.dtype).removeprefix("torch.") for t in (tensor, kept[name]))
+            yield f"'{NAME}/{name}' in {own}; must be in {base}: tensor.to(torch.{base})"
