@@ -133,6 +133,7 @@ class Rehearsal:
         if not any(job.epochs for job in jobs):
             return [self._sequential.run(job)[0] for job in jobs]
         try:
+            self._stacked.check_padding(jobs)
             return [upload for upload, _ in self._stacked.run(jobs)]
         except Exception as error:  # a rule or a module may raise anything
             raise _UnsupportedError(" ".join(str(error).split()) or repr(error)) from error

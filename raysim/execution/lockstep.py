@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import zip_longest
 from time import perf_counter
@@ -172,12 +172,17 @@ class _LockstepExecutor(InlineExecutor):
 
 @dataclass
 class _Family:
-    """Runs that differ only in numbers; `refused`: the reason why they are still not stacked."""
+    """Runs that differ only in numbers.
+
+    `checked`: numbers of the passes whose steps do not depend on padding; `refused`: the reason why
+    they are still not stacked.
+    """
 
     settings: Settings
     rows: int
     trainer: StackedTrainer
     runs: list[_Run[Any]]
+    checked: set[int] = field(default_factory=set)
     refused: str | None = None
 
 
@@ -336,7 +341,11 @@ class Lockstep(Generic[T]):
         width = next(iter(jobs)).waits_for.width  # of all
         places = [run.number * width + n for run, own in jobs.items() for n in range(len(own))]
         shape = Shape(self.size * width, family.rows, places)
+        number = next(iter(jobs)).waits_for.message.pass_number
         try:
+            if number not in family.checked:
+                family.trainer.check_padding(*zip(*every, strict=True))
+                family.checked.add(number)
             results = iter(family.trainer.run(*zip(*every, strict=True), shape=shape))
         except Exception as error:  # a rule or a module may raise anything
             if isinstance(error, MachineError) or is_device_error(error):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from types import MethodType
 from typing import Any
 
 import pytest
@@ -121,7 +122,7 @@ def test_rules_that_cannot_be_stacked_are_noted_once_before_the_first_round(tmp_
     assert note.startswith("engine.vectorize=3: clients are trained one at a time: ")
     assert len(note.splitlines()) == 1
     assert others == ["started", "round 1", "round 2"]
-    assert sealed(tmp_path / "asked", 2) == 1 and groups == [2]  # of the rehearsal
+    assert sealed(tmp_path / "asked", 2) == 1 and groups == []
     raysim.run(stacked(tmp_path / "loop", 0, **name), task)
     assert model_of(tmp_path / "asked") == model_of(tmp_path / "loop")
 
@@ -227,3 +228,109 @@ def test_resumed_stacks_are_those_of_the_whole_run(tmp_path, method, fraction):
         raysim.run(make_settings(tmp_path / "broken", **stacks), task, StopAfter(2))
     raysim.resume(tmp_path / "broken", task)
     assert model_of(tmp_path / "straight") == model_of(tmp_path / "broken")
+
+
+class Looking(SmallNet):
+    """Two linear layers with a part before, between or behind them."""
+
+    def __init__(self, before: Any = None, between: Any = None, scaled: Any = None) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(12))
+        self.scaled = scaled or (lambda x: x)
+        self.features = nn.Sequential(nn.Flatten(), before or nn.Identity())
+        self.hidden = nn.Sequential(nn.Linear(12, 16), between or nn.Identity(), nn.ReLU())
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(self.scaled(x))
+
+
+class Running(Looking):
+    def forward(self, x: Tensor) -> Tensor:
+        if self.training:
+            self.mean = 0.9 * self.mean + 0.1 * x.mean(0).detach()
+        return super().forward(x - self.mean)
+
+
+class OwnNorm(nn.BatchNorm1d):
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(2 * x)
+
+
+def hooked() -> nn.Module:
+    norm = nn.BatchNorm1d(16)
+    norm.register_forward_hook(lambda module, given, output: 2 * output)
+    return norm
+
+
+def patched() -> nn.Module:
+    norm = nn.BatchNorm1d(16)
+    norm.forward = MethodType(lambda self, x: 2 * nn.BatchNorm1d.forward(self, x), norm)
+    return norm
+
+
+def instances(track: bool) -> nn.Module:
+    norm = nn.InstanceNorm1d(4, track_running_stats=track)
+    return nn.Sequential(nn.Unflatten(1, (4, 3)), norm, nn.Flatten())
+
+
+def functional(x: Tensor) -> Tensor:
+    return nn.functional.batch_norm(x, None, None, training=True)
+
+
+LOOKING: dict[str, Callable[[], nn.Module]] = {
+    "mean": lambda: Looking(scaled=lambda x: x - x.mean(0)),
+    "largest value": lambda: Looking(scaled=lambda x: x / x.abs().max()),
+    "order": lambda: Looking(scaled=lambda x: x.sort(0).values),
+    "sum of neighbours": lambda: Looking(scaled=lambda x: x + x.roll(1, 0)),
+    "running mean": Running,
+    "function": lambda: Looking(scaled=functional),
+    "subclass": lambda: Looking(between=OwnNorm(16)),
+    "hook": lambda: Looking(between=hooked()),
+    "forward of an object": lambda: Looking(between=patched()),
+    "statistics of instances": lambda: Looking(before=instances(True)),
+}
+BLIND: dict[str, Callable[[], nn.Module]] = {
+    "nothing": Looking,
+    "batch norm": lambda: Looking(between=nn.BatchNorm1d(16)),
+    "layer norm": lambda: Looking(between=nn.LayerNorm(16)),
+    "group norm": lambda: Looking(between=nn.GroupNorm(4, 16)),
+    "instances": lambda: Looking(before=instances(False)),
+    "dropout": lambda: Looking(between=nn.Dropout(0.5)),
+}
+SEEN = "the model or a rule of the method looks at all samples of a batch, which a stack pads"
+
+
+class MeanPenalty(FedAvg):
+    """FedAvg with a penalty that takes a mean of its own."""
+
+    def rules(self) -> raysim.Rules:
+        return raysim.Rules(penalties=(lambda view, outputs, batch: outputs.logits.mean(),))
+
+
+class MeanCriterion(FedAvg):
+    """FedAvg with a criterion that takes a mean of its own."""
+
+    def rules(self) -> raysim.Rules:
+        def criterion(view: raysim.View, outputs: raysim.Outputs, batch: raysim.Batch) -> Tensor:
+            return nn.functional.cross_entropy(outputs.logits, batch.y)
+
+        return raysim.Rules(criterion=criterion)
+
+
+@pytest.mark.parametrize("looks", [*LOOKING, *BLIND])
+def test_a_model_that_looks_at_its_batch_is_trained_one_client_at_a_time(tmp_path, looks):
+    notes: list[str] = []
+    task = make_task(SIZES, (LOOKING | BLIND)[looks])
+    size, before, after = decided(stacked(tmp_path), from_task(task), notes.append)
+    assert before == after
+    refused = [f"engine.vectorize=3: clients are trained one at a time: {SEEN}"]
+    assert (size, notes) == ((1, refused) if looks in LOOKING else (3, []))
+
+
+@pytest.mark.parametrize("method", ["MeanPenalty", "MeanCriterion"])
+def test_a_rule_that_looks_at_its_batch_is_trained_as_alone(tmp_path, groups, method):
+    task, listener, name = make_task(SIZES), Notes(), {"method.name": f"{__name__}:{method}"}
+    raysim.run(stacked(tmp_path / "asked", **name), task, listener)
+    raysim.run(stacked(tmp_path / "loop", 0, **name), task)
+    assert [note for note in listener.notes if note.endswith(SEEN)] and groups == []
+    assert model_of(tmp_path / "asked") == model_of(tmp_path / "loop")

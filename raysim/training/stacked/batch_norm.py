@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from raysim.core.layers import BATCH_NORMS
 from raysim.core.tensors import at_least_float32
+from raysim.core.tensors.torch_private import has_hooks
 
 BatchNorm = nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d | nn.SyncBatchNorm
 
@@ -101,9 +102,16 @@ class PaddedBatchNorm(nn.Module):
 
 
 def with_padding(module: nn.Module, padding: Padding) -> nn.Module:
-    """Replace a module's BatchNorm layers, in place; return the module."""
-    layers = [(n, m) for n, m in module.named_modules() if isinstance(m, BATCH_NORMS)]
+    """Replace a module's BatchNorm layers, in place; return the module.
+
+    A layer stays that does more than torch's own: a subclass, or one with hooks.
+    """
+    layers = [(n, m) for n, m in module.named_modules() if _is_plain(m)]
     for name, layer in layers:
         path, _, attribute = name.rpartition(".")
         setattr(module.get_submodule(path), attribute, PaddedBatchNorm(layer, name, padding))
     return module
+
+
+def _is_plain(layer: nn.Module) -> bool:
+    return type(layer) in BATCH_NORMS and not has_hooks(layer) and "forward" not in vars(layer)

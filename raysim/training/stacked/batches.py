@@ -88,6 +88,29 @@ def _batches_of_steps(
         yield batch, sizes[step].tolist(), repeats[shape]
 
 
+def padded_twice(jobs: Sequence[ClientJob]) -> Iterator[dict[str, Tensor]]:
+    """Yield a batch [K, 2 B, ...] of B samples of each client twice, padded with other samples.
+
+    One padding repeats the sample of all clients with the smallest sum of inputs, the other one
+    that with the largest, which is left out of the B samples where a client has others: so that a
+    mean, an extreme or an order over the batch differs.
+    """
+    x, y = (torch.cat([getattr(job.data, name) for job in jobs]) for name in ("x", "y"))
+    sizes = x.abs() if x.is_complex() else x.double().abs()
+    sums = torch.nan_to_num(sizes.reshape(len(x), -1).sum(1))
+    ascending, first, chosen = sums.argsort(), 0, []
+    for job in jobs:
+        own = ascending[(ascending >= first) & (ascending < first + len(job.data.y))]
+        chosen.append(own[: max(1, min(len(each.data.y) for each in jobs) - 1)])
+        first += len(job.data.y)
+    samples = torch.stack(chosen)  # [K, B]
+    weights = torch.ones(samples.shape, device=y.device)
+    weights = torch.cat([weights, torch.zeros_like(weights)], dim=1)
+    for other in (ascending[0], ascending[-1]):
+        index = torch.cat([samples, other.expand(samples.shape)], dim=1)
+        yield {"x": x[index], "y": y[index], "weights": weights}
+
+
 def batch_sizes(bounds: Sequence[Bounds]) -> npt.NDArray[np.int64]:
     """Return the number of samples [S, K] in each client's batches; 0 after its last."""
     sizes = np.zeros((max(map(len, bounds)), len(bounds)), dtype=np.int64)

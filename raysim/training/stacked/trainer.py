@@ -28,13 +28,14 @@ from raysim.training.network import Network
 from raysim.training.objective import reported_objective
 from raysim.training.sequential import SequentialTrainer
 from raysim.training.stacked.batch_norm import Padding, with_padding
-from raysim.training.stacked.batches import stacked_batches
+from raysim.training.stacked.batches import padded_twice, stacked_batches
 from raysim.training.stacked.cuda_graphs import recorder_on
 from raysim.training.stacked.numbers import Step, StepNumbers, UnstackableError
 from raysim.training.stacked.stacks import (
     Shape,
     assign,
     copy_tree,
+    leaves,
     split_by_layout,
     spread,
     stack_sets,
@@ -99,6 +100,37 @@ class StackedTrainer:
             return [results[number] for number in range(len(jobs))]
         finally:
             self.sequential.set_rng_state(before)
+
+    def check_padding(
+        self, jobs: Sequence[ClientJob], trainers: Sequence[SequentialTrainer] = ()
+    ) -> None:
+        """Check that a step does not depend on the samples that pad a batch.
+
+        Two paddings of real samples must give the same bits. Values that are not finite would not
+        do: they pass through a weight of 0.
+
+        Args:
+            jobs: Jobs as of `run`, which is left as it was.
+            trainers: See `run`.
+
+        Raises:
+            UnstackableError: a step depends on them.
+        """
+        trainers = trainers or [self.sequential] * len(jobs)
+        before = self.sequential.rng_state()
+        for numbers in split_by_layout(jobs):
+            if jobs[numbers[0]].epochs:
+                own = [(jobs[n].with_samples_read(), trainers[n]) for n in numbers]
+                training = _StackedTraining(self, *zip(*own, strict=True), shape=None)
+                outcomes = []
+                for batch in padded_twice([job for job, _ in own]):
+                    outcomes.append(training.outcome(batch))
+                    self.sequential.set_rng_state(before)
+                if not all(map(_have_same_values, *outcomes)):
+                    raise UnstackableError(
+                        "the model or a rule of the method looks at all samples of a batch, which"
+                        " a stack pads"
+                    )
 
     def _train(
         self,
@@ -282,6 +314,24 @@ class _StackedTraining:
         loss, value = figures[:, own]
         return upload, LocalLosses.of(loss, value, [sizes[step] for step in own])
 
+    def outcome(self, batch: Tensors) -> list[Tensor]:
+        """Return all that a step on a batch changes, before the momentum; change nothing."""
+        step, count = self.step.on_its_own(), len(self.step.names)
+        rng = self.sequential.rng_state()
+        losses, objectives, *more = step.direction(batch)
+        with torch.no_grad():
+            directions = more[:count]
+            if step.momentum:
+                directions = step.transform(True, directions, batch, rng)
+            beside = {}
+            if self.beside:
+                own = {name: each.tree() for name, each in self.beside.items()}
+                found = step.beside(own, batch, rng, self._rates)
+                beside = {name: dict(enumerate(each)) for name, each in found.items()}
+        changed = {"tensors": step.tensors, "states": step.states, "beside": beside}
+        moved = [tensor.detach() for _, tensor in leaves(changed)]
+        return [losses, objectives, *directions, *more[count:], *moved]
+
     def _take(self, inputs: Tensors, repeats: int) -> tuple[Tensor, Tensor]:
         """Take a step; clients without samples left in this epoch do not change."""
         batch = dict(inputs)
@@ -334,3 +384,8 @@ def _given_to(job: ClientJob) -> dict[str, Any]:
     start = job.rules.start(job.broadcast, job.state, job.personal)
     groups = {"broadcast": job.broadcast, "state": job.state, "personal": job.personal}
     return {"start": start, **groups}
+
+
+def _have_same_values(first: Tensor, second: Tensor) -> bool:
+    """Return whether tensors are equal; a gradient of padding may be 0 or -0."""
+    return torch.allclose(first, second, rtol=0, atol=0, equal_nan=True)

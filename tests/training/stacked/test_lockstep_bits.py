@@ -71,12 +71,31 @@ class Dropping(FedAvg):
         return model
 
 
-def test_networks_that_draw_random_numbers_are_trained_one_at_a_time(tmp_path):
-    """A draw would depend on the runs beside it."""
+class Centring(FedAvg):
+    """Has the network subtract the mean of its batch."""
+
+    def network(self, model):
+        model.features.register_forward_hook(lambda module, given, x: x - x.mean(0))
+        return model
+
+
+REFUSED = {
+    "Dropping": "random numbers are drawn in a step, as by dropout",
+    "Centring": (
+        "the model or a rule of the method looks at all samples of a batch, which a stack pads"
+    ),
+}
+
+
+@pytest.mark.parametrize("method", REFUSED)
+def test_networks_that_draw_random_numbers_or_look_at_their_batch_are_trained_one_at_a_time(
+    tmp_path, method
+):
+    """A draw would depend on the runs beside it, and the batch on the padding."""
     both = [
         make_settings(
             tmp_path / f"{number}",
-            **{"method.name": f"{__name__}:Dropping", "local.lr": 0.1 * (1 + number), "rounds": 2},
+            **{"method.name": f"{__name__}:{method}", "local.lr": 0.1 * (1 + number), "rounds": 2},
         )
         for number in range(2)
     ]
@@ -86,9 +105,7 @@ def test_networks_that_draw_random_numbers_are_trained_one_at_a_time(tmp_path):
         runs.start(number, each.engine, raysim.steps(each, task))
     while runs.advance():
         pass
-    assert runs.notes == [
-        "trials are trained one at a time: random numbers are drawn in a step, as by dropout"
-    ]
+    assert runs.notes == [f"trials are trained one at a time: {REFUSED[method]}"]
     alone = both[0].override({"out": str(tmp_path / "alone")})
     raysim.run(alone, task)
     assert model_of(tmp_path / "0") == model_of(tmp_path / "alone")

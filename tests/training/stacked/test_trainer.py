@@ -377,7 +377,7 @@ class Reading(FedAvg):
 
     def penalty(self, view, outputs, batch):
         sent = next(iter(view.broadcast["model"].values()))
-        return float(sent.square().sum()) * outputs.logits.square().mean()
+        return float(sent.square().sum()) * batch.mean(outputs.logits.square().mean(-1))
 
 
 def test_a_method_that_waits_for_the_device_is_trained_plainly(tmp_path, monkeypatch, cuda, often):  # noqa: F811
