@@ -124,8 +124,10 @@ class StackedTrainer:
                 training = _StackedTraining(self, *zip(*own, strict=True), shape=None)
                 outcomes = []
                 for batch in padded_twice([job for job, _ in own]):
-                    outcomes.append(training.outcome(batch))
-                    self.sequential.set_rng_state(before)
+                    try:
+                        outcomes.append(training.outcome(batch))
+                    finally:
+                        self.sequential.set_rng_state(before)
                 if not all(map(_have_same_values, *outcomes)):
                     raise UnstackableError(
                         "the model or a rule of the method looks at all samples of a batch, which"
