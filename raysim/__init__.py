@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from raysim.core.chain import chain
     from raysim.core.channel import Received, Stage
     from raysim.core.client_indices import ClientIndices, ListedIndices
+    from raysim.core.columns import Column
     from raysim.core.data import Dataset, Model, Partition, Split
     from raysim.core.encoding import Encoding
     from raysim.core.errors import RaysimError, RunError, SettingsError
@@ -78,6 +79,7 @@ else:
         "raysim.core.chain": ("chain",),
         "raysim.core.channel": ("Received", "Stage"),
         "raysim.core.client_indices": ("ClientIndices", "ListedIndices"),
+        "raysim.core.columns": ("Column",),
         "raysim.core.data": ("Dataset", "Model", "Partition", "Split"),
         "raysim.core.encoding": ("Encoding",),
         "raysim.core.errors": ("RaysimError", "RunError", "SettingsError"),
@@ -132,6 +134,7 @@ __all__ = [
     "Attack",
     "Batch",
     "ClientIndices",
+    "Column",
     "Companion",
     "Dataset",
     "Encoding",

@@ -377,12 +377,12 @@ class Settings(SettingsGroup):
     )
     patience_metric: str | None = Field(
         default=None,
-        description="column of evaluated rounds, of patience and model_best.safetensors; none: the"
+        description="column of rounds, of patience and model_best.safetensors; none: the"
         " accuracy, or else the loss, on the test set, or else on held-out samples",
     )
     patience_mode: Literal["auto", "max", "min"] = Field(
         default="auto",
-        description="whether larger or smaller values of it are better; auto: by its name",
+        description="whether larger or smaller values of it are better; auto: as it is declared",
     )
     out: Annotated[str, AfterValidator(partial(_path, "out"))] | None = Field(
         default=None, description="run directory; none: a new one under runs/"

@@ -26,7 +26,7 @@ from raysim.tuning.search.record import record_of
 from raysim.tuning.search.results import exceeded, quantity
 from raysim.tuning.search.search import Search
 from raysim.tuning.studies.ranges import alternatives, format_range
-from raysim.tuning.studies.samplers import OBJECTIVES, TITLES
+from raysim.tuning.studies.samplers import OBJECTIVES, TITLES, scored
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -123,8 +123,7 @@ def _history(search: Search, trials: Sequence[FrozenTrial]) -> dict[str, Chart]:
     if len(search.options.objectives) > 1 or not done:
         return {}
     (name,) = search.options.objectives
-    least = OBJECTIVES[name] is not MAXIMIZE
-    return {"history": searches({"best so far": done}, TITLES[name], least=least)}
+    return {"history": searches({"best so far": done}, scored(name))}
 
 
 def _heading(search: Search, best: Sequence[FrozenTrial], trials: Sequence[FrozenTrial]) -> str:

@@ -27,6 +27,7 @@ from raysim.analysis.base import (
     outputs,
     own_test,
 )
+from raysim.core.columns import Column
 from raysim.core.rules import Trained, View
 from raysim.core.steps import Steps
 from raysim.core.tensors import Tensors
@@ -59,6 +60,10 @@ class AggregationDrop(Analysis):
 
     needs: ClassVar[tuple[Need, ...]] = ("classes", "client_accuracy")
     extras: ClassVar[tuple[Extra, ...]] = ("own_test",)
+    columns = (
+        Column("accuracy_before", "larger", "%"),
+        Column("accuracy_after", "larger", "%"),
+    )
 
     def client_part(self, network: nn.Module) -> ClientPart:
         """Return the measurement of the trained model's accuracy."""
@@ -91,6 +96,7 @@ class NewClient(Analysis):
     """
 
     needs: ClassVar[tuple[Need, ...]] = ("classes", "client_accuracy")
+    columns = (Column("epochs", "smaller"), Column("accuracy", "larger", "%"))
 
     def rows(self, evaluated: MeasuredRound) -> Steps[Columns]:
         """Return a row per new client and number of epochs, from 0."""

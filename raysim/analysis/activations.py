@@ -24,6 +24,7 @@ from raysim.analysis.base import (
     outputs,
 )
 from raysim.analysis.formulas import kl_divergence, log_softmax
+from raysim.core.columns import Column
 from raysim.core.rules import Trained, View
 from raysim.core.tensors import Tensors, at_least_float32
 
@@ -52,6 +53,7 @@ class KlActivations(Analysis):
     """KL divergence of the clients' mean activations and their mean, both directions."""
 
     needs: ClassVar[tuple[Need, ...]] = ("stages", "real_model")
+    columns = (Column("kl_mean_client", "smaller"), Column("kl_client_mean", "smaller"))
 
     def client_part(self, network: nn.Module) -> ClientPart:
         """Return the measurement of the mean activations."""

@@ -14,6 +14,7 @@ import numpy.typing as npt
 import torch
 from torch import nn
 
+from raysim.core.columns import Column
 from raysim.core.components import Component
 from raysim.core.rules import Batch, Outputs, Trained, View
 from raysim.core.scoring import FORWARD_ROWS
@@ -110,6 +111,8 @@ class Analysis(Component, ABC):
     """Whether it compares with the run that `reference` names."""
     extras: ClassVar[tuple[Extra, ...]] = ()
     """Samples for the client part: `view.broadcast["probe"]`, `own_test(view)`."""
+    columns: ClassVar[Sequence[Column]] = ()
+    """Declarations of its columns: which of two values is better, and their unit."""
 
     def client_part(self, network: nn.Module) -> ClientPart | None:
         """Return the measurement of a client whose training has ended; None to measure no client.

@@ -23,6 +23,7 @@ from torch.func import functional_call
 
 from raysim.analysis.base import Analysis, ClientPart, Columns, Extra, MeasuredRound, Need
 from raysim.analysis.formulas import cka, gram
+from raysim.core.columns import Column
 from raysim.core.layers import WeightLayer, weight_layers
 from raysim.core.rules import Trained, View
 from raysim.core.steps import Steps
@@ -73,6 +74,7 @@ class Cka(Analysis):
     needs: ClassVar[tuple[Need, ...]] = ("stages",)
     takes_reference: ClassVar[bool] = True
     extras: ClassVar[tuple[Extra, ...]] = ("probe",)
+    columns = (Column("cka", "larger"),)
 
     def client_part(self, network: nn.Module) -> ClientPart:
         """Return the measurement of the trained model's layers."""

@@ -10,6 +10,7 @@
   disk; `client_indices` the samples of each client, `local_cut` those that it is tested on, and
   `sharing` those that all share; `participants` the clients that train.
 - Settings: the `components` that settings name, and `user_input`, the values that a user gives.
+- Results: the declarations of `columns`.
 - All: `tensors` and their exact sums, `seeds`, `errors`, `exits`, `units`, the `thinning` of
   charts, limits of the `machine`; `steps` of a run, which wait for workers; `notebook`, output in
   Jupyter; the commit of raysim's own `source`, and `code_digests` of a user's code.

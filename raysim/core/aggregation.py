@@ -16,7 +16,7 @@ Legend: m clients of a pass, n coordinates of a block, N of an update.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -25,6 +25,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from raysim.core.columns import Column
 from raysim.core.components import Component, Registry
 from raysim.core.rules import Weighting
 
@@ -104,6 +105,9 @@ class Aggregation(Component):
     _lasting: ClassVar[str] = "set `keeps_last`, and find the last aggregate in `Updates.last`"
     revision: ClassVar[int] = 1
     """Raised when the same settings give other bits; a run resumes in its own revision only."""
+    columns: ClassVar[Sequence[Column]] = ()
+    """Declarations of the columns of `metrics.parquet` that it writes: which of two values is
+    better, and their unit."""
     sees_updates: ClassVar[bool] = True
     """Whether `combine` replaces the mean, at the cost of a file per update."""
     keeps_last: ClassVar[bool] = False

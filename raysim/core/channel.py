@@ -17,6 +17,7 @@ from typing import ClassVar
 
 import torch
 
+from raysim.core.columns import Column
 from raysim.core.components import Component, Registry, ask
 from raysim.core.encoding import Encoded, Encoding
 from raysim.core.masking import SecureSum
@@ -62,6 +63,9 @@ class Stage(Component, ABC):
     _former: ClassVar[Mapping[str, str]] = {"bytes_up": "return an Encoding from `encoded`"}
     revision: ClassVar[int] = 1
     """Raised when the same settings give other bits; a run goes on in its own revision alone."""
+    columns: ClassVar[Sequence[Column]] = ()
+    """Declarations of the columns of `metrics.parquet` that it writes: which of two values is
+    better, and their unit."""
     acts_on_empty_rounds: ClassVar[bool] = False
     """Whether a round without clients, or whose clients are all lost, runs for `receive`: its mean
     differences are 0."""

@@ -41,6 +41,7 @@ import numpy.typing as npt
 import torch
 from torch import nn
 
+from raysim.core.columns import Column
 from raysim.core.components import Component, Registry
 from raysim.core.privacy import PrivacyClaim
 from raysim.core.rules import LocalWork, Pass, Reduced, Weighting
@@ -155,6 +156,9 @@ class Method(Component, ABC):
     }
     revision: ClassVar[int] = 1
     """Raised when the same settings give other bits; a run resumes in its own revision only."""
+    columns: ClassVar[Sequence[Column]] = ()
+    """Declarations of the columns of `metrics.parquet` that it writes: which of two values is
+    better, and their unit."""
     staged: ClassVar[bool] = False
     """Whether a network must have the three stages `features`, `hidden` and `head`."""
     real: ClassVar[bool] = False

@@ -5,7 +5,7 @@ Legend: B batch, N samples of a set, C classes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -16,6 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from raysim.core.columns import Better, Column, by_name
 from raysim.core.errors import SettingsError
 
 FORWARD_ROWS = 250
@@ -28,7 +29,27 @@ AT_TEMPERATURE = "loss_at_temperature"
 """End of the columns of losses at `local.temperature`, of runs in which it is not 1."""
 SPREAD = ("mean", *(f"d{tenth}" for tenth in range(1, 10)))
 """Ends of the columns of a spread over clients: its mean, and its deciles; d5 is the median."""
+JAIN = "jain"
+"""End of the columns of Jain's index, of which more is fairer, also of a loss or an error."""
+UNEQUAL, GAIN = ("deviation", "worst_tenth", JAIN), "gain"
+"""Further ends of the columns of a spread over clients: how unequal they are, and the mean gain of
+their models over the global one."""
+LOSS = Column("loss", "smaller")
+CLIENT_ACCURACY = Column("client_accuracy", "larger", "%")
+TRAINED_ACCURACY = Column("trained_accuracy", "larger", "%")
+"""Accuracies of single clients on test samples of all, and those of their trained models before the
+aggregation, which begin the columns of their spread."""
 Metric = Callable[[npt.NDArray[Any], npt.NDArray[Any]], float]
+
+
+def spread_column(score: Column, end: str) -> Column:
+    """Return the column of a spread of clients' scores, by its end."""
+    better: dict[str, Better | None] = {UNEQUAL[0]: "smaller", JAIN: "larger"}
+    return Column(
+        f"{score.name}_{end}",
+        better.get(end, score.better),
+        "" if end == JAIN else score.unit,
+    )
 
 
 def identity(outputs: Tensor) -> Tensor:
@@ -40,8 +61,9 @@ def identity(outputs: Tensor) -> Tensor:
 class Scoring:
     """Loss and metrics of a task; its functions are called with outputs in float32.
 
-    `Scoring(losses, {"mae": mae})` gives the columns `test_loss` and `test_mae`. A classification
-    with a loss of its own is `dataclasses.replace(CLASSIFICATION, losses=...)`.
+    `Scoring(losses, {"mae": mae}, columns=[Column("mae", better="smaller")])` gives the columns
+    `test_loss` and `test_mae`. A classification with a loss of its own is
+    `dataclasses.replace(CLASSIFICATION, losses=...)`.
 
     Attributes:
         losses: `losses(outputs [B, ...], targets [B, ...])`: one loss per sample [B], of tensors
@@ -56,6 +78,9 @@ class Scoring:
         whole_batch: Whether samples of a batch are compared with each other, as by a contrastive
             loss or Cox's; evaluations take batches of FORWARD_ROWS samples, and average them.
         reported: The scoring whose loss is reported, where this one is for training alone.
+        columns: Per metric, which of two scores is better, and their unit. Rows of tables are not
+            compared, and no best round is chosen, by a metric that is not declared. One that names
+            no metric is left out.
     """
 
     losses: Callable[[Tensor, Tensor], Tensor]
@@ -65,12 +90,13 @@ class Scoring:
     weights: Callable[[Tensor], Tensor] | None = None
     whole_batch: bool = False
     reported: Scoring | None = None
+    columns: Sequence[Column] = ()
 
     def __post_init__(self) -> None:
-        """Check the metrics' names.
+        """Check the metrics' names, and their declarations.
 
         Raises:
-            SettingsError: a name is a column of the engine.
+            SettingsError: a name is a column of the engine, or a declaration is none.
         """
         of_engine = dict.fromkeys(("loss", AT_TEMPERATURE), "the loss")
         of_engine |= {"samples": "the number of a client's samples"}
@@ -85,6 +111,15 @@ class Scoring:
                     f"Scoring.metrics: {name!r} is the engine's name of {of_engine[name]}; choose"
                     " another name"
                 )
+        for column in self.columns:
+            if not isinstance(column, Column):
+                raise SettingsError(f"Scoring.columns: {column!r:.80} is no raysim.Column")
+
+    @property
+    def scores(self) -> dict[str, Column]:
+        """The loss and the metrics, as they are declared, by name."""
+        declared = by_name(self.columns)
+        return by_name([LOSS, *(declared.get(name, Column(name)) for name in self.metrics)])
 
     def sample_losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """Return the loss of each sample [B]; a user's function may change its arguments.
@@ -210,7 +245,11 @@ def macro_f1(predicted: npt.NDArray[Any], labels: npt.NDArray[Any]) -> float:
 
 
 CLASSIFICATION = Scoring(
-    cross_entropies, {"accuracy": accuracy, "macro_f1": macro_f1}, predicted_classes, True
+    cross_entropies,
+    {"accuracy": accuracy, "macro_f1": macro_f1},
+    predicted_classes,
+    classifies=True,
+    columns=(Column("accuracy", "larger", "%"), Column("macro_f1", "larger", "%")),
 )
 
 
@@ -242,4 +281,8 @@ def _errors(predicted: npt.NDArray[Any], targets: npt.NDArray[Any]) -> npt.NDArr
     return errors
 
 
-REGRESSION = Scoring(squared_errors, {"mae": mean_absolute_error, "r2": r2})
+REGRESSION = Scoring(
+    squared_errors,
+    {"mae": mean_absolute_error, "r2": r2},
+    columns=(Column("mae", "smaller"), Column("r2", "larger")),
+)

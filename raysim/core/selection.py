@@ -18,6 +18,7 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
+from raysim.core.columns import Column
 from raysim.core.components import Component, Registry
 from raysim.core.errors import SettingsError
 from raysim.core.privacy import Draw
@@ -182,6 +183,9 @@ class Selection(Component, ABC):
     _promises: ClassVar[tuple[str, ...]] = ("draw",)
     revision: ClassVar[int] = 1
     """Raised when the same settings give other bits; a run resumes in its own revision only."""
+    columns: ClassVar[Sequence[Column]] = ()
+    """Declarations of the columns of `metrics.parquet` that it writes: which of two values is
+    better, and their unit."""
     needs_sample_losses: ClassVar[bool] = False
     """Whether the task's loss must be a mean over samples, not one of whole batches."""
     plans_ahead: ClassVar[bool] = False

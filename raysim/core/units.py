@@ -17,18 +17,6 @@ SCALES: Mapping[str, float] = {
 """Factors from a metric's value to a unit; other units are not scaled."""
 
 
-def unit_of_column(column: str) -> str:
-    """Return the unit in which tables and charts show a column: percent of an accuracy, or none."""
-    return "%" if any(word in column for word in ("accuracy", "f1", "success_rate")) else ""
-
-
-def measured_unit(column: str) -> str:
-    """Return the unit in which a column of bytes, joules or seconds is measured; "" of others."""
-    if "bytes" in column.split("_"):
-        return "B"
-    return {"joules": "J", "seconds": "s"}.get(column.rpartition("_")[2], "")
-
-
 def fitting_unit(values: Iterable[float | None], measured: str) -> str:
     """Return the largest unit in which each value, but for zeros, is at least one.
 

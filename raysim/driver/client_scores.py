@@ -12,10 +12,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from raysim.core.scoring import SPREAD, Metric
+from raysim.core.columns import Column
+from raysim.core.scoring import GAIN, SPREAD, UNEQUAL, Metric, spread_column
 from raysim.federation.evaluation_sets import EvaluationSet
-from raysim.storage.summary import GAIN, UNEQUAL, larger_is_better
 
+WORST = UNEQUAL[1]
 Table = dict[str, npt.NDArray[Any]]
 Floats = npt.NDArray[np.float64]
 Flags = npt.NDArray[np.bool_]
@@ -23,41 +24,51 @@ Scores = tuple[npt.NDArray[Any], npt.NDArray[Any], Floats]
 """Of a set of samples, predictions [N', ...], targets [N', ...], and clients' scores [n]."""
 
 
-def figure_names(name: str, *, wide: bool = False, gain: bool = False) -> tuple[str, ...]:
-    """Return the columns of a spread: wide, and with a gain, or as clients always had it."""
-    ends = (*SPREAD, *(UNEQUAL if wide else ()), *([GAIN] if gain else []))
-    return tuple(f"{name}_{end}" for end in ends)
+def spread_columns(score: Column, *, wide: bool = False, gain: bool = False) -> tuple[Column, ...]:
+    """Return the columns of a spread: wide, and with a gain, or as clients always had it.
+
+    A score whose better values are not declared has no worst tenth.
+    """
+    unequal = (end for end in UNEQUAL if score.better or end != WORST)
+    ends = (*SPREAD, *(unequal if wide else ()), *([GAIN] if gain else []))
+    return tuple(spread_column(score, end) for end in ends)
 
 
 def spread(
-    name: str, scores: Floats, *, wide: bool = False, base: Floats | None = None
+    score: Column, scores: Floats, *, wide: bool = False, base: Floats | None = None
 ) -> dict[str, float | None]:
     """Return the spread of clients' scores.
 
     Args:
-        name: Begin of the columns.
+        score: The score, whose name begins those of the columns.
         scores: The scores [n]; NaN counts as none.
         wide: Whether to return deviation, worst tenth and Jain's index, too.
         base: The same clients' scores with the global model [n], for the mean gain over these.
     """
-    names = figure_names(name, wide=wide, gain=base is not None)
+    columns = spread_columns(score, wide=wide, gain=base is not None)
+    names = [column.name for column in columns]
     known = scores[~np.isnan(scores)]
     if not len(known):
         return dict.fromkeys(names)
     values: list[float | None] = [float(known.mean())]
     values += np.quantile(known, np.arange(1, 10) / 10).tolist()
     if wide:
-        values += [float(known.std()), _worst_tenth(name, known), _jain(known)]
+        values += [float(known.std()), *_worst_tenth(score, known), _jain(known)]
     if base is not None:
         gains = (scores - base)[~np.isnan(scores - base)]
         values.append(float(gains.mean()) if len(gains) else None)
     return dict(zip(names, values, strict=True))
 
 
-def _worst_tenth(name: str, scores: Floats) -> float:
-    """Return the mean of the worst tenth of scores [n], rounded up to whole clients."""
-    sign = 1 if larger_is_better(name) else -1
-    return sign * float(np.sort(sign * scores)[: ceil(len(scores) / 10)].mean())
+def _worst_tenth(score: Column, scores: Floats) -> list[float]:
+    """Return the mean of the worst tenth of scores [n], rounded up to whole clients.
+
+    It is empty where it is not declared which scores are better.
+    """
+    if score.better is None:
+        return []
+    sign = 1 if score.larger else -1
+    return [sign * float(np.sort(sign * scores)[: ceil(len(scores) / 10)].mean())]
 
 
 def _jain(scores: Floats) -> float | None:

@@ -12,6 +12,7 @@ import pyarrow as pa
 from torch import Tensor, nn
 
 from raysim.config import Settings
+from raysim.core.columns import OF_ENGINE, Column, by_name
 from raysim.core.notebook import values_table
 from raysim.core.user_input import resume_advice
 from raysim.driver.analyses.run_analyses import Analyses
@@ -27,8 +28,10 @@ from raysim.execution.worker import WorkerSpec
 from raysim.federation.federation import Federation
 from raysim.storage.checkpoints import Checkpoint
 from raysim.storage.client_states import ClientStates
+from raysim.storage.declared import of_components
 from raysim.storage.environment import node_differences
 from raysim.storage.run_directory import RunDirectory
+from raysim.storage.trace import COLUMNS as TRACED
 from raysim.storage.trace import Stopwatch
 from raysim.storage.updates import UpdateFiles
 
@@ -98,6 +101,13 @@ class CheckedRun:
     identity: Mapping[str, Any]
     clock: VirtualClock | None
     privacy: Accounting | None
+
+    @property
+    def declared(self) -> dict[str, Column]:
+        """Columns of its rounds by name, as they are declared; the engine's are before others."""
+        epsilon = by_name([Column(self.privacy.column, "smaller")] if self.privacy else [])
+        own = of_components(self.settings)
+        return {**own, **OF_ENGINE, **TRACED, **epsilon, **self.evaluator.columns}
 
     @property
     def last_round(self) -> int:

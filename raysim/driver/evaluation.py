@@ -6,7 +6,7 @@ added in the order of the batches, so the result does not depend on how they wer
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,10 +15,11 @@ import numpy.typing as npt
 from torch import nn
 
 from raysim.config import Settings
+from raysim.core.columns import OF_ENGINE, Column, by_name
 from raysim.core.errors import RunError
 from raysim.core.method import ServerState
 from raysim.core.rules import Pass
-from raysim.core.scoring import AT_TEMPERATURE
+from raysim.core.scoring import AT_TEMPERATURE, CLIENT_ACCURACY, LOSS, TRAINED_ACCURACY
 from raysim.core.steps import Steps
 from raysim.core.tensors.packed import PackedTensors
 from raysim.driver.client_scores import (
@@ -27,10 +28,10 @@ from raysim.driver.client_scores import (
     client_accuracies,
     client_scores,
     client_table,
-    figure_names,
     joined,
     part,
     spread,
+    spread_columns,
 )
 from raysim.driver.deployments import Deployment
 from raysim.driver.evaluated_sets import (
@@ -50,9 +51,6 @@ from raysim.storage.checkpoints import Checkpoint
 from raysim.storage.summary import SUCCESS
 from raysim.storage.trace import Span
 
-CLIENT_FIGURES = figure_names("client_accuracy")
-TRAINED_ACCURACY = "trained_accuracy"
-"""Columns of the spread of the accuracies of clients' trained models, before the aggregation."""
 PARTS = ("seen_", "unseen_")
 """Parts of a set of clients that may train: those that took part, and those that never did."""
 Figures = dict[str, float | None]
@@ -95,6 +93,7 @@ class Evaluator:
 
     Attributes:
         evaluated_sets: Sets that workers evaluate besides the test set, numbered from 1.
+        columns: Columns of its figures by name, as they are declared.
         skipped: The evaluation of a round in which none is due; its figures are None.
     """
 
@@ -128,21 +127,30 @@ class Evaluator:
         self._metrics = federation.scoring.metrics
         at_temperature = settings.temperature.varies or settings.local.temperature != 1
         self._losses = ("loss", *([AT_TEMPERATURE] if at_temperature else ()))
-        self.skipped = Evaluation(dict.fromkeys(self._columns()))
+        self._scores = {each: LOSS for each in self._losses} | federation.scoring.scores
+        self.columns = by_name(self._columns())
+        self.skipped = Evaluation(dict.fromkeys(self.columns))
 
-    def _columns(self) -> list[str]:
-        """Return the names of the figures of an evaluation."""
-        columns = (*self._losses, *self._metrics)
-        names = [f"{name}_{column}" for name in self._scored_sets() for column in columns]
-        names += [SUCCESS] if TRIGGERED in self._sets else []
-        names += CLIENT_FIGURES if self._client_set else ()
-        names += figure_names(TRAINED_ACCURACY) if self._settings.evaluation.trained else ()
+    def _score(self, name: str, score: str) -> Column:
+        """Return the column of a score of a set."""
+        return self._scores[score].named(f"{name}_{score}")
+
+    def _columns(self) -> Iterator[Column]:
+        """Yield the columns of the figures of an evaluation."""
+        scores = (*self._losses, *self._metrics)
+        yield from (self._score(name, each) for name in self._scored_sets() for each in scores)
+        if TRIGGERED in self._sets:
+            yield OF_ENGINE[SUCCESS]
+        if self._client_set:
+            yield from spread_columns(CLIENT_ACCURACY)
+        if self._settings.evaluation.trained:
+            yield from spread_columns(TRAINED_ACCURACY)
         for name, metric in self._local_scores():
             more = {"wide": self._wide, "gain": self._wide and name != global_name(name)}
-            names += figure_names(f"{name}_{metric}", **more)
+            yield from spread_columns(self._score(name, metric), **more)
             for each in self._parts_of(name):
-                names += (f"{each}_{metric}", *figure_names(f"{each}_{metric}", **more))
-        return names
+                score = self._score(each, metric)
+                yield from (score, *spread_columns(score, **more))
 
     def evaluate(
         self,
@@ -180,7 +188,7 @@ class Evaluator:
         tables = []
         if self._client_set:
             accuracies = client_accuracies(self._client_set, self._correct(self._client_set, found))
-            figures |= spread("client_accuracy", accuracies)
+            figures |= spread(CLIENT_ACCURACY, accuracies)
             tables.append(client_table(self._client_set, "", {"accuracy": accuracies}))
         times = self._times(committed, trained)
         for metric in self._local_metrics:
@@ -231,13 +239,14 @@ class Evaluator:
             own = scores[name] = client_scores(samples, function, predicted, targets)
             shared = scores[global_name(name)] if name != global_name(name) else None
             base = shared if self._wide else None
-            figures |= spread(f"{name}_{metric}", own, wide=self._wide, base=base)
+            figures |= spread(self._score(name, metric), own, wide=self._wide, base=base)
             took_part = times[samples.clients] > 0
             for each, clients in zip(self._parts_of(name), (took_part, ~took_part), strict=False):
                 score, of_part = part(metric, function, samples, (predicted, targets, own), clients)
                 figures[f"{each}_{metric}"] = score
                 base_of_part = None if base is None else base[clients]
-                figures |= spread(f"{each}_{metric}", of_part, wide=True, base=base_of_part)
+                in_part = self._score(each, metric)
+                figures |= spread(in_part, of_part, wide=True, base=base_of_part)
             columns: dict[str, Values] = {f"{name.replace(NEW, '')}_{metric}": own}
             if self._wide:
                 is_new = np.full(len(own), NEW in name, dtype=np.int64)

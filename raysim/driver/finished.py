@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 from safetensors.torch import load_file
 
 from raysim.config import Settings, parse
@@ -28,7 +29,7 @@ from raysim.driver.loading import read_start
 from raysim.driver.privacy.checks import settings_key
 from raysim.driver.run.stopping import Stopping
 from raysim.storage.checkpoints import SAMPLES, Checkpoints
-from raysim.storage.recorder import Row
+from raysim.storage.rows.metrics import declared_in
 from raysim.storage.rows.parted import read_table
 from raysim.storage.run_directory import RunDirectory, difference_from
 from raysim.storage.sealed.models import model_problem, sealed_models
@@ -60,7 +61,7 @@ def finished_run(
             return None
     summary = parse_json(run_dir.summary.read_text(encoding="utf-8"))
     metrics = read_table(run_dir.metrics)
-    if run_dir.grows and _goes_on(metrics.to_pylist(), settings):
+    if run_dir.grows and _goes_on(metrics, settings):
         if not Checkpoints(run_dir.checkpoints).numbers():
             raise RunError(f"{run_dir.path}: its checkpoints are gone, from which it would go on")
         return None
@@ -77,12 +78,12 @@ def _recorded(run_dir: RunDirectory, settings: Settings) -> Settings:
     return settings.model_copy(update={"rounds": run_dir.read_config()[0]["rounds"]})
 
 
-def _goes_on(rows: Sequence[Row], settings: Settings) -> bool:
+def _goes_on(metrics: pa.Table, settings: Settings) -> bool:
     """Return whether a finished run goes on with settings of more rounds."""
-    stopping = Stopping(settings, [*rows[-1]], settings.rounds)
-    for row in rows:
+    stopping = Stopping(settings, declared_in(metrics.schema), settings.rounds)
+    for row in metrics.to_pylist():
         stopping.add(row)
-    return stopping.reason(len(rows)) is None
+    return stopping.reason(len(metrics)) is None
 
 
 def _note_start(run_dir: RunDirectory, settings: Settings, note: Callable[[str], None]) -> None:

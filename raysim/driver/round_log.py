@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from raysim.core.columns import OF_ENGINE, Column, by_name
 from raysim.core.rules import Pass
 from raysim.core.selection import Results
 from raysim.core.user_input.columns import OF_ROUNDS, check_names
@@ -125,6 +126,16 @@ class RoundLog:
             **({DROPPED: len(dropped)} if dropped else {}),
             **self.more,
         }
+
+    @property
+    def declared(self) -> dict[str, Column]:
+        """The columns of labelled passes by name, declared as those of all passes."""
+        labelled = ((label, each) for label, each in self._accounts.items() if label)
+        return by_name(
+            OF_ENGINE[name].named(f"{label}_{name}")
+            for label, account in labelled
+            for name in account.figures()
+        )
 
     def results(self) -> Results:
         """Return the last results of the clients that trained in the round's own passes."""

@@ -12,8 +12,10 @@ import numpy.typing as npt
 from torch import nn
 
 from raysim.config import Settings
+from raysim.core.columns import undeclared
 from raysim.core.components import called
 from raysim.core.next_state import ASKED, given_state
+from raysim.core.scoring import Scoring
 from raysim.core.steps import Steps
 from raysim.core.user_input import resume_advice
 from raysim.driver.aggregating import check_aggregation
@@ -168,7 +170,7 @@ def check_run(
     check_space(settings, states, initial.state, of_stages)
     evaluator = Evaluator(settings, federation, network)
     evaluator.deployment(initial)  # refuses one that fails
-    Stopping(settings, evaluator.skipped.figures, settings.rounds)
+    Stopping(settings, evaluator.columns, settings.rounds)
     check_kept_clients(settings)
     analyses = Analyses(settings, federation, network, initial, note)
     check_asynchrony(settings, network, initial, sizes, analyses.parts)
@@ -236,8 +238,9 @@ def _with_test_samples(
     settings: Settings, federation: Federation, note: Callable[[str], None]
 ) -> Federation:
     """Return a federation without the samples that clients do not train on."""
-    if said := _of_local_test(settings, federation):
-        note(said)
+    for said in (_of_local_test(settings, federation), _of_undeclared(federation.scoring)):
+        if said:
+            note(said)
     federation = federation.with_root(settings)
     federation = federation.with_local_test(settings)
     new, own = settings.participants.new, federation.local_test
@@ -248,6 +251,12 @@ def _with_test_samples(
         )
     federation = federation.with_holdout(settings.evaluation.holdout, settings.seed)
     return federation if settings.evaluation.test else federation.without_test()
+
+
+def _of_undeclared(scoring: Scoring) -> str:
+    """Return which metrics of a task lack a declaration, in a line; "" for none."""
+    names = [name for name, score in scoring.scores.items() if score.better is None]
+    return f"metric {', '.join(names)}: {undeclared(names[0], of_task=True)}" if names else ""
 
 
 def _of_local_test(settings: Settings, federation: Federation) -> str:

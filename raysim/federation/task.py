@@ -42,7 +42,9 @@ class Task:
         def mae(outputs, targets):  # arrays of the whole test set
             return float(abs(outputs[:, 0] - targets).mean())
 
-        task = raysim.Task(model, clients, test, raysim.Scoring(squared_error, {"mae": mae}))
+        columns = [raysim.Column("mae", better="smaller")]
+        scoring = raysim.Scoring(squared_error, {"mae": mae}, columns=columns)
+        task = raysim.Task(model, clients, test, scoring)
 
     Floating-point targets [N] or [N, D] and inputs reach model and loss in the type of the model's
     parameters: float64 if all are of that type, else float32. The run

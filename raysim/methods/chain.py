@@ -31,6 +31,7 @@ from pydantic import Field, PlainSerializer, PlainValidator, model_validator
 from torch import nn
 
 from raysim.core.chain import chain
+from raysim.core.columns import Column
 from raysim.core.components import build_component
 from raysim.core.errors import SettingsError
 from raysim.core.method import METHODS, Asynchrony, Metrics, Round, ServerState
@@ -137,6 +138,11 @@ class Chain(FedAvg):
         sent = any(sends_model(m) and m.rules().finish is not send_model for m in members)
         dropped = sent and not all(map(sends_model, members))
         return 1 + dropped + sum(member.revision - 1 for member in members)
+
+    @property
+    def columns(self) -> Sequence[Column]:  # type: ignore[override]  # a constant of other methods
+        """The declarations of the methods."""
+        return [column for member in self.methods.values() for column in member.columns]
 
     @property
     def staged(self) -> bool:  # type: ignore[override]  # a constant of other methods

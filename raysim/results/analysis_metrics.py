@@ -11,6 +11,7 @@ from typing import NamedTuple
 from raysim.analysis import ANALYSES
 from raysim.analysis.accuracy import CONVERGED
 from raysim.config import Settings
+from raysim.core.columns import Column, by_name
 from raysim.core.components import ask, suggest
 from raysim.core.errors import SettingsError
 from raysim.core.user_input.limits import MOST
@@ -50,10 +51,21 @@ class AnalysisMetric(Metric):
     def __str__(self) -> str:
         return f"{ANALYSIS}({self.name}, {self.column})"
 
+    def column_in(self, record: RunRecord) -> Column:
+        """Return the analysis's column as the analysis declares it."""
+        return self._declared
+
+    def column_before(self, settings: Settings) -> Column:
+        """Return the same."""
+        return self._declared
+
     @property
-    def larger_is_better(self) -> bool:
-        """True where the better of two values is the larger one."""
-        return self.column != "epochs" and not self._is_divergence
+    def _declared(self) -> Column:
+        number = OF_ANALYSIS[self.name].columns
+        of_number = number is not None and self.column != number[0]
+        wanted = number[1] if number and of_number else self.column
+        declared = by_name(ANALYSES.get(self.name).columns)
+        return declared.get(wanted, Column(wanted))
 
     @property
     def analysis(self) -> str:
@@ -65,9 +77,8 @@ class AnalysisMetric(Metric):
         """True where a value compares the run with its reference."""
         return ANALYSES.get(self.name).takes_reference
 
-    @property
-    def definition(self) -> str:
-        """One sentence for the page of a table."""
+    def definition(self, column: Column | None) -> str:
+        """Return one sentence for the page of a table."""
         if self.name == "cka":
             text = f"linear CKA of the last global model and the reference at layer {self._number}"
         elif self._is_divergence:

@@ -4,26 +4,26 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from raysim.config import Settings
+from raysim.core.columns import OF_ENGINE, Column, undeclared
 from raysim.core.components import suggest
 from raysim.core.data import may_have_own_tests
 from raysim.core.errors import SettingsError
-from raysim.core.scoring import AT_TEMPERATURE
-from raysim.core.units import measured_unit
+from raysim.core.scoring import AT_TEMPERATURE, GAIN, UNEQUAL
 from raysim.results.runs import CUMULATED, RunRecord
+from raysim.storage.declared import column_of
 from raysim.storage.summary import (
     BAD,
     BEYOND,
-    GAIN,
     SUCCESS,
     TOTAL_BEYOND,
-    UNEQUAL,
     VIRTUAL,
-    larger_is_better,
+    is_evaluated,
     reached_at,
+    score_of,
 )
 
 LAST = 10
@@ -91,20 +91,25 @@ class Metric:
         end += "" if self.target is None else f", {self.target:g}"
         return f"{self.name}({self.column}{end})"
 
-    @property
-    def larger_is_better(self) -> bool:
-        """True where the better of two values is the larger one."""
-        return self.target is None and self._is_gain
+    def column_in(self, record: RunRecord) -> Column:
+        """Return the metric's column as a run declares it."""
+        return record.column(self.column)
+
+    def column_before(self, settings: Settings) -> Column:
+        """Return the metric's column as a run with some settings will declare it."""
+        return column_of(settings, self.column)
+
+    def values_in(self, column: Column) -> Column:
+        """Return which of the metric's values is better, and their unit, from its column's."""
+        if self.target is None:
+            return column.named(str(self))
+        unit = "rounds" if self.counts_rounds else OF_ENGINE[self._place].unit
+        return Column(str(self), "smaller", "" if self.name in UNITS else unit)
 
     @property
     def counts_rounds(self) -> bool:
         """True where a value is a number of rounds."""
         return self.name == "rounds_to"
-
-    @property
-    def measured_in(self) -> str:
-        """Unit of a value of bytes, joules or seconds, one of `units.UNITS`; "" of others."""
-        return "" if self.name in UNITS else measured_unit(self._place)
 
     @property
     def analysis(self) -> str:
@@ -116,12 +121,16 @@ class Metric:
         """True where a value compares the run with its reference."""
         return False
 
-    @property
-    def definition(self) -> str:
-        """One sentence for the page of a table."""
-        best = _best(self.column)
+    def definition(self, column: Column | None) -> str:
+        """Return one sentence for the page of a table.
+
+        Args:
+            column: The metric's column as runs declare it; None before the first run.
+        """
+        better = column.better if column else None
+        best = {None: "best", "larger": "largest", "smaller": "smallest"}[better]
         if self.by:
-            text = f"{self.column} in the first round with the {_best(self.by)} {self.by}"
+            text = f"{self.column} in the first round with the best {self.by}"
         elif self.target is None:
             text = OF_COLUMN[self.name].format(column=self.column, best=best)
         else:
@@ -135,7 +144,8 @@ class Metric:
         """Return the value of a run; None before the first, or if the target is not reached.
 
         Raises:
-            SettingsError: the run has no such column.
+            SettingsError: the run has no such column, or it is not declared which of its values
+                are better, on which the metric rests.
         """
         columns = record.metrics.column_names
         for column in self._columns:
@@ -146,12 +156,14 @@ class Metric:
                     + suggest(column, columns)
                 )
         points = record.points(self.column)
+        if self._chooses_by:
+            self._check_declared(record.column(self._chooses_by))
         if self.by:
-            value = _at_best(points, record.points(self.by), larger_is_better(self.by))
+            value = _at_best(points, record.points(self.by), record.column(self.by))
         elif self.target is not None:
             value = self._reached(record, points)
         else:
-            value = self._value(points)
+            value = self._value(points, record.column(self.column))
         return value if value is None or math.isfinite(value) else None
 
     def nearest(self, record: RunRecord) -> float | None:
@@ -181,6 +193,30 @@ class Metric:
             )
         for column in (self.column, *([self.by] if self.by else [])):
             self._check_column(settings, column)
+        if self._chooses_by:
+            self._check_declared(column_of(settings, self._chooses_by))
+
+    def is_declared(self, record: RunRecord) -> bool:
+        """Return whether a run declares what the metric needs to choose a round."""
+        return not self._chooses_by or record.column(self._chooses_by).better is not None
+
+    @property
+    def _chooses_by(self) -> str:
+        """The column of which the best value, or the target, is looked for; "" for none."""
+        if self.by:
+            return self.by
+        return self.column if self.name == "best" or self.target is not None else ""
+
+    def _check_declared(self, column: Column) -> None:
+        """Check that it is declared which values of a column are better.
+
+        Raises:
+            SettingsError: it is not.
+        """
+        if column.better is None:
+            of_task = is_evaluated(column.name)
+            name = score_of(column.name) if of_task else column.name
+            raise SettingsError(f"{self}: {undeclared(name, of_task=of_task)}")
 
     def _check_column(self, settings: Settings, column: str) -> None:
         if self._is_of_clients(settings, column):
@@ -248,11 +284,7 @@ class Metric:
         """Column to read where the target is reached; without a target, the metric's own."""
         return self.column if self.target is None else TARGETS[self.name][0]
 
-    @property
-    def _is_gain(self) -> bool:
-        return larger_is_better(self.column)
-
-    def _value(self, points: list[tuple[int, float]]) -> float | None:
+    def _value(self, points: list[tuple[int, float]], column: Column) -> float | None:
         if not points:
             return None
         if self.name in ("final", OVER_LOCAL):
@@ -260,18 +292,13 @@ class Metric:
         if self.name == "last_ten":
             last = [value for number, value in points if number > points[-1][0] - LAST]
             return math.fsum(last) / len(last)
-        return self.best([value for _, value in points])
-
-    def best(self, values: Iterable[float]) -> float | None:
-        """Return the best finite value of the metric's column; None without any."""
-        choose = max if self._is_gain else min
-        return choose(filter(math.isfinite, values), default=None)
+        return column.best(value for _, value in points if math.isfinite(value))
 
     def _reached(self, record: RunRecord, points: list[tuple[int, float]]) -> float | None:
         if self.target is None:
             return None
         places = dict(record.points(self._place))
-        sign = 1 if self._is_gain else -1
+        sign = 1 if record.column(self.column).larger else -1
         signed = ((places[number], sign * value) for number, value in points if number in places)
         reached = reached_at(signed, sign * self.target)
         return None if reached is None else reached / UNITS.get(self.name, 1.0)
@@ -321,15 +348,10 @@ def _needed_for_own_tests(settings: Settings, column: str) -> str:
     return next((need for need, lacking in needs.items() if lacking), "")
 
 
-def _best(column: str) -> str:
-    return "largest" if larger_is_better(column) else "smallest"
-
-
 def _at_best(
-    points: list[tuple[int, float]], by: list[tuple[int, float]], larger: bool
+    points: list[tuple[int, float]], by: list[tuple[int, float]], column: Column
 ) -> float | None:
     """Return the value in the best round by other values, the first of equal ones."""
-    finite = [
-        (value if larger else -value, -number) for number, value in by if math.isfinite(value)
-    ]
+    sign = 1 if column.larger else -1
+    finite = [(sign * value, -number) for number, value in by if math.isfinite(value)]
     return dict(points).get(-max(finite)[1]) if finite else None

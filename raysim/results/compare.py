@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from raysim.core.errors import SettingsError
-from raysim.core.units import fitting_unit, unit_of_column
+from raysim.core.units import UNITS, fitting_unit
 from raysim.core.user_input import key_text, label_text
 from raysim.results.metrics import Metric
 from raysim.results.origins import origin_notes, origins_of, revisions_of
@@ -79,6 +79,7 @@ class RunGroup:
     def cell(self, metric: Metric) -> ResultCell:
         """Return the values of a metric over seeds; a run without its column has no value."""
         values, nearest, lost = {}, [], Counter[State]()
+        columns = [metric.column_in(each) for each in self.records if metric.is_in(each)]
         for record in self.records:
             if record.state in ENDED:
                 lost[record.state] += 1
@@ -94,6 +95,7 @@ class RunGroup:
             own_round=self.records[0].own_round,
             in_progress=self.in_progress,
             nearest=tuple(each for each in nearest if each is not None),
+            column=columns[0] if columns else None,
         )
 
 
@@ -209,11 +211,12 @@ def compared_metrics(
     """
     records = [record for group in groups for record in group.records]
     measured = {name for record in records for name in record.metrics.column_names}
-    has_accuracy = "test_accuracy" in measured
-    column, unit = ("test_accuracy", "%") if has_accuracy else ("test_loss", "")
+    having = [record for record in records if "test_accuracy" in record.metrics.column_names]
+    has_accuracy = bool(having) and all(r.column("test_accuracy").better for r in having)
+    column = "test_accuracy" if has_accuracy else "test_loss"
     if column not in measured and "train_loss" in measured:
         column = "train_loss"  # of tasks without a test set
-    name = column.removeprefix("test_")
+    name, unit = column.removeprefix("test_"), unit_of(Metric("final", column), records)
     given = {group.settings.get("target_accuracy") for group in groups}
     targets = {each for each in given if isinstance(each, float)} if target is None else {target}
     for metric in further:
@@ -232,17 +235,21 @@ def compared_metrics(
             if has_accuracy
         ),
         *((str(each), each, unit_of(each, records)) for each in further),
-        *own_test_columns(measured, has_local=_has_local(groups)),
+        *(
+            each
+            for each in own_test_columns(measured, has_local=_has_local(groups))
+            if all(each[1].is_declared(record) for record in records)
+        ),
         *((name, each, unit_of(each, records)) for name, each in costs.items()),
     ]
 
 
 def unit_of(metric: Metric, records: Sequence[RunRecord]) -> str:
     """Return the unit of a metric's values in some runs."""
-    if measured := metric.measured_in:
-        values = (metric.of(record) for record in records if metric.is_in(record))
-        return fitting_unit(values, measured)
-    return unit_of_column(metric.column) * (not metric.target)
+    having = [record for record in records if metric.is_in(record)]
+    units = {metric.values_in(metric.column_in(record)).unit for record in having or records}
+    unit = units.pop() if len(units) == 1 else ""
+    return fitting_unit(map(metric.of, having), unit) if unit in UNITS else unit
 
 
 def judged_columns(

@@ -6,7 +6,9 @@ from collections.abc import Collection
 
 import pyarrow as pa
 
-from raysim.storage.summary import GAIN, MODELS, UNEQUAL
+from raysim.core.scoring import GAIN, UNEQUAL, spread_column
+from raysim.storage.rows.metrics import declared_field, declared_in
+from raysim.storage.summary import MODELS
 
 
 def with_deployed(metrics: pa.Table) -> pa.Table:
@@ -17,15 +19,18 @@ def with_deployed(metrics: pa.Table) -> pa.Table:
     columns = metrics.column_names
     of_sets = [n for n in columns if "local_test_" in n or n.startswith(("holdout_", "train_set_"))]
     shared = [n for n in of_sets if not n.startswith(MODELS)]
+    declared = declared_in(metrics.schema)
     if any(n.startswith("personal_local_test_") for n in columns) or not _is_wide(columns):
         return metrics
     for name in shared:
-        metrics = metrics.append_column(f"personal_{name}", metrics[name])
+        field = metrics.field(name)
+        metrics = metrics.append_column(field.with_name(f"personal_{name}"), metrics[name])
         score = name.removesuffix(f"_{UNEQUAL[-1]}")
         if score != name:
             zeros = [None if value is None else 0.0 for value in metrics[name].to_pylist()]
             added = pa.array(zeros, pa.float64())
-            metrics = metrics.append_column(f"personal_{score}_{GAIN}", added)
+            gain = spread_column(declared[score].named(f"personal_{score}"), GAIN)
+            metrics = metrics.append_column(declared_field(gain, pa.float64()), added)
     return metrics
 
 

@@ -6,9 +6,10 @@ from collections.abc import Collection, Hashable, Mapping
 from dataclasses import replace
 from typing import Any, TypeVar
 
+from raysim.core.scoring import GAIN, UNEQUAL
 from raysim.results.column_metrics import OVER_LOCAL, Metric
 from raysim.results.tables import ResultCell
-from raysim.storage.summary import GAIN, UNEQUAL, headlines
+from raysim.storage.summary import headlines
 
 PERSONAL, FINETUNED = "personal_", "finetuned_"
 LOCAL = "local"

@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 from raysim import methods  # noqa: F401 - registers them
 from raysim.config import Settings
 from raysim.core.arrow import checksum
+from raysim.core.columns import OF_ENGINE, Column
 from raysim.core.errors import RunError, SettingsError
 from raysim.core.method import METHODS
 from raysim.core.scoring import AT_TEMPERATURE
@@ -27,7 +28,7 @@ from raysim.results.failures import INFINITE_LOSS, failure_of, read_failure
 from raysim.storage.checkpoints import NO_PRIVACY, PRIVACY, Checkpoints
 from raysim.storage.lock import is_locked
 from raysim.storage.recorder import ANALYSIS
-from raysim.storage.rows.metrics import read_metrics
+from raysim.storage.rows.metrics import declared_field, declared_in, read_metrics
 from raysim.storage.rows.parted import read_table
 from raysim.storage.run_directory import RunDirectory
 from raysim.storage.schema import GRIDS, current_settings
@@ -131,6 +132,14 @@ class RunRecord:
     def _identity(self) -> Mapping[str, Any]:
         checkpoints = _checkpoints(self.path)
         return checkpoints.identity() if checkpoints else {}
+
+    def column(self, name: str) -> Column:
+        """Return a column of the metrics as it is declared."""
+        return self._declared.get(name) or OF_ENGINE.get(name, Column(name))
+
+    @cached_property
+    def _declared(self) -> Mapping[str, Column]:
+        return declared_in(self.metrics.schema)
 
     def points(self, column: str) -> list[tuple[int, float]]:
         """Return round and value of each value of a column that counts; see `is_counted`."""
@@ -320,7 +329,8 @@ def _with_cumulated(table: pa.Table) -> pa.Table:
             total += sum(value or 0 for value in values)
             sums.append(total)
         if columns:
-            table = table.append_column(name, pa.array(sums, pa.float64()))
+            field = declared_field(OF_ENGINE[name], pa.float64())
+            table = table.append_column(field, pa.array(sums, pa.float64()))
     return table
 
 
@@ -333,7 +343,7 @@ def _with_losses(table: pa.Table) -> pa.Table:
         of = name.removesuffix("loss")
         own = f"{of}{AT_TEMPERATURE}"
         if of != name and f"{of}accuracy" in table.column_names and own not in table.column_names:
-            table = table.append_column(own, table[name])
+            table = table.append_column(table.field(name).with_name(own), table[name])
     return table
 
 

@@ -8,9 +8,11 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
+from raysim.core.columns import Column, undeclared
 from raysim.results import statistics
 from raysim.results.metrics import Metric, parse_metric
 from raysim.results.statistics import Difference
+from raysim.storage.summary import is_evaluated, score_of
 
 
 @dataclass(frozen=True)
@@ -33,6 +35,7 @@ class ResultCell:
         own_round: A round in words, if it is more than one trip of the model, as of a `Method`.
         in_progress: Whether its runs have no recorded end: values are of the rounds so far.
         nearest: Best value of the metric's column in each run below its target.
+        column: The metric's column as its runs declare it; None without a run.
     """
 
     values: Mapping[int, float | None] = field(default_factory=dict)
@@ -48,6 +51,7 @@ class ResultCell:
     own_round: str = ""
     in_progress: bool = False
     nearest: tuple[float, ...] = ()
+    column: Column | None = None
 
     @property
     def measured(self) -> dict[int, float]:
@@ -113,6 +117,26 @@ class ResultTable:
         """Return the metric of a cell."""
         return parse_metric(cell.metric or self.metric)
 
+    def larger(self, cell: ResultCell) -> bool | None:
+        """Return whether the larger of a cell's values is better; None if that is not declared."""
+        metric = self.metric_of(cell)
+        return metric.values_in(cell.column or Column(metric.column)).larger
+
+    def undeclared(self, column: str) -> str:
+        """Return in a line which metric of a column does not tell better values; "" for none.
+
+        Rows are not compared by it.
+        """
+        cells = [self.cell(row, column) for row in self.rows]
+        found = (c for c in cells if c.measured and c.column and self.larger(c) is None)
+        cell = next(found, None)
+        if cell is None or cell.column is None:
+            return ""
+        name = cell.column.name
+        of_task = is_evaluated(name)
+        how = undeclared(score_of(name) if of_task else name, of_task=of_task)
+        return f"{self.metric_of(cell)}: {how}"
+
     def unit_of(self, cell: ResultCell) -> str:
         """Return the unit of a cell."""
         return self.unit if cell.unit is None else cell.unit
@@ -150,8 +174,10 @@ class ResultTable:
                 alike = {row: cell for row, cell in alike.items() if not self.own_round_of(cell)}
             compared = {row: cell.measured for row, cell in alike.items() if cell.is_complete}
             compared.pop(self.reference_row, None)
-            larger = metric.larger_is_better
-            found |= statistics.differences_from_best(compared, larger=larger)
+            declared = {self.larger(cell) for cell in alike.values() if cell.measured}
+            larger = declared.pop() if len(declared) == 1 else None
+            if larger is not None:
+                found |= statistics.differences_from_best(compared, larger=larger)
         return found
 
     def ratio(self, row: str, column: str) -> float | None:

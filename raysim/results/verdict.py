@@ -74,7 +74,7 @@ def _lead(table: ResultTable, column: str, best: str, second: str, apart: Differ
     """Return how far the best row is before the next one."""
     cell = table.cell(best, column)
     unit = table.unit_of(cell)
-    larger = table.metric_of(cell).larger_is_better
+    larger = table.larger(cell)
     interval = (-apart.high, -apart.low) if larger else (apart.low, apart.high)
     ahead, (low, high) = shown(abs(apart.mean), unit), shown_alike(interval, unit)
     distance = with_unit(ahead, "percentage points" if unit == "%" else unit)
@@ -94,15 +94,17 @@ def _not_compared(table: ResultTable, column: str) -> Verdict:
         for row, cell in rows.items()
         if cell.mean is not None and len(cell.measured) == cell.seeds
     }
-    text = f"{_reason(rows, [*whole])}."
+    text = f"{table.undeclared(column) or _reason(rows, [*whole])}."
     if not any(cell.measured for cell in rows.values()):
         text += " No run has a value."
     if whole:
-        larger = table.metric_of(rows[next(iter(whole))]).larger_is_better
+        larger = table.larger(rows[next(iter(whole))])
         first = (max if larger else min)(whole, key=lambda row: whole[row])
         value = _value(rows[first], table.unit_of(rows[first]))
-        text += f" The best mean so far is that of {first}, {value}." if len(rows) > 1 else ""
-        text += f" Its mean is {value}." if len(rows) == 1 else ""
+        if len(rows) == 1:
+            text += f" Its mean is {value}."
+        elif larger is not None:
+            text += f" The best mean so far is that of {first}, {value}."
     heading = "No winner yet" if len(rows) > 1 else next(iter(rows))
     return Verdict(table, column, heading, text, "not compared")
 

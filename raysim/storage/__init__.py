@@ -7,6 +7,7 @@ Imported by `execution`, `driver`, `results`, `workloads` and `tuning`; knows on
 - `run_directory` names the files; `schema`, `environment`, `revisions`, `plugins` and `lock` are
   about what they were written with, and by whom.
 - `recorder` writes the `rows` of rounds; `summary` and `trace` are made of the same rounds.
+  `declared` collects what is declared of their columns.
 - `checkpoints`, `client_states` and `in_flight` are what a run goes on from; they
   and the model are checked by what is `sealed`. `updates` of single clients last for a pass, and
   `client_models` until the next round is committed.

@@ -22,9 +22,10 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from raysim.core.columns import OF_ENGINE, Column
 from raysim.core.user_input import canonical
 from raysim.storage.atomic import remove, replace_file
-from raysim.storage.rows.metrics import read_metrics
+from raysim.storage.rows.metrics import declared_in, read_metrics, with_declared
 from raysim.storage.rows.parted import PartedTable, check_rounds, reading, with_names
 
 if TYPE_CHECKING:
@@ -58,14 +59,25 @@ class RunRecorder:
     Attributes:
         rows: A row per recorded round; `checkpoint_seconds` is 0 until its checkpoint.
         clients: Folder of the rows of clients.
+        declared: Columns of the rows by name, as their writers declare them.
     """
 
     def __init__(
-        self, folder: Path, settings: Mapping[str, Any], names: Sequence[str] = ()
+        self,
+        folder: Path,
+        settings: Mapping[str, Any],
+        declared: Mapping[str, Column] = OF_ENGINE,
+        names: Sequence[str] = (),
     ) -> None:
-        """Set the run directory, its settings, and the names of its clients [K], if they have any.
+        """Set the run directory, its settings, and what is known of columns and clients.
 
         Nothing is read or written before `open`.
+
+        Args:
+            folder: The run directory.
+            settings: Its settings.
+            declared: Columns of the rows by name, as they are declared.
+            names: Names of its clients [K], if they have any.
         """
         self._folder, self._names = folder, names
         self._metrics_path = folder / METRICS
@@ -79,6 +91,7 @@ class RunRecorder:
         }
         self._accuracy: pa.Table | None = None
         self.rows: list[Row] = []
+        self.declared = {**declared}
         self._events: Events | None = None
         self._next_write = 0.0
 
@@ -122,7 +135,9 @@ class RunRecorder:
 
     def _read(self, path: Path) -> list[Row]:
         with reading(path):
-            rows: list[Row] = read_metrics(path, self._settings["rounds"]).to_pylist()
+            table = read_metrics(path, self._settings["rounds"])
+            self.declared = {**declared_in(table.schema), **self.declared}
+            rows: list[Row] = table.to_pylist()
             return rows
 
     def _parted(self) -> dict[str, PartedTable]:
@@ -136,6 +151,7 @@ class RunRecorder:
         columns: Sequence[Columns],
         accuracy: Columns | None = None,
         analyses: Mapping[str, Columns] | None = None,
+        declared: Mapping[str, Column] | None = None,
     ) -> None:
         """Record a round.
 
@@ -144,7 +160,9 @@ class RunRecorder:
             columns: Columns of the round's clients, by pass.
             accuracy: Columns of the evaluated clients, if any.
             analyses: Columns of the analyses by name; an analysis without columns has no rows.
+            declared: Further columns of the row that are declared.
         """
+        self.declared |= declared or {}
         self.rows.append(row)
         for values in columns:
             self._clients.add(_client_table(row["round"], values, self._names))
@@ -210,7 +228,8 @@ class RunRecorder:
     def table(self) -> pa.Table:
         """Return the metrics of all rounds so far."""
         names = dict.fromkeys(name for row in self.rows for name in row)
-        return pa.table({name: [row.get(name) for row in self.rows] for name in names})
+        table = pa.table({name: [row.get(name) for row in self.rows] for name in names})
+        return with_declared(table, self.declared)
 
     def close(self) -> None:
         """Write all records and close the event file."""

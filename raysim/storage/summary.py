@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from raysim.core.columns import Column
+from raysim.core.scoring import GAIN, SPREAD, UNEQUAL
 from raysim.storage.recorder import Row
 
 DROPPED = "clients_dropped"
@@ -25,15 +26,6 @@ EVALUATED = (
     *(f"{model}{part}local_test_" for model in ("", *MODELS) for part in ("", *PARTS)),
 )
 """Prefixes of the columns of evaluations, besides the test set's."""
-JAIN = "jain"
-"""End of the columns of Jain's index, of which more is fairer, also of a loss or an error."""
-UNEQUAL, GAIN = ("deviation", "worst_tenth", JAIN), "gain"
-"""Further ends of the columns of a spread over clients: how unequal they are, and the mean gain of
-their models over the global one."""
-SMALLER = re.compile(
-    r"_deviation$|loss|objective|seconds|joules|bytes|error|mae|mse|divergence|^lost_"
-)
-"""Parts of the names of columns whose smaller value is better."""
 EPSILON, HYPOTHETICAL = "epsilon", "hypothetical_epsilon"
 """Columns of the epsilon of a run, and of that of a population that is not there; the first is
 `stopped_by` of a run that its limit has ended, too."""
@@ -88,14 +80,17 @@ SHOWN = ("test_loss", "holdout_loss", "local_test_loss", "train_set_loss")
 """Columns of evaluated rounds: the first present one tells whether a round was evaluated."""
 
 
-def larger_is_better(column: str) -> bool:
-    """Return whether the better of two values of a column is the larger one."""
-    return column.endswith(f"_{JAIN}") or not SMALLER.search(column)
-
-
 def is_evaluated(column: str) -> bool:
     """Return whether a column of `metrics.parquet` has values of evaluated rounds alone."""
     return column.startswith(("test_", *EVALUATED))
+
+
+def score_of(column: str) -> str:
+    """Return the score of an evaluated column: `mape` of `local_test_mape_d1`."""
+    prefixes = [each for each in ("test_", *EVALUATED) if column.startswith(each)]
+    score = column.removeprefix(max(prefixes, key=len, default=""))
+    ends = (f"_{end}" for end in (*SPREAD, *UNEQUAL, GAIN) if score.endswith(f"_{end}"))
+    return score.removesuffix(next(ends, ""))
 
 
 def is_counted(number: int, every: int, rounds: int) -> bool:
@@ -118,14 +113,21 @@ def end_of(recorded: Mapping[str, Any], rounds: int) -> int:
     return recorded["rounds"] if ended else rounds
 
 
-def of_local_tests(rows: Sequence[Row], every: int, rounds: int, best_round: int | None) -> Row:
+def of_local_tests(
+    rows: Sequence[Row],
+    columns: Mapping[str, Column],
+    every: int,
+    rounds: int,
+    best_round: int | None,
+) -> Row:
     """Return figures of clients' own tests: in the best round by the holdout, and of any round.
 
     They are those of scores by sample and by client, of each model, of runs with
-    `evaluation.local_test`.
+    `evaluation.local_test`. A score whose better values are not declared has no best one.
 
     Args:
         rows: A row per round.
+        columns: Their columns by name, as they are declared.
         every: Rounds between its evaluations.
         rounds: The run's maximum number of rounds.
         best_round: The best round by the holdout; None without one.
@@ -133,12 +135,12 @@ def of_local_tests(rows: Sequence[Row], every: int, rounds: int, best_round: int
     counted = [row for row in rows if is_counted(row["round"], every, rounds)]
     figures: Row = {}
     for name in headlines(rows[-1]):
-        choose = max if larger_is_better(name) else min
         if best_round:
             chosen = next(row for row in counted if row["round"] == best_round)
             figures[f"at_best_holdout_{name}"] = chosen.get(name)
         values = [value for row in counted if (value := row.get(name)) is not None]
-        figures[f"best_on_test_{name}"] = choose(values, default=None)
+        if columns[name].better:
+            figures[f"best_on_test_{name}"] = columns[name].best(values)
     return figures
 
 

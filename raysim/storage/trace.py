@@ -19,6 +19,7 @@ from typing import Any, Literal
 
 import numpy.typing as npt
 
+from raysim.core.columns import Column, by_name
 from raysim.storage.atomic import writing
 
 Phase = Literal["broadcast", "data", "training", "reduction", "placement", "evaluation"]
@@ -32,6 +33,15 @@ Spans = Mapping[str, Sequence[Span]]
 WORKER_PHASES: tuple[Phase, ...] = ("broadcast", "data", "training", "reduction")
 DRIVER_PHASES: tuple[Phase, ...] = ("broadcast", "placement", "reduction")
 DRIVER = "driver"
+COLUMNS = by_name(
+    Column(f"{whose}_{phase}_seconds", "smaller", "s")
+    for whose, phases in (
+        ("worker", (*WORKER_PHASES, "waiting")),
+        (DRIVER, DRIVER_PHASES),
+    )
+    for phase in phases
+)
+"""Columns of `metrics.parquet` of traced runs."""
 
 
 class Stopwatch:

@@ -19,6 +19,7 @@ from torch import nn
 
 import raysim
 from raysim.core.client_indices import Holdout
+from raysim.core.columns import Column
 from raysim.core.local_cut import LocalCut
 from raysim.core.participants import participants_of
 from raysim.core.rules import Rules, Upload
@@ -353,7 +354,7 @@ def test_without_a_test_the_same_samples_are_kept_from_training(tmp_path, holdou
 
 def test_the_worst_tenth_of_a_loss_are_the_largest():
     losses = np.array([-3.0, -1.0, 0.0, *[-2.0] * 8])  # of 11 clients the worst two
-    found = spread("local_test_loss", losses, wide=True)
+    found = spread(Column("local_test_loss", "smaller"), losses, wide=True)
     assert found["local_test_loss_worst_tenth"] == -0.5
 
 

@@ -15,8 +15,8 @@ from torch import nn
 
 import raysim
 from raysim.core.client_indices import Holdout, ListedIndices, class_counts, client_test_indices
-from raysim.core.scoring import macro_f1
-from raysim.driver.evaluation import CLIENT_FIGURES
+from raysim.core.scoring import CLIENT_ACCURACY, macro_f1
+from raysim.driver.client_scores import spread_columns
 from raysim.execution.base import InlineExecutor
 from raysim.execution.messages import FailedItem
 from raysim.federation import evaluation_sets
@@ -25,6 +25,7 @@ from raysim.testing.tasks import SmallNet, samples
 from tests.steps import ended, steps_on
 from tests.tasks import UNEQUAL, make_settings, make_task
 
+CLIENT_FIGURES = [column.name for column in spread_columns(CLIENT_ACCURACY)]
 ALL = {"evaluation.holdout": 0.2, "evaluation.train_set": True, "evaluation.clients": True}
 TEST_COLUMNS = {"test_loss", "test_accuracy", "test_macro_f1"}
 HOLDOUT_COLUMNS = {"holdout_loss", "holdout_accuracy", "holdout_macro_f1"}

@@ -14,8 +14,9 @@ from torch import nn
 
 import raysim
 from raysim.core.client_indices import Holdout
+from raysim.core.columns import Column
 from raysim.core.scoring import macro_f1
-from raysim.driver.client_scores import figure_names
+from raysim.driver.client_scores import spread_columns
 from raysim.federation.evaluation_sets import MOST_CLIENTS
 from raysim.federation.task import from_task
 from raysim.results.compare import check_comparable
@@ -59,6 +60,10 @@ def models_of(result: raysim.Result, task: raysim.Task) -> list[Any]:
     return found
 
 
+def names_of(score: str) -> list[str]:
+    return [column.name for column in spread_columns(Column(score))]
+
+
 def check(result: raysim.Result, prefix: str, models: list[Any], pairs: list[Any]) -> None:
     """Compare the columns of a set of samples of each client with those computed here."""
     given = [(k, pair) for k, pair in enumerate(pairs) if pair is not None and len(pair[1])]
@@ -77,7 +82,7 @@ def check(result: raysim.Result, prefix: str, models: list[Any], pairs: list[Any
     right = {k: float(np.mean(logits[k].argmax(1).numpy() == pair[1])) for k, pair in given}
     deciles = np.quantile([*right.values()], np.arange(1, 10) / 10)
     expected = [np.mean([*right.values()]), *deciles]
-    assert [last[n] for n in figure_names(f"{prefix}_accuracy")] == pytest.approx(expected)
+    assert [last[n] for n in names_of(f"{prefix}_accuracy")] == pytest.approx(expected)
     rows = {
         r["client"]: r
         for r in pq.read_table(result.run_dir / "client_accuracy.parquet").to_pylist()
@@ -93,7 +98,7 @@ def test_clients_are_scored_on_test_samples_of_their_own(tmp_path, stack):
     result = raysim.run(make_settings(tmp_path, rounds=2, **{"engine.vectorize": stack}), task)
     check(result, "local_test", [result.params] * 6, task.client_tests)
     names = {n for n in result.metrics.column_names if "local_test" in n}
-    assert names == {*LOCAL, *figure_names("local_test_accuracy")}  # no client has its own model
+    assert names == {*LOCAL, *names_of("local_test_accuracy")}  # no client has its own model
     table = pq.read_table(tmp_path / "client_accuracy.parquet")
     assert table["client"].to_pylist() == [0, 2, 3, 5] and "accuracy" not in table.column_names
 

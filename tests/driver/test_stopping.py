@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file
 
 import raysim
+from raysim.core.columns import Column, by_name
 from raysim.driver.run import commits
 from raysim.driver.run.stopping import Stopping
 from raysim.methods.fedavg import FedAvg
@@ -24,7 +25,7 @@ from tests.tasks import UNEQUAL, SmallNet, make_settings, make_task, model_of
 NAN = float("nan")
 WORSE = {"patience_metric": "test_loss", "patience_mode": "max"}
 """As the loss falls, the first evaluation stays the best."""
-COLUMNS = ("test_loss", "test_accuracy")
+COLUMNS = by_name([Column("test_loss", "smaller"), Column("test_accuracy", "larger")])
 CURVES = {
     "equal is no improvement": ({"patience": 2}, [0.5, 0.6, 0.6, 0.6], (2, 4, "patience")),
     "late": ({"patience": 2}, [0.5, 0.4, 0.6, 0.5, 0.7, 0.6], (5, 6, "rounds")),
@@ -246,10 +247,10 @@ def test_a_run_of_an_earlier_version_has_a_best_model_once_a_round_is_better(tmp
 ERRORS = {
     "metric": (
         {"patience_metric": "test_acuracy"},
-        "^patience_metric=test_acuracy: is no column of this run's evaluations; did you mean"
+        "^patience_metric=test_acuracy: is no column of this run's rounds; did you mean"
         " 'test_accuracy'",
     ),
-    "trained": ({"patience_metric": "train_loss"}, "^patience_metric=train_loss: is no column of"),
+    "costs": ({"patience_metric": "seconds"}, "^patience_metric=seconds: is no column of this"),
 }
 
 

@@ -70,7 +70,7 @@ def test_at_temperature_1_the_loss_is_read_in_its_place(tmp_path):
         assert ("test_loss_at_temperature" in result.metrics.column_names) == bool(options)
         values.append((metric.of(read_run(tmp_path / name)), result.summary["final_loss"]))
     assert values[0][0] == values[0][1] and values[1][0] != values[1][1]
-    assert not metric.larger_is_better
+    assert metric.column_in(read_run(tmp_path / "one")).better == "smaller"
 
 
 def test_a_run_from_before_the_column_has_no_such_loss(tmp_path, monkeypatch):

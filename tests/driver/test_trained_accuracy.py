@@ -92,7 +92,7 @@ REFUSED = {
     ),
     "not measured": (
         {"evaluation.trained": False, "patience_metric": "trained_accuracy_mean"},
-        "patience_metric=trained_accuracy_mean: is no column of this run's evaluations",
+        "patience_metric=trained_accuracy_mean: is no column of this run's rounds",
     ),
 }
 

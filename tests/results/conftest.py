@@ -13,6 +13,9 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+from raysim.config import parse
+from raysim.storage.declared import column_of
+from raysim.storage.rows.metrics import with_declared
 from raysim.storage.schema import SCHEMA
 from raysim.storage.summary import summarise
 from tests.tasks import make_settings
@@ -49,7 +52,10 @@ def write_run_at(
     (path / "config.json").write_text(json.dumps(config))
     (path / "environment.json").write_text('{"started": "2026-01-01", "python": "3.11.2"}')
     if rows:
-        pq.write_table(pa.Table.from_pylist([*rows]), path / "metrics.parquet")
+        table = pa.Table.from_pylist([*rows])
+        run = parse(settings)
+        table = with_declared(table, {name: column_of(run, name) for name in table.column_names})
+        pq.write_table(table, path / "metrics.parquet")
         save_file({"w": torch.zeros(3)}, path / "model.safetensors")
     if finished and rows:
         summary = summarise([*rows], settings["target_accuracy"])

@@ -77,8 +77,11 @@ VALUES = {
 def test_value(analysed, text):
     metric = parse_metric(text)
     assert metric.of(read_run(analysed())) == pytest.approx(VALUES[text], abs=1e-12)
-    assert metric.definition.startswith(f"{metric}: ") and metric.definition.endswith(".")
-    assert metric.larger_is_better == (text != "analysis(new_client, epochs)")
+    column = metric.column_in(read_run(analysed("other")))
+    definition = metric.definition(column)
+    assert definition.startswith(f"{metric}: ") and definition.endswith(".")
+    assert column.larger == (text != "analysis(new_client, epochs)")
+    assert column.unit == ("%" if "epochs_" in text else "")
 
 
 def test_epochs_are_interpolated(analysed):

@@ -6,6 +6,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import raysim
+from raysim.core.columns import Column
 from raysim.core.errors import SettingsError
 from raysim.results.metrics import NAMES, parse_metric
 from raysim.results.runs import read_run
@@ -90,27 +91,33 @@ def test_a_run_without_rounds_has_no_figure(write_run):
     assert parse_metric("final(test_accuracy)").of(read_run(write_run())) is None
 
 
-def test_the_better_of_two():
-    better = {text: parse_metric(text).larger_is_better for text in VALUES}
-    assert {text for text, larger in better.items() if larger} == {
+def test_the_better_of_two(write_run):
+    record = read_run(write_run(rows=make_rows([0.1])))
+    metrics = {text: parse_metric(text) for text in VALUES}
+    values = {text: each.values_in(each.column_in(record)) for text, each in metrics.items()}
+    assert {value.better for value in values.values()} == {"larger", "smaller"}
+    assert {text for text, value in values.items() if value.larger} == {
         "final(test_accuracy)",
         "best(test_accuracy)",
         "last_ten(test_accuracy)",
         "at_best(test_accuracy, test_loss)",
     }
-    assert parse_metric("final(client_accuracy_d1)").larger_is_better
 
 
 def test_definitions_name_column_and_target():
+    columns = Column("test_accuracy", "larger"), Column("test_loss", "smaller")
     for name in NAMES:
         plain = ("final", "best", "last_ten", "over_local")
         text = f"{name}(test_loss)" if name in plain else ""
         second = "train_loss" if name == "at_best" else 0.5
         metric = parse_metric(text or f"{name}(test_loss, {second})")
-        assert metric.definition.startswith(f"{metric}: ") and metric.definition.endswith(".")
-        assert "test_loss" in metric.definition.partition(": ")[2]
-    assert "smallest test_loss so far reaches 0.5" in metric.definition
-    assert "the largest test_accuracy" in parse_metric("best(test_accuracy)").definition
+        for column in (*columns, None):
+            text = metric.definition(column)
+            assert text.startswith(f"{metric}: ") and text.endswith(".")
+            assert "test_loss" in text.partition(": ")[2]
+    assert "smallest test_loss so far reaches 0.5" in metric.definition(columns[1])
+    assert "best test_loss so far reaches 0.5" in metric.definition(None)
+    assert "the largest test_accuracy" in parse_metric("best(test_accuracy)").definition(columns[0])
 
 
 @pytest.mark.parametrize(
@@ -160,8 +167,9 @@ def test_virtual_time_and_energy(write_run, text):
     virtual = {"virtual_seconds": [1, 2, 3, 4, 5, 6], "virtual_joules": [10, 20, 30, 40, 50, 60]}
     rows = make_rows(ACCURACY, **virtual, lost_clients=[0, 0, 1, 0, 0, 2])
     metric = parse_metric(text)
-    assert metric.of(read_run(write_run(rows=rows))) == pytest.approx(VIRTUAL[text])
-    assert not metric.larger_is_better
+    record = read_run(write_run(rows=rows))
+    assert metric.of(record) == pytest.approx(VIRTUAL[text])
+    assert metric.values_in(metric.column_in(record)).better == "smaller"
 
 
 def test_virtual_time_needs_a_clock(write_run, tmp_path):
@@ -216,7 +224,7 @@ OF_CLIENTS = {
 def test_columns_of_clients_need_a_run_that_has_them(tmp_path, column):
     settings, needs = OF_CLIENTS[column]
     metric = parse_metric(f"best({column})")
-    assert metric.larger_is_better == ("accuracy" in column)
+    assert metric.column_before(make_settings(tmp_path)).larger == ("accuracy" in column)
     metric.check(make_settings(tmp_path, **settings))
     for each in (metric, parse_metric(f"at_best(test_accuracy, {column})")):
         with pytest.raises(SettingsError, match=f"{column}.*: needs {needs}"):
@@ -267,5 +275,6 @@ def test_the_divergence_of_activations_is_the_mean_over_the_clients_of_the_last_
     assert {row["round"] for row in rows} == {2, 3} and len(last) == 2
     metric = parse_metric(f"analysis(kl_activations, {column})")
     assert metric.of(read_run(tmp_path / "run")) == pytest.approx(sum(last) / 2, rel=1e-12)
-    assert not metric.larger_is_better and metric.analysis == "kl_activations"
-    assert not metric.takes_reference and str(metric) in metric.definition
+    found = metric.column_in(read_run(tmp_path / "run"))
+    assert found.better == "smaller" and metric.analysis == "kl_activations"
+    assert not metric.takes_reference and str(metric) in metric.definition(found)

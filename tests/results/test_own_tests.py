@@ -23,7 +23,9 @@ from raysim.results.report import clients, page
 from raysim.results.report.drawing import Legend
 from raysim.results.runs import read_run
 from raysim.results.tables import ResultCell
+from raysim.storage.declared import column_of
 from tests.results.conftest import make_rows
+from tests.tasks import make_settings
 
 OF_ROWS = {"fedavg": ("",), "ditto": ("", "personal_"), "local": ("", "personal_")}
 SCORES = {"fedavg": 0.5, "ditto": 0.75, "local": 0.625}
@@ -78,12 +80,17 @@ def test_columns_say_which_model_on_which_samples(runs):
 
 
 @pytest.mark.parametrize(
-    ("end", "of_accuracy", "of_error"),
-    [("deviation", False, False), ("worst_tenth", True, False), ("jain", True, True)],
+    ("end", "of_accuracy", "of_loss"),
+    [
+        *[("deviation", False, False), ("worst_tenth", True, False), ("jain", True, True)],
+        *[("mean", True, False), ("d9", True, False), ("gain", True, False)],
+    ],
 )
-def test_the_better_of_two_spreads(end, of_accuracy, of_error):
-    for score, larger in (("accuracy", of_accuracy), ("mae", of_error)):
-        assert parse_metric(f"final(local_test_{score}_{end})").larger_is_better == larger
+def test_the_better_of_two_spreads(tmp_path, end, of_accuracy, of_loss):
+    for score, larger in (("accuracy", of_accuracy), ("loss", of_loss)):
+        found = column_of(make_settings(tmp_path), f"local_test_{score}_{end}")
+        assert found.larger == larger
+        assert found.unit == ("%" if score == "accuracy" and end != "jain" else "")
 
 
 def test_without_an_accuracy_the_held_out_loss_chooses_the_round():

@@ -21,8 +21,10 @@ from raysim.results.render import (
     to_rich,
 )
 from raysim.results.tables import ResultCell, ResultTable
+from tests.results.cells import declared
 
 HOSTILE = "<script>alert(1)</script> [red]a|b_c*d\\ 50% & $x^2$ #~{}`\x1b[31m\nend"
+IID = (0.9, 0.91, 0.92, 0.9, 0.92)
 NOTE = "shortened: 30 rounds of 500"
 TABLE = ResultTable(
     title="FedMAX table 1",
@@ -30,11 +32,14 @@ TABLE = ResultTable(
     unit="%",
     rows=("FedAvg", "FedMAX"),
     columns=("iid", "non-iid"),
-    cells={
-        ("FedAvg", "iid"): ResultCell({0: 0.9, 1: 0.91, 2: 0.92, 3: 0.9, 4: 0.92}, published=91.5),
-        ("FedMAX", "iid"): ResultCell(dict.fromkeys(range(5), 0.95)),
-        ("FedAvg", "non-iid"): ResultCell(diverged=3),
-    },
+    cells=declared(
+        {
+            ("FedAvg", "iid"): ResultCell(dict(enumerate(IID)), published=91.5),
+            ("FedMAX", "iid"): ResultCell(dict.fromkeys(range(5), 0.95)),
+            ("FedAvg", "non-iid"): ResultCell(diverged=3),
+        },
+        "final(test_accuracy)",
+    ),
     notes=(NOTE,),
 )
 

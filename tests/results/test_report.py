@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from raysim.core.client_indices import ListedIndices
+from raysim.core.columns import Column
 from raysim.core.errors import SettingsError
 from raysim.results import report
 from raysim.results.compare import (
@@ -128,7 +129,7 @@ def test_rounds_and_trials_are_whole_numbers_and_equal_searches_are_both_seen(wr
     """A later line of the same scores is thinner than that below it."""
     group = group_runs([read_run(write_run("a", make_rows([0.5, 0.6])))])
     equal = {"fedavg": {0: 0.5, 1: 0.6}, "fedprox": {0: 0.5, 1: 0.6}}
-    found = charts.searches(equal, "held-out accuracy", least=False)
+    found = charts.searches(equal, Column("held-out accuracy", "larger", "%"))
     curves = charts.curves(legend_of(group), {0: group[0]}, "test_accuracy", "round", "curves")
     drawn = {"round": (curves, ["1", "2"]), "trial": (found, ["0", "1"])}
     for label, (chart, expected) in drawn.items():

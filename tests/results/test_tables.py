@@ -11,12 +11,13 @@ from hypothesis import strategies as st
 
 from raysim.results.render import differences_of, grid_of, to_arrow, to_markdown
 from raysim.results.tables import ResultCell, ResultTable, differing_settings
+from tests.results.cells import declared
 
 
 def table_of(cells, metric="final(test_accuracy)", unit="%", **fields):
     rows = tuple(dict.fromkeys(row for row, _ in cells))
     columns = tuple(dict.fromkeys(column for _, column in cells))
-    return ResultTable("A table", metric, unit, rows, columns, cells, **fields)
+    return ResultTable("A table", metric, unit, rows, columns, declared(cells, metric), **fields)
 
 
 def text_of(cell, **fields):

@@ -10,6 +10,7 @@ from scipy import stats
 from raysim.results.statistics import SEEDS_FOR_TEST
 from raysim.results.tables import ResultCell, ResultTable
 from raysim.results.verdict import verdicts
+from tests.results.cells import declared
 
 SEEDS = range(5)
 FIRST = [0.80, 0.82, 0.81, 0.84, 0.83]
@@ -22,7 +23,7 @@ def only(rows, metric="final(test_accuracy)", unit="%", **fields):
         (row, "x"): cell if isinstance(cell, ResultCell) else ResultCell(dict(enumerate(cell)))
         for row, cell in rows.items()
     }
-    table = ResultTable("t", metric, unit, (*rows,), ("x",), cells, **fields)
+    table = ResultTable("t", metric, unit, (*rows,), ("x",), declared(cells, metric), **fields)
     (verdict,) = verdicts([table])
     return verdict
 

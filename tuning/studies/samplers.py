@@ -26,6 +26,7 @@ from optuna.samplers import (
 from optuna.study import StudyDirection
 
 import raysim
+from raysim.core.columns import Column
 from raysim.core.errors import SettingsError, visible
 from raysim.core.seeds import torch_seed
 from raysim.tuning.studies.options import check_options
@@ -67,6 +68,15 @@ TITLES = {
     "virtual_joules": "virtual joules",
 }
 """Objectives in words, as Optuna's dashboard, plots, pages and TensorBoard name them."""
+
+
+def scored(objective: str) -> Column:
+    """Return an objective as a column of a chart, in words."""
+    larger = OBJECTIVES[objective] is StudyDirection.MAXIMIZE
+    unit = "%" if objective == "accuracy" else ""
+    return Column(TITLES[objective], "larger" if larger else "smaller", unit)
+
+
 JUDGED = ("accuracy",)
 """Objectives of a study whose trials a pruner may judge: evaluations report accuracy."""
 STATISTICS = ("mean", "lower")

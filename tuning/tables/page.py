@@ -16,6 +16,7 @@ from raysim.results.tables import ResultTable
 from raysim.storage.atomic import replace_file
 from raysim.tuning.runs.folder import RunsFolder
 from raysim.tuning.runs.run import Run
+from raysim.tuning.studies.samplers import scored
 from raysim.tuning.tables.results import TableResults
 from raysim.tuning.tables.tuned import Chosen
 from raysim.workloads.datasets.labels import training_labels
@@ -35,8 +36,7 @@ def write_page(
     tuning = _tuning(chosen) if chosen else None
     drawn = {each.title: each.curve for each in chosen if each.curve}
     objective = next((each.objective for each in chosen if each.curve), "")
-    title = f"held-out {objective}"
-    searches = [charts.searches(drawn, title, least=objective == "loss")] if drawn else []
+    searches = [charts.searches(drawn, scored(objective))] if drawn else []
     text = report.report(
         panels,
         grid_of(table),

@@ -12,6 +12,7 @@ from typing import Any
 import pyarrow.parquet as pq
 
 from raysim.config import Settings
+from raysim.core.columns import Column
 from raysim.core.components import called
 from raysim.core.errors import RunError
 from raysim.core.units import with_unit
@@ -53,6 +54,7 @@ class _Ended:
     Attributes:
         values: Values of a finished run, by metric.
         nearest: By metric, the best value of the column of a finished run below the target.
+        columns: By metric, its column as the run declares it.
         error: Why it has none, if it or its reference failed or diverged.
         diverged: Whether it diverged itself.
         notes: Lines for the reader.
@@ -63,6 +65,7 @@ class _Ended:
 
     values: Mapping[str, float | None] = field(default_factory=dict)
     nearest: Mapping[str, float] = field(default_factory=dict)
+    columns: Mapping[str, Column] = field(default_factory=dict)
     error: str = ""
     diverged: bool = False
     notes: tuple[str, ...] = ()
@@ -193,6 +196,7 @@ class TableResults:
         metrics = {m: parse_metric(m) for m in map(self._plan.table.metric_of, self._cells_of(run))}
         values = {name: metric.of(record) for name, metric in metrics.items()}
         nearest = {name: metric.nearest(record) for name, metric in metrics.items()}
+        columns = {name: metric.column_in(record) for name, metric in metrics.items()}
         notes = (
             *record.notes,
             *reference_notes(record, self._folder.settings(run).reference),
@@ -200,6 +204,7 @@ class TableResults:
         return _Ended(
             values,
             {name: value for name, value in nearest.items() if value is not None},
+            columns=columns,
             notes=notes,
             origins=origins_of(record),
             stopped=_stopped(record),
@@ -237,6 +242,7 @@ class TableResults:
             unit=paper.unit,
             own_round=cell.run.settings.method.own_round,
             nearest=tuple(each.nearest[metric] for each in runs.values() if metric in each.nearest),
+            column=next((e.columns[metric] for e in runs.values() if metric in e.columns), None),
         )
 
     def _notes(self, ended: Mapping[Cell, Mapping[Run, _Ended]]) -> Iterator[str]:

@@ -23,7 +23,6 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from raysim.core.components import suggest
 from raysim.core.errors import SettingsError, visible
-from raysim.core.units import measured_unit, unit_of_column
 from raysim.core.user_input import dotted
 from raysim.workloads.papers.preset import origins
 from raysim.workloads.papers.table import PaperCell, PaperTable
@@ -219,9 +218,13 @@ def to_table(
     """
     if problem := next(_inconsistencies(entry, [column.name for column in columns]), ""):
         raise SettingsError(problem)
-    units = {unit_of(column.metric) for column in columns if column.unit is None}
-    parts = [column.parts for column in columns]
-    unit = entry.unit if entry.unit is not None or len(units) > 1 else min(units, default="")
+    parts, unit = [column.parts for column in columns], entry.unit
+    if unit is None:
+        first = next(_cells(entry, columns, {}), None)
+        asked = {each.metric for each in columns} | {row.metric for row in entry.rows}
+        units = {metric: unit_of(metric, first) for metric in asked}
+        own = {units[column.metric] for column in columns if column.unit is None}
+        unit = min(own, default="") if len(own) < 2 else None
     return PaperTable(
         name=entry.name,
         title=entry.title,
@@ -231,7 +234,7 @@ def to_table(
         unit=unit or "",
         rows=tuple(row.name for row in entry.rows),
         columns=tuple(column.name for column in columns),
-        cells=tuple(_cells(entry, columns, unit)),
+        cells=tuple(_cells(entry, columns, units if unit is None else {})),
         seeds=seeds,
         row_keys={row.name: frozenset(dotted(row.settings)) for row in entry.rows},
         baseline=entry.baseline,
@@ -242,8 +245,10 @@ def to_table(
     )
 
 
-def _cells(entry: TableEntry, columns: Sequence[Heading], unit: str | None) -> Iterator[PaperCell]:
-    """Yield the cells of a table, row by row; without a unit of the table each has its own.
+def _cells(
+    entry: TableEntry, columns: Sequence[Heading], units: Mapping[str, str]
+) -> Iterator[PaperCell]:
+    """Yield the cells of a table, row by row, those without a unit with that of their metric.
 
     Raises:
         SettingsError: one has no preset.
@@ -272,7 +277,7 @@ def _cells(entry: TableEntry, columns: Sequence[Heading], unit: str | None) -> I
                 value if isinstance(value, str) else "",
                 doubts.get((row.name, column.name)) or next(reasons, ""),
                 "" if metric == entry.metric else metric,
-                unit_of(metric) if column.unit is None and unit is None else column.unit,
+                units.get(metric) if column.unit is None else column.unit,
             )
 
 
@@ -294,14 +299,15 @@ def _inconsistencies(entry: TableEntry, columns: Sequence[str]) -> Iterator[str]
             yield f"{key}: there is no row {visible(name)}"
 
 
-def unit_of(metric: str) -> str:
-    """Return the unit of a metric: rounds, bytes, seconds or joules to a target, or of its column.
+def unit_of(metric: str, cell: PaperCell | None) -> str:
+    """Return the unit of a metric, as the runs of a cell declare it.
 
-    The column is the first argument: of an accuracy it has percent, of another none.
+    It is empty for a metric or settings that are wrong; the plan says so, with the cell's name.
     """
-    name, _, arguments = metric.partition("(")
-    name = name.strip()
-    if name.endswith("_to"):
-        counted = name.removesuffix("_to")
-        return counted if counted == "rounds" else measured_unit(counted)
-    return unit_of_column(arguments.partition(",")[0] or name)
+    from raysim.results.metrics import parse_metric  # which imports torch
+
+    try:
+        parsed = parse_metric(metric)
+        return parsed.values_in(parsed.column_before(cell.resolve())).unit if cell else ""
+    except SettingsError:
+        return ""

@@ -9,15 +9,14 @@ from typing import Any
 
 import numpy as np
 
+from raysim.core.columns import OF_ENGINE
 from raysim.core.errors import SettingsError
 
 OF_ROUNDS = re.compile(
-    r"round|lr|temperature|(evaluation_|checkpoint_|total_)?seconds|bytes|clients_dropped|lost_clients"
-    r"|staleness_(mean|max)|updates_dropped|(total_)?virtual_(seconds|joules)"
+    f"{'|'.join(OF_ENGINE)}"
     r"|(client|trained)_accuracy_(mean|d[1-9])"
     r"|(test|holdout|train_set)_(loss(_at_temperature)?|accuracy|macro_f1)"
-    r"|train_loss|objective|bytes_up|bytes_down|clients|(worker|driver)_.*_seconds"
-    r"|aggregation_cut|root_train_loss|bad_clients(_.*)?|attack_success_rate"
+    r"|(worker|driver)_.*_seconds|bad_clients_.*"
 )
 """Columns of `metrics.parquet`, including derived ones."""
 OF_CLIENTS = re.compile(

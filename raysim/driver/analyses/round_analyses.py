@@ -13,6 +13,7 @@ from raysim.analysis.base import ClientPart, Columns, Extra, MeasuredRound
 from raysim.core.errors import RunError
 from raysim.core.method import Round, ServerState
 from raysim.core.rules import Pass, Reduced, Rules
+from raysim.core.scoring import TRAINED_ACCURACY
 from raysim.core.seeds import stream
 from raysim.core.steps import Steps
 from raysim.core.tensors import Groups, Tensors
@@ -27,7 +28,7 @@ from raysim.driver.analyses.riding import (
 from raysim.driver.analyses.run_analyses import TRAINED, Analyses
 from raysim.driver.client_scores import spread
 from raysim.driver.deployments import deploys_own_models
-from raysim.driver.evaluation import TRAINED_ACCURACY, Evaluation
+from raysim.driver.evaluation import Evaluation
 from raysim.driver.passes import RoundRunner
 from raysim.driver.riders import Rider
 from raysim.driver.round_inputs import passes_of, round_inputs, run_round

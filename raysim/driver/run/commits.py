@@ -44,14 +44,13 @@ class Commits:
         self._on_disk = 0
         """Round from which on client states are not forced to disk yet."""
         self.recorder = RunRecorder(
-            context.run_dir.path, self._settings.to_dict(), context.federation.names
+            *(context.run_dir.path, self._settings.to_dict(), context.declared),
+            context.federation.names,
         )
         self.trace: TraceWriter | None = None
         self.committed = replace(context.initial, identity=context.identity)
         self.last_round = context.last_round
-        self._stopping = Stopping(
-            self._settings, context.evaluator.skipped.figures, self.last_round
-        )
+        self._stopping = Stopping(self._settings, context.evaluator.columns, self.last_round)
         self._best: dict[int, Tensors] = {}
         """Models of the best rounds, by their numbers."""
         self._best_written = 0
@@ -156,7 +155,8 @@ class Commits:
         for failure in log.dropped:
             client = self._context.federation.named(failure.client)
             listener.note(f"round {after.number}: client {client} was dropped: {failure.cause}")
-        self.recorder.add(row, log.columns, evaluation.clients, evaluation.analyses)
+        tables = log.columns, evaluation.clients, evaluation.analyses
+        self.recorder.add(row, *tables, declared=log.declared)
         if self.trace:
             self.trace.virtual(after.number, log.columns)
         took_part = log.losses(self._settings.participants.listed)
@@ -237,7 +237,8 @@ class Commits:
         )
         by_holdout = "holdout_" in (self._stopping.metric or "")
         best = self._stopping.best if by_holdout else None
-        summary |= of_local_tests(self.recorder.rows, every, rounds, best)
+        recorded = self.recorder.rows, self.recorder.declared
+        summary |= of_local_tests(*recorded, every, rounds, best)
         summary |= {"best_round": self._stopping.best or None, "stopped_by": self._reason}
         if privacy := self._context.privacy:
             summary |= privacy.summary(len(self.recorder.rows))

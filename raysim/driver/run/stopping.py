@@ -6,13 +6,18 @@ does, with the same best model.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 
 from raysim.config import Settings
+from raysim.core.columns import OF_ENGINE, Column, undeclared
 from raysim.core.components import suggest
 from raysim.core.errors import SettingsError
+from raysim.storage.declared import of_components
 from raysim.storage.recorder import Row
-from raysim.storage.summary import EPSILON, is_counted, is_evaluated, larger_is_better
+from raysim.storage.summary import EPSILON, is_counted, is_evaluated, score_of
+
+TRAINED = ("train_loss", "objective")
+"""Columns of every round that patience may follow, besides those of evaluations and components."""
 
 
 class Stopping:
@@ -27,25 +32,30 @@ class Stopping:
             counts where the run goes on.
     """
 
-    def __init__(self, settings: Settings, columns: Collection[str], last: int) -> None:
+    def __init__(self, settings: Settings, columns: Mapping[str, Column], last: int) -> None:
         """Choose the metric.
 
         Args:
             settings: The run's settings.
-            columns: Columns of its rows, or those of its evaluations.
+            columns: Columns of its evaluations, or of its rows, by name, as they are declared.
             last: The last round that may run: `rounds`, or the last that keeps to an epsilon.
 
         Raises:
-            SettingsError: the chosen metric is no column of an evaluation.
+            SettingsError: the chosen metric is no column of a round, or it is not declared which of
+                its values are better.
         """
         self._settings, self._end = settings, last
         evaluated = [name for name in columns if is_evaluated(name)]
+        trained = {name: OF_ENGINE[name] for name in TRAINED}
+        columns = {**trained, **of_components(settings), **columns}
         tested = settings.evaluation.local_test > 0
-        self.metric = settings.patience_metric or _main_metric(evaluated, tested=tested)
-        _check(settings, evaluated)
-        larger = settings.patience_mode == "max" or (
-            settings.patience_mode == "auto" and larger_is_better(self.metric or "")
-        )
+        self.metric = settings.patience_metric or _main_metric(columns, evaluated, tested=tested)
+        _check(settings, columns, evaluated)
+        if settings.patience_mode == "auto":
+            larger = self.metric is not None and columns[self.metric].larger
+        else:
+            larger = settings.patience_mode == "max"
+        self._every = settings.evaluation.every if is_evaluated(self.metric or "") else 1
         self._sign = 1 if larger else -1
         self.best = self.regular_best = 0
         self._best_value = float("-inf")
@@ -57,17 +67,18 @@ class Stopping:
         settings, number = self._settings, row["round"]
         every, target = settings.evaluation.every, settings.target_accuracy
         self._has_reached = False
-        if number < 1 or not is_counted(number, every, self._end):
+        if number < 1:
             return
-        accuracy = row.get("test_accuracy")
-        self._has_reached = target is not None and accuracy is not None and accuracy >= target
+        if is_counted(number, every, self._end):
+            accuracy = row.get("test_accuracy")
+            self._has_reached = target is not None and accuracy is not None and accuracy >= target
         value = row.get(self.metric) if self.metric else None
-        if value is None:
+        if value is None or not is_counted(number, self._every, self._end):
             return
         self._last = number
         if self._best_value < self._sign * value < float("inf"):
             self._best_value, self.best = self._sign * value, number
-            if number % every == 0:
+            if number % self._every == 0:
                 self.regular_best = number
 
     def reason(self, number: int, *, ended: bool = False) -> str | None:
@@ -89,7 +100,9 @@ class Stopping:
         return next((name for name, applies in reasons.items() if applies), None)
 
 
-def _main_metric(evaluated: Collection[str], *, tested: bool) -> str | None:
+def _main_metric(
+    columns: Mapping[str, Column], evaluated: Collection[str], *, tested: bool
+) -> str | None:
     """Return the accuracy, or else the loss, of the first evaluated set of samples.
 
     Where clients are tested on samples of their own (`tested`) it is that of held-out samples, if
@@ -99,18 +112,23 @@ def _main_metric(evaluated: Collection[str], *, tested: bool) -> str | None:
     losses = [name for name in evaluated if name.endswith("_loss")]
     loss = next((name for name in (*held_out, *losses) if name in losses), None)
     accuracy = f"{(loss or '').removesuffix('_loss')}_accuracy"
-    return accuracy if accuracy in evaluated else loss
+    return accuracy if accuracy in evaluated and columns[accuracy].better else loss
 
 
-def _check(settings: Settings, evaluated: list[str]) -> None:
+def _check(settings: Settings, columns: Mapping[str, Column], evaluated: Collection[str]) -> None:
     chosen = settings.patience_metric
-    if chosen is not None and chosen not in evaluated:
-        known = suggest(chosen, evaluated) if evaluated else "nothing is evaluated"
+    if chosen is None:
+        if settings.patience is not None and not evaluated:
+            raise SettingsError(
+                f"patience={settings.patience}: nothing is evaluated; give a test set,"
+                " evaluation.holdout or patience_metric=train_loss"
+            )
+    elif chosen not in columns:
+        known = [name for name, column in columns.items() if column.better]
         raise SettingsError(
-            f"patience_metric={chosen}: is no column of this run's evaluations; {known}"
+            f"patience_metric={chosen}: is no column of this run's rounds; {suggest(chosen, known)}"
         )
-    if settings.patience is not None and not evaluated:
-        raise SettingsError(
-            f"patience={settings.patience}: nothing is evaluated; give a test set or"
-            " evaluation.holdout"
-        )
+    elif settings.patience_mode == "auto" and columns[chosen].better is None:
+        of_task = is_evaluated(chosen)
+        how = undeclared(score_of(chosen) if of_task else chosen, of_task=of_task)
+        raise SettingsError(f"patience_metric={chosen}: {how}, or give patience_mode")

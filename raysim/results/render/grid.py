@@ -9,7 +9,7 @@ from string import ascii_lowercase
 from typing import Any
 
 from raysim.core.errors import visible
-from raysim.core.units import SCALES, unit_of_column, with_unit
+from raysim.core.units import SCALES, with_unit
 from raysim.core.user_input import label_text
 from raysim.results import statistics
 from raysim.results.metrics import Metric
@@ -218,8 +218,8 @@ def spread(cell: ResultCell, metric: Metric, unit: str) -> str:
             text = " ± ".join(shown_alike((cell.mean, cell.deviation), unit))
     without = "without a value" if metric.target is None else "not reached"
     without += " so far" if cell.in_progress else ""
-    if (best := metric.best(cell.nearest)) is not None:
-        of_column = unit_of_column(metric.column)
+    if cell.column and (best := cell.column.best(cell.nearest)) is not None:
+        of_column = cell.column.unit
         without += f", at best {with_unit(shown(best, of_column), of_column)}"
     lost = {
         "diverged": cell.diverged,
@@ -240,7 +240,7 @@ def _cell_text(table: ResultTable, row: str, column: str, footnotes: Footnotes, 
         text = "no data" if cell.missing else "not run"
     if (difference := _listed(cell.differing)) == common:
         difference = ""
-    metric = table.metric_of(cell).definition if cell.metric else ""
+    metric = table.metric_of(cell).definition(cell.column) if cell.metric else ""
     metric += f" In {cell.unit}." if cell.unit else ""
     missing = f"needs {cell.missing}" if cell.missing else ""
     own_round = table.own_round_of(cell) and OWN_ROUND_NOTE.format(table.own_round_of(cell))
@@ -260,10 +260,12 @@ def _legend(table: ResultTable) -> Iterator[str]:
     """Yield the notes that say how to read the cells."""
     places = [(row, column) for row in table.rows for column in table.columns]
     cells = [table.cell(*place) for place in places]
-    yield table.metric_of(ResultCell()).definition
+    own = (c.column for c in cells if c.column and not c.metric)
+    yield table.metric_of(ResultCell()).definition(next(own, None))
     if any(cell.seeds for cell in cells):
         yield SPREAD_NOTE
         yield BOLD_NOTE if any(map(table.differences, table.columns)) else NO_BOLD_NOTE
+        yield from dict.fromkeys(filter(None, map(table.undeclared, table.columns)))
     if any(0 < len(cell.measured) < statistics.FEW for cell in cells):
         yield FEW_NOTE
     if any(len(cell.measured) < cell.seeds for cell in cells):

@@ -13,8 +13,9 @@ import numpy as np
 import numpy.typing as npt
 
 from raysim.core.client_indices import named
+from raysim.core.columns import Column
 from raysim.core.errors import visible
-from raysim.core.units import SCALES, fitting_unit, unit_of_column, with_unit
+from raysim.core.units import SCALES, fitting_unit, with_unit
 from raysim.results.compare import ENDED, RunGroup, unit_of
 from raysim.results.metrics import Metric
 from raysim.results.report.curves import Curve, curve_of, mean_curve, thinned
@@ -186,18 +187,17 @@ def _names_beside(names: Sequence[str]) -> float:
     return 0.03 + CHARACTER * max(min(len(name), SHOWN_LABEL) for name in names)
 
 
-def searches(found: Mapping[str, Mapping[int, float]], title: str, *, least: bool) -> Chart:
+def searches(found: Mapping[str, Mapping[int, float]], score: Column) -> Chart:
     """Draw the scores of searches: a point per trial, and the best score so far as a line.
 
     Args:
         found: Score by number of the trial, of each search by name.
-        title: What is scored, such as "held-out accuracy", which is shown in percent.
-        least: Whether the least score is the best.
+        score: The score in words, such as "held-out accuracy", and which of its values is better.
     """
-    legend, unit = Legend((*found,)), unit_of_column(title)
+    legend, title, unit = Legend((*found,)), score.name, score.unit
     with style_of("searches"):
         figure, axes = new_axes("trial", label_of(title, unit))
-        best = np.minimum if least else np.maximum
+        best = np.maximum if score.larger else np.minimum
         for number, (name, scores) in enumerate(found.items()):
             style = legend.look(number)
             trials, values = np.array([*scores]), np.array([*scores.values()])

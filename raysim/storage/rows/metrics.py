@@ -1,13 +1,22 @@
-"""Reading of `metrics.parquet`, with a row of numbers per round."""
+"""Reading of `metrics.parquet`, with a row of numbers per round.
+
+The fields of its schema hold the declarations of its columns, as metadata.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from raysim.core.columns import Column
+from raysim.core.errors import SettingsError
+
+BETTER, UNIT = b"better", b"unit"
+"""Keys of the metadata of a field."""
 PRE_PASSES = 100
 """Most rows besides those of the rounds: the first version gave pre-passes rounds below 1."""
 
@@ -48,3 +57,32 @@ def check_numbers(schema: pa.Schema) -> None:
     for field in schema:
         if not any(holds(field.type) for holds in numeric):
             raise ValueError(f"column {field.name!r:.80} holds {field.type!s:.80}, not numbers")
+
+
+def with_declared(table: pa.Table, columns: Mapping[str, Column]) -> pa.Table:
+    """Return a table whose fields hold the declarations of its columns."""
+    return table.cast(pa.schema([_field(field, columns) for field in table.schema]))
+
+
+def _field(field: pa.Field, columns: Mapping[str, Column]) -> pa.Field:
+    column = columns.get(field.name)
+    return declared_field(column, field.type) if column else field
+
+
+def declared_field(column: Column, kind: pa.DataType) -> pa.Field:
+    """Return a field of a table that holds a column's declaration."""
+    known = {BETTER: column.better or "", UNIT: column.unit}
+    return pa.field(column.name, kind, metadata={key: text for key, text in known.items() if text})
+
+
+def declared_in(schema: pa.Schema) -> dict[str, Column]:
+    """Return the columns of a table as they are declared in its fields; a damaged one is none."""
+    return {field.name: _read(field) for field in schema}
+
+
+def _read(field: pa.Field) -> Column:
+    known = {key: text.decode("utf-8", "replace") for key, text in (field.metadata or {}).items()}
+    try:
+        return Column(field.name, known.get(BETTER), known.get(UNIT, ""))
+    except SettingsError:
+        return Column(field.name or "-")

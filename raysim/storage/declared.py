@@ -1,0 +1,59 @@
+"""Declarations of a run's columns, collected from its settings."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from raysim.config import Settings
+from raysim.core.columns import OF_ENGINE, Column, by_name
+from raysim.core.components import Component, called
+from raysim.core.errors import SettingsError
+from raysim.core.scoring import (
+    AT_TEMPERATURE,
+    CLIENT_ACCURACY,
+    GAIN,
+    LOSS,
+    SPREAD,
+    TRAINED_ACCURACY,
+    UNEQUAL,
+    spread_column,
+)
+from raysim.core.user_input.columns import OF_ROUNDS, check_names
+from raysim.storage.summary import EVALUATED
+
+
+def of_components(settings: Settings) -> dict[str, Column]:
+    """Return the columns that the components of a run declare, by name.
+
+    Raises:
+        SettingsError: a declaration is none, or has the name of a column of the engine.
+    """
+    return by_name(column for part in _writers(settings) for column in _declared_by(part))
+
+
+def _writers(settings: Settings) -> Iterator[Component]:
+    yield from (settings.method, settings.selection, settings.aggregation)
+    yield from (*settings.stages.values(), *settings.down_stages.values())
+
+
+def _declared_by(part: Any) -> list[Column]:
+    given = part.columns
+    whole = isinstance(given, list | tuple)
+    if not whole or any(not isinstance(column, Column) for column in given):
+        raise SettingsError(f"{called(part)}: columns={given!r:.80}: must be raysim.Column's")
+    check_names([c.name for c in given], OF_ROUNDS, (), f"{called(part)}: the declared column")
+    return [*given]
+
+
+def column_of(settings: Settings, name: str) -> Column:
+    """Return the declaration of a column that a run on a dataset may have, from its settings."""
+    known = OF_ENGINE | of_components(settings)
+    if name in known:
+        return known[name]
+    scores = [*settings.dataset.scoring.scores.values(), LOSS.named(AT_TEMPERATURE)]
+    prefixes = [prefix for prefix in ("test_", *EVALUATED) if name.startswith(prefix)]
+    wholes = [score.named(f"{prefix}{score.name}") for score in scores for prefix in prefixes]
+    wholes += [CLIENT_ACCURACY, TRAINED_ACCURACY]
+    spreads = (spread_column(each, end) for each in wholes for end in (*SPREAD, *UNEQUAL, GAIN))
+    return next((each for each in (*wholes, *spreads) if each.name == name), Column(name))

@@ -1,0 +1,26 @@
+"""Cells of tables, with the declarations of their columns."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from raysim.core.columns import OF_ENGINE, Column, by_name
+from raysim.results.metrics import parse_metric
+from raysim.results.tables import ResultCell
+
+Place = tuple[str, str]
+COLUMNS = OF_ENGINE | by_name(
+    [
+        *(Column(name, "larger", "%") for name in ("test_accuracy", "client_accuracy_d1")),
+        Column("test_loss", "smaller"),
+    ]
+)
+
+
+def declared(cells: Mapping[Place, ResultCell], metric: str) -> dict[Place, ResultCell]:
+    """Return cells with the column of their metric, or else of the given one, as declared."""
+    return {
+        place: replace(cell, column=COLUMNS.get(parse_metric(cell.metric or metric).column))
+        for place, cell in cells.items()
+    }
