@@ -342,6 +342,12 @@ def _path(setting: str, path: str, *, absolute: bool = False) -> str:
     return str(found.absolute() if absolute else found)
 
 
+def _weights_file(path: str) -> str:
+    if not path.endswith((".csv", ".parquet")):
+        raise ValueError("must be examples, uniform, or a .csv or .parquet file of weights")
+    return _path("weighting", path, absolute=True)
+
+
 class Settings(SettingsGroup):
     """Everything that a run depends on."""
 
@@ -368,7 +374,11 @@ class Settings(SettingsGroup):
     rounds: Count = Field(default=100, description="maximum number of rounds")
     fraction: float = Field(default=0.1, gt=0, le=1, description="fraction C of clients a round")
     seed: Seed = Field(default=0, description="seed of all random streams")
-    weighting: Weighting = Field(default="examples", description="weights of the mean")
+    weighting: Weighting | Annotated[str, AfterValidator(_weights_file)] = Field(
+        default="examples",
+        description="weights of the mean: samples, all alike, or those of a table, CSV or Parquet:"
+        " client, weight",
+    )
     target_accuracy: Annotated[float, Field(gt=0, le=1)] | None = Field(
         default=None, description="stop when the test accuracy reaches this value"
     )
@@ -496,7 +506,7 @@ class Settings(SettingsGroup):
             )
             raise ValueError(
                 f"server.{name}={as_typed(value)}: the server of {called(self.method)} has no"
-                " learning rate of its own; leave it out (that of fedadam has)"
+                " learning rate of its own; leave it out (those of fedadam, fedbuff have)"
             )
         try:
             self.server.check_rate(self.method.server_lr, f"the rate of {called(self.method)}, ")

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from raysim.clock.draws import Integers, uniforms
-from raysim.clock.profiles import read_table
+from raysim.core.client_tables import read_table
 from raysim.core.errors import DataError, RunError
 
 TICKS_PER_SECOND = 1_000_000

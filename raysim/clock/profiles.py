@@ -26,6 +26,7 @@ from typing import NamedTuple
 import numpy as np
 
 from raysim.clock.draws import Floats, Integers, normals
+from raysim.core.client_tables import read_table, rows_of
 from raysim.core.errors import DataError
 
 
@@ -137,7 +138,7 @@ def read_columns(path: Path, clients: int) -> dict[str, Floats]:
         raise DataError(
             f"clock.table={path}: column {unknown[0]!r} is none of client, {', '.join(known)}"
         )
-    rows = _rows_of(path, table["client"], clients)
+    rows = rows_of(path, "clock.table", table["client"], clients)
     columns = {name: values[rows].astype(np.float64) for name, values in table.items()}
     for name, values in columns.items():
         least = 0.0 if name in ("latency", "watts", "joules_per_byte", DROPOUT) else None
@@ -152,56 +153,3 @@ def read_columns(path: Path, clients: int) -> dict[str, Floats]:
                 f" {allowed}"
             )
     return {name: values for name, values in columns.items() if name != "client"}
-
-
-def read_table(path: Path, setting: str) -> dict[str, np.ndarray]:
-    """Read the columns of a CSV or Parquet file: numbers only, with a column `client`.
-
-    Raises:
-        DataError: the file cannot be read, is no such table, or a client is not a whole number
-            from 0.
-    """
-    import pyarrow as pa  # not needed by a fleet without tables
-    import pyarrow.csv
-    import pyarrow.parquet as pq
-
-    try:
-        read = pyarrow.csv.read_csv if path.suffix == ".csv" else pq.read_table
-        table: pa.Table = read(path)
-        arrays = [column.to_numpy() for column in table.columns]
-    except (OSError, ValueError, pa.ArrowException) as error:
-        cause = " ".join(str(error).split())
-        raise DataError(f"{setting}={path}: cannot be read as a table: {cause}") from error
-    names = table.column_names
-    if twice := [name for name in names if names.count(name) > 1]:
-        raise DataError(f"{setting}={path}: column {twice[0]!r} is there twice")
-    columns = dict(zip(names, arrays, strict=True))
-    if "client" not in columns or not len(columns["client"]):
-        raise DataError(f"{setting}={path}: must have a column `client`, and a row per client")
-    for name, values in columns.items():
-        if values.dtype.kind not in "iuf":
-            raise DataError(f"{setting}={path}: column {name!r} must hold numbers")
-    listed = columns["client"]
-    whole = np.isfinite(listed) & (listed >= 0) & (np.floor(listed) == listed)
-    if not whole.all():
-        row = int(np.argmin(whole))
-        given = "empty" if np.isnan(listed[row]) else f"{listed[row]}"
-        raise DataError(
-            f"{setting}={path}: row {row + 1}: client is {given}; must be a whole number from 0"
-        )
-    return columns
-
-
-def _rows_of(path: Path, listed: np.ndarray, clients: int) -> Integers:
-    """Return the row of each client [K]."""
-    order = np.argsort(listed, kind="stable")
-    positions = np.searchsorted(listed[order], np.arange(clients))
-    rows: Integers = order[np.minimum(positions, len(order) - 1)]
-    if len(missing := np.flatnonzero(listed[rows] != np.arange(clients))):
-        raise DataError(
-            f"clock.table={path}: client {missing[0]} is missing ({len(missing)} of {clients} are)"
-        )
-    twice = np.flatnonzero(np.diff(listed[order]) == 0)
-    if len(twice):
-        raise DataError(f"clock.table={path}: client {listed[order][twice[0]]:g} is there twice")
-    return rows

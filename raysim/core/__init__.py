@@ -8,7 +8,8 @@
   sums, and values `withheld`.
 - Samples: `data` has the interfaces of datasets, partitions and models; `arrow` prepared samples on
   disk; `client_indices` the samples of each client, `local_cut` those that it is tested on, and
-  `sharing` those that all share; `participants` the clients that train.
+  `sharing` those that all share; `client_tables` a user's numbers of clients; `participants` the
+  clients that train.
 - Settings: the `components` that settings name, and `user_input`, the values that a user gives.
 - Results: the declarations of `columns`.
 - All: `tensors` and their exact sums, `seeds`, `errors`, `exits`, `units`, the `thinning` of

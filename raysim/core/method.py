@@ -77,7 +77,7 @@ class Round:
         epochs: `local.epochs`, or `LocalSteps(local.steps)`: for `Pass.epochs`.
         lr: Learning rate of this round, `lr_at(number)`.
         lr_at: Learning rate of any round.
-        weighting: The run's `weighting`.
+        weighting: The run's `weighting`, a word or the path of a table.
         network: The network as it was built, for its structure; its tensors are not the state's.
         steps: `steps(client)`: the local steps of a client in `epochs`.
         sample: `sample(*keys)`: a further uniform cohort of m clients, keyed by seed, round, keys.
@@ -100,7 +100,7 @@ class Round:
     epochs: LocalWork
     lr: float
     lr_at: Callable[[int], float]
-    weighting: Weighting
+    weighting: Weighting | str
     network: nn.Module
     steps: Callable[[int], int]
     sample: Callable[..., tuple[int, ...]]

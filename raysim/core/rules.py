@@ -512,7 +512,8 @@ class Pass:
         lr: Local learning rate of all clients, or by client.
         trainable: Names of the parameters that are trained; None trains all. Modules whose own
             parameters are all frozen run in evaluation mode, so BatchNorm keeps its statistics.
-        weighting: Weights of the mean; None takes the run's `weighting`.
+        weighting: Weights of the mean, a word or a number for each client; None takes the run's
+            `weighting`.
         personal: Groups sent to one client alone.
         bytes_down: `bytes_down(client)`: bytes of the broadcast that one client receives, where a
             deployment would send less than what is broadcast here.
@@ -542,7 +543,7 @@ class Pass:
     epochs: LocalWork | Mapping[int, LocalWork] = 0
     lr: float | Mapping[int, float] = 0.0
     trainable: frozenset[str] | None = None
-    weighting: Weighting | None = None
+    weighting: Weighting | Mapping[int, float] | None = None
     personal: Mapping[int, Groups] = field(default_factory=dict)
     bytes_down: Callable[[int], int] | None = None
     bases: Bases | None = None

@@ -19,6 +19,7 @@ from raysim.core.rules import Pass, Reduced
 from raysim.driver.analyses.riding import rows_beside
 from raysim.driver.riders import Rider
 from raysim.driver.round_inputs import first_pass
+from raysim.driver.weights import check_own_weights
 from raysim.execution.update_blocks import combined, decided, measured
 from raysim.storage.checkpoints import Checkpoint
 
@@ -41,6 +42,7 @@ class Aggregated(Rider):
     def dress(self, work: Pass) -> Pass:
         """Return the pass; its updates are kept if the aggregation sees them."""
         aggregation = self.settings.aggregation
+        check_own_weights(self.settings, work)
         seen = self._seen_by(work) is not None
         kept = work.moved_from if seen else {}
         weighting = (_trains(work) and aggregation.weights) or work.weighting

@@ -22,6 +22,7 @@ from raysim.driver.evaluation import Evaluator
 from raysim.driver.listener import Listener
 from raysim.driver.privacy.accounting import Accounting
 from raysim.driver.progress import final_score, result_values
+from raysim.driver.weights import Weights
 from raysim.execution.base import Executor
 from raysim.execution.resources import ABSENT_GPUS
 from raysim.execution.worker import WorkerSpec
@@ -89,6 +90,7 @@ class CheckedRun:
         identity: Identity of the run, without the executor's part.
         clock: Its virtual clock, if it has one.
         privacy: The accounting of the privacy that its method or a stage claims, if one does.
+        weights: Weights of each client [K] of a user's table; None without one.
     """
 
     settings: Settings
@@ -101,6 +103,7 @@ class CheckedRun:
     identity: Mapping[str, Any]
     clock: VirtualClock | None
     privacy: Accounting | None
+    weights: Weights | None = None
 
     @property
     def declared(self) -> dict[str, Column]:

@@ -31,6 +31,7 @@ from raysim.core.tensors import Tensors
 from raysim.core.tensors.digests import arrays_digest, bytes_of, tensors_digest
 from raysim.driver.context import RunContext
 from raysim.driver.privacy.accounting import Accounting
+from raysim.driver.weights import weights_file
 from raysim.federation.federation import Federation, LocalTest
 from raysim.federation.opened import OpenedSamples
 from raysim.storage.checkpoints import (
@@ -105,8 +106,15 @@ def identity_of(
         REFERENCE: "none" if reference is None else tensors_digest(reference),
         START: "none" if federation.start is None else tensors_digest(federation.start),
         PRIVACY: str(privacy or NO_PRIVACY),
-        **{f"file of {key}": checksum(path) for key, path in settings.clock.files().items()},
+        **{f"file of {key}": checksum(path) for key, path in _files(settings).items()},
     }
+
+
+def _files(settings: Settings) -> dict[str, Path]:
+    """Return the tables of clients that settings name, by setting."""
+    weights = weights_file(settings)
+    own = {} if weights is None else {"weighting": weights}
+    return {**settings.clock.files(), **own}
 
 
 def with_environments(

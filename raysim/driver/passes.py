@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -28,6 +29,7 @@ from raysim.driver.listener import Listener
 from raysim.driver.masking import traffic
 from raysim.driver.round_log import RoundLog
 from raysim.driver.temperatures import RoundTemperature
+from raysim.driver.weights import Weights, weights_of
 from raysim.execution.base import Executor, Item, NextResult, Submit
 from raysim.execution.messages import FailedItem, Failure, PassMessage, WorkerResult
 from raysim.execution.partial_sum import Columns, PartialSum, Sums, merge_sums
@@ -53,6 +55,7 @@ class PassContext:
         updates: Files of updates that an aggregation sees one by one.
         drop_advice: What a user types to go on without failing clients.
         named: Returns a client's number as it stands in messages.
+        weights: Weights of each client [K] of a user's table; None without one.
         stack_size: Clients that are trained stacked; 1 trains them one at a time.
         frozen: Names of the network's frozen parameters, which do not travel.
         shown_notes: Notes that the user has seen.
@@ -67,9 +70,22 @@ class PassContext:
     updates: UpdateFiles
     drop_advice: str
     named: Callable[[int], str] = str
+    weights: Weights | None = None
     stack_size: int = 1
     frozen: frozenset[str] = frozenset()
     shown_notes: set[str] = field(default_factory=set)
+
+    def weights_of(self, work: Pass, clients: Sequence[int]) -> Weights:
+        """Return the weights of some clients of a pass [n]."""
+        return weights_of(work, self.settings, self.sizes, self.weights, clients)
+
+    def weighting_of(self, work: Pass, clients: Sequence[int]) -> dict[str, Any]:
+        """Return what workers need to know of the weights of a pass: see `PassMessage`."""
+        uniform = (work.weighting or self.settings.weighting) == "uniform"
+        if not isinstance(work.weighting, Mapping) and (self.weights is None or work.weighting):
+            return {"uniform": uniform}
+        weights = self.weights_of(work, clients).tolist()
+        return {"uniform": uniform, "weights": dict(zip(clients, weights, strict=True))}
 
     def note_once(self, note: str) -> None:
         """Show the user a note that this process has not shown."""
@@ -270,7 +286,7 @@ class RoundRunner:
             columns: Columns of its clients, to which those of the aggregation are added.
         """
         samples = reduced.samples
-        shares = np.ones(len(samples)) if self._is_uniform(work) else samples.astype(np.float64)
+        shares = self.context.weights_of(work, reduced.clients).astype(np.float64)
         arrived = ArrivedUpdates(np.array(reduced.clients), samples, shares / shares.sum())
         root = NO_TENSORS
         if self.context.settings.aggregation.root_samples:
@@ -311,9 +327,6 @@ class RoundRunner:
         columns = sums[self.number].columns()
         self.log.more["root_train_loss"] = float(columns["train_loss"][0])
         return flatten(sums[self.number].reduced(message.total_weight, columns).means)
-
-    def _is_uniform(self, work: Pass) -> bool:
-        return (work.weighting or self.context.settings.weighting) == "uniform"
 
     def finish(self) -> None:
         """Make the round state obsolete: it was for this round alone."""
@@ -382,14 +395,13 @@ class RoundRunner:
 
     def _message(self, work: Pass, clients: list[int], pass_number: int) -> PassMessage:
         settings = self.context.settings
-        uniform = self._is_uniform(work)
         return PassMessage.of(
             replace(work, rules=self.temperature.rules(work.rules)),
             temperatures=self.temperature.of_clients(clients),
             round_number=self.number,
             pass_number=pass_number,
-            uniform=uniform,
-            total_weight=len(clients) if uniform else int(self.context.sizes[clients].sum()),
+            total_weight=int(self.context.weights_of(work, clients).sum()),
+            **self.context.weighting_of(work, clients),
             initial_state=settings.method.client_init(self.state),
             versions=self.versions(clients),
             needed_from=self.needed_from,

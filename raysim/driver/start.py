@@ -49,6 +49,7 @@ from raysim.driver.run.stopping import Stopping
 from raysim.driver.selecting import RoundSelection, expected_seconds
 from raysim.driver.temperatures import RoundTemperature
 from raysim.driver.trackers import tracked
+from raysim.driver.weights import check_weights
 from raysim.execution.process import threads_of
 from raysim.execution.ray_runtime import OpenExecutor, ray_runtime
 from raysim.federation.federation import Federation
@@ -177,6 +178,7 @@ def check_run(
     clock = open_clock(settings, federation, network, states)
     check_places(settings, network, initial, clock)
     _check_messages(settings, network, initial, federation, note)
+    weights = check_weights(settings, network, initial, sizes)
     check_rates(settings, evaluator.skipped.figures)
     _check_first_round(settings, initial, sizes, clock, evaluator)
     for line in notes_on(settings, network, initial, sizes):
@@ -193,6 +195,7 @@ def check_run(
         identity=identity_of(settings, federation, network, analyses.reference, privacy),
         clock=clock,
         privacy=privacy,
+        weights=weights,
     )
 
 

@@ -61,6 +61,7 @@ class PassMessage:
             are trained with it and not counted twice.
         entries: Of asynchronous rounds, the place of each client's update.
         masks: Masks of what clients send; None without any.
+        weights: The clients' weights, if they have some of their own.
     """
 
     work: Pass
@@ -78,6 +79,7 @@ class PassMessage:
     arrived: frozenset[int] = frozenset()
     entries: Mapping[int, Entry] = field(default_factory=dict)
     masks: Masks | None = None
+    weights: Mapping[int, int] = field(default_factory=dict)
 
     @classmethod
     def of(cls, work: Pass, *, initial_state: Groups = NO_GROUPS, **more: Any) -> Self:
@@ -95,6 +97,12 @@ class PassMessage:
             personal={client: PackedTensors.of(own) for client, own in work.personal.items()},
             **more,
         )
+
+    def weight(self, client: int, samples: int) -> int:
+        """Return the weight of a client with some training samples."""
+        if self.weights:
+            return self.weights[client]
+        return 1 if self.uniform else samples
 
     def entry(self, client: int) -> Entry:
         """Return the place of a client's update: in this round, if rounds do not overlap."""

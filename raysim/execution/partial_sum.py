@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from raysim.core.errors import RunError
+from raysim.core.errors import RunError, SettingsError
 from raysim.core.masking import Masks
 from raysim.core.rules import Reduced, Upload
 from raysim.core.tensors import CPU, Layout, flatten, is_finite, unflatten
@@ -87,6 +87,11 @@ class PartialSum:
         if self.masks and addend.coarse:
             raise RunError(f"its update has values beyond {LIMIT:g}, for which masks have no words")
         _check_finite(upload)
+        if upload.samples:
+            raise SettingsError(
+                f"its Upload.samples is {upload.samples}, which the engine sets; to weigh clients"
+                " otherwise, give Pass.weighting a number for each, or `weighting` a table"
+            )
         check_names([*upload.scalars, *upload.metrics], OF_CLIENTS, (), "its number")
         return addend
 

@@ -230,7 +230,7 @@ class Worker:
             record,
             upload,
             addend,
-            weight=1 if message.uniform else int(self._sizes[client]),
+            weight=message.weight(client, int(self._sizes[client])),
             total_weight=entry.total_weight,
             discount=entry.discount,
             digests=digests,

@@ -61,6 +61,11 @@ class FedBuff(AsynchronousAvg):
     lr_global: float = Field(default=1.0, gt=0, description="step of the server")
     weighted: bool = Field(default=False, description="updates count by the clients' samples")
 
+    @property
+    def server_lr(self) -> float:
+        """The step of the server."""
+        return self.lr_global
+
     def updates(self, concurrency: int) -> int:
         """Return K."""
         return self.buffer or -(-concurrency // 2)
@@ -82,7 +87,7 @@ class FedBuff(AsynchronousAvg):
         """Move the model by the mean of the discounted changes."""
         model = {**state.groups["model"]}
         for name, change in reduced.means[UPDATE].items():
-            step = self.lr_global * change if as_real(change).is_floating_point() else change
+            step = now.server_lr * change if as_real(change).is_floating_point() else change
             flags = change.dtype == torch.bool
             model[name] = change if flags else (model[name] + step).to(model[name].dtype)
         return state.replace(model=model)

@@ -23,7 +23,7 @@ OF_TABLE |= {
 }
 COSINE = {"method.name": "fedadam", "server.schedule": "cosine", "server.warmup_rounds": 1}
 OVERLAPPING = {"method.name": "fedbuff", "method.buffer": 2, "method.concurrency": 3}
-OVERLAPPING |= {name: BOTH[name] for name in BOTH if name.startswith("local.")}
+OVERLAPPING |= {name: value for name, value in BOTH.items() if name != "method.name"}
 
 
 class Stepping(FedAvg):

@@ -19,9 +19,11 @@ def check_pass(settings: Settings, work: Pass, cohort: Sequence[int]) -> None:
     key = f"method.name={settings.method.title}"
     if tuple(sorted(work.clients)) != tuple(cohort):
         raise SettingsError(f"{key}: must run its pass over the cohort, as rounds overlap")
-    if work.personal or isinstance(work.epochs, Mapping) or isinstance(work.lr, Mapping):
+    if work.personal or any(
+        isinstance(each, Mapping) for each in (work.epochs, work.lr, work.weighting)
+    ):
         raise SettingsError(
-            f"{key}: epochs, learning rates or groups by client do not go with asynchronous rounds"
+            f"{key}: epochs, rates, weights or groups by client do not go with asynchronous rounds"
         )
 
 
@@ -63,7 +65,7 @@ def _fixed(work: Pass) -> dict[str, Hashable]:
     return {
         "epochs": None if isinstance(work.epochs, Mapping) else work.epochs,
         "trainable parameters": work.trainable or frozenset(),
-        "weighting": work.weighting or "",
+        "weighting": str(work.weighting or ""),
         "label": work.label,
         "broadcast": frozenset(shapes),
         "rules": (counted, *map(key_of_function, functions)),

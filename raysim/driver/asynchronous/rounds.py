@@ -260,8 +260,8 @@ class AsynchronousRounds:
             ),
             round_number=number,
             pass_number=0,
-            uniform=self._is_uniform(work),
             total_weight=0,
+            **self._context.weighting_of(work, started.clients),
             initial_state=self._context.settings.method.client_init(runner.state),  # of any round
             temperatures=started.temperatures or runner.temperature.of_clients(started.clients),
             arrived=frozenset(started.clients) - entries.keys(),
@@ -277,13 +277,10 @@ class AsynchronousRounds:
         discount = self._context.settings.method.discount(planned.staleness(flight))
         return Entry(target, self._weight(work, planned), discount)
 
-    def _is_uniform(self, work: Pass) -> bool:
-        return (work.weighting or self._context.settings.weighting) == "uniform"
-
     def _weight(self, work: Pass, planned: PlannedRound) -> int:
         """Return the weight of all clients whose updates a round aggregates."""
         clients = [flight.client for flight in planned.arrived]
-        return len(clients) if self._is_uniform(work) else int(self._context.sizes[clients].sum())
+        return int(self._context.weights_of(work, clients).sum())
 
     def _count(
         self,

@@ -195,6 +195,7 @@ class Run:
             updates=context.updates,
             drop_advice=context.resume_advice(on_client_error="drop"),
             named=context.federation.named,
+            weights=context.weights,
             stack_size=self.commits.committed.stack_size or 1,
             frozen=frozen_names(context.network),
         )

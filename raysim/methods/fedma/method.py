@@ -127,6 +127,11 @@ class FedMa(Method):
     def round(self, now: Round, state: ServerState) -> Passes:
         """Train, then match layer after layer, training the later layers in between."""
         chain, frozen = neurons.chain_of(now.network), frozen_names(now.network)
+        if now.weighting not in ("examples", "uniform"):
+            raise SettingsError(
+                f"weighting={now.weighting}: must be examples or uniform with method.name=fedma,"
+                " which weighs clients by their samples of each class"
+            )
         reduced = yield _first_pass(now, chain, state)
         matched: dict[str, Tensor] = {}
         assigned: list[dict[int, Tensor]] = []

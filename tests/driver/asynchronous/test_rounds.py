@@ -331,7 +331,7 @@ class NoPass(FedBuff):
             ({"method.name": name, **clock}, message)
             for clock in ({}, {"clock.name": "devices"})
             for name, message in (
-                ("EpochsByClient", "epochs, learning rates or groups by client do not go"),
+                ("EpochsByClient", "epochs, rates, weights or groups by client do not go"),
                 ("OthersToo", "must run its pass over the cohort"),
                 ("MoreAndMore", "the epochs of its pass must be alike in all rounds.* 1 and 8"),
                 ("OtherRules", "the rules of its pass must be alike in all rounds.* 1 and 8"),
