@@ -179,7 +179,6 @@ def check_run(
     check_places(settings, network, initial, clock)
     _check_messages(settings, network, initial, federation, note)
     weights = check_weights(settings, network, initial, sizes)
-    check_rates(settings, evaluator.skipped.figures)
     _check_first_round(settings, initial, sizes, clock, evaluator)
     for line in notes_on(settings, network, initial, sizes):
         note(line)
@@ -225,11 +224,12 @@ def _check_first_round(
     clock: VirtualClock | None,
     evaluator: Evaluator,
 ) -> None:
-    """Check the temperature and the clients of the first round.
+    """Check the rates, the temperature and the clients of the first round.
 
     Raises:
-        SettingsError: the temperature or the selection fails.
+        SettingsError: a rate lacks its metric, or the temperature or the selection fails.
     """
+    check_rates(settings, evaluator.skipped.figures)
     seconds = expected_seconds(settings, initial, sizes, clock)
     temperature = RoundTemperature.of(settings, initial, sizes, seconds)
     temperature.check(evaluator.skipped.figures, settings.cohort_size)
