@@ -14,10 +14,7 @@ from raysim.workloads.partitions.sizes import Sized
 
 
 class Iid(Sized):
-    """Shuffle all samples and cut them into K parts.
-
-    Sizes differ by at most one, or are those of `sizes`.
-    """
+    """Shuffle all samples and cut them into K parts, whose sizes are equal or of `sizes`."""
 
     def split(self, data: Split, clients: int, seed: int) -> ListedIndices:
         """Assign every sample to one client.
