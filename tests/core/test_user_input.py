@@ -169,13 +169,15 @@ def test_the_text_of_settings_without_ordered_mappings_stays(preset, digest):
         "aggregation",
         "attack",
         "temperature",
+        "server",
         *later,
     ):
         del values[name]
     for name in (
         *("steps", "optimizer", "schedule", "warmup_rounds", "betas", "alpha", "eps"),
         *("clip_norm", "keep", "label_smoothing", "class_weights", "drop_last"),
-        "tail_average",
+        *("tail_average", "lr_rounds", "lr_values", "lr_between"),
+        *("lr_metric", "lr_factor", "lr_patience", "lr_threshold"),
     ):
         del values["local"][name]
     for name in (
@@ -184,6 +186,8 @@ def test_the_text_of_settings_without_ordered_mappings_stays(preset, digest):
     ):
         del values["evaluation"][name]
     del values["partition"]["shared"], values["partition"]["shared_portion"]
+    for name in ("sizes", "spread"):
+        values["partition"].pop(name, None)  # of partitions that have them
     for name in ("pooled", "means", "deviations"):
         del values["dataset"][name]
     settings = result_settings(canonical(values))
