@@ -99,6 +99,10 @@ class Dataset(Component, ABC):
 
         return CLASSIFICATION
 
+    def scoring_of(self, targets: npt.NDArray[Any]) -> Scoring:
+        """Return loss and metrics, given the training targets [N, ...]; by default `scoring`."""
+        return self.scoring
+
     @property
     def own_files(self) -> bool:
         """Say whether its files are the user's own, which may change.

@@ -286,3 +286,29 @@ REGRESSION = Scoring(
     {"mae": mean_absolute_error, "r2": r2},
     columns=(Column("mae", "smaller"), Column("r2", "larger")),
 )
+
+
+def standardised(scoring: Scoring, mean: float, deviation: float) -> Scoring:
+    """Return the scoring of a regression whose outputs are targets less a mean, by a deviation.
+
+    Predictions, and so metrics, are in the targets' own unit; the loss is that of the outputs.
+    """
+    return replace(
+        scoring,
+        losses=partial(_standardised_losses, scoring.losses, mean, deviation),
+        predict=partial(_in_own_unit, mean, deviation),
+    )
+
+
+def _standardised_losses(
+    losses: Callable[[Tensor, Tensor], Tensor],
+    mean: float,
+    deviation: float,
+    outputs: Tensor,
+    targets: Tensor,
+) -> Tensor:
+    return losses(outputs, (targets - mean) / deviation)
+
+
+def _in_own_unit(mean: float, deviation: float, outputs: Tensor) -> Tensor:
+    return outputs * deviation + mean

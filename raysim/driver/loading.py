@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
 from raysim.config import Settings, parse
-from raysim.core.data import Split
+from raysim.core.data import Dataset, Split
 from raysim.core.errors import RunError, SettingsError
 from raysim.federation.federation import BuiltModel, load_tensors
 from raysim.federation.prepared import open_prepared, prepared
@@ -66,9 +66,8 @@ def load_network(
     settings = parse(raw)
     if own_task and model is None:
         raise RunError(f"{path}: this run had a task of its own; raysim.load needs its `model`")
-    build = (
-        model if model is not None else BuiltModel.of(settings, partial(_samples, settings, root))
-    )
+    samples = cache(partial(_samples, settings, root))
+    build = model if model is not None else BuiltModel.of(settings, samples)
     with torch.random.fork_rng(devices=[]):
         built = build if isinstance(build, nn.Module) else build()
         network = settings.method.network(built)
@@ -79,9 +78,24 @@ def load_network(
     tensors = read_model(path, note, BEST_MODEL if best else MODEL)
     if model is None:  # a method may have given it other shapes
         Network(network).load(tensors)
+        if not settings.dataset.scoring.classifies:
+            _predict(network, settings.dataset, samples)
     else:
         load_tensors(network, tensors, str(path))
     return network.eval()
+
+
+def _predict(network: nn.Module, dataset: Dataset, samples: Callable[[], Split]) -> None:
+    """Have a network return predictions in the targets' own unit, where it was trained in another.
+
+    Args:
+        network: The trained network.
+        dataset: Its dataset.
+        samples: Returns the training samples.
+    """
+    predict = dataset.scoring_of(samples().y).predict
+    if predict is not dataset.scoring.predict:
+        network.register_forward_hook(lambda module, inputs, outputs: predict(outputs))
 
 
 def _samples(settings: Settings, root: Callable[[], Path]) -> Split:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from time import perf_counter
 from typing import Any
 
@@ -26,6 +26,14 @@ SPLITS = {
     "train_set": "training ",
 }
 """Splits whose figures are shown, the first that is evaluated, and their names."""
+
+
+SHOWN: Mapping[str, tuple[str, Callable[[float], str]]] = {
+    "accuracy": ("accuracy", "{:.2%}".format),
+    "mae": ("MAE", "{:.4g}".format),
+    "r2": ("R2", "{:.4f}".format),
+}
+"""Scores that are shown next to the loss, by the end of their column: name, and value as text."""
 
 
 class RunProgress(Listener):
@@ -94,20 +102,20 @@ def _loss(value: float | None) -> str:
 
 
 def _scores(row: Mapping[str, Any]) -> dict[str, str]:
-    """Return a round's accuracy, if the task has one, and its loss, on the first of SPLITS."""
+    """Return a round's scores of SHOWN that the task has, and its loss, on the first of SPLITS."""
     for split, words in SPLITS.items():
         if f"{split}_loss" in row:
-            found = {f"{words}loss": _loss(row[f"{split}_loss"])}
-            if f"{split}_accuracy" in row:
-                accuracy = row[f"{split}_accuracy"]
-                shown = "-" if accuracy is None else f"{accuracy:.2%}"
-                found = {f"{words}accuracy": shown, **found}
-            return found
+            found = {
+                f"{words}{shown}": "-" if (value := row[f"{split}_{name}"]) is None else text(value)
+                for name, (shown, text) in SHOWN.items()
+                if f"{split}_{name}" in row
+            }
+            return {**found, f"{words}loss": _loss(row[f"{split}_loss"])}
     return {}
 
 
 def final_score(summary: Mapping[str, Any]) -> tuple[str, str] | None:
-    """Return the name and value of the final accuracy, or else the loss, on the first of SPLITS."""
+    """Return name and value of the final accuracy, error or loss, on the first of SPLITS."""
     if summary["final_accuracy"] is not None:
         best = f"(best {summary['best_accuracy']:.2%})"
         return "accuracy", f"{summary['final_accuracy']:.2%} {best}"
@@ -115,6 +123,8 @@ def final_score(summary: Mapping[str, Any]) -> tuple[str, str] | None:
         key = "final_" if split == "test" else f"final_{split}_"
         if (accuracy := summary.get(f"{key}accuracy")) is not None:
             return f"{words}accuracy", f"{accuracy:.2%}"
+        if (mae := summary.get(f"{key}mae")) is not None and f"{key}r2" in summary:
+            return f"{words}MAE", f"{mae:.4g}, R2 {summary[f'{key}r2']:.4f}"
         if (loss := summary.get(f"{key}loss")) is not None:
             return f"{words}loss", f"{loss:.4f}"
     return None

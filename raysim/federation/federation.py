@@ -405,7 +405,8 @@ def from_settings(
     scored = settings.evaluation.clients or settings.evaluation.local_test
     scoring: Scoring = ask(
         settings.dataset,
-        "scoring",
+        "scoring_of",
+        train.y,
         returns=lambda returned: isinstance(returned, Scoring),
         expected="a raysim.Scoring",
     )

@@ -15,16 +15,18 @@ import json
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
+import numpy.typing as npt
 from pydantic import AfterValidator, BeforeValidator, Field
 from torch import Tensor
 
 from raysim.core.data import NOTES, Dataset, Progress, Split
 from raysim.core.errors import DataError
-from raysim.core.scoring import CLASSIFICATION, REGRESSION, Scoring
+from raysim.core.scoring import CLASSIFICATION, REGRESSION, Scoring, standardised
 from raysim.core.user_input import portable_name, user_path
+from raysim.workloads.datasets.files.columns import Figures
 from raysim.workloads.datasets.files.division import FRACTION
 from raysim.workloads.datasets.files.samples import Choice, Missing, Samples, Task
 from raysim.workloads.datasets.files.source import Sources
@@ -98,6 +100,14 @@ class FileDataset(Dataset):
     def scoring(self) -> Scoring:
         """Classification, or squared errors."""
         return CLASSIFICATION if self.task == "classification" else REGRESSION
+
+    def scoring_of(self, targets: npt.NDArray[Any]) -> Scoring:
+        """Return classification, or squared errors of targets by mean and deviation of them all."""
+        if self.task == "classification":
+            return self.scoring
+        figures = Figures()
+        figures.see(np.asarray(targets, np.float64).reshape(-1, 1))
+        return standardised(REGRESSION, float(figures.mean[0]), float(figures.deviation[0]))
 
     def decode(self, x: Tensor) -> Tensor:
         """Scale bytes [B, ...] to [0, 1]; leave other numbers as they are, in torch's types."""

@@ -214,7 +214,7 @@ class Samples:
 
     def notes(self) -> Iterator[Split]:
         """Yield lines on what a user may not expect, once all samples have been encoded."""
-        lines = [*self.left_out, *_raw_sizes(self.features)]
+        lines = [*self.left_out, *_raw_sizes(self.features), *self.target.notes()]
         yield Split(np.array(lines, dtype=str), np.arange(len(lines)))
 
     def parts(self, split: str) -> Iterator[Split]:

@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 
 from raysim.core.errors import DataError
 from raysim.workloads.datasets.files.columns import (
+    Figures,
     as_float32,
     as_integers,
     as_numbers,
@@ -56,6 +57,10 @@ class Classes:
         if len(self.seen) > MOST_CLASSES:
             raise DataError(f"dataset.target={shown(self.name)}: {self._many()}")
 
+    def notes(self) -> list[str]:
+        """Return no lines."""
+        return []
+
     def _many(self) -> str:
         return (
             f"has more than {MOST_CLASSES} different values; classes must be fewer;"
@@ -97,12 +102,27 @@ class Classes:
 
 @dataclass
 class Targets:
-    """A target column of numbers, in float32 [n], or of arrays of them [n, ...]."""
+    """A target column of numbers, in float32 [n], or of arrays of them [n, ...].
+
+    Attributes:
+        name: The column.
+        figures: Mean and deviation of all numbers of the training samples.
+    """
 
     name: str
+    figures: Figures = field(default_factory=Figures)
 
     def see(self, batch: pa.RecordBatch) -> None:
-        """Take in a batch of training samples, of which nothing is needed."""
+        """Take in a batch of training samples."""
+        self.figures.see(self.encode(batch).astype(np.float64).reshape(-1, 1))
+
+    def notes(self) -> list[str]:
+        """Return a line on the unit of the loss."""
+        mean, deviation = self.figures.mean[0], self.figures.deviation[0]
+        return [
+            f"target {shown(self.name)} is standardised for training: less {mean:.4g}, by"
+            f" {deviation:.4g}; the loss is of that, MAE and R2 are of the target itself"
+        ]
 
     def check(self) -> None:
         """Accept any training samples."""

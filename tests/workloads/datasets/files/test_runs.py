@@ -10,6 +10,7 @@ import torch
 
 import raysim
 from raysim.core.seeds import torch_seed
+from raysim.driver.progress import RunProgress, final_score
 from tests.workloads.datasets.files import layouts
 
 SITES = np.array(["a", "b", "b", "c", "c", "c"] * 20)
@@ -95,23 +96,35 @@ def test_logistic_regression(run):
     assert last(result)["test_accuracy"] == pytest.approx(right) and right > 0.6
 
 
-def test_linear_regression_with_its_metrics(run):
-    x, y = standardised(AGE), LOAD
+def test_linear_regression_with_its_metrics(run, tmp_path):
+    """The target is standardised, too; predictions and metrics are in its own unit."""
+    x, y = standardised(AGE), 600 * LOAD + 3000
+    mean, deviation = y[TRAIN].mean(), y[TRAIN].std()
+    scaled = (y - mean) / deviation
 
     def step(w, b, rows):
-        errors = 2 * (x[rows] @ w.T + b - y[rows, None])
+        errors = 2 * (x[rows] @ w.T + b - scaled[rows, None])
         return errors.T @ x[rows] / rows.sum(), errors.mean(0)
 
+    given = {"site": SITES, "age": AGE, "load": y, "part": PART}
+    layouts.text(tmp_path / "patients.csv", given)
     chosen = {"dataset.target": "load", "dataset.task": "regression", "dataset.features": ["age"]}
     result = run(**chosen)
     w, b = fedavg(*start(1, 1), step)
     assert np.abs(result.params["head.0.weight"].numpy() - w).max() < 1e-5
     assert np.abs(result.params["head.0.bias"].numpy() - b).max() < 1e-5
-    errors = ((x @ w.T + b)[:, 0] - y)[~TRAIN]
+    predicted = (x @ w.T + b)[:, 0] * deviation + mean
+    errors = (predicted - y)[~TRAIN]
     row, spread = last(result), np.square(y[~TRAIN] - y[~TRAIN].mean()).sum()
-    assert row["test_loss"] == pytest.approx(np.square(errors).mean(), rel=1e-4)
+    assert row["test_loss"] == pytest.approx(np.square(errors / deviation).mean(), rel=1e-4)
     assert row["test_mae"] == pytest.approx(np.abs(errors).mean(), rel=1e-4)
     assert row["test_r2"] == pytest.approx(1 - np.square(errors).sum() / spread, abs=1e-4)
+    network = raysim.load(result.run_dir)
+    found = network(torch.tensor(x, dtype=torch.float32)).detach().numpy()[:, 0]
+    assert np.allclose(found, predicted, rtol=1e-4)
+    lines = RunProgress().values(row), dict([final_score(result.summary)])
+    assert lines[0]["MAE"] == f"{row['test_mae']:.4g}" and lines[0]["R2"] == f"{row['test_r2']:.4f}"
+    assert lines[1] == {"MAE": f"{row['test_mae']:.4g}, R2 {row['test_r2']:.4f}"}
 
 
 class Told(raysim.Listener):
