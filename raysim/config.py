@@ -249,6 +249,10 @@ class EvaluationSettings(SettingsGroup):
         description="epochs of plain local training of the deployed model before a further test of"
         " each client; 0: none",
     )
+    finetune_steps: Count | None = Field(
+        default=None,
+        description="steps of it in place of evaluation.finetune_epochs; none: epochs",
+    )
     when: Literal["before", "after"] = Field(
         default="before",
         description="models that clients deploy: as they are before the local training of a round,"
@@ -280,13 +284,25 @@ class EvaluationSettings(SettingsGroup):
 
     @model_validator(mode="after")
     def _clients_have_own_tests(self) -> Self:
-        for name in ("finetune_epochs", "new_clients"):
+        if self.finetune_steps is not None and self.finetune_epochs:
+            raise ValueError(
+                f"finetune_steps={self.finetune_steps}: takes the place of"
+                f" evaluation.finetune_epochs={self.finetune_epochs}; give one of the two"
+            )
+        for name in ("finetune_epochs", "finetune_steps", "new_clients"):
             if (value := getattr(self, name)) and not self.local_test:
                 raise ValueError(f"{name}={value}: needs evaluation.local_test above 0")
         scored = self.local_test or self.holdout or self.train_set or self.clients
         if self.when == "after" and not scored:
             raise ValueError("when=after: needs evaluation.local_test above 0")
         return self
+
+    @property
+    def finetuning(self) -> LocalWork:
+        """Epochs or steps of fine-tuning; false for none."""
+        return (
+            self.finetune_epochs if self.finetune_steps is None else LocalSteps(self.finetune_steps)
+        )
 
 
 class EngineSettings(SettingsGroup):

@@ -80,7 +80,7 @@ class Deployment:
             note=lambda text: None,
             cohort=tuple(clients),
         )
-        epochs, asked = settings.evaluation.finetune_epochs, (now, committed.state)
+        epochs, asked = settings.evaluation.finetuning, (now, committed.state)
         tuned = Pass(now.cohort, {}, epochs=epochs, lr=now.lr) if epochs else None
         passes: tuple[Pass, ...] = ()
         if settings.evaluation.when == "after":

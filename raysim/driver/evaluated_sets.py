@@ -71,7 +71,7 @@ class EvaluatedSets:
         sets = {**chosen}
         if own:
             sets |= {f"{PERSONAL}{name}": each for name, each in chosen.items()}
-        tuned = [n for n in chosen if n != TRAIN_SET and settings.evaluation.finetune_epochs]
+        tuned = [n for n in chosen if n != TRAIN_SET and settings.evaluation.finetuning]
         sets |= {f"{FINETUNED}{name}": chosen[name] for name in tuned}
         clients = client_test_set(federation, settings) if settings.evaluation.clients else None
         if clients and (federation.inputs.per_client or own):

@@ -258,8 +258,8 @@ class Metric:
             settings
         ):
             needs = "a method under which clients deploy models of their own, such as ditto"
-        elif column.startswith("finetuned_holdout_") and not evaluation.finetune_epochs:
-            needs = "evaluation.finetune_epochs above 0"
+        elif column.startswith("finetuned_holdout_") and not evaluation.finetuning:
+            needs = "evaluation.finetune_epochs or .finetune_steps above 0"
         elif column.startswith(OF_CLIENTS) and not evaluation.clients:
             needs = "evaluation.clients=true"
         elif column.startswith(TRAINED) and not evaluation.trained:
@@ -330,8 +330,8 @@ def _needed_for_own_tests(settings: Settings, column: str) -> str:
     is_wide = "seen_local_test_" in column or WIDE_END.search(column)
     needs = {
         "evaluation.test=true": not evaluation.test,
-        "evaluation.finetune_epochs above 0": (
-            column.startswith("finetuned_") and not evaluation.finetune_epochs
+        "evaluation.finetune_epochs or .finetune_steps above 0": (
+            column.startswith("finetuned_") and not evaluation.finetuning
         ),
         "evaluation.new_clients above 0": (
             "new_local_test_" in column and not evaluation.new_clients

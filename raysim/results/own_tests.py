@@ -25,7 +25,8 @@ OF_METHODS = ("method.", "channel", "downlink", "aggregation.", "weighting", "en
 """Begins of the settings that say what is made of clients' training, nothing under `local`, or that
 change it by rounding alone."""
 OWN_VALUES = (
-    *("local.lr", "evaluation.finetune_epochs", "evaluation.when", "evaluation.every"),
+    *("local.lr", "evaluation.finetune_epochs", "evaluation.finetune_steps"),
+    *("evaluation.when", "evaluation.every"),
     *("evaluation.clients", "evaluation.trained", "evaluation.train_set", "patience_metric"),
 )
 """Settings of which a method may have another value than the local training that it is compared

@@ -182,7 +182,7 @@ def test_the_text_of_settings_without_ordered_mappings_stays(preset, digest):
         del values["local"][name]
     for name in (
         *("test", "test_samples", "train_set", "trained", "local_test", "local_test_cut"),
-        *("new_clients", "finetune_epochs", "when"),
+        *("new_clients", "finetune_epochs", "finetune_steps", "when"),
     ):
         del values["evaluation"][name]
     del values["partition"]["shared"], values["partition"]["shared_portion"]

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
+from itertools import islice
 from math import ceil
 from typing import Any
 
@@ -48,6 +49,7 @@ DITTO = {"method.name": "ditto", "method.lam": 0.3}
 CASES: dict[str, dict[str, Any]] = {
     "fedavg": {},
     "fedavg, at random": {"evaluation.local_test_cut": "random"},
+    "fedavg, steps": {"evaluation.finetune_epochs": 0, "evaluation.finetune_steps": 3},
     "fedavg, after": {"evaluation.when": "after"},
     "fedbabu": BABU,
     "fedbabu, after": {**BABU, "evaluation.when": "after"},
@@ -68,25 +70,32 @@ def parts_of(settings: Any, client: int) -> dict[str, Any]:
 
 
 def train(
-    model: Model, data: Any, keys: tuple[int, ...], epochs: int, tie: Any = None, fixed: Any = ()
+    model: Model,
+    data: Any,
+    keys: tuple[int, ...],
+    epochs: int,
+    tie: Any = None,
+    fixed: Any = (),
+    steps: int | None = None,
 ) -> Model:
     """Train a model by SGD; `tie` is a strength and the model that it is tied to.
 
-    The stages in `fixed` stay as they are.
+    The stages in `fixed` stay as they are. Some steps take the place of epochs.
     """
     network, (x, y) = SmallNet(), data
     network.load_state_dict(model)
     batches = stream(0, "batches", *keys)
-    for _ in range(epochs):
-        for rows in np.split(batches.permutation(len(y)), range(8, len(y), 8)):
-            network.zero_grad()
-            nn.functional.cross_entropy(network(x[rows]), y[rows]).backward()
-            with torch.no_grad():
-                for name, parameter in network.named_parameters():
-                    if name.partition(".")[0] in fixed:
-                        continue
-                    pull = tie[0] * (parameter - tie[1][name]) if tie else 0.0
-                    parameter.sub_(0.05 * (parameter.grad + pull))
+    orders = (batches.permutation(len(y)) for _ in range(steps or epochs))
+    cut = (rows for order in orders for rows in np.split(order, range(8, len(y), 8)))
+    for rows in islice(cut, steps):
+        network.zero_grad()
+        nn.functional.cross_entropy(network(x[rows]), y[rows]).backward()
+        with torch.no_grad():
+            for name, parameter in network.named_parameters():
+                if name.partition(".")[0] in fixed:
+                    continue
+                pull = tie[0] * (parameter - tie[1][name]) if tie else 0.0
+                parameter.sub_(0.05 * (parameter.grad + pull))
     return {name: tensor.clone() for name, tensor in network.state_dict().items()}
 
 
@@ -109,7 +118,7 @@ def models_of(result: raysim.Result, settings: Any, client: int) -> dict[str, Mo
         tie = (0.3, shared) if is_ditto else None
         fixed = ["head"] if settings.method.title == "fedbabu" else []
         own = train(own, data, keys, 2, tie, fixed)
-    tuned = train(own, data, (3, -100, client), 2)
+    tuned = train(own, data, (3, -100, client), 2, steps=settings.evaluation.finetune_steps)
     deploys = is_ditto or settings.evaluation.when == "after"
     if settings.method.title == "fedbabu":
         own, deploys = tuned, True
@@ -143,7 +152,7 @@ def expected_figures(name: str, hits: list[Any], shared: list[Any] | None) -> di
 
 @pytest.mark.parametrize("case", CASES)
 def test_clients_are_scored_with_each_model_on_samples_of_their_own(tmp_path, case):
-    settings = make_settings(tmp_path, **ALL, **CASES[case])
+    settings = make_settings(tmp_path, **ALL | CASES[case])
     result = raysim.run(settings, make_task(UNEQUAL))
     new = participants_of(6, 0.3, 0).new.tolist()
     table = pq.read_table(tmp_path / "clients.parquet")
@@ -284,6 +293,13 @@ def test_a_pass_over_all_clients_is_refused_where_some_are_kept_out(tmp_path):
 REFUSED = {
     "evaluation.finetune_epochs=2: needs evaluation.local_test above 0": {
         "evaluation.finetune_epochs": 2
+    },
+    "evaluation.finetune_steps=2: needs evaluation.local_test above 0": {
+        "evaluation.finetune_steps": 2
+    },
+    "evaluation.finetune_steps=2: takes the place of evaluation.finetune_epochs=1": {
+        "evaluation.finetune_steps": 2,
+        "evaluation.finetune_epochs": 1,
     },
     "evaluation.new_clients=0.1: needs evaluation.local_test above 0": {
         "evaluation.new_clients": 0.1

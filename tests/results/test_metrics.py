@@ -203,7 +203,7 @@ OF_CLIENTS = {
     ),
     "finetuned_local_test_accuracy": (
         {"evaluation.local_test": 0.2, "evaluation.finetune_epochs": 1},
-        "evaluation.finetune_epochs above 0",
+        "evaluation.finetune_epochs or .finetune_steps above 0",
     ),
     "personal_new_local_test_accuracy_jain": (
         {"evaluation.local_test": 0.2, "evaluation.new_clients": 0.1},

@@ -148,10 +148,10 @@ def evaluation_steps(settings: Settings, size: DataSize) -> float:
     evaluation, local = settings.evaluation, settings.local
     own = settings.method.deploys_client_models or evaluation.when == "after"
     sets = [samples for samples in (size.local, size.held_out) if samples]
-    scored = sum(sets) * (1 + own + (evaluation.finetune_epochs > 0))
+    scored = sum(sets) * (1 + own + bool(evaluation.finetuning))
     of_training = int(size.clients.sum()) if evaluation.train_set else 0
     scored += of_training * (1 + own)
-    trained = samples_of(evaluation.finetune_epochs, size.clients, local.batching) * len(sets)
+    trained = samples_of(evaluation.finetuning, size.clients, local.batching) * len(sets)
     if evaluation.when == "after":
         times = len(sets) + evaluation.train_set
         trained += samples_of(local.work, size.clients, local.batching) * times

@@ -75,6 +75,7 @@ OWN = {"evaluation.local_test": 0.25, "evaluation.holdout": 0.2}
         ({**OWN, "evaluation.test": False}, 20 * 30, 0),
         ({**OWN, "method.name": "ditto", "evaluation.train_set": True}, 2500 + 2 * 20 * 200, 0),
         ({**OWN, "evaluation.finetune_epochs": 3}, 2500 + 2 * 20 * 80, 2 * 3 * 20 * 120),
+        ({**OWN, "evaluation.finetune_steps": 4}, 2500 + 2 * 20 * 80, 2 * 20 * 80),
         ({**OWN, "evaluation.when": "after", "local.steps": 4}, 2500 + 2 * 20 * 80, 2 * 20 * 80),
         ({"dataset.name": "tests.blobs:Pooled"}, 0, 0),
     ],
