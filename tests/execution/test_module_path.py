@@ -7,6 +7,7 @@ import subprocess
 import sys
 from importlib.util import find_spec
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 from ray import cloudpickle
@@ -20,6 +21,8 @@ from raysim.core.user_input.user_modules import (
     find_named_modules,
 )
 from raysim.execution.module_path import with_driver_path
+from raysim.testing.tasks import SmallNet
+from tests.tasks import make_settings, make_task
 
 HOME = Path(raysim.__file__).parents[1]
 HOSTILE = "raise RuntimeError('a file of the working directory hides a package')\n"
@@ -60,9 +63,9 @@ def hostile(tmp_path, monkeypatch) -> str:
     return str(tmp_path)
 
 
-def started(here: str) -> list[object]:
+def started(here: str, kind: type = Plain) -> list[object]:
     """Start the stand-in in a new process, as Ray does: with the working directory first."""
-    packed = cloudpickle.dumps(with_driver_path(Plain)).hex()
+    packed = cloudpickle.dumps(with_driver_path(kind)).hex()
     command = [sys.executable, "-c", WORKER, here, packed]
     done = subprocess.run(command, check=True, capture_output=True, text=True, cwd="/")
     return json.loads(done.stdout)
@@ -126,6 +129,42 @@ def test_an_actor_finds_what_the_driver_finds(hostile, finder, monkeypatch):
     assert path == ["/nowhere/of-the-worker"]
     assert not file.startswith(hostile) and named == [True, False]
     assert Path(home).samefile(raysim.__file__)
+
+
+class Finds:
+    """Actor that says which modules it finds."""
+
+    def __init__(self, given: dict[str, int]) -> None:
+        """Take what `started` gives."""
+
+    def describe(self, asked: str) -> list[bool]:
+        from importlib.util import find_spec
+
+        return [find_spec(name) is not None for name in ("an_own_library", "an_own_package.net")]
+
+
+def test_an_actor_finds_what_a_script_has_put_on_the_path(tmp_path, monkeypatch):
+    """A folder of a script, `src` say, but no packages of the driver's Python."""
+    (tmp_path / "src/an_own_package").mkdir(parents=True)
+    (tmp_path / "src/an_own_package/net.py").touch()
+    (tmp_path / "site-packages").mkdir()
+    (tmp_path / "site-packages/an_own_library.py").touch()
+    added = [str(tmp_path / "src"), str(tmp_path / "site-packages")]
+    monkeypatch.setattr(sys, "path", [*added, *sys.path])
+    monkeypatch.setenv("PYTHONPATH", str(HOME))
+    assert started(str(tmp_path), Finds)[0] == [False, True]
+
+
+@pytest.mark.usefixtures("resident_actors")
+def test_a_module_that_actors_do_not_find_is_one_line(tmp_path, monkeypatch):
+    """One that the driver has made: there is no file of it."""
+    module = ModuleType("an_own_ghost")
+    monkeypatch.setitem(sys.modules, "an_own_ghost", module)
+    module.Net = type("Net", (SmallNet,), {"__module__": "an_own_ghost"})
+    settings = make_settings(tmp_path, **{"engine.backend": "ray", "engine.actors": 1})
+    says = "actors cannot import what the task needs: ModuleNotFoundError: No module named 'an_own_"
+    with pytest.raises(raysim.SettingsError, match=says):
+        raysim.run(settings, make_task((8, 8), module.Net))
 
 
 def test_an_actor_has_the_order_of_the_driver(hostile, monkeypatch):

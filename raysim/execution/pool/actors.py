@@ -10,7 +10,7 @@ import ray
 from ray.exceptions import RayError, RayTaskError
 
 from raysim.config import EngineSettings
-from raysim.core.errors import MachineError, RaysimError
+from raysim.core.errors import MachineError, RaysimError, SettingsError
 from raysim.execution.base import Item
 from raysim.execution.cluster_health import ClusterHealth, NodeLostError
 from raysim.execution.messages import FailedItem
@@ -233,7 +233,13 @@ class Actors:
                     return self._replace(actor, str(error.cause), suspicious=False)
             if isinstance(error.cause, RaysimError):
                 raise error.cause from error
-            return self._replace(actor, last_line(error))
+            cause = last_line(error)  # Ray keeps no other trace of what fails as it is unpickled
+            if cause.startswith(("ModuleNotFoundError:", "ImportError:")) and not handle.started:
+                raise SettingsError(
+                    f"engine.backend=ray: actors cannot import what the task needs: {cause};"
+                    " install it, put its folder on PYTHONPATH, or choose inline"
+                ) from error
+            return self._replace(actor, cause)
         except RayError as error:
             node_lost = self.cluster.lost(handle.about.get("node"))
             return self._replace(actor, last_line(error), suspicious=not node_lost)
