@@ -11,6 +11,7 @@ from rich.console import Console
 from raysim.cli.options import RunDir, path_option
 from raysim.core.errors import RunError, SettingsError
 from raysim.core.user_input import portable_name
+from raysim.core.user_input.run_folders import is_of_a_run
 from raysim.core.user_input.user_modules import leave_out_working_directory
 
 console = Console()
@@ -34,6 +35,8 @@ def export(
     out = out or Path(f"client_{portable_name(client)}.safetensors")
     if out.suffix != ".safetensors" or out.is_dir() or not out.parent.is_dir():
         raise SettingsError(f"--out={out}: must be a .safetensors file in an existing folder")
+    if is_of_a_run(out):
+        raise SettingsError(f"--out={out}: is a run's own file; choose another name or folder")
     leave_out_working_directory(run_dir)  # before packages try optional imports
     import raysim
     from raysim import methods, workloads  # noqa: F401 - registers the components

@@ -83,6 +83,15 @@ def test_the_command_writes_a_file_for_plain_torch(tmp_path):
 REFUSED = {
     "--client=4: must be from 0 to 3": ["run", "--client", "4"],
     "--out=model.pt: must be a .safetensors file": ["run", "--client", "1", "--out", "model.pt"],
+    "--out=run/model.safetensors: is a run's own file": [
+        *("run", "--client", "1", "--out", "run/model.safetensors")
+    ],
+    "--out=link.safetensors: is a run's own file": [
+        *("run", "--client", "1", "--out", "link.safetensors")
+    ],
+    "--out=run/checkpoints/round_000002/state.safetensors: is a run's own file": [
+        *("run", "--client", "1", "--out", "run/checkpoints/round_000002/state.safetensors")
+    ],
     "there is no config.json": [".", "--client", "1"],
 }
 
@@ -91,6 +100,7 @@ REFUSED = {
 def test_what_cannot_be_exported_is_refused_in_a_line(tmp_path, monkeypatch, capsys, message):
     monkeypatch.chdir(tmp_path)
     raysim.run(make_settings(tmp_path / "run", **PREPARED, rounds=2))
+    (tmp_path / "link.safetensors").symlink_to(tmp_path / "run/model.safetensors")
     monkeypatch.setattr("sys.argv", ["raysim", "export", *REFUSED[message]])
     with pytest.raises(SystemExit) as end:
         main()

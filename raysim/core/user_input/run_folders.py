@@ -13,6 +13,19 @@ def run_directory_of(path: Path) -> Path | None:
     return next((place for place in places if _is_run_directory(place)), None)
 
 
+def is_of_a_run(file: Path) -> bool:
+    """Return whether a file is one that a run writes: its models, or what lies in its folders.
+
+    A file of another name beside them is the user's.
+    """
+    ways = (file.absolute(), file.resolve())
+    return any(
+        folder in way.parents and (way.parent != folder or way.stem in ("model", "model_best"))
+        for way in ways
+        if (folder := run_directory_of(way.parent))
+    )
+
+
 def _is_run_directory(folder: Path) -> bool:
     """Return whether a folder has the settings of a run, or its checkpoints."""
     try:
