@@ -278,8 +278,8 @@ def load_tensors(model: nn.Module, tensors: Tensors, origin: str) -> None:
     that no state_dict has, which stay.
 
     Raises:
-        SettingsError: they are another model's; the message begins with their origin, and names the
-            tensors that are wanted.
+        SettingsError: they are another model's, or of types that hold more; the message begins with
+            their origin, and names the tensors that are wanted.
     """
     own = dict((*model.named_parameters(), *model.named_buffers()))
     kept = model.state_dict().keys()
@@ -295,6 +295,13 @@ def load_tensors(model: nn.Module, tensors: Tensors, origin: str) -> None:
             f"{origin}: holds another model: tensor {other[0]} is {told[0]}, here {told[1]};"
             f" wanted are {', '.join(names[:MOST_NAMES])}{more}"
         )
+    for name in wanted:
+        if not torch.can_cast(tensors[name].dtype, own[name].dtype):
+            kinds = [str(each.dtype).removeprefix("torch.") for each in (tensors[name], own[name])]
+            raise SettingsError(
+                f"{origin}: holds another model: tensor {name} is in {kinds[0]}, here in"
+                f" {kinds[1]}, which would lose a part of it"
+            )
     with torch.no_grad():
         for name in wanted:
             own[name].copy_(tensors[name])

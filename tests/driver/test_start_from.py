@@ -138,7 +138,9 @@ def test_what_is_no_start_is_one_line_before_anything_starts(tmp_path):
     shutil.copytree(tmp_path / "wide", tmp_path / "damaged")
     save_file({"w": torch.zeros(3)}, tmp_path / "damaged/model.safetensors")
     neither = "must be a run directory, or a file of weights (.safetensors, or saved by torch): "
+    save_file({n: t * 1j for n, t in own.items()}, tmp_path / "complex.safetensors")
     refused = {
+        "complex.safetensors": "is in complex64, here in float32, which would lose a part of it",
         "nothing": f"{neither}No such file",
         "words.safetensors": "cannot be read as weights (",
         ".": neither,
