@@ -254,13 +254,33 @@ def load_config(source: str | Path, overrides: Mapping[str, Any] | None = None) 
     return parse(raw)
 
 
-def check(settings: Settings, task: Task | None = None, listener: Listener | None = None) -> None:
+def _loaded(settings: Settings | str | Path) -> Settings:
+    """Return settings, or those of a preset or file that is named in their place.
+
+    Raises:
+        SettingsError: they are something else, or cannot be loaded.
+    """
+    from raysim.config import Settings
+    from raysim.core.errors import SettingsError
+
+    if isinstance(settings, str | Path):
+        return load_config(settings)
+    given: Any = settings
+    if not isinstance(given, Settings):
+        kind = type(given).__name__
+        raise SettingsError(f"settings: must be of raysim.load_config, or a name; is a {kind}")
+    return settings
+
+
+def check(
+    settings: Settings | str | Path, task: Task | None = None, listener: Listener | None = None
+) -> None:
     """Check that a run can start, as `run` does: with its data, network and analyses.
 
     Data that is missing is fetched; nothing is written to the run directory.
 
     Args:
-        settings: From `load_config`.
+        settings: From `load_config`, or the name of a preset or file.
         task: As that of `run`.
         listener: Told how the data is prepared.
 
@@ -273,7 +293,7 @@ def check(settings: Settings, task: Task | None = None, listener: Listener | Non
     from raysim.notebook.runs import shown
     from raysim.storage.run_directory import RunDirectory
 
-    settings = with_cohort(settings, task)
+    settings = with_cohort(_loaded(settings), task)
     check_tracker(settings)
     with shown(listener) as told:
         federation = _federation(settings, task, told)
@@ -281,7 +301,7 @@ def check(settings: Settings, task: Task | None = None, listener: Listener | Non
 
 
 def rounds(
-    settings: Settings,
+    settings: Settings | str | Path,
     task: Task | None = None,
     listener: Listener | None = None,
     *,
@@ -312,7 +332,7 @@ def rounds(
 
 
 def steps(
-    settings: Settings,
+    settings: Settings | str | Path,
     task: Task | None = None,
     listener: Listener | None = None,
     *,
@@ -327,7 +347,7 @@ def steps(
     from raysim.driver.listener import Listener
     from raysim.driver.start import drive, reserved_directory
 
-    settings, listener = with_cohort(settings, task), listener or Listener()
+    settings, listener = with_cohort(_loaded(settings), task), listener or Listener()
     prepare, own = partial(_federation, settings, task), task is not None
     held = reserved_directory(settings, listener, own_task=own, force=force)
     known = partial(_known_digests, settings)
@@ -335,7 +355,7 @@ def steps(
 
 
 def run(
-    settings: Settings,
+    settings: Settings | str | Path,
     task: Task | None = None,
     listener: Listener | None = None,
     *,
@@ -344,7 +364,8 @@ def run(
     """Simulate a federation, from the first round or where `settings.out` stopped.
 
     Args:
-        settings: From `load_config`; a finished run of theirs is returned.
+        settings: From `load_config`, or the name of a preset or file; a finished run of theirs is
+            returned.
         task: Your own clients, test set and model, in place of those of the settings.
         listener: Told how the run goes. None shows a progress bar and a curve in a notebook, and
             nothing elsewhere; `raysim.Listener()` shows nothing.

@@ -29,7 +29,7 @@ Samples = tuple[Any, Any] | Dataset[Any] | DataLoader[Any]
 """Inputs [N, ...] and targets [N, ...], as `read_pair` takes them."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Task:
     """A user's own task, in place of a dataset, a partition and a model.
 
@@ -82,6 +82,15 @@ class Task:
         if not isinstance(given, Sequence):
             kind = type(given).__name__
             raise DataError(f"Task.clients: must be a list of each client's samples; is a {kind}")
+
+    def __repr__(self) -> str:
+        """Return model, numbers of clients and tests, and metrics; no samples."""
+        model = getattr(self.model, "__name__", type(self.model).__name__)
+        tests = sum(each is not None for each in self.client_tests)
+        parts = [f"model={model}", f"clients={len(self.clients)}"]
+        parts += ["test=None" if self.test is None else "test=..."]
+        parts += [f"client_tests={tests}", f"metrics={[*self.scoring.metrics]}"]
+        return f"Task({', '.join(parts)})"
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,8 @@ from raysim.methods.fedavg import FedAvg
 from raysim.results.runs import read_run
 from raysim.testing.tasks import SmallNet, samples
 from tests.driver.test_lost_files import StopAfter
-from tests.tasks import UNEQUAL, Notes, make_settings, make_task
+from tests.driver.test_same_bits import PREPARED
+from tests.tasks import UNEQUAL, Notes, make_settings, make_task, model_of
 
 COLUMNS = {
     *("round", "train_loss", "objective", "test_loss", "test_accuracy", "lr", "seconds"),
@@ -356,3 +357,22 @@ def test_two_processes_cannot_write_to_one_directory(tmp_path):
         holder.wait()
         holder.stdout.close()
     assert raysim.run(settings, make_task(UNEQUAL)).run_dir == Path(tmp_path / "run")
+
+
+def test_a_run_of_a_name_is_that_of_its_settings(tmp_path):
+    """As those of `raysim.sweep`; what is neither is one line."""
+    settings = make_settings(tmp_path / "of settings", **PREPARED, rounds=1)
+    raysim.run(settings)
+    file = tmp_path / "own.json"
+    file.write_text(json.dumps({**settings.to_dict(), "out": str(tmp_path / "of a name")}))
+    raysim.check(file)
+    raysim.run(str(file))
+    assert model_of(tmp_path / "of settings") == model_of(tmp_path / "of a name")
+    for given, message in (
+        ("no-such", "no-such: no such preset"),
+        ({"rounds": 2}, "settings: must be of raysim.load_config, or a name; is a dict"),
+        (make_task(UNEQUAL), "settings: must be of raysim.load_config, or a name; is a Task"),
+    ):
+        for call in (raysim.run, raysim.rounds, raysim.check):
+            with pytest.raises(raysim.SettingsError, match=message):
+                call(given)

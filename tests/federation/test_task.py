@@ -95,3 +95,14 @@ def test_a_model_that_cannot_be_built_is_named(tmp_path, model, problem):
     with pytest.raises(raysim.RaysimError, match=f"^Task.model: {problem}") as refused:
         raysim.check(make_settings(tmp_path / "run"), task)
     assert "\n" not in str(refused.value)
+
+
+def test_a_task_is_written_in_a_line():
+    """Without samples, of which a notebook would show pages."""
+    pair = torch.zeros(900, 12), torch.zeros(900, dtype=torch.int64)
+    task = raysim.Task(SmallNet, [pair] * 50, pair, client_tests=[pair, None])
+    assert repr(task) == (
+        "Task(model=SmallNet, clients=50, test=..., client_tests=1, metrics=['accuracy',"
+        " 'macro_f1'])"
+    )
+    assert repr(raysim.Task(SmallNet(), [pair])).startswith("Task(model=SmallNet, clients=1, te")
