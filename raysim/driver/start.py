@@ -89,7 +89,7 @@ def drive(
         RaysimError: a setting, a file or a client does not allow the run.
         KeyboardInterrupt: the run was interrupted; its last committed round is checkpointed.
     """
-    with directory as run_dir, tracked(settings, listener) as tracking:
+    with directory as run_dir, run_dir.gone_if_refused(), tracked(settings, listener) as tracking:
         finished = finished_run(run_dir, settings, listener.note)
         if finished and not own_task:
             check_same_components(run_dir, settings)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -20,13 +21,13 @@ from pyarrow import ipc
 from raysim.config import Settings, parse
 from raysim.core.client_indices import ClientIndices, ListedIndices, own_indices
 from raysim.core.data import may_have_own_tests
-from raysim.core.errors import RunError, SettingsError
+from raysim.core.errors import DataError, RunError, SettingsError
 from raysim.core.source import source
 from raysim.core.user_input import as_typed, canonical, may_change, may_grow, parse_json
 from raysim.storage.atomic import is_leftover, remove, replace_file, sweep, write_json
 from raysim.storage.checkpoints import BEST_MODEL, MODEL, Checkpoints
 from raysim.storage.environment import by_environment, environment, gpu_names, installed_version
-from raysim.storage.lock import LOCK, check_place, lock_folder, make_new_folder
+from raysim.storage.lock import LOCK, check_place, is_locked, lock_folder, make_new_folder
 from raysim.storage.plugins import SEALS, Plugins, modules_of
 from raysim.storage.revisions import revisions_of
 from raysim.storage.rows.metrics import read_metrics
@@ -86,9 +87,29 @@ class RunDirectory:
         try:
             yield path
         finally:
-            with suppress(OSError):
-                path.rmdir()
-                path.parent.rmdir()
+            for folder in (path, path.parent):
+                with suppress(OSError):
+                    folder.rmdir()
+
+    @contextmanager
+    def gone_if_refused(self) -> Iterator[None]:
+        """Remove the folder if a run that begins in the body is refused before its first commit.
+
+        Raises:
+            RaysimError: the body's error.
+        """
+        fresh = not self.path.is_dir() or all(map(_is_before_a_run, self.path.iterdir()))
+        missing = [each for each in self.path.parents if not each.exists()]
+        try:
+            yield
+        except (SettingsError, DataError):
+            begun = any(self.checkpoints.glob("round_*"))
+            if fresh and not begun and not is_locked(self.path):  # another may have been faster
+                shutil.rmtree(self.path, ignore_errors=True)
+                with suppress(OSError):
+                    for parent in missing:
+                        parent.rmdir()
+            raise
 
     def is_finished(self, target: float | None, rounds: int, every: int = 1) -> bool:
         """Return whether the summary agrees with the rounds; resuming replaces a damaged one."""

@@ -1,15 +1,18 @@
-"""Start of a run: the process of the driver."""
+"""Start of a run: the process of the driver, and what a refusal leaves."""
 
 from __future__ import annotations
 
 from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 import raysim
 from raysim.driver import start
-from tests.tasks import make_settings, make_task
+from raysim.methods.fedavg import FedAvg
+from tests.tasks import UNEQUAL, make_settings, make_task
 
 
 def test_the_driver_of_actors_computes_with_their_threads(tmp_path, monkeypatch):
@@ -28,3 +31,34 @@ def test_the_driver_of_actors_computes_with_their_threads(tmp_path, monkeypatch)
     with pytest.raises(raysim.RunError, match="seen"):
         raysim.run(settings, make_task((4, 6)))
     assert found == [before + 2] and torch.get_num_threads() == before
+
+
+class Late(FedAvg):
+    """Reports a metric with a name of the engine's from a round on."""
+
+    bad_from: int = 1
+
+    def metrics(self, state: raysim.ServerState) -> dict[str, float]:
+        return {"clients" if state.info.get("rounds", 0) >= self.bad_from else "own": 1.0}
+
+    def server_update(self, now: Any, state: Any, reduced: Any) -> raysim.ServerState:
+        after = super().server_update(now, state, reduced)
+        return raysim.ServerState(after.groups, {"rounds": now.number + 1})
+
+
+@pytest.mark.parametrize("out", [None, "runs/own/deep", "existing"])
+def test_a_run_that_is_refused_before_its_first_commit_leaves_no_folder(tmp_path, monkeypatch, out):
+    monkeypatch.chdir(tmp_path)
+    Path("existing").mkdir()
+    given = {"method.name": f"{__name__}:Late", "rounds": 2}
+    settings = make_settings(tmp_path, **given).override({"out": out})
+    with pytest.raises(raysim.SettingsError, match="clients"):
+        raysim.run(settings, make_task(UNEQUAL))
+    assert [*tmp_path.rglob("*")] == [tmp_path / "existing"] * (out != "existing")
+
+
+def test_a_run_that_is_refused_later_keeps_its_rounds(tmp_path):
+    given = {"method.name": f"{__name__}:Late", "method.bad_from": 2, "checkpoint_every": 5}
+    with pytest.raises(raysim.SettingsError, match="clients"):
+        raysim.run(make_settings(tmp_path / "run", **given), make_task(UNEQUAL))
+    assert [path.name for path in (tmp_path / "run/checkpoints").iterdir()] == ["round_000001"]
