@@ -11,6 +11,7 @@ from optuna.artifacts import FileSystemArtifactStore
 from rich.console import Console
 
 from raysim.core.errors import RunError, SettingsError
+from raysim.core.terminal import print_line
 from raysim.results.render import to_rich
 from raysim.tuning.artifacts import ARTIFACTS, attach
 from raysim.tuning.plots import MOST_AXES
@@ -66,14 +67,9 @@ def _print_result(
 ) -> None:
     if files and len(search.options.objectives) > MOST_AXES:
         note = f"no plot of the Pareto front, which is drawn of at most {MOST_AXES} objectives"
-        console.print(f"note: {note}", highlight=False)
+        print_line(console, f"note: {note}")
     for path in files:
-        console.print(
-            f"{'page' if path.suffix == '.html' else 'plot'}: {path}",
-            highlight=False,
-            soft_wrap=True,
-            markup=False,
-        )
+        print_line(console, f"{'page' if path.suffix == '.html' else 'plot'}: {path}")
     if result.best or not search.options.constraints:
         console.print(to_rich(best_trials(search, result.best)))
     else:
@@ -81,9 +77,7 @@ def _print_result(
     if result.busy is not None:
         console.print(f"slots were busy for {result.busy:.0%} of the time while trials remained")
     for number, path in result.presets.items():
-        console.print(
-            f"trial {number}: raysim run {path}", highlight=False, soft_wrap=True, markup=False
-        )
+        print_line(console, f"trial {number}: raysim run {path}")
 
 
 class PlainStudyOutput(StudyListener):
@@ -93,7 +87,7 @@ class PlainStudyOutput(StudyListener):
         self._console, self._search = console, search
 
     def _print(self, text: str) -> None:
-        self._console.print(text, highlight=False, markup=False, soft_wrap=True)
+        print_line(self._console, text)
 
     def started(self, slots: int, done: int, trials: int) -> None:
         """Print the search space and the number of trials."""

@@ -12,6 +12,7 @@ from rich.table import Table
 import raysim
 from raysim.cli.options import Overrides, path_option
 from raysim.core.exits import interruptible
+from raysim.core.terminal import print_line
 
 data = typer.Typer(
     no_args_is_help=True, help="Fetch and list datasets, and show how a preset splits them."
@@ -33,7 +34,7 @@ def fetch(name: Annotated[str, typer.Argument(help="a dataset")]) -> None:
     with interruptible(), make_listener(console, {}) as listener:
         paths = prepared(dataset, data_root(), listener.preparing)
     for split, path in paths.items():
-        console.print(f"{name} {split}: {path}", highlight=False, markup=False, soft_wrap=True)
+        print_line(console, f"{name} {split}: {path}")
 
 
 @data.command()
@@ -71,11 +72,11 @@ def show(
     held = data_page.count(indices, labels, classes, names)
     heading = data_page.title(settings)
     for line in notes_of(paths):
-        console.print(line, highlight=False, markup=False, soft_wrap=True)
+        print_line(console, line)
     console.print(data_page.page(heading, held))
     if out:
         data_page.draw(heading, held, out)
-        console.print(f"heat map: {out}", highlight=False, markup=False, soft_wrap=True)
+        print_line(console, f"heat map: {out}")
 
 
 @data.command(name="list")

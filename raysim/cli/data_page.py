@@ -17,7 +17,7 @@ from rich.text import Text
 
 from raysim.config import Settings
 from raysim.core.client_indices import ClientIndices, Indices, class_counts, named
-from raysim.core.errors import DataError, SettingsError
+from raysim.core.errors import DataError, SettingsError, visible
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -71,7 +71,7 @@ def title(settings: Settings) -> str:
 
 def page(heading: str, held: ClientCounts) -> RenderableType:
     """Return the table of clients, with quantiles if it does not show all clients."""
-    parts: list[RenderableType] = [Text(heading, style="bold"), _clients(held)]
+    parts: list[RenderableType] = [Text(visible(heading), style="bold"), _clients(held)]
     total = len(held.sizes)
     if total > SHOWN_CLIENTS:
         parts.append(_quantiles(held))
@@ -102,7 +102,7 @@ def _add(table: Table, name: str, counts: Indices) -> None:
     words = [f"{label}:{counts[label]}" for label in most]
     if len(labels) > len(most):
         words.append(f"and {len(labels) - len(most)} more")
-    table.add_row(Text(name), str(counts.sum()), str(len(labels)), " ".join(words))
+    table.add_row(Text(visible(name)), str(counts.sum()), str(len(labels)), " ".join(words))
 
 
 def _quantiles(held: ClientCounts) -> Table:

@@ -10,6 +10,7 @@ from rich.console import Console
 
 from raysim.cli.options import RunDir, path_option
 from raysim.core.errors import RunError, SettingsError
+from raysim.core.terminal import print_line
 from raysim.core.user_input import portable_name
 from raysim.core.user_input.run_folders import is_of_a_run
 from raysim.core.user_input.user_modules import leave_out_working_directory
@@ -48,7 +49,7 @@ def export(
         """Prints lines about the model."""
 
         def note(self, text: str) -> None:
-            console.print(text, highlight=False, markup=False, soft_wrap=True)
+            print_line(console, text)
 
     if RunDirectory(run_dir).read_config(Printed().note)[1]:
         raise RunError(

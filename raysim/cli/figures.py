@@ -11,6 +11,7 @@ from rich.console import Console
 from raysim.cli.completion import names_of_kind
 from raysim.cli.options import Jobs, Overrides, ProfileName, Rounds, changes, path_option
 from raysim.cli.output import resumable
+from raysim.core.terminal import print_line
 
 console = Console()
 
@@ -56,4 +57,4 @@ def figure(
 
 
 def _print(text: str) -> None:
-    console.print(text, highlight=False, markup=False, soft_wrap=True)
+    print_line(console, text)

@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from raysim.core.terminal import print_line
 from raysim.driver.listener import Started
 from raysim.driver.progress import RunProgress, closing_lines, opening_line
 
@@ -31,7 +32,7 @@ class PlainOutput(RunProgress):
 
     def print_line(self, text: str) -> None:
         """Print one line without markup."""
-        self._console.print(text, markup=False, highlight=False, soft_wrap=True)
+        print_line(self._console, text)
 
     def preparing(self, what: str, done: int, total: int) -> None:
         """Print the progress of data preparation every PLAIN_PROGRESS_SECONDS."""

@@ -16,6 +16,7 @@ from rich.console import Console
 
 from raysim.core.errors import MachineError, without_given_passwords, without_passwords
 from raysim.core.exits import exit_code, interruptible
+from raysim.core.terminal import print_line
 
 
 class _Stdout(io.FileIO):
@@ -87,7 +88,7 @@ def resumable(console: Console, hint: Callable[[], str]) -> Iterator[None]:
             yield
     except KeyboardInterrupt as stop:
         if said := hint():
-            console.print(said, highlight=False, soft_wrap=True)
+            print_line(console, said)
         raise typer.Exit(exit_code(stop)) from None
 
 

@@ -11,6 +11,7 @@ from rich.console import Console
 from raysim.cli.options import Json, path_option
 from raysim.cli.output import to_json
 from raysim.core.errors import SettingsError
+from raysim.core.terminal import print_line
 
 if TYPE_CHECKING:
     from raysim.results.compare import RunGroup
@@ -82,7 +83,7 @@ def report(
         differences=comparison_differences(groups, columns),
     )
     replace_file(out, lambda path: path.write_text(text, encoding="utf-8"))
-    console.print(f"report: {out}", highlight=False, markup=False, soft_wrap=True)
+    print_line(console, f"report: {out}")
 
 
 def _compared(

@@ -13,8 +13,9 @@
 - Settings: the `components` that settings name, and `user_input`, the values that a user gives.
 - Results: the declarations of `columns`.
 - All: `tensors` and their exact sums, `seeds`, `errors`, `exits`, `units`, the `thinning` of
-  charts, limits of the `machine`; `steps` of a run, which wait for workers; `notebook`, output in
-  Jupyter; the commit of raysim's own `source`, and `code_digests` of a user's code.
+  charts, lines for a `terminal`, limits of the `machine`; `steps` of a run, which wait for
+  workers; `notebook`, output in Jupyter; the commit of raysim's own `source`, and `code_digests`
+  of a user's code.
 
 Imported by all of raysim; imports nothing else of it.
 """

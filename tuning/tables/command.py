@@ -12,7 +12,8 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from raysim.core.errors import MachineError, RaysimError, RunError, SettingsError
+from raysim.core.errors import MachineError, RaysimError, RunError, SettingsError, visible
+from raysim.core.terminal import print_line
 from raysim.core.units import in_fitting_unit
 from raysim.results.failures import is_divergence
 from raysim.results.render import grid_of, to_rich
@@ -247,7 +248,7 @@ def _runs(
     waiting = Counter(left)
     for run in plan.first_runs:
         listed.add_row(
-            Text(_cells_of(plan, run)),
+            Text(visible(_cells_of(plan, run))),
             _rounds_of(plan, run),
             f"{waiting[run]} of {len(plan.seeds)}",
             f"{work.sample_steps(run.settings):.3g}",
@@ -278,7 +279,7 @@ def _rounds_of(plan: TablePlan, run: Run) -> str:
 
 def _line_of(console: Console) -> Callable[[str], None]:
     """Return a function that prints a line without markup."""
-    return partial(console.print, highlight=False, markup=False, soft_wrap=True)
+    return partial(print_line, console)
 
 
 def _print_table(console: Console, table: RenderableType) -> None:

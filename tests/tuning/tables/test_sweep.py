@@ -408,6 +408,22 @@ def test_a_dry_run_tells_what_is_left(sweep, slots, tmp_path):
     assert "no estimate" not in said and "target_accuracy or by patience" in said
 
 
+def test_names_of_a_file_cannot_move_or_colour_the_terminal(slots, raysim_command, tmp_path):
+    (tmp_path / "blobs.json").write_text(json.dumps(PRESET))
+    slots.key = str
+    (tmp_path / "named.toml").write_text(
+        r"""
+preset = "blobs.json"
+settings = { rounds = 1 }
+rows = [{ name = "\u001b[31mRED\u0007\nnext", settings = { method.name = "fedavg" } }]
+"""
+    )
+    for words in ((), ("--dry-run",)):
+        code, said, err = raysim_command("sweep", "named.toml", "--out", "out", *words)
+        assert code == 0 and "\x1b" not in said + err and "\a" not in said + err
+        assert "\\x1b[31mRED\\x07\\nnext" in said + err
+
+
 def test_rows_that_weigh_clients_in_other_ways_are_named(slots, raysim_command, tmp_path):
     """SCAFFOLD and a chain with it take the plain mean, as FedAvg does if it is asked to."""
     (tmp_path / "blobs.json").write_text(json.dumps(PRESET))
