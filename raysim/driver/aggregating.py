@@ -20,7 +20,7 @@ from raysim.driver.analyses.riding import rows_beside
 from raysim.driver.riders import Rider
 from raysim.driver.round_inputs import first_pass
 from raysim.driver.weights import check_own_weights
-from raysim.execution.update_blocks import combined, decided, measured
+from raysim.execution.update_blocks import bound_of, combined, decided, factor_of, measured
 from raysim.storage.checkpoints import Checkpoint
 
 
@@ -60,7 +60,8 @@ class Aggregated(Rider):
             return reduced
         if seeing := self._seen_by(work):
             self._check_groups(work, reduced, seeing)
-        factor = aggregation.factor(len(reduced.clients), self.settings.expected_cohort)
+        arrived, expected = len(reduced.clients), self.settings.expected_cohort
+        factor = factor_of(aggregation, arrived, expected)
         if factor == 1 or not _trains(work):
             return reduced
         moved = Differences.of(reduced.means, work.moved_from, work.broadcast, frozen=self.frozen)
@@ -116,6 +117,8 @@ def check_aggregation(
             f" {called(settings.method)}, whose rounds overlap; choose"
             f" aggregation.{'weighting=arrived' if aggregation.title == 'mean' else 'name=mean'}"
         )
+    factor_of(aggregation, settings.cohort_size, settings.expected_cohort)
+    bound_of(aggregation, settings.cohort_size)
     if not aggregation.sees_updates:
         return
     if settings.method.needs_mean:

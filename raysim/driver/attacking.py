@@ -32,7 +32,7 @@ from raysim.driver.round_inputs import first_pass
 from raysim.driver.round_log import RoundLog
 from raysim.driver.sending import send_changed
 from raysim.execution.client_jobs import poisoned
-from raysim.execution.update_blocks import decided_by, forged, kept_by, measured
+from raysim.execution.update_blocks import bound_of, decided_by, forged, kept_by, measured
 from raysim.federation.federation import Federation
 from raysim.federation.opened import OpenedSamples
 from raysim.storage.checkpoints import Checkpoint
@@ -111,7 +111,7 @@ class Attacking(Rider):
             self._check_replaced(reduced)
         arrived = len(self._bad & {*reduced.clients})
         counts = {BAD: arrived}
-        bound = self.settings.aggregation.bears_with(len(reduced.clients))
+        bound = bound_of(self.settings.aggregation, len(reduced.clients))
         if bound is not None:
             counts[BEYOND] = max(arrived - bound, 0)
         self.log.more |= {name: max(self.log.more.get(name, 0), n) for name, n in counts.items()}

@@ -9,6 +9,7 @@ Legend: m clients of a pass, n coordinates of a block.
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -163,6 +164,7 @@ def decided(aggregation: Aggregation, arrived: ArrivedUpdates) -> AggregationPla
             isinstance(plan, AggregationPlan)
             and (plan.weights is None or plan.weights.shape == shape)
             and all(np.shape(column) == shape for column in plan.columns.values())
+            and all(np.asarray(column).dtype.kind in "biuf" for column in plan.columns.values())
             and all(np.isfinite(float(number)) for number in plan.metrics.values())
         ),
         expected="an AggregationPlan, with a number for each client in weights and columns",
@@ -170,6 +172,38 @@ def decided(aggregation: Aggregation, arrived: ArrivedUpdates) -> AggregationPla
     if plan.weights is not None:
         _finite(aggregation, "decide", plan.weights)
     return plan
+
+
+def factor_of(aggregation: Aggregation, arrived: int, expected: float) -> float:
+    """Return an aggregation's factor of the mean differences.
+
+    Raises:
+        SettingsError: the aggregation fails, or returns no finite number.
+    """
+    factor: float = ask(
+        aggregation, "factor", arrived, expected, returns=_is_number, expected="a finite number"
+    )
+    return factor
+
+
+def bound_of(aggregation: Aggregation, arrived: int) -> int | None:
+    """Return the bad clients that an aggregation bears with; None: no bound.
+
+    Raises:
+        SettingsError: the aggregation fails, or returns something else.
+    """
+    bound: int | None = ask(
+        aggregation,
+        "bears_with",
+        arrived,
+        returns=lambda found: found is None or _is_number(found),
+        expected="a number of clients, or None",
+    )
+    return bound
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float | np.number) and bool(np.isfinite(value))
 
 
 def combined(aggregation: Aggregation, updates: Updates) -> Floats:

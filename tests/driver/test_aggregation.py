@@ -54,6 +54,27 @@ class Largest(raysim.Aggregation):
         return updates.differences[int(updates.samples.argmax())]
 
 
+class WordColumns(Largest):
+    """A word for each client."""
+
+    def decide(self, arrived: Any) -> Any:
+        return raysim.AggregationPlan(columns={"cut": np.array(["no"] * len(arrived.clients))})
+
+
+class WordFactor(Largest):
+    """A word in place of a factor."""
+
+    def factor(self, arrived: int, expected: float) -> Any:
+        return "twice"
+
+
+class WordBound(Largest):
+    """A word in place of a bound."""
+
+    def bears_with(self, arrived: int) -> Any:
+        return "few"
+
+
 class Taking(raysim.Aggregation):
     """Reports a number under a name of the engine."""
 
@@ -423,6 +444,9 @@ REFUSED = {
     f"{HERE}:NoNumber": "combine returned a value that is not finite",
     f"{HERE}:Failing": "combine failed: KeyError",
     f"{HERE}:Alone": "decide returned AggregationPlan",
+    f"{HERE}:WordColumns": "decide returned AggregationPlan",
+    f"{HERE}:WordFactor": "factor returned 'twice'; must return a finite number",
+    f"{HERE}:WordBound": "bears_with returned 'few'; must return a number of clients, or None",
 }
 
 
