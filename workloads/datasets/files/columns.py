@@ -1,14 +1,15 @@
-"""Columns of a table as inputs: kinds of columns, training figures, encoding.
+"""Columns of a table as inputs: training figures, encoding.
 
-Numbers are inputs as they are, words a 0 or 1 per word (one-hot), arrays as they are where they are
-the only feature, else flattened. Means, deviations and words are those of the training samples.
+Numbers are inputs as they are, words a 0 or 1 per word (one-hot), dates three numbers, arrays as
+they are where they are the only feature, else flattened. Means, deviations and words are those of
+the training samples.
 
 Legend: n rows of a batch, F features.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -17,176 +18,21 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from raysim.core.errors import DataError
-from raysim.workloads.datasets.files.source import (
-    Array,
-    as_array,
-    is_list,
-    is_missing,
-    is_number,
-    is_text,
-    leaving_out,
-    shown,
-)
+from raysim.workloads.datasets.files.kinds import Kind, as_dates, as_numbers, as_words
+from raysim.workloads.datasets.files.source import Array, as_array, naming, shown
 
 MOST_WORDS = 1_000
 """Most different words of a feature."""
+FEW_WORDS, NEARLY_ALL = 20, 0.9
+"""Number of different words, and part of all words that differ, above which they are texts."""
+MOST_TOLD = 8
+"""Most columns that are named in a line."""
 EQUAL = 4
 """Units in the last place up to which numbers differ by rounding alone."""
-EXACT = 2**53
-"""Size from which on float64 holds one number for several integers."""
 LARGEST = np.finfo(np.float32).max
 """Largest number of an input or a target."""
-COMMAS = r"^[+-]?(\d+([.,]\d+)?|\d{1,3}([.,]\d{3})+([.,]\d+)?)$"
-"""Numbers as words, perhaps with a comma for the decimals or for the thousands."""
-PADDED = r"^[+-]?0\d"
-"""Words that are numbers with zeros in front: several of them may be one number."""
 CHANNELS = (1, 3, 4)
 """Channels of an image."""
-
-
-@dataclass
-class Kind:
-    """Kind of a column's values, after all batches have been seen.
-
-    Attributes:
-        rows: Number of rows.
-        missing: Number of missing values, and the number of the row of the first one.
-        numbers: Whether all values are numbers.
-        whole: Whether all values are whole numbers of int64.
-        rounded: Whether a number is so large that float64 may hold a neighbour of it.
-        padded: Whether a number is a word with zeros in front.
-        commas: Whether all values are numbers if commas are allowed in them.
-        typed: Whether all values are stored as numbers, not as words.
-        lists: Whether it holds lists, of which all may be missing.
-        arrays: Shape and type of the arrays that it holds; None if it holds none.
-    """
-
-    rows: int = 0
-    missing: tuple[int, int] = (0, 0)
-    numbers: bool = True
-    whole: bool = True
-    rounded: bool = False
-    padded: bool = False
-    commas: bool = True
-    typed: bool = True
-    lists: bool = False
-    arrays: tuple[tuple[int, ...], np.dtype[Any]] | None = None
-
-    def count(self, values: pa.Array) -> None:
-        """Count the rows and the missing values of a batch of a column."""
-        missing = is_missing(values)
-        if count := pc.sum(missing).as_py():
-            first = self.rows + pc.index(missing, True).as_py()
-            first = self.missing[1] if self.missing[0] else first
-            self.missing = (self.missing[0] + count, first)
-        self.rows += len(values)
-
-    def see(self, values: pa.Array, column: pa.Field) -> None:
-        """Take in a batch of a column.
-
-        Raises:
-            DataError: its values are of no kind that can be an input.
-        """
-        self.count(values)
-        if is_list(values.type):
-            self.lists = True
-            there = values.filter(pc.invert(is_missing(values)))
-            if len(there):
-                found = as_array(there, column)
-                self.see_arrays(found.shape[1:], found.dtype, column.name)
-        elif is_text(values.type) or is_number(values.type):
-            self.typed = self.typed and _is_typed(values)
-            self.see_numbers(values)
-        elif not pa.types.is_null(values.type):
-            raise DataError(
-                f"column {shown(column.name)} holds values of type {values.type}; must be numbers,"
-                f" words or lists of numbers; {leaving_out(column.name)} goes on without it"
-            )
-
-    def see_clients(self, values: pa.Array) -> None:
-        """Take in a batch of a column of natural clients."""
-        self.count(values)
-        self.typed = self.typed and _is_typed(values)
-        self.whole = self.whole and self.typed and as_integers(values) is not None
-
-    @property
-    def clients(self) -> pa.DataType:
-        """Type that keeps natural clients apart, whatever types their numbers are stored in."""
-        return pa.int64() if self.typed and self.whole else pa.string()
-
-    def see_numbers(self, values: pa.Array) -> None:
-        """Take in a batch of numbers, or of words that may all be numbers."""
-        if not self.commas:
-            return
-        numbers = as_numbers(values)
-        if numbers is None:
-            self.numbers = self.whole = False
-            self.commas = bool(pc.all(pc.match_substring_regex(as_words(values), COMMAS)).as_py())
-            return
-        self.whole = self.whole and as_integers(values) is not None
-        large = pc.any(pc.greater_equal(pc.abs(numbers), EXACT)).as_py()
-        self.rounded = self.rounded or bool(large)
-        if is_text(values.type):
-            padded = pc.any(pc.match_substring_regex(as_words(values), PADDED)).as_py()
-            self.padded = self.padded or bool(padded)
-
-    @property
-    def labels(self) -> pa.DataType:
-        """Type that keeps all labels of the column apart."""
-        if not self.numbers or self.padded or (self.rounded and not self.whole):
-            return pa.string()
-        return pa.int64() if self.whole else pa.float64()
-
-    def see_arrays(self, shape: tuple[int, ...], dtype: np.dtype[Any], name: str) -> None:
-        """Take in the shape and the type of a column's arrays.
-
-        Raises:
-            DataError: arrays before had another shape, or they have no values.
-        """
-        if 0 in shape:
-            raise DataError(f"column {shown(name)}: its lists are empty; must hold numbers")
-        if self.arrays and self.arrays[0] != shape:
-            raise DataError(
-                f"column {shown(name)}: arrays have shape {[*shape]}, those before"
-                f" {[*self.arrays[0]]}; must be of one shape"
-            )
-        self.arrays = (shape, np.result_type(dtype, self.arrays[1]) if self.arrays else dtype)
-
-
-def as_numbers(values: pa.Array) -> pa.Array | None:
-    """Return the values of a column as the nearest float64; None if they are words."""
-    try:
-        given = as_words(values) if is_text(values.type) else values
-        return pc.cast(given, pa.float64(), safe=False)
-    except pa.ArrowInvalid:
-        return None
-
-
-def without_sign_of_zero(numbers: pa.Array) -> pa.Array:
-    """Return floating-point numbers with 0 for -0.0, which is the same number."""
-    if pa.types.is_float16(numbers.type):  # of which Arrow compares none
-        numbers = pc.cast(numbers, pa.float32())
-    return pc.if_else(pc.equal(numbers, 0), pa.scalar(0, numbers.type), numbers)
-
-
-def as_integers(values: pa.Array) -> pa.Array | None:
-    """Return the values of a column as int64; None if one is no such number."""
-    try:
-        return pc.cast(as_words(values) if is_text(values.type) else values, pa.int64())
-    except pa.ArrowInvalid:
-        return None
-
-
-def _is_typed(values: pa.Array) -> bool:
-    of_numbers = is_number(values.type) and not pa.types.is_boolean(values.type)
-    return of_numbers or pa.types.is_null(values.type)
-
-
-def as_words(values: pa.Array) -> pa.Array:
-    """Return the values of a column as words without outer blanks; -0.0 as 0."""
-    if pa.types.is_floating(values.type):
-        values = without_sign_of_zero(values)
-    return pc.utf8_trim_whitespace(pc.cast(values, pa.string()))
 
 
 @dataclass
@@ -276,14 +122,20 @@ class Number:
     fill: bool
     standardise: bool
     figures: Figures = field(default_factory=Figures)
+    shape: ClassVar[tuple[int, ...]] = (1,)
+    """Shape of a sample's inputs."""
+
+    def _numbers(self, batch: pa.RecordBatch) -> Array:
+        """Return the numbers [n, F] of a batch, NaN where missing."""
+        return finite_numbers(batch[self.name], self.name)[:, None]
 
     def see(self, batch: pa.RecordBatch) -> None:
         """Take in a batch of training samples."""
-        self.figures.see(finite_numbers(batch[self.name], self.name)[:, None])
+        self.figures.see(self._numbers(batch))
 
     def encode(self, batch: pa.RecordBatch) -> Array:
         """Return the inputs of a batch, in float32."""
-        numbers = finite_numbers(batch[self.name], self.name)[:, None]
+        numbers = self._numbers(batch)
         numbers = np.where(np.isnan(numbers), self.figures.mean if self.fill else 0.0, numbers)
         scaled = self.figures.standardised(numbers) if self.standardise else numbers
         return as_float32(scaled, self.name)
@@ -295,17 +147,44 @@ class Number:
         return 0.0 if self.standardise else max(float(sizes.max()), 0.0)
 
 
+class Dates(Number):
+    """A column of dates as inputs [n, 3]: month from 1, weekday from 0 for Monday, hour."""
+
+    shape = (3,)
+
+    def _numbers(self, batch: pa.RecordBatch) -> Array:
+        dates = as_dates(batch[self.name])
+        parts = [pc.month(dates), pc.day_of_week(dates), pc.hour(dates)]
+        columns = [pc.cast(part, pa.float64()).to_numpy(zero_copy_only=False) for part in parts]
+        return np.stack(columns, axis=1)
+
+
 @dataclass
 class Words:
     """A column of words as inputs [n, words]: 1 for its word, 0 for others.
 
     A word that no training sample has, or a missing one, is 0 everywhere.
+
+    Attributes:
+        name: Name of the column.
+        kind: The kind of its values.
+        asked: Whether a user has asked for words.
+        seen: The training samples' words.
+        count: Number of training samples that have one.
     """
 
     name: str
+    kind: Kind
+    asked: bool
     seen: set[str] = field(default_factory=set)
+    count: int = 0
     size: ClassVar[float] = 1.0
     """Size of the largest input."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of a sample's inputs."""
+        return (len(self.seen),)
 
     def see(self, batch: pa.RecordBatch) -> None:
         """Take in a batch of training samples.
@@ -313,14 +192,35 @@ class Words:
         Raises:
             DataError: the column has too many different words.
         """
-        self.seen |= {
-            word for word in pc.unique(as_words(batch[self.name])).to_pylist() if word is not None
-        }
+        words = pc.drop_null(as_words(batch[self.name]))
+        self.seen |= {*pc.unique(words).to_pylist()}
+        self.count += len(words)
         if len(self.seen) > MOST_WORDS:
             raise DataError(
                 f"column {shown(self.name)} has more than {MOST_WORDS} different words;"
-                f" {leaving_out(self.name)} goes on without it"
+                f" {self._instead}"
             )
+
+    def check(self) -> None:
+        """Check that the words are no texts, of which each would be an input.
+
+        Raises:
+            DataError: nearly all differ, and nobody has asked for them.
+        """
+        if not self.asked and len(self.seen) > max(FEW_WORDS, NEARLY_ALL * self.count):
+            raise DataError(
+                f"column {shown(self.name)}: {len(self.seen)} of its {self.count} training values"
+                f" differ, of which each would be an input; {self._instead},"
+                f" {naming('categories', self.name)} takes them for words"
+            )
+
+    @property
+    def _instead(self) -> str:
+        """Settings that go on without these words."""
+        advice = f"{naming('leave_out', self.name)} goes on without it"
+        if self.kind.dates:
+            advice = f"{naming('dates', self.name)} makes month, weekday and hour of it, {advice}"
+        return advice
 
     def encode(self, batch: pa.RecordBatch) -> Array:
         """Return the inputs of a batch, in float32."""
@@ -350,7 +250,8 @@ class Arrays:
     figures: Figures = field(default_factory=Figures)
     size: float = 0.0
     """Size of the largest number among inputs that were encoded and not standardised."""
-    dimensions: int = 0
+    shape: tuple[int, ...] = ()
+    """Shape of a sample's inputs, once some have been encoded."""
 
     def _values(self, batch: pa.RecordBatch) -> Array:
         x = as_array(batch[self.name], batch.schema.field(self.name))
@@ -379,7 +280,11 @@ class Arrays:
         Raises:
             DataError: a value is not finite.
         """
-        x = self._values(batch)
+        encoded = self._encoded(self._values(batch))
+        self.shape = encoded.shape[1:]
+        return encoded
+
+    def _encoded(self, x: Array) -> Array:
         if self.standardise:
             return as_float32(self.figures.standardised(x), self.name)
         if self.categories:
@@ -387,7 +292,6 @@ class Arrays:
         if self.dtype != np.uint8:
             numbers = x.astype(np.float32, copy=False)
             self.size = max(self.size, float(np.abs(numbers).max(initial=0)))
-            self.dimensions = x.ndim - 1
             return numbers
         if x.ndim == 3:
             x = x[:, None]
@@ -410,3 +314,36 @@ def inputs(features: Iterable[Feature], batch: pa.RecordBatch) -> Array:
     scaled = [x.astype(np.float32) / 255 if x.dtype == np.uint8 else x for x in encoded]
     flat = [x.reshape(len(x), -1) for x in scaled]
     return np.concatenate(flat, axis=1, dtype=np.float32)
+
+
+def read_as(features: Sequence[Feature]) -> list[str]:
+    """Return how columns were read, in words, once training samples have been encoded."""
+    numbers = [each.name for each in features if type(each) is Number]
+    told = [f"numbers {listed(numbers)}"] if numbers else []
+    told += [_as_words(each) for each in features if isinstance(each, Words)][:MOST_TOLD]
+    dates = [each.name for each in features if isinstance(each, Dates)]
+    told += [f"month, weekday and hour of {listed(dates)}"] if dates else []
+    return told + [_as_arrays(each) for each in features if isinstance(each, Arrays)][:MOST_TOLD]
+
+
+def _as_words(words: Words) -> str:
+    odd = words.kind.odd
+    why = f", as {shown(odd.word)} in {odd.place} is no number" if odd and not words.asked else ""
+    return f"words {shown(words.name)} ({len(words.seen)} inputs{why})"
+
+
+def _as_arrays(arrays: Arrays) -> str:
+    name, shape = shown(arrays.name), "x".join(map(str, arrays.shape))
+    if arrays.dtype == np.uint8 and not (arrays.categories or arrays.standardise):
+        if len(arrays.shape) != 3:
+            return f"bytes {name} ({shape}, scaled to [0, 1])"
+        channels, height, width = arrays.shape
+        many = "channel" if channels == 1 else "channels"
+        return f"images {name} ({height}x{width}, {channels} {many}, scaled to [0, 1])"
+    return f"arrays {name} ({shape} {'categories' if arrays.categories else 'numbers'})"
+
+
+def listed(names: Sequence[str]) -> str:
+    """Return names of columns as they stand in a line."""
+    more = f" and {len(names) - MOST_TOLD} more" if len(names) > MOST_TOLD else ""
+    return ", ".join(map(shown, names[:MOST_TOLD])) + more

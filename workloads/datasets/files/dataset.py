@@ -34,7 +34,7 @@ from raysim.workloads.datasets.files.sources import Reading, find_sources
 from raysim.workloads.datasets.files.unzipped import ZIP, unpacked
 from raysim.workloads.datasets.prepared import NeededError, prepare_once
 
-REVISION = 6
+REVISION = 9
 """Raised when the same files and settings give other prepared data."""
 
 
@@ -83,6 +83,10 @@ class FileDataset(Dataset):
         default=(),
         description="features of numbers that are read as words, one input each; or one of arrays"
         " of integers, which then stay integers, for an embedding",
+    )
+    dates: Names = Field(
+        default=(),
+        description="columns of dates, read as month, weekday (Monday is 0) and hour",
     )
     missing: Missing = Field(
         default="refuse",

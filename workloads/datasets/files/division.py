@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from raysim.core.errors import DataError
 from raysim.core.seeds import stream
-from raysim.workloads.datasets.files.columns import as_words
+from raysim.workloads.datasets.files.kinds import as_words
 from raysim.workloads.datasets.files.source import Array, Source, is_missing, shown
 
 SPLITS = ("train", "test")
@@ -45,18 +45,17 @@ class Rows:
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
         for whole in self.whole():
-            if len(batch := self.complete(whole)):
+            batch = whole.filter(pa.array(self.complete(whole))) if self.needed else whole
+            if len(batch):
                 yield batch
 
-    def complete(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Return the rows of a batch that have all values which they need."""
-        if not self.needed:
-            return batch
-        lacking = np.zeros(len(batch), dtype=bool)
+    def complete(self, batch: pa.RecordBatch) -> Array:
+        """Return which rows [n] of a batch have all values that they need."""
+        complete = np.ones(len(batch), dtype=bool)
         for name in self.needed:
             if name in batch.schema.names:
-                lacking |= is_missing(batch[name]).to_numpy(zero_copy_only=False)
-        return batch.filter(pa.array(~lacking))
+                complete &= ~is_missing(batch[name]).to_numpy(zero_copy_only=False)
+        return complete
 
     def whole(self) -> Iterator[pa.RecordBatch]:
         """Yield all rows of the split, those that lack a value among them."""

@@ -5,8 +5,10 @@ Legend: N samples.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -19,14 +21,17 @@ from raysim.core.errors import DataError
 from raysim.core.user_input.limits import MOST
 from raysim.workloads.datasets.files.columns import (
     Arrays,
+    Dates,
     Feature,
-    Kind,
     Number,
     Words,
     inputs,
+    listed,
+    read_as,
 )
 from raysim.workloads.datasets.files.division import SPLITS, Rows, by_fraction
-from raysim.workloads.datasets.files.source import Source, Sources, shown
+from raysim.workloads.datasets.files.kinds import Kind
+from raysim.workloads.datasets.files.source import Array, Source, Sources, shown
 from raysim.workloads.datasets.files.targets import Classes, Targets, clients
 
 PART_BYTES = 64 * 2**20
@@ -54,6 +59,7 @@ class Choice(BaseModel):
     split: float | str
     task: Task
     categories: tuple[str, ...]
+    dates: tuple[str, ...]
     missing: Missing
     standardise: bool
 
@@ -98,6 +104,7 @@ class Roles:
         given = {name: "features" for name in self.features} | {
             name: "categories" for name in choice.categories
         }
+        given |= {name: "dates" for name in choice.dates}
         given |= {name: "leave_out" for name in choice.leave_out if name not in given}
         for name, setting in {**given, self.client: "client", self.target: "target"}.items():
             if name and name not in source.names:
@@ -105,11 +112,14 @@ class Roles:
                 raise DataError(
                     f"dataset.{setting}={shown(name)}: no such column in {source.path}; {hint}"
                 )
-        if strange := [name for name in choice.categories if name not in self.features]:
-            raise DataError(
-                f"dataset.categories={shown(strange[0])}: is none of the features,"
-                f" {shown(', '.join(self.features))}"
-            )
+        for setting in ("categories", "dates"):
+            if strange := [n for n in getattr(choice, setting) if n not in self.features]:
+                raise DataError(
+                    f"dataset.{setting}={shown(strange[0])}: is none of the features,"
+                    f" {shown(', '.join(self.features))}"
+                )
+        if both := [name for name in choice.dates if name in choice.categories]:
+            raise DataError(f"dataset.dates={shown(both[0])}: is in dataset.categories, too")
         needed = (*self.features, self.target)
         if taken := [name for name in choice.leave_out if name in needed]:
             raise DataError(
@@ -179,7 +189,7 @@ class Samples:
         needed = roles.needed(choice.missing)
         whole = {name: Rows(source, roles.used, needed=needed) for name, source in sources.items()}
         progress("read files", 0, 3)
-        kinds, notes = _kinds(whole, roles)
+        kinds, notes = _kinds(whole, roles, choice.dates)
         _check_missing(kinds, roles, choice)
         rows = _divided(sources, roles, choice)
         alone = len(roles.features) == 1
@@ -206,6 +216,9 @@ class Samples:
         if not count:
             raise DataError(f"{self.rows['train'].source.path}: the training set has no samples")
         self.target.check()
+        for each in self.features:
+            if isinstance(each, Words):
+                each.check()
 
     @property
     def labels(self) -> list[str]:
@@ -214,8 +227,27 @@ class Samples:
 
     def notes(self) -> Iterator[Split]:
         """Yield lines on what a user may not expect, once all samples have been encoded."""
-        lines = [*self.left_out, *_raw_sizes(self.features), *self.target.notes()]
+        lines = [
+            self._read_as(),
+            *self.left_out,
+            *_raw_sizes(self.features),
+            *self.target.notes(),
+        ]
         yield Split(np.array(lines, dtype=str), np.arange(len(lines)))
+
+    def _read_as(self) -> str:
+        """Return how the columns were read."""
+        widths = [math.prod(each.shape) for each in self.features]
+        alone = self.features[0].shape if len(widths) == 1 else (sum(widths),)
+        target = f"target {shown(self.target.name)}"
+        target += f" ({len(self.labels)} classes)" if self.labels else " (a number)"
+        client = [f"clients {shown(self.client)}"] if self.client else []
+        told = [*read_as(self.features), target, *client]
+        source = self.rows["train"].source
+        used = (*self.rows["train"].names, self.rows["train"].column)
+        if dropped := [name for name in source.names if name and name not in used]:
+            told.append(f"left out {listed(dropped)}")
+        return f"samples of {'x'.join(map(str, alone))}, read as: {'; '.join(told)}"
 
     def parts(self, split: str) -> Iterator[Split]:
         """Yield the samples of a split in parts of about PART_BYTES.
@@ -251,12 +283,14 @@ def _raw_sizes(features: Sequence[Feature]) -> list[str]:
     told = ", ".join(f"{shown(each.name)} up to {each.size:.4g}" for each in large[:MOST_TOLD])
     told += f" and {len(large) - MOST_TOLD} more" if len(large) > MOST_TOLD else ""
     scaled = "dataset.standardise=true scales numbers by their mean and deviation"
-    if any(isinstance(each, Arrays) and each.dimensions > 1 for each in large):
+    if any(len(each.shape) > 1 for each in large):
         scaled = f"divide them, by {large[0].size:.4g} say"
     return [f"inputs of raw size, with which training may diverge: {told}; {scaled}"]
 
 
-def _kinds(rows: Mapping[str, Rows], roles: Roles) -> tuple[dict[str, Kind], tuple[str, ...]]:
+def _kinds(
+    rows: Mapping[str, Rows], roles: Roles, dates: Sequence[str]
+) -> tuple[dict[str, Kind], tuple[str, ...]]:
     """Return the kinds of columns, of several sources together, and a line on rows left out."""
     kinds, total, left_out = {name: Kind() for name in roles.used}, 0, 0
     for each in rows.values():
@@ -267,18 +301,23 @@ def _kinds(rows: Mapping[str, Rows], roles: Roles) -> tuple[dict[str, Kind], tup
             kinds[name].see_arrays(*unread[name], name)
         names = [name for name in kinds if name not in unread]
         chosen = each.only(tuple(names or [roles.target]))
-        count = 0
+        of, start, count = f" of {each.source.path.name}" if len(rows) > 1 else "", 0, 0
         for whole in chosen.whole():
-            batch = chosen.complete(whole)
+            complete = chosen.complete(whole)
+            batch = whole.filter(pa.array(complete)) if chosen.needed else whole
+            place = partial(_place, start + np.flatnonzero(complete), of)
+            start += len(whole)
             total, left_out = total + len(whole), left_out + len(whole) - len(batch)
             if (count := count + len(batch)) > MOST:
                 raise DataError(f"{each.source.path}: has more than {MOST} rows")
             for name in names:
-                kind = kinds[name]
+                kind, values, column = kinds[name], batch[name], batch.schema.field(name)
                 if name == roles.client and name not in (*roles.features, roles.target):
-                    kind.see_clients(batch[name])
+                    kind.see_clients(values, place)
+                elif name in dates:
+                    kind.see_dates(values, column, place)
                 else:
-                    kind.see(batch[name], batch.schema.field(name))
+                    kind.see(values, column, place)
     if not left_out:
         return kinds, ()
     lacked = " or ".join(shown(name) for name in roles.of_samples)
@@ -286,9 +325,14 @@ def _kinds(rows: Mapping[str, Rows], roles: Roles) -> tuple[dict[str, Kind], tup
     return kinds, (f"{left_out} of {total} rows lack {lacked}, and are left out",)
 
 
+def _place(rows: Array, of: str, index: int) -> str:
+    """Return the place of a value: the number of its row, from 1, and the file of two sets."""
+    return f"row {rows[index] + 1}{of}"
+
+
 def _check_missing(kinds: Mapping[str, Kind], roles: Roles, choice: Choice) -> None:
     for name, kind in kinds.items():
-        count, first = kind.missing
+        count = kind.missing
         if count and (kind.lists or choice.missing == "refuse"):
             advice = "dataset.missing=drop leaves such rows out"
             if name in roles.of_samples:
@@ -296,7 +340,7 @@ def _check_missing(kinds: Mapping[str, Kind], roles: Roles, choice: Choice) -> N
             elif not kind.lists:
                 advice += ", dataset.missing=mean fills in the training mean"
             are = "1 value is missing," if count == 1 else f"{count} values are missing, the first"
-            raise DataError(f"column {shown(name)}: {are} in row {first + 1}; {advice}")
+            raise DataError(f"column {shown(name)}: {are} in {kind.lack}; {advice}")
 
 
 def _divided(sources: Sources, roles: Roles, choice: Choice) -> dict[str, Rows]:
@@ -323,16 +367,12 @@ def _feature(name: str, kind: Kind, choice: Choice, alone: bool) -> Feature:
     if kind.arrays:
         return _arrays(name, kind.arrays[1], choice, alone)
     if name in choice.categories:
-        return Words(name)
+        return Words(name, kind, asked=True)
     if kind.numbers:
-        return Number(name, choice.missing == "mean", choice.standardise)
-    if kind.commas:
-        raise DataError(
-            f"column {shown(name)}: holds numbers with commas; write 1.5 and 1500, or separate"
-            f" columns by semicolons where 1,5 is 1.5; dataset.categories={name} takes them for"
-            " words"
-        )
-    return Words(name)
+        of = Dates if name in choice.dates else Number
+        return of(name, choice.missing == "mean", choice.standardise)
+    kind.check_words(name)
+    return Words(name, kind, asked=False)
 
 
 def _arrays(name: str, dtype: np.dtype[Any], choice: Choice, alone: bool) -> Arrays:
@@ -354,7 +394,8 @@ def _target(name: str, kind: Kind, choice: Choice) -> Classes | Targets:
             )
         return Classes(name, kind.labels)
     if not kind.numbers:
-        held = "numbers with commas" if kind.commas else "words"
+        held = f"words, {shown(kind.odd.word)} in {kind.odd.place} say" if kind.odd else ""
+        held = "numbers with commas" if kind.commas else held
         raise DataError(
             f"dataset.target={shown(name)}: holds {held}; must hold numbers, as 1.5, for"
             " dataset.task=regression"

@@ -91,10 +91,10 @@ def shown(text: object) -> str:
     return visible(repr(text) if isinstance(text, str) else str(text))[:80]
 
 
-def leaving_out(name: str) -> str:
-    """Return the setting that leaves a column out, as it is typed in a shell."""
+def naming(setting: str, name: str) -> str:
+    """Return a setting of columns that names one, as it is typed in a shell."""
     is_plain = not {*",[]"} & {*name}
-    return visible(override_text("dataset.leave_out", name if is_plain else [name]))
+    return visible(override_text(f"dataset.{setting}", name if is_plain else [name]))
 
 
 ROW_OF_CSV = re.compile(r"\bRow #(\d+)")

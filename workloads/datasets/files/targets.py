@@ -13,13 +13,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from raysim.core.errors import DataError
-from raysim.workloads.datasets.files.columns import (
-    Figures,
-    as_float32,
+from raysim.workloads.datasets.files.columns import Figures, as_float32, finite_numbers
+from raysim.workloads.datasets.files.kinds import (
     as_integers,
     as_numbers,
     as_words,
-    finite_numbers,
     without_sign_of_zero,
 )
 from raysim.workloads.datasets.files.source import Array, as_array, is_list, shown

@@ -38,7 +38,7 @@ def test_a_third_folder_is_told_and_may_be_tested_on(third, tmp_path):
     shutil.copytree(path / "test", path / third)
     (path / third / "no" / "more.png").write_bytes((path / "test/no/5.png").read_bytes())
     paths = prepared(dataset(path), tmp_path / "data", lambda *_: None)
-    assert notes_of(paths) == [f"not read: {third}"]
+    assert notes_of(paths)[1:] == [f"not read: {third}"]
     assert len(read(path, tmp_path / "data")["test"]) == 2
     if third != "notes":
         assert len(read(path, tmp_path / "data", split=third)["test"]) == 3

@@ -1,0 +1,201 @@
+"""Kinds of columns: what is no number is refused or told, texts are refused, dates have parts."""
+
+from __future__ import annotations
+
+import datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from raysim.core.errors import DataError
+from raysim.federation.prepared import notes_of, prepared
+from raysim.workloads.datasets.files.kinds import NUMBER, as_numbers
+from tests.workloads.datasets.files import layouts
+from tests.workloads.datasets.files.test_formats import dataset, read
+
+ROWS = 40
+NUMBERS = [str(20 + row) for row in range(ROWS)]
+TARGET = {"y": [row // 2 % 2 for row in range(ROWS)]}
+
+
+def table(folder: Path, values: list[Any], suffix: str = "csv") -> Path:
+    """Write a table of a column `a` and a target."""
+    columns = {"a": values, **TARGET}
+    if suffix == "csv":
+        layouts.text(folder / "t.csv", columns)
+    else:
+        pq.write_table(pa.table(columns), folder / "t.parquet")
+    return folder / f"t.{suffix}"
+
+
+def note(path: Path, **fields: Any) -> str:
+    """Return the line on how columns were read."""
+    chosen = dataset(path, **{"target": "y", **fields})
+    return notes_of(prepared(chosen, path.parent / "data", lambda *_: None))[0]
+
+
+def put(*odd: str, row: int = 10) -> list[str]:
+    return [*NUMBERS[:row], *odd, *NUMBERS[row + len(odd) :]]
+
+
+IS_NOT = r"'a': 39 of its 40 values are numbers, '{}' in row 11 is not; leave it empty"
+SIGNS = r"'a': '{}' in row {} is a number with signs or separated thousands; write 1.5"
+REFUSED = {
+    "a word": (put("unknown"), IS_NOT.format("unknown")),
+    "a dash": (put("-"), IS_NOT.format("-")),
+    "a bound": (put("<5"), IS_NOT.format("<5")),
+    "a range": (put("3-5"), IS_NOT.format("3-5")),
+    "None": (put("None"), IS_NOT.format("None")),
+    "hexadecimal": (put("0x1f"), IS_NOT.format("0x1f")),
+    "a fault of a spreadsheet": (put("#DIV/0!"), IS_NOT.format("#DIV/0!")),
+    "another word among signs": (
+        [*(f"{n}%" for n in NUMBERS[:39]), "?!"],
+        "39 of its 40 .* row 40",
+    ),
+    "one percent": (put("1.5%"), SIGNS.format("1.5%", 11)),
+    "percent": ([f"{n} %" for n in NUMBERS], SIGNS.format("20 %", 1)),
+    "dollars": ([f"${n}.50" for n in NUMBERS], SIGNS.format(r"\$20.50", 1)),
+    "euros": ([f"{n} €" for n in NUMBERS], SIGNS.format("20 €", 1)),
+    "a currency's name": ([f"{n} EUR" for n in NUMBERS], SIGNS.format("20 EUR", 1)),
+    "thousands by blanks": (put("1 500"), SIGNS.format("1 500", 11)),
+    "thousands by apostrophes": (put("1'500'000.5"), "\"1'500'000.5\" in row 11 is a number"),
+    "thousands by lines": (put("1_500"), SIGNS.format("1_500", 11)),
+    "thousands of an account": (put("(1,500)"), "holds numbers with commas; write 1.5"),
+    "mixed decimals": (put("20,5"), "holds numbers with commas; write 1.5"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+@pytest.mark.parametrize("suffix", ["csv", "parquet"])
+def test_a_column_of_numbers_has_numbers_alone(tmp_path, case, suffix):
+    values, says = REFUSED[case]
+    path = table(tmp_path, values, suffix)
+    with pytest.raises(DataError, match=f"column {says}" if says[0] == "'" else says) as caught:
+        read(path, tmp_path / "data", target="y")
+    assert "dataset.categories=a takes them for words" in str(caught.value)
+    asked = read(path, tmp_path / "data", target="y", categories="a")["train"]
+    assert asked.x.shape[1] > 20 and {*asked.x.sum(1).tolist()} == {1}
+    assert "words 'a'" in note(path, categories="a")
+
+
+@pytest.mark.parametrize("word", ["20", "+20", "20.", ".5e2", "1E5", "-0", "0020"])
+def test_numbers_as_they_may_be_written(tmp_path, word):
+    assert read(table(tmp_path, put(word)), tmp_path / "data", target="y")["train"].x.shape[1] == 1
+
+
+@given(st.text("0123456789.+-eE_, infaty", max_size=8).map(str.strip))
+def test_numbers_are_those_that_arrow_reads(word):
+    values = pa.array([word])
+    is_number = as_numbers(values) is not None
+    assert pa.compute.match_substring_regex(values, NUMBER)[0].as_py() is is_number or (
+        word.lower().lstrip("+-") == "nan"
+    )
+
+
+def test_few_numbers_among_words_are_words(tmp_path):
+    path = table(tmp_path, ["a", "b", "c", "1"] * (ROWS // 4))
+    assert read(path, tmp_path / "data", target="y")["train"].x.shape[1] == 4
+
+
+@pytest.mark.parametrize("suffix", ["csv", "parquet"])
+def test_texts_are_refused_with_what_leaves_them_out(tmp_path, suffix):
+    texts = [f"review {row} was {'good' if row % 3 else 'bad'}" for row in range(ROWS)]
+    path = table(tmp_path, texts, suffix)
+    says = r"column 'a': 32 of its 32 training values differ.* dataset\.leave_out=a goes on without"
+    with pytest.raises(DataError, match=says):
+        read(path, tmp_path / "data", target="y")
+    assert read(path, tmp_path / "data", target="y", categories="a")["train"].x.shape[1] == 32
+    half = table(tmp_path, texts[: ROWS // 2] * 2, suffix)
+    assert read(half, tmp_path / "data", target="y")["train"].x.shape[1] <= 20
+
+
+HOURS = [datetime.datetime(2024, 1, 1) + datetime.timedelta(hours=37 * row) for row in range(ROWS)]
+PARTS = [[each.month, each.weekday(), each.hour] for each in HOURS]
+WRITTEN: dict[str, tuple[list[Any], str, list[list[int]]]] = {
+    "text": ([f"{each:%Y-%m-%d %H:%M}" for each in HOURS], "csv", PARTS),
+    "text with T": ([each.isoformat() for each in HOURS], "csv", PARTS),
+    "text with zones": ([f"{each.isoformat()}.25+02:00" for each in HOURS], "parquet", PARTS),
+    "text of UTC": ([f"{each.isoformat()}Z" for each in HOURS], "csv", PARTS),
+    "days": ([f"{each:%Y-%m-%d}" for each in HOURS], "csv", [[*p[:2], 0] for p in PARTS]),
+    "dates": ([each.date() for each in HOURS], "parquet", [[*p[:2], 0] for p in PARTS]),
+    "times": (HOURS, "parquet", PARTS),
+    "times of a zone": (
+        [each.replace(tzinfo=datetime.UTC) for each in HOURS],
+        *("parquet", PARTS),
+    ),
+}
+
+
+@pytest.mark.parametrize("case", WRITTEN)
+def test_dates_become_month_weekday_and_hour(tmp_path, case):
+    values, suffix, parts = WRITTEN[case]
+    path = table(tmp_path, values, suffix)
+    with pytest.raises(DataError, match=r"column 'a'.*; dataset\.dates=a makes month, weekday and"):
+        read(path, tmp_path / "data", target="y")
+    found = read(path, tmp_path / "data", target="y", dates="a")
+    x = np.concatenate([found["train"].x, found["test"].x])
+    assert sorted(x.tolist()) == sorted(parts)
+    assert "read as: month, weekday and hour of 'a'; target" in note(path, dates="a")
+
+
+def test_dates_are_filled_and_standardised_as_numbers(tmp_path):
+    days = [f"{each:%Y-%m-%d %H:%M}" if row else "" for row, each in enumerate(HOURS)]
+    path = table(tmp_path, days)
+    with pytest.raises(DataError, match="column 'a': 1 value is missing, in row 1"):
+        read(path, tmp_path / "data", target="y", dates="a")
+    found = read(path, tmp_path / "data", target="y", dates="a", missing="mean", standardise=True)
+    assert np.allclose(found["train"].x[:].mean(0), 0, atol=1e-5)
+
+
+@pytest.mark.parametrize("wrong", ["02/29/2024", "2023-02-29", "soon"])
+def test_what_is_no_date_is_refused(tmp_path, wrong):
+    days = [f"{each:%Y-%m-%d}" if row != 4 else wrong for row, each in enumerate(HOURS)]
+    with pytest.raises(DataError, match=f"column 'a': '{wrong}' in row 5 is no date as 2024-02-29"):
+        read(table(tmp_path, days), tmp_path / "data", target="y", dates="a")
+
+
+def test_how_columns_were_read(tmp_path):
+    """Rows that lack a value count, so that the row is that of the file."""
+    given = {
+        **{"": [*range(ROWS)], "size": NUMBERS, "age": ["", *NUMBERS[1:]]},
+        **{"city": ["3", *["Rome", "Oslo", "Lima"] * 13], "zip": ["7", "8"] * 20, "id": NUMBERS},
+        **{"site": ["a", "b"] * 20, **TARGET},
+    }
+    layouts.text(tmp_path / "t.csv", given)
+    chosen = {"categories": "zip", "leave_out": "id", "client": "site", "missing": "drop"}
+    assert note(tmp_path / "t.csv", **chosen) == (
+        "samples of 7, read as: numbers 'size', 'age'; words 'city' (3 inputs, as 'Rome' in row 2"
+        " is no number); words 'zip' (2 inputs); target 'y' (2 classes); clients 'site'; left out"
+        " 'id'"
+    )
+
+
+@pytest.mark.parametrize(
+    ("x", "fields", "told"),
+    [
+        (np.zeros((9, 24, 2)), {}, "samples of 24x2, read as: arrays 'x' (24x2 numbers); t"),
+        (np.zeros((9, 24), int), {"categories": "x"}, "of 24, read as: arrays 'x' (24 categories)"),
+        (
+            *(np.zeros((9, 8, 8, 3), np.uint8), {}),
+            "samples of 3x8x8, read as: images 'x' (8x8, 3 channels, scaled to [0, 1]); target",
+        ),
+        (np.zeros((9, 5), np.uint8), {}, "of 5, read as: bytes 'x' (5, scaled to [0, 1]); target"),
+    ],
+)
+def test_how_arrays_were_read(tmp_path, x, fields, told):
+    np.savez(tmp_path / "t.npz", x=x, y=np.arange(9) % 2)
+    assert told in note(tmp_path / "t.npz", **fields)
+
+
+def test_a_row_of_two_sets_is_told_with_its_file(tmp_path):
+    for split in ("train", "test"):
+        values = put("none", row=7) if split == "test" else NUMBERS
+        layouts.text(tmp_path / f"{split}.csv", {"a": values, **TARGET})
+    with pytest.raises(DataError, match=r"'none' in row 8 of test\.csv is not"):
+        read(tmp_path, tmp_path / "data", target="y")

@@ -1,0 +1,304 @@
+"""Kinds of a table's columns: whether all values are numbers, words, dates or arrays.
+
+Values of text are words until it is known that all of a column are numbers. Where most are, and
+some are not, or only without signs, the column is neither: it is refused, since as words it would
+be an input for each number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from raysim.core.errors import DataError
+from raysim.workloads.datasets.files.source import (
+    as_array,
+    is_list,
+    is_missing,
+    is_number,
+    is_text,
+    naming,
+    shown,
+)
+
+EXACT = 2**53
+"""Size from which on float64 holds one number for several integers."""
+NUMBER = r"(?i)^[+-]?((\d+\.?\d*|\.\d+)(e[+-]?\d+)?|inf|infinity)$"
+"""Words that Arrow reads as numbers."""
+COMMAS = r"^[+-]?(\d+([.,]\d+)?|\d{1,3}([.,]\d{3})+([.,]\d+)?)$"
+"""Numbers as words, perhaps with a comma for the decimals or for the thousands."""
+PADDED = r"^[+-]?0\d"
+"""Words that are numbers with zeros in front: several of them may be one number."""
+SIGNS = r"[%\x{2030}\p{Sc}]|(?i)\b(usd|eur|gbp|chf|jpy|cny|inr)\b"
+"""Signs of percent and currency in numbers."""
+BLANKS = r"^[\s\x{a0}\x{202f}]+|[\s\x{a0}\x{202f}]+$"
+GROUPED = r"^\(?[+-]?\d{1,3}([.,'_ \x{2019}\x{a0}\x{202f}]\d{3})+([.,]\d+)?\)?$"
+"""Numbers whose thousands are separated."""
+ZONE = r"(:\d\d)([.,]\d+)?(Z|[+-]\d\d(:?\d\d)?)?$"
+"""End of a time: fractions of seconds and the zone."""
+
+Place = Callable[[int], str]
+"""Returns the place of a value of a batch in the files: `row 3`."""
+
+
+@dataclass(frozen=True)
+class Seen:
+    """A value of a column.
+
+    Attributes:
+        word: The value.
+        place: Its place: `row 3`.
+    """
+
+    word: Any
+    place: str
+
+
+@dataclass
+class Kind:
+    """Kind of a column's values, after all batches have been seen.
+
+    Attributes:
+        missing: Number of missing values.
+        lack: Place of the first missing value.
+        present: Number of other values.
+        near: Number of values that are numbers, some perhaps with signs or separators.
+        odd: First value that is no number as it stands; None if all are.
+        strange: First value that is none without signs and separators either.
+        whole: Whether all values are whole numbers of int64.
+        rounded: Whether a number is so large that float64 may hold a neighbour of it.
+        padded: Whether a number is a word with zeros in front.
+        dates: Whether all values are dates.
+        typed: Whether all values are stored as numbers, not as words.
+        lists: Whether it holds lists, of which all may be missing.
+        arrays: Shape and type of the arrays that it holds; None if it holds none.
+    """
+
+    missing: int = 0
+    lack: str = ""
+    present: int = 0
+    near: int = 0
+    odd: Seen | None = None
+    strange: Seen | None = None
+    whole: bool = True
+    rounded: bool = False
+    padded: bool = False
+    dates: bool = True
+    typed: bool = True
+    lists: bool = False
+    arrays: tuple[tuple[int, ...], np.dtype[Any]] | None = None
+
+    def count(self, values: pa.Array, place: Place) -> pa.Array:
+        """Count the values and the missing values of a batch; return which there are [n]."""
+        missing = is_missing(values)
+        if count := pc.sum(missing).as_py():
+            self.lack = self.lack or place(pc.index(missing, True).as_py())
+            self.missing += count
+        self.present += len(values) - (count or 0)
+        return pc.invert(missing)
+
+    def see(self, values: pa.Array, column: pa.Field, place: Place) -> None:
+        """Take in a batch of a column.
+
+        Raises:
+            DataError: its values are of no kind that can be an input.
+        """
+        there = self.count(values, place)
+        if is_list(values.type):
+            self.lists = True
+            if len(lists := values.filter(there)):
+                found = as_array(lists, column)
+                self.see_arrays(found.shape[1:], found.dtype, column.name)
+        elif is_text(values.type) or is_number(values.type):
+            self.typed = self.typed and _is_typed(values)
+            self._see_numbers(values, there, place)
+        elif not pa.types.is_null(values.type):
+            instead = f"{naming('leave_out', column.name)} goes on without it"
+            if pa.types.is_date(values.type) or pa.types.is_timestamp(values.type):
+                of = naming("dates", column.name)
+                instead = f"{of} makes month, weekday and hour of it, {instead}"
+            raise DataError(
+                f"column {shown(column.name)} holds values of type {values.type}; must be numbers,"
+                f" words or lists of numbers; {instead}"
+            )
+
+    def see_clients(self, values: pa.Array, place: Place) -> None:
+        """Take in a batch of a column of natural clients."""
+        self.count(values, place)
+        self.typed = self.typed and _is_typed(values)
+        self.whole = self.whole and self.typed and as_integers(values) is not None
+
+    def see_dates(self, values: pa.Array, column: pa.Field, place: Place) -> None:
+        """Take in a batch of a column of dates.
+
+        Raises:
+            DataError: a value is none.
+        """
+        self.count(values, place)
+        if as_dates(values) is None:
+            wrong = next(i for i in range(len(values)) if as_dates(values[i : i + 1]) is None)
+            raise DataError(
+                f"column {shown(column.name)}: {shown(values[wrong].as_py())} in {place(wrong)} is"
+                " no date as 2024-02-29 or 2024-02-29 13:30, of which dataset.dates makes month,"
+                " weekday and hour"
+            )
+
+    @property
+    def numbers(self) -> bool:
+        """True if all values are numbers."""
+        return self.odd is None
+
+    @property
+    def commas(self) -> bool:
+        """True if all values are numbers once commas are allowed in them."""
+        return self.odd is not None and self.strange is None and "," in self.odd.word
+
+    @property
+    def clients(self) -> pa.DataType:
+        """Type that keeps natural clients apart, whatever types their numbers are stored in."""
+        return pa.int64() if self.typed and self.whole else pa.string()
+
+    @property
+    def labels(self) -> pa.DataType:
+        """Type that keeps all labels of the column apart."""
+        if not self.numbers or self.padded or (self.rounded and not self.whole):
+            return pa.string()
+        return pa.int64() if self.whole else pa.float64()
+
+    def check_words(self, name: str) -> None:
+        """Check that the column is one of words, if it is not one of numbers.
+
+        Raises:
+            DataError: most values are numbers, as they stand or without signs.
+        """
+        if self.odd is None or 2 * self.near <= self.present:
+            return
+        words = f"{naming('categories', name)} takes them for words"
+        instead = f"{words}, {naming('leave_out', name)} goes on without them"
+        if self.strange is not None:
+            raise DataError(
+                f"column {shown(name)}: {self.near} of its {self.present} values are numbers,"
+                f" {shown(self.strange.word)} in {self.strange.place} is not; leave it empty, to be"
+                f" a missing value; {instead}"
+            )
+        if self.commas:
+            raise DataError(
+                f"column {shown(name)}: holds numbers with commas; write 1.5 and 1500, or separate"
+                f" columns by semicolons where 1,5 is 1.5; {words}"
+            )
+        raise DataError(
+            f"column {shown(name)}: {shown(self.odd.word)} in {self.odd.place} is a number with"
+            f" signs or separated thousands; write 1.5 and 1500; {instead}"
+        )
+
+    def _see_numbers(self, values: pa.Array, there: pa.Array, place: Place) -> None:
+        """Take in a batch of numbers, or of words that may all be numbers."""
+        numbers = as_numbers(values)
+        if numbers is None:
+            self.whole = False
+            self.dates = self.dates and as_dates(values) is not None
+            self._see_words(as_words(values), there, place)
+            return
+        self.near += pc.sum(there).as_py() or 0
+        self.dates = self.dates and not pc.any(there).as_py()
+        self.whole = self.whole and as_integers(values) is not None
+        large = pc.any(pc.greater_equal(pc.abs(numbers), EXACT)).as_py()
+        self.rounded = self.rounded or bool(large)
+        if is_text(values.type):
+            padded = pc.any(pc.match_substring_regex(as_words(values), PADDED)).as_py()
+            self.padded = self.padded or bool(padded)
+
+    def _see_words(self, words: pa.Array, there: pa.Array, place: Place) -> None:
+        coded = words.dictionary_encode()  # so that each word is looked at once
+        plain, near = (each.take(coded.indices) for each in _numbers_among(coded.dictionary))
+        plain, near = pc.fill_null(plain, False), pc.fill_null(near, False)
+        self.near += pc.sum(pc.and_(near, there)).as_py() or 0
+        self.odd = self.odd or _first(words, pc.and_not(there, plain), place)
+        self.strange = self.strange or _first(words, pc.and_not(there, near), place)
+
+    def see_arrays(self, shape: tuple[int, ...], dtype: np.dtype[Any], name: str) -> None:
+        """Take in the shape and the type of a column's arrays.
+
+        Raises:
+            DataError: arrays before had another shape, or they have no values.
+        """
+        if 0 in shape:
+            raise DataError(f"column {shown(name)}: its lists are empty; must hold numbers")
+        if self.arrays and self.arrays[0] != shape:
+            raise DataError(
+                f"column {shown(name)}: arrays have shape {[*shape]}, those before"
+                f" {[*self.arrays[0]]}; must be of one shape"
+            )
+        self.arrays = (shape, np.result_type(dtype, self.arrays[1]) if self.arrays else dtype)
+
+
+def _numbers_among(words: pa.Array) -> tuple[pa.Array, pa.Array]:
+    """Return which words [n] are numbers, and which are without signs and separators."""
+    plain = pc.match_substring_regex(words, NUMBER)
+    bare = pc.replace_substring_regex(words, SIGNS, "")
+    bare = pc.replace_substring_regex(bare, BLANKS, "")
+    near = plain
+    for pattern in (NUMBER, COMMAS, GROUPED):
+        near = pc.or_(near, pc.match_substring_regex(bare, pattern))
+    return plain, near
+
+
+def _first(words: pa.Array, chosen: pa.Array, place: Place) -> Seen | None:
+    """Return the first of the chosen words; None if there is none."""
+    at = pc.index(chosen, True).as_py()
+    return None if at < 0 else Seen(words[at].as_py(), place(at))
+
+
+def as_numbers(values: pa.Array) -> pa.Array | None:
+    """Return the values of a column as the nearest float64; None if they are words."""
+    try:
+        given = as_words(values) if is_text(values.type) else values
+        return pc.cast(given, pa.float64(), safe=False)
+    except pa.ArrowInvalid:
+        return None
+
+
+def without_sign_of_zero(numbers: pa.Array) -> pa.Array:
+    """Return floating-point numbers with 0 for -0.0, which is the same number."""
+    if pa.types.is_float16(numbers.type):  # of which Arrow compares none
+        numbers = pc.cast(numbers, pa.float32())
+    return pc.if_else(pc.equal(numbers, 0), pa.scalar(0, numbers.type), numbers)
+
+
+def as_integers(values: pa.Array) -> pa.Array | None:
+    """Return the values of a column as int64; None if one is no such number."""
+    try:
+        return pc.cast(as_words(values) if is_text(values.type) else values, pa.int64())
+    except pa.ArrowInvalid:
+        return None
+
+
+def as_dates(values: pa.Array) -> pa.Array | None:
+    """Return the values of a column as times, as a clock there shows them; None if one is none."""
+    if pa.types.is_timestamp(values.type):
+        return values if values.type.tz is None else pc.local_timestamp(values)
+    try:
+        if not is_text(values.type):
+            is_date = pa.types.is_date(values.type) or pa.types.is_null(values.type)
+            return pc.cast(values, pa.timestamp("s")) if is_date else None
+        words = pc.replace_substring_regex(as_words(values), ZONE, r"\1")
+        return pc.cast(words, pa.timestamp("s"))
+    except pa.ArrowInvalid:
+        return None
+
+
+def _is_typed(values: pa.Array) -> bool:
+    of_numbers = is_number(values.type) and not pa.types.is_boolean(values.type)
+    return of_numbers or pa.types.is_null(values.type)
+
+
+def as_words(values: pa.Array) -> pa.Array:
+    """Return the values of a column as words without outer blanks; -0.0 as 0."""
+    if pa.types.is_floating(values.type):
+        values = without_sign_of_zero(values)
+    return pc.utf8_trim_whitespace(pc.cast(values, pa.string()))
