@@ -16,7 +16,7 @@ import typer
 from rich.console import Console
 
 import raysim
-from raysim.cli.completion import complete_entry, complete_kind, names_of_kind
+from raysim.cli.completion import complete_entry, complete_kind, complete_range, names_of_kind
 from raysim.cli.data import data
 from raysim.cli.export import export
 from raysim.cli.figures import figure
@@ -199,12 +199,22 @@ def tune(
     study: Annotated[
         str,
         typer.Argument(
-            help="a study, see raysim list studies; or a .toml or .json file",
+            help="a study, see raysim list studies; a .toml or .json file; with --tune a preset",
             autocompletion=names_of_kind("studies"),
         ),
     ],
     overrides: Overrides = None,
     *,
+    ranges: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--tune",
+            help="a setting to search in the runs of a preset or a settings file, as"
+            " local.lr=1e-3..1:log or method.mu=0,1",
+            show_default=False,
+            autocompletion=complete_range,
+        ),
+    ] = None,
     trials: Annotated[
         int | None,
         typer.Option(min=1, max=10**6, help="total number of trials; default: the study's"),
@@ -250,12 +260,13 @@ def tune(
 ) -> None:
     """Search settings with Optuna; the same command resumes an interrupted study."""
     from raysim.tuning import command
-    from raysim.tuning.studies import find
+    from raysim.tuning.tune import study_of
+    from raysim.workloads.sweep_values import parse_ranges
 
     with resumable(console, lambda: "interrupted; the same command resumes the study"):
-        definition = find(study)
+        definition = study_of(study, parse_ranges(ranges, None) if ranges else None)
         command.tune(
-            name or Path(study).stem,
+            name or Path(study).stem + ("-tuned" if ranges else ""),
             definition,
             changes(overrides, profile),
             definition.options(sampler, pruner, objectives, seeds, stack),

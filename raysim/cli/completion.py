@@ -101,7 +101,7 @@ def _settings(before: Iterable[str], context: typer.Context) -> dict[str, list[s
     if context.info_name == "resume":
         changed = {k: of for k, of in words["settings"].items() if may_change(k) and k != "out"}
         return changed | _growing(context.params.get("run_dir"))
-    preset = context.params.get("config")
+    preset = context.params.get("config") or context.params.get("study")
     named = dict(words["presets"].get(preset, {}))
     named |= dict(_named("".join(f"{word} " for word in before).replace(" = ", "=").split()))
     found = dict(words["settings"])

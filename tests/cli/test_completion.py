@@ -61,6 +61,7 @@ CASES = {
     ],
     ("sweep", "mnist-noniid", "--tune", "local.t"): ["local.tail_average=", "local.temperature="],
     ("sweep", "mnist-noniid", "--tune", "local.lr="): [],
+    ("tune", "mnist-noniid", "--tune", "local.t"): ["local.tail_average=", "local.temperature="],
     ("resume", "RUN", "ro"): ["rounds=", "rounds=6"],
     ("resume", "RUN", "rounds="): ["6"],
     ("resume", "RUN", "local."): [],

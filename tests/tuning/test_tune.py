@@ -265,3 +265,39 @@ def test_a_regression_is_judged_by_its_held_out_loss(tmp_path, local_slots, monk
         assert row["loss"] == summary["final_holdout_loss"]
     assert found.best[0].local.lr == min(rows, key=lambda row: row["loss"])["local.lr"]
     assert len({row["loss"] for row in rows}) == 3
+
+
+def test_ranges_of_the_command_line_are_a_study(raysim_command, tmp_path, local_slots, monkeypatch):
+    """Of a settings file or a preset; two types of ranges, in a sweep's words."""
+    monkeypatch.chdir(tmp_path)
+    Path("plain.json").write_text(json.dumps(PRESET))
+    ranges = ["--tune", "local.lr=0.01..0.5:log", "--tune", "method.mu=0,0.1"]
+    code, _, _ = raysim_command("tune", "plain.json", *ranges, "--trials", "2", "rounds=2")
+    trials = [*Path("runs/plain-tuned/trials").iterdir()]
+    assert code == 0 and len(trials) == 2
+    for trial in trials:
+        settings = raysim.load_config(trial / "config.json")
+        assert 0.01 <= settings.local.lr <= 0.5 and settings.method.mu in (0, 0.1)
+        assert settings.rounds == 2
+    assert Path("runs/plain-tuned/best.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (
+            ["mnist-fedavg"],
+            "mnist-fedavg: is a preset; say what to search, as in raysim tune mnist",
+        ),
+        (["mnist-fedavg", "--tune", "local.lr"], "--tune=local.lr: is written KEY=LOW..HIGH"),
+        (["mnist-fedavg", "--tune", "local.lrr=1..2"], "local.lrr"),
+        (["mnist-fedavg", "--tune", "local.lr=2..1"], "local.lr"),
+        (["fedmax-betaa"], "fedmax-betaa: no such study; did you mean 'fedmax-beta'?"),
+    ],
+)
+def test_what_is_no_study_is_refused_in_one_line(
+    raysim_command, tmp_path, monkeypatch, words, said
+):
+    monkeypatch.chdir(tmp_path)
+    code, _, err = raysim_command("tune", *words)
+    assert code == 2 and said in err and err.count("\n") == 1 and not Path("runs").exists()

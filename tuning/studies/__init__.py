@@ -19,7 +19,7 @@ from raysim.core.errors import SettingsError, visible
 from raysim.core.user_input import check_plain, read_file, user_path
 from raysim.storage.schema import current_settings
 from raysim.tuning.studies.study import Study, StudyTable
-from raysim.workloads.presets import changes_of
+from raysim.workloads.presets import PRESETS, changes_of
 
 
 def read_study(path: Path, table: Mapping[str, Any] | None = None) -> Study:
@@ -70,6 +70,11 @@ def find(name: str) -> Study:
         return STUDIES[name]
     if Path(name).suffix in (".toml", ".json"):
         return read_study(user_path(name))
+    if name in PRESETS:
+        raise SettingsError(
+            f"{name}: is a preset; say what to search, as in raysim tune {name} --tune"
+            " local.lr=0.01..1:log"
+        )
     raise SettingsError(
         f"{visible(name)}: no such study; {suggest(name, sorted(STUDIES))} (or a .toml or .json"
         " file)"
