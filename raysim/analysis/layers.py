@@ -19,7 +19,6 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 
 from raysim.analysis.base import Analysis, ClientPart, Columns, Extra, MeasuredRound, Need
 from raysim.analysis.formulas import cka, gram
@@ -28,6 +27,7 @@ from raysim.core.layers import WeightLayer, weight_layers
 from raysim.core.rules import Trained, View
 from raysim.core.steps import Steps
 from raysim.core.tensors import Tensors, flatten, unflatten
+from raysim.core.tensors.calls import call_at
 from raysim.methods.divide_and_conquer import norm_divergence, weight_divergence
 
 MOST_COMPARED = 20
@@ -156,7 +156,7 @@ def layer_outputs(network: nn.Module, tensors: Tensors, x: Tensor) -> dict[str, 
     ]
     try:
         with torch.no_grad():
-            functional_call(network, {**tensors, **buffers}, (x.clone(),))
+            call_at(network, {**tensors, **buffers}, x.clone())
     finally:
         for hook in hooks:
             hook.remove()

@@ -21,12 +21,12 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.func import functional_call
 
 from raysim.analysis.base import Analysis, Columns, MeasuredRound, Need, at_equal_distances
 from raysim.core.rules import Trained, View
 from raysim.core.steps import Steps
 from raysim.core.tensors import Tensors, at_least_float32
+from raysim.core.tensors.calls import call_at
 
 SAMPLES, MOST_CLIENTS = 20, 20
 """Numbers of samples of a client, and of clients of a cohort, that are measured."""
@@ -107,6 +107,6 @@ def boundary_distance(logits: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
 
 def _logits(network: nn.Module, tensors: Tensors, x: Tensor) -> Tensor:
     """Return the logits [B, C] of inputs; of two classes where the network has one logit."""
-    logits: Tensor = functional_call(network, dict(tensors), (x.clone(),))
+    logits: Tensor = call_at(network, tensors, x.clone())
     logits = at_least_float32(logits)
     return logits if logits.shape[-1] > 1 else torch.cat([-logits, logits], dim=-1) / 2

@@ -5,7 +5,6 @@ Legend: n of K clients, N samples, C classes.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Sequence
 from functools import cached_property
 from itertools import accumulate
@@ -24,6 +23,7 @@ from raysim.core.client_indices import class_counts
 from raysim.core.errors import RunError, SettingsError
 from raysim.core.seeds import stream
 from raysim.core.tensors import CPU, Tensors
+from raysim.core.tensors.calls import structure_of
 from raysim.core.tensors.packed import as_tensor
 from raysim.driver.analyses.riding import Extras
 from raysim.driver.checks.model import complex_parameter
@@ -93,7 +93,7 @@ class Analyses:
     @cached_property
     def structure(self) -> nn.Module:
         """Network without values, in evaluation mode."""
-        return copy.deepcopy(self.network).to("meta").eval()
+        return structure_of(self.network)
 
     def _lacks(self, need: Need) -> str:
         """Return the part of a need that the run lacks; "" if it lacks none."""

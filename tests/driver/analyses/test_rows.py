@@ -6,9 +6,10 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 from safetensors.torch import load_file
+from torch import nn
 
 import raysim
-from raysim.testing.tasks import small_task
+from raysim.testing.tasks import SmallNet, small_task
 from tests.driver.analyses.common import SIZES, tables
 from tests.tasks import make_settings, make_task
 
@@ -125,3 +126,25 @@ def test_layers_have_the_same_numbers_under_a_method_that_adds_frozen_ones(tmp_p
         ]
     expected = {(1, "features.0"), (2, "features.3"), (3, "hidden.1"), (4, "head")}
     assert layers["fedavg"] == layers["fedfusion"] == [expected, expected]
+
+
+class Tied(SmallNet):
+    """A layer with the weight of the one before it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        first, second = nn.Linear(12, 12), nn.Linear(12, 12)
+        second.weight = first.weight
+        self.hidden = nn.Sequential(first, nn.ReLU(), second)
+        self.head = nn.Linear(12, 3)
+
+
+def test_a_tied_weight_is_one_tensor_in_an_analysis(tmp_path):
+    """With one client in a round its model is the global one: all similarities are 1."""
+    task = make_task((30,), Tied)
+    raysim.run(make_settings(tmp_path, rounds=1, analysis=["cka", "temperature"]), task)
+    found = tables(tmp_path)
+    pairs = {("client 0", "after"), ("after", "client 0")}
+    same = [r["cka"] for r in found["cka"] if (r["first"], r["second"]) in pairs]
+    assert same == pytest.approx([1, 1, 1], abs=1e-9)
+    assert len(found["temperature"]) == 20
