@@ -25,7 +25,7 @@ from raysim.core.encoding import Encoding
 from raysim.core.errors import RunError, SettingsError
 from raysim.core.optimizer import Optimizer, effective_steps
 from raysim.core.scoring import CLASSIFICATION, Scoring
-from raysim.core.tensors import Groups, Tensors, as_real, at_least_float32, nbytes, only
+from raysim.core.tensors import Groups, Tensors, at_least_float32, nbytes, number_beside, only
 
 Weighting = Literal["examples", "uniform"]
 Bases = Mapping[str, str]
@@ -392,7 +392,7 @@ def no_state(view: View) -> Tensors:
 
 def zero_term(view: View) -> Tensors:
     """Return the state of a transform that keeps only the term that it reports."""
-    return {"term": as_real(next(iter(view.params.values()))).new_zeros(())}
+    return {"term": number_beside(view.params)}
 
 
 @dataclass(frozen=True)

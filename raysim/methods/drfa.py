@@ -44,7 +44,7 @@ from raysim.core.rules import (
     Upload,
     View,
 )
-from raysim.core.tensors import Tensors, as_real, only
+from raysim.core.tensors import Tensors, number_beside, only
 from raysim.methods.reweighted import LAMBDA, KeepsWeights, places, send_scaled
 from raysim.methods.simplex import Floats, projected
 from raysim.methods.starting_loss import LOSS, send_loss
@@ -117,8 +117,10 @@ class Drfa(KeepsWeights):
 
 
 def _init(view: View) -> Tensors:
-    count = as_real(next(iter(view.params.values()))).new_zeros(())
-    return {COUNT: count, **{n: view.params[n].detach().clone() for n in view.trainable}}
+    return {
+        COUNT: number_beside(view.params),
+        **{n: view.params[n].detach().clone() for n in view.trainable},
+    }
 
 
 def _keep(view: View, gradients: Tensors, batch: Batch, state: Tensors) -> tuple[Tensors, Tensors]:

@@ -49,7 +49,7 @@ from pydantic import Field
 
 from raysim.core.method import Round, ServerState
 from raysim.core.rules import CHANGE, Bases, Pass, Reduced, Rules, Trained, Upload, View
-from raysim.core.tensors import add_scaled, as_real
+from raysim.core.tensors import add_scaled, number_beside
 from raysim.core.user_input.limits import MOST
 from raysim.methods.fedavg import FedAvg
 
@@ -110,6 +110,6 @@ class FedNova(FedAvg):
             sums={
                 "d": {name: tensor / norm for name, tensor in change.items()},
                 "buffers": buffers,
-                "steps": {"tau_eff": as_real(next(iter(change.values()))).new_tensor(steps)},
+                "steps": {"tau_eff": number_beside(change, steps)},
             }
         )

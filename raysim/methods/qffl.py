@@ -28,7 +28,7 @@ from pydantic import Field
 from raysim.core.errors import RunError
 from raysim.core.method import Round, ServerState
 from raysim.core.rules import CHANGE, Bases, Reduced, Rules, Trained, Upload, View, Weighting
-from raysim.core.tensors import add_scaled, as_real, norm
+from raysim.core.tensors import add_scaled, norm, number_beside
 from raysim.methods.fedavg import FedAvg
 from raysim.methods.starting_loss import LOSS, starting_loss
 
@@ -93,7 +93,7 @@ class Qffl(FedAvg):
             sums={
                 "d": {name: loss**q * tensor for name, tensor in change.items()},
                 "buffers": buffers,
-                "h": {"h": as_real(next(iter(change.values()))).new_tensor(h)},
+                "h": {"h": number_beside(change, h)},
             },
             metrics={LOSS: loss},
         )

@@ -268,3 +268,26 @@ def test_a_script_is_refused_by_name(tmp_path):
     scripted = torch.jit.script(nn.Sequential(nn.Linear(12, 3)))
     with pytest.raises(raysim.SettingsError, match=r"the model is a script of TorchScript"):
         raysim.run(make_settings(tmp_path / "run"), make_task(EQUAL, lambda: scripted))
+
+
+class Flagged(SmallNet):
+    """A network with a flag or a count, whose name is the first in a file."""
+
+    def __init__(self, flag: Tensor) -> None:
+        super().__init__()
+        self.register_buffer("flag", flag)
+
+
+@pytest.mark.parametrize("method", ["fedprox", "feddyn", "drfa"])
+@pytest.mark.parametrize("flag", [torch.tensor([True, False]), torch.tensor([300])])
+def test_a_step_s_numbers_do_not_take_the_type_of_a_flag(tmp_path, method, flag):
+    """Tensors of a checkpoint are in the order of their names."""
+    task = make_task(EQUAL, lambda: Flagged(flag))
+    overrides = {"method.name": method, "rounds": 2, "fraction": 1.0, "engine.vectorize": 3}
+    whole = raysim.run(make_settings(tmp_path / "whole", **overrides), task)
+    with raysim.rounds(make_settings(tmp_path / "left", **overrides), task) as rounds:
+        next(rounds)
+    resumed = raysim.resume(tmp_path / "left", task)
+    found = [run.metrics["objective"].to_pylist() for run in (whole, resumed)]
+    assert found[0] == found[1]
+    assert model_of(tmp_path / "whole") == model_of(tmp_path / "left")

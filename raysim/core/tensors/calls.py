@@ -25,7 +25,7 @@ def call_at(network: nn.Module, tensors: Tensors, x: Tensor) -> Any:
     Raises:
         RuntimeError: tensors are missing, or are none of the network's.
     """
-    return functional_call(network, tensors, (x,), strict=True)
+    return functional_call(network, dict(tensors), (x,), strict=True)
 
 
 def structure_of(network: nn.Module) -> nn.Module:

@@ -78,6 +78,15 @@ def like(values: Tensor, tensor: Tensor) -> Tensor:
     return torch.view_as_complex(values) if tensor.is_complex() else values
 
 
+def number_beside(tensors: Tensors, value: float = 0.0) -> Tensor:
+    """Return a number [] on the device of tensors, in float32, or float64 if the first is.
+
+    Flags and whole numbers among them do not count.
+    """
+    first = next(t for t in map(as_real, tensors.values()) if t.is_floating_point())
+    return first.new_tensor(value, dtype=at_least_float32(first.new_zeros(())).dtype)
+
+
 def at_least_float32(tensor: Tensor) -> Tensor:
     """Return a tensor in float32, or unchanged if it is float64 or complex."""
     return tensor if tensor.is_complex() or tensor.dtype == torch.float64 else tensor.float()
