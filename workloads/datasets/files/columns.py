@@ -327,8 +327,11 @@ def read_as(features: Sequence[Feature]) -> list[str]:
 
 
 def _as_words(words: Words) -> str:
-    odd = words.kind.odd
-    why = f", as {shown(odd.word)} in {odd.place} is no number" if odd and not words.asked else ""
+    odd, why = words.kind.odd, ""
+    if odd and not words.asked:
+        why = f", as {shown(odd.word)} in {odd.place} is no number"
+        if words.kind.dates:
+            why += f"; {naming('dates', words.name)} makes month, weekday and hour of it"
     return f"words {shown(words.name)} ({len(words.seen)} inputs{why})"
 
 

@@ -64,6 +64,7 @@ class Kind:
     """Kind of a column's values, after all batches have been seen.
 
     Attributes:
+        feature: Whether the column is one of inputs, which may do without it.
         missing: Number of missing values.
         lack: Place of the first missing value.
         present: Number of other values.
@@ -79,6 +80,7 @@ class Kind:
         arrays: Shape and type of the arrays that it holds; None if it holds none.
     """
 
+    feature: bool = True
     missing: int = 0
     lack: str = ""
     present: int = 0
@@ -118,13 +120,13 @@ class Kind:
             self.typed = self.typed and _is_typed(values)
             self._see_numbers(values, there, place)
         elif not pa.types.is_null(values.type):
-            instead = f"{naming('leave_out', column.name)} goes on without it"
+            instead = f"; {naming('leave_out', column.name)} goes on without it"
             if pa.types.is_date(values.type) or pa.types.is_timestamp(values.type):
                 of = naming("dates", column.name)
-                instead = f"{of} makes month, weekday and hour of it, {instead}"
+                instead = f"; {of} makes month, weekday and hour of it{instead.replace(';', ',')}"
             raise DataError(
                 f"column {shown(column.name)} holds values of type {values.type}; must be numbers,"
-                f" words or lists of numbers; {instead}"
+                f" words or lists of numbers{instead if self.feature else ''}"
             )
 
     def see_clients(self, values: pa.Array, place: Place) -> None:

@@ -6,9 +6,11 @@ Legend: N samples.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -31,7 +33,7 @@ from raysim.workloads.datasets.files.columns import (
 )
 from raysim.workloads.datasets.files.division import SPLITS, Rows, by_fraction
 from raysim.workloads.datasets.files.kinds import Kind
-from raysim.workloads.datasets.files.source import Array, Source, Sources, shown
+from raysim.workloads.datasets.files.source import Array, Source, Sources, naming, shown
 from raysim.workloads.datasets.files.targets import Classes, Targets, clients
 
 PART_BYTES = 64 * 2**20
@@ -42,6 +44,9 @@ MOST_TOLD = 3
 """Most columns that a line names."""
 TARGETS = ("y", "label")
 """Targets of formats without column names of a user's own."""
+
+UNNAMED = re.compile(r"|Unnamed: \d+|__index_level_\d+__")
+"""Name of a column that has none, as pandas writes its index and reads it again."""
 
 Task = Literal["classification", "regression"]
 Missing = Literal["refuse", "drop", "mean", "zero"]
@@ -91,8 +96,8 @@ class Roles:
             )
         client = choice.client or source.client
         split = choice.split if isinstance(choice.split, str) and "" in sources else ""
-        left_out = ("", target, client, source.client, split, *choice.leave_out)
-        others = [name for name in source.names if name not in left_out]
+        left_out = (target, client, source.client, split, *choice.leave_out)
+        others = [n for n in source.names if n not in left_out and not UNNAMED.fullmatch(n)]
         if len(source.images) == 1 and source.images[0] in others:
             others = [*source.images]
         features = choice.features or tuple(others)
@@ -189,7 +194,7 @@ class Samples:
         needed = roles.needed(choice.missing)
         whole = {name: Rows(source, roles.used, needed=needed) for name, source in sources.items()}
         progress("read files", 0, 3)
-        kinds, notes = _kinds(whole, roles, choice.dates)
+        kinds, notes = _kinds(whole, roles, choice.dates, choice.missing)
         _check_missing(kinds, roles, choice)
         rows = _divided(sources, roles, choice)
         alone = len(roles.features) == 1
@@ -289,10 +294,11 @@ def _raw_sizes(features: Sequence[Feature]) -> list[str]:
 
 
 def _kinds(
-    rows: Mapping[str, Rows], roles: Roles, dates: Sequence[str]
+    rows: Mapping[str, Rows], roles: Roles, dates: Sequence[str], missing: Missing
 ) -> tuple[dict[str, Kind], tuple[str, ...]]:
     """Return the kinds of columns, of several sources together, and a line on rows left out."""
-    kinds, total, left_out = {name: Kind() for name in roles.used}, 0, 0
+    kinds = {name: Kind(name in roles.features) for name in roles.used}
+    total = left_out = 0
     for each in rows.values():
         if absent := sorted({*roles.used} - {*each.source.names}):
             raise DataError(f"{each.source.path}: has no column {shown(absent[0])}")
@@ -320,9 +326,25 @@ def _kinds(
                     kind.see(values, column, place)
     if not left_out:
         return kinds, ()
-    lacked = " or ".join(shown(name) for name in roles.of_samples)
-    lacked = "a value" if chosen.needed == roles.used else f"a value of {lacked}"
-    return kinds, (f"{left_out} of {total} rows lack {lacked}, and are left out",)
+    path = next(iter(rows.values())).source.path
+    return kinds, (_rows_left_out(path, left_out, total, roles, missing),)
+
+
+def _rows_left_out(path: Path, left_out: int, total: int, roles: Roles, missing: Missing) -> str:
+    """Return a line on rows that are left out.
+
+    Raises:
+        DataError: all are.
+    """
+    lacked = "a value"
+    if roles.needed(missing) != roles.used:
+        lacked = f"a value of {' or '.join(map(shown, roles.of_samples))}"
+    if left_out == total:
+        raise DataError(
+            f"{path}: all {total} rows lack {lacked}, so that dataset.missing={missing} leaves"
+            " none; dataset.leave_out=COLUMN goes on without a column"
+        )
+    return f"{left_out} of {total} rows lack {lacked}, and are left out"
 
 
 def _place(rows: Array, of: str, index: int) -> str:
@@ -332,6 +354,11 @@ def _place(rows: Array, of: str, index: int) -> str:
 
 def _check_missing(kinds: Mapping[str, Kind], roles: Roles, choice: Choice) -> None:
     for name, kind in kinds.items():
+        if kind.feature and kind.missing and not (kind.present or kind.lists):
+            raise DataError(
+                f"column {shown(name)}: has no values; {naming('leave_out', name)} goes on without"
+                " it"
+            )
         count = kind.missing
         if count and (kind.lists or choice.missing == "refuse"):
             advice = "dataset.missing=drop leaves such rows out"

@@ -68,7 +68,7 @@ class Source:
             DataError: two columns have one name, or there are too many.
         """
         check_width(self.path, len(self.names))
-        if doubled := sorted({n for n in self.names if self.names.count(n) > 1}):
+        if doubled := sorted({n for n in self.names if n and self.names.count(n) > 1}):
             raise DataError(f"{self.path}: two columns are named {shown(doubled[0])}; rename one")
 
 

@@ -27,7 +27,7 @@ BLOCK_BYTES = 16 * 2**20
 BATCH_ROWS = 65_536
 ONE_BUFFER: dict[str, Any] = {"buffer_size": 2**20, "pre_buffer": False}
 """How a Parquet file is read: by so many bytes of a column, not by a whole row group."""
-MISSING = ("", "?", "NA", "N/A", "NaN", "nan", "NULL", "null")
+MISSING = ("", "?", "NA", "N/A", "n/a", "#N/A", "<NA>", "NaN", "nan", "NULL", "null")
 """Words of text files that stand for a missing value."""
 DECIMAL_COMMA = r"^([+-]?\d*),(\d+([eE][+-]?\d+)?)$"
 """Numbers of a table that is separated by semicolons, because its decimal point is a comma."""

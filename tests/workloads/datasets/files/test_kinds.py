@@ -193,6 +193,60 @@ def test_how_arrays_were_read(tmp_path, x, fields, told):
     assert told in note(tmp_path / "t.npz", **fields)
 
 
+ODD: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
+    "an empty column": ({"b": [""] * ROWS}, {}, r"'b': has no values; dataset\.leave_out=b goes"),
+    "filled": (
+        {"b": [""] * ROWS},
+        {"missing": "mean"},
+        r"'b': has no values; dataset\.leave_out=b",
+    ),
+    "dropped": (
+        {"b": [""] * ROWS},
+        {"missing": "drop"},
+        "all 40 rows lack a value, .*leave_out=COLUMN",
+    ),
+    "a date to predict": (
+        {"when": [each.date() for each in HOURS]},
+        {"target": "when"},
+        "'when' holds values of type date32.*; must be numbers, words or lists of numbers$",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", ODD)
+def test_advice_can_be_followed(tmp_path, case):
+    more, fields, says = ODD[case]
+    columns = {"a": NUMBERS, **more, **TARGET}
+    if "when" in more:
+        pq.write_table(pa.table(columns), tmp_path / "t.parquet")
+    else:
+        layouts.text(tmp_path / "t.csv", columns)
+    path = next(tmp_path.glob("t.*"))
+    with pytest.raises(DataError, match=says):
+        read(path, tmp_path / "data", **{"target": "y", **fields})
+
+
+@pytest.mark.parametrize("name", ["", "Unnamed: 0", "__index_level_0__"])
+def test_columns_without_a_name_are_left_out(tmp_path, name):
+    layouts.text(tmp_path / "t.csv", {name: NUMBERS, "a": NUMBERS, **TARGET})
+    text = (tmp_path / "t.csv").read_text()
+    (tmp_path / "t.csv").write_text(text.replace("\n", ",,\n"))  # as spreadsheets write
+    found = read(tmp_path / "t.csv", tmp_path / "data", target="y")["train"]
+    assert found.x.shape[1] == 1 and ("left out" in note(tmp_path / "t.csv")) is bool(name)
+
+
+@pytest.mark.parametrize("word", ["", "?", "NA", "N/A", "n/a", "#N/A", "<NA>", "NaN", "NULL"])
+def test_words_of_missing_values(tmp_path, word):
+    with pytest.raises(DataError, match="column 'a': 1 value is missing, in row 11"):
+        read(table(tmp_path, put(word)), tmp_path / "data", target="y")
+
+
+def test_dates_that_are_words_are_told(tmp_path):
+    days = [f"2024-01-{row % 9 + 1:02}" for row in range(ROWS)]
+    told = "(9 inputs, as '2024-01-01' in row 1 is no number; dataset.dates=a makes month, weekday"
+    assert told in note(table(tmp_path, days))
+
+
 def test_a_row_of_two_sets_is_told_with_its_file(tmp_path):
     for split in ("train", "test"):
         values = put("none", row=7) if split == "test" else NUMBERS
