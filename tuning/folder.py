@@ -15,8 +15,9 @@ from raysim.core.errors import MachineError, RunError
 from raysim.core.user_input import dotted, parse_json
 from raysim.storage.atomic import remove, sweep, write_json
 from raysim.storage.lock import is_locked, lock_folder
-from raysim.storage.run_directory import RunDirectory
+from raysim.storage.run_directory import RunDirectory, difference_from
 from raysim.storage.schema import GRIDS, SCHEMA, check_schema
+from raysim.tuning.studies.study import ResolvedStudy
 
 PATIENCE = 600.0
 """Seconds to wait for another tuner that starts, or draws a trial."""
@@ -154,6 +155,10 @@ class StudyFolder:
                 " gone; pass the other folder as --out, restore study.json, or choose another"
                 " --name"
             )
+        elif known is None and recorded.get("name") == name and self._lacks_storage(study):
+            new = uuid4().hex  # so that the storage before, if there is one, has it no longer
+            write_json(self._about, {"schema": SCHEMA, "name": name, "folder": new})
+            study.set_user_attr("folder", new)
         elif recorded["folder"] != known:
             raise RunError(
                 f"out={self.path}: contains the trials of a study that is not in this storage;"
@@ -161,6 +166,43 @@ class StudyFolder:
             )
         elif "schema" not in recorded:
             write_json(self._about, {"schema": SCHEMA, **recorded})
+
+    def _lacks_storage(self, study: optuna.Study) -> bool:
+        """Return whether a study without trials is new to a folder that has runs; see `left`."""
+        return not study.get_trials(deepcopy=False) and any(self.trial(0).parent.glob("[0-9]*"))
+
+    def left(self, study: optuna.Study, resolved: ResolvedStudy) -> list[dict[str, Any] | None]:
+        """Return the parameters of the trials whose runs are here, but not in the study's storage.
+
+        They are those of a study whose storage is gone. None of a trial without a readable run.
+
+        Args:
+            study: The study, in the storage.
+            resolved: Its settings and space.
+
+        Raises:
+            RunError: a run has other settings.
+        """
+        numbers = [int(path.name) for path in self.trial(0).parent.glob("[0-9]*")]
+        first = len(study.get_trials(deepcopy=False))
+        return [self._parameters(n, resolved) for n in range(first, max(numbers, default=-1) + 1)]
+
+    def _parameters(self, number: int, resolved: ResolvedStudy) -> dict[str, Any] | None:
+        run = self.runs(number)[0]
+        try:
+            recorded = RunDirectory(run).read_config()[0]
+        except RunError:
+            return None
+        held, found = dotted(recorded), dict[str, Any]()
+        for key in resolved.space:
+            if resolved.space.is_active(key, found) and key in held:
+                found[key] = held[key]
+        if other := difference_from(recorded, resolved.settings.override(found)):
+            raise RunError(
+                f"out={self.path}: its study is not in this storage, and trial {number} has"
+                f" {other}; choose another --out"
+            )
+        return found
 
     def _holds_runs_of(self, study: optuna.Study) -> bool:
         """Return whether this folder without `study.json` has only runs of the study."""

@@ -143,6 +143,11 @@ class Tuner(RunQueue[TrialRun]):
         search.refresh()
         folder.match(search.study)
         search.claim()
+        if left := folder.left(search.study, search.resolved):
+            search.take_back(left)
+            self.listener.note(
+                f"{folder.path}: {len(left)} trials are not in the storage; taken back from runs"
+            )
         if retry_failed:
             search.retry_failed()
         self._check_records()

@@ -39,9 +39,11 @@ def _run(options: Options) -> None:
 
 
 def _tune(options: Options) -> None:
-    from raysim.tuning.studies import find
+    from raysim.tuning.tune import study_of
+    from raysim.workloads.sweep_values import parse_ranges
 
-    study = find(options["study"])
+    ranges = options["ranges"]
+    study = study_of(options["study"], parse_ranges(ranges, None) if ranges else None)
     study.resolve(_overrides(options))
     names = ("sampler", "pruner", "objectives", "seeds", "stack")
     study.options(*(options[key] for key in names))

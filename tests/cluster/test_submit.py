@@ -225,6 +225,11 @@ REFUSED = {
     "left out": (["run", "runs/best.json", "out=/x"], "runs/best.json: runs, data, build, dist"),
     "elsewhere": (["run", "../best.json", "out=/x"], "../best.json: must be a path inside the"),
     "tune": (["tune", "fedmax-beta"], "--out=none: must be an absolute path"),
+    "ranges": (
+        ["tune", "mnist-fedavg", "--tune", "local.lr=0.01..1:log"],
+        "--out=none: must be an absolute path",
+    ),
+    "range": (["tune", "mnist-fedavg", "--tune", "local.lr"], "--tune=local.lr: is written KEY="),
     "sampler": (["tune", "fedmax-beta", "--sampler", "best"], "sampler=best: must be one of"),
     "study": (["tune", "fedmax-bet", "--out", "/x"], "fedmax-bet: no such study; did you mean"),
     "table": (["table", "mifl-6a"], "--out=none: must be an absolute path"),

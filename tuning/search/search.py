@@ -171,6 +171,19 @@ class Search:
         done = [trial.params for trial in earlier]
         return next((point for point in self._points if point not in done), {})
 
+    def take_back(self, left: Sequence[Mapping[str, Any] | None]) -> None:
+        """Enqueue the parameters of trials whose runs are there, in their order.
+
+        They are asked for next, and finished runs are only read. One without a run has failed.
+        """
+        for params in left:
+            if params is None:
+                lost = {"failed": "its run is gone, and so is the storage"}
+                state = TrialState.FAIL
+                self.study.add_trial(optuna.trial.create_trial(state=state, user_attrs=lost))
+            else:
+                self.study.enqueue_trial(dict(params))
+
     def retry_failed(self, worth: Callable[[str], bool] = lambda error: True) -> None:
         """Enqueue the parameters of each failed trial once more, as a new trial that names it.
 
