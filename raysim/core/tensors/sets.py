@@ -75,7 +75,8 @@ def as_real(tensor: Tensor) -> Tensor:
 
 def like(values: Tensor, tensor: Tensor) -> Tensor:
     """Undo `as_real`: return values as complex if a tensor is complex."""
-    return torch.view_as_complex(values) if tensor.is_complex() else values
+    # a slice of a flat vector may begin at an odd place, of which no complex view can be taken
+    return torch.complex(*values.unbind(-1)) if tensor.is_complex() else values
 
 
 def number_beside(tensors: Tensors, value: float = 0.0) -> Tensor:

@@ -14,6 +14,7 @@ from raysim.core.tensors import (
     flatten,
     inner_products,
     is_finite,
+    like,
     nbytes,
     norm,
     parameter_names,
@@ -96,3 +97,10 @@ def test_one_value_that_is_not_finite_is_found(dtype, bad):
     assert is_finite(values) and is_finite(values[:, :0]) and is_finite(torch.arange(3) > 1)
     values[2, 1] = bad if not dtype.is_complex else complex(0, bad)
     assert not is_finite(values.t()) and not is_finite(values.conj())
+
+
+def test_pairs_of_reals_at_an_odd_place_of_a_vector_become_complex():
+    pairs = torch.arange(9.0)[1:].view(2, 2, 2)
+    expected = torch.tensor([[1 + 2j, 3 + 4j], [5 + 6j, 7 + 8j]])
+    assert torch.equal(like(pairs, expected), expected)
+    assert like(pairs, torch.ones(2)) is pairs
