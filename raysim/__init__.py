@@ -218,16 +218,18 @@ def load_config(source: str | Path, overrides: Mapping[str, Any] | None = None) 
         RunError: a newer version wrote the file, or a class that is named lies in a run directory.
     """
     from raysim import methods, workloads  # noqa: F401 - registers the components
-    from raysim.config import apply_overrides, parse
+    from raysim.config import apply_overrides
     from raysim.core.components import suggest
     from raysim.core.errors import SettingsError, visible
-    from raysim.core.user_input import check_plain, override_text, read_file, user_path
+    from raysim.core.user_input import check_plain, dotted, override_text, read_file, user_path
+    from raysim.federation.natural import with_clients
     from raysim.storage.plugins import check_places
     from raysim.storage.schema import current_settings
+    from raysim.workloads.datasets.fetch import data_root
     from raysim.workloads.presets import PRESETS, on_preset
     from raysim.workloads.sweeps import FILE_KEYS
 
-    name = str(source)
+    name, given = str(source), {*(overrides or {})}
     if name in PRESETS:
         raw = PRESETS[name].settings.to_dict()
     elif Path(name).suffix in (".toml", ".json"):
@@ -235,12 +237,15 @@ def load_config(source: str | Path, overrides: Mapping[str, Any] | None = None) 
         raw = current_settings(path, read_file(path))
         if {*FILE_KEYS} & raw.keys():
             raise SettingsError(f"{name}: is a file of a sweep; type: raysim sweep {name}")
+        given |= {*dotted(raw)}
         raw = on_preset(raw)
         raw.pop("study", None)  # for `tune`
         if raw.pop("own_task", False):  # the config.json of such a run
             raise SettingsError(f"{name}: this run had a task of its own, which no file holds")
     else:
         hint = f"{suggest(name, sorted(PRESETS))} (or a .toml or .json file)"
+        if "=" in name:
+            hint = "a preset comes before settings, and has those that are not given: mnist-fedavg"
         with suppress(OSError, SettingsError):  # no path
             if user_path(name).is_file():
                 hint = "settings are a .toml or .json file; files of data are read with a preset,"
@@ -251,7 +256,7 @@ def load_config(source: str | Path, overrides: Mapping[str, Any] | None = None) 
     raw = apply_overrides(raw, overrides or {})
     check_plain(raw)
     check_places(raw)
-    return parse(raw)
+    return with_clients(raw, given, data_root())
 
 
 def _loaded(settings: Settings | str | Path) -> Settings:

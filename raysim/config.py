@@ -386,7 +386,9 @@ class Settings(SettingsGroup):
     temperature: Annotated[Temperature, *component_field(TEMPERATURES, "local.temperature")] = (
         Constant()
     )
-    clients: Count = Field(default=100, description="number of clients K")
+    clients: Count = Field(
+        default=100, description="number of clients K; natural clients: all, if it is not given"
+    )
     rounds: Count = Field(default=100, description="maximum number of rounds")
     fraction: float = Field(default=0.1, gt=0, le=1, description="fraction C of clients a round")
     seed: Seed = Field(default=0, description="seed of all random streams")

@@ -233,9 +233,16 @@ def check_axes(table: PaperTable, axes: Mapping[str, Sequence[Any]]) -> None:
             )
 
 
-def default_folder(config: str | Path) -> Path:
-    """Return the folder of a sweep that is given none."""
-    return Path("runs") / f"{Path(config).stem}-sweep"
+def default_folder(config: str | Path, settings: Mapping[str, Any]) -> Path:
+    """Return the folder of a sweep that is given none: of its preset, and of the data it is on.
+
+    Args:
+        config: The preset or file.
+        settings: Settings of all cells by dotted key.
+    """
+    path = settings.get("dataset.path")
+    data = [portable_name(Path(path).stem)] if isinstance(path, str) else []
+    return Path("runs") / "-".join([Path(config).stem, *data, "sweep"])
 
 
 def differs_by_cell(key: str) -> bool:

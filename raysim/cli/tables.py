@@ -142,12 +142,13 @@ def sweep(
     profile: ProfileName = None,
 ) -> None:
     """Compare settings over seeds in a table; the same command resumes it, and adds to it."""
+    from raysim.workloads.sweep_values import parse_axes
     from raysim.workloads.sweeps import default_folder
 
     options = table_options(only, rounds, None, changes(None, profile))
     asked = {"metric": metric, "rows": rows, "tune": tune, "tune_trials": tune_trials}
     given = partial(given_sweep, config, overrides, asked)
-    folder = out or default_folder(config)
+    folder = out or default_folder(config, parse_axes(overrides or ())[0])
     _run_or_tell("sweep", given, options, jobs, folder, dry_run=dry_run, json=json)
 
 

@@ -318,6 +318,13 @@ class Partition(Component, ABC):
         """
         return None
 
+    def natural_clients(self, train: Split) -> int | None:
+        """Return the number of clients that the training set has, by default unknown: None.
+
+        A partition that says it gives `clients` its default.
+        """
+        return None
+
     def names_of(self, train: Split, held: ClientIndices) -> tuple[str, ...]:
         """Return the names of all clients; none where they have numbers alone.
 
@@ -387,6 +394,11 @@ class Model(Component, ABC):
 def may_have_own_tests(partition: type[Partition]) -> bool:
     """Return whether clients of a partition may have test samples of their own."""
     return partition.split_test is not Partition.split_test
+
+
+def counts_clients(partition: type[Partition]) -> bool:
+    """Return whether a partition may say how many clients the data has."""
+    return partition.natural_clients is not Partition.natural_clients
 
 
 DATASETS: Registry[Dataset] = Registry("dataset", Dataset)  # type: ignore[type-abstract]

@@ -15,7 +15,7 @@ from raysim.results.column_metrics import TARGETS
 from raysim.workloads import sweeps
 from raysim.workloads.presets import PRESETS
 from raysim.workloads.sweep_values import parse_axes, parse_ranges, split_values
-from raysim.workloads.sweeps import read_sweep
+from raysim.workloads.sweeps import default_folder, read_sweep
 from raysim.workloads.tables import TABLES
 
 
@@ -389,3 +389,20 @@ def test_a_wrong_file_is_one_line(tmp_path, monkeypatch, change, message):
     with pytest.raises(raysim.SettingsError) as raised:
         sweep_of("my.toml")
     assert str(raised.value) == f"my.toml: {message}"
+
+
+@pytest.mark.parametrize(
+    ("settings", "folder"),
+    [
+        ({}, "runs/mnist-fedavg-sweep"),
+        ({"dataset.path": "data/My Mails.csv", "rounds": 2}, "runs/mnist-fedavg-my-mails-sweep"),
+        ({"dataset.path": "ylecun/mnist"}, "runs/mnist-fedavg-mnist-sweep"),
+    ],
+)
+def test_a_sweep_of_own_data_has_a_folder_of_its_own(settings, folder):
+    assert default_folder("mnist-fedavg", settings) == Path(folder)
+
+
+def test_settings_without_a_preset_are_told_where_it_goes():
+    with pytest.raises(raysim.SettingsError, match=r"^rounds=3: no such preset; a preset comes be"):
+        raysim.load_config("rounds=3")

@@ -95,7 +95,7 @@ def sweep(
     table = read_sweep(str(config), settings, several, seeds, metrics=metrics, tune=tune, by=rows)
     check_axes(table, {key: of for key, of in several.items() if isinstance(axes[key], str)})
     options = TableOptions(only, rounds)
-    folder = user_path(out) if out else default_folder(config)
+    folder = user_path(out) if out else default_folder(config, settings)
     with shown_lines("sweep") as view:
         ended = run_table(
             table, options, jobs=jobs, out=folder, line=view.line, progress=view.progress

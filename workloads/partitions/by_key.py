@@ -8,7 +8,7 @@ the roles with 10,000 data points or more, 66 at random.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -30,9 +30,10 @@ def _by_name(limits: dict[str, float]) -> dict[str, float]:
 class ByKey(Partition):
     """One client per value of a column; `clients` is the number of values that take part.
 
-    Clients are numbered in the order of their values. Samples of other values are left out, and so
-    are their test samples (`evaluation.test_samples=clients`), as FedMA's code joins those of its
-    66 roles. The limits below count training samples; a client has all its test samples.
+    By default, that is all of them. Clients are numbered in the order of their values. Samples of
+    other values are left out, and so are their test samples (`evaluation.test_samples=clients`), as
+    FedMA's code joins those of its 66 roles. The limits below count training samples; a client has
+    all its test samples.
 
     Attributes:
         key: Column whose values are the clients.
@@ -54,12 +55,9 @@ class ByKey(Partition):
         Raises:
             DataError: there is no such column, or it has fewer fitting values than clients.
         """
-        values, of_sample = np.unique(column(data, "key", self.key), return_inverse=True)
+        values, of_sample = np.unique(self._keys(data), return_inverse=True)
         sizes = np.bincount(of_sample)
-        fit = sizes >= self.minimum
-        for name, least in self.at_least.items():
-            fit[of_sample[self._numbers(data, name) < least]] = False
-        fitting = np.flatnonzero(fit)
+        fitting = self._fitting(data, of_sample, sizes)
         if clients > len(fitting):
             limits = [f"minimum={self.minimum}", *(f"{k}>={v:g}" for k, v in self.at_least.items())]
             raise DataError(
@@ -69,6 +67,32 @@ class ByKey(Partition):
         owners = np.full(len(values), -1)
         owners[self._chosen(fitting, sizes, clients, seed)] = np.arange(clients)
         return ListedIndices.of_owners(owners[of_sample], clients)
+
+    def natural_clients(self, train: Split) -> int:
+        """Return the number of values that may be clients.
+
+        Raises:
+            DataError: there is no such column.
+        """
+        _, of_sample = np.unique(self._keys(train), return_inverse=True)
+        return len(self._fitting(train, of_sample, np.bincount(of_sample)))
+
+    def _keys(self, data: Split) -> npt.NDArray[Any]:
+        """Return the value of each sample [N]."""
+        return column(data, "key", self.key)
+
+    def _fitting(self, data: Split, of_sample: Indices, sizes: Indices) -> Indices:
+        """Return the numbers of the values that may be clients.
+
+        Args:
+            data: The training samples [N].
+            of_sample: Number of each sample's value [N].
+            sizes: Samples of each value.
+        """
+        fit = sizes >= self.minimum
+        for name, least in self.at_least.items():
+            fit[of_sample[self._numbers(data, name) < least]] = False
+        return np.flatnonzero(fit)
 
     def split_test(
         self, train: Split, test: Split, held: ClientIndices

@@ -5,7 +5,10 @@ Source: Caldas et al., LEAF: a Benchmark for Federated Settings, arXiv:1812.0109
 
 from __future__ import annotations
 
-from raysim.core.client_indices import ListedIndices
+from typing import Any
+
+import numpy.typing as npt
+
 from raysim.core.data import NATURAL, Split
 from raysim.core.errors import DataError
 from raysim.workloads.partitions.by_key import ByKey
@@ -14,21 +17,21 @@ from raysim.workloads.partitions.by_key import ByKey
 class Natural(ByKey):
     """One client per natural client of the dataset; `clients` is the number that takes part.
 
-    It is `by_key` on the dataset's own column: `writer` of FEMNIST, `role` of Shakespeare, the
-    column that `dataset.client` names of `files`.
+    By default, that is all of them. It is `by_key` on the dataset's own column: `writer` of
+    FEMNIST, `role` of Shakespeare, the column that `dataset.client` names of `files`.
     """
 
     key: str = NATURAL
 
-    def split(self, data: Split, clients: int, seed: int) -> ListedIndices:
-        """Give each client all samples of its value.
+    def _keys(self, data: Split) -> npt.NDArray[Any]:
+        """Return the client of each sample [N].
 
         Raises:
-            DataError: the dataset has no natural clients, or fewer fitting ones than `clients`.
+            DataError: the dataset has no natural clients.
         """
         if self.key == NATURAL and NATURAL not in data.columns:
             raise DataError(
                 "partition.name=natural: the dataset has no natural clients; of files,"
-                " dataset.client names their column"
+                " dataset.client names their column, or each has a file or folder of its own"
             )
-        return super().split(data, clients, seed)
+        return super()._keys(data)

@@ -102,6 +102,7 @@ def test_settings_as_a_user_types_them() -> None:
         "partition.name": "by_key",
         "partition.key": "role",
         "partition.at_least.characters": 10_000,
+        "clients": 66,
     }
     settings = raysim.load_config("mnist-fedavg", overrides)
     assert settings.partition == ByKey(key="role", at_least={"characters": 10_000})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import numpy as np
@@ -141,6 +142,29 @@ def test_notes_on_the_data_are_shown_at_each_start(settings):
             settings(out=None, rounds=1, **{"dataset.standardise": False}), None, told := Told()
         )
         assert [note for note in told.notes if "'age' up to" in note]
+
+
+@pytest.mark.parametrize("form", ["overrides", "file", "file of a preset", "none"])
+def test_all_natural_clients_take_part_if_no_number_is_given(settings, tmp_path, form):
+    given = settings().to_dict()
+    dataset = {k: v for k, v in given["dataset"].items() if v is not None}
+    overrides = {f"dataset.{name}": value for name, value in dataset.items()}
+    source, chosen = "mnist-fedavg", {**overrides, "partition.name": "natural"}
+    if form == "none":
+        chosen |= {"partition.name": "by_key", "partition.key": "client", "clients": None}
+    if form.startswith("file"):
+        parts = {"dataset": dataset, "partition": {"name": "natural"}}
+        more = {"preset": source} if "preset" in form else {"model": {"name": "linear"}}
+        more |= {} if "preset" in form else {"method": {"name": "fedavg"}}
+        (tmp_path / "own.json").write_text(json.dumps({**parts, **more}))
+        source, chosen = str(tmp_path / "own.json"), {}
+    assert raysim.load_config(source, chosen).clients == 3
+    assert raysim.load_config(source, {**chosen, "clients": 2}).clients == 2
+    with pytest.raises(raysim.RaysimError, match="has no natural clients; of files"):
+        raysim.load_config(source, {**chosen, "dataset.client": None, "partition.name": "natural"})
+    if form == "none":
+        with pytest.raises(raysim.RaysimError, match="clients="):
+            raysim.load_config(source, {**overrides, "partition.name": "iid", "clients": None})
 
 
 PARTITIONS = {

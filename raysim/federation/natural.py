@@ -1,0 +1,40 @@
+"""Number of natural clients, where settings do not give one."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any
+
+from raysim.config import Settings, parse
+from raysim.core.components import ask
+from raysim.core.data import counts_clients
+from raysim.federation.prepared import open_prepared, prepared
+
+
+def with_clients(raw: Mapping[str, Any], given: Collection[str], root: Path) -> Settings:
+    """Return validated settings, with all natural clients where no number of clients is given.
+
+    Args:
+        raw: Nested plain values.
+        given: Dotted keys that a user gave, in addition to a preset.
+        root: The data root; the dataset is prepared to count its clients.
+
+    Raises:
+        RaysimError: a setting is wrong, or the data has no natural clients.
+    """
+    of_preset = not {"dataset.name", "partition.name"} & {*given}
+    if raw.get("clients") is not None and ("clients" in given or of_preset):
+        return parse(raw)
+    settings = parse({**raw, "clients": 1})
+    if not counts_clients(type(settings.partition)):
+        return parse(raw)
+    paths = prepared(settings.data, root, lambda *_: None)
+    clients = ask(
+        settings.partition,
+        "natural_clients",
+        open_prepared(settings.data, paths["train"]),
+        returns=lambda returned: returned is None or isinstance(returned, int),
+        expected="a number of clients, or None",
+    )
+    return parse(raw if clients is None else {**raw, "clients": clients})
