@@ -180,6 +180,12 @@ class Chain(FedAvg):
         return next((m.reads_each for m in self.methods.values() if m.reads_each), "")
 
     @property
+    def server_lr(self) -> float | None:
+        """The rate of the server, of the only method that has one."""
+        rates = [m.server_lr for m in self.methods.values() if m.server_lr is not None]
+        return rates[0] if len(rates) == 1 else None
+
+    @property
     def weighting(self) -> Weighting | None:  # type: ignore[override]  # a constant of others
         """Weights of the mean, by the method that sets them."""
         return next((m.weighting for m in self.methods.values() if m.weighting), None)
@@ -290,11 +296,17 @@ class Chain(FedAvg):
             others = {g for g in groups if g != MODEL and state.info[_owner_of(g)] != name}
             means = {g: mean for g, mean in reduced.means.items() if g not in others}
             given = replace(reduced, means={**means, MODEL: model})
-            after = member.server_update(now, state, given)
+            after = member.server_update(self._as_of(member, now), state, given)
             groups |= {g: after.groups[g] for g in groups if g not in others}
             info |= after.info
             model = groups[MODEL]
         return ServerState(groups, info)
+
+    def _as_of(self, member: FedAvg, now: Round) -> Round:
+        """Return the round with a method's own rate of the server, where several have one."""
+        if self.server_lr is not None or member.server_lr is None:
+            return now
+        return replace(now, server_lr=member.server_lr)
 
     def metrics(self, state: ServerState) -> Metrics:
         """Merge the methods' own metrics."""
