@@ -40,6 +40,38 @@ ELEMENTWISE = frozenset({"aten::add", "aten::sub", "aten::mul", "aten::div"})
 
 A call on lists of tensors is recorded as one call for each tensor.
 """
+_NAMES = """
+_cdist_forward _log_softmax _log_softmax_backward_data _prelu_kernel _prelu_kernel_backward
+_safe_softmax _softmax _softmax_backward_data _to_copy _unsafe_view abs adaptive_max_pool2d
+adaptive_max_pool2d_backward add add_ addcmul addmm amax amin aminmax any arange argmax atanh
+avg_pool2d avg_pool2d_backward avg_pool3d bernoulli bernoulli_ binary_cross_entropy
+binary_cross_entropy_backward binary_cross_entropy_with_logits bitwise_not bmm cat celu clamp
+clamp_min clamp_min_ clone constant_pad_nd convolution convolution_backward copy_ cos cumprod
+cumsum detach div div_ dot elu elu_backward embedding embedding_dense_backward empty empty_like
+eq erf exp expand expm1 fill_ flip floor full_like gather gelu gelu_backward gt hardsigmoid
+hardsigmoid_backward hardswish hardswish_backward hardtanh hardtanh_backward huber_loss
+huber_loss_backward hypot index index_add index_put index_select isnan le leaky_relu
+leaky_relu_backward lerp linalg_vector_norm log log1p log_sigmoid_backward log_sigmoid_forward
+logical_and logical_and_ logical_or_ logspace logsumexp lt masked_fill masked_fill_ max
+max_pool2d_with_indices max_pool2d_with_indices_backward maximum mean min minimum mish
+mish_backward mkldnn_rnn_layer mkldnn_rnn_layer_backward mm mse_loss mse_loss_backward mul mul_
+multi_margin_loss multi_margin_loss_backward mv native_batch_norm native_batch_norm_backward
+native_group_norm native_group_norm_backward native_layer_norm native_layer_norm_backward ne neg
+new_empty new_full new_zeros nll_loss_backward nll_loss_forward ones ones_like permute
+pixel_shuffle pixel_unshuffle pow prod rand_like randn_like reciprocal reflection_pad2d relu
+relu_ remainder repeat roll round rsqrt rsub scalar_tensor scatter scatter_ scatter_add select
+select_backward sgn sigmoid sigmoid_ sigmoid_backward sign silu silu_backward sin slice
+slice_backward smooth_l1_loss smooth_l1_loss_backward softplus softplus_backward sort split sqrt
+squeeze stack std sub sub_ sum t tanh tanh_ tanh_backward threshold_backward transpose
+transpose_ tril triu unbind unsafe_split unsqueeze upsample_bilinear2d upsample_nearest2d var
+view where xlogy zeros zeros_like
+"""
+TESTED = frozenset(f"aten::{name}" for name in _NAMES.split())
+"""Operations with the same bits on tensors with and without gradient (`tests/training`).
+
+A script runs all of them on tensors without. An operation that stands for a whole layer may choose
+others by it, as that of an encoder layer does, and two batches need not show it.
+"""
 CONSTANT = bool | int | float | str | torch.dtype | torch.layout | torch.memory_format | None
 
 
@@ -78,6 +110,7 @@ class _Call:
     args: Sequence[Any]
     given: Sequence[Tensor]
     out: Sequence[Any]
+    grad_mode: bool
 
     def line(self, in_place: bool) -> str:
         """Return the source; `in_place` writes the result over the first argument."""
@@ -112,6 +145,8 @@ class _ScriptSource:
         if name in ALIASES:
             self._named[id(out)] = (self.argument(args[0]), out)
             return
+        if name.replace(FOREACH, "") not in TESTED:
+            self.unsupported_reason = f"{name} may take other kernels without gradient"
         if not VALUE_DEPENDENT.isdisjoint(function.tags) or name == PACKS:
             self.unsupported_reason = f"{name} depends on values"
         outs = [out] if isinstance(out, Tensor) else out or ()
@@ -130,10 +165,14 @@ class _ScriptSource:
         given += [f"{key}={self.argument(value)}" for key, value in kwargs.items()]
         returned = [self._name(value) for value in outs]
         tensors = _tensors([*args, *kwargs.values()])
-        self._calls.append(_Call(name, ", ".join(given), returned, args, tensors, outs))
+        mode = torch.is_grad_enabled()
+        self._calls.append(_Call(name, ", ".join(given), returned, args, tensors, outs, mode))
 
     def lines(self, kept: Sequence[Tensor]) -> list[str]:
         """Return a line for each call; all tensors but the kept ones may be overwritten.
+
+        Some operations take other kernels where autograd is off, so a line sets the mode of the
+        calls after it.
 
         An elementwise call writes its result over its first argument if no later call reads that:
         the same bits, and the memory of a new tensor would not be in the cache.
@@ -142,10 +181,15 @@ class _ScriptSource:
         for number, call in enumerate(self._calls):
             last_use |= {_memory(tensor): number for tensor in (*call.given, *_tensors(call.out))}
         last_use |= {_memory(tensor): len(self._calls) for tensor in kept}
-        return [
-            call.line(in_place=call.may_overwrite() and last_use[_memory(call.given[0])] == number)
-            for number, call in enumerate(self._calls)
-        ]
+        found: list[str] = []
+        mode: bool | None = None
+        for number, call in enumerate(self._calls):
+            if call.grad_mode != mode:
+                mode = call.grad_mode
+                found.append(f"torch.set_grad_enabled({mode})")
+            unused = call.may_overwrite() and last_use[_memory(call.given[0])] == number
+            found.append(call.line(in_place=unused))
+        return found
 
     def argument(self, value: Any) -> str:
         """Return the source of a value."""

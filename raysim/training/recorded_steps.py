@@ -2,13 +2,15 @@
 
 A third of a small network's step is Python and autograd's bookkeeping. The operations below are
 the same in every step on a batch of the same shape. They are written as TorchScript and run by
-torch's interpreter: the same kernels in the same order, so the same bits.
+torch's interpreter: the same kernels in the same order, with autograd on or off as in the step, so
+the same bits.
 
-This requires a step to be a function of tensors, torch's generator and shapes alone, independent
-of the worker's earlier steps. Steps that visibly break this are not recorded: Python reads or
-prints a value of a tensor, a tensor comes from elsewhere, another generator is drawn from, a module
-has a counter, or the script does not return the step's very bits, on the recorded batch or on the
-next one. Such steps run as without recording.
+This requires a step to be a function of tensors, torch's generator and shapes alone, independent of
+the worker's earlier steps. Steps that visibly break this are not recorded: Python reads or prints a
+value of a tensor, a tensor comes from elsewhere, another generator is drawn from, a module has a
+counter, an operation is not known to be the same on tensors without gradient, or the script does
+not return the step's very bits, on the recorded batch or on the next one. Such steps run as without
+recording.
 
 The criterion and the penalties of a method are part of a step, and so are its transforms before
 the momentum: one script serves all rules of the same key (`rule_keys`) on groups of tensors of the
@@ -38,6 +40,8 @@ Script = Callable[..., Sequence[Tensor]]
 
 STEPS_BEFORE = 100
 """Steps on batches of one shape before a script is written, which costs what they would save."""
+ATTENTION = (nn.MultiheadAttention, nn.TransformerEncoderLayer, nn.TransformerEncoder)
+"""Modules that in evaluation mode take another path while their functions are watched."""
 MAX_KINDS = 32
 """Most kinds of steps to keep scripts of; FedMA's growing layers add kinds every round."""
 
@@ -204,6 +208,8 @@ class StepsOfKind:
         self, step: Step, batch: Batch, tensors: Sequence[Tensor], states: Sequence[Tensor]
     ) -> Script | None:
         """Write a script and compare it with the step on a batch; restore everything."""
+        if any(isinstance(m, ATTENTION) and not m.training for m in self._modules()):
+            return None
         own = [state.detach() for state in states]  # a first state may be one of the tensors
         given = [batch.x, batch.y, *tensors, *own]
         before = _StepSnapshot(self._modules(), self._generators, given)

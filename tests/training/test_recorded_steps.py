@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from raysim.config import LocalSettings
 from raysim.core.rules import Batch, Rules, Transform
 from raysim.core.seeds import torch_generator
-from raysim.core.tensors.torch_private import foreach_add
+from raysim.core.tensors.torch_private import compile_script, foreach_add
 from raysim.training import client_training, objective, operations, recorded_steps
 from raysim.training.job import ClientJob
 from raysim.training.network import Network
@@ -210,6 +210,41 @@ def test_a_script_has_the_bits_of_the_steps(name, options, rules):
     assert_same_bits(results, train(stepped, clients(name), rules))
 
 
+def second_stream(view, outputs, batch):
+    """A penalty with the outputs of a frozen model, for which autograd is off."""
+    return (outputs.logits - view.at(view.start, batch.x).logits).square().mean()
+
+
+@pytest.mark.parametrize(("name", "recorded"), [("recurrent", True), ("attentive", False)])
+def test_a_frozen_stream_is_recorded_with_autograd_off_or_not_at_all(name, recorded):
+    """An LSTM takes another kernel, and an encoder layer another path, unless it is watched."""
+    torch.manual_seed(0)
+    module, rules = NETWORKS[name](), Rules(penalties=(second_stream,))
+    scripted, stepped = (trainer_of(module, batch_size=1) for _ in range(2))
+    results = train(scripted, clients(name, (60, 60)), rules)
+    assert found(scripted) and {*found(scripted)} == {recorded}
+    assert_same_bits(results, train(plain(stepped), clients(name, (60, 60)), rules))
+
+
+def test_a_script_sets_the_mode_of_each_call_and_leaves_that_of_its_caller():
+    x = torch.randn(4)
+
+    def step():
+        y = x * 2
+        with torch.no_grad():
+            return [y + 1, y * 3]
+
+    source = source_of(step, [x])
+    lines = [line.strip() for line in source.splitlines()[1:-1]]
+    modes = [n for n, line in enumerate(lines) if "set_grad_enabled" in line]
+    assert modes == [0, 2] and lines[2] == "torch.set_grad_enabled(False)"
+    script = compile_script(source, "step")
+    for mode in (True, False):
+        with torch.set_grad_enabled(mode):
+            assert torch.equal(script(x)[1], x * 6)
+            assert torch.is_grad_enabled() == mode
+
+
 def test_a_gradient_behind_a_recorded_transform_has_the_draws_of_its_step():
     torch.manual_seed(0)
     module = normed()
@@ -384,6 +419,7 @@ def test_source_by_hand():
 
     source = (
         "def step(t0: Tensor, t1: Tensor):\n"
+        "    torch.set_grad_enabled(True)\n"
         "    t2 = torch.ops.aten.mul(t0, t1)\n"
         "    t2 = torch.ops.aten.add_(t2, 1.5, alpha=2)\n"
         "    t3 = torch.ops.aten.sum(t2, [0])\n"
@@ -404,6 +440,7 @@ def test_source_writes_over_memory_that_nobody_reads():
 
     source = (
         "def step(t0: Tensor, t1: Tensor):\n"
+        "    torch.set_grad_enabled(True)\n"
         "    t2 = torch.ops.aten.mul(t0, t1)\n"  # x is the caller's
         "    t3 = torch.ops.aten.add_(t2, t1)\n"
         "    t4 = torch.ops.aten.view(t3, [-1])\n"

@@ -33,6 +33,7 @@ _DispatchMode = _part("utils._python_dispatch.TorchDispatchMode")
 _CompilationUnit = _part("jit.CompilationUnit")
 _is_optimized = _part("_C._get_graph_executor_optimize")
 _set_optimized = _part("_C._set_graph_executor_optimize")
+_set_grad_mode = _part("_C._set_grad_enabled")
 _has_mkldnn = _part("_C._get_mkldnn_enabled")
 _set_mkldnn = _part("_C._set_mkldnn_enabled")
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
@@ -152,7 +153,7 @@ def transient_buffers(module: nn.Module) -> frozenset[str]:
 
 def can_record_steps() -> bool:
     """Return whether operations can be watched and TorchScript can run, without a replacement."""
-    parts = (_DispatchMode, _CompilationUnit, _is_optimized, _set_optimized)
+    parts = (_DispatchMode, _CompilationUnit, _is_optimized, _set_optimized, _set_grad_mode)
     return all(part is not None for part in parts)
 
 
@@ -175,16 +176,20 @@ def watch_operations(seen: Operation) -> AbstractContextManager[Any]:
 
 
 def compile_script(source: str, name: str) -> Callable[..., Sequence[Tensor]]:
-    """Compile a function of TorchScript, without optimisations, which may change bits."""
+    """Compile a function of TorchScript, without optimisations, which may change bits.
+
+    The function may change the grad mode, which is then as it was before.
+    """
     script = getattr(_CompilationUnit(source), name)
 
     def run(*args: Tensor) -> Sequence[Tensor]:
-        optimized = _is_optimized()
+        optimized, grad_mode = _is_optimized(), torch.is_grad_enabled()
         _set_optimized(False)
         try:
             return script(*args)  # type: ignore[no-any-return]
         finally:
             _set_optimized(optimized)
+            _set_grad_mode(grad_mode)
 
     return run
 
