@@ -56,7 +56,13 @@ def show(
     from raysim.cli import data_page
     from raysim.cli.live_view import make_listener
     from raysim.config import parse_override
-    from raysim.federation.prepared import network_size, notes_of, open_prepared, prepared
+    from raysim.federation.prepared import (
+        class_names,
+        network_size,
+        notes_of,
+        open_prepared,
+        prepared,
+    )
     from raysim.workloads.datasets.fetch import data_root
 
     settings = raysim.load_config(config, dict(parse_override(text) for text in overrides or ()))
@@ -69,7 +75,7 @@ def show(
     classes = network_size(settings.dataset, lambda: train)[1]
     labels = train.y if settings.dataset.scoring.classifies else np.zeros(len(train), np.int64)
     names = settings.partition.names_of(train, indices)
-    held = data_page.count(indices, labels, classes, names)
+    held = data_page.count(indices, labels, classes, names, class_names(paths))
     heading = data_page.title(settings)
     for line in notes_of(paths):
         print_line(console, line)

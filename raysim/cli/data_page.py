@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 SHOWN_CLIENTS = 20
 SHOWN_LABELS = 10
+SHOWN_CLASSES, LONGEST_WORD = 20, 20
+"""Most classes that have their names in the heat map, and most characters of one."""
 COUNTED_CLIENTS = 10_000
 QUANTILES = {"min": 0.0, "25%": 0.25, "median": 0.5, "75%": 0.75, "max": 1.0}
 
@@ -38,6 +40,7 @@ class ClientCounts:
         counts: Samples per class of `clients` [n, C].
         samples: Number of samples of the training set.
         names: Names of all clients [K]; empty if they have numbers alone.
+        words: Names of the classes [C]; empty if they have numbers alone.
     """
 
     sizes: Indices
@@ -45,10 +48,19 @@ class ClientCounts:
     counts: Indices
     samples: int
     names: tuple[str, ...] = ()
+    words: tuple[str, ...] = ()
+
+    def word(self, label: int) -> str:
+        """Return the name of a class, or its number."""
+        return visible(self.words[label]) if label < len(self.words) else str(label)
 
 
 def count(
-    client_indices: ClientIndices, labels: Indices, classes: int, names: tuple[str, ...] = ()
+    client_indices: ClientIndices,
+    labels: Indices,
+    classes: int,
+    names: tuple[str, ...] = (),
+    words: tuple[str, ...] = (),
 ) -> ClientCounts:
     """Count the samples of all clients, and per class of at most COUNTED_CLIENTS clients."""
     total = len(client_indices.sizes)
@@ -56,7 +68,7 @@ def count(
     if total > COUNTED_CLIENTS:
         clients = np.linspace(0, total - 1, COUNTED_CLIENTS).astype(np.int64)
     counts = class_counts(client_indices, labels, classes, clients)
-    return ClientCounts(client_indices.sizes, clients, counts, len(labels), names)
+    return ClientCounts(client_indices.sizes, clients, counts, len(labels), names, words)
 
 
 def title(settings: Settings) -> str:
@@ -90,19 +102,19 @@ def _clients(held: ClientCounts) -> Table:
     table.add_column("label:samples")
     shown = list(zip(held.clients.tolist(), held.counts, strict=True))[:SHOWN_CLIENTS]
     for client, counts in shown:
-        _add(table, named(client, held.names[client] if held.names else ""), counts)
+        _add(table, held, named(client, held.names[client] if held.names else ""), counts)
     name = "all" if len(held.clients) == len(held.sizes) else "counted"
-    _add(table, name, held.counts.sum(axis=0))
+    _add(table, held, name, held.counts.sum(axis=0))
     return table
 
 
-def _add(table: Table, name: str, counts: Indices) -> None:
+def _add(table: Table, held: ClientCounts, name: str, counts: Indices) -> None:
     labels = np.flatnonzero(counts)
     most = np.sort(labels[np.argsort(-counts[labels], kind="stable")[:SHOWN_LABELS]])
-    words = [f"{label}:{counts[label]}" for label in most]
+    words = [f"{held.word(label)}:{counts[label]}" for label in most.tolist()]
     if len(labels) > len(most):
         words.append(f"and {len(labels) - len(most)} more")
-    table.add_row(Text(visible(name)), str(counts.sum()), str(len(labels)), " ".join(words))
+    table.add_row(Text(visible(name)), str(counts.sum()), str(len(labels)), Text(" ".join(words)))
 
 
 def _quantiles(held: ClientCounts) -> Table:
@@ -144,6 +156,9 @@ def heat_map(heading: str, held: ClientCounts) -> Figure:
         axis.set_major_locator(MaxNLocator(integer=True))
     if held.names and clients <= SHOWN_CLIENTS:
         axes.set_yticks(range(clients), [*map(named, range(clients), held.names)], parse_math=False)
+    if held.words and classes <= SHOWN_CLASSES:
+        words = [visible(word, LONGEST_WORD) for word in held.words]
+        axes.set_xticks(range(len(words)), words, rotation=30, ha="right", parse_math=False)
     figure.colorbar(image, label="samples")
     return figure
 

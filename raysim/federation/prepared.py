@@ -51,6 +51,10 @@ def prepared(dataset: Dataset, root: Path, progress: Progress) -> Mapping[str, P
         }
 
 
+CLASSES = "classes"
+"""Name of the prepared file with the labels of a dataset, by class number."""
+
+
 def notes_of(paths: Mapping[str, Path]) -> list[str]:
     """Return the lines on what was read, of a dataset that has any."""
     return [str(line) for line in open_split(paths[NOTES]).x] if NOTES in paths else []
@@ -108,6 +112,16 @@ def open_prepared(dataset: Dataset, path: Path) -> Split:
     if (column := dataset.client_column) not in split.columns:
         return split
     return replace(split, columns={**split.columns, NATURAL: split.columns[column]})
+
+
+def class_names(paths: Mapping[str, Path]) -> tuple[str, ...]:
+    """Return the name of each class, of a dataset whose labels are words; else empty.
+
+    Raises:
+        DataError: the file of them was not written by `raysim.write_split`.
+    """
+    path = paths.get(CLASSES)
+    return () if path is None else tuple(str(label) for label in open_split(path).x)
 
 
 def network_size(dataset: Dataset, train: Callable[[], Split]) -> tuple[tuple[int, ...], int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from raysim.cli.data_page import COUNTED_CLIENTS, check_drawing, count, draw, he
 from raysim.core.client_indices import ListedIndices
 from raysim.core.errors import DataError, SettingsError
 from raysim.workloads.partitions.resample import Resample
+from tests.cli.test_app import raysim_command  # noqa: F401 - a fixture
 
 
 def holdings(counts: list[list[int]]):
@@ -127,3 +129,18 @@ def test_where_no_heat_map_can_be_drawn(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(SettingsError, match=r"needs matplotlib; pip install 'raysim-fl\[plots\]'"):
         check_drawing(Path("a.png"))
+
+
+def test_classes_have_their_names_where_the_data_has_them(raysim_command, tmp_path):  # noqa: F811
+    kinds = ["cat", "dog", "owl"]
+    rows = [f"{n / 60},{kinds[n % 3]}" for n in range(60)]
+    (tmp_path / "t.csv").write_text("\n".join(["a,kind", *rows]))
+    words = ["dataset.name=files", f"dataset.path={tmp_path / 't.csv'}", "dataset.target=kind"]
+    words += ["partition.name=iid", "clients=4", "model.name=linear"]
+    code, out, err = raysim_command("data", "show", "mnist-fedavg", *words)
+    assert code == 0, err
+    total = next(line.split() for line in out.splitlines() if line.split()[:1] == ["all"])
+    held = {word.split(":")[0]: int(word.split(":")[1]) for word in total[3:]}
+    assert {*held} == {*kinds} and sum(held.values()) == int(total[1])
+    drawn = heat_map("heading", replace(holdings([[3, 0, 4], [0, 12, 0]]), words=tuple(kinds)))
+    assert [tick.get_text() for tick in drawn.axes[0].get_xticklabels()] == kinds

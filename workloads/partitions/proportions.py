@@ -46,7 +46,7 @@ class Proportions(Sized, Dirichlet):
         weights = generator.dirichlet(np.full(len(totals), self.alpha), size=clients)  # [K, C]
         weights = np.maximum(weights, SMALLEST)
         wanted = totals.sum() / clients
-        if self.sizes != "equal":
+        if self.sizes is not None:
             wanted = self.client_sizes(int(totals.sum()), clients, generator)[:, None]
         for _ in range(SWEEPS):
             weights *= wanted / weights.sum(axis=1, keepdims=True)

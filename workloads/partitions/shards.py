@@ -31,7 +31,7 @@ class Shards(Sized):
             hold, whose sizes differ by at most one, and every sample is used. Set, the sorted data
             is cut into shards of this size, a shorter rest at its end is left out, and so are the
             shards that no client draws.
-        sizes: Other than equal, a client's shards have its size together, and `size` is unset.
+        sizes: If given, a client's shards have its size together, and `size` is unset.
     """
 
     per_client: Count = 2
@@ -39,7 +39,7 @@ class Shards(Sized):
 
     @model_validator(mode="after")
     def _one_size(self) -> Self:
-        if self.size is not None and self.sizes != "equal":
+        if self.size is not None and self.sizes is not None:
             raise ValueError(f"size={self.size}: must be none with partition.sizes={self.sizes}")
         return self
 
@@ -53,7 +53,7 @@ class Shards(Sized):
         ordered = np.argsort(data.y, kind="stable")
         shards = self._cut(ordered, clients)
         drawn = stream(seed, "shards").permutation(len(shards))[: clients * self.per_client]
-        if self.sizes != "equal":
+        if self.sizes is not None:
             sizes = self.client_sizes(len(data), clients, stream(seed, "sizes"))[:, None]
             rest = np.arange(self.per_client) < sizes % self.per_client
             of_shard = np.empty(len(shards), dtype=np.int64)

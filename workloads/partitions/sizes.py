@@ -34,8 +34,8 @@ MOST_SPREAD = 10.0
 class Sized(Partition):
     """Partition whose clients may have sizes of a family; a base class."""
 
-    sizes: Literal["equal", "linear", "power_law", "log_normal"] = Field(
-        default="equal", description="samples of clients: equally many, or of a family; see spread"
+    sizes: Literal["linear", "power_law", "log_normal"] | None = Field(
+        default=None, description="family of the clients' sizes, see spread; none: equally many"
     )
     spread: Annotated[float, Field(gt=0, le=MOST_SPREAD)] | None = Field(
         default=None,
@@ -45,15 +45,15 @@ class Sized(Partition):
 
     @model_validator(mode="after")
     def _spread_is_of_a_family(self) -> Self:
-        if self.spread is not None and self.sizes == "equal":
-            raise ValueError(f"spread={self.spread}: needs partition.sizes other than equal")
+        if self.spread is not None and self.sizes is None:
+            raise ValueError(f"spread={self.spread}: needs partition.sizes")
         if self.sizes == "linear" and (self.spread or 0) > 1:
             raise ValueError(f"spread={self.spread}: must be at most 1 with partition.sizes=linear")
         return self
 
     def client_sizes(self, total: int, clients: int, generator: np.random.Generator) -> Indices:
         """Return the samples of each client [K], of `total` in all; at least one for each."""
-        if self.sizes == "equal":  # the first have one more, as in numpy.array_split
+        if self.sizes is None:  # the first have one more, as in numpy.array_split
             return np.full(clients, total // clients) + (np.arange(clients) < total % clients)
         spread = SPREADS[self.sizes] if self.spread is None else self.spread
         ranks = generator.permutation(clients)

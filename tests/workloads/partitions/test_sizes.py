@@ -74,7 +74,7 @@ def test_as_many_clients_as_samples_have_one_each():
     ("given", "said"),
     [
         ({"partition.sizes": "zipf"}, 'partition.sizes="zipf": '),
-        ({"partition.spread": 0.5}, "partition.spread=0.5: needs partition.sizes other than"),
+        ({"partition.spread": 0.5}, "partition.spread=0.5: needs partition.sizes"),
         (
             {"partition.sizes": "linear", "partition.spread": 1.5},
             "partition.spread=1.5: must be at most 1 with partition.sizes=linear",
