@@ -398,15 +398,15 @@ class Settings(SettingsGroup):
         " client, weight",
     )
     target_accuracy: Annotated[float, Field(gt=0, le=1)] | None = Field(
-        default=None, description="stop when the test accuracy reaches this value"
+        default=None, description="stop when the main score, an accuracy, reaches this value"
     )
     patience: Count | None = Field(
         default=None, description="stop after so many rounds in which the metric has not improved"
     )
     patience_metric: str | None = Field(
         default=None,
-        description="column of rounds, of patience and model_best.safetensors; none: the"
-        " accuracy, or else the loss, on the test set, or else on held-out samples",
+        description="column of rounds, of patience and model_best.safetensors; none: the main"
+        " score, on held-out samples before others",
     )
     patience_mode: Literal["auto", "max", "min"] = Field(
         default="auto",

@@ -87,7 +87,7 @@ def read_sweep(
         seeds: The seeds, or their number; the first is that of searches. None takes the file's;
             without any, they count up from the setting: one, or SEEDS with a `reference`.
         metrics: Metrics of the cells, each in columns of its own; none takes the file's, or else
-            the test accuracy, or the test loss of a task without accuracy.
+            the mean of the main score over the last ten rounds.
         tune: Keys of the table `[tune]`, in place of the file's.
         by: The axis that makes the rows; "" takes the first.
 
@@ -98,11 +98,9 @@ def read_sweep(
     with told_of(f"{config}: " if from_file else ""):
         given, more = from_file or _File(preset=config), (settings, axes, seeds)
         table = _table(given, config, *more, metrics=metrics, tune=tune, by=by)
-        if not (
-            metrics or given.metrics or "metric" in given.model_fields_set or _has_accuracy(table)
-        ):
-            metrics = [METRIC.replace("accuracy", "loss")]
-            table = _table(given, config, *more, metrics=metrics, tune=tune, by=by)
+        asked = metrics or given.metrics or "metric" in given.model_fields_set
+        if not asked and (metric := _main_metric(table)) != METRIC:
+            table = _table(given, config, *more, metrics=[metric], tune=tune, by=by)
     return table
 
 
@@ -196,19 +194,27 @@ def _are_until(target: float | None, metrics: Iterable[str]) -> bool:
     with suppress(SettingsError):  # which the plan raises, with the name of a cell
         parsed = [parse_metric(metric) for metric in metrics]
     return all(
-        metric.column == "test_accuracy" and 0 < (metric.target or 0) <= target for metric in parsed
+        metric.column.endswith("_accuracy") and 0 < (metric.target or 0) <= target
+        for metric in parsed
     )
 
 
-def _has_accuracy(table: PaperTable) -> bool:
-    """Return whether the first run of a sweep reports an accuracy; True if its settings are wrong.
+def _main_metric(table: PaperTable) -> str:
+    """Return the mean over the last ten rounds of the main score that all cells have.
 
-    The plan then says so, with the name of its row.
+    Where cells are not evaluated alike, or settings are wrong, which the plan says with the name of
+    a row, it is METRIC.
     """
+    from raysim.storage.declared import deploys_own_models, main_score_of  # which import torch
+
     try:
-        return "accuracy" in table.cells[0].resolve().dataset.scoring.metrics
+        settings = [cell.resolve() for cell in table.cells]
+        own = any(map(deploys_own_models, settings))
+        found = {main_score_of(each, own_models=own) for each in settings}
     except SettingsError:
-        return True
+        return METRIC
+    score = found.pop() if len(found) == 1 else None
+    return f"last_ten({score.name})" if score else METRIC
 
 
 def check_axes(table: PaperTable, axes: Mapping[str, Sequence[Any]]) -> None:

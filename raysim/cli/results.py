@@ -25,9 +25,7 @@ Runs = Annotated[
 ]
 Target = Annotated[
     float | None,
-    typer.Option(
-        help="test accuracy of the column of rounds; default: target_accuracy of the runs"
-    ),
+    typer.Option(help="accuracy of the column of rounds; default: target_accuracy of the runs"),
 ]
 Metrics = Annotated[
     list[str] | None,

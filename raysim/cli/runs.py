@@ -89,6 +89,7 @@ def _place(folder: str) -> Path:
 
 def _told(run: Path) -> dict[str, Any]:
     """Return method, data, seed and last score of a run, or its error where it is damaged."""
+    from raysim.results.compare import common_score
     from raysim.results.runs import read_run
 
     told: dict[str, Any] = {"run": str(run), "method": "", "dataset": "", "path": None}
@@ -100,6 +101,8 @@ def _told(run: Path) -> dict[str, Any]:
         return told | {"error": str(error)}
     settings = record.settings
     last = record.metrics.to_pylist()[-1] if len(record.metrics) else {}
+    score = common_score([record])
+    samples = score.name.rpartition("_")[0] if score else "test"
     return told | {
         "method": str(settings.get("method.name", "")),
         "dataset": "" if record.own_task else str(settings.get("dataset.name", "")),
@@ -108,8 +111,8 @@ def _told(run: Path) -> dict[str, Any]:
         "rounds": len(record.metrics),
         "of": settings.get("rounds"),
         "state": record.state,
-        "accuracy": last.get("test_accuracy"),
-        "loss": last.get("test_loss"),
+        "accuracy": last.get(f"{samples}_accuracy"),
+        "loss": last.get(f"{samples}_loss"),
     }
 
 

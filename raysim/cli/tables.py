@@ -119,7 +119,7 @@ def sweep(
         list[str] | None,
         typer.Option(
             help="metric of the cells, as last_ten(test_loss), repeated for several; default:"
-            " last_ten(test_accuracy), or the loss of a task without accuracy"
+            " last_ten of the main score: of what clients deploy"
         ),
     ] = None,
     rows: Annotated[

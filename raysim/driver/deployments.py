@@ -28,11 +28,6 @@ NUMBER, FINETUNING = -1, -100
 """Numbers of the first pass of a deployment, the later ones below it; and of the fine-tuning."""
 
 
-def deploys_own_models(settings: Settings) -> bool:
-    """Return whether clients deploy models of their own, or the global one."""
-    return settings.method.deploys_client_models or settings.evaluation.when == "after"
-
-
 @dataclass(frozen=True)
 class Deployment:
     """Deployment of the evaluated clients after a round.

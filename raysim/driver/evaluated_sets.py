@@ -12,7 +12,6 @@ from dataclasses import dataclass
 
 from raysim.config import Settings
 from raysim.core.errors import SettingsError
-from raysim.driver.deployments import deploys_own_models
 from raysim.federation.evaluation_sets import (
     EvaluationSet,
     client_test_set,
@@ -22,6 +21,7 @@ from raysim.federation.evaluation_sets import (
     triggered_set,
 )
 from raysim.federation.federation import Federation
+from raysim.storage.declared import deploys_own_models
 
 LOCAL_TEST, TRAIN_SET, HOLDOUT, NEW = "local_test", "train_set", "holdout", "new_"
 """The sets of the clients' own test samples, of their training samples and of held-out ones; the

@@ -36,6 +36,7 @@ from raysim.driver.client_scores import (
 from raysim.driver.deployments import Deployment
 from raysim.driver.evaluated_sets import (
     CLIENTS,
+    HOLDOUT,
     LOCAL_TEST,
     NEW,
     TRIGGERED,
@@ -130,6 +131,11 @@ class Evaluator:
         self._scores = {each: LOSS for each in self._losses} | federation.scoring.scores
         self.columns = by_name(self._columns())
         self.skipped = Evaluation(dict.fromkeys(self.columns))
+
+    @property
+    def held_out_samples(self) -> dict[str, int]:
+        """Number of held-out samples, for `summary.json`; empty without any."""
+        return {"held_out_samples": len(self._targets[HOLDOUT])} if HOLDOUT in self._targets else {}
 
     def _score(self, name: str, score: str) -> Column:
         """Return the column of a score of a set."""

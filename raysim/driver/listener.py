@@ -19,7 +19,8 @@ class Started:
         rounds: Most rounds of the run.
         cohort: Clients per round.
         clients: Clients in all.
-        target: Test accuracy at which the run stops, or None.
+        target: Accuracy at which the run stops, or None.
+        score: Column of its main score; None where nothing is evaluated.
     """
 
     path: Path
@@ -29,6 +30,7 @@ class Started:
     cohort: int
     clients: int
     target: float | None
+    score: str | None
 
 
 class Listener:

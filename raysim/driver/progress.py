@@ -12,20 +12,28 @@ from raysim.storage.summary import (
     EPSILON,
     HYPOTHETICAL,
     LOST,
+    MODELS,
     ROUNDS_BEYOND,
     SUCCESS,
     VIRTUAL_JOULES,
     VIRTUAL_SECONDS,
+    is_accuracy,
 )
 
-SPLITS = {
+SETS = {
     "test": "",
     "holdout": "held-out ",
-    "personal_local_test": "own local test ",
     "local_test": "local test ",
     "train_set": "training ",
 }
-"""Splits whose figures are shown, the first that is evaluated, and their names."""
+"""Sets of samples of the main score in words."""
+
+
+def words_of(column: str) -> str:
+    """Return a column of a loss or an accuracy in words, as "own held-out accuracy"."""
+    of, _, score = column.rpartition("_")
+    shared = of.removeprefix(MODELS[0])
+    return f"{'own ' if shared != of else ''}{SETS.get(shared, f'{shared} ')}{score}"
 
 
 SHOWN: Mapping[str, tuple[str, Callable[[float], str]]] = {
@@ -51,13 +59,27 @@ class RunProgress(Listener):
         """Return the values of a round as text, by column."""
         return {
             "round": str(row["round"]),
-            **_scores(row),
+            **self._scores(row),
             "train loss": _loss(row["train_loss"]),
             **_virtual(row),
             "sent": in_fitting_unit(row["bytes_up"] + row["bytes_down"], "B"),
             "left": self._time_left(row["round"]),
             "clients/s": f"{row['clients'] / row['seconds']:.1f}",
         }
+
+    def _scores(self, row: Mapping[str, Any]) -> dict[str, str]:
+        """Return a round's scores of SHOWN that the task has, and its loss, on the main samples."""
+        column = self._run.score if self._run else None
+        if column is None:
+            return {}
+        of = column.rpartition("_")[0]
+        words = words_of(f"{of}_loss").removesuffix("loss")
+        found = {
+            f"{words}{shown}": "-" if (value := row[f"{of}_{name}"]) is None else text(value)
+            for name, (shown, text) in SHOWN.items()
+            if f"{of}_{name}" in row
+        }
+        return {**found, f"{words}loss": _loss(row.get(f"{of}_loss"))}
 
     def _time_left(self, number: int) -> str:
         if self._run is None:
@@ -101,33 +123,18 @@ def _loss(value: float | None) -> str:
     return f"{value:.4f}" if value < 10 else f"{value:.5g}" if value < 99_999.5 else f"{value:.1e}"
 
 
-def _scores(row: Mapping[str, Any]) -> dict[str, str]:
-    """Return a round's scores of SHOWN that the task has, and its loss, on the first of SPLITS."""
-    for split, words in SPLITS.items():
-        if f"{split}_loss" in row:
-            found = {
-                f"{words}{shown}": "-" if (value := row[f"{split}_{name}"]) is None else text(value)
-                for name, (shown, text) in SHOWN.items()
-                if f"{split}_{name}" in row
-            }
-            return {**found, f"{words}loss": _loss(row[f"{split}_loss"])}
-    return {}
-
-
 def final_score(summary: Mapping[str, Any]) -> tuple[str, str] | None:
-    """Return name and value of the final accuracy, error or loss, on the first of SPLITS."""
-    if summary["final_accuracy"] is not None:
-        best = f"(best {summary['best_accuracy']:.2%})"
-        return "accuracy", f"{summary['final_accuracy']:.2%} {best}"
-    for split, words in SPLITS.items():
-        key = "final_" if split == "test" else f"final_{split}_"
-        if (accuracy := summary.get(f"{key}accuracy")) is not None:
-            return f"{words}accuracy", f"{accuracy:.2%}"
-        if (mae := summary.get(f"{key}mae")) is not None and f"{key}r2" in summary:
-            return f"{words}MAE", f"{mae:.4g}, R2 {summary[f'{key}r2']:.4f}"
-        if (loss := summary.get(f"{key}loss")) is not None:
-            return f"{words}loss", f"{loss:.4f}"
-    return None
+    """Return the main score in words and its last value: an accuracy, an error or a loss."""
+    column, value = summary["score"], summary["final_score"]
+    if column is None or value is None:
+        return None
+    if is_accuracy(column):
+        return words_of(column), f"{value:.2%} (best {summary['best_score']:.2%})"
+    of = column.removesuffix("loss")
+    mae, r2 = (summary.get(f"final_{of.removeprefix('test_')}{name}") for name in ("mae", "r2"))
+    if mae is not None and r2 is not None:
+        return f"{words_of(column).removesuffix('loss')}MAE", f"{mae:.4g}, R2 {r2:.4f}"
+    return words_of(column), f"{value:.4f}"
 
 
 def _took(summary: Mapping[str, Any]) -> str:

@@ -10,16 +10,13 @@ import pyarrow as pa
 
 from raysim.core.notebook import in_notebook
 from raysim.driver.listener import Listener, Started
-from raysim.driver.progress import SPLITS, RunProgress, closing_lines, opening_line
+from raysim.driver.progress import RunProgress, closing_lines, opening_line, words_of
 from raysim.notebook.view import View
 from raysim.storage.rows.metrics import read_metrics
 
-CURVES = [*(f"{split}_{value}" for split in SPLITS for value in ("accuracy", "loss")), "train_loss"]
-"""Columns of which the first that a run has is drawn."""
-
 
 class RunView(RunProgress):
-    """Bar, values of the last round, and curve of the accuracy, or else a loss, of a run."""
+    """Bar, values of the last round, and curve of the main score, or the train loss, of a run."""
 
     def __init__(self, first: str = "") -> None:
         super().__init__()
@@ -89,9 +86,8 @@ class RunView(RunProgress):
 
     def _add(self, row: Mapping[str, Any]) -> None:
         """Add a round to the curve."""
-        column = next(name for name in CURVES if name in row)
-        split, _, value = column.rpartition("_")
-        self._view.axes = (f"{SPLITS.get(split, 'train ')}{value}", "round")
+        column = (self._run.score if self._run else None) or "train_loss"
+        self._view.axes = words_of(column), "round"
         if row[column] is not None:
             self._view.points.append((row["round"], row[column]))
 

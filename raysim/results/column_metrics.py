@@ -21,6 +21,7 @@ from raysim.storage.summary import (
     SUCCESS,
     TOTAL_BEYOND,
     VIRTUAL,
+    is_accuracy,
     is_evaluated,
     reached_at,
     score_of,
@@ -186,7 +187,7 @@ class Metric:
             SettingsError: the run will lack a column, or stop before the target.
         """
         stop = settings.target_accuracy
-        if self.column == "test_accuracy" and stop is not None and (self.target or 0) > stop:
+        if is_accuracy(self.column) and stop is not None and (self.target or 0) > stop:
             raise SettingsError(
                 f"target_accuracy={stop:g}: runs stop there, before {self}; must be at least"
                 f" {self.target:g}, or none"
@@ -254,10 +255,6 @@ class Metric:
         needs = _needed_for_own_tests(settings, column) if is_own else ""
         if is_own:
             pass
-        elif column.startswith(("personal_holdout_", "personal_train_set_")) and not _deploys(
-            settings
-        ):
-            needs = "a method under which clients deploy models of their own, such as ditto"
         elif column.startswith("finetuned_holdout_") and not evaluation.finetuning:
             needs = "evaluation.finetune_epochs or .finetune_steps above 0"
         elif column.startswith(OF_CLIENTS) and not evaluation.clients:
@@ -315,13 +312,6 @@ def _columns_of_attack(settings: Settings) -> Iterator[str]:
         yield SUCCESS
 
 
-def _deploys(settings: Settings) -> bool:
-    """Return whether a run has columns of the models that clients deploy, its own or as aliases."""
-    evaluation = settings.evaluation
-    own = settings.method.deploys_client_models or evaluation.when == "after"
-    return own or evaluation.local_test > 0
-
-
 def _needed_for_own_tests(settings: Settings, column: str) -> str:
     """Return what a column of clients' own tests needs and a run lacks; "" for nothing."""
     evaluation, cut = settings.evaluation, settings.evaluation.local_test > 0
@@ -335,9 +325,6 @@ def _needed_for_own_tests(settings: Settings, column: str) -> str:
         ),
         "evaluation.new_clients above 0": (
             "new_local_test_" in column and not evaluation.new_clients
-        ),
-        "a method under which clients deploy models of their own, such as ditto": (
-            column.startswith("personal_") and not _deploys(settings)
         ),
         "evaluation.local_test above 0": is_wide and not cut,
         f"evaluation.clients=true{or_cut}": not (cut or evaluation.clients),

@@ -7,19 +7,28 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from raysim.core.columns import Column
 from raysim.core.errors import SettingsError
 from raysim.core.units import UNITS, fitting_unit
 from raysim.core.user_input import key_text, label_text
 from raysim.results.metrics import Metric
 from raysim.results.origins import origin_notes, origins_of, revisions_of
-from raysim.results.own_tests import FURTHER, local_rows, over_local, own_test_columns
+from raysim.results.own_tests import FURTHER, GLOBAL, local_rows, over_local, own_test_columns
 from raysim.results.references import UNREAD, reference_settings
 from raysim.results.render import Entry, Footnotes, Grid, differences_of, grid_of
 from raysim.results.runs import RunRecord, State, result_settings
 from raysim.results.tables import ResultCell, ResultTable, differing_keys
 from raysim.storage.checkpoints import LOCAL_TEST_SAMPLES, TEST_SAMPLES
 from raysim.storage.schema import table_of
-from raysim.storage.summary import EPSILON, HYPOTHETICAL, SUCCESS, TOTAL_BEYOND
+from raysim.storage.summary import (
+    EPSILON,
+    HYPOTHETICAL,
+    MODELS,
+    SUCCESS,
+    TOTAL_BEYOND,
+    is_accuracy,
+    main_score,
+)
 
 IN_PROGRESS: tuple[State, ...] = ("running", "interrupted")
 SO_FAR = "such runs are rows of their own, with the values of the rounds so far, and not compared"
@@ -211,12 +220,9 @@ def compared_metrics(
     """
     records = [record for group in groups for record in group.records]
     measured = {name for record in records for name in record.metrics.column_names}
-    having = [record for record in records if "test_accuracy" in record.metrics.column_names]
-    has_accuracy = bool(having) and all(r.column("test_accuracy").better for r in having)
-    column = "test_accuracy" if has_accuracy else "test_loss"
-    if column not in measured and "train_loss" in measured:
-        column = "train_loss"  # of tasks without a test set
-    name, unit = column.removeprefix("test_"), unit_of(Metric("final", column), records)
+    score = common_score(records)
+    column = score.name if score else "train_loss"
+    name, unit = in_words(column), unit_of(Metric("final", column), records)
     given = {group.settings.get("target_accuracy") for group in groups}
     targets = {each for each in given if isinstance(each, float)} if target is None else {target}
     for metric in further:
@@ -230,11 +236,16 @@ def compared_metrics(
         (f"final {name}", Metric("final", column), unit),
         (f"best {name}", Metric("best", column), unit),
         *(
-            (f"rounds to {each:g}", Metric("rounds_to", "test_accuracy", each), "rounds")
+            (f"rounds to {each:g}", Metric("rounds_to", column, each), "rounds")
             for each in sorted(targets)
-            if has_accuracy
+            if is_accuracy(column)
         ),
         *((str(each), each, unit_of(each, records)) for each in further),
+        *(
+            (GLOBAL, Metric("final", each), unit)
+            for each in ("test_accuracy",)
+            if is_accuracy(column) and each != column and each in measured
+        ),
         *(
             each
             for each in own_test_columns(measured, has_local=_has_local(groups))
@@ -242,6 +253,27 @@ def compared_metrics(
         ),
         *((name, each, unit_of(each, records)) for name, each in costs.items()),
     ]
+
+
+def common_score(records: Sequence[RunRecord]) -> Column | None:
+    """Return the main score of runs: that which all of them have; None where nothing is evaluated.
+
+    Where clients of a run deploy models of their own, it is that of what the clients deploy.
+    """
+    begun = [record for record in records if record.rounds]
+    columns = [{*record.metrics.column_names} for record in begun]
+    shared = set.intersection(*columns) if columns else set()
+    if not any(record.own_models for record in begun):
+        shared = {name for name in shared if not name.startswith(MODELS[0])}
+    return main_score({name: begun[0].column(name) for name in shared})
+
+
+def in_words(column: str) -> str:
+    """Return a main score in the words of a table's head."""
+    words = {"test_": "", "local_test_": "own test ", "holdout_": "held-out ", "train_": "train "}
+    name = column.removeprefix(MODELS[0])
+    found = ((name.removeprefix(start), word) for start, word in words.items())
+    return next((f"{word}{rest}" for rest, word in found if rest != name), name.replace("_", " "))
 
 
 def unit_of(metric: Metric, records: Sequence[RunRecord]) -> str:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-
 import pyarrow as pa
 
 from raysim.core.scoring import GAIN, UNEQUAL, spread_column
@@ -20,7 +18,7 @@ def with_deployed(metrics: pa.Table) -> pa.Table:
     of_sets = [n for n in columns if "local_test_" in n or n.startswith(("holdout_", "train_set_"))]
     shared = [n for n in of_sets if not n.startswith(MODELS)]
     declared = declared_in(metrics.schema)
-    if any(n.startswith("personal_local_test_") for n in columns) or not _is_wide(columns):
+    if any(n.startswith(MODELS[0]) for n in columns):
         return metrics
     for name in shared:
         field = metrics.field(name)
@@ -32,8 +30,3 @@ def with_deployed(metrics: pa.Table) -> pa.Table:
             gain = spread_column(declared[score].named(f"personal_{score}"), GAIN)
             metrics = metrics.append_column(declared_field(gain, pa.float64()), added)
     return metrics
-
-
-def _is_wide(columns: Collection[str]) -> bool:
-    """Return whether a run has the columns of `evaluation.local_test`."""
-    return any(n.startswith("local_test_") and n.endswith(f"_{UNEQUAL[-1]}") for n in columns)

@@ -14,7 +14,9 @@ from raysim.storage.summary import headlines
 PERSONAL, FINETUNED = "personal_", "finetuned_"
 LOCAL = "local"
 """Name of the method whose clients never communicate."""
+GLOBAL = "test set, global model"
 FURTHER = (
+    GLOBAL,
     *("own test, by client", "deviation", "worst tenth", "gain over global", "fine-tuned"),
     *("new clients", "gain over local", "best on test", "mean of clients", "worst decile"),
 )

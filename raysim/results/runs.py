@@ -33,7 +33,15 @@ from raysim.storage.rows.parted import read_table
 from raysim.storage.run_directory import RunDirectory
 from raysim.storage.schema import GRIDS, current_settings
 from raysim.storage.sealed.models import model_problem
-from raysim.storage.summary import BEYOND, DROPPED, TOTAL_BEYOND, end_of, is_counted, is_evaluated
+from raysim.storage.summary import (
+    BEYOND,
+    DROPPED,
+    MODELS,
+    TOTAL_BEYOND,
+    end_of,
+    is_counted,
+    is_evaluated,
+)
 
 State = Literal["finished", "running", "interrupted", "diverged", "failed"]
 PAGE = "report.html"
@@ -62,6 +70,7 @@ class RunRecord:
         metrics: A row per committed round, with the columns of CUMULATED, of a run at T=1 with its
             losses as those at its temperature, and of one whose clients deploy the global model
             with its scores as those of what they deploy; empty before the first.
+        own_models: Whether it evaluates models that clients deploy in place of the global one.
         summary: `summary.json`; None for an unfinished run.
         state: "running" if no end is recorded and a process holds the directory's lock,
             "interrupted" if none does. "diverged" if a client's update or a loss is not finite,
@@ -75,6 +84,7 @@ class RunRecord:
     settings: Mapping[str, Any]
     own_task: bool
     metrics: pa.Table
+    own_models: bool
     summary: Mapping[str, Any] | None
     state: State
     environment: Mapping[str, Any]
@@ -183,6 +193,7 @@ def read_run(path: Path) -> RunRecord:
     metrics = _metrics(directory, rounds, notes.append)
     if settings.get("local.temperature") == 1:
         metrics = _with_losses(metrics)
+    own_models = any(name.startswith(MODELS[0]) for name in metrics.column_names)
     metrics = with_deployed(metrics)
     every = settings.get("evaluation.every", 1)
     finished = directory.is_finished(target, rounds, every)
@@ -198,6 +209,7 @@ def read_run(path: Path) -> RunRecord:
         settings=settings,
         own_task=own_task,
         metrics=metrics,
+        own_models=own_models,
         summary=summary,
         state=state,
         environment=_json(directory.environment) or {},

@@ -40,6 +40,11 @@ class Difference:
     p: float
 
     @property
+    def is_equal(self) -> bool:
+        """True if both rows have the same value for each seed, but for rounding."""
+        return self.mean == self.low == self.high == 0
+
+    @property
     def is_separated(self) -> bool:
         """True if the test tells the row from the best one."""
         return self.p <= LEVEL

@@ -11,7 +11,7 @@ from raysim.results.render.grid import shown, shown_alike
 from raysim.results.statistics import LEVEL, SEEDS_FOR_TEST, Difference
 from raysim.results.tables import ResultCell, ResultTable
 
-Certainty = Literal["certain", "not certain", "not compared"]
+Certainty = Literal["told apart at 5%", "not told apart at 5%", "equal", "not compared"]
 TOO_FEW = "Below five seeds nothing is compared"
 MOST_NAMED = 4
 """Most rows that a sentence names."""
@@ -25,8 +25,9 @@ class Verdict:
         table: The table.
         column: The column.
         heading: The best row in a few words.
-        text: The lead and the certainty in sentences.
-        certainty: "certain" if the test tells the best row from all others that are compared.
+        text: The lead and the test's answer in sentences.
+        certainty: "told apart at 5%" if the test tells the best row from all others that are
+            compared, "equal" if another one has its values.
     """
 
     table: ResultTable
@@ -56,18 +57,49 @@ def _verdict(table: ResultTable, column: str) -> Verdict:
         key=lambda other: abs(other[1].mean),
     )
     alike = [row for row, each in others if not each.is_separated]
+    if equal := [row for row, each in others if each.is_equal]:
+        return _equal(table, column, [best, *equal], others)
     seeds = len(table.cell(best, column).measured)
     lead = f"{_lead(table, column, best, *others[0])}. The paired t-test over {seeds} seeds"
     if not alike:
         rows = others[0][0] if len(others) == 1 else f"all {len(others)} other rows"
-        heading, text = f"{best} is best", f"{lead} tells {rows} from it at a level of {LEVEL:.0%}."
+        heading = f"{best} is best"
+        text = f"{lead} tells {rows} from it at a level of {LEVEL:.0%}."
     else:
-        heading = f"{best} has the best mean, but it is not certain that it is best"
+        heading = f"{best} has the best mean, not told apart from {_names(alike)}"
         text = f"{lead} does not tell {_names(alike)} from it at a level of {LEVEL:.0%}."
+    text += _left(table, column, found)
+    answer: Certainty = "not told apart at 5%" if alike else "told apart at 5%"
+    return Verdict(table, column, heading, text, answer)
+
+
+def _left(table: ResultTable, column: str, found: Mapping[str, Difference | None]) -> str:
+    """Return the rows that are not compared, in a sentence; "" for none."""
     left = [row for row in table.rows if table.cell(row, column).seeds and row not in found]
-    if left:
-        text += f" Not compared: {_names(left)}."
-    return Verdict(table, column, heading, text, "not certain" if alike else "certain")
+    return f" Not compared: {_names(left)}." if left else ""
+
+
+def _equal(
+    table: ResultTable,
+    column: str,
+    equal: Sequence[str],
+    others: Sequence[tuple[str, Difference]],
+) -> Verdict:
+    """Return the verdict on a column in which the first rows have the same values of each seed."""
+    cell = table.cell(equal[0], column)
+    rest = [(row, each) for row, each in others if row not in equal]
+    seeds, value = len(cell.measured), _value(cell, table.unit_of(cell))
+    heading = f"{_names(equal)} are equal"
+    text = f"They have the same value for each of {seeds} seeds; the mean is {value}."
+    if rest:
+        heading = f"{_names(equal)} have the best mean, and are equal"
+        apart = [row for row, each in rest if each.is_separated]
+        alike = [row for row, each in rest if not each.is_separated]
+        answers = {"tells": apart, "does not tell": alike}
+        said = [f"{verb} {_names(rows)} from them" for verb, rows in answers.items() if rows]
+        text += f" The paired t-test {' and '.join(said)} at a level of {LEVEL:.0%}."
+    text += _left(table, column, dict.fromkeys([*equal, *(row for row, _ in rest)]))
+    return Verdict(table, column, heading, text, "equal")
 
 
 def _lead(table: ResultTable, column: str, best: str, second: str, apart: Difference) -> str:

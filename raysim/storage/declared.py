@@ -20,7 +20,7 @@ from raysim.core.scoring import (
     spread_column,
 )
 from raysim.core.user_input.columns import OF_ROUNDS, check_names
-from raysim.storage.summary import EVALUATED
+from raysim.storage.summary import EVALUATED, MODELS, main_score
 
 
 def of_components(settings: Settings) -> dict[str, Column]:
@@ -44,6 +44,38 @@ def _declared_by(part: Any) -> list[Column]:
         raise SettingsError(f"{called(part)}: columns={given!r:.80}: must be raysim.Column's")
     check_names([c.name for c in given], OF_ROUNDS, (), f"{called(part)}: the declared column")
     return [*given]
+
+
+def main_score_of(settings: Settings, *, own_models: bool) -> Column | None:
+    """Return the main score of a run on a dataset, from its settings.
+
+    Clients' own tests count where they are cut (`evaluation.local_test`); whether a dataset has
+    some is known once it is read.
+
+    Args:
+        settings: The settings.
+        own_models: Whether it is compared with runs whose clients deploy models of their own.
+    """
+    evaluation = settings.evaluation
+    sets = {
+        "local_test": evaluation.test and evaluation.local_test > 0,
+        "holdout": evaluation.holdout > 0,
+        "test": evaluation.test,
+        "train_set": evaluation.train_set,
+    }
+    names = [
+        f"{model}{name}_{score}"
+        for name, is_evaluated in sets.items()
+        for model in ("", *MODELS[:1] * (own_models and name != "test"))
+        for score in ("accuracy", "loss")
+        if is_evaluated
+    ]
+    return main_score({name: column_of(settings, name) for name in names})
+
+
+def deploys_own_models(settings: Settings) -> bool:
+    """Return whether clients deploy models of their own, or the global one."""
+    return settings.method.deploys_client_models or settings.evaluation.when == "after"
 
 
 def column_of(settings: Settings, name: str) -> Column:

@@ -30,7 +30,7 @@ from raysim.storage.environment import by_environment, environment, gpu_names, i
 from raysim.storage.lock import LOCK, check_place, is_locked, lock_folder, make_new_folder
 from raysim.storage.plugins import SEALS, Plugins, modules_of
 from raysim.storage.revisions import revisions_of
-from raysim.storage.rows.metrics import read_metrics
+from raysim.storage.rows.metrics import declared_in, read_metrics
 from raysim.storage.rows.parted import with_names
 from raysim.storage.schema import SCHEMA, completed, current_settings
 from raysim.storage.summary import end_of, summarise
@@ -115,8 +115,9 @@ class RunDirectory:
         """Return whether the summary agrees with the rounds; resuming replaces a damaged one."""
         try:
             recorded = parse_json(self.summary.read_text("utf-8"))
-            rows = read_metrics(self.metrics, rounds).to_pylist()
-            expected = summarise(rows, target, every=every, rounds=end_of(recorded, rounds))
+            table = read_metrics(self.metrics, rounds)
+            given = table.to_pylist(), declared_in(table.schema), target
+            expected = summarise(*given, every=every, rounds=end_of(recorded, rounds))
             # As text: a loss of NaN is not equal to itself.
             return all(
                 json.dumps(recorded[name]) == json.dumps(expected[name]) for name in expected

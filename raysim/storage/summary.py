@@ -68,11 +68,43 @@ def reached_at(points: Iterable[tuple[float, float]], target: float) -> float | 
     return None
 
 
-def rounds_to_target(rows: Sequence[Row], target: float | None) -> float | None:
-    """Return the rounds to a test accuracy; None without a target, or if it was not reached."""
-    if target is None:
+REPORTED = ("local_test", "holdout", "test", "train_set")
+TO_CHOOSE = ("holdout", "local_test", "test", "train_set")
+"""Sets of samples of the main score, the first that is evaluated: the clients' own tests, held-out
+samples, the test set, the clients' training samples. Choices by it, which would make a score on
+test samples too good, are by held-out samples first."""
+
+
+def main_score(columns: Mapping[str, Column], *, to_choose: bool = False) -> Column | None:
+    """Return the column of the main score of runs: that of the model which clients deploy.
+
+    It is the accuracy, or else the loss, on the first of REPORTED, or of TO_CHOOSE, that is
+    evaluated. None where nothing is.
+
+    Args:
+        columns: Columns of the runs by name, as they are declared.
+        to_choose: Whether a round, a model or settings are chosen by it.
+    """
+    for name in TO_CHOOSE if to_choose else REPORTED:
+        for model in (MODELS[0], ""):  # their own models, or else the global one
+            if loss := columns.get(f"{model}{name}_loss"):
+                accuracy = columns.get(f"{model}{name}_accuracy")
+                return accuracy if accuracy and accuracy.larger else loss
+    return None
+
+
+def is_accuracy(column: str) -> bool:
+    """Return whether a column has the accuracy of a set, which a target is of."""
+    return column.endswith("_accuracy")
+
+
+def rounds_to_target(
+    rows: Sequence[Row], score: Column | None, target: float | None
+) -> float | None:
+    """Return the rounds to an accuracy; None without a target, or if it was not reached."""
+    if target is None or score is None or not is_accuracy(score.name):
         return None
-    accuracies = ((row["round"], row.get("test_accuracy")) for row in rows)
+    accuracies = ((row["round"], row.get(score.name)) for row in rows)
     return reached_at(((n, a) for n, a in accuracies if a is not None), target)
 
 
@@ -152,13 +184,21 @@ def headlines(columns: Iterable[str]) -> list[str]:
     return [each for name in scores for each in (name, f"{name}_mean")]
 
 
-def summarise(rows: Sequence[Row], target: float | None, *, every: int = 1, rounds: int = 0) -> Row:
+def summarise(
+    rows: Sequence[Row],
+    columns: Mapping[str, Column],
+    target: float | None,
+    *,
+    every: int = 1,
+    rounds: int = 0,
+) -> Row:
     """Return the figures of a run, as in `summary.json`.
 
     Rounds below 1, as the first version numbered a pre-pass, are left out.
 
     Args:
         rows: A row per round.
+        columns: Their columns by name, as they are declared.
         target: The accuracy to be reached.
         every: Rounds between its evaluations.
         rounds: The run's maximum number of rounds.
@@ -174,6 +214,8 @@ def summarise(rows: Sequence[Row], target: float | None, *, every: int = 1, roun
     evaluated = [row for row in counted if row.get(shown) is not None]
     accuracies = [row["test_accuracy"] for row in evaluated if "test_accuracy" in row]
     last = (evaluated or counted)[-1]
+    score = main_score({name: columns[name] for name in last if name in columns})
+    scores = [value for row in evaluated if score and (value := row.get(score.name)) is not None]
     seconds = sum(
         row["seconds"] + (row["evaluation_seconds"] or 0) + row["checkpoint_seconds"]
         for row in counted
@@ -186,7 +228,10 @@ def summarise(rows: Sequence[Row], target: float | None, *, every: int = 1, roun
             for name, value in last.items()
             if name.startswith(EVALUATED) or (name.startswith("test_") and name != "test_accuracy")
         },
-        "rounds_to_target": rounds_to_target(counted, target),
+        "score": score and score.name,
+        "final_score": scores[-1] if scores else None,
+        "best_score": score.best(filter(math.isfinite, scores)) if score else None,
+        "rounds_to_target": rounds_to_target(counted, score, target),
         "rounds": len(counted),
         "seconds": seconds,
         "seconds_per_round": float(np.median([row["seconds"] for row in counted])),

@@ -17,8 +17,9 @@ from raysim.driver.listener import Started
 from raysim.driver.progress import closing_lines
 
 SUMMARY = {
-    "final_accuracy": 0.9712,
-    "best_accuracy": 0.9734,
+    "score": "test_accuracy",
+    "final_score": 0.9712,
+    "best_score": 0.9734,
     "rounds_to_target": 46.25,
     "rounds": 50,
     "seconds": 12.34,
@@ -37,6 +38,7 @@ def started(**changes):
         "cohort": 10,
         "clients": 100,
         "target": 0.97,
+        "score": "test_accuracy",
     }
     return Started(**(values | changes))
 
@@ -153,51 +155,38 @@ def test_closing_lines_without_published_values():
     assert closing_lines(SUMMARY, started(), {})[1] == "rounds to 97.0%: 46.2"
 
 
-@pytest.mark.parametrize(
-    ("scores", "words", "final", "closing"),
-    [
-        (
-            {"holdout_accuracy": 0.25, "holdout_loss": 2.0, "local_test_loss": 1.0},
-            {"held-out accuracy": "25.00%", "held-out loss": "2.0000"},
-            {"final_holdout_accuracy": 0.25, "final_holdout_loss": 2.0},
-            "held-out accuracy 25.00% after",
-        ),
-        (
-            {"holdout_accuracy": None, "holdout_loss": None},
-            {"held-out accuracy": "-", "held-out loss": "-"},
-            {},
-            "sent up",
-        ),
-        (
-            {"local_test_loss": 1.5},
-            {"local test loss": "1.5000"},
-            {"final_local_test_loss": 1.5},
-            "local test loss 1.5000 after",
-        ),
-        (
-            {"personal_local_test_loss": 0.5, "local_test_loss": 1.5},
-            {"own local test loss": "0.5000"},
-            {"final_local_test_loss": 1.5, "final_personal_local_test_loss": 0.5},
-            "own local test loss 0.5000 after",
-        ),
-        ({}, {}, {}, "sent up"),
-    ],
-)
-def test_without_a_test_set_other_evaluated_samples_are_shown(lines, scores, words, final, closing):
-    values = {k: v for k, v in row(1).items() if not k.startswith("test_")} | scores
-    shown = lines.values(values)
-    assert {name: shown[name] for name in shown if name.split()[-1] in ("accuracy", "loss")} == {
-        **words,
-        "train loss": "0.9877",
-    }
-    summary = SUMMARY | {"final_accuracy": None, "best_accuracy": None} | final
-    assert closing_lines(summary, started(target=None), {})[0].startswith(closing)
+SCORES = {
+    "holdout_accuracy": (0.25, "held-out accuracy", "25.00%"),
+    "personal_holdout_accuracy": (0.25, "own held-out accuracy", "25.00%"),
+    "local_test_loss": (1.5, "local test loss", "1.5000"),
+    "personal_local_test_loss": (0.5, "own local test loss", "0.5000"),
+    "train_set_accuracy": (0.125, "training accuracy", "12.50%"),
+    "test_loss": (2.0, "loss", "2.0000"),
+}
+
+
+@pytest.mark.parametrize("score", SCORES)
+def test_the_main_score_is_shown(lines, score):
+    value, words, shown = SCORES[score]
+    lines.started(started(score=score, target=None))
+    found = lines.values(row(1) | {score: value})
+    assert found[words] == shown
+    assert f"{words.rpartition(' ')[0]} loss".strip() in found
+    summary = SUMMARY | {"score": score, "final_score": value, "best_score": value}
+    best = f" (best {shown})" if "accuracy" in score else ""
+    assert closing_lines(summary, started(), {})[0].startswith(f"{words} {shown}{best} after")
+
+
+def test_without_an_evaluation_the_training_loss_is_shown(lines):
+    lines.started(started(score=None, target=None))
+    found = lines.values(row(1))
+    assert [name for name in found if "loss" in name or "accuracy" in name] == ["train loss"]
 
 
 def test_closing_lines_without_target_or_evaluation_or_run():
     no_target = closing_lines(SUMMARY, started(target=None), {"rounds_to_target": 47})
     assert [line.split()[0] for line in no_target] == ["accuracy", "sent", "everything"]
-    unknown = SUMMARY | {"final_accuracy": None, "best_accuracy": None}
+    unknown = SUMMARY | {"score": None, "final_score": None, "best_score": None}
     assert closing_lines(unknown, None, {}) == ["sent up 1.5 MB, down 2.5 MB"]
 
 

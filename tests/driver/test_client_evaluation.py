@@ -402,8 +402,8 @@ def test_the_best_round_is_that_of_the_holdout_and_the_best_on_test_stands_besid
     untouched = {**options, "evaluation.local_test": 0.0, "evaluation.new_clients": 0.0}
     untouched["evaluation.finetune_epochs"] = 0
     plain = raysim.run(make_settings(tmp_path / "plain", **untouched), make_task(UNEQUAL))
-    by_test = max(plain.metrics.to_pylist(), key=lambda r: (r["test_accuracy"], -r["round"]))
-    assert plain.summary["best_round"] == by_test["round"]
+    held_out = plain.metrics[f"{prefix}holdout_accuracy"].to_pylist()
+    assert plain.summary["best_round"] == 1 + held_out.index(max(held_out))
     assert not any(name.startswith(("at_best", "best_on")) for name in plain.summary)
 
 

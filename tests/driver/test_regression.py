@@ -127,7 +127,9 @@ def test_records_have_the_task_s_metrics_and_no_accuracy(tmp_path):
     assert len(set(finals.values())) == 4 and "final_macro_f1" not in result.summary
     for name in ("final_accuracy", "best_accuracy", "rounds_to_target"):
         assert result.summary[name] is None
-    assert f"loss {last['test_loss']:.4f} after 2 rounds" in printed.getvalue()
+    final = result.summary["final_score"]
+    assert final == last[result.summary["score"]]
+    assert f"loss {final:.4f} after 2 rounds" in printed.getvalue()
     assert "accuracy" not in printed.getvalue()
 
 

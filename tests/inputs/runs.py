@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 
+from raysim.storage.rows.metrics import declared_in
 from raysim.storage.summary import summarise
 from tests.inputs.case import Case
 from tests.inputs.settings import DEEP, DIGITS, LONG, NESTED
@@ -36,8 +37,9 @@ def _empty(run: Path) -> None:
 
 
 def _whole(run: Path) -> None:
-    rows = pq.read_table(run / "metrics.parquet").to_pylist()
-    (run / "summary.json").write_text(json.dumps(summarise(rows, None)))
+    table = pq.read_table(run / "metrics.parquet")
+    summary = summarise(table.to_pylist(), declared_in(table.schema), None)
+    (run / "summary.json").write_text(json.dumps(summary))
 
 
 def _replaced(name: str, content: bytes | None) -> Callable[[Path], object]:

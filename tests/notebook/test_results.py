@@ -48,7 +48,7 @@ def result(**changes):
 def test_its_repr_is_one_short_line():
     found = repr(result())
     assert found == "Result('runs/<mine>': accuracy 97.12% (best 97.34%), 50 rounds, 12.3 s)"
-    assert repr(result(final_accuracy=None)) == "Result('runs/<mine>': 50 rounds, 12.3 s)"
+    assert repr(result(score=None)) == "Result('runs/<mine>': 50 rounds, 12.3 s)"
 
 
 def test_its_table():
@@ -66,8 +66,9 @@ def test_its_table():
 
 def test_its_table_with_a_clock_and_without_a_target():
     virtual = {"virtual_seconds": 3725.4, "virtual_joules": 12_345.6, "lost_clients": 3}
-    more = {"rounds_to_target": None, "stopped_by": "rounds", "final_loss": 0.25}
-    values = Rows(result(final_accuracy=None, **more, **virtual)._repr_html_()).values
+    more = {"rounds_to_target": None, "stopped_by": "rounds", "score": "test_loss"}
+    more["final_score"] = 0.25
+    values = Rows(result(**more, **virtual)._repr_html_()).values
     assert values["loss"] == "0.2500" and values["rounds"] == "50"
     assert values["virtual time"] == "1.03 h, 12.3 kJ of all clients"
     assert values["lost"] == "3 clients lost"

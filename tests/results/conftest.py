@@ -15,7 +15,7 @@ from safetensors.torch import save_file
 
 from raysim.config import parse
 from raysim.storage.declared import column_of
-from raysim.storage.rows.metrics import with_declared
+from raysim.storage.rows.metrics import declared_in, with_declared
 from raysim.storage.schema import SCHEMA
 from raysim.storage.summary import summarise
 from tests.tasks import make_settings
@@ -58,7 +58,7 @@ def write_run_at(
         pq.write_table(table, path / "metrics.parquet")
         save_file({"w": torch.zeros(3)}, path / "model.safetensors")
     if finished and rows:
-        summary = summarise([*rows], settings["target_accuracy"])
+        summary = summarise([*rows], declared_in(table.schema), settings["target_accuracy"])
         (path / "summary.json").write_text(json.dumps(summary))
     return path
 

@@ -194,12 +194,12 @@ OF_CLIENTS = {
     ),
     "local_test_accuracy_mean": ({**CLIENTS, **BY_KEY}, "evaluation.clients=true"),
     "local_test_loss": ({**CLIENTS, **BY_KEY}, "evaluation.clients=true"),
-    "personal_local_test_accuracy_d1": ({**CLIENTS, **BY_KEY, **DITTO}, "a method under which cli"),
-    "personal_holdout_loss": ({"evaluation.holdout": 0.1, **DITTO}, "a method under which clients"),
+    "personal_local_test_accuracy_d1": ({**CLIENTS, **BY_KEY}, "evaluation.clients=true"),
+    "personal_holdout_loss": ({"evaluation.holdout": 0.1}, "evaluation.holdout above 0"),
     "train_set_accuracy": ({"evaluation.train_set": True}, "evaluation.train_set=true"),
     "personal_train_set_accuracy": (
-        {"evaluation.train_set": True, **DITTO},
-        "a method under which",
+        {"evaluation.train_set": True},
+        "evaluation.train_set=true",
     ),
     "finetuned_local_test_accuracy": (
         {"evaluation.local_test": 0.2, "evaluation.finetune_epochs": 1},
@@ -213,10 +213,7 @@ OF_CLIENTS = {
         {"evaluation.local_test": 0.2},
         "evaluation.local_test above 0",
     ),
-    "personal_holdout_accuracy": (
-        {"evaluation.local_test": 0.2, "evaluation.holdout": 0.1},
-        "a method under which",
-    ),
+    "personal_holdout_accuracy": ({"evaluation.holdout": 0.1}, "evaluation.holdout above 0"),
 }
 
 

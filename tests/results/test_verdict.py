@@ -31,7 +31,7 @@ def only(rows, metric="final(test_accuracy)", unit="%", **fields):
 def test_the_best_row_its_lead_and_the_paired_test():
     second = [a - b for a, b in zip(FIRST, BEHIND, strict=True)]
     found = only({"b": second, "a": FIRST})
-    assert (found.heading, found.certainty) == ("a is best", "certain")
+    assert (found.heading, found.certainty) == ("a is best", "told apart at 5%")
     reach = stats.t.ppf(0.975, 4) * stats.sem(BEHIND)
     low, high = 100 * (0.02 - reach), 100 * (0.02 + reach)
     p = stats.ttest_rel(FIRST, second).pvalue
@@ -54,8 +54,8 @@ def test_the_smaller_is_better_and_the_lead_is_below():
 def test_rows_that_the_test_does_not_tell_apart_are_named():
     near = [0.84, 0.78, 0.82, 0.80, 0.84]
     found = only({"a": FIRST, "near": near, "far": [0.1] * 5, "few": FIRST[:3]})
-    assert found.certainty == "not certain"
-    assert found.heading == "a has the best mean, but it is not certain that it is best"
+    assert found.certainty == "not told apart at 5%"
+    assert found.heading.startswith("a has the best mean, not told apart from ")
     assert "does not tell near from it" in found.text
     assert found.text.endswith("Not compared: few.")
 

@@ -9,6 +9,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from tensorboard.plugins.custom_scalar.layout_pb2 import Layout
 from torch.utils.tensorboard import SummaryWriter
 
+from raysim.core.columns import Column, by_name
 from raysim.core.errors import RunError
 from raysim.storage.recorder import RunRecorder, SealedTables
 from raysim.storage.rows import parted
@@ -38,6 +39,7 @@ def curve(*points):
     return [row(number, accuracy) for number, accuracy in points]
 
 
+COLUMNS = by_name([Column("test_accuracy", "larger", "%"), Column("test_loss", "smaller")])
 TARGETS = {
     "between two evaluations": ([(1, 0.5), (2, 0.75), (3, 1.0)], 0.875, 2.5),
     "from the running maximum": ([(1, 0.5), (2, 0.25), (3, 0.75)], 0.625, 2.5),
@@ -55,7 +57,7 @@ TARGETS = {
 @pytest.mark.parametrize("case", TARGETS)
 def test_rounds_to_target(case):
     points, target, expected = TARGETS[case]
-    found = rounds_to_target(curve(*points), target)
+    found = rounds_to_target(curve(*points), COLUMNS["test_accuracy"], target)
     assert found == (expected if expected is None else pytest.approx(expected, abs=1e-12))
 
 
@@ -67,10 +69,13 @@ def test_summary_by_hand():
         row(3, None, seconds=3.0),
         row(4, 0.5, seconds=4.0, bytes_down=31),
     ]
-    assert summarise(rows, 0.5) == {
+    assert summarise(rows, COLUMNS, 0.5) == {
         "final_accuracy": 0.5,
         "best_accuracy": 0.75,
         "final_loss": 0.5,
+        "score": "test_accuracy",
+        "final_score": 0.5,
+        "best_score": 0.75,
         "rounds_to_target": 1.5,
         "rounds": 4,
         "seconds": 1.0 + 9.0 + 3.0 + 4.0 + 3 * 0.5 + 4 * 0.25,
@@ -81,7 +86,7 @@ def test_summary_by_hand():
 
 
 def test_summary_without_evaluations():
-    summary = summarise([row(1, None)], 0.5)
+    summary = summarise([row(1, None)], COLUMNS, 0.5)
     assert (summary["final_accuracy"], summary["best_accuracy"]) == (None, None)
     assert summary["rounds_to_target"] is None
 
@@ -94,9 +99,9 @@ def test_summary_has_the_last_of_the_other_evaluated_figures():
     rows = [row(1, **figures(0.25)), row(2, **figures(0.75)), row(3, None, **figures(None))]
     finals = {"final_macro_f1", "final_holdout_accuracy", "final_client_accuracy_d5"}
     for last, expected in ((3, 0.75), (1, 0.25)):
-        summary = summarise(rows[:last], 0.5)
+        summary = summarise(rows[:last], COLUMNS, 0.5)
         assert {name for name, value in summary.items() if value == expected} == finals
-    never = summarise([row(1, None, **figures(None))], None)
+    never = summarise([row(1, None, **figures(None))], COLUMNS, None)
     assert {name: never[name] for name in finals} == dict.fromkeys(finals)
 
 

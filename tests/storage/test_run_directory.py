@@ -20,6 +20,7 @@ from raysim.core.client_indices import ListedIndices
 from raysim.core.errors import RunError
 from raysim.core.source import source
 from raysim.methods.fedavg import FedAvg
+from raysim.storage.rows.metrics import declared_in
 from raysim.storage.run_directory import RunDirectory
 from raysim.storage.summary import summarise
 from tests.tasks import make_settings
@@ -43,8 +44,10 @@ def start(path, own_task=False, finished=False, recorded=True, **overrides):
     if recorded:
         directory.checkpoints.mkdir(exist_ok=True)
     if finished:
-        pq.write_table(pa.Table.from_pylist([ROW]), directory.metrics)
-        directory.summary.write_text(json.dumps(summarise([ROW], None)))
+        table = pa.Table.from_pylist([ROW])
+        pq.write_table(table, directory.metrics)
+        summary = summarise([ROW], declared_in(table.schema), None)
+        directory.summary.write_text(json.dumps(summary))
     return directory
 
 

@@ -11,7 +11,7 @@ import optuna
 from optuna.trial import FrozenTrial, TrialState
 
 AVERAGED = (
-    *("final_holdout_accuracy", "final_holdout_loss", "final_accuracy"),
+    *("final_holdout_accuracy", "final_holdout_loss", "final_accuracy", "held_out_samples"),
     *("bytes_up", "bytes_down", "seconds", "virtual_seconds", "virtual_joules"),
 )
 """Values in the summary of a trial of several runs, if its runs have them."""

@@ -93,14 +93,13 @@ def _panels(results: TableResults) -> list[report.Panel]:
 
 
 def _remarks(chosen: Chosen) -> Iterator[str]:
-    """Yield the edges on which chosen values lie, or that all trials tie."""
+    """Yield the edges on which chosen values lie, ties of trials, and how few samples judge."""
     yield from (f"{key}: {edge}" for key, edge in chosen.edges.items())
-    if chosen.tied:
-        yield "all trials tie"
+    yield from chosen.doubts()
 
 
 def _tuning(chosen: Sequence[Chosen]) -> Grid:
-    """Return the table of the chosen settings; those on an edge of their range are marked."""
+    """Return the table of the chosen settings, with what is to be doubted of them."""
     rows = tuple(
         (
             Entry(each.title),
@@ -114,5 +113,14 @@ def _tuning(chosen: Sequence[Chosen]) -> Grid:
         )
         for each in chosen
     )
-    header = ("search", "chosen", "on an edge", "held-out", "trials", "failed", "pruned", "rounds")
+    header = (
+        "search",
+        "chosen",
+        "to be doubted",
+        "held-out",
+        "trials",
+        "failed",
+        "pruned",
+        "rounds",
+    )
     return Grid("Settings chosen on held-out samples", header, rows)

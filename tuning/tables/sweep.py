@@ -72,7 +72,7 @@ def sweep(
             "fedavg,fedprox". One without a list, such as {"local.lr": 0.1}, is of all runs.
         seeds: The seeds; None takes those of the file, or that of the settings.
         overrides: Further settings of all runs by dotted key, also such that are lists.
-        metrics: Metrics of the cells; none takes last_ten(test_accuracy), or the file's.
+        metrics: Metrics of the cells; none takes last_ten of the main score, or the file's.
         tune: Table `[tune]`: a search of each row, or cell, before it is trained, for example
             {"space": {"local.lr": {"low": 0.001, "high": 1, "log": True}}, "trials": 12}.
         rows: The axis that makes the rows of the table; "" takes the first. The others make its

@@ -44,6 +44,8 @@ NAME = "tuning"
 AGAIN = "fix this, then type the same command to try them again"
 THREE = 3
 """Fewest choices of which the least and the largest are edges."""
+FEW_HELD_OUT = 200
+"""Number of held-out samples below which a note says how few they are."""
 EDGE = 0.05
 """Share of a range, on its own scale, within which its ends are edges."""
 
@@ -63,8 +65,9 @@ class Chosen:
         trials: Number of trials that ended.
         failed: How many of them failed, as those that diverged.
         pruned: How many of them were pruned.
-        tied: Whether all trials have the best score, so that the first was taken; no value is then
-            said to lie on an edge.
+        tied: Number of trials that have the best score, of which the first was taken. Where all
+            have it, no value is said to lie on an edge.
+        held_out: Samples on which trials are scored; None if unknown.
         error: The first trial's error where no trial succeeded, so that nothing was chosen.
     """
 
@@ -78,7 +81,8 @@ class Chosen:
     trials: int = 0
     failed: int = 0
     pruned: int = 0
-    tied: bool = False
+    tied: int = 1
+    held_out: int | None = None
     error: str = ""
 
     @property
@@ -104,11 +108,18 @@ class Chosen:
         lost = {"failed": self.failed, "pruned": self.pruned}
         words = "".join(f"; {count} trials {how}" for how, count in lost.items() if count)
         words += f"; {self.rounds} rounds in all" if self.pruned else ""
-        words += "; all trials tie, the first is taken" if self.tied else ""
         score = f"held-out {self.objective} {self.shown_score}"
-        yield f"{self.title}: {self.settings} ({score}{words})."
+        yield f"{self.title}: {self.settings} ({'; '.join([score + words, *self.doubts()])})."
         for key, edge in self.edges.items():
             yield f"{self.title}: {key} lies on the {edge}; widen it."
+
+    def doubts(self) -> Iterator[str]:
+        """Yield why the choice says little: trials that tie, and few held-out samples."""
+        if self.tied > 1:
+            which = "all" if self.tied == len(self.curve) else str(self.tied)
+            yield f"{which} trials tie, the first is taken"
+        if self.held_out is not None and self.held_out < FEW_HELD_OUT:
+            yield f"only {self.held_out} held-out samples, one of which is {1 / self.held_out:.1%}"
 
 
 def _short(value: Any) -> Any:
@@ -285,16 +296,18 @@ def _outcome(title: str, search: Search, limit: int) -> Chosen:
         return Chosen(title, {}, {}, error=str(error), **counts)
     objective = search.options.objectives[0]
     sign = -1 if objective == "loss" else 1
-    tied = len(done) > 1 == len({trial.values[0] for trial in done})
     best = max(done, key=lambda trial: sign * trial.values[0])  # of equal ones, the first
+    tied = sum(trial.values[0] == best.values[0] for trial in done)
+    held_out = best.user_attrs.get("summary", {}).get("held_out_samples")
     return Chosen(
         title,
         best.params,
-        {} if tied else _edges(search.resolved, best.params),
+        {} if tied == len(done) > 1 else _edges(search.resolved, best.params),
         best.values[0],
         objective,
         {number: t.values[0] for number, t in enumerate(asked) if t in done},
         tied=tied,
+        held_out=held_out and round(held_out),
         **counts,
     )
 

@@ -27,7 +27,6 @@ from raysim.driver.analyses.riding import (
 )
 from raysim.driver.analyses.run_analyses import TRAINED, Analyses
 from raysim.driver.client_scores import spread
-from raysim.driver.deployments import deploys_own_models
 from raysim.driver.evaluation import Evaluation
 from raysim.driver.passes import RoundRunner
 from raysim.driver.riders import Rider
@@ -35,6 +34,7 @@ from raysim.driver.round_inputs import passes_of, round_inputs, run_round
 from raysim.driver.round_log import RoundLog
 from raysim.storage.checkpoints import Checkpoint
 from raysim.storage.client_states import StateVersion
+from raysim.storage.declared import deploys_own_models
 
 NO_GROUPS: Groups = MappingProxyType({})
 

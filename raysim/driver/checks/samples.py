@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from raysim.config import LocalSettings, Settings
+from raysim.core.columns import undeclared
 from raysim.core.components import called
 from raysim.core.errors import DataError, SettingsError, visible
 from raysim.core.method import Method
@@ -70,7 +71,10 @@ def check_scoring(settings: Settings, scoring: Scoring) -> None:
         SettingsError: it has not.
     """
     target, given = settings.target_accuracy, ", ".join(scoring.metrics) or "none"
-    if target is not None and "accuracy" not in scoring.metrics:
+    accuracy = scoring.scores.get("accuracy")
+    if target is not None and (accuracy is None or not accuracy.larger):
+        if accuracy:
+            raise SettingsError(f"target_accuracy={target}: {undeclared('accuracy', of_task=True)}")
         raise SettingsError(
             f"target_accuracy={target}: the task's metrics are {given}; use target_accuracy=none"
         )
@@ -121,7 +125,9 @@ def check_without_test(settings: Settings) -> None:
         SettingsError: a setting does.
     """
     needs = {
-        f"target_accuracy={settings.target_accuracy}": settings.target_accuracy is not None,
+        f"target_accuracy={settings.target_accuracy}": (
+            settings.target_accuracy is not None and not settings.evaluation.holdout
+        ),
         "evaluation.clients=true": settings.evaluation.clients,
         f"analysis={','.join(settings.analysis)}": settings.analysis,
     }

@@ -110,6 +110,11 @@ class Commits:
             self.recorder.check(checkpoint.tables)
 
     @property
+    def score(self) -> str | None:
+        """Column of the main score; None where nothing is evaluated."""
+        return self._stopping.score.name if self._stopping.score else None
+
+    @property
     def needed_from(self) -> int:
         """Oldest round whose client states a checkpoint needs."""
         return next(iter(self._checkpoints.numbers()), self.committed.number)
@@ -232,13 +237,12 @@ class Commits:
         self._context.updates.clear()
         settings = self._settings
         every, rounds = settings.evaluation.every, self.last_round
-        summary = summarise(
-            self.recorder.rows, settings.target_accuracy, every=every, rounds=rounds
-        )
+        recorded = self.recorder.rows, self.recorder.declared
+        summary = summarise(*recorded, settings.target_accuracy, every=every, rounds=rounds)
         by_holdout = "holdout_" in (self._stopping.metric or "")
         best = self._stopping.best if by_holdout else None
-        recorded = self.recorder.rows, self.recorder.declared
         summary |= of_local_tests(*recorded, every, rounds, best)
+        summary |= self._context.evaluator.held_out_samples
         summary |= {"best_round": self._stopping.best or None, "stopped_by": self._reason}
         if privacy := self._context.privacy:
             summary |= privacy.summary(len(self.recorder.rows))

@@ -49,8 +49,9 @@ from raysim.driver.temperatures import RoundTemperature
 from raysim.storage.checkpoints import Checkpoint
 from raysim.storage.client_models import ClientModels
 from raysim.storage.client_states import updated
+from raysim.storage.declared import deploys_own_models
 from raysim.storage.recorder import Row
-from raysim.storage.summary import is_counted
+from raysim.storage.summary import MODELS, is_counted
 from raysim.storage.trace import DRIVER
 
 NO_METRICS: Metrics = {}
@@ -171,7 +172,12 @@ class Run:
             self.commits.committed = replace(committed, stack_size=size)
 
     def _started(self) -> Started:
-        settings = self.settings
+        settings, score = self.settings, self.commits.score
+        if deploys_own_models(settings) and score and not score.startswith(MODELS[0]):
+            self.context.listener.note(
+                f"clients deploy models of their own, which nothing evaluates: {score} is that of"
+                " the global model; evaluation.local_test or evaluation.holdout evaluates theirs"
+            )
         return Started(
             path=self.context.run_dir.path,
             method=settings.method.title,
@@ -180,6 +186,7 @@ class Run:
             cohort=settings.cohort_size,
             clients=self.clients,
             target=settings.target_accuracy,
+            score=score,
         )
 
     @cached_property

@@ -6,7 +6,7 @@ does, with the same best model.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 
 from raysim.config import Settings
 from raysim.core.columns import OF_ENGINE, Column, undeclared
@@ -14,7 +14,14 @@ from raysim.core.components import suggest
 from raysim.core.errors import SettingsError
 from raysim.storage.declared import of_components
 from raysim.storage.recorder import Row
-from raysim.storage.summary import EPSILON, is_counted, is_evaluated, score_of
+from raysim.storage.summary import (
+    EPSILON,
+    is_accuracy,
+    is_counted,
+    is_evaluated,
+    main_score,
+    score_of,
+)
 
 TRAINED = ("train_loss", "objective")
 """Columns of every round that patience may follow, besides those of evaluations and components."""
@@ -27,6 +34,7 @@ class Stopping:
 
     Attributes:
         metric: The column that patience and the best model follow; none where nothing is evaluated.
+        score: The main score, which a target is of; None where nothing is evaluated.
         best: The best of the counted rounds; 0 before the first value.
         regular_best: The best without an end that is evaluated only as the end, which no longer
             counts where the run goes on.
@@ -45,12 +53,13 @@ class Stopping:
                 its values are better.
         """
         self._settings, self._end = settings, last
-        evaluated = [name for name in columns if is_evaluated(name)]
+        evaluated = {name: of for name, of in columns.items() if is_evaluated(name)}
         trained = {name: OF_ENGINE[name] for name in TRAINED}
         columns = {**trained, **of_components(settings), **columns}
-        tested = settings.evaluation.local_test > 0
-        self.metric = settings.patience_metric or _main_metric(columns, evaluated, tested=tested)
-        _check(settings, columns, evaluated)
+        chosen = main_score(evaluated, to_choose=True)
+        self.metric = settings.patience_metric or (chosen.name if chosen else None)
+        self.score = main_score(evaluated)
+        _check(settings, columns, self.score)
         if settings.patience_mode == "auto":
             larger = self.metric is not None and columns[self.metric].larger
         else:
@@ -70,8 +79,8 @@ class Stopping:
         if number < 1:
             return
         if is_counted(number, every, self._end):
-            accuracy = row.get("test_accuracy")
-            self._has_reached = target is not None and accuracy is not None and accuracy >= target
+            value = row.get(self.score.name) if self.score else None
+            self._has_reached = target is not None and value is not None and value >= target
         value = row.get(self.metric) if self.metric else None
         if value is None or not is_counted(number, self._every, self._end):
             return
@@ -100,25 +109,15 @@ class Stopping:
         return next((name for name, applies in reasons.items() if applies), None)
 
 
-def _main_metric(
-    columns: Mapping[str, Column], evaluated: Collection[str], *, tested: bool
-) -> str | None:
-    """Return the accuracy, or else the loss, of the first evaluated set of samples.
-
-    Where clients are tested on samples of their own (`tested`) it is that of held-out samples, if
-    there are any: with the models that clients deploy, if these are their own.
-    """
-    held_out = ("personal_holdout_loss", "holdout_loss") if tested else ()
-    losses = [name for name in evaluated if name.endswith("_loss")]
-    loss = next((name for name in (*held_out, *losses) if name in losses), None)
-    accuracy = f"{(loss or '').removesuffix('_loss')}_accuracy"
-    return accuracy if accuracy in evaluated and columns[accuracy].better else loss
-
-
-def _check(settings: Settings, columns: Mapping[str, Column], evaluated: Collection[str]) -> None:
-    chosen = settings.patience_metric
+def _check(settings: Settings, columns: Mapping[str, Column], score: Column | None) -> None:
+    chosen, target = settings.patience_metric, settings.target_accuracy
+    if target is not None and (score is None or not is_accuracy(score.name)):
+        raise SettingsError(
+            f"target_accuracy={target:g}: the run's main score is {score and score.name}, no"
+            " accuracy; use target_accuracy=none"
+        )
     if chosen is None:
-        if settings.patience is not None and not evaluated:
+        if settings.patience is not None and score is None:
             raise SettingsError(
                 f"patience={settings.patience}: nothing is evaluated; give a test set,"
                 " evaluation.holdout or patience_metric=train_loss"

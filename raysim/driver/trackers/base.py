@@ -68,6 +68,7 @@ class TrackingListener(Forwarding):
         self._path = Path()
         self._run = ""
         self._round = 0
+        self._score: str | None = None
         self._finished = False
 
     def __enter__(self) -> Self:
@@ -84,7 +85,7 @@ class TrackingListener(Forwarding):
         Raises:
             RunError: it cannot be opened.
         """
-        self._path = run.path / FILE
+        self._path, self._score = run.path / FILE, run.score
         known = _read(self._path).get(self._name, {})
         try:
             if self._tracker is not None:
@@ -98,10 +99,11 @@ class TrackingListener(Forwarding):
         super().started(run)
 
     def round_done(self, row: Mapping[str, Any]) -> None:
-        """Log the round, unless the tracker has it."""
+        """Log the round, and its main score as `score`, unless the tracker has it."""
         number = row["round"]
         if number > self._round:
-            self._feed(lambda tracker: tracker.log(_numbers(row), number))
+            values = {"score": row.get(self._score or ""), **row}
+            self._feed(lambda tracker: tracker.log(_numbers(values), number))
             self._round = number
             self._save()
         super().round_done(row)
