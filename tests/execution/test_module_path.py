@@ -19,6 +19,7 @@ from raysim.core.user_input.user_modules import (
     NamedModules,
     allow,
     find_named_modules,
+    sources,
 )
 from raysim.execution.module_path import with_driver_path
 from raysim.testing.tasks import SmallNet
@@ -117,6 +118,11 @@ def test_named_modules_and_their_imports_alone_are_found_there(finder, monkeypat
     assert all(find_spec(name) is not None for name in found)
     assert find_spec("an_own_stranger") is None and find_spec("an_own_missing") is None
     sys.modules.pop("an_own_package", None)
+
+
+def test_a_module_of_python_has_none_beside_it():
+    """Else a setting that names one is read with most of Python's library: 14 s."""
+    assert {name.partition(".")[0] for name in sources("json")} == {"json"}
 
 
 def test_an_actor_finds_what_the_driver_finds(hostile, finder, monkeypatch):

@@ -18,11 +18,14 @@ from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
 from importlib.util import cache_from_source, find_spec, resolve_name
 from pathlib import Path
+from sysconfig import get_path
 from types import ModuleType
 
 from raysim.core.user_input.run_folders import run_directory_of
 
 INSTALLED = {"site-packages", "dist-packages"}
+STANDARD = Path(get_path("stdlib"))
+"""Folder of Python's own modules: those beside a named one are no part of a run."""
 OWN = {"raysim", "__main__"}
 """Top-level modules that are imported before settings are read."""
 
@@ -125,7 +128,8 @@ def spec_of(module: str) -> ModuleSpec | None:
 def sources(module: str) -> dict[str, Path]:
     """Return the source files of a module and of the modules beside it that it imports, by module.
 
-    Beside it are the modules of its packages and, if it is not installed, of its folder.
+    Beside it are the modules of its packages and, unless it is installed or part of Python, those
+    of its folder.
     """
     top = _Top(module)
     files: dict[str, Path] = {}
@@ -148,7 +152,8 @@ class _Top:
         spec = spec_of(module)
         places = (spec.submodule_search_locations or [spec.origin or ""]) if spec else []
         self._places = [Path(place).with_suffix("") for place in places]
-        self._folders = [p.parent for p in self._places if not INSTALLED.intersection(p.parts)]
+        own = [p.parent for p in self._places if not INSTALLED.intersection(p.parts)]
+        self._folders = [folder for folder in own if folder != STANDARD]
 
     def file(self, module: str) -> Path | None:
         """Return the source of a module; None if it is not in this package or folder."""
