@@ -97,7 +97,7 @@ def test_logistic_regression(run):
     assert last(result)["test_accuracy"] == pytest.approx(right) and right > 0.6
 
 
-def test_linear_regression_with_its_metrics(run, tmp_path):
+def test_linear_regression_with_its_metrics(settings, tmp_path):
     """The target is standardised, too; predictions and metrics are in its own unit."""
     x, y = standardised(AGE), 600 * LOAD + 3000
     mean, deviation = y[TRAIN].mean(), y[TRAIN].std()
@@ -110,7 +110,7 @@ def test_linear_regression_with_its_metrics(run, tmp_path):
     given = {"site": SITES, "age": AGE, "load": y, "part": PART}
     layouts.text(tmp_path / "patients.csv", given)
     chosen = {"dataset.target": "load", "dataset.task": "regression", "dataset.features": ["age"]}
-    result = run(**chosen)
+    result = raysim.run(settings(**chosen), None, progress := RunProgress())
     w, b = fedavg(*start(1, 1), step)
     assert np.abs(result.params["head.0.weight"].numpy() - w).max() < 1e-5
     assert np.abs(result.params["head.0.bias"].numpy() - b).max() < 1e-5
@@ -123,7 +123,7 @@ def test_linear_regression_with_its_metrics(run, tmp_path):
     network = raysim.load(result.run_dir)
     found = network(torch.tensor(x, dtype=torch.float32)).detach().numpy()[:, 0]
     assert np.allclose(found, predicted, rtol=1e-4)
-    lines = RunProgress().values(row), dict([final_score(result.summary)])
+    lines = progress.values(row), dict([final_score(result.summary)])
     assert lines[0]["MAE"] == f"{row['test_mae']:.4g}" and lines[0]["R2"] == f"{row['test_r2']:.4f}"
     assert lines[1] == {"MAE": f"{row['test_mae']:.4g}, R2 {row['test_r2']:.4f}"}
 
