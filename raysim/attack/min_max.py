@@ -7,6 +7,7 @@ Source and search: `raysim.attack.envelope`.
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 from raysim.attack.envelope import Envelope
@@ -19,6 +20,9 @@ class MinMax(Envelope):
     each update, read twice, and m^2 inner products.
     """
 
-    def passes(self, distances: Tensor, honest: Tensor) -> bool:
-        """Return whether the largest distance is at most that between honest updates."""
-        return bool(distances.max() <= honest.max())
+    def largest(self, distances: Tensor, slopes: Tensor, square: Tensor, honest: Tensor) -> Tensor:
+        """Return the least of the honest updates' roots, at which one is as far as any two."""
+        room = (honest.max() - distances).clamp(min=0)
+        root = (slopes.square() + square * room).sqrt()
+        # Both are the root; the first loses digits where the slope is above 0, the second below it.
+        return torch.where(slopes <= 0, (root - slopes) / square, room / (root + slopes)).min()

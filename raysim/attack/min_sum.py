@@ -20,6 +20,7 @@ class MinSum(Envelope):
     read twice, and m^2 inner products.
     """
 
-    def passes(self, distances: Tensor, honest: Tensor) -> bool:
-        """Return whether the sum of distances is at most the smallest of an honest update."""
-        return bool(distances.sum() <= honest.sum(dim=1).min())
+    def largest(self, distances: Tensor, slopes: Tensor, square: Tensor, honest: Tensor) -> Tensor:
+        """Return the root of the sum of distances, in which the slopes, whose sum is 0, cancel."""
+        room = (honest.sum(dim=1).min() - distances.sum()).clamp(min=0)
+        return (room / (len(distances) * square)).sqrt()

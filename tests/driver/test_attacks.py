@@ -14,6 +14,7 @@ import torch
 from scipy.stats import norm as normal
 
 import raysim
+from raysim.attack import ATTACKS
 from raysim.attack.alie import largest_z
 from raysim.attack.differences import changed
 from raysim.attack.mimic import Mimic
@@ -135,8 +136,10 @@ def within(honest: Any, p: Any, largest: bool) -> Any:
         distances = ((mean - gamma * p - honest) ** 2).sum(axis=1)
         return bool((distances.max() if largest else distances.sum()) <= bound)
 
-    low, high = 0.0, 20.0
-    while high - low > 2e-5:
+    low, high = 0.0, 1.0
+    while fits(high):
+        high *= 2
+    while high - low > 1e-9 * high:
         low, high = ((low + high) / 2, high) if fits((low + high) / 2) else (low, (low + high) / 2)
     return mean - low * p
 
@@ -185,6 +188,32 @@ def test_attacks_on_updates_are_numpy_s(tmp_path, name):
     scale = np.abs(rows).max()
     np.testing.assert_allclose(flat(result.params), expected, rtol=1e-6, atol=2e-6 * scale)
     assert result.metrics["bad_clients"].to_pylist() == [bad.sum()]
+
+
+@pytest.mark.parametrize("name", ["min_max", "min_sum"])
+@pytest.mark.parametrize("direction", ["unit", "sign", "std"])
+@pytest.mark.parametrize("apart", [1e-4, 0.1, 1e4])
+def test_gamma_is_the_largest_that_passes(name, direction, apart):
+    """Whatever the distances: of the first it is below 1e-3, of the last above 20."""
+    draws = np.random.default_rng([len(direction), int(apart)])
+    honest = apart * (draws.standard_normal((7, 5)) * [1, 2, 3, 4, 50] + 1)
+    attack = ATTACKS.get(name)(direction=direction)
+    known = raysim.KnownUpdates(torch.from_numpy(honest), torch.zeros(2, 5))
+    decided = attack.decide(raysim.MeasuredUpdates(attack.measure(known), np.arange(7)))
+    sent = attack.forge(replace(known, decided=decided)).numpy()
+    std = honest.std(axis=0, ddof=1)
+    p = {"unit": unit(honest), "sign": np.sign(honest.mean(axis=0)), "std": std}[direction]
+    np.testing.assert_allclose(sent, within(honest, p, name == "min_max"), rtol=1e-6)
+    gamma = np.linalg.norm(sent - honest.mean(axis=0)) / np.linalg.norm(p)
+    assert direction == "std" or (gamma > 20) == (apart == 1e4)
+
+
+@pytest.mark.parametrize("name", ["min_max", "min_sum"])
+def test_one_honest_update_leaves_no_room(name):
+    honest = torch.ones(1, 3, dtype=torch.float64)
+    attack, known = ATTACKS.get(name)(), raysim.KnownUpdates(honest, honest)
+    decided = attack.decide(raysim.MeasuredUpdates(attack.measure(known), np.arange(1)))
+    assert attack.forge(replace(known, decided=decided)).tolist() == honest[0].tolist()
 
 
 @pytest.mark.parametrize(
