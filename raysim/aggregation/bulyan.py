@@ -8,11 +8,14 @@ Byzantium", ICML 2018.
     w <- w + per coordinate the mean of the theta - 2f values of S that are nearest to their median
 
 Distances and scores are of the updates that are left; their m' - f - 2 neighbours would be none in
-the end, and are at least one. Of values equally near to the median the smaller ones count. Public
-codes choose m - 2f - 2 updates, or means of multi-Krum in their place.
+the end, and are at least one. The median is one of the values, as in the paper: of an even number
+the lower of the middle two, as in the authors' code. Of values equally near to it the smaller ones
+count. Public codes choose m - 2f - 2 updates, or means of multi-Krum in their place.
 """
 
 from __future__ import annotations
+
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -30,6 +33,9 @@ class Bulyan(Robust):
     what Krum costs and a sort of each coordinate over the chosen clients. Needs m >= 4f + 3.
     `aggregation_weight` of a client in the tables is 0 if it was not chosen.
     """
+
+    revision: ClassVar[int] = 2
+    """In the first, the median of an even number was the mean of the middle two."""
 
     def measure(self, updates: Updates) -> Tensor:
         """Return the inner products of the updates [m, m]."""
@@ -53,7 +59,7 @@ class Bulyan(Robust):
         chosen = updates.differences.numpy()[updates.weights.numpy() > 0]
         ordered = np.sort(chosen, axis=0)
         theta = len(ordered)
-        median = (ordered[(theta - 1) // 2] + ordered[theta // 2]) / 2
+        median = ordered[(theta - 1) // 2]
         nearest = np.argsort(np.abs(ordered - median), axis=0, kind="stable")
         values = np.take_along_axis(ordered, nearest[: theta - 2 * self.byzantine], axis=0)
         return torch.from_numpy(values.mean(axis=0))

@@ -88,8 +88,9 @@ def bulyan(values: Array, f: int) -> Array:
         chosen.append(left.pop(int(np.argmin(krum_scores(values[left], f)))))
     taken = values[chosen]
     found = []
-    for column in taken.T:
-        by_distance = sorted(column, key=lambda v: (abs(v - np.median(column)), v))
+    for column in taken.T:  # the paper's median: the value with the least sum of distances
+        median = min(sorted(column), key=lambda v: round(np.abs(column - v).sum(), 9))
+        by_distance = sorted(column, key=lambda v: (abs(v - median), v))
         found.append(np.mean(by_distance[: len(taken) - 2 * f]))
     return np.array(found)
 
