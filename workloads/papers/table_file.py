@@ -3,9 +3,9 @@
 A table has a preset, settings, a metric and a unit for all cells, and `rows` and `columns` with a
 name each, and a preset, settings or a reason to doubt their values (`suspect`) of their own. A
 column may have a metric and a unit; a row may have published values: a value and a deviation per
-column. A value in words is printed by the paper in place of a number. A cell's settings are the
-table's, the column's and the row's, in this order; "none" turns one off. A row's metric is before a
-column's. Single cells are doubted by `suspects`.
+column. A value in words is printed by the paper in place of a number; with "" it prints none. A
+cell's settings are the table's, the column's and the row's, in this order; "none" turns one off. A
+row's metric is before a column's. Single cells are doubted by `suspects`.
 
 A paper's file holds `[[table]]` entries. Each setting there has an origin: it is one of the table's
 `printed`, `inferred` or `chosen` keys.
