@@ -8,8 +8,13 @@ from pathlib import Path
 
 from pydantic import BaseModel
 
+from raysim.aggregation import AGGREGATIONS
+from raysim.attack import ATTACKS
+from raysim.channel import STAGES
 from raysim.config import Settings
 from raysim.core.components import Component
+from raysim.methods import METHODS
+from raysim.selection import SELECTIONS
 
 ROOT = Path(__file__).parents[1]
 PAGES = ("*.md", "[a-z]*/*.md", "tests/*/*.md", "workloads/*/*.md")
@@ -67,3 +72,12 @@ def test_the_table_of_settings_is_complete():
     page = (ROOT / "raysim/README.md").read_text(encoding="utf-8")
     section = page.split("\n## Settings\n")[1].split("\n## ")[0]
     assert dict(ROW.findall(section)) == defaults(Settings)
+
+
+def test_every_component_is_in_the_page_of_formulas():
+    page = (ROOT / "docs/formulas.md").read_text(encoding="utf-8")
+    kinds = (METHODS, AGGREGATIONS, ATTACKS, SELECTIONS, STAGES)
+    for table, known in zip(page.split("\n## ")[1:], kinds, strict=True):
+        firsts = re.findall(r"^\| (`.*?) \|", table, re.MULTILINE)
+        named = [name for first in firsts for name in re.findall(r"`(\w+)`", first)]
+        assert sorted(named) == sorted(known)

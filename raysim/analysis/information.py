@@ -1,10 +1,12 @@
 """Mutual information of labels and outputs, and of a client's trained and received model.
 
-Source: MIFL, sections 3.3 and 5.5, figures 6 and 7. The paper does not say how it computes the
-information of labels and outputs: here it is the mutual information of labels and predicted
-classes, in nats, which is at most the entropy of the labels.
+Source: MIFL, sections 3.3, 5.4 and 5.5, figures 6 and 7. The paper does not say how it computes the
+information of labels and logits of section 5.4. Two readings are measured: the mutual information
+of labels and predicted classes, in nats, which is at most the entropy of the labels; and eq. 5,
+-1/2 log(1 - rho^2), of logits and labels that are taken for Gaussian, labels as one number a class,
+1 for the own one. rho is over samples and classes, each class around its mean.
 
-Legend: n samples.
+Legend: n samples, C classes.
 """
 
 from __future__ import annotations
@@ -12,14 +14,16 @@ from __future__ import annotations
 from typing import ClassVar
 
 import numpy as np
-from torch import nn
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
 
-from raysim.analysis.base import Analysis, ClientPart, Columns, MeasuredRound, Need
+from raysim.analysis.base import Analysis, ClientPart, Columns, MeasuredRound, Need, Values, outputs
 from raysim.analysis.formulas import joint_counts, mutual_information
 from raysim.core.rules import Trained, View
 from raysim.core.steps import Steps
 from raysim.core.tensors import Tensors
-from raysim.methods.mifl import logits_of
+from raysim.methods.mifl import RHO_LIMIT, logits_of
 from raysim.methods.mifl import mutual_information as gaussian_information
 
 MOST_CLIENTS = 1000
@@ -27,9 +31,38 @@ MOST_CLIENTS = 1000
 
 
 def _predictions(view: View, trained: Trained) -> Tensors:
-    """Return labels [n] and predicted classes [n] of the client's training samples."""
-    predicted = trained.data.scoring.predict(logits_of(view, view.params, trained.data))
-    return {"labels": trained.data.y.int(), "predicted": predicted.int()}
+    """Return labels [n] and predicted classes [n] of the client's training samples, and moments."""
+    logits = logits_of(view, view.params, trained.data)
+    predicted = trained.data.scoring.predict(logits)
+    labels = trained.data.y
+    moments = _moments(logits, labels)
+    return {"labels": labels.int(), "predicted": predicted.int(), "moments": moments}
+
+
+def _of_probe(view: View, trained: Trained) -> Tensors:
+    """Return the moments of the logits of the probe, and its labels."""
+    probe = view.broadcast["probe"]
+    logits = [part.logits for part in outputs(view, view.params, probe["x"])]
+    return {"moments": _moments(torch.cat(logits), probe["y"])}
+
+
+def _moments(logits: Tensor, labels: Tensor) -> Tensor:
+    """Return sums over samples of 1, y, f, y f, y^2, f^2 [6, C] of logits f [n, C] and labels y."""
+    f = logits.double()
+    if f.shape[-1] == 1:
+        y = labels.double().reshape(-1, 1)
+    else:
+        y = F.one_hot(labels.long(), f.shape[-1]).double()
+    return torch.stack([torch.ones_like(f), y, f, y * f, y * y, f * f]).sum(dim=1)
+
+
+def _gaussian(moments: Values) -> float:
+    """Return -1/2 log(1 - rho^2) of labels and logits, given their moments [6, C]."""
+    count, y, f, both, squared_y, squared_f = moments
+    covariance = (both - y * f / count).sum()
+    scale = (squared_y - y * y / count).sum() * (squared_f - f * f / count).sum()
+    rho = covariance / np.sqrt(scale) if scale > 0 else 0.0
+    return float(-0.5 * np.log(1 - min(abs(rho), RHO_LIMIT) ** 2))
 
 
 def _information(view: View, trained: Trained) -> Tensors:
@@ -40,17 +73,23 @@ def _information(view: View, trained: Trained) -> Tensors:
 
 
 class LabelInformation(Analysis):
-    """Mutual information of labels and predicted classes, for training and test samples."""
+    """Mutual information of labels with predicted classes and with logits, in nats.
+
+    That with logits takes both for Gaussian; of test samples it is of those of the probe.
+    """
 
     needs: ClassVar[tuple[Need, ...]] = ("classes",)
 
     def rows(self, evaluated: MeasuredRound) -> Steps[Columns]:
-        """Return one row: `train` and `test`, in nats."""
+        """Return one row: `train`, `test`, and of logits `train_gaussian` and `test_gaussian`."""
         count = min(evaluated.clients, MOST_CLIENTS)
         clients = np.linspace(0, evaluated.clients - 1, count).astype(np.int64).tolist()
         measured = [*(yield from evaluated.measure(_predictions, clients)).values()]
         if not measured:
             return {}
+        moments = np.stack([values["moments"].numpy() for values in measured])
+        groups = {"probe": evaluated.probe}
+        [probed] = (yield from evaluated.measure(_of_probe, clients[:1], groups)).values()
         labels, predicted = (
             np.concatenate([values[name].numpy() for values in measured])
             for name in ("labels", "predicted")
@@ -60,6 +99,8 @@ class LabelInformation(Analysis):
             "test": np.array(
                 [mutual_information(joint_counts(evaluated.targets, evaluated.predicted))]
             ),
+            "train_gaussian": np.array([_gaussian(moments.sum(axis=0))]),
+            "test_gaussian": np.array([_gaussian(probed["moments"].numpy())]),
         }
 
 

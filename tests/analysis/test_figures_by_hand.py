@@ -168,6 +168,18 @@ def test_information_of_labels(run, task):
     assert row["train"] == pytest.approx(information(*train), rel=1e-9)
     assert row["test"] == pytest.approx(information(*task.test), rel=1e-9)
 
+    def gaussian(x: Any, y: Any) -> float:
+        """Eq. 5 of MIFL, of logits and of 1 for the own class, each class around its mean."""
+        given, logits = np.eye(3)[y], outputs(run, x)[1]
+        a, b = given - given.mean(axis=0), logits - logits.mean(axis=0)
+        rho = (a * b).sum() / np.sqrt((a * a).sum() * (b * b).sum())
+        return float(-np.log(1 - rho**2) / 2)
+
+    assert row["train_gaussian"] == pytest.approx(gaussian(*train), rel=1e-5)
+    # The probe of 200 of the 300 test samples is drawn by the seed.
+    assert row["test_gaussian"] == pytest.approx(gaussian(*task.test), rel=0.5)
+    assert row["test_gaussian"] != row["train_gaussian"] > 1e-4
+
 
 def test_weights_that_stand_do_not_diverge(run):
     assert [row["divergence"] for row in rows(run, "weight_divergence")] == pytest.approx([0, 0])
