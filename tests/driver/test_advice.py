@@ -126,7 +126,8 @@ def test_no_cause_is_told_where_more_than_the_mean_moves_the_model(tmp_path, mor
 
 def test_what_clients_do_not_deploy_is_not_noted(tmp_path):
     more = {"rounds": 12, "method.name": "local", "local.lr": 1.0}
-    assert notes_of(tmp_path / "run", task_of([0, 1] * 4), **more) == []
+    notes = notes_of(tmp_path / "run", task_of([0, 1] * 4), **more)
+    assert not [note for note in notes if note.startswith("after 10 evaluations")]
 
 
 def test_a_model_with_few_errors_where_one_class_has_most_samples_is_not_noted(tmp_path):
