@@ -72,15 +72,19 @@ def check_model(
 def check_deployed(method: Method, state: ServerState, network: nn.Module) -> None:
     """Check that a state has the tensors of the network that is deployed.
 
+    Buffers that are not persistent may lack: a forward may register them.
+
     Args:
         method: The method.
         state: The state, which `check_state` has checked.
-        network: The network as it was built.
+        network: The network.
 
     Raises:
         SettingsError: it has not, or `deployed` fails, or changes the state in place.
     """
-    named = {name for name, _ in (*network.named_parameters(), *network.named_buffers())}
+    persistent = network.state_dict().keys()
+    named = {name for name, _ in network.named_parameters()}
+    named |= {name for name, _ in network.named_buffers() if name in persistent}
     left = given_state(state)
     ask(
         method,

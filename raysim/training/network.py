@@ -19,12 +19,12 @@ from typing import Any
 import numpy.typing as npt
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 
 from raysim.core.layers import BATCH_NORMS
 from raysim.core.rules import Batch, Outputs
 from raysim.core.scoring import FORWARD_ROWS
 from raysim.core.tensors import Tensors, buffer_names, frozen_names
-from raysim.core.tensors.calls import call_at
 from raysim.core.tensors.torch_private import has_hooks
 from raysim.training.bindings import Bindings
 
@@ -168,7 +168,7 @@ class Network(nn.Module):
             RunError: a new value is no tensor of the buffer's shape and dtype.
         """
         named = {f"module.{n}": tensor for n, tensor in self.bindings.places(tensors).items()}
-        outputs: Outputs = call_at(self, named, x)
+        outputs: Outputs = functional_call(self, named, (x,))  # a forward's own buffers stay
         places = {name.removeprefix("module."): tensor for name, tensor in named.items()}
         return outputs, self.bindings.rebound_among(places, tensors)
 

@@ -163,7 +163,7 @@ def test_a_mask_that_is_not_persistent_may_take_any_shape(
 ):
     monkeypatch.setattr(recorded_steps, "STEPS_BEFORE", 3)
     overrides = {"method.name": method, "engine.vectorize": stacked, "rounds": 2}
-    overrides |= {"evaluation.holdout": 0.2, "analysis": ["cka"]}
+    overrides |= {"evaluation.holdout": 0.2, "analysis": ["cka", "temperature"]}
     results = []
     for each in ("at once", how):
         settings = make_settings(tmp_path / each, **overrides)
