@@ -6,6 +6,7 @@ Legend: n clients, N' samples of theirs.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from math import ceil
 from typing import Any
 
@@ -13,6 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from raysim.core.columns import Column
+from raysim.core.components import cause
+from raysim.core.errors import SettingsError
 from raysim.core.scoring import GAIN, SPREAD, UNEQUAL, Metric, spread_column
 from raysim.federation.evaluation_sets import EvaluationSet
 
@@ -93,7 +96,12 @@ def part(
     rows = np.repeat(clients, samples.samples.sizes)
     if not rows.any():
         return None, scores[clients]
-    return float(metric(predicted[rows], targets[rows])), scores[clients]
+    return score_of(name, metric, predicted[rows], targets[rows]), scores[clients]
+
+
+def are_classes(predicted: npt.NDArray[Any]) -> bool:
+    """Return whether predictions are one class number for each sample."""
+    return predicted.ndim == 1 and predicted.dtype.kind in "iub"
 
 
 def client_accuracies(samples: EvaluationSet, correct: npt.NDArray[np.bool_]) -> Floats:
@@ -103,25 +111,65 @@ def client_accuracies(samples: EvaluationSet, correct: npt.NDArray[np.bool_]) ->
     return accuracies
 
 
+def score_of(
+    name: str, metric: Metric, predicted: npt.NDArray[Any], targets: npt.NDArray[Any]
+) -> float:
+    """Return the score of a set of samples; the metric may change its arguments.
+
+    Raises:
+        SettingsError: the metric fails, or returns no number.
+    """
+    try:
+        found = metric(predicted.copy(), targets.copy())
+    except Exception as error:  # a user's metric may raise anything
+        shapes = f"predictions {[*predicted.shape]} and targets {[*targets.shape]}"
+        raise SettingsError(f"Scoring.metrics: {name!r} of {shapes}: {cause(error)}") from error
+    return _number(name, found)
+
+
+def _number(name: str, found: Any) -> float:
+    """Return what a metric has returned as a number.
+
+    Raises:
+        SettingsError: it is none.
+    """
+    with suppress(TypeError, ValueError, RuntimeError):
+        if not np.ndim(found):
+            return float(found)
+    what = f"an array {[*np.shape(found)]}" if np.ndim(found) else f"a {type(found).__name__}"
+    raise SettingsError(
+        f"Scoring.metrics: {name!r} returned {what}; must return a number: give each number of a"
+        " table as a metric of its own"
+    )
+
+
 def client_scores(
-    samples: EvaluationSet, metric: Metric, predicted: npt.NDArray[Any], targets: npt.NDArray[Any]
+    name: str,
+    samples: EvaluationSet,
+    metric: Metric,
+    predicted: npt.NDArray[Any],
+    targets: npt.NDArray[Any],
 ) -> Floats:
     """Return the score of each client [n]; NaN if the metric is undefined on its samples.
 
     Args:
+        name: The metric's name.
         samples: The clients' samples.
         metric: Compares predictions with targets.
         predicted: The predictions [N', ...].
         targets: The targets [N', ...].
+
+    Raises:
+        SettingsError: the metric returns no number.
     """
     cuts = samples.samples.offsets[1:-1]
     both = zip(np.split(predicted, cuts), np.split(targets, cuts), strict=True)
-    return np.array([_score(metric, *each) for each in both], dtype=np.float64)
+    return np.array([_number(name, _found(metric, *each)) for each in both], dtype=np.float64)
 
 
-def _score(metric: Metric, predicted: npt.NDArray[Any], targets: npt.NDArray[Any]) -> float:
+def _found(metric: Metric, predicted: npt.NDArray[Any], targets: npt.NDArray[Any]) -> Any:
     try:
-        return float(metric(predicted.copy(), targets.copy()))  # it may change them in place
+        return metric(predicted.copy(), targets.copy())  # it may change them in place
     except Exception:  # a user's metric may be undefined for a client, as with one class
         return float("nan")
 

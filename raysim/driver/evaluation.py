@@ -25,11 +25,13 @@ from raysim.core.tensors.packed import PackedTensors
 from raysim.driver.client_scores import (
     Floats,
     Table,
+    are_classes,
     client_accuracies,
     client_scores,
     client_table,
     joined,
     part,
+    score_of,
     spread,
     spread_columns,
 )
@@ -186,33 +188,37 @@ class Evaluator:
             for column, loss in zip(self._losses, losses, strict=True):
                 figures[f"{name}_{column}"] = loss / len(targets)
             for metric, figure in self._metrics.items():
-                given = predicted.copy(), targets.copy()  # a metric may change them in place
-                figures[f"{name}_{metric}"] = float(figure(*given))
+                figures[f"{name}_{metric}"] = score_of(metric, figure, predicted, targets)
         if TRIGGERED in found:
             given = found[TRIGGERED][1].copy(), self._targets[TRIGGERED].copy()
             figures[SUCCESS] = self._settings.attack.success(*given)
         tables = []
         if self._client_set:
-            accuracies = client_accuracies(self._client_set, self._correct(self._client_set, found))
+            accuracies = self._client_accuracies(self._client_set, found)
             figures |= spread(CLIENT_ACCURACY, accuracies)
             tables.append(client_table(self._client_set, "", {"accuracy": accuracies}))
         times = self._times(committed, trained)
-        for metric in self._local_metrics:
+        for metric in self._metrics:
             of_clients, of_metric = self._local_figures(metric, found, times)
             figures |= of_metric
             tables += of_clients
         predicted = found["test"][1] if "test" in found else self._targets["test"]
         return Evaluation(figures, joined(tables), predicted=predicted, spans=spans)
 
-    def _correct(
-        self, client_set: EvaluationSet, found: Mapping[str, Scored]
-    ) -> npt.NDArray[np.bool_]:
-        """Return whether each prediction of the clients' drawn test samples is right [N']."""
+    def _client_accuracies(self, client_set: EvaluationSet, found: Mapping[str, Scored]) -> Floats:
+        """Return the accuracy of each client on its drawn test samples [n].
+
+        It is the metric `accuracy` where predictions are no classes, probabilities say.
+        """
         if CLIENTS in found:
-            return np.asarray(found[CLIENTS][1] == self._targets[CLIENTS])
-        # Clients see one test set, so its predictions serve them all.
-        right = found["test"][1] == self._targets["test"]
-        return np.asarray(right[client_set.samples.indices])
+            predicted, targets = found[CLIENTS][1], self._targets[CLIENTS]
+        else:  # clients see one test set, so its predictions serve them all
+            drawn = client_set.samples.indices
+            predicted, targets = found["test"][1][drawn], self._targets["test"][drawn]
+        if are_classes(predicted):
+            return client_accuracies(client_set, np.asarray(predicted == targets))
+        metric = self._metrics["accuracy"]
+        return client_scores("accuracy", client_set, metric, predicted, targets)
 
     def _times(self, committed: Checkpoint | None, trained: Collection[int]) -> Values:
         """Return the rounds in which each client has taken part [K]."""
@@ -242,7 +248,7 @@ class Evaluator:
                 self._metrics[metric],
             )
             predicted = found[name][1]
-            own = scores[name] = client_scores(samples, function, predicted, targets)
+            own = scores[name] = client_scores(metric, samples, function, predicted, targets)
             shared = scores[global_name(name)] if name != global_name(name) else None
             base = shared if self._wide else None
             figures |= spread(self._score(name, metric), own, wide=self._wide, base=base)
@@ -314,18 +320,13 @@ class Evaluator:
         return float(sum(made.samples(client, tuned=tuned) for client in clients))
 
     @property
-    def _local_metrics(self) -> list[str]:
-        """The metrics of which clients have scores of their own."""
-        return ["accuracy"] if "accuracy" in self._metrics else [*self._metrics]
-
-    @property
     def _local_sets(self) -> list[str]:
         """The sets of which clients have scores of their own; the global model's come first."""
         return [name for name in self._sets if global_name(name).removeprefix(NEW) == LOCAL_TEST]
 
     def _local_scores(self) -> list[tuple[str, str]]:
         """Return of which sets clients have scores of their own, and by which metrics."""
-        return [(name, metric) for metric in self._local_metrics for name in self._local_sets]
+        return [(name, metric) for metric in self._metrics for name in self._local_sets]
 
     def _parts_of(self, name: str) -> tuple[str, ...]:
         """Return the names of the parts of a set: clients that took part, and the others."""

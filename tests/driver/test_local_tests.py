@@ -98,7 +98,8 @@ def test_clients_are_scored_on_test_samples_of_their_own(tmp_path, stack):
     result = raysim.run(make_settings(tmp_path, rounds=2, **{"engine.vectorize": stack}), task)
     check(result, "local_test", [result.params] * 6, task.client_tests)
     names = {n for n in result.metrics.column_names if "local_test" in n}
-    assert names == {*LOCAL, *names_of("local_test_accuracy")}  # no client has its own model
+    spreads = {n for each in ("accuracy", "macro_f1") for n in names_of(f"local_test_{each}")}
+    assert names == {*LOCAL, *spreads}  # no client has its own model
     table = pq.read_table(tmp_path / "client_accuracy.parquet")
     assert table["client"].to_pylist() == [0, 2, 3, 5] and "accuracy" not in table.column_names
 
@@ -146,7 +147,7 @@ def test_chained_methods_score_personal_models_where_one_of_them_deploys_any(tmp
 
 def evaluated(table: Any) -> Any:
     names = [name for name in table.column_names if "local_test" in name or "holdout" in name]
-    assert len(names) == 2 * (3 + 3 + 10)
+    assert len(names) == 2 * (3 + 3 + 2 * 10)
     return table.select(names)
 
 

@@ -22,6 +22,7 @@ from raysim.driver.checks.model import check_model
 from raysim.driver.checks.samples import (
     check_class_weights,
     check_labels,
+    check_predictions,
     check_samples,
     check_scoring,
     check_without_test,
@@ -71,6 +72,7 @@ def initial_checkpoint(settings: Settings, federation: Federation) -> tuple[nn.M
     inputs = replace(federation.inputs, dtype=sample_dtype(network))
     samples = OpenedSamples(replace(federation, inputs=inputs), CPU)
     outputs = check_samples(method, network, samples.first(2))
+    check_predictions(settings, federation.scoring, outputs)
     if federation.scoring.classifies:
         check_labels(federation, outputs.shape[-1])
         check_class_weights(settings.local, outputs.shape[-1])

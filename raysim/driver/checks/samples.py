@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -12,13 +13,14 @@ from torch import Tensor, nn
 
 from raysim.config import LocalSettings, Settings
 from raysim.core.columns import undeclared
-from raysim.core.components import called
+from raysim.core.components import called, cause
 from raysim.core.errors import DataError, SettingsError, visible
 from raysim.core.method import Method
 from raysim.core.rules import Batch
 from raysim.core.scoring import Scoring, cross_entropies
 from raysim.core.tensors import at_least_float32
 from raysim.core.user_input import as_typed
+from raysim.driver.client_scores import are_classes
 from raysim.federation.federation import Federation, open_samples
 from raysim.federation.samples import Array, problem_of
 from raysim.training.network import Network
@@ -115,6 +117,32 @@ def check_class_weights(local: LocalSettings, outputs: int) -> None:
     if isinstance(weights, tuple) and len(weights) != classes:
         raise SettingsError(
             f"local.class_weights={json.dumps(weights)}: must have {classes} numbers, one a class"
+        )
+
+
+def check_predictions(settings: Settings, scoring: Scoring, outputs: Tensor) -> None:
+    """Check what a scoring predicts, of the outputs of a few samples.
+
+    Raises:
+        SettingsError: it fails, or predicts no tensor with a row a sample; accuracies of single
+            clients are wanted, and there is neither a class a sample nor a metric `accuracy`.
+    """
+    try:
+        found: Any = scoring.predict(outputs.clone())
+    except Exception as error:  # a user's function may raise anything
+        raise SettingsError(f"Scoring.predict: {[*outputs.shape]}: {cause(error)}") from error
+    if not isinstance(found, Tensor) or found.shape[:1] != outputs.shape[:1]:
+        what = f"a tensor {[*found.shape]}" if isinstance(found, Tensor) else type(found).__name__
+        raise SettingsError(
+            f"Scoring.predict: of outputs {[*outputs.shape]} it returned {what}; must return a"
+            " tensor with a row for each sample"
+        )
+    known = are_classes(found.detach().cpu().numpy()) or "accuracy" in scoring.metrics
+    if settings.evaluation.clients and not known:
+        kind = str(found.dtype).removeprefix("torch.")
+        raise SettingsError(
+            f"evaluation.clients=true: needs a class for each sample, and Scoring.predict returns"
+            f" {kind} {[*found.shape]}; give Scoring.metrics an `accuracy`, or leave it out"
         )
 
 
