@@ -38,7 +38,7 @@ from raysim.core.user_input import (
     read_file,
     user_path,
 )
-from raysim.workloads.papers.table import PaperTable
+from raysim.workloads.papers.table import PaperCell, PaperTable
 from raysim.workloads.papers.table_file import (
     METRIC,
     SEEDS,
@@ -151,13 +151,13 @@ def _table(
 def _to_the_end(table: PaperTable) -> PaperTable:
     """Return a sweep whose runs go to their last round, unless it gives a rule that stops them.
 
-    A preset's own rule would cut them, by the test set, before the values that are compared. It
-    stays if all metrics of its cells are of the rounds until its target.
+    A preset's own rule would cut them, by a score, before the values that are compared. It stays if
+    all metrics of its cells are of the rounds until its target.
     """
     stops = {preset: _stops_of(preset) for preset in dict.fromkeys(c.preset for c in table.cells)}
     for preset, own in stops.items():
-        metrics = {table.metric_of(cell) for cell in table.cells if cell.preset == preset}
-        if _are_until(own.get("target_accuracy"), metrics):
+        target, built = own.get("target_accuracy"), [c for c in table.cells if c.preset == preset]
+        if target is not None and all(_is_until(target, table.metric_of(c), c) for c in built):
             del own["target_accuracy"]
     cells = [
         replace(cell, settings={**dict.fromkeys(stops[cell.preset]), **cell.settings})
@@ -184,19 +184,20 @@ def _stops_of(preset: str) -> dict[str, Any]:
     return {key: own[key] for key in STOPS if own.get(key) is not None and key not in values}
 
 
-def _are_until(target: float | None, metrics: Iterable[str]) -> bool:
-    """Return whether runs that stop at a target accuracy have the values of all metrics."""
-    from raysim.results.metrics import parse_metric  # which imports torch
+def _is_until(target: float, metric: str, cell: PaperCell) -> bool:
+    """Return whether runs that stop at a target accuracy have the values of a metric.
 
-    if target is None:
+    They stop at their main score; False if settings are wrong, which the plan says with a row.
+    """
+    from raysim.results.metrics import parse_metric  # which import torch
+    from raysim.storage.declared import is_main_score
+
+    try:
+        parsed = parse_metric(metric)
+        sought = 0 < (parsed.target or 0) <= target
+        return sought and is_main_score(cell.resolve(), parsed.column)
+    except SettingsError:
         return False
-    parsed = []
-    with suppress(SettingsError):  # which the plan raises, with the name of a cell
-        parsed = [parse_metric(metric) for metric in metrics]
-    return all(
-        metric.column.endswith("_accuracy") and 0 < (metric.target or 0) <= target
-        for metric in parsed
-    )
 
 
 def _main_metric(table: PaperTable) -> str:

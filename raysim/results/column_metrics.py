@@ -14,14 +14,13 @@ from raysim.core.data import may_have_own_tests
 from raysim.core.errors import SettingsError
 from raysim.core.scoring import AT_TEMPERATURE, GAIN, UNEQUAL
 from raysim.results.runs import CUMULATED, RunRecord
-from raysim.storage.declared import column_of
+from raysim.storage.declared import column_of, is_main_score
 from raysim.storage.summary import (
     BAD,
     BEYOND,
     SUCCESS,
     TOTAL_BEYOND,
     VIRTUAL,
-    is_accuracy,
     is_evaluated,
     reached_at,
     score_of,
@@ -187,7 +186,8 @@ class Metric:
             SettingsError: the run will lack a column, or stop before the target.
         """
         stop = settings.target_accuracy
-        if is_accuracy(self.column) and stop is not None and (self.target or 0) > stop:
+        is_past = stop is not None and (self.target or 0) > stop
+        if is_past and is_main_score(settings, self.column):
             raise SettingsError(
                 f"target_accuracy={stop:g}: runs stop there, before {self}; must be at least"
                 f" {self.target:g}, or none"

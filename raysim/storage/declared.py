@@ -73,6 +73,13 @@ def main_score_of(settings: Settings, *, own_models: bool) -> Column | None:
     return main_score({name: column_of(settings, name) for name in names})
 
 
+def is_main_score(settings: Settings, column: str) -> bool:
+    """Return whether a column is a run's main score, also by the name of what clients deploy."""
+    given = (deploys_own_models(settings), True)
+    scores = [main_score_of(settings, own_models=own_models) for own_models in given]
+    return column in {score.name for score in scores if score}
+
+
 def deploys_own_models(settings: Settings) -> bool:
     """Return whether clients deploy models of their own, or the global one."""
     return settings.method.deploys_client_models or settings.evaluation.when == "after"
