@@ -131,12 +131,13 @@ def _not_compared(table: ResultTable, column: str) -> Verdict:
         text += " No run has a value."
     if whole:
         larger = table.larger(rows[next(iter(whole))])
-        first = (max if larger else min)(whole, key=lambda row: whole[row])
-        value = _value(rows[first], table.unit_of(rows[first]))
+        best = (max if larger else min)(whole.values())
+        first = [row for row, mean in whole.items() if mean == best]
+        value = _value(rows[first[0]], table.unit_of(rows[first[0]]))
         if len(rows) == 1:
             text += f" Its mean is {value}."
         elif larger is not None:
-            text += f" The best mean so far is that of {first}, {value}."
+            text += f" The best mean so far is that of {_names(first)}, {value}."
     heading = "No winner yet" if len(rows) > 1 else next(iter(rows))
     return Verdict(table, column, heading, text, "not compared")
 

@@ -197,6 +197,7 @@ def test_held_out_samples_are_those_of_participants_and_left_by_the_cut(tmp_path
             for k in clients
         ]
         assert last[f"{model}holdout_accuracy"] == np.concatenate(hits).mean()
+        assert result.summary["held_out_samples"] == sum(map(len, hits))
 
 
 def test_a_cut_trains_as_a_task_without_the_samples(tmp_path):

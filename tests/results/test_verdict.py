@@ -72,9 +72,31 @@ def test_below_five_seeds_nothing_is_compared():
     assert "that of b, 7.5 rounds." in rounds.text
 
 
+def test_rows_of_the_same_values_are_equal():
+    """Also where sums in another order have rounded them; a third row is tested against both."""
+    rounded = [value + 1e-16 for value in FIRST]
+    found = only({"b": FIRST, "a": rounded})
+    assert (found.heading, found.certainty) == ("a and b are equal", "equal")
+    assert found.text == "They have the same value for each of 5 seeds; the mean is 82.00%."
+    near = [0.84, 0.78, 0.82, 0.80, 0.84]
+    found = only({"a": FIRST, "b": FIRST, "near": near, "far": [0.1] * 5, "few": FIRST[:3]})
+    assert found.heading == "a and b have the best mean, and are equal"
+    assert found.text.endswith(
+        " The paired t-test tells far from them and does not tell near from them at a level of 5%."
+        " Not compared: few."
+    )
+    behind = only({"a": FIRST, "b": [0.1] * 5, "c": [0.1] * 5})
+    assert (behind.heading, behind.certainty) == ("a is best", "told apart at 5%")
+
+
 @pytest.mark.parametrize(
     ("rows", "text"),
     [
+        (
+            {"a": FIRST[:2], "b": [0.1] * 2, "c": FIRST[:2]},
+            "Below five seeds nothing is compared, and these rows have 2. The best mean so far is"
+            " that of a and c, 81.00%.",
+        ),
         ({"a": FIRST}, "There is one row, and nothing to compare it with. Its mean is 82.00%."),
         (
             {"a": FIRST, "b": ResultCell({**dict(enumerate(FIRST[:4])), 4: None})},
@@ -86,12 +108,12 @@ def test_below_five_seeds_nothing_is_compared():
         ),
         (
             {row: ResultCell(dict(enumerate(FIRST)), in_progress=True) for row in "ab"},
-            "Runs in progress are not compared. The best mean so far is that of a, 82.00%.",
+            "Runs in progress are not compared. The best mean so far is that of a and b, 82.00%.",
         ),
         (
             {"a": FIRST, "b": ResultCell(dict(zip(range(5, 10), FIRST, strict=True)))},
-            "That takes two rows with the same 5 seeds or more. The best mean so far is that of a,"
-            " 82.00%.",
+            "That takes two rows with the same 5 seeds or more. The best mean so far is that of a"
+            " and b, 82.00%.",
         ),
     ],
 )

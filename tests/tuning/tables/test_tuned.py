@@ -19,7 +19,8 @@ from raysim.core.errors import DataError
 from raysim.federation import federation
 from raysim.tuning.slots.report import Report
 from raysim.tuning.slots.slot import SlotActor
-from raysim.tuning.tables.tuned import beyond_edge
+from raysim.tuning.tables import tuned
+from raysim.tuning.tables.tuned import Chosen, beyond_edge
 from tests.blobs import Blobs
 from tests.tasks import EQUAL, make_settings, make_task
 from tests.tuning.common import PRESET
@@ -249,14 +250,38 @@ def test_a_search_without_success_leaves_its_row_out_and_is_tried_again(sweep, s
     assert code == 2 and err.startswith("raysim: all trials of all rows failed; fedavg: no luck;")
 
 
-def test_where_all_trials_tie_it_says_so_and_no_value_is_on_an_edge(sweep, tmp_path):
+def test_where_all_trials_tie_it_says_so_and_no_value_is_on_an_edge(sweep, tmp_path, monkeypatch):
     """At rates that are too small to change a prediction; the row's own lies outside."""
+    monkeypatch.setattr(tuned, "FEW_HELD_OUT", 401)
     few = ("--tune", "local.lr=1e-12..1e-11:log", "--tune", "method.mu=0,0.1,1")
     code, said, _ = sweep(*METHODS, *few, *FEW)
     assert code == 0 and len({*trials_of(tmp_path / "out", "fedprox").values()}) == 1
     assert said.count("; all trials tie, the first is taken") == 2 and " edge " not in said
+    (held_out,) = {
+        json.loads(path.read_text())["held_out_samples"]
+        for path in (tmp_path / "out/tuning").rglob("summary.json")
+    }
+    assert said.count(f"; only {held_out} held-out samples, one of which is ") == 2
     page = (tmp_path / "out/report.html").read_text()
     assert page.count("<td>all trials tie, the first is taken") == 2
+
+
+@pytest.mark.parametrize(
+    ("tied", "held_out", "doubts"),
+    [
+        (1, 200, []),
+        (1, None, []),
+        (2, 5000, ["2 trials tie, the first is taken"]),
+        (3, 40, ["all trials tie, the first is taken", "only 40 held-out samples, one of which "]),
+    ],
+)
+def test_ties_and_few_held_out_samples_are_said(tied, held_out, doubts):
+    curve = {0: 0.5, 1: 0.5, 2: 0.4}
+    chosen = Chosen("a", {"k": 1}, {}, 0.5, "accuracy", curve, tied=tied, held_out=held_out)
+    found = [*chosen.doubts()]
+    assert len(found) == len(doubts) and all(map(str.startswith, found, doubts))
+    assert [*chosen.lines()] == [f"a: k=1 ({'; '.join(['held-out accuracy 50.00%', *found])})."]
+    assert held_out != 40 or found[1].endswith(" is 2.5%")
 
 
 def test_fewer_trials_than_there_are_choose_among_the_first(sweep, slots, tmp_path):
