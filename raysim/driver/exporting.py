@@ -19,9 +19,11 @@ class ExportingListener(Forwarding):
     """Listener that feeds Ray's metrics and another listener."""
 
     _metrics: RayMetrics
+    _score: str | None
 
     def started(self, run: Started) -> None:
         """Name the run in its metrics."""
+        self._score = run.score
         self._metrics = RayMetrics(run_name(run.path), run.method)
         super().started(run)
 
@@ -31,6 +33,6 @@ class ExportingListener(Forwarding):
         super().progress(done, total)
 
     def round_done(self, row: Mapping[str, Any]) -> None:
-        """Export the round."""
-        self._metrics.record(row)
+        """Export the round, and its main score as `score`."""
+        self._metrics.record({"score": row.get(self._score or ""), **row})
         super().round_done(row)

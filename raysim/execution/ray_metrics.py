@@ -16,9 +16,9 @@ from ray.util.metrics import Counter, Gauge
 GAUGES = {
     "round": "Last committed round",
     "train_loss": "Training loss of the last round",
-    "test_accuracy": "Test accuracy of the last round that was evaluated",
+    "score": "Main score of the last round that was evaluated",
 }
-"""Columns of the last round that are exported, with their descriptions."""
+"""Values of the last round that are exported, with their descriptions."""
 CLIENTS = "Clients that have been trained; its rate is clients a second"
 LABELS = ("run", "method")
 REFRESH_SECONDS = 1.0
@@ -31,7 +31,7 @@ def ray_runs() -> bool:
 
 
 class RayMetrics:
-    """Metrics of a run: `ray_raysim_clients_total`, and `ray_raysim_<column>` for GAUGES.
+    """Metrics of a run: `ray_raysim_clients_total`, and `ray_raysim_<name>` for GAUGES.
 
     Args:
         run: Label of its values, its name.
@@ -49,7 +49,7 @@ class RayMetrics:
         self._refreshed = 0.0
 
     def record(self, row: Mapping[str, Any]) -> None:
-        """Record a row of `metrics.parquet`; columns that it lacks keep their values."""
+        """Record a row of `metrics.parquet` with its `score`; what it lacks keeps its value."""
         if row["clients"]:
             self._clients.inc(row["clients"])
         self._values |= {name: row[name] for name in GAUGES if row.get(name) is not None}

@@ -32,6 +32,7 @@ def exported(run: str) -> dict[str, float]:
 def test_rounds_clients_and_scores_are_exported(tmp_path, backend):
     engine = {"engine.backend": backend, "engine.actors": 1}
     chosen = {"method.name": "fedprox", "evaluation.every": 2, "rounds": 9, **engine}
+    chosen["evaluation.holdout"] = 0.3
     settings = make_settings(tmp_path / f"exported-{backend}", **chosen)
     with raysim.rounds(settings, make_task((8, 7, 6, 9))) as rounds:
         rows = [next(rounds) for _ in range(3)]
@@ -39,7 +40,7 @@ def test_rounds_clients_and_scores_are_exported(tmp_path, backend):
             "round": 3,
             "clients_total": sum(row["clients"] for row in rows),
             "train_loss": rows[2]["train_loss"],
-            "test_accuracy": rows[1]["test_accuracy"],  # the third round is not evaluated
+            "score": rows[1]["holdout_accuracy"],  # the third round is not evaluated
         }
         deadline = time.monotonic() + PATIENCE_SECONDS
         while (found := exported(f"exported-{backend}")) != expected:
