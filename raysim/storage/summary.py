@@ -121,6 +121,8 @@ def score_of(column: str) -> str:
     """Return the score of an evaluated column: `mape` of `local_test_mape_d1`."""
     prefixes = [each for each in ("test_", *EVALUATED) if column.startswith(each)]
     score = column.removeprefix(max(prefixes, key=len, default=""))
+    if "local_test_" not in column:  # whose scores have no spread over clients
+        return score
     ends = (f"_{end}" for end in (*SPREAD, *UNEQUAL, GAIN) if score.endswith(f"_{end}"))
     return score.removesuffix(next(ends, ""))
 

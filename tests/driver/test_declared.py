@@ -114,6 +114,13 @@ def test_without_a_declaration_there_is_no_best(tmp_path):
     assert "Scoring.columns" in table.undeclared(*table.columns)
 
 
+@pytest.mark.parametrize("name", ["information_gain", "error_mean", "x_d1"])
+def test_a_line_names_a_metric_that_ends_like_a_spread(tmp_path, name):
+    settings = make_settings(tmp_path / "run", patience=3, patience_metric=f"test_{name}")
+    with pytest.raises(raysim.SettingsError, match=rf"raysim\.Column\('{name}', "):
+        raysim.run(settings, task_of(name, None))
+
+
 def test_a_metric_of_a_method_is_followed(tmp_path):
     """Rounds that are not evaluated count, too: the method gives a number of each."""
     options = {**REGRETS, "rounds": 2, "patience": 2, "evaluation.every": 2}
