@@ -242,9 +242,9 @@ def compared_metrics(
         ),
         *((str(each), each, unit_of(each, records)) for each in further),
         *(
-            (GLOBAL, Metric("final", each), unit)
-            for each in ("test_accuracy",)
-            if is_accuracy(column) and each != column and each in measured
+            [(GLOBAL, Metric("final", "test_accuracy"), unit)]
+            if is_accuracy(column) and "test_accuracy" in measured - {column}
+            else []
         ),
         *(
             each
