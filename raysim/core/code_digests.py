@@ -43,6 +43,7 @@ from typing import Any
 
 import numpy as np
 from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 
 from raysim.core.tensors.digests import arrays_digest, bytes_of
 from raysim.core.tensors.torch_private import (
@@ -208,6 +209,10 @@ class _Digests:
     def _of_member(self, value: Any) -> str:
         names = ("__func__", "fget", "fset", "fdel", "func")
         return self._all(type(value).__name__, [getattr(value, name, None) for name in names])
+
+    @_digest.register
+    def _of_handle(self, handle: RemovableHandle) -> str:
+        return _sha("handle")  # its number counts the hooks of the process
 
     @_digest.register(weakref.ref)
     def _of_reference(self, value: Any) -> str:

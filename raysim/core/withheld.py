@@ -7,10 +7,14 @@ from typing import Any, NoReturn
 from raysim.core.errors import SettingsError
 
 
+class WithheldError(SettingsError):
+    """Error of a component that reads what a run hides from it."""
+
+
 class Withheld:
     """A value that a run hides: it may be passed on, copied and pickled, but not read.
 
-    Every use of it raises a `SettingsError` that says what does not go with what.
+    Every use of it raises a `WithheldError` that says what does not go with what.
     """
 
     def __init__(self, refusal: str) -> None:
@@ -24,14 +28,14 @@ class Withheld:
     def __getattr__(self, name: str) -> NoReturn:
         if name.startswith("__"):  # pickle, copy, numpy and torch look for hooks
             raise AttributeError(name)
-        raise SettingsError(self.__dict__["refusal"])
+        raise WithheldError(self.__dict__["refusal"])
 
     def __repr__(self) -> str:
         return "<withheld>"
 
 
 def _refuse(withheld: Withheld, *_: Any, **__: Any) -> NoReturn:
-    raise SettingsError(withheld.__dict__["refusal"])
+    raise WithheldError(withheld.__dict__["refusal"])
 
 
 _READS = (

@@ -300,6 +300,7 @@ OBJECTS: dict[str, Callable[[], Any]] = {
     "scoring": lambda: raysim.REGRESSION,
     "decorated": lambda: torch.no_grad()(cell()["metric"]),
     "recursive": recursive,
+    "handle of a hook": lambda: nn.Linear(1, 1).register_forward_hook(print),
 }
 
 

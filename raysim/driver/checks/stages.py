@@ -19,6 +19,7 @@ from raysim.core.errors import RaysimError, SettingsError
 from raysim.core.rules import CHANGE, Bases, Reduced, Upload, View
 from raysim.core.seeds import torch_generator
 from raysim.core.tensors import Groups, Tensors, buffer_names, frozen_names, nbytes, parameter_names
+from raysim.core.withheld import WithheldError
 from raysim.driver.channel import (
     at_state,
     check_order,
@@ -190,6 +191,8 @@ def _check_rounds_without_clients(
     try:
         for _ in run_round(passes_of(settings.method, now, initial.state), run_without_clients):
             pass
+    except WithheldError:
+        raise  # in a round with clients, too
     except RaysimError as error:
         others = ["selection.name=uniform"] * may_be_empty + ["clock.name=none"] * may_be_lost
         raise SettingsError(

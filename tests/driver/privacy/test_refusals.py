@@ -119,6 +119,13 @@ class Quick(DpFtrl):
         return None
 
 
+class Sized(FedAvg):
+    """Its server reads how many samples clients have."""
+
+    def server_update(self, now: Any, state: Any, reduced: Any) -> Any:
+        return state if now.samples[0] else super().server_update(now, state, reduced)
+
+
 class ByRound(raysim.Temperature):
     """T by what is said in `reads`, of each client's history, size or time."""
 
@@ -251,6 +258,9 @@ REFUSED: dict[str, dict[str, Any]] = {
             **dict.fromkeys(("times", "losses"), "participations and losses of single clients"),
             **{"samples": "sizes of clients", "seconds": "durations of clients"},
         }.items()
+    },
+    f"does not go with method.name={HERE}:Sized, which reads the sizes of clients": {
+        "method.name": f"{HERE}:Sized"
     },
     "delta=0.5: must be at most 1/K": {"channel.gaussian.delta": 0.5},
     "does not go with aggregation.name=median so set, which does not divide by the expected clients"
