@@ -85,6 +85,7 @@ def test_a_report_has_their_names(folder, monkeypatch, capsys, tmp_path):
     for text in SHOWN:
         assert f"client {text}, seed 0" in page  # a client's point
         assert page.count(f">{text}<") == 2  # beside the heat map and the virtual time
+    assert page.count(">no<") == page.count(">yes<") == 1  # the classes of the heat map
 
 
 def test_data_show_has_their_names(folder, monkeypatch, capsys):

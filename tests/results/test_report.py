@@ -32,7 +32,7 @@ from raysim.results.render.formats import html_table
 from raysim.results.report import charts, clients, page
 from raysim.results.report.curves import POINTS, Curve, curve_of, mean_curve, thinned
 from raysim.results.report.drawing import PALETTE, Legend, keys
-from raysim.results.report.partitions import class_counts
+from raysim.results.report.partitions import Labels, class_counts
 from raysim.results.runs import read_run
 from raysim.storage.run_directory import RunDirectory
 from tests.browser import document
@@ -108,7 +108,7 @@ def test_the_page_has_table_charts_and_facts_and_the_same_bytes_twice(runs):
     assert len(set(found.ids)) == len(found.ids)
     for part in (
         "60.50 ± 0.71 (n=2)*",
-        "1 running",
+        "1 interrupted",
         'class="curve g1"><title>fedavg, in progress</title>',
         'class="curve g2"><title>fedma</title>',
         'stroke="var(--c2)"',
@@ -287,24 +287,36 @@ def test_text_of_runs_is_escaped(write_run):
 
 def test_runs_without_rounds_or_figures(write_run):
     text = page_of([write_run("none"), write_run("one", make_rows([None]), seed=1)])
-    assert "0 of 5, 1 running" in text
+    assert "0 of 5, 1 interrupted" in text
 
 
 def test_heat_maps_from_the_analysis_or_from_labels(write_run, tmp_path):
     path = write_run("run", make_rows([0.5]))
     record = read_run(path)
-    assert class_counts(record, no_labels) is None
+    assert class_counts(record, None) is None
     parts = [np.array([0, 1, 2]), np.array([3, 4]), np.array([5])]
     RunDirectory(path).save_partition(ListedIndices.of(parts))
     labels = np.array([0, 0, 1, 1, 1, 2])
-    counts = class_counts(record, lambda found: labels)
+    counts = class_counts(record, Labels(labels))
     assert counts.tolist() == [[2, 1, 0], [0, 2, 0], [0, 0, 1]]
-    assert class_counts(record, lambda found: labels[:3]) is None  # of another dataset
-    assert "data:image/png;base64" in page_of([path], lambda found: labels)
+    assert class_counts(record, Labels(labels[:3])) is None  # of another dataset
+    assert "data:image/png;base64" in page_of([path], lambda found: Labels(labels))
     (path / "analysis").mkdir()
     rows = {"round": [1, 1], "client": [4, 7], "label": [0, 2], "samples": [30, 10]}
     pq.write_table(pa.table(rows), path / "analysis/label_heat_map.parquet")
-    assert class_counts(record, no_labels).tolist() == [[30, 0, 0], [0, 0, 10]]
+    assert class_counts(record, None).tolist() == [[30, 0, 0], [0, 0, 10]]
+
+
+def test_names_at_a_heat_map_are_not_cut_off():
+    classes = ["no", "another long name"]
+    counts, size = np.array([[2, 1], [0, 2]]), re.compile(r'viewBox="0 0 (\S+) (\S+)"')
+    named = charts.heat_map("t", counts, "p", ["north", "a very long name"], classes)
+    plain = charts.heat_map("t", counts, "p")
+    assert {"1 (a very long name)", "another long name", "class", "client"} <= {*words(named.svg)}
+    (width, height), (least, lower) = (
+        map(float, size.search(each.svg).groups()) for each in (named, plain)
+    )
+    assert width > least and height > lower
 
 
 def test_curves_by_hand(write_run):

@@ -1,16 +1,13 @@
-"""Labels of the training samples of finished runs, for the heat maps of reports."""
+"""Labels of training samples of finished runs, and their names, for heat maps of reports."""
 
 from __future__ import annotations
-
-from typing import Any
-
-import numpy.typing as npt
 
 from raysim.core.arrow import open_split
 from raysim.core.components import build_component
 from raysim.core.data import DATASETS
 from raysim.core.errors import RaysimError
-from raysim.federation.prepared import prepared
+from raysim.federation.prepared import class_names, prepared
+from raysim.results.report.partitions import Labels
 from raysim.results.runs import RunRecord
 from raysim.workloads.datasets.fetch import data_root
 
@@ -19,7 +16,7 @@ class _NotPreparedError(Exception):
     """Error raised when preparing a dataset would fetch or convert it."""
 
 
-def training_labels(record: RunRecord) -> npt.NDArray[Any] | None:
+def training_labels(record: RunRecord) -> Labels | None:
     """Return the labels of a run's training samples; None if its dataset is not prepared here.
 
     A user's own dataset is not imported, and no dataset is fetched.
@@ -36,7 +33,8 @@ def training_labels(record: RunRecord) -> npt.NDArray[Any] | None:
         return None
     try:
         dataset = build_component(DATASETS.get(name), fields, prefix)
-        labels = open_split(prepared(dataset.for_run(record.seed), data_root(), refuse)["train"]).y
+        paths = prepared(dataset.for_run(record.seed), data_root(), refuse)
+        labels, names = open_split(paths["train"]).y, class_names(paths)
     except (RaysimError, _NotPreparedError):
         return None
-    return labels if labels.ndim == 1 and labels.dtype.kind in "iu" else None
+    return Labels(labels, names) if labels.ndim == 1 and labels.dtype.kind in "iu" else None

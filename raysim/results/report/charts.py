@@ -39,8 +39,8 @@ from raysim.storage.summary import EPSILON, HYPOTHETICAL
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-MOST_NAMED = 20
-"""Most clients whose names stand at a heat map."""
+MOST_NAMED, LONGEST_NAME = 20, 20
+"""Most clients, or classes, whose names stand at a heat map, and most characters of a class's."""
 SHOWN_LABEL = 40
 """Most characters of a label beside a bar."""
 AGAINST: Mapping[str, str] = {
@@ -209,8 +209,14 @@ def searches(found: Mapping[str, Mapping[int, float]], score: Column) -> Chart:
         return Chart(f"{title} by trial", to_svg(figure, "searches", tight=True))
 
 
-def heat_map(title: str, counts: npt.NDArray[Any], name: str, names: Sequence[str] = ()) -> Chart:
-    """Draw samples by client and class [K, C], with the clients' names [K] if they are few."""
+def heat_map(
+    title: str,
+    counts: npt.NDArray[Any],
+    name: str,
+    names: Sequence[str] = (),
+    class_names: Sequence[str] = (),
+) -> Chart:
+    """Draw samples by client and class [K, C], with names of either [K], [C] if they are few."""
     from matplotlib.ticker import MaxNLocator
 
     with style_of(name):
@@ -223,9 +229,12 @@ def heat_map(title: str, counts: npt.NDArray[Any], name: str, names: Sequence[st
         axes.yaxis.set_major_locator(MaxNLocator(integer=True))
         if len(names) == clients <= MOST_NAMED:
             axes.set_yticks(range(clients), [*map(named, range(clients), names)])
+        if classes <= len(class_names) <= MOST_NAMED:
+            words = [visible(word, LONGEST_NAME) for word in class_names[:classes]]
+            axes.set_xticks(range(classes), words, rotation=30, ha="right")
         axes.grid(visible=False)
         figure.colorbar(image, label="samples")
-        return Chart(title, to_svg(figure, name))
+        return Chart(title, to_svg(figure, name, tight=True))
 
 
 def times(groups: Sequence[RunGroup], name: str) -> Chart | None:

@@ -17,7 +17,7 @@ from raysim.results.render import Entry, Grid
 from raysim.results.render.formats import html_table
 from raysim.results.report import charts, clients
 from raysim.results.report.drawing import Chart, Legend, colour_style, keys
-from raysim.results.report.partitions import Labels, class_counts, client_names
+from raysim.results.report.partitions import ReadLabels, class_counts, client_names
 from raysim.results.report.virtual import gantt_charts, staleness_charts
 from raysim.results.runs import RunRecord
 from raysim.results.tables import ResultTable, differing_keys
@@ -80,7 +80,7 @@ def report(
     panels: Sequence[Panel],
     table: Grid,
     judged: Sequence[ResultTable],
-    labels: Labels,
+    labels: ReadLabels,
     *,
     differences: Grid | None = None,
     tuning: Grid | None = None,
@@ -229,20 +229,19 @@ def _present(drawn: Sequence[Chart | None]) -> list[Chart]:
     return [chart for chart in drawn if chart is not None]
 
 
-def _partitions(groups: Sequence[RunGroup], labels: Labels) -> list[Chart]:
+def _partitions(groups: Sequence[RunGroup], labels: ReadLabels) -> list[Chart]:
     """Draw one heat map for each partition, of the first seed of its first group."""
     heat_maps: dict[str, Chart] = {}
     for group in groups:
         record = group.records[0]
         decisive = {k: v for k, v in record.settings.items() if k.startswith(PARTITION)}
         key = key_text(decisive, str(record.path) if record.own_task else "")
-        if key in heat_maps or (counts := class_counts(record, labels)) is None:
+        if key in heat_maps or (counts := class_counts(record, found := labels(record))) is None:
             continue
         named = "own task" if record.own_task else _partition_title(record.settings)
         title = f"{named}, seed {record.seed} ({record.path})"
-        heat_maps[key] = charts.heat_map(
-            title, counts, f"partition{len(heat_maps)}", client_names(record)
-        )
+        words = client_names(record), found.names if found else ()
+        heat_maps[key] = charts.heat_map(title, counts, f"partition{len(heat_maps)}", *words)
     return [*heat_maps.values()]
 
 

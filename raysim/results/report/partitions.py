@@ -6,7 +6,7 @@ Legend: K clients, N samples, C classes.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -19,11 +19,25 @@ from raysim.results.runs import RunRecord
 from raysim.storage.run_directory import RunDirectory
 
 Counts = npt.NDArray[np.int64]
-Labels = Callable[[RunRecord], "npt.NDArray[Any] | None"]
-"""Returns the labels [N] of a run's training samples; None if they are not prepared here."""
 SHOWN_CLIENTS = 1_000
 """Most clients of a heat map; of more, clients at equal distances are shown."""
 UNREADABLE = (OSError, ValueError, LookupError, pa.ArrowException)
+
+
+class Labels(NamedTuple):
+    """Labels of a run's training samples.
+
+    Attributes:
+        of_samples: The classes [N].
+        names: Names of the classes [C]; empty if they have numbers alone.
+    """
+
+    of_samples: npt.NDArray[Any]
+    names: tuple[str, ...] = ()
+
+
+ReadLabels = Callable[[RunRecord], Labels | None]
+"""Returns the labels of a run's training samples; None if they are not prepared here."""
 
 
 def client_names(record: RunRecord) -> list[str]:
@@ -36,7 +50,7 @@ def client_names(record: RunRecord) -> list[str]:
     return [names[k] for k in evenly_chosen(len(names), SHOWN_CLIENTS)]
 
 
-def class_counts(record: RunRecord, labels: Labels) -> Counts | None:
+def class_counts(record: RunRecord, labels: Labels | None) -> Counts | None:
     """Return samples by client and class [K, C] of at most SHOWN_CLIENTS; None if unknown."""
     recorded = _recorded(record)
     return _counted(record, labels) if recorded is None else recorded
@@ -59,18 +73,18 @@ def _recorded(record: RunRecord) -> Counts | None:
     return counts[evenly_chosen(len(counts), SHOWN_CLIENTS)]
 
 
-def _counted(record: RunRecord, labels: Labels) -> Counts | None:
+def _counted(record: RunRecord, labels: Labels | None) -> Counts | None:
     """Return the counts of the samples in `partition.arrow`."""
     path = RunDirectory(record.path).partition
-    if not path.is_file() or (classes_of_samples := labels(record)) is None:
+    if not path.is_file() or labels is None:
         return None
     try:
         with pa.memory_map(str(path)) as source:
             lists = ipc.open_file(source).read_all()["samples"].combine_chunks()
             held = [lists[k].values.to_numpy() for k in evenly_chosen(len(lists), SHOWN_CLIENTS)]
-        classes = int(classes_of_samples.max()) + 1
+        classes = int(labels.of_samples.max()) + 1
         return np.stack(
-            [np.bincount(classes_of_samples[samples], minlength=classes) for samples in held]
+            [np.bincount(labels.of_samples[samples], minlength=classes) for samples in held]
         )
     except UNREADABLE:
         return None
