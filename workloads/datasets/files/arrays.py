@@ -7,6 +7,7 @@ more is read than its arrays declare, and only what its own size makes plausible
 
 from __future__ import annotations
 
+import lzma
 import math
 import tokenize
 import zipfile
@@ -37,7 +38,7 @@ LARGE_BYTES, MOST_RATIO = 2**28, 100
 """Least size and least ratio of sizes of a compressed array that is taken for a bomb."""
 DAMAGE: tuple[type[Exception], ...] = (
     *(zipfile.BadZipFile, zlib.error, EOFError, RuntimeError, NotImplementedError),
-    *(SyntaxError, tokenize.TokenError),
+    *(lzma.LZMAError, SyntaxError, tokenize.TokenError),
 )
 """Errors of damaged archives and headers."""
 

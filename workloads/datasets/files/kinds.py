@@ -7,6 +7,7 @@ be an input for each number.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -32,6 +33,8 @@ NUMBER = r"(?i)^[+-]?((\d+\.?\d*|\.\d+)(e[+-]?\d+)?|inf|infinity)$"
 """Words that Arrow reads as numbers."""
 COMMAS = r"^[+-]?(\d+([.,]\d+)?|\d{1,3}([.,]\d{3})+([.,]\d+)?)$"
 """Numbers as words, perhaps with a comma for the decimals or for the thousands."""
+DECIMAL = r"[+-]?\d+,\d+"
+"""Numbers as words with a comma, perhaps for the decimals."""
 PADDED = r"^[+-]?0\d"
 """Words that are numbers with zeros in front: several of them may be one number."""
 SIGNS = r"[%\x{2030}\p{Sc}]|(?i)\b(usd|eur|gbp|chf|jpy|cny|inr)\b"
@@ -188,14 +191,13 @@ class Kind:
                 f" {shown(self.strange.word)} in {self.strange.place} is not; leave it empty, to be"
                 f" a missing value; {instead}"
             )
-        if self.commas:
-            raise DataError(
-                f"column {shown(name)}: holds numbers with commas; write 1.5 and 1500, or separate"
-                f" columns by semicolons where 1,5 is 1.5; {words}"
-            )
+        held, write = "signs or separated thousands", "write 1.5 and 1500"
+        if re.fullmatch(DECIMAL, self.odd.word):
+            held = "a comma"
+            write += ", or separate the columns of a .csv by semicolons where 1,5 is 1.5"
         raise DataError(
             f"column {shown(name)}: {shown(self.odd.word)} in {self.odd.place} is a number with"
-            f" signs or separated thousands; write 1.5 and 1500; {instead}"
+            f" {held}; {write}; {instead}"
         )
 
     def _see_numbers(self, values: pa.Array, there: pa.Array, place: Place) -> None:
@@ -203,7 +205,6 @@ class Kind:
         numbers = as_numbers(values)
         if numbers is None:
             self.whole = False
-            self.dates = self.dates and as_dates(values) is not None
             self._see_words(as_words(values), there, place)
             return
         self.near += pc.sum(there).as_py() or 0
@@ -219,6 +220,7 @@ class Kind:
         coded = words.dictionary_encode()  # so that each word is looked at once
         plain, near = (each.take(coded.indices) for each in _numbers_among(coded.dictionary))
         plain, near = pc.fill_null(plain, False), pc.fill_null(near, False)
+        self.dates = self.dates and as_dates(coded.dictionary) is not None
         self.near += pc.sum(pc.and_(near, there)).as_py() or 0
         self.odd = self.odd or _first(words, pc.and_not(there, plain), place)
         self.strange = self.strange or _first(words, pc.and_not(there, near), place)

@@ -10,7 +10,7 @@ import hashlib
 import stat
 import zipfile
 from collections.abc import Iterable
-from pathlib import Path, PurePosixPath
+from pathlib import Path, PureWindowsPath
 
 from raysim.core.errors import DataError
 from raysim.core.user_input import portable_name
@@ -20,7 +20,7 @@ from raysim.workloads.datasets.image_files import visible
 from raysim.workloads.datasets.prepared import workspace
 
 ZIP = ".zip"
-OF_MACOS = "__MACOSX"
+OF_MACOS = "__MACOSX/"
 """Folder that macOS adds to archives, with copies of the names."""
 
 
@@ -65,9 +65,9 @@ def _check(path: Path, members: Iterable[zipfile.ZipInfo]) -> None:
     """
     size, declared = path.stat().st_size, 0
     for each in members:
-        name = PurePosixPath(each.filename.replace("\\", "/"))
+        name = PureWindowsPath(each.filename)  # which separates by both slashes, and has drives
         kind = stat.S_IFMT(each.external_attr >> 16)
-        if name.is_absolute() or ".." in name.parts or ":" in each.filename:
+        if name.anchor or ".." in name.parts:
             problem = "leads out of the archive"
         elif kind not in (0, stat.S_IFREG, stat.S_IFDIR):
             problem = "is a link or a device"

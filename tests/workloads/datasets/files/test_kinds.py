@@ -66,8 +66,13 @@ REFUSED = {
     "thousands by blanks": (put("1 500"), SIGNS.format("1 500", 11)),
     "thousands by apostrophes": (put("1'500'000.5"), "\"1'500'000.5\" in row 11 is a number"),
     "thousands by lines": (put("1_500"), SIGNS.format("1_500", 11)),
-    "thousands of an account": (put("(1,500)"), "holds numbers with commas; write 1.5"),
-    "mixed decimals": (put("20,5"), "holds numbers with commas; write 1.5"),
+    "thousands of an account": (put("(1,500)"), SIGNS.format(r"\(1,500\)", 11)),
+    "dollars and thousands": (put("$1,500.50"), SIGNS.format(r"\$1,500\.50", 11)),
+    "other thousands": (put("1.500,50"), SIGNS.format(r"1\.500,50", 11) + " and 1500; dataset"),
+    "mixed decimals": (
+        put("20,5"),
+        "'a': '20,5' in row 11 is a number with a comma; .*semicol",
+    ),
 }
 
 
@@ -78,7 +83,7 @@ def test_a_column_of_numbers_has_numbers_alone(tmp_path, case, suffix):
     path = table(tmp_path, values, suffix)
     with pytest.raises(DataError, match=f"column {says}" if says[0] == "'" else says) as caught:
         read(path, tmp_path / "data", target="y")
-    assert "dataset.categories=a takes them for words" in str(caught.value)
+    assert "dataset.categories=a takes them for words, dataset.leave_out=a" in str(caught.value)
     asked = read(path, tmp_path / "data", target="y", categories="a")["train"]
     assert asked.x.shape[1] > 20 and {*asked.x.sum(1).tolist()} == {1}
     assert "words 'a'" in note(path, categories="a")

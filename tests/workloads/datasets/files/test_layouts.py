@@ -189,6 +189,25 @@ def test_archives_that_may_do_harm_are_refused_before_anything_is_written(
     assert {path.name for path in written} <= {".lock"}
 
 
+@pytest.mark.parametrize("method", [zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
+def test_an_archive_with_damaged_bytes_is_refused(method, tmp_path):
+    path = tmp_path / "given.zip"
+    with zipfile.ZipFile(path, "w", method) as archive:
+        archive.writestr("t.csv", "a,y\n" + "1,0\n" * 99)
+    packed = bytearray(path.read_bytes())
+    packed[44:60] = b"\xff" * 16
+    path.write_bytes(packed)
+    with pytest.raises(DataError, match=r"given\.zip: cannot be read as a \.zip archive"):
+        read(path, tmp_path / "data", target="y")
+
+
+def test_names_of_an_archive_may_have_the_time_of_day(tmp_path):
+    path = tmp_path / "given.zip"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("2024-01-31T13:30.csv", "a,y\n1,0\n2,1\n3,0\n4,1\n5,1\n")
+    assert len(read(path, tmp_path / "data", target="y")["train"]) == 4
+
+
 def test_a_damaged_archive_is_refused_and_a_changed_one_is_read_anew(tmp_path):
     path = tmp_path / "given.zip"
     path.write_bytes(b"PK\x03\x04" + bytes(100))
