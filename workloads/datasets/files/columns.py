@@ -332,7 +332,8 @@ def _as_words(words: Words) -> str:
         why = f", as {shown(odd.word)} in {odd.place} is no number"
         if words.kind.dates:
             why += f"; {naming('dates', words.name)} makes month, weekday and hour of it"
-    return f"words {shown(words.name)} ({len(words.seen)} inputs{why})"
+    many = "input" if len(words.seen) == 1 else "inputs"
+    return f"words {shown(words.name)} ({len(words.seen)} {many}{why})"
 
 
 def _as_arrays(arrays: Arrays) -> str:

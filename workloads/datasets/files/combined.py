@@ -40,18 +40,25 @@ def of_clients(path: Path, parts: Mapping[str, Source]) -> Source:
             raise DataError(f"{each.path}: {shown(other[0])} is not in each file of {path}")
     column = next(name for name in ("client", "name of the client") if name not in first.names)
     plain = all(map(PLAIN_NUMBER.fullmatch, parts))
+    starts: dict[str, int] = {}
 
     def read(wanted: tuple[str, ...]) -> Batches:
-        own = tuple(name for name in wanted if name != column)
+        own, done = tuple(name for name in wanted if name != column), 0
         for name, source in parts.items():
+            starts[name] = done
             for batch in source.read(own or first.names[:1]):
+                done += len(batch)
                 client = np.full(len(batch), int(name) if plain else name)
                 both = {True: batch, False: as_columns({column: client})}
                 yield side_by_side({each: both[each in own] for each in wanted})
 
+    def origin(row: int) -> tuple[Path, int]:
+        *_, (name, start) = ((name, start) for name, start in starts.items() if start <= row)
+        return parts[name].file_of(row - start)
+
     names = first.names if first.client else (*first.names, column)
     files = tuple(file for source in parts.values() for file in source.files)
-    return Source(path, names, read, files, first.client or column)
+    return Source(path, names, read, files, first.client or column, origin=origin)
 
 
 def with_target(source: Source, other: Source) -> Source:

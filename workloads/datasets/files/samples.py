@@ -307,11 +307,12 @@ def _kinds(
             kinds[name].see_arrays(*unread[name], name)
         names = [name for name in kinds if name not in unread]
         chosen = each.only(tuple(names or [roles.target]))
-        of, start, count = f" of {each.source.path.name}" if len(rows) > 1 else "", 0, 0
+        above = each.source.path.parent if len(rows) > 1 else each.source.path
+        start = count = 0
         for whole in chosen.whole():
             complete = chosen.complete(whole)
             batch = whole.filter(pa.array(complete)) if chosen.needed else whole
-            place = partial(_place, start + np.flatnonzero(complete), of)
+            place = partial(_place, each.source, start + np.flatnonzero(complete), above)
             start += len(whole)
             total, left_out = total + len(whole), left_out + len(whole) - len(batch)
             if (count := count + len(batch)) > MOST:
@@ -347,9 +348,10 @@ def _rows_left_out(path: Path, left_out: int, total: int, roles: Roles, missing:
     return f"{left_out} of {total} rows lack {lacked}, and are left out"
 
 
-def _place(rows: Array, of: str, index: int) -> str:
-    """Return the place of a value: the number of its row, from 1, and the file of two sets."""
-    return f"row {rows[index] + 1}{of}"
+def _place(source: Source, rows: Array, above: Path, index: int) -> str:
+    """Return the place of a value: the number of its row, from 1, and the file of several."""
+    path, row = source.file_of(rows[index])
+    return f"row {row + 1}" + ("" if path == above else f" of {path.relative_to(above)}")
 
 
 def _check_missing(kinds: Mapping[str, Kind], roles: Roles, choice: Choice) -> None:

@@ -49,6 +49,7 @@ class Source:
         images: Names of the columns that hold images.
         target: Name of the column that the format has as the target; empty if it has none.
         unread: Names of files, folders or arrays of the path that are not read.
+        origin: Returns the file and the row in it, from 0, of a row that was just read; None: path.
     """
 
     path: Path
@@ -60,6 +61,7 @@ class Source:
     images: tuple[str, ...] = ()
     target: str = ""
     unread: tuple[str, ...] = ()
+    origin: Callable[[int], tuple[Path, int]] | None = None
 
     def __post_init__(self) -> None:
         """Check the names.
@@ -70,6 +72,10 @@ class Source:
         check_width(self.path, len(self.names))
         if doubled := sorted({n for n in self.names if n and self.names.count(n) > 1}):
             raise DataError(f"{self.path}: two columns are named {shown(doubled[0])}; rename one")
+
+    def file_of(self, row: int) -> tuple[Path, int]:
+        """Return the file and the row in it, from 0, of a row that was just read."""
+        return (self.path, row) if self.origin is None else self.origin(row)
 
 
 Sources = Mapping[str, Source]

@@ -88,8 +88,8 @@ class Classes:
         if at.null_count:
             label = self._shown(given[pc.index(at.is_null(), True).as_py()].as_py())
             advice = "no client trains on it"
-            if pa.types.is_floating(self.type):
-                advice = "dataset.task=regression predicts numbers that are not whole"
+            if not pa.types.is_string(self.type):
+                advice += "; dataset.task=regression predicts numbers"
             raise DataError(
                 f"dataset.target={shown(self.name)}: the label {shown(label)} is in the test set"
                 f" alone; {advice}"

@@ -258,3 +258,24 @@ def test_a_row_of_two_sets_is_told_with_its_file(tmp_path):
         layouts.text(tmp_path / f"{split}.csv", {"a": values, **TARGET})
     with pytest.raises(DataError, match=r"'none' in row 8 of test\.csv is not"):
         read(tmp_path, tmp_path / "data", target="y")
+
+
+@pytest.mark.parametrize("of_sets", [False, True])
+@pytest.mark.parametrize("values", [put("none", row=7), put("", row=7)], ids=["odd", "missing"])
+def test_a_row_is_told_with_the_file_of_its_client(tmp_path, values, of_sets):
+    folders = [tmp_path / "given" / split for split in (["train", "test"] if of_sets else [""])]
+    for folder in folders:
+        folder.mkdir(parents=True)
+        for client in "abc":
+            given = values if client == "b" and folder == folders[-1] else NUMBERS
+            layouts.text(folder / f"{client}.csv", {"a": given, **TARGET})
+    place = rf"in row 8 of {'test/' if of_sets else ''}b\.csv"
+    with pytest.raises(DataError, match=place):
+        read(tmp_path / "given", tmp_path / "data", target="y")
+
+
+@pytest.mark.parametrize("labels", [[*range(ROWS)], [row + 0.5 for row in range(ROWS)]])
+def test_numbers_that_the_test_set_alone_has_are_told_of_regression(tmp_path, labels):
+    layouts.text(tmp_path / "t.csv", {"a": NUMBERS, "y": labels})
+    with pytest.raises(DataError, match=r"is in the test set alone; .*; dataset\.task=regression"):
+        read(tmp_path / "t.csv", tmp_path / "data", target="y")
