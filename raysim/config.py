@@ -360,7 +360,7 @@ def _path(setting: str, path: str, *, absolute: bool = False) -> str:
 
 def _weights_file(path: str) -> str:
     if not path.endswith((".csv", ".parquet")):
-        raise ValueError("must be examples, uniform, or a .csv or .parquet file of weights")
+        raise ValueError("must be a .csv or .parquet file of weights")
     return _path("weighting", path, absolute=True)
 
 

@@ -421,11 +421,13 @@ def explain(
 
 
 def _all_alternatives(error: ValidationError, value: Any) -> str:
-    problems = [
-        problem["msg"].removeprefix("Input should be ")
+    found = (
+        str(problem.get("ctx", {}).get("error", problem["msg"]))
         for problem in error.errors(include_url=False)
         if problem["input"] is value or problem["input"] == value
-    ]
+    )
+    problems = (text.removeprefix("Input should be ").removeprefix("must be ") for text in found)
+    problems = (text.replace("a valid tuple", "a valid list") for text in problems)
     return "must be " + " or ".join(dict.fromkeys(problems))
 
 
