@@ -211,15 +211,16 @@ class Words:
             raise DataError(
                 f"column {shown(self.name)}: {len(self.seen)} of its {self.count} training values"
                 f" differ, of which each would be an input; {self._instead},"
-                f" {naming('categories', self.name)} takes them for words"
+                f" {naming('categories', self.name, self.kind.given)} takes them for words"
             )
 
     @property
     def _instead(self) -> str:
         """Settings that go on without these words."""
-        advice = f"{naming('leave_out', self.name)} goes on without it"
+        advice = f"{naming('leave_out', self.name, self.kind.given)} goes on without it"
         if self.kind.dates:
-            advice = f"{naming('dates', self.name)} makes month, weekday and hour of it, {advice}"
+            dates = naming("dates", self.name, self.kind.given)
+            advice = f"{dates} makes month, weekday and hour of it, {advice}"
         return advice
 
     def encode(self, batch: pa.RecordBatch) -> Array:
@@ -331,7 +332,8 @@ def _as_words(words: Words) -> str:
     if odd and not words.asked:
         why = f", as {shown(odd.word)} in {odd.place} is no number"
         if words.kind.dates:
-            why += f"; {naming('dates', words.name)} makes month, weekday and hour of it"
+            dates = naming("dates", words.name, words.kind.given)
+            why += f"; {dates} makes month, weekday and hour of it"
     many = "input" if len(words.seen) == 1 else "inputs"
     return f"words {shown(words.name)} ({len(words.seen)} {many}{why})"
 

@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 
 from raysim.core.errors import DataError
 from raysim.workloads.datasets.files.source import (
+    Given,
     as_array,
     is_list,
     is_missing,
@@ -67,6 +68,7 @@ class Kind:
     """Kind of a column's values, after all batches have been seen.
 
     Attributes:
+        given: Columns that settings name already.
         feature: Whether the column is one of inputs, which may do without it.
         missing: Number of missing values.
         lack: Place of the first missing value.
@@ -83,6 +85,7 @@ class Kind:
         arrays: Shape and type of the arrays that it holds; None if it holds none.
     """
 
+    given: Given
     feature: bool = True
     missing: int = 0
     lack: str = ""
@@ -123,9 +126,9 @@ class Kind:
             self.typed = self.typed and _is_typed(values)
             self._see_numbers(values, there, place)
         elif not pa.types.is_null(values.type):
-            instead = f"; {naming('leave_out', column.name)} goes on without it"
+            instead = f"; {naming('leave_out', column.name, self.given)} goes on without it"
             if pa.types.is_date(values.type) or pa.types.is_timestamp(values.type):
-                of = naming("dates", column.name)
+                of = naming("dates", column.name, self.given)
                 instead = f"; {of} makes month, weekday and hour of it{instead.replace(';', ',')}"
             raise DataError(
                 f"column {shown(column.name)} holds values of type {values.type}; must be numbers,"
@@ -183,8 +186,8 @@ class Kind:
         """
         if self.odd is None or 2 * self.near <= self.present:
             return
-        words = f"{naming('categories', name)} takes them for words"
-        instead = f"{words}, {naming('leave_out', name)} goes on without them"
+        words = f"{naming('categories', name, self.given)} takes them for words"
+        instead = f"{words}, {naming('leave_out', name, self.given)} goes on without them"
         if self.strange is not None:
             raise DataError(
                 f"column {shown(name)}: {self.near} of its {self.present} values are numbers,"

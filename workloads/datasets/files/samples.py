@@ -194,7 +194,7 @@ class Samples:
         needed = roles.needed(choice.missing)
         whole = {name: Rows(source, roles.used, needed=needed) for name, source in sources.items()}
         progress("read files", 0, 3)
-        kinds, notes = _kinds(whole, roles, choice.dates, choice.missing)
+        kinds, notes = _kinds(whole, roles, choice)
         _check_missing(kinds, roles, choice)
         rows = _divided(sources, roles, choice)
         alone = len(roles.features) == 1
@@ -294,10 +294,11 @@ def _raw_sizes(features: Sequence[Feature]) -> list[str]:
 
 
 def _kinds(
-    rows: Mapping[str, Rows], roles: Roles, dates: Sequence[str], missing: Missing
+    rows: Mapping[str, Rows], roles: Roles, choice: Choice
 ) -> tuple[dict[str, Kind], tuple[str, ...]]:
     """Return the kinds of columns, of several sources together, and a line on rows left out."""
-    kinds = {name: Kind(name in roles.features) for name in roles.used}
+    given = {name: getattr(choice, name) for name in ("leave_out", "categories", "dates")}
+    kinds = {name: Kind(given, name in roles.features) for name in roles.used}
     total = left_out = 0
     for each in rows.values():
         if absent := sorted({*roles.used} - {*each.source.names}):
@@ -321,14 +322,14 @@ def _kinds(
                 kind, values, column = kinds[name], batch[name], batch.schema.field(name)
                 if name == roles.client and name not in (*roles.features, roles.target):
                     kind.see_clients(values, place)
-                elif name in dates:
+                elif name in choice.dates:
                     kind.see_dates(values, column, place)
                 else:
                     kind.see(values, column, place)
     if not left_out:
         return kinds, ()
     path = next(iter(rows.values())).source.path
-    return kinds, (_rows_left_out(path, left_out, total, roles, missing),)
+    return kinds, (_rows_left_out(path, left_out, total, roles, choice.missing),)
 
 
 def _rows_left_out(path: Path, left_out: int, total: int, roles: Roles, missing: Missing) -> str:
@@ -358,8 +359,8 @@ def _check_missing(kinds: Mapping[str, Kind], roles: Roles, choice: Choice) -> N
     for name, kind in kinds.items():
         if kind.feature and kind.missing and not (kind.present or kind.lists):
             raise DataError(
-                f"column {shown(name)}: has no values; {naming('leave_out', name)} goes on without"
-                " it"
+                f"column {shown(name)}: has no values;"
+                f" {naming('leave_out', name, kind.given)} goes on without it"
             )
         count = kind.missing
         if count and (kind.lists or choice.missing == "refuse"):

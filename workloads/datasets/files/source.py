@@ -33,6 +33,8 @@ NAN = ("nan", "+nan", "-nan")
 Array = npt.NDArray[Any]
 ArrayKind = tuple[tuple[int, ...], np.dtype[Any]]
 Batches = Iterator[pa.RecordBatch]
+Given = Mapping[str, tuple[str, ...]]
+"""Columns that are named already, by setting: `leave_out`, `categories`, `dates`."""
 
 
 @dataclass(frozen=True)
@@ -97,10 +99,11 @@ def shown(text: object) -> str:
     return visible(repr(text) if isinstance(text, str) else str(text))[:80]
 
 
-def naming(setting: str, name: str) -> str:
-    """Return a setting of columns that names one, as it is typed in a shell."""
-    is_plain = not {*",[]"} & {*name}
-    return visible(override_text(f"dataset.{setting}", name if is_plain else [name]))
+def naming(setting: str, name: str, given: Given) -> str:
+    """Return a setting that names a column beside those given, as it is typed in a shell."""
+    names = [*given.get(setting, ()), name]
+    is_plain = not {*",[]"} & {*"".join(names)}
+    return visible(override_text(f"dataset.{setting}", ",".join(names) if is_plain else names))
 
 
 ROW_OF_CSV = re.compile(r"\bRow #(\d+)")

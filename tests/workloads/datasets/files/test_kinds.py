@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import re
 from pathlib import Path
 from typing import Any
 
@@ -279,3 +280,15 @@ def test_numbers_that_the_test_set_alone_has_are_told_of_regression(tmp_path, la
     layouts.text(tmp_path / "t.csv", {"a": NUMBERS, "y": labels})
     with pytest.raises(DataError, match=r"is in the test set alone; .*; dataset\.task=regression"):
         read(tmp_path / "t.csv", tmp_path / "data", target="y")
+
+
+def test_advice_names_columns_that_are_left_out_already(tmp_path):
+    texts = {f"t{i}": [f"text {i} of {row}" for row in range(ROWS)] for i in range(3)}
+    layouts.text(tmp_path / "t.csv", {**texts, "id": put("x"), "size": NUMBERS, **TARGET})
+    left_out = ""
+    for name in ("id", *texts):
+        with pytest.raises(DataError, match=f"column '{name}'") as caught:
+            read(tmp_path / "t.csv", tmp_path / "data", target="y", leave_out=left_out or ())
+        (left_out,) = re.findall(r"dataset\.leave_out=(\S+) goes on", str(caught.value))
+    assert left_out == "id,t0,t1,t2"
+    assert "left out 't0', 't1', 't2', 'id'" in note(tmp_path / "t.csv", leave_out=left_out)
