@@ -346,7 +346,7 @@ def test_a_resumed_run_has_the_same_figures_and_the_file_of_its_last_round(tmp_p
     resumed = raysim.resume(tmp_path / "broken", task)
     assert evaluated(resumed.metrics) == evaluated(straight.metrics)
     figures = [{n: v for n, v in r.summary.items() if "final" in n} for r in (straight, resumed)]
-    assert figures[0] == figures[1] and len(figures[0]) == 3 + 3 + 3 + 10
+    assert figures[0] == figures[1] and len(figures[0]) == 3 + 3 + 3 + 10 + 1
     tables = [pq.read_table(r.run_dir / "client_accuracy.parquet") for r in (straight, resumed)]
     assert tables[0].equals(tables[1]) and set(tables[0]["round"].to_pylist()) == {5}
 
