@@ -30,6 +30,7 @@ from raysim.channel import STAGES, Stage
 from raysim.clock import CLOCKS, Clock
 from raysim.clock.none import NoClock
 from raysim.core.channel import with_effect
+from raysim.core.class_metrics import metric_names
 from raysim.core.components import ask, called, explain
 from raysim.core.data import DATASETS, MODELS, PARTITIONS, Dataset, Model, Partition
 from raysim.core.errors import SettingsError, visible
@@ -272,6 +273,12 @@ class EvaluationSettings(SettingsGroup):
         default=False,
         description="evaluate the models of a round's clients as they were trained, before the"
         " aggregation, on their samples of evaluation.clients",
+    )
+
+    metrics: Annotated[tuple[str, ...], BeforeValidator(metric_names)] = Field(
+        default=(),
+        description="further metrics of a classification, of each evaluated set: auc, f1,"
+        " precision, recall, means over the classes that have samples",
     )
 
     @model_validator(mode="after")

@@ -26,8 +26,7 @@ must not make a client fail.
 from typing import Any
 
 from raysim.analysis.base import Analysis
-from raysim.core.components import Registry, suggest
-from raysim.core.errors import visible
+from raysim.core.components import Registry, listed_names
 
 ANALYSES: Registry[Analysis] = Registry("analysis", Analysis)  # type: ignore[type-abstract]
 ANALYSES.add(
@@ -36,6 +35,7 @@ ANALYSES.add(
         "aggregation_drop": "raysim.analysis.accuracy:AggregationDrop",
         "cka": "raysim.analysis.layers:Cka",
         "client_information": "raysim.analysis.information:ClientInformation",
+        "confusion": "raysim.analysis.confusion:Confusion",
         "decision_regions": "raysim.analysis.regions:DecisionRegions",
         "kl_activations": "raysim.analysis.activations:KlActivations",
         "label_heat_map": "raysim.analysis.labels:LabelHeatMap",
@@ -49,18 +49,9 @@ ANALYSES.add(
 
 
 def analysis_names(value: Any) -> Any:
-    """Return the setting `analysis`, a list, or names as `a,b` or `[a,b]`, as a tuple.
+    """Return the setting `analysis`, as `listed_names` does.
 
     Raises:
         ValueError: a name is unknown.
     """
-    if isinstance(value, str):
-        value = [name.strip() for name in value.strip("[]").split(",")]
-    if not isinstance(value, list | tuple):
-        return value
-    for name in value:
-        if not isinstance(name, str):
-            raise ValueError("must be names of analyses")
-        if name not in {*ANALYSES}:
-            raise ValueError(f"{visible(name)!r}: no such analysis; {suggest(name, [*ANALYSES])}")
-    return tuple(dict.fromkeys(value))
+    return listed_names(value, ANALYSES, "analysis", "analyses")

@@ -26,7 +26,15 @@ Columns = Mapping[str, Values]
 """Columns of a table [n] or [n, ...]; none for no rows."""
 ClientPart = Callable[[View, Trained], Tensors]
 """Measures a client in a worker, as its training ends; returns small tensors by name."""
-Need = Literal["stages", "classes", "client_accuracy", "real_inputs", "real_model", "two_inputs"]
+Need = Literal[
+    "stages",
+    "classes",
+    "predicted_classes",
+    "client_accuracy",
+    "real_inputs",
+    "real_model",
+    "two_inputs",
+]
 Extra = Literal["probe", "own_test"]
 
 
@@ -71,6 +79,7 @@ class MeasuredRound:
         probe: Some test samples, the same in every round: inputs "x" and targets "y".
         predicted: Predictions [N] of the test set.
         targets: Targets [N] of the test set.
+        labels: Names of the classes, where the data has them.
         accuracy: Returns per client the accuracy of the global model, not of the client's deployed
             model, on the client's own test samples.
         accuracy_before: Returns the same for the global model before the round.
@@ -94,6 +103,7 @@ class MeasuredRound:
     probe: Tensors
     predicted: Values
     targets: Values
+    labels: Sequence[str]
     accuracy: Callable[[], Steps[Mapping[int, float]]]
     accuracy_before: Callable[[], Steps[Mapping[int, float]]]
     class_counts: Callable[[], tuple[Values, Values]]

@@ -78,7 +78,7 @@ class LabelInformation(Analysis):
     That with logits takes both for Gaussian; of test samples it is of those of the probe.
     """
 
-    needs: ClassVar[tuple[Need, ...]] = ("classes",)
+    needs: ClassVar[tuple[Need, ...]] = ("classes", "predicted_classes")
 
     def rows(self, evaluated: MeasuredRound) -> Steps[Columns]:
         """Return one row: `train`, `test`, and of logits `train_gaussian` and `test_gaussian`."""

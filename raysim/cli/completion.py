@@ -132,6 +132,7 @@ def collect() -> dict[str, Any]:
     from raysim.cli.app import KINDS
     from raysim.cli.pages import names_of, registry_of
     from raysim.config import Settings
+    from raysim.core.class_metrics import METRICS
     from raysim.core.user_input.group import SettingsGroup
     from raysim.workloads.presets import PRESETS
 
@@ -150,6 +151,7 @@ def collect() -> dict[str, Any]:
     for group, name in product(OF_STAGES, stages):
         settings |= _fields(stages.get(name), f"{group}.{name}.")
     settings["local.optimizer"] = names_of("optimizers")
+    settings["evaluation.metrics"] = [*METRICS]
     return {
         "names": {kind: names_of(kind) for kind in KINDS if kind != "runs"},
         "presets": {name: _components(preset.settings) for name, preset in PRESETS.items()},

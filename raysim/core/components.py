@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 import sysconfig
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from difflib import get_close_matches
 from inspect import getattr_static, isabstract
@@ -146,6 +146,24 @@ def suggest(word: str, known: list[str], prefix: str = "") -> str:
     """Return "did you mean ...?" for a near miss, with a prefix, else the list of known words."""
     near = [each for each in known if each == word.lower()] or get_close_matches(word, known, n=1)
     return f"did you mean {prefix + near[0]!r}?" if near else f"known are {', '.join(known)}"
+
+
+def listed_names(value: Any, known: Iterable[str], kind: str, kinds: str) -> Any:
+    """Return a setting of names, a list, or text as `a,b` or `[a,b]`, as a tuple, each once.
+
+    Raises:
+        ValueError: a name is unknown.
+    """
+    if isinstance(value, str):
+        value = [name.strip() for name in value.strip("[]").split(",")]
+    if not isinstance(value, list | tuple):
+        return value
+    for name in value:
+        if not isinstance(name, str):
+            raise ValueError(f"must be names of {kinds}")
+        if name not in {*known}:
+            raise ValueError(f"{visible(name)!r}: no such {kind}; {suggest(name, [*known])}")
+    return tuple(dict.fromkeys(value))
 
 
 def look_up(kind: str, name: str, known: Mapping[str, V]) -> V:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from math import ceil
+from math import ceil, isnan
 from typing import Any
 
 import numpy as np
@@ -113,8 +113,8 @@ def client_accuracies(samples: EvaluationSet, correct: npt.NDArray[np.bool_]) ->
 
 def score_of(
     name: str, metric: Metric, predicted: npt.NDArray[Any], targets: npt.NDArray[Any]
-) -> float:
-    """Return the score of a set of samples; the metric may change its arguments.
+) -> float | None:
+    """Return the score of a set of samples, None for NaN; the metric may change its arguments.
 
     Raises:
         SettingsError: the metric fails, or returns no number.
@@ -124,7 +124,8 @@ def score_of(
     except Exception as error:  # a user's metric may raise anything
         shapes = f"predictions {[*predicted.shape]} and targets {[*targets.shape]}"
         raise SettingsError(f"Scoring.metrics: {name!r} of {shapes}: {cause(error)}") from error
-    return _number(name, found)
+    score = _number(name, found)
+    return None if isnan(score) else score
 
 
 def _number(name: str, found: Any) -> float:

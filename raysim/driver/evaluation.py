@@ -15,6 +15,7 @@ import numpy.typing as npt
 from torch import nn
 
 from raysim.config import Settings
+from raysim.core.class_metrics import with_metrics
 from raysim.core.columns import OF_ENGINE, Column, by_name
 from raysim.core.errors import RunError
 from raysim.core.method import ServerState
@@ -47,7 +48,7 @@ from raysim.driver.evaluated_sets import (
 )
 from raysim.driver.temperatures import RoundTemperature
 from raysim.execution.base import Executor, Item, NextResult, Submit
-from raysim.execution.messages import EvaluationMessage, FailedItem, PassMessage, Scores
+from raysim.execution.messages import EvaluationMessage, FailedItem, PassMessage, Score, Scores
 from raysim.federation.evaluation_sets import EVALUATION_ROWS, EvaluationSet
 from raysim.federation.federation import Federation, open_samples
 from raysim.storage.checkpoints import Checkpoint
@@ -59,8 +60,6 @@ PARTS = ("seen_", "unseen_")
 Figures = dict[str, float | None]
 """Columns of `metrics.parquet`, by name."""
 Values = npt.NDArray[Any]
-Scored = tuple[tuple[float, ...], Values]
-"""Sums of the losses of a set, and its predictions [N, ...]."""
 
 
 @dataclass(frozen=True)
@@ -127,10 +126,12 @@ class Evaluator:
             name: y[chosen.split][chosen.samples.indices] for name, chosen in self._sets.items()
         }
         self._wide = settings.evaluation.local_test > 0
-        self._metrics = federation.scoring.metrics
+        self._of_outputs = settings.evaluation.metrics
+        scoring = with_metrics(federation.scoring, self._of_outputs)
+        self._metrics = scoring.metrics
         at_temperature = settings.temperature.varies or settings.local.temperature != 1
         self._losses = ("loss", *([AT_TEMPERATURE] if at_temperature else ()))
-        self._scores = {each: LOSS for each in self._losses} | federation.scoring.scores
+        self._scores = {each: LOSS for each in self._losses} | scoring.scores
         self.columns = by_name(self._columns())
         self.skipped = Evaluation(dict.fromkeys(self.columns))
 
@@ -184,14 +185,16 @@ class Evaluator:
         found |= {name: found[of] for name, of in self._chosen.deployed.items()}
         figures: Figures = {}
         for name in self._scored_sets():
-            (losses, predicted), targets = found[name], self._targets[name]
-            for column, loss in zip(self._losses, losses, strict=True):
+            targets = self._targets[name]
+            for column, loss in zip(self._losses, found[name][0], strict=True):
                 figures[f"{name}_{column}"] = loss / len(targets)
             for metric, figure in self._metrics.items():
-                figures[f"{name}_{metric}"] = score_of(metric, figure, predicted, targets)
+                given = self._given(metric, found[name])
+                figures[f"{name}_{metric}"] = score_of(metric, figure, given, targets)
         if TRIGGERED in found:
-            given = found[TRIGGERED][1].copy(), self._targets[TRIGGERED].copy()
-            figures[SUCCESS] = self._settings.attack.success(*given)
+            predicted = found[TRIGGERED][1][0].copy()
+            targets = self._targets[TRIGGERED].copy()
+            figures[SUCCESS] = self._settings.attack.success(predicted, targets)
         tables = []
         if self._client_set:
             accuracies = self._client_accuracies(self._client_set, found)
@@ -202,19 +205,23 @@ class Evaluator:
             of_clients, of_metric = self._local_figures(metric, found, times)
             figures |= of_metric
             tables += of_clients
-        predicted = found["test"][1] if "test" in found else self._targets["test"]
+        predicted = found["test"][1][0] if "test" in found else self._targets["test"]
         return Evaluation(figures, joined(tables), predicted=predicted, spans=spans)
 
-    def _client_accuracies(self, client_set: EvaluationSet, found: Mapping[str, Scored]) -> Floats:
+    def _given(self, metric: str, scored: Score) -> Values:
+        """Return what a metric compares with targets: predictions, or outputs."""
+        return scored[1][-1 if metric in self._of_outputs else 0]
+
+    def _client_accuracies(self, client_set: EvaluationSet, found: Mapping[str, Score]) -> Floats:
         """Return the accuracy of each client on its drawn test samples [n].
 
         It is the metric `accuracy` where predictions are no classes, probabilities say.
         """
         if CLIENTS in found:
-            predicted, targets = found[CLIENTS][1], self._targets[CLIENTS]
+            predicted, targets = found[CLIENTS][1][0], self._targets[CLIENTS]
         else:  # clients see one test set, so its predictions serve them all
             drawn = client_set.samples.indices
-            predicted, targets = found["test"][1][drawn], self._targets["test"][drawn]
+            predicted, targets = found["test"][1][0][drawn], self._targets["test"][drawn]
         if are_classes(predicted):
             return client_accuracies(client_set, np.asarray(predicted == targets))
         metric = self._metrics["accuracy"]
@@ -229,7 +236,7 @@ class Evaluator:
         return times
 
     def _local_figures(
-        self, metric: str, found: Mapping[str, Scored], times: Values
+        self, metric: str, found: Mapping[str, Score], times: Values
     ) -> tuple[list[Table], Figures]:
         """Return tables of clients' own scores by a metric, and columns of their spread.
 
@@ -247,7 +254,7 @@ class Evaluator:
                 self._targets[name],
                 self._metrics[metric],
             )
-            predicted = found[name][1]
+            predicted = self._given(metric, found[name])
             own = scores[name] = client_scores(metric, samples, function, predicted, targets)
             shared = scores[global_name(name)] if name != global_name(name) else None
             base = shared if self._wide else None
@@ -304,6 +311,7 @@ class Evaluator:
         return EvaluationMessage.of(
             **{**nothing, **first, **own},
             loss_temperatures=(1.0, temperature.value)[: len(self._losses)],
+            outputs=bool(self._of_outputs),
             deployed=PackedTensors.of({"model": self._method.deployed(state)}),
         )
 
@@ -344,8 +352,8 @@ class Evaluator:
 
     def _predictions(
         self, executor: Executor, message: EvaluationMessage, made: Deployment | None
-    ) -> Steps[tuple[dict[str, Scored], dict[str, list[Span]]]]:
-        """Return for each set the sums of the losses and the predictions [N, ...]; the spans."""
+    ) -> Steps[tuple[dict[str, Score], dict[str, list[Span]]]]:
+        """Return for each set the score of its samples; the spans."""
         rows = len(self._targets["test"])
         cuts = [*range(0, rows, EVALUATION_ROWS), rows]
         sizes = [np.diff(cuts), *(samples.batch_sizes for samples in self.evaluated_sets)]
@@ -374,9 +382,9 @@ class Evaluator:
         for number, name in enumerate([*self._targets][: len(sizes)]):
             if not len(sizes[number]):
                 continue
-            losses, predicted = zip(
+            losses, arrays = zip(
                 *(scores[number, batch] for batch in range(len(sizes[number]))), strict=True
             )
             sums: tuple[float, ...] = tuple(map(sum, zip(*losses, strict=True)))
-            found[name] = sums, np.concatenate(predicted)
+            found[name] = sums, tuple(map(np.concatenate, zip(*arrays, strict=True)))
         return found, spans

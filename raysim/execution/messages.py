@@ -21,8 +21,10 @@ from raysim.storage.client_states import StateVersion
 from raysim.storage.trace import Span
 
 NO_GROUPS: Groups = MappingProxyType({})
-Scores = dict[tuple[int, ...], tuple[tuple[float, ...], npt.NDArray[Any]]]
-"""Per (set, batch): the sums of the losses (see `score`), and the predictions [n, ...]."""
+Score = tuple[tuple[float, ...], tuple[npt.NDArray[Any], ...]]
+"""Sums of the losses of samples, and their predictions [n, ...]; outputs, too, where wanted."""
+Scores = dict[tuple[int, ...], Score]
+"""Per (set, batch), the score of its samples."""
 
 
 class Entry(NamedTuple):
@@ -122,6 +124,7 @@ class EvaluationMessage(PassMessage):
             set of the same samples whose scores before that are wanted, too; 0 for none.
         finetuning: The pass that they fine-tune by.
         loss_temperatures: What outputs are divided by for each of the losses.
+        outputs: Whether the outputs are wanted, next to the predictions.
     """
 
     deployed: PackedTensors = field(kw_only=True)
@@ -130,6 +133,7 @@ class EvaluationMessage(PassMessage):
     finetuned: Mapping[int, int] = field(default_factory=dict)
     finetuning: PassMessage | None = None
     loss_temperatures: tuple[float, ...] = (1.0,)
+    outputs: bool = False
 
     @property
     def passes(self) -> tuple[PassMessage, ...]:

@@ -18,7 +18,6 @@ from time import perf_counter
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
 from raysim.config import Settings
@@ -36,6 +35,7 @@ from raysim.execution.messages import (
     EvaluationMessage,
     Failure,
     PassMessage,
+    Score,
     WorkerResult,
 )
 from raysim.execution.partial_sum import Kept, PartialSum
@@ -62,8 +62,6 @@ from raysim.training.stacked.trainer import StackedTrainer
 
 CALLS = ("train", "evaluate", "measure", "aggregate")
 """Methods that an executor calls, whose results are taken."""
-Score = tuple[tuple[float, ...], npt.NDArray[Any]]
-"""Sums of the losses of samples, and their predictions [n, ...]."""
 TEST_SET = 0
 """The test set's number among the sets that are evaluated."""
 
@@ -376,7 +374,12 @@ class Worker:
     def _score(self, message: EvaluationMessage, samples: Batch) -> Score:
         """Score the loaded model; autocast would keep its cast tensors for the next one's."""
         with self.sequential.autocast():
-            return score(self.sequential.network, samples, message.loss_temperatures)
+            return score(
+                self.sequential.network,
+                samples,
+                message.loss_temperatures,
+                with_outputs=message.outputs,
+            )
 
     def _batch(self, number: int, batch: int) -> Batch:
         """Return the samples of a batch of a set."""
@@ -391,8 +394,9 @@ class Worker:
 
 def _joined(scores: Sequence[Score]) -> Score:
     """Return the scores of several clients' samples as one."""
-    losses, predicted = zip(*scores, strict=True)
-    return tuple(map(sum, zip(*losses, strict=True))), np.concatenate(predicted)
+    losses, arrays = zip(*scores, strict=True)
+    sums = tuple(map(sum, zip(*losses, strict=True)))
+    return sums, tuple(map(np.concatenate, zip(*arrays, strict=True)))
 
 
 def _note(results: Mapping[str, WorkerResult], text: str) -> None:

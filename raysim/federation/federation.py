@@ -39,7 +39,13 @@ from raysim.core.scoring import CLASSIFICATION, Scoring, balanced_weights, for_t
 from raysim.core.seeds import seeded
 from raysim.core.tensors import Tensors
 from raysim.federation.input_pipeline import InputPipeline, PreparedPipeline
-from raysim.federation.prepared import network_size, notes_of, open_prepared, prepared
+from raysim.federation.prepared import (
+    class_names,
+    network_size,
+    notes_of,
+    open_prepared,
+    prepared,
+)
 from raysim.federation.root_samples import without_root
 from raysim.federation.samples import not_finite
 
@@ -83,7 +89,7 @@ class Federation:
         training: Scoring whose loss is minimised, if it is not that of `scoring`.
         holdout: Divides a client's samples into training samples and held-out samples.
         local_test: Test samples of single clients, for their evaluation, if there are any.
-        labels: The word of each class number, if a task's labels are words.
+        labels: The word of each class number, if labels are words.
         default_dtype: torch's default dtype in the driver, with which each process builds.
         start: Tensors of the model with which training starts; None: as it is built.
         root: Numbers of the training samples that the server has for itself, if any.
@@ -428,6 +434,7 @@ def from_settings(
         scoring,
         local_test=local_test if scored else None,
         test_rows=test_rows,
+        labels=class_names(paths),
         names=settings.partition.names_of(train, indices),
     )
 

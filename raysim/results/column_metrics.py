@@ -225,7 +225,7 @@ class Metric:
         sets = ["test", "holdout", "train_set"]
         if column.startswith(("personal_", "finetuned_")):
             sets += [f"{column.partition('_')[0]}_{name}" for name in sets[1:]]
-        scores = ("loss", *settings.dataset.scoring.metrics)
+        scores = ("loss", *settings.dataset.scoring.metrics, *settings.evaluation.metrics)
         if settings.dataset.scoring.classifies:
             scores += (AT_TEMPERATURE,)
         columns = [f"{of}_{score}" for of in sets for score in scores] + [*COSTS]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 from safetensors.torch import load_file
+from sklearn.metrics import confusion_matrix
 
 import raysim
 from tests.tasks import make_settings, make_task
@@ -27,7 +29,7 @@ def task() -> raysim.Task:
 def run(task: raysim.Task, tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("run")
     names = ["kl_activations", "label_heat_map", "label_information", "temperature"]
-    names += ["weight_divergence"]
+    names += ["weight_divergence", "confusion"]
     overrides = {"analysis": names, "local.temperature": TEMPERATURE}
     raysim.run(make_settings(path, **STANDING, **overrides), task)
     return path
@@ -192,3 +194,19 @@ def test_information_of_clients_is_the_figure_of_mifl(task, tmp_path):
     expected = {(r["round"], r["client"]): r["mi"] for r in clients if r["steps"]}
     found = rows(tmp_path, "client_information")
     assert {(r["round"], r["client"]): r["information"] for r in found} == expected
+
+
+def test_confusion_counts_test_samples_by_class_and_predicted_class(run, task, tmp_path):
+    """With the names of classes, where labels are words."""
+    x, y = task.test
+    logits = outputs(run, x)[1]
+    expected = confusion_matrix(y, logits.argmax(1))
+    found = {(row["target"], row["predicted"]): row["samples"] for row in rows(run, "confusion")}
+    assert found == {(i, j): n for (i, j), n in np.ndenumerate(expected) if n}
+    words = np.array(["cat", "dog", "elk"])
+    named = [(x, words[y]) for x, y in (*task.clients, task.test)]
+    worded = replace(task, clients=named[:-1], test=named[-1])
+    raysim.run(make_settings(tmp_path, analysis="confusion", **STANDING), worded)
+    for row in rows(tmp_path, "confusion"):
+        assert row["target_name"] == words[row["target"]]
+        assert row["predicted_name"] == words[row["predicted"]]

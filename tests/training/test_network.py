@@ -192,7 +192,7 @@ def test_scores_are_not_waited_for_batch_by_batch():
     rows = 2 * FORWARD_ROWS + 7
     data = Batch(*map(torch.as_tensor, samples(rows, 0)))
     with torch.no_grad(), Unread():
-        (loss,), predicted = score(network, data)
+        (loss,), (predicted,) = score(network, data)
     expected, classes = 0.0, []
     with torch.no_grad():
         for x, y in zip(data.x.split(FORWARD_ROWS), data.y.split(FORWARD_ROWS), strict=True):

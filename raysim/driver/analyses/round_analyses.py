@@ -174,6 +174,7 @@ class _Passes:
             probe=analyses.probe,
             predicted=evaluation.predicted,
             targets=analyses.federation.test_targets,
+            labels=analyses.federation.labels,
             accuracy=lambda: (
                 accuracies(self.after.state)
                 if deploys_own_models(settings)

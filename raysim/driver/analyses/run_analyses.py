@@ -27,12 +27,13 @@ from raysim.core.tensors.calls import structure_of
 from raysim.core.tensors.packed import as_tensor
 from raysim.driver.analyses.riding import Extras
 from raysim.driver.checks.model import complex_parameter
+from raysim.driver.client_scores import are_classes
 from raysim.federation.evaluation_sets import EvaluationSet, client_test_set
 from raysim.federation.federation import Federation, open_samples
 from raysim.federation.opened import OpenedSamples
 from raysim.storage.checkpoints import Checkpoint
 from raysim.storage.sealed.models import read_model
-from raysim.training.network import STAGES, lacking_stages
+from raysim.training.network import STAGES, Network, lacking_stages
 
 TRAINED = "evaluation.trained"
 """Client part beside those of analyses: the accuracy of the trained model."""
@@ -101,8 +102,8 @@ class Analyses:
         if need == "stages" and lacking:
             stages = f"needs a model with the stages {', '.join(STAGES)}"
             return f"{stages}; this one lacks {', '.join(lacking)}"
-        if need == "classes" and not self.federation.scoring.classifies:
-            return "the task is no classification; leave it out"
+        if need in ("classes", "predicted_classes"):
+            return self._lacks_classes(need)
         if need == "client_accuracy" and not self.settings.evaluation.clients:
             return "needs evaluation.clients=true"
         if need in ("real_inputs", "two_inputs"):
@@ -110,6 +111,19 @@ class Analyses:
         if need == "real_model" and (name := complex_parameter(self.network)):
             return f"needs a model of real parameters; {name} is complex"
         return ""
+
+    def _lacks_classes(self, need: Need) -> str:
+        """Return why targets are no classes, or predictions, by samples of the probe; else ""."""
+        if not self.federation.scoring.classifies:
+            return "the task is no classification; leave it out"
+        if need == "classes":
+            return ""
+        network = Network(self.network).eval()
+        with torch.no_grad():
+            outputs = network(self.probe["x"][:2]).in_float32().logits
+            predicted = self.federation.scoring.predict(outputs).cpu().numpy()
+        others = "needs a class for each sample, and Scoring.predict returns others; leave it out"
+        return "" if are_classes(predicted) else others
 
     def _unsuitable_inputs(self, need: Need) -> str:
         """Return why inputs do not suit a need; "" if they do."""

@@ -84,6 +84,7 @@ def check_scoring(settings: Settings, scoring: Scoring) -> None:
         f"local.temperature={settings.local.temperature}": settings.local.temperature != 1,
         f"temperature.name={settings.temperature.title}": settings.temperature.varies,
         "evaluation.clients=true": settings.evaluation.clients,
+        f"evaluation.metrics={','.join(settings.evaluation.metrics)}": settings.evaluation.metrics,
         f"method.{settings.method.needs_classes}": settings.method.needs_classes,
     }
     for setting, needed in needs_classes.items():
