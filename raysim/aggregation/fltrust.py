@@ -24,9 +24,10 @@ from raysim.core.aggregation import Aggregation, AggregationPlan, ArrivedUpdates
 class FLTrust(Aggregation):
     """Mean of the updates, each of the server's norm, weighed by its cosine to the server's.
 
-    Helps where the server has a few clean samples, however many clients are bad. Costs the training
-    of one client more, one after the others; a file of each update, read twice. On unequal data the
-    root samples decide whom it trusts. `trust` of a client in the tables is t_k; `root_train_loss`
+    Helps where the server has a few clean samples, against updates that point away from its own,
+    even of most clients; a backdoor's do not (`docs/robustness.md`). Costs the training of one
+    client more, one after the others; a file of each update, read twice. On unequal data the root
+    samples decide whom it trusts. `trust` of a client in the tables is t_k; `root_train_loss`
     that of the server's training.
     """
 

@@ -53,7 +53,7 @@ ELSEWHERE = {
 """Who runs a block of a page, by its first words: a test, or a reason why nobody does."""
 PYTHON = next(b for b in blocks_of(ROOT / "README.md") if b.text.startswith("import raysim\n"))
 UNRUN = ("not run", "full")
-OWN = ("my_", "my.toml", "mails.csv")
+OWN = ("my_", "my.toml", "mails.csv", "path=hospitals")
 """Files of the reader's own, in commands that those tests run."""
 
 
