@@ -185,9 +185,9 @@ class StudyFolder:
         """
         numbers = [int(path.name) for path in self.trial(0).parent.glob("[0-9]*")]
         first = len(study.get_trials(deepcopy=False))
-        return [self._parameters(n, resolved) for n in range(first, max(numbers, default=-1) + 1)]
+        return [self._values_of(n, resolved) for n in range(first, max(numbers, default=-1) + 1)]
 
-    def _parameters(self, number: int, resolved: ResolvedStudy) -> dict[str, Any] | None:
+    def _values_of(self, number: int, resolved: ResolvedStudy) -> dict[str, Any] | None:
         run = self.runs(number)[0]
         try:
             recorded = RunDirectory(run).read_config()[0]

@@ -94,6 +94,7 @@ def test_unknown_preset_names_the_nearest(raysim_command):
 
 def test_more_actors_than_the_cluster_has_gpus_for(raysim_command, shared_ray, tmp_path):
     overrides = ("engine.gpus_per_actor=1", "engine.actors=3", "engine.backend=ray", "out=run")
+    overrides += ("fraction=0.03",)
     error = one_line_error(raysim_command("run", "mnist-fedavg", *QUICK, *overrides))
     assert "engine.actors=3: at most 2 with engine.gpus_per_actor=1" in error
     assert list(tmp_path.iterdir()) == []

@@ -353,7 +353,7 @@ REFUSED = {
     "method.name=dp_ftrl: claims privacy beside channel.gaussian; one of them may": {
         "channel.gaussian.clip": 1.0
     },
-    "method.methods.dp_ftrl: cannot be chained: it brings its own selection": {
+    "method.methods.dp_ftrl: cannot be chained: it claims privacy": {
         **{"method.name": "chain", "method.methods": {"dp_ftrl": {}}, "method.clip": None},
     },
     "channel.gaussian: does not go with selection.name=reshuffled, whose cohorts": {

@@ -22,7 +22,8 @@ class Streaming(FedAvg):
     def server_update(self, now, state, reduced):
         late = any(reduced.staleness.values())
         old, new = state.groups["model"], reduced.means["model"]
-        return state.replace(model={n: (old[n] + new[n]) / 2 if late else new[n] for n in new})
+        halfway = {n: ((old[n] + new[n]) / 2).to(new[n].dtype) for n in new}
+        return state.replace(model=halfway if late else new)
 
 
 class Halves(FedAvg):

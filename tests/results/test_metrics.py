@@ -185,7 +185,7 @@ def test_virtual_time_needs_a_clock(write_run, tmp_path):
 
 
 CLIENTS, DITTO = {"evaluation.clients": True}, {"method.name": "ditto"}
-BY_KEY = {"partition.name": "by_key", "dataset.name": "femnist"}
+BY_KEY = {"partition.name": "by_key", "dataset.name": "femnist", "clients": 5}
 OF_CLIENTS = {
     "client_accuracy_mean": (CLIENTS, "evaluation.clients=true"),
     "trained_accuracy_d1": (
