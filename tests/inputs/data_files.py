@@ -238,7 +238,7 @@ CASES = [
     case("bomb.csv.gz", Y, says=("bomb.csv.gz: has", "at most 100 times as many are read")),
     case("cut.csv.gz", Y, says=("cut.csv.gz: cannot be read", "Truncated")),
     case("text.jsonl.gz", Y, says=("text.jsonl.gz: cannot be read as JSON lines",)),
-    case("commas.csv", Y, says=("column 'a': holds numbers with commas", "dataset.categories=a")),
+    case("commas.csv", Y, says=("column 'a': '1,5' in row 1", "dataset.categories=a")),
     case("words.csv", Y, says=("column 'a' has more than 1000 different words", "leave_out=a")),
     case("one-class.csv", Y, says=("dataset.target='y'", "two classes")),
     case("unseen.csv", Y, PART, says=("dataset.target='y'", "'maybe'", "test set alone")),
