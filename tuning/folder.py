@@ -169,7 +169,12 @@ class StudyFolder:
 
     def _lacks_storage(self, study: optuna.Study) -> bool:
         """Return whether a study without trials is new to a folder that has runs; see `left`."""
-        return not study.get_trials(deepcopy=False) and any(self.trial(0).parent.glob("[0-9]*"))
+        return not study.get_trials(deepcopy=False) and bool(self._numbers())
+
+    def _numbers(self) -> list[int]:
+        """Return the numbers of the trials that have a folder."""
+        found = self.trial(0).parent.glob("[0-9]*")
+        return [int(path.name) for path in found if path.is_dir()]
 
     def left(self, study: optuna.Study, resolved: ResolvedStudy) -> list[dict[str, Any] | None]:
         """Return the parameters of the trials whose runs are here, but not in the study's storage.
@@ -183,9 +188,8 @@ class StudyFolder:
         Raises:
             RunError: a run has other settings.
         """
-        numbers = [int(path.name) for path in self.trial(0).parent.glob("[0-9]*")]
-        first = len(study.get_trials(deepcopy=False))
-        return [self._values_of(n, resolved) for n in range(first, max(numbers, default=-1) + 1)]
+        first, last = len(study.get_trials(deepcopy=False)), max(self._numbers(), default=-1)
+        return [self._values_of(n, resolved) for n in range(first, last + 1)]
 
     def _values_of(self, number: int, resolved: ResolvedStudy) -> dict[str, Any] | None:
         run = self.runs(number)[0]

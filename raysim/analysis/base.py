@@ -143,7 +143,7 @@ class Analysis(Component, ABC):
 def outputs(view: View, tensors: Tensors, x: torch.Tensor) -> Iterator[Outputs]:
     """Yield the outputs of the network with the given tensors, for inputs [N, ...] in batches."""
     for rows in torch.split(x, FORWARD_ROWS):
-        yield view.at(tensors, rows)
+        yield view.at(tensors, rows.clone())  # a network may change its inputs
 
 
 def at_equal_distances(samples: Batch, most: int) -> Batch:

@@ -154,8 +154,8 @@ def test_mappings_in_lists_are_compared_in_order(names):
 @pytest.mark.parametrize(
     ("preset", "digest"),
     [
-        ("mnist-fedavg", "51f3f64f3ced05a7041e28dd5db7be4fb82a19417bc3e16786c086f16f016035"),
-        ("mnist-noniid", "368dc5ba89168d3630e03e766ff4e08729f1c6e0c94ab14d238fdbe68f758b83"),
+        ("mnist-fedavg", "f0fae7bcc7a6e16b4c54b93933e57298635583e3e0ac680422cce02c45d1c7fa"),
+        ("mnist-noniid", "e0866d6935a4062aa0ed3e104383aa744e7515be8b6746175009f2ad5d19d5ad"),
     ],
 )
 def test_the_text_of_settings_without_ordered_mappings_stays(preset, digest):

@@ -37,7 +37,7 @@ SUMMARY = {
     "final_loss",
     *("final_accuracy", "best_accuracy", "rounds_to_target", "rounds", "seconds"),
     *("seconds_per_round", "bytes_up", "bytes_down", "final_macro_f1", "best_round"),
-    "stopped_by",
+    *("stopped_by", "score", "final_score", "best_score"),
 }
 
 

@@ -16,7 +16,6 @@ import raysim
 from raysim.core.columns import Column, by_name
 from raysim.driver.run import commits
 from raysim.driver.run.stopping import Stopping
-from raysim.methods.fedavg import FedAvg
 from raysim.storage import checkpoints
 from raysim.testing.contract import StopAfter
 from tests.faults.forked import Child
@@ -173,22 +172,6 @@ def test_the_best_model_before_a_former_end_is_kept(tmp_path):
     result = raysim.resume(tmp_path / "grown", make_task(UNEQUAL), overrides={"rounds": 10})
     assert result.summary["best_round"] == whole.summary["best_round"] == 2
     assert same_models(tmp_path / "grown", tmp_path / "whole")
-
-
-class InPlace(FedAvg):
-    """Writes the mean into the tensors of the state that it was given."""
-
-    def server_update(self, now, state, reduced):
-        for name, tensor in state.groups["model"].items():
-            tensor.copy_(reduced.means["model"][name])
-        return state
-
-
-def test_the_best_model_stays_where_a_method_changes_its_state_in_place(tmp_path):
-    named = {"method.name": f"{__name__}:InPlace"}
-    for name, options in {"own": named, "plain": {}}.items():
-        run(tmp_path / name, **RISING, **options)
-    assert same_models(tmp_path / "own", tmp_path / "plain")
 
 
 def test_a_target_that_the_former_end_alone_reaches_is_not_reached(tmp_path):

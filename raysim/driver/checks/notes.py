@@ -32,6 +32,8 @@ def notes_on(
         SettingsError: a component fails to say them.
     """
     yield from _lines(settings.method, network)
+    if type(settings.selection).notes is Selection.notes:
+        return
     aggregation = settings.aggregation
     first = first_pass(settings, network, initial, sizes)
     own = aggregation.weights or (first and first.weighting)

@@ -145,7 +145,8 @@ def cluster(monkeypatch):
     monkeypatch.setattr(slots, "ClusterHealth", lambda: found)
     for module in (slots, usage):
         monkeypatch.setattr(module, "perf_counter", lambda: found.now)
-    monkeypatch.setattr(fitting, "alive_nodes", found.alive_nodes)
+    for module in (fitting, slots):
+        monkeypatch.setattr(module, "alive_nodes", found.alive_nodes)
     for module in (fitting, slots):
         monkeypatch.setattr(module, "autoscaler_runs", lambda: found.grows)
     return found

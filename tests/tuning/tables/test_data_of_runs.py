@@ -40,7 +40,8 @@ def test_runs_have_the_data_of_their_seeds(slots, tmp_path):
     assert data[5] == data["5"] == shared[3].sealed(TRAINING_SAMPLES) != data[3]
     assert own[5].digest == shared[5].digest and own[3].digest != shared[3].digest
     labels = [training_labels(run) for run in (own[3], own[5], shared[3])]
-    assert np.array_equal(labels[1], labels[2]) and not np.array_equal(labels[0], labels[1])
+    first, second, third = (each.of_samples for each in labels)
+    assert np.array_equal(second, third) and not np.array_equal(first, second)
     # They are one row of a comparison, whose samples are to differ.
     assert [len(group.records) for group in group_runs([*own.values()])] == [2]
     assert origin_notes({str(key): origins_of(run) for key, run in own.items()}) == []

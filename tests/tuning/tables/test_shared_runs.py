@@ -232,9 +232,10 @@ def with_a_record(path):
 
 
 def with_a_loss_that_is_no_number(path):
-    rows = pq.read_table(path / "metrics.parquet").to_pylist()
+    table = pq.read_table(path / "metrics.parquet")
+    rows = table.to_pylist()
     rows[-1]["train_loss"] = float("nan")
-    pq.write_table(pa.Table.from_pylist(rows), path / "metrics.parquet")
+    pq.write_table(pa.Table.from_pylist(rows, table.schema), path / "metrics.parquet")
 
 
 @pytest.mark.parametrize("harm", [with_a_record, with_a_loss_that_is_no_number])
