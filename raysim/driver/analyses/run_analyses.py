@@ -120,7 +120,7 @@ class Analyses:
             return ""
         network = Network(self.network).eval()
         with torch.no_grad():
-            outputs = network(self.probe["x"][:2]).in_float32().logits
+            outputs = network(self.probe["x"][:2].clone()).in_float32().logits
             predicted = self.federation.scoring.predict(outputs).cpu().numpy()
         others = "needs a class for each sample, and Scoring.predict returns others; leave it out"
         return "" if are_classes(predicted) else others
