@@ -267,7 +267,8 @@ def test_without_a_test_set_nothing_is_evaluated_on_one(tmp_path, holdout, vecto
     assert ("final_holdout_accuracy" in summary) == bool(holdout)
     groups = group_runs(read_runs([tmp_path / "run"]))
     (last, *_) = compared_metrics(groups, None)
-    assert last[0] == "last ten train_loss" and last[1].of(groups[0].records[0]) > 0
+    assert last[0] == f"last ten {'held-out accuracy' if holdout else 'train loss'}"
+    assert last[1].of(groups[0].records[0]) > 0
     evaluated = raysim.run(
         settings.model_copy(update={"out": str(tmp_path / "with")}),
         raysim.Task(linear, [(X, Y), (X, Y)], (X, Y)),
