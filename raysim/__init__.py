@@ -205,13 +205,19 @@ def _version() -> str:
         return "unknown"
 
 
-def load_config(source: str | Path, overrides: Mapping[str, Any] | None = None) -> Settings:
+def load_config(
+    source: str | Path,
+    overrides: Mapping[str, Any] | None = None,
+    listener: Listener | None = None,
+) -> Settings:
     """Return validated settings.
 
     Args:
         source: Name of a preset, or path of a TOML or JSON file with the same keys; its key
             `preset` names one that gives the others. The table `[study]` of a study is left out.
         overrides: Values by dotted key, for example {"local.lr": 0.05}.
+        listener: Told how the data is prepared, where its natural clients have to be counted; as
+            that of `run`.
 
     Raises:
         SettingsError: the preset is unknown, a key is unknown, or a value is out of range.
@@ -219,10 +225,12 @@ def load_config(source: str | Path, overrides: Mapping[str, Any] | None = None) 
     """
     from raysim import methods, workloads  # noqa: F401 - registers the components
     from raysim.config import apply_overrides
-    from raysim.core.components import suggest
     from raysim.core.errors import SettingsError, visible
-    from raysim.core.user_input import check_plain, dotted, override_text, read_file, user_path
+    from raysim.core.exits import interruptible
+    from raysim.core.user_input import check_plain, dotted, read_file, user_path
+    from raysim.driver.listener import listener_of_command
     from raysim.federation.natural import with_clients
+    from raysim.notebook.runs import shown
     from raysim.storage.plugins import check_places
     from raysim.storage.schema import current_settings
     from raysim.workloads.datasets.fetch import data_root
@@ -243,20 +251,31 @@ def load_config(source: str | Path, overrides: Mapping[str, Any] | None = None) 
         if raw.pop("own_task", False):  # the config.json of such a run
             raise SettingsError(f"{name}: this run had a task of its own, which no file holds")
     else:
-        hint = f"{suggest(name, sorted(PRESETS))} (or a .toml or .json file)"
-        if "=" in name:
-            hint = "a preset comes before settings, and has those that are not given: mnist-fedavg"
-        with suppress(OSError, SettingsError):  # no path
-            if user_path(name).is_file():
-                hint = "settings are a .toml or .json file; files of data are read with a preset,"
-                hint += f" dataset.name=files and {override_text('dataset.path', name)}"
-            elif Path(name).suffix.lower() in (".yaml", ".yml"):
-                hint = "settings are a .toml or .json file"
-        raise SettingsError(f"{visible(name)}: no such preset; {hint}")
+        raise SettingsError(f"{visible(name)}: no such preset; {_instead_of(name)}")
     raw = apply_overrides(raw, overrides or {})
     check_plain(raw)
     check_places(raw)
-    return with_clients(raw, given, data_root())
+    with interruptible(), shown(listener or listener_of_command()) as told:
+        return with_clients(raw, given, data_root(), told.preparing)
+
+
+def _instead_of(name: str) -> str:
+    """Return what to give in place of a name that is no preset."""
+    from raysim.core.components import suggest
+    from raysim.core.errors import SettingsError
+    from raysim.core.user_input import override_text, user_path
+    from raysim.workloads.presets import PRESETS
+
+    hint = f"{suggest(name, sorted(PRESETS))} (or a .toml or .json file)"
+    if "=" in name:
+        hint = "a preset comes before settings, and has those that are not given: mnist-fedavg"
+    with suppress(OSError, SettingsError):  # no path
+        if user_path(name).is_file():
+            hint = "settings are a .toml or .json file; files of data are read with a preset,"
+            hint += f" dataset.name=files and {override_text('dataset.path', name)}"
+        elif Path(name).suffix.lower() in (".yaml", ".yml"):
+            hint = "settings are a .toml or .json file"
+    return hint
 
 
 def _loaded(settings: Settings | str | Path) -> Settings:

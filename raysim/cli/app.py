@@ -98,11 +98,13 @@ def run(
 ) -> None:
     """Run a preset or a settings file; resume an unfinished run with the same `out`."""
     import raysim.driver.start  # the import takes seconds, with nothing to save yet
+    from raysim.cli.live_view import loading
     from raysim.storage.run_directory import RunDirectory
     from raysim.workloads.presets import PRESETS
 
     try:
-        settings = raysim.load_config(config, changes(overrides, profile))
+        with loading(console):
+            settings = raysim.load_config(config, changes(overrides, profile))
     except SettingsError as error:
         raise SettingsError(f"{error}{several_values(error, overrides)}") from error
     preset = PRESETS.get(config)
@@ -338,12 +340,14 @@ def submit(
 def _check_job(name: str, *rest: str) -> None:
     """Validate a job's command on this machine, before it is uploaded."""
     from raysim.cli import submitted
+    from raysim.cli.live_view import loading
 
     if name not in submitted.CHECKS:
         *names, last = submitted.CHECKS
         raise SettingsError(f"{name}: cannot be submitted; must be {', '.join(names)} or {last}")
     options = typer.main.get_group(app).commands[name].make_context(name, list(rest)).params
-    submitted.CHECKS[name](options)
+    with loading(console):
+        submitted.CHECKS[name](options)
 
 
 def main() -> None:

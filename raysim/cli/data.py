@@ -11,7 +11,6 @@ from rich.table import Table
 
 import raysim
 from raysim.cli.options import Overrides, path_option
-from raysim.core.exits import interruptible
 from raysim.core.terminal import print_line
 
 data = typer.Typer(
@@ -24,14 +23,14 @@ console = Console()
 def fetch(name: Annotated[str, typer.Argument(help="a dataset")]) -> None:
     """Fetch, check and prepare a dataset."""
     from raysim import workloads  # noqa: F401 - registers the datasets
-    from raysim.cli.live_view import make_listener
+    from raysim.cli.live_view import loading
     from raysim.core.components import build_component
     from raysim.core.data import DATASETS
     from raysim.federation.prepared import prepared
     from raysim.workloads.datasets.fetch import data_root
 
     dataset = build_component(DATASETS.get(name), {}, "dataset.")
-    with interruptible(), make_listener(console, {}) as listener:
+    with loading(console) as listener:
         paths = prepared(dataset, data_root(), listener.preparing)
     for split, path in paths.items():
         print_line(console, f"{name} {split}: {path}")
@@ -54,7 +53,7 @@ def show(
     import numpy as np
 
     from raysim.cli import data_page
-    from raysim.cli.live_view import make_listener
+    from raysim.cli.live_view import loading
     from raysim.config import parse_override
     from raysim.federation.prepared import (
         class_names,
@@ -65,10 +64,11 @@ def show(
     )
     from raysim.workloads.datasets.fetch import data_root
 
-    settings = raysim.load_config(config, dict(parse_override(text) for text in overrides or ()))
+    given = dict(parse_override(text) for text in overrides or ())
     if out:
         data_page.check_drawing(out)
-    with interruptible(), make_listener(console, {}) as listener:
+    with loading(console) as listener:
+        settings = raysim.load_config(config, given)
         paths = prepared(settings.data, data_root(), listener.preparing)
     train = open_prepared(settings.data, paths["train"])
     indices = settings.partition.client_indices(train, settings.clients, settings.seed)

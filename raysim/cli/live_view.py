@@ -7,12 +7,14 @@ from contextlib import contextmanager
 from time import perf_counter
 from typing import Any
 
+import typer
 from rich.console import Console
 from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from raysim.core.exits import exit_code, interruptible
 from raysim.core.terminal import print_line
-from raysim.driver.listener import Started
+from raysim.driver.listener import Started, listening
 from raysim.driver.progress import RunProgress, closing_lines, opening_line
 
 PLAIN_PROGRESS_SECONDS = 5.0
@@ -136,3 +138,17 @@ def make_listener(console: Console, published: Mapping[str, float]) -> Iterator[
     view = LiveView(console, published)
     with view.live:
         yield view
+
+
+@contextmanager
+def loading(console: Console) -> Iterator[PlainOutput]:
+    """Show how data is prepared in the body; an interruption of it ends the command.
+
+    Raises:
+        typer.Exit: it was interrupted.
+    """
+    try:
+        with interruptible(), make_listener(console, {}) as listener, listening(listener):
+            yield listener
+    except KeyboardInterrupt as stop:
+        raise typer.Exit(exit_code(stop)) from None

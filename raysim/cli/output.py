@@ -80,11 +80,14 @@ def open_streams() -> None:
 @contextmanager
 def resumable(console: Console, hint: Callable[[], str]) -> Iterator[None]:
     """Run a body whose results are in files; after an interruption, print how to resume it."""
+    from raysim.cli.live_view import PlainOutput
+    from raysim.driver.listener import listening
+
     raw = getattr(getattr(sys.stdout, "buffer", None), "raw", None)
     if isinstance(raw, _Stdout):
         raw.needed = False
     try:
-        with interruptible():
+        with interruptible(), listening(PlainOutput(console, {})):
             yield
     except KeyboardInterrupt as stop:
         if said := hint():

@@ -6,11 +6,13 @@ import inspect
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+from rich.console import Console
 from rich.table import Table
 from torch import nn
 
 import raysim
 from raysim.channel import STAGES
+from raysim.cli.live_view import loading
 from raysim.core.channel import Stages, secure_sum_of, sent_bytes, with_effect
 from raysim.core.components import build_component
 from raysim.core.differences import Differences
@@ -54,7 +56,8 @@ def sizes(source: str) -> list[dict[str, Any]]:
     Raises:
         SettingsError: the size of the model is not known before its data are opened.
     """
-    settings = raysim.load_config(source)
+    with loading(Console(stderr=True)):
+        settings = raysim.load_config(source)
     network = network_of(settings)
     model, frozen = state_of(network), frozen_names(network)
     base = {"model": model}

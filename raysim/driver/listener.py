@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -84,3 +86,21 @@ class Forwarding(Listener):
     def finished(self, summary: Mapping[str, Any]) -> None:
         """Pass on."""
         self._listener.finished(summary)
+
+
+_OF_COMMAND: ContextVar[Listener | None] = ContextVar("listener", default=None)
+
+
+@contextmanager
+def listening(listener: Listener) -> Iterator[None]:
+    """Have settings that are loaded in the body tell a listener how their data is prepared."""
+    before = _OF_COMMAND.set(listener)
+    try:
+        yield
+    finally:
+        _OF_COMMAND.reset(before)
+
+
+def listener_of_command() -> Listener | None:
+    """Return the listener of `listening`, outside of which there is none."""
+    return _OF_COMMAND.get()

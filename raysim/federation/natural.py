@@ -8,17 +8,20 @@ from typing import Any
 
 from raysim.config import Settings, parse
 from raysim.core.components import ask
-from raysim.core.data import counts_clients
+from raysim.core.data import Progress, counts_clients
 from raysim.federation.prepared import open_prepared, prepared
 
 
-def with_clients(raw: Mapping[str, Any], given: Collection[str], root: Path) -> Settings:
+def with_clients(
+    raw: Mapping[str, Any], given: Collection[str], root: Path, progress: Progress
+) -> Settings:
     """Return validated settings, with all natural clients where no number of clients is given.
 
     Args:
         raw: Nested plain values.
         given: Dotted keys that a user gave, in addition to a preset.
         root: The data root; the dataset is prepared to count its clients.
+        progress: Called while it is being prepared.
 
     Raises:
         RaysimError: a setting is wrong, or the data has no natural clients.
@@ -29,7 +32,7 @@ def with_clients(raw: Mapping[str, Any], given: Collection[str], root: Path) -> 
     settings = parse({**raw, "clients": 1})
     if not counts_clients(type(settings.partition)):
         return parse(raw)
-    paths = prepared(settings.data, root, lambda *_: None)
+    paths = prepared(settings.data, root, progress)
     clients = ask(
         settings.partition,
         "natural_clients",
