@@ -12,6 +12,7 @@ import hashlib
 import json
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -21,6 +22,7 @@ import pyarrow.parquet as pq
 import raysim
 from raysim.core.method import METHODS
 from raysim.execution.lockstep import Lockstep
+from raysim.testing.tasks import samples
 from tests.tasks import make_settings, make_task
 
 CLIENTS = (1, 3, 160, 17, 40, 80, 25, 12)
@@ -46,6 +48,17 @@ NEEDED: dict[str, Settings] = {
     "fedfusion": {"method.operator": "single"},
 }
 """Settings that a method needs here."""
+FEEDBACK: Settings = {"error_feedback": {}, "topk": {"fraction": 0.2}}
+TEMPERATURES: dict[str, Settings] = {
+    "hard_samples": {},
+    "plateau": {"patience": 0, "threshold": 0.9},
+    "schedule": {"rounds": [1, 3], "values": [1.0, 0.25]},
+    "stragglers": {"slowest": 0.5},
+}
+ROBUST = ("centred_clipping", "fltrust", "geometric_median", "multi_krum", "norm_bound")
+ATTACKS = ("alie", "gaussian", "label_flip", "min_max", "mimic", "random_labels", "sign_flip")
+OWN_TESTS = "own tests"
+"""No setting: whether the task has a test set of each client."""
 ALL_ANALYSES = "activations,cka,kl_activations,new_client,temperature,weight_divergence"
 
 
@@ -87,6 +100,59 @@ def settings_of_runs(folder: Path) -> Iterator[tuple[str, Settings]]:
     yield "fedavg momentum", {"local.momentum": 0.9, "local.weight_decay": 0.01}
     yield "scaffold stacked", {"method.name": "scaffold", "engine.vectorize": 3}
     yield "fedbuff stacked", {"method.name": "fedbuff", "engine.vectorize": 3}
+    yield from settings_of_uploads()
+    yield from settings_of_temperatures()
+
+
+def settings_of_uploads() -> Iterator[tuple[str, Settings]]:
+    """Yield the runs in which something is done to uploads, or sent to clients another way."""
+    coded = {"topk": {"fraction": 0.3}, "int8": {}}
+    noise = {"gaussian": {"noise": 0.5, "clip": 0.5}}
+    masks: Settings = {"channel": {"masks": {}}}
+    private = {"selection.name": "poisson", "aggregation.weighting": "fixed"}
+    two_bad = {"attack.per_round": 2, "fraction": 1.0, "evaluation.clients": True}
+    for stage in ("clip", "int8", "low_rank", "qsgd", "randk", "sign", "topk"):
+        yield f"fedavg {stage}", {"channel": {stage: {}}}
+    yield "scaffold error feedback", {"method.name": "scaffold", "channel": FEEDBACK}
+    yield "chain coded", {"method.name": "chain", **NEEDED["chain"], "channel": coded}
+    yield "fedavg coded actors", {"channel": coded, **ACTORS}
+    yield "fedbuff coded", {"method.name": "fedbuff", "channel": coded}
+    yield "fedbuff coded devices", {"method.name": "fedbuff", "channel": {"sign": {}}, **DEVICES}
+    yield "fedavg down-link", {"channel": {"clip": {}}, "downlink": coded}
+    scaffold = {"method.name": "scaffold"}
+    yield "scaffold down-link stacked", {**scaffold, "downlink": coded, "engine.vectorize": 3}
+    yield "fedavg masks", masks
+    yield "fedprox masks actors", {"method.name": "fedprox", **masks, **ACTORS}
+    yield "fedavg masks wait", {**masks, **DEVICES}
+    yield "fedavg noise", {"channel": noise, **private}
+    masked = noise | masks["channel"]
+    yield "fedadam noise masks", {"method.name": "fedadam", "channel": masked, **private}
+    for aggregation in ROBUST:
+        yield f"fedavg {aggregation}", {"aggregation.name": aggregation, "fraction": 1.0}
+    median = {"aggregation.name": "median", **ACTORS}
+    yield "fedprox median actors", {"method.name": "fedprox", **median}
+    for attack in ATTACKS:
+        attacked = {"attack.name": attack, **two_bad}
+        yield f"fedavg {attack}", attacked | {"aggregation.name": "trimmed_mean"}
+    flips = {"attack.name": "sign_flip", "attack.fraction": 0.3}
+    yield "scaffold sign flip coded", {**scaffold, **flips, "channel": coded}
+
+
+def settings_of_temperatures() -> Iterator[tuple[str, Settings]]:
+    """Yield the runs of temperatures, of what clients keep, and of own tests and tail averages."""
+    for temperature, more in TEMPERATURES.items():
+        named = {f"temperature.{key}": value for key, value in more.items()}
+        given = {"temperature.name": temperature, **named, "local.temperature": 0.5}
+        yield f"fedavg {temperature}", {**given, **DEVICES}
+    kept = {"local.optimizer": "adam", "local.lr": 0.01, "local.keep": True}
+    yield "fedavg keep", {**kept, "fraction": 1.0}
+    yield "fedavg keep actors", {**kept, **ACTORS}
+    yield "fedavg keep coded stacked", {**kept, "channel": FEEDBACK, "engine.vectorize": 3}
+    yield "fedavg tail average", {"local.tail_average": 0.5}
+    for method in ("ditto", "fedavg"):
+        own = {"method.name": method, OWN_TESTS: True}
+        yield f"{method} own tests", {**own, "evaluation.clients": True}
+    yield "fedprox weighted", {"method.name": "fedprox", "selection.name": "weighted"}
 
 
 def _policy(policy: str, method: str, **more: Any) -> Settings:
@@ -95,7 +161,13 @@ def _policy(policy: str, method: str, **more: Any) -> Settings:
 
 def run(folder: Path, settings: Settings) -> None:
     """Run settings into a folder."""
-    raysim.run(make_settings(folder, **{"rounds": 4} | settings), make_task(CLIENTS))
+    own = settings.get(OWN_TESTS, False)
+    given = {key: value for key, value in settings.items() if key != OWN_TESTS}
+    task = make_task(CLIENTS)
+    if own:
+        tests = [samples(10 + key, 100 + key) for key, _ in enumerate(CLIENTS)]
+        task = replace(task, client_tests=tests)
+    raysim.run(make_settings(folder, **{"rounds": 4} | given), task)
 
 
 def run_in_lockstep(folder: Path, settings: Settings) -> list[Path]:
