@@ -125,7 +125,7 @@ class LocalSettings(RateSettings):
         default=None, description="of adam and adamw; none: 0.9 and 0.999"
     )
     alpha: Beta | None = Field(default=None, description="of rmsprop; none: 0.99")
-    eps: Annotated[float, Field(ge=0)] | None = Field(
+    eps: Annotated[float, Field(gt=0)] | None = Field(
         default=None, description="added to the root of squares; none: 1e-8, of adagrad 1e-10"
     )
     weight_decay: float = Field(

@@ -85,7 +85,7 @@ class PartialSum:
             raise RunError(f"its upload's tensors differ from those of earlier uploads ({other})")
         addend = Addend.of(layout, sums)
         if self.masks and addend.coarse:
-            raise RunError(f"its update has values beyond {LIMIT:g}, for which masks have no words")
+            raise RunError(f"its update has values beyond {LIMIT:g}, the largest that masks add")
         _check_finite(upload)
         if upload.samples:
             raise SettingsError(

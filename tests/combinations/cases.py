@@ -29,6 +29,10 @@ SETTLED: Drawn = {
 NEEDED = ("method.name", "dataset.name", "dataset.path", "dataset.target", "dataset.client")
 NEEDED += ("clients", "fraction", "model.name", "seed", "partition.name")
 """Settings that are not left out to make others valid."""
+GENTLE: Drawn = {"local.lr": 1e-4}
+"""Settings under which a case goes on that diverged."""
+DIVERGED = ("is not finite", "the largest that masks add")
+"""Words of a run that diverged, which random settings may well do."""
 REPLACEABLE = ("aggregation", "attack", "clock", "selection", "temperature")
 """Components that are left out as a whole."""
 
@@ -60,6 +64,11 @@ class Outcome:
     def crashed(self) -> bool:
         """Whether it, or one of its clients, ended in an error of Python."""
         return "Traceback" in self.error or "(traceback in" in self.error
+
+    @property
+    def diverged(self) -> bool:
+        """Whether it ended in a line that says so."""
+        return "Traceback" not in self.error and any(words in self.error for words in DIVERGED)
 
 
 @dataclass
@@ -105,11 +114,18 @@ class Case:
         return _outcome(rest, Quiet(), out)
 
     def settle(self) -> Outcome:
-        """Leave out settings until the whole run is accepted; return how it ended."""
+        """Leave out settings until the whole run is accepted; return how it ended.
+
+        A run that diverges starts again with a learning rate with which none should.
+        """
         outcome = self.run("whole")
         while outcome.refused and not outcome.crashed and len(self.refusals) < ATTEMPTS:
             self.refusals.append(outcome.error)
             self.settings = self._without(outcome.error)
+            outcome = self.run("whole")
+        if outcome.diverged:
+            shutil.rmtree(self.folder / "whole", ignore_errors=True)
+            self.settings |= GENTLE
             outcome = self.run("whole")
         return outcome
 

@@ -85,6 +85,14 @@ class Silent(FedAvg):
         return {"drift": float("nan")}
 
 
+class Exploding(FedAvg):
+    """Sends a model that is not finite, whatever clients' learning rate."""
+
+    def server_update(self, now: Any, state: Any, reduced: Any) -> Any:
+        after = super().server_update(now, state, reduced)
+        return after.replace(model={n: t / 0 for n, t in after.groups["model"].items()})
+
+
 def plain_case(folder: Path, **changes: Any) -> Case:
     """Return a case of six equal clients with settings of its own."""
     case = Case(0, 0, folder / "case")
@@ -123,6 +131,14 @@ def test_what_a_refusal_names_is_left_out(tmp_path):
     assert "local.warmup_rounds=9" in case.refusals[0]
     assert "local.warmup_rounds" not in case.settings
     assert case.settings["method.name"] == "scaffold"
+
+
+@pytest.mark.parametrize(("method", "fault"), [("fedavg", ""), (f"{__name__}:Exploding", "finite")])
+def test_a_case_that_diverges_goes_on_with_a_small_rate(method, fault, tmp_path):
+    case = plain_case(tmp_path, **{"method.name": method, "local.lr": 1e30})
+    _, found = failures(case, actors=False)
+    assert [fault in text for text in found] == [True] * bool(fault)
+    assert case.settings["local.lr"] == 1e-4
 
 
 def test_differences_by_hand():

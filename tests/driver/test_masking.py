@@ -290,7 +290,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"before": f"{HERE}:Telling"}, f"with channel.{HERE}:Telling, which reads numbers of single"),
     ({"method.name": f"{REFUSING}:Scalars"}, "whose server reads 'loss' of single clients"),
     ({"method.name": f"{REFUSING}:Rows"}, "whose server reads 'own' of single clients"),
-    ({"method.name": f"{HERE}:Huge"}, "its update has values beyond 130000, for which masks have"),
+    ({"method.name": f"{HERE}:Huge"}, "values beyond 130000, the largest that masks add"),
 ]
 
 
