@@ -18,8 +18,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from raysim.core.errors import DataError
-from raysim.workloads.datasets.files.kinds import Kind, as_dates, as_numbers, as_words
-from raysim.workloads.datasets.files.source import Array, as_array, naming, shown
+from raysim.workloads.datasets.files.dates import ISO, as_dates, shown_forms
+from raysim.workloads.datasets.files.kinds import Kind, as_numbers
+from raysim.workloads.datasets.files.source import Array, as_array, as_words, naming, shown
 
 MOST_WORDS = 1_000
 """Most different words of a feature."""
@@ -147,13 +148,15 @@ class Number:
         return 0.0 if self.standardise else max(float(sizes.max()), 0.0)
 
 
+@dataclass
 class Dates(Number):
     """A column of dates as inputs [n, 3]: month from 1, weekday from 0 for Monday, hour."""
 
+    form: str = ISO
     shape = (3,)
 
     def _numbers(self, batch: pa.RecordBatch) -> Array:
-        dates = as_dates(batch[self.name])
+        dates = as_dates(batch[self.name], self.form)
         parts = [pc.month(dates), pc.day_of_week(dates), pc.hour(dates)]
         columns = [pc.cast(part, pa.float64()).to_numpy(zero_copy_only=False) for part in parts]
         return np.stack(columns, axis=1)
@@ -218,10 +221,7 @@ class Words:
     def _instead(self) -> str:
         """Settings that go on without these words."""
         advice = f"{naming('leave_out', self.name, self.kind.given)} goes on without it"
-        if self.kind.dates:
-            dates = naming("dates", self.name, self.kind.given)
-            advice = f"{dates} makes month, weekday and hour of it, {advice}"
-        return advice
+        return ", ".join(filter(None, [self.kind.advice_on_dates(self.name), advice]))
 
     def encode(self, batch: pa.RecordBatch) -> Array:
         """Return the inputs of a batch, in float32."""
@@ -322,8 +322,10 @@ def read_as(features: Sequence[Feature]) -> list[str]:
     numbers = [each.name for each in features if type(each) is Number]
     told = [f"numbers {listed(numbers)}"] if numbers else []
     told += [_as_words(each) for each in features if isinstance(each, Words)][:MOST_TOLD]
-    dates = [each.name for each in features if isinstance(each, Dates)]
-    told += [f"month, weekday and hour of {listed(dates)}"] if dates else []
+    dates = [each for each in features if isinstance(each, Dates)]
+    for form in dict.fromkeys(each.form for each in dates):
+        of = listed([each.name for each in dates if each.form == form])
+        told.append(f"month, weekday and hour of {of}{f' ({shown_forms([form])})' * bool(form)}")
     return told + [_as_arrays(each) for each in features if isinstance(each, Arrays)][:MOST_TOLD]
 
 
@@ -331,9 +333,8 @@ def _as_words(words: Words) -> str:
     odd, why = words.kind.odd, ""
     if odd and not words.asked:
         why = f", as {shown(odd.word)} in {odd.place} is no number"
-        if words.kind.dates:
-            dates = naming("dates", words.name, words.kind.given)
-            why += f"; {dates} makes month, weekday and hour of it"
+        if advice := words.kind.advice_on_dates(words.name):
+            why += f"; {advice}"
     many = "input" if len(words.seen) == 1 else "inputs"
     return f"words {shown(words.name)} ({len(words.seen)} {many}{why})"
 

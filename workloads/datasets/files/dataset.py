@@ -34,7 +34,7 @@ from raysim.workloads.datasets.files.sources import Reading, find_sources
 from raysim.workloads.datasets.files.unzipped import ZIP, unpacked
 from raysim.workloads.datasets.prepared import NeededError, prepare_once
 
-REVISION = 10
+REVISION = 11
 """Raised when the same files and settings give other prepared data."""
 
 

@@ -15,8 +15,7 @@ import pyarrow.compute as pc
 
 from raysim.core.errors import DataError
 from raysim.core.seeds import stream
-from raysim.workloads.datasets.files.kinds import as_words
-from raysim.workloads.datasets.files.source import Array, Source, is_missing, shown
+from raysim.workloads.datasets.files.source import Array, Source, as_words, is_missing, shown
 
 SPLITS = ("train", "test")
 FRACTION = 0.2

@@ -8,7 +8,7 @@ be an input for each number.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,9 +17,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from raysim.core.errors import DataError
+from raysim.workloads.datasets.files.dates import (
+    FORMS,
+    forms_of,
+    is_ambiguous,
+    shown_forms,
+)
 from raysim.workloads.datasets.files.source import (
     Given,
     as_array,
+    as_words,
     is_list,
     is_missing,
     is_number,
@@ -43,8 +50,6 @@ SIGNS = r"[%\x{2030}\p{Sc}]|(?i)\b(usd|eur|gbp|chf|jpy|cny|inr)\b"
 BLANKS = r"^[\s\x{a0}\x{202f}]+|[\s\x{a0}\x{202f}]+$"
 GROUPED = r"^\(?[+-]?\d{1,3}([.,'_ \x{2019}\x{a0}\x{202f}]\d{3})+([.,]\d+)?\)?$"
 """Numbers whose thousands are separated."""
-ZONE = r"(:\d\d)([.,]\d+)?(Z|[+-]\d\d(:?\d\d)?)?$"
-"""End of a time: fractions of seconds and the zone."""
 
 Place = Callable[[int], str]
 """Returns the place of a value of a batch in the files: `row 3`."""
@@ -79,7 +84,8 @@ class Kind:
         whole: Whether all values are whole numbers of int64.
         rounded: Whether a number is so large that float64 may hold a neighbour of it.
         padded: Whether a number is a word with zeros in front.
-        dates: Whether all values are dates.
+        forms: Forms in which all values are dates; none if one is no date.
+        first: First word of a column of dates.
         typed: Whether all values are stored as numbers, not as words.
         lists: Whether it holds lists, of which all may be missing.
         arrays: Shape and type of the arrays that it holds; None if it holds none.
@@ -96,7 +102,8 @@ class Kind:
     whole: bool = True
     rounded: bool = False
     padded: bool = False
-    dates: bool = True
+    forms: Sequence[str] = FORMS
+    first: Seen | None = None
     typed: bool = True
     lists: bool = False
     arrays: tuple[tuple[int, ...], np.dtype[Any]] | None = None
@@ -147,14 +154,42 @@ class Kind:
         Raises:
             DataError: a value is none.
         """
-        self.count(values, place)
-        if as_dates(values) is None:
-            wrong = next(i for i in range(len(values)) if as_dates(values[i : i + 1]) is None)
+        there = self.count(values, place)
+        if self.first is None and is_text(values.type):
+            self.first = _first(as_words(values), there, place)
+        forms = forms_of(values, self.forms)
+        for i in range(len(values) if not forms else 0):
+            if not (left := forms_of(values[i : i + 1], self.forms)):
+                as_those = "as 2024-02-29 13:30, 29.2.2024 or Feb 29, 2024"
+                if self.forms != FORMS:
+                    as_those = f"of the form {shown_forms(self.forms)}, as those before it"
+                raise DataError(
+                    f"column {shown(column.name)}: {shown(values[i].as_py())} in {place(i)} is no"
+                    f" date {as_those}; dataset.dates makes month, weekday and hour of dates"
+                )
+            self.forms = left
+        self.forms = forms
+
+    def date_form(self, name: str) -> str:
+        """Return the form of the column's dates.
+
+        Raises:
+            DataError: day and month cannot be told apart.
+        """
+        if self.first and is_ambiguous(self.forms):
             raise DataError(
-                f"column {shown(column.name)}: {shown(values[wrong].as_py())} in {place(wrong)} is"
-                " no date as 2024-02-29 or 2024-02-29 13:30, of which dataset.dates makes month,"
-                " weekday and hour"
+                f"column {shown(name)}: its dates, {shown(self.first.word)} in {self.first.place}"
+                f" say, are {shown_forms(self.forms)}; write 2024-02-29, or"
+                f" {naming('leave_out', name, self.given)} goes on without it"
             )
+        return self.forms[0]
+
+    def advice_on_dates(self, name: str) -> str:
+        """Return what to do with a column all of whose words are dates; empty if one is none."""
+        makes = f"{naming('dates', name, self.given)} makes month, weekday and hour of it"
+        if is_ambiguous(self.forms):
+            return f"it may hold dates, {shown_forms(self.forms)}: written as 2024-02-29, {makes}"
+        return makes if self.forms else ""
 
     @property
     def numbers(self) -> bool:
@@ -211,7 +246,7 @@ class Kind:
             self._see_words(as_words(values), there, place)
             return
         self.near += pc.sum(there).as_py() or 0
-        self.dates = self.dates and not pc.any(there).as_py()
+        self.forms = () if pc.any(there).as_py() else self.forms
         self.whole = self.whole and as_integers(values) is not None
         large = pc.any(pc.greater_equal(pc.abs(numbers), EXACT)).as_py()
         self.rounded = self.rounded or bool(large)
@@ -223,7 +258,7 @@ class Kind:
         coded = words.dictionary_encode()  # so that each word is looked at once
         plain, near = (each.take(coded.indices) for each in _numbers_among(coded.dictionary))
         plain, near = pc.fill_null(plain, False), pc.fill_null(near, False)
-        self.dates = self.dates and as_dates(coded.dictionary) is not None
+        self.forms = forms_of(coded.dictionary, self.forms)
         self.near += pc.sum(pc.and_(near, there)).as_py() or 0
         self.odd = self.odd or _first(words, pc.and_not(there, plain), place)
         self.strange = self.strange or _first(words, pc.and_not(there, near), place)
@@ -270,13 +305,6 @@ def as_numbers(values: pa.Array) -> pa.Array | None:
         return None
 
 
-def without_sign_of_zero(numbers: pa.Array) -> pa.Array:
-    """Return floating-point numbers with 0 for -0.0, which is the same number."""
-    if pa.types.is_float16(numbers.type):  # of which Arrow compares none
-        numbers = pc.cast(numbers, pa.float32())
-    return pc.if_else(pc.equal(numbers, 0), pa.scalar(0, numbers.type), numbers)
-
-
 def as_integers(values: pa.Array) -> pa.Array | None:
     """Return the values of a column as int64; None if one is no such number."""
     try:
@@ -285,27 +313,6 @@ def as_integers(values: pa.Array) -> pa.Array | None:
         return None
 
 
-def as_dates(values: pa.Array) -> pa.Array | None:
-    """Return the values of a column as times, as a clock there shows them; None if one is none."""
-    if pa.types.is_timestamp(values.type):
-        return values if values.type.tz is None else pc.local_timestamp(values)
-    try:
-        if not is_text(values.type):
-            is_date = pa.types.is_date(values.type) or pa.types.is_null(values.type)
-            return pc.cast(values, pa.timestamp("s")) if is_date else None
-        words = pc.replace_substring_regex(as_words(values), ZONE, r"\1")
-        return pc.cast(words, pa.timestamp("s"))
-    except pa.ArrowInvalid:
-        return None
-
-
 def _is_typed(values: pa.Array) -> bool:
     of_numbers = is_number(values.type) and not pa.types.is_boolean(values.type)
     return of_numbers or pa.types.is_null(values.type)
-
-
-def as_words(values: pa.Array) -> pa.Array:
-    """Return the values of a column as words without outer blanks; -0.0 as 0."""
-    if pa.types.is_floating(values.type):
-        values = without_sign_of_zero(values)
-    return pc.utf8_trim_whitespace(pc.cast(values, pa.string()))

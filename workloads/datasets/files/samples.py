@@ -399,8 +399,8 @@ def _feature(name: str, kind: Kind, choice: Choice, alone: bool) -> Feature:
     if name in choice.categories:
         return Words(name, kind, asked=True)
     if kind.numbers:
-        of = Dates if name in choice.dates else Number
-        return of(name, choice.missing == "mean", choice.standardise)
+        how = name, choice.missing == "mean", choice.standardise
+        return Dates(*how, form=kind.date_form(name)) if name in choice.dates else Number(*how)
     kind.check_words(name)
     return Words(name, kind, asked=False)
 

@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from raysim.core.errors import DataError, visible
 from raysim.core.user_input import override_text
@@ -220,3 +221,17 @@ def is_text(kind: pa.DataType) -> bool:
     if pa.types.is_dictionary(kind):
         return is_text(kind.value_type)
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+
+
+def without_sign_of_zero(numbers: pa.Array) -> pa.Array:
+    """Return floating-point numbers with 0 for -0.0, which is the same number."""
+    if pa.types.is_float16(numbers.type):  # of which Arrow compares none
+        numbers = pc.cast(numbers, pa.float32())
+    return pc.if_else(pc.equal(numbers, 0), pa.scalar(0, numbers.type), numbers)
+
+
+def as_words(values: pa.Array) -> pa.Array:
+    """Return the values of a column as words without outer blanks; -0.0 as 0."""
+    if pa.types.is_floating(values.type):
+        values = without_sign_of_zero(values)
+    return pc.utf8_trim_whitespace(pc.cast(values, pa.string()))

@@ -14,13 +14,15 @@ import pyarrow.compute as pc
 
 from raysim.core.errors import DataError
 from raysim.workloads.datasets.files.columns import Figures, as_float32, finite_numbers
-from raysim.workloads.datasets.files.kinds import (
-    as_integers,
-    as_numbers,
+from raysim.workloads.datasets.files.kinds import as_integers, as_numbers
+from raysim.workloads.datasets.files.source import (
+    Array,
+    as_array,
     as_words,
+    is_list,
+    shown,
     without_sign_of_zero,
 )
-from raysim.workloads.datasets.files.source import Array, as_array, is_list, shown
 
 MOST_CLASSES = 100_000
 

@@ -159,11 +159,63 @@ def test_dates_are_filled_and_standardised_as_numbers(tmp_path):
     assert np.allclose(found["train"].x[:].mean(0), 0, atol=1e-5)
 
 
+FORMS = {  # format of strftime: how the form is shown, and whether it has a time
+    "%d.%m.%Y": ("DD.MM.YYYY", False),
+    "%d/%m/%y": ("DD/MM/YY", False),
+    "%m/%d/%Y": ("MM/DD/YYYY", False),
+    "%m-%d-%Y %H:%M": ("MM-DD-YYYY hh:mm", True),
+    "%m/%d/%Y %I:%M:%S %p": ("MM/DD/YYYY hh:mm:ss PM", True),
+    "%d.%m.%YT%H:%M:%S.5Z": ("DD.MM.YYYY hh:mm:ss", True),
+    "%d-%b-%y": ("DD-Mon-YY", False),
+    "%d %B %Y": ("DD Mon YYYY", False),
+    "%B %-d, %Y %-I:%M%p": ("Mon DD, YYYY hh:mm PM", True),
+    "%Y/%m/%d": ("YYYY/MM/DD", False),
+    "%Y-%-m-%-d": ("YYYY-MM-DD", False),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_dates_may_have_any_form_that_is_one(tmp_path, form):
+    told, has_time = FORMS[form]
+    path = table(tmp_path, [each.strftime(form) for each in HOURS])
+    with pytest.raises(DataError, match=r"column 'a'.*; dataset\.dates=a makes month, weekday and"):
+        read(path, tmp_path / "data", target="y")
+    found = read(path, tmp_path / "data", target="y", dates="a")
+    x = np.concatenate([found["train"].x, found["test"].x])
+    assert sorted(x.tolist()) == sorted(PARTS if has_time else [[*p[:2], 0] for p in PARTS])
+    assert f"month, weekday and hour of 'a' ({told}); target" in note(path, dates="a")
+
+
+@pytest.mark.parametrize("mark", [*"./-"])
+def test_day_and_month_are_not_guessed(tmp_path, mark):
+    days = [f"{row % 9 + 1:02}{mark}{row % 12 + 1:02}{mark}2024" for row in range(ROWS)]
+    path, forms = table(tmp_path, days), f"DD{mark}MM{mark}YYYY or MM{mark}DD{mark}YYYY"
+    with pytest.raises(DataError) as refused:
+        read(path, tmp_path / "data", target="y", dates="a")
+    assert str(refused.value) == (
+        f"column 'a': its dates, '{days[0]}' in row 1 say, are {forms}; write 2024-02-29, or"
+        " dataset.leave_out=a goes on without it"
+    )
+    told = f"it may hold dates, {forms}: written as 2024-02-29, dataset.dates=a makes month"
+    with pytest.raises(
+        DataError, match=f"column 'a': .*; {re.escape(told)}.*, dataset.leave_out=a"
+    ):
+        read(path, tmp_path / "data", target="y")
+    few = table(tmp_path, [days[row % 3] for row in range(ROWS)])
+    assert f"words 'a' (3 inputs, as '{days[0]}' in row 1 is no number; {told}" in note(few)
+
+
 @pytest.mark.parametrize("wrong", ["02/29/2024", "2023-02-29", "soon"])
 def test_what_is_no_date_is_refused(tmp_path, wrong):
     days = [f"{each:%Y-%m-%d}" if row != 4 else wrong for row, each in enumerate(HOURS)]
-    with pytest.raises(DataError, match=f"column 'a': '{wrong}' in row 5 is no date as 2024-02-29"):
+    with pytest.raises(
+        DataError, match=f"column 'a': '{wrong}' in row 5 is no date of the form YY"
+    ):
         read(table(tmp_path, days), tmp_path / "data", target="y", dates="a")
+    with pytest.raises(
+        DataError, match=r"'30\.02\.2024' in row 1 is no date as 2024-02-29 13:30, 29"
+    ):
+        read(table(tmp_path, ["30.02.2024", *days[1:]]), tmp_path / "data", target="y", dates="a")
 
 
 def test_how_columns_were_read(tmp_path):
