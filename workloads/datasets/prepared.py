@@ -13,6 +13,9 @@ from raysim.core.arrow import verify_split, write_split
 from raysim.core.data import Dataset, Progress, Split
 from raysim.core.errors import DataError
 
+WORK = ".work"
+"""Folder of what is needed while a dataset is prepared."""
+
 
 class NeededError(DataError):
     """Error of missing files that are read at each start, even once they are prepared."""
@@ -25,7 +28,7 @@ def workspace(folder: Path) -> Iterator[Path]:
     Raises:
         DataError: the folder cannot be created or written.
     """
-    work = folder / ".work"
+    work = folder / WORK
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with FileLock(folder / ".lock"):

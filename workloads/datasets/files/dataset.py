@@ -29,13 +29,15 @@ from raysim.core.user_input import portable_name, user_path
 from raysim.workloads.datasets.files.columns import Figures
 from raysim.workloads.datasets.files.division import FRACTION
 from raysim.workloads.datasets.files.samples import Choice, Missing, Samples, Task
-from raysim.workloads.datasets.files.source import Sources
+from raysim.workloads.datasets.files.source import Source, Sources
 from raysim.workloads.datasets.files.sources import Reading, find_sources
-from raysim.workloads.datasets.files.unzipped import ZIP, unpacked
-from raysim.workloads.datasets.prepared import NeededError, prepare_once
+from raysim.workloads.datasets.files.unzipped import ZIP, opened, unpacked
+from raysim.workloads.datasets.prepared import WORK, NeededError, prepare_once
 
 REVISION = 11
 """Raised when the same files and settings give other prepared data."""
+UNPACKED = "unpacked"
+"""Folder of an archive's content while it is read."""
 
 
 def _absolute(path: str) -> str:
@@ -153,7 +155,7 @@ class FileDataset(Dataset):
 
         def build(work: Path) -> dict[str, Split | Iterator[Split]]:
             choice = Choice.model_validate(self.model_dump(include={*Choice.model_fields}))
-            samples = Samples.of(sources, choice, progress)
+            samples = Samples.of(self.extracted(sources, work), choice, progress)
             built: dict[str, Split | Iterator[Split]] = {
                 split: samples.parts(split) for split in ("train", "test")
             }
@@ -163,7 +165,11 @@ class FileDataset(Dataset):
             built[NOTES] = samples.notes()  # written last, when all has been read
             return built
 
-        return prepare_once(folder, splits, build, progress, variant)
+        try:
+            return prepare_once(folder, splits, build, progress, variant)
+        except DataError as error:
+            inside, archive = folder / WORK / UNPACKED, next(iter(sources.values())).path
+            raise type(error)(str(error).replace(str(inside), str(archive))) from error
 
     @abstractmethod
     def sources(self, root: Path) -> Sources:
@@ -172,6 +178,14 @@ class FileDataset(Dataset):
         Raises:
             DataError: there are no files, or files of no known format.
         """
+
+    def extracted(self, sources: Sources, work: Path) -> Sources:
+        """Return the samples of sources, unpacked into a work folder if they are an archive.
+
+        Raises:
+            DataError: the archive is damaged, or holds no files of a known format.
+        """
+        return sources
 
     def _variant(self, sources: Sources) -> str:
         """Return the name of the prepared files, of settings and the files' sizes and times."""
@@ -200,15 +214,37 @@ class Files(FileDataset):
     folder: ClassVar[str] = "files"
 
     def sources(self, root: Path) -> Sources:
-        """Return the samples of each split, or of both together.
+        """Return the samples of each split, or of both together; those of an archive are unread.
 
         Raises:
             DataError: the path leads nowhere, or to files of no known format.
         """
-        path, given = Path(self.path), Reading(self.split, self.image_size, self.target)
+        path = Path(self.path)
         try:
-            if path.suffix.lower() == ZIP and path.is_file():
-                path = unpacked(path, root / self.folder)
-            return find_sources(path, given)
+            if not self._is_archive:
+                return find_sources(path, self._reading)
+            with opened(path):
+                beside = [Path(each) for each in (self.split, self.target) if isinstance(each, str)]
+                files = (path, *(each for each in beside if each.is_absolute() and each.is_file()))
+                return {"": Source(path, (), lambda names: iter(()), files)}
         except OSError as error:
             raise DataError(f"dataset.path={path}: cannot be read: {error.strerror}") from error
+
+    def extracted(self, sources: Sources, work: Path) -> Sources:
+        """Return the samples of sources, unpacked into a work folder if they are an archive.
+
+        Raises:
+            DataError: the archive is damaged, or holds no files of a known format.
+        """
+        if not self._is_archive:
+            return sources
+        return find_sources(unpacked(Path(self.path), work / UNPACKED), self._reading)
+
+    @property
+    def _is_archive(self) -> bool:
+        path = Path(self.path)
+        return path.suffix.lower() == ZIP and path.is_file()
+
+    @property
+    def _reading(self) -> Reading:
+        return Reading(self.split, self.image_size, self.target)

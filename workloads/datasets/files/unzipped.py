@@ -1,4 +1,4 @@
-"""Archives (.zip) of data, unpacked once into the data root.
+"""Archives (.zip) of data, unpacked while they are prepared.
 
 Nothing leaves its folder: names that lead out of it, links, and all that is neither a file nor a
 folder are refused, and so is an archive that unpacks to many times its size.
@@ -6,55 +6,51 @@ folder are refused, and so is an archive that unpacks to many times its size.
 
 from __future__ import annotations
 
-import hashlib
 import stat
 import zipfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path, PureWindowsPath
 
 from raysim.core.errors import DataError
-from raysim.core.user_input import portable_name
 from raysim.workloads.datasets.files.arrays import DAMAGE, LARGE_BYTES, MOST_RATIO
 from raysim.workloads.datasets.files.source import reading, shown
 from raysim.workloads.datasets.image_files import visible
-from raysim.workloads.datasets.prepared import workspace
 
 ZIP = ".zip"
 OF_MACOS = "__MACOSX/"
 """Folder that macOS adds to archives, with copies of the names."""
 
 
-def unpacked(path: Path, root: Path) -> Path:
-    """Return the content of an archive: its only file or folder, or a folder of all.
+def unpacked(path: Path, folder: Path) -> Path:
+    """Unpack an archive; return its only file or folder, or a folder of all.
 
     Args:
         path: The archive.
-        root: Folder below which it is unpacked, once for each size and time of change.
+        folder: A new folder, which is the caller's to remove.
 
     Raises:
         DataError: it is damaged, or holds what is not unpacked.
     """
-    about = path.stat()
-    text = f"{path} {about.st_size} {about.st_mtime_ns}"
-    digest = hashlib.sha256(text.encode()).hexdigest()[:16]
-    ready = root / "unpacked" / f"{portable_name(path.stem)[:40]}-{digest}"
-    if not ready.is_dir():
-        with workspace(root) as work:
-            if not ready.is_dir():  # another process may have held the lock
-                _unpack(path, work / "unpacked")
-                ready.parent.mkdir(exist_ok=True)
-                (work / "unpacked").rename(ready)
-    while ready.is_dir() and len(names := visible(ready)) == 1:
-        ready /= names[0]
-    return ready
+    folder.mkdir()
+    with opened(path) as (archive, members):
+        archive.extractall(folder, members)
+    while folder.is_dir() and len(names := visible(folder)) == 1:
+        folder /= names[0]
+    return folder
 
 
-def _unpack(path: Path, target: Path) -> None:
-    target.mkdir()
+@contextmanager
+def opened(path: Path) -> Iterator[tuple[zipfile.ZipFile, list[zipfile.ZipInfo]]]:
+    """Open an archive; yield it and its members.
+
+    Raises:
+        DataError: it is damaged, or holds what is not unpacked.
+    """
     with reading(path, "a .zip archive", *DAMAGE), zipfile.ZipFile(path) as archive:
         members = [each for each in archive.infolist() if not each.filename.startswith(OF_MACOS)]
         _check(path, members)
-        archive.extractall(target, members)
+        yield archive, members
 
 
 def _check(path: Path, members: Iterable[zipfile.ZipInfo]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import stat
 import zipfile
@@ -201,6 +202,14 @@ def test_an_archive_with_damaged_bytes_is_refused(method, tmp_path):
         read(path, tmp_path / "data", target="y")
 
 
+def test_errors_name_the_archive(tmp_path):
+    path = tmp_path / "given.zip"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("one/t.csv", "a,y\n1,0\n2\n")
+    with pytest.raises(DataError, match=re.escape(f"{path / 'one/t.csv'}: cannot be read as")):
+        read(path, tmp_path / "data", target="y")
+
+
 def test_names_of_an_archive_may_have_the_time_of_day(tmp_path):
     path = tmp_path / "given.zip"
     with zipfile.ZipFile(path, "w") as archive:
@@ -218,6 +227,8 @@ def test_a_damaged_archive_is_refused_and_a_changed_one_is_read_anew(tmp_path):
         with zipfile.ZipFile(path, "w") as archive:
             archive.write(tmp_path / "t.csv", "folder/in/t.csv")
         assert len(read(path, tmp_path / "data", target="y")["train"]) == rows * 0.8
+    left = {path.name for path in (tmp_path / "data/files").iterdir()}
+    assert left == {"prepared", ".lock"}  # nothing that was unpacked
     (tmp_path / "data/files").chmod(0o500)  # nothing is written once it is there
     try:
         assert len(read(path, tmp_path / "data", target="y")["train"]) == 16
