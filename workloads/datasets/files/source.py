@@ -161,12 +161,13 @@ def as_array(column: pa.Array, about: pa.Field) -> Array:
     """
     shape, flat = [len(column)], column
     while is_list(flat.type):
-        size, flat = len(flat), flat.flatten()
-        if (size and len(flat) % size) or not _is_even(column):
+        lengths = pc.unique(pc.list_value_length(flat))
+        if lengths.null_count or len(lengths) > 1:
             raise DataError(
                 f"column {shown(about.name)}: its lists differ in length; must be equal"
             )
-        shape.append(len(flat) // size if size else 0)
+        shape.append(lengths[0].as_py() if len(lengths) else 0)
+        flat = flat.flatten()
     if flat.null_count or not is_number(flat.type):
         raise DataError(f"column {shown(about.name)}: its lists must hold numbers")
     if pa.types.is_decimal(flat.type):  # NumPy would hold objects
@@ -174,17 +175,6 @@ def as_array(column: pa.Array, about: pa.Field) -> Array:
     values: Array = flat.to_numpy(zero_copy_only=False).reshape(shape)
     inner = (about.metadata or {}).get(b"shape")
     return values.reshape(len(column), *json.loads(inner)) if inner else values
-
-
-def _is_even(column: pa.Array) -> bool:
-    import pyarrow.compute as pc
-
-    while is_list(column.type):
-        lengths = pc.list_value_length(column)
-        if lengths.null_count or len(pc.unique(lengths)) > 1:
-            return False
-        column = column.flatten()
-    return True
 
 
 def is_list(kind: pa.DataType) -> bool:
@@ -201,8 +191,6 @@ def is_number(kind: pa.DataType) -> bool:
 
 def is_missing(values: pa.Array) -> pa.Array:
     """Return which values of a column are missing: null, not a number (NaN), or lists of such."""
-    import pyarrow.compute as pc
-
     if is_list(values.type):
         inside = is_missing(pc.list_flatten(values))
         missing = values.is_null().to_numpy(zero_copy_only=False).copy()
