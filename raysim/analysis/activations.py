@@ -79,6 +79,7 @@ class Activations(Analysis):
     """Activations of some samples of each client in its trained model, as t-SNE plots need them."""
 
     needs: ClassVar[tuple[Need, ...]] = ("stages", "classes", "real_model")
+    classes: ClassVar[tuple[str, ...]] = ("label",)
 
     def client_part(self, network: nn.Module) -> ClientPart:
         """Return the measurement of some samples' activations."""

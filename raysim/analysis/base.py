@@ -79,7 +79,6 @@ class MeasuredRound:
         probe: Some test samples, the same in every round: inputs "x" and targets "y".
         predicted: Predictions [N] of the test set.
         targets: Targets [N] of the test set.
-        labels: Names of the classes, where the data has them.
         accuracy: Returns per client the accuracy of the global model, not of the client's deployed
             model, on the client's own test samples.
         accuracy_before: Returns the same for the global model before the round.
@@ -103,7 +102,6 @@ class MeasuredRound:
     probe: Tensors
     predicted: Values
     targets: Values
-    labels: Sequence[str]
     accuracy: Callable[[], Steps[Mapping[int, float]]]
     accuracy_before: Callable[[], Steps[Mapping[int, float]]]
     class_counts: Callable[[], tuple[Values, Values]]
@@ -123,6 +121,8 @@ class Analysis(Component, ABC):
     """Samples for the client part: `view.broadcast["probe"]`, `own_test(view)`."""
     columns: ClassVar[Sequence[Column]] = ()
     """Declarations of its columns: which of two values is better, and their unit."""
+    classes: ClassVar[tuple[str, ...]] = ()
+    """Its columns of class numbers; `NAME_name` has the names, where the data has any."""
 
     def client_part(self, network: nn.Module) -> ClientPart | None:
         """Return the measurement of a client whose training has ended; None to measure no client.

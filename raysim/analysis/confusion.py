@@ -17,14 +17,10 @@ class Confusion(Analysis):
     """Test samples of each class by the class that the global model predicts."""
 
     needs: ClassVar[tuple[Need, ...]] = ("classes", "predicted_classes")
+    classes: ClassVar[tuple[str, ...]] = ("target", "predicted")
 
     def rows(self, evaluated: MeasuredRound) -> Columns:
-        """Return a row per pair of classes with samples, with their names if they have any."""
+        """Return a row per pair of classes with samples."""
         counts = joint_counts(evaluated.targets, evaluated.predicted)  # [C, C]
         target, predicted = np.nonzero(counts)
-        columns = {"target": target, "predicted": predicted, "samples": counts[target, predicted]}
-        if not evaluated.labels:
-            return columns
-        labels = np.array(evaluated.labels)
-        names = {"target_name": labels[target], "predicted_name": labels[predicted]}
-        return {**columns, **names}
+        return {"target": target, "predicted": predicted, "samples": counts[target, predicted]}

@@ -16,6 +16,7 @@ class LabelHeatMap(Analysis):
     """Training samples of each client and class; a function of the partition, in one round."""
 
     needs: ClassVar[tuple[Need, ...]] = ("classes",)
+    classes: ClassVar[tuple[str, ...]] = ("label",)
 
     def rows(self, evaluated: MeasuredRound) -> Columns:
         """Return a row per client and class that it holds, in the first evaluated round."""

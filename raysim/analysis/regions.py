@@ -42,6 +42,7 @@ class DecisionRegions(Analysis):
     """
 
     needs: ClassVar[tuple[Need, ...]] = ("classes", "two_inputs")
+    classes: ClassVar[tuple[str, ...]] = ("label",)
     extras: ClassVar[tuple[Extra, ...]] = ("probe",)
 
     def client_part(self, network: nn.Module) -> ClientPart:

@@ -75,7 +75,7 @@ def show(
     classes = network_size(settings.dataset, lambda: train)[1]
     labels = train.y if settings.dataset.scoring.classifies else np.zeros(len(train), np.int64)
     names = settings.partition.names_of(train, indices)
-    held = data_page.count(indices, labels, classes, names, class_names(paths))
+    held = data_page.count(indices, labels, classes, names, class_names(settings.dataset, paths))
     heading = data_page.title(settings)
     for line in notes_of(paths):
         print_line(console, line)

@@ -61,6 +61,13 @@ NATURAL = "client"
 """Column of natural clients in opened samples, by whatever name a dataset has it."""
 NOTES = "notes"
 """Split of a dataset whose inputs are lines on what was read, to be shown."""
+
+
+def are_names(given: object) -> bool:
+    """Say whether an object is a list or a tuple of texts."""
+    return isinstance(given, list | tuple) and all(isinstance(each, str) for each in given)
+
+
 Progress = Callable[[str, int, int], None]
 """Callback (description, units done, total units); units are bytes or steps."""
 
@@ -81,6 +88,11 @@ class Dataset(Component, ABC):
         number of values of a target.
         """
         return None
+
+    @property
+    def class_names(self) -> Sequence[str]:
+        """Names of the classes in the order of their numbers; empty if they have numbers alone."""
+        return ()
 
     @property
     def has_test(self) -> bool:

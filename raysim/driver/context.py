@@ -167,8 +167,8 @@ class RunContext(CheckedRun):
         if workers == before:
             return workers
         more: dict[str, Any] = {"stack_size": committed.stack_size, "forced": committed.forced}
-        if self.federation.labels:
-            more["labels"] = self.federation.labels
+        if self.federation.class_names:
+            more["class_names"] = self.federation.class_names
         more |= recorded_bad(self.settings)
         self.run_dir.save_environment(**workers, **more)
         difference = node_differences(workers["actors"])

@@ -89,7 +89,7 @@ class Federation:
         training: Scoring whose loss is minimised, if it is not that of `scoring`.
         holdout: Divides a client's samples into training samples and held-out samples.
         local_test: Test samples of single clients, for their evaluation, if there are any.
-        labels: The word of each class number, if labels are words.
+        class_names: Name of each class number [C]; empty if classes have numbers alone.
         default_dtype: torch's default dtype in the driver, with which each process builds.
         start: Tensors of the model with which training starts; None: as it is built.
         root: Numbers of the training samples that the server has for itself, if any.
@@ -107,7 +107,7 @@ class Federation:
     training: Scoring | None = None
     holdout: Holdout = NO_HOLDOUT
     local_test: LocalTest | None = None
-    labels: tuple[str, ...] = ()
+    class_names: tuple[str, ...] = ()
     default_dtype: torch.dtype = field(default_factory=torch.get_default_dtype)
     start: Tensors | None = None
     test_rows: Indices | None = None
@@ -434,7 +434,7 @@ def from_settings(
         scoring,
         local_test=local_test if scored else None,
         test_rows=test_rows,
-        labels=class_names(paths),
+        class_names=class_names(settings.dataset, paths),
         names=settings.partition.names_of(train, indices),
     )
 

@@ -6,7 +6,7 @@ Legend: N samples, C classes.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +17,7 @@ import numpy.typing as npt
 from raysim.config import Settings
 from raysim.core.arrow import open_split, recorded_checksum
 from raysim.core.components import ask, calling
-from raysim.core.data import NATURAL, NOTES, Dataset, Progress, Split
+from raysim.core.data import NATURAL, NOTES, Dataset, Progress, Split, are_names
 from raysim.core.errors import DataError, RaysimError
 from raysim.core.user_input import portable_name
 from raysim.core.user_input.limits import MOST
@@ -114,14 +114,26 @@ def open_prepared(dataset: Dataset, path: Path) -> Split:
     return replace(split, columns={**split.columns, NATURAL: split.columns[column]})
 
 
-def class_names(paths: Mapping[str, Path]) -> tuple[str, ...]:
-    """Return the name of each class, of a dataset whose labels are words; else empty.
+def class_names(dataset: Dataset, paths: Mapping[str, Path]) -> tuple[str, ...]:
+    """Return the name of each class number [C]; empty if classes have numbers alone.
+
+    Args:
+        dataset: The dataset, which may have names of its own.
+        paths: Its prepared files; that of its labels, if it has one, comes first.
 
     Raises:
-        DataError: the file of them was not written by `raysim.write_split`.
+        SettingsError: the dataset fails, or returns no names.
+        DataError: the file of labels was not written by `raysim.write_split`.
     """
-    path = paths.get(CLASSES)
-    return () if path is None else tuple(str(label) for label in open_split(path).x)
+    if CLASSES in paths:
+        return tuple(str(label) for label in open_split(paths[CLASSES]).x)
+    names: Sequence[str] = ask(
+        dataset,
+        "class_names",
+        returns=are_names,
+        expected="the names of the classes, as texts",
+    )
+    return tuple(names)
 
 
 def network_size(dataset: Dataset, train: Callable[[], Split]) -> tuple[tuple[int, ...], int]:

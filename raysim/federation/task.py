@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from raysim.core.client_indices import ListedIndices
 from raysim.core.components import cause
-from raysim.core.data import Split
+from raysim.core.data import Split, are_names
 from raysim.core.errors import DataError, RaysimError, visible
 from raysim.core.scoring import CLASSIFICATION, Scoring
 from raysim.federation.client_tests import local_test_of, names_of
@@ -64,6 +64,8 @@ class Task:
         client_tests: Per client, its own test inputs and targets, on which its deployed model is
             evaluated; None for a client without any. Empty: no client has any.
         scoring: Loss and metrics; by default cross-entropy, accuracy and macro F1.
+        class_names: Names of the classes in the order of their numbers, for tables and pictures;
+            those of targets in words are the words.
     """
 
     model: Callable[[], nn.Module] | nn.Module
@@ -71,6 +73,7 @@ class Task:
     test: Samples | None = None
     scoring: Scoring = CLASSIFICATION
     client_tests: Sequence[Samples | None] = ()
+    class_names: Sequence[str] = ()
 
     def __post_init__(self) -> None:
         """Check that the clients can be counted and read more than once.
@@ -146,6 +149,7 @@ def from_task(task: Task, note: Callable[[str], None] = lambda text: None) -> Fe
     targets = _targets(task.scoring, {n: y for n, (_, y) in pairs.items()}, inputs, several)
     if task.scoring.classifies:
         targets, labels = number_words(targets)
+    class_names = _class_names(task, labels)
     if labels:
         numbers = ", ".join(f"{number} is {word}" for number, word in enumerate(labels))
         note(visible(f"labels are numbered: {numbers}"))
@@ -163,8 +167,23 @@ def from_task(task: Task, note: Callable[[str], None] = lambda text: None) -> Fe
         _Builder(task.model, several),
         scoring=task.scoring,
         local_test=local_test_of(own_tests, sets, train, len(clients)),
-        labels=labels,
+        class_names=class_names,
     )
+
+
+def _class_names(task: Task, words: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the names of a task's classes; `words` are those of its targets.
+
+    Raises:
+        DataError: what is given are no names, or others than the words.
+    """
+    names: Any = task.class_names
+    if not are_names(names):
+        raise DataError(f"Task.class_names: must be a list of texts; is {visible(repr(names))}")
+    if names and words and tuple(names) != words:
+        told = visible(", ".join(words))
+        raise DataError(f"Task.class_names: targets are words, which are the names: {told}")
+    return words or tuple(names)
 
 
 def _alike(inputs: Mapping[str, Array]) -> dict[str, Array]:

@@ -13,6 +13,7 @@ from safetensors.torch import load_file
 from sklearn.metrics import confusion_matrix
 
 import raysim
+from tests.results.test_report import page_of
 from tests.tasks import make_settings, make_task
 
 STANDING = {"local.lr": 1e-12, "rounds": 1, "fraction": 1.0}
@@ -196,17 +197,27 @@ def test_information_of_clients_is_the_figure_of_mifl(task, tmp_path):
     assert {(r["round"], r["client"]): r["information"] for r in found} == expected
 
 
-def test_confusion_counts_test_samples_by_class_and_predicted_class(run, task, tmp_path):
-    """With the names of classes, where labels are words."""
+def test_confusion_counts_test_samples_by_class_and_predicted_class(run, task):
     x, y = task.test
     logits = outputs(run, x)[1]
     expected = confusion_matrix(y, logits.argmax(1))
     found = {(row["target"], row["predicted"]): row["samples"] for row in rows(run, "confusion")}
     assert found == {(i, j): n for (i, j), n in np.ndenumerate(expected) if n}
-    words = np.array(["cat", "dog", "elk"])
-    named = [(x, words[y]) for x, y in (*task.clients, task.test)]
-    worded = replace(task, clients=named[:-1], test=named[-1])
-    raysim.run(make_settings(tmp_path, analysis="confusion", **STANDING), worded)
-    for row in rows(tmp_path, "confusion"):
-        assert row["target_name"] == words[row["target"]]
-        assert row["predicted_name"] == words[row["predicted"]]
+
+
+@pytest.mark.parametrize("given", ["words", "names", "some names"])
+def test_classes_have_their_names_in_tables_and_pictures(task, tmp_path, given):
+    """A class without one, of which the network has an output, has its number."""
+    words = np.array(["cat", "dog", "2" if given == "some names" else "elk"])
+    if given == "words":
+        *clients, test = ((x, words[y]) for x, y in (*task.clients, task.test))
+        named = replace(task, clients=clients, test=test)
+    else:
+        named = replace(task, class_names=[*words][: 2 if given == "some names" else 3])
+    tables = {"confusion": ("target", "predicted"), "label_heat_map": ("label",)}
+    raysim.run(make_settings(tmp_path, analysis=[*tables], **STANDING), named)
+    for table, columns in tables.items():
+        for row in rows(tmp_path, table):
+            assert [row[f"{of}_name"] for of in columns] == [words[row[of]] for of in columns]
+    if given == "names":
+        assert all(f">{word}<" in page_of([tmp_path], lambda run: None) for word in words)

@@ -205,6 +205,20 @@ def test_refused(case):
     assert len(str(caught.value).splitlines()) == 1
 
 
+@pytest.mark.parametrize(
+    ("names", "targets", "says"),
+    [
+        ("ab", Y, "must be a list of texts; is 'ab'"),
+        ([0, 1], Y, "must be a list of texts; is [0, 1]"),
+        (["a", "b"], np.array(["a", "c"])[Y % 2], "targets are words, which are the names: a, c"),
+    ],
+)
+def test_names_of_classes_that_are_none_are_refused(names, targets, says):
+    task = raysim.Task(lambda: nn.Linear(2, 3), [(X, targets)], class_names=names)
+    with pytest.raises(raysim.RaysimError, match=rf"^Task\.class_names: {re.escape(says)}$"):
+        raysim.check(make_settings("unused", rounds=1), task)
+
+
 @pytest.mark.parametrize("clients", [iter([(X, Y)]), np.zeros((2, 2)), {0: (X, Y)}])
 def test_clients_that_are_no_list_are_refused(clients):
     with pytest.raises(
@@ -234,7 +248,10 @@ def test_words_are_numbered_alike_and_recorded(tmp_path):
     assert federation.train.y.tolist() == [1, *Y] and federation.test.y.tolist() == [*Y]
     raysim.run(make_settings(tmp_path / "run", rounds=1), task, notes)
     assert "labels are numbered: 0 is cat, 1 is dog" in notes.notes
-    assert json.loads((tmp_path / "run/environment.json").read_text())["labels"] == ["cat", "dog"]
+    assert json.loads((tmp_path / "run/environment.json").read_text())["class_names"] == [
+        "cat",
+        "dog",
+    ]
 
 
 def test_a_module_is_copied(tmp_path):

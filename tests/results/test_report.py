@@ -32,7 +32,7 @@ from raysim.results.render.formats import html_table
 from raysim.results.report import charts, clients, page
 from raysim.results.report.curves import POINTS, Curve, curve_of, mean_curve, thinned
 from raysim.results.report.drawing import PALETTE, Legend, keys
-from raysim.results.report.partitions import Labels, class_counts
+from raysim.results.report.partitions import class_counts
 from raysim.results.runs import read_run
 from raysim.storage.run_directory import RunDirectory
 from tests.browser import document
@@ -297,10 +297,10 @@ def test_heat_maps_from_the_analysis_or_from_labels(write_run, tmp_path):
     parts = [np.array([0, 1, 2]), np.array([3, 4]), np.array([5])]
     RunDirectory(path).save_partition(ListedIndices.of(parts))
     labels = np.array([0, 0, 1, 1, 1, 2])
-    counts = class_counts(record, Labels(labels))
+    counts = class_counts(record, labels)
     assert counts.tolist() == [[2, 1, 0], [0, 2, 0], [0, 0, 1]]
-    assert class_counts(record, Labels(labels[:3])) is None  # of another dataset
-    assert "data:image/png;base64" in page_of([path], lambda found: Labels(labels))
+    assert class_counts(record, labels[:3]) is None  # of another dataset
+    assert "data:image/png;base64" in page_of([path], lambda found: labels)
     (path / "analysis").mkdir()
     rows = {"round": [1, 1], "client": [4, 7], "label": [0, 2], "samples": [30, 10]}
     pq.write_table(pa.table(rows), path / "analysis/label_heat_map.parquet")

@@ -32,6 +32,22 @@ PIXEL_BYTES = 3 * 32 * 32
 Positive = Annotated[float, Field(gt=0)]
 Channels = tuple[Positive, Positive, Positive]
 CROP_PADDING = 4
+OF_CIFAR10 = (
+    *("airplane", "automobile", "bird", "cat", "deer"),
+    *("dog", "frog", "horse", "ship", "truck"),
+)
+_OF_CIFAR100 = (
+    "apple aquarium_fish baby bear beaver bed bee beetle bicycle bottle bowl boy bridge bus"
+    " butterfly camel can castle caterpillar cattle chair chimpanzee clock cloud cockroach"
+    " couch crab crocodile cup dinosaur dolphin elephant flatfish forest fox girl hamster"
+    " house kangaroo keyboard lamp lawn_mower leopard lion lizard lobster man maple_tree"
+    " motorcycle mountain mouse mushroom oak_tree orange orchid otter palm_tree pear"
+    " pickup_truck pine_tree plain plate poppy porcupine possum rabbit raccoon ray road rocket"
+    " rose sea seal shark shrew skunk skyscraper snail snake spider squirrel streetcar"
+    " sunflower sweet_pepper table tank telephone television tiger tractor train trout tulip"
+    " turtle wardrobe whale willow_tree wolf woman worm"
+)
+OF_CIFAR100 = tuple(_OF_CIFAR100.split())
 
 PNG = from_package(
     Package(
@@ -177,7 +193,12 @@ class Cifar10(Cifar):
     @property
     def classes(self) -> int:
         """Ten kinds of animals and vehicles."""
-        return 10
+        return len(OF_CIFAR10)
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """Names of the ten kinds."""
+        return OF_CIFAR10
 
 
 class Cifar100(Cifar):
@@ -197,4 +218,9 @@ class Cifar100(Cifar):
     @property
     def classes(self) -> int:
         """A hundred kinds of things, in twenty groups of five."""
-        return 100
+        return len(OF_CIFAR100)
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """Names of the hundred kinds."""
+        return OF_CIFAR100

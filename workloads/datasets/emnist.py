@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from string import ascii_lowercase, ascii_uppercase, digits
 from typing import ClassVar, Literal
 
 import numpy as np
@@ -29,6 +30,18 @@ CLASSES = {
     "mnist": 10,
 }
 """Classes of each split."""
+OF_BOTH = (*digits, *ascii_uppercase)
+UNLIKE = "abdefghnqrt"
+"""Lower-case letters that do not look as the upper-case ones."""
+NAMES = {
+    "byclass": (*OF_BOTH, *ascii_lowercase),
+    "bymerge": (*OF_BOTH, *UNLIKE),
+    "balanced": (*OF_BOTH, *UNLIKE),
+    "letters": (*ascii_lowercase,),
+    "digits": (),
+    "mnist": (),
+}
+"""Names of the classes of each split; digits are their numbers."""
 
 
 class Emnist(IdxImages):
@@ -51,6 +64,11 @@ class Emnist(IdxImages):
     def classes(self) -> int:
         """Digits, letters or both, as the split has them."""
         return CLASSES[self.split]
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """Digits and letters as characters; `letters` has both cases of a letter in one class."""
+        return NAMES[self.split]
 
     @property
     def files(self) -> Mapping[str, tuple[str, str]]:

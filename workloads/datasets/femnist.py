@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from string import ascii_lowercase, ascii_uppercase, digits
 from typing import Any
 
 import numpy as np
@@ -29,6 +30,7 @@ from raysim.workloads.datasets.prepared import prepare_once
 
 DIGITS, LETTERS = 10, 26
 CLASSES = DIGITS + 2 * LETTERS
+CHARACTERS = (*digits, *ascii_uppercase, *ascii_lowercase)
 SIDE = 28
 HOW = "`./preprocess.sh -s niid --sf 1.0 -k 0 -t sample` in the folder data/femnist"
 
@@ -54,6 +56,11 @@ class Femnist(Dataset):
     def classes(self) -> int:
         """Digits and letters of both cases, or the letters of the alphabet."""
         return LETTERS if self.letters else CLASSES
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """Digits and letters as characters."""
+        return (*ascii_lowercase,) if self.letters else CHARACTERS
 
     @property
     def client_column(self) -> str:

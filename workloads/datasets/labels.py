@@ -1,4 +1,4 @@
-"""Labels of training samples of finished runs, and their names, for heat maps of reports."""
+"""Labels of training samples of finished runs, for heat maps of reports."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from raysim.core.arrow import open_split
 from raysim.core.components import build_component
 from raysim.core.data import DATASETS
 from raysim.core.errors import RaysimError
-from raysim.federation.prepared import class_names, prepared
+from raysim.federation.prepared import prepared
 from raysim.results.report.partitions import Labels
 from raysim.results.runs import RunRecord
 from raysim.workloads.datasets.fetch import data_root
@@ -34,7 +34,7 @@ def training_labels(record: RunRecord) -> Labels | None:
     try:
         dataset = build_component(DATASETS.get(name), fields, prefix)
         paths = prepared(dataset.for_run(record.seed), data_root(), refuse)
-        labels, names = open_split(paths["train"]).y, class_names(paths)
+        labels = open_split(paths["train"]).y
     except (RaysimError, _NotPreparedError):
         return None
-    return Labels(labels, names) if labels.ndim == 1 and labels.dtype.kind in "iu" else None
+    return labels if labels.ndim == 1 and labels.dtype.kind in "iu" else None

@@ -22,7 +22,7 @@ from raysim.core.errors import DataError
 from raysim.workloads.datasets.csv_files import TEXT, WHOLE, find_csv, line_of, read_csv
 from raysim.workloads.datasets.image_files import ImageFiles, Listing, class_folders
 
-GRADES = 5
+GRADES = ("none", "mild", "moderate", "severe", "proliferative")
 
 
 class Aptos(ImageFiles):
@@ -41,7 +41,12 @@ class Aptos(ImageFiles):
 
     @property
     def classes(self) -> int:
-        """Five grades: none, mild, moderate, severe, proliferative."""
+        """Five grades."""
+        return len(GRADES)
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """Names of the grades."""
         return GRADES
 
     @property
@@ -59,7 +64,7 @@ class Aptos(ImageFiles):
         table = find_csv(folder, "train", hint)
         grades = _grades(table)
         tested: set[str] = set()
-        for grade in range(GRADES):
+        for grade in range(len(GRADES)):
             codes = sorted((code for code in grades if grades[code] == grade), key=_digest)
             tested.update(codes[: int(len(codes) * self.test_share)])
         files = [
@@ -98,8 +103,8 @@ def _grades(table: Path) -> dict[str, int]:
             problem = f"ID_CODE is {code!r}; allowed are letters and digits"
         elif code in grades:
             problem = f"ID_CODE {code!r} is there for the second time"
-        elif not 0 <= grade < GRADES:
-            problem = f"DIAGNOSIS is {grade}; allowed are 0 to {GRADES - 1}"
+        elif not 0 <= grade < len(GRADES):
+            problem = f"DIAGNOSIS is {grade}; allowed are 0 to {len(GRADES) - 1}"
         elif not image.is_file():
             problem = f"{image} is not there"
         if problem:
@@ -125,6 +130,11 @@ class ChestXray(ImageFiles):
     def classes(self) -> int:
         """Normal, pneumonia."""
         return 2
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """Names of both."""
+        return ("normal", "pneumonia")
 
     def listed(self, folder: Path) -> Mapping[str, Listing]:
         """Return the files of the class folders.

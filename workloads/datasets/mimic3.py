@@ -98,6 +98,11 @@ class Mimic3(Dataset):
         return 2
 
     @property
+    def class_names(self) -> tuple[str, ...]:
+        """Names of both."""
+        return ("survived", "died")
+
+    @property
     def client_column(self) -> str:
         """One client per subject."""
         return "subject"

@@ -108,6 +108,12 @@ class IdxImages(PublishedImages):
         return Split(x[:, None], y.astype(np.int64))
 
 
+CLOTHING = (
+    *("T-shirt/top", "trouser", "pullover", "dress", "coat"),
+    *("sandal", "shirt", "sneaker", "bag", "ankle boot"),
+)
+
+
 class Mnist(IdxImages):
     """Handwritten digits."""
 
@@ -138,3 +144,8 @@ class FashionMnist(IdxImages):
         from_torchvision("FashionMNIST", size_bytes=30_878_645),
         FASHION,
     )
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """Names of the ten articles."""
+        return CLOTHING

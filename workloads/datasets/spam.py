@@ -77,6 +77,11 @@ class SpamAssassin(Dataset):
         return 2
 
     @property
+    def class_names(self) -> tuple[str, ...]:
+        """Names of both."""
+        return ("ham", "spam")
+
+    @property
     def client_column(self) -> str:
         """One client per domain of senders."""
         return "domain"

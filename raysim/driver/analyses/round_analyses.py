@@ -123,7 +123,8 @@ class RoundAnalyses(Rider):
         """Return the columns of an analysis; none if a client failed in its own pass."""
         try:
             own = replace(measured, trained=self._trained[name])
-            rows = self._analyses.chosen[name].rows(own)
+            analysis = self._analyses.chosen[name]
+            rows = analysis.rows(own)
             if isinstance(rows, Generator):
                 rows = yield from rows
         except RunError as error:
@@ -133,7 +134,22 @@ class RoundAnalyses(Rider):
             self._runner.context.listener.note(f"analysis={name}: no rows: {why}")
             return {}
         check_names(rows, OF_ANALYSES, (), f"analysis={name}: the column")
+        return with_class_names(rows, analysis.classes, self._analyses.federation.class_names)
+
+
+def with_class_names(rows: Columns, classes: Sequence[str], names: Sequence[str]) -> Columns:
+    """Return the rows of an analysis with the names of classes, where there are any.
+
+    Args:
+        rows: The rows.
+        classes: Their columns of class numbers.
+        names: The name of each class; of a network's further outputs there are none.
+    """
+    if not (names and rows):
         return rows
+    most = max((int(rows[of].max(initial=0)) for of in classes), default=0)
+    known = np.array([*names, *map(str, range(len(names), most + 1))])
+    return {**rows, **{f"{of}_name": known[rows[of]] for of in classes}}
 
 
 @dataclass(frozen=True)
@@ -174,7 +190,6 @@ class _Passes:
             probe=analyses.probe,
             predicted=evaluation.predicted,
             targets=analyses.federation.test_targets,
-            labels=analyses.federation.labels,
             accuracy=lambda: (
                 accuracies(self.after.state)
                 if deploys_own_models(settings)

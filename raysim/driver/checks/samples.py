@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -36,20 +36,25 @@ def check_labels(federation: Federation, outputs: int) -> None:
     own = federation.local_test.samples if federation.local_test else None
     splits = {"train": federation.train, "test": federation.test} | ({"local": own} if own else {})
     targets = {name: open_samples(split).y for name, split in splits.items()}
-    if len(federation.labels) > classes:
-        raise DataError(_of_words(federation, targets, classes))
     for name, y in targets.items():
         split = splits[name]
         if y.ndim != 1 or y.dtype.kind not in "iu":
             where = split if isinstance(split, Path) else "the samples"
             raise DataError(f"{where}: targets {y.dtype}{[*y.shape]} are no class numbers [N]")
         if len(wrong := np.flatnonzero((y < 0) | (y >= classes))):
+            if federation.class_names and not isinstance(split, Path):
+                raise DataError(_of_words(federation, targets, classes))
             row = int(wrong[0])
             of_file = f"{split}, sample {row}"
             where = of_file if isinstance(split, Path) else federation.place(name, row)
             raise DataError(
-                f"{where}: label {y[row]}; the model has outputs for classes 0 to {classes - 1}"
+                f"{where}: label {_named(y[row], federation.class_names)}; the model has outputs"
+                f" for classes 0 to {classes - 1}"
             )
+
+
+def _named(label: int, names: Sequence[str]) -> str:
+    return visible(f"{label} ({names[label]})") if 0 <= label < len(names) else str(label)
 
 
 def _of_words(federation: Federation, targets: Mapping[str, Array], classes: int) -> str:
@@ -60,10 +65,10 @@ def _of_words(federation: Federation, targets: Mapping[str, Array], classes: int
         for name, y in targets.items():
             if len(new := np.flatnonzero(~np.isin(y, known))):
                 row = int(new[0])
-                word = visible(repr(federation.labels[y[row]]))
+                word = visible(repr(federation.class_names[y[row]]))
                 return f"{federation.place(name, row)}: no client trains on label {word}; {outputs}"
-    words = visible(", ".join(federation.labels))
-    return f"Task.clients: {len(federation.labels)} labels ({words}); {outputs}"
+    words = visible(", ".join(federation.class_names))
+    return f"Task.clients: {len(federation.class_names)} labels ({words}); {outputs}"
 
 
 def check_scoring(settings: Settings, scoring: Scoring) -> None:

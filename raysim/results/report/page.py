@@ -17,7 +17,7 @@ from raysim.results.render import Entry, Grid
 from raysim.results.render.formats import html_table
 from raysim.results.report import charts, clients
 from raysim.results.report.drawing import Chart, Legend, colour_style, keys
-from raysim.results.report.partitions import ReadLabels, class_counts, client_names
+from raysim.results.report.partitions import ReadLabels, class_counts, class_names, client_names
 from raysim.results.report.virtual import gantt_charts, staleness_charts
 from raysim.results.runs import RunRecord
 from raysim.results.tables import ResultTable, differing_keys
@@ -236,11 +236,11 @@ def _partitions(groups: Sequence[RunGroup], labels: ReadLabels) -> list[Chart]:
         record = group.records[0]
         decisive = {k: v for k, v in record.settings.items() if k.startswith(PARTITION)}
         key = key_text(decisive, str(record.path) if record.own_task else "")
-        if key in heat_maps or (counts := class_counts(record, found := labels(record))) is None:
+        if key in heat_maps or (counts := class_counts(record, labels(record))) is None:
             continue
         named = "own task" if record.own_task else _partition_title(record.settings)
         title = f"{named}, seed {record.seed} ({record.path})"
-        words = client_names(record), found.names if found else ()
+        words = client_names(record), class_names(record)
         heat_maps[key] = charts.heat_map(title, counts, f"partition{len(heat_maps)}", *words)
     return [*heat_maps.values()]
 

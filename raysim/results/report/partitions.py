@@ -6,7 +6,7 @@ Legend: K clients, N samples, C classes.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -24,18 +24,8 @@ SHOWN_CLIENTS = 1_000
 UNREADABLE = (OSError, ValueError, LookupError, pa.ArrowException)
 
 
-class Labels(NamedTuple):
-    """Labels of a run's training samples.
-
-    Attributes:
-        of_samples: The classes [N].
-        names: Names of the classes [C]; empty if they have numbers alone.
-    """
-
-    of_samples: npt.NDArray[Any]
-    names: tuple[str, ...] = ()
-
-
+Labels = npt.NDArray[Any]
+"""Class numbers of a run's training samples [N]."""
 ReadLabels = Callable[[RunRecord], Labels | None]
 """Returns the labels of a run's training samples; None if they are not prepared here."""
 
@@ -48,6 +38,12 @@ def client_names(record: RunRecord) -> list[str]:
     except UNREADABLE:
         return []
     return [names[k] for k in evenly_chosen(len(names), SHOWN_CLIENTS)]
+
+
+def class_names(record: RunRecord) -> list[str]:
+    """Return the names of a run's classes; empty if they have none."""
+    names = record.environment.get("class_names")
+    return [str(name) for name in names] if isinstance(names, list) else []
 
 
 def class_counts(record: RunRecord, labels: Labels | None) -> Counts | None:
@@ -82,9 +78,7 @@ def _counted(record: RunRecord, labels: Labels | None) -> Counts | None:
         with pa.memory_map(str(path)) as source:
             lists = ipc.open_file(source).read_all()["samples"].combine_chunks()
             held = [lists[k].values.to_numpy() for k in evenly_chosen(len(lists), SHOWN_CLIENTS)]
-        classes = int(labels.of_samples.max()) + 1
-        return np.stack(
-            [np.bincount(labels.of_samples[samples], minlength=classes) for samples in held]
-        )
+        classes = int(labels.max()) + 1
+        return np.stack([np.bincount(labels[samples], minlength=classes) for samples in held])
     except UNREADABLE:
         return None

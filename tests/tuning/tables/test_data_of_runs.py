@@ -40,7 +40,7 @@ def test_runs_have_the_data_of_their_seeds(slots, tmp_path):
     assert data[5] == data["5"] == shared[3].sealed(TRAINING_SAMPLES) != data[3]
     assert own[5].digest == shared[5].digest and own[3].digest != shared[3].digest
     labels = [training_labels(run) for run in (own[3], own[5], shared[3])]
-    first, second, third = (each.of_samples for each in labels)
+    first, second, third = labels
     assert np.array_equal(second, third) and not np.array_equal(first, second)
     # They are one row of a comparison, whose samples are to differ.
     assert [len(group.records) for group in group_runs([*own.values()])] == [2]
