@@ -39,6 +39,10 @@ class Given:
         """Note what a client's view gives to rules, stages and attacks, by `PARTS`."""
         return cls({f"view.{part}": parts[part] for part in PARTS})
 
+    def changed(self) -> list[str]:
+        """Return the parts of which tensors have changed since, in order."""
+        return [*dict.fromkeys(part for part, each, n in self._seen if version_of(each) != n)]
+
     def check_left(self, function: str, who: str = "") -> None:
         """Check that functions have changed none of them.
 
@@ -49,8 +53,7 @@ class Given:
         Raises:
             ChangedInputError: one has; the message names the part.
         """
-        changed = {part: tensor for part, tensor, n in self._seen if version_of(tensor) != n}
-        if changed:
+        if changed := self.changed():
             raise ChangedInputError(
                 f"{function} changes {' and '.join(changed)} in place; change a copy,"
                 " tensor.clone()",

@@ -1,7 +1,4 @@
-"""Checks of the state that a method's server returns, so that a mistake stops in one line.
-
-A method is given copies (`copy_of`): a state that it changes in place is still there as it was.
-"""
+"""Checks of the states that a method's server is given and returns: a mistake stops in one line."""
 
 from __future__ import annotations
 
@@ -9,7 +6,6 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from raysim.core.components import ask, called, shown
@@ -103,40 +99,47 @@ def given_state(state: ServerState) -> Given:
     return Given({"the state": state.groups})
 
 
-def copy_of(state: ServerState) -> ServerState:
-    """Return a copy of a state, of which a method may change nothing that is kept."""
-    groups = {g: {n: t.detach().clone() for n, t in of.items()} for g, of in state.groups.items()}
-    return ServerState(groups, dict(state.info))
+class StateOfRound:
+    """State that a method's round is given: its tensors are the kept ones, its mappings are not.
 
-
-def check_left(method: Method, function: str, given: ServerState, kept: ServerState) -> None:
-    """Check that a function has left the state that it was given as it was.
-
-    Args:
-        method: The method.
-        function: The function.
-        given: The copy that it was given.
-        kept: The state of which that was a copy.
-
-    Raises:
-        SettingsError: it has changed it in place; the message names the tensor.
+    Attributes:
+        given: What the method is given.
     """
-    now, then = flatten(given.groups), flatten(kept.groups)
-    changed = [
-        *(name for name in then if name not in now or not _equal(now[name], then[name])),
-        *(name for name in now if name not in then),
-        *(["info"] if {**given.info} != {**kept.info} else []),
-    ]
-    if changed:
-        raise SettingsError(
-            f"{called(method)}: {function} changes the state that it is given in place"
-            f" ({changed[0]}); change a copy, tensor.clone(), and return another state, such as"
-            " state.replace(model=...)"
-        )
 
+    def __init__(self, kept: ServerState) -> None:
+        """Note the tensors, numbers and words of a state.
 
-def _equal(found: Tensor, kept: Tensor) -> bool:
-    return found.dtype == kept.dtype and torch.equal(found, kept)
+        Args:
+            kept: The state.
+        """
+        self._kept = kept
+        self._tensors = flatten(kept.groups)
+        self._seen = Given({name: {name: tensor} for name, tensor in self._tensors.items()})
+        groups = {group: dict(tensors) for group, tensors in kept.groups.items()}
+        self.given = ServerState(groups, dict(kept.info))
+
+    def check_left(self, method: Method) -> None:
+        """Check that the round has left the state as it was.
+
+        Args:
+            method: The method.
+
+        Raises:
+            SettingsError: it has changed it in place; the message names the tensor.
+        """
+        now = flatten(self.given.groups)
+        changed = [
+            *self._seen.changed(),
+            *(name for name, tensor in self._tensors.items() if now.get(name) is not tensor),
+            *(name for name in now if name not in self._tensors),
+            *(["info"] if {**self.given.info} != {**self._kept.info} else []),
+        ]
+        if changed:
+            raise SettingsError(
+                f"{called(method)}: round changes the state that it is given in place"
+                f" ({changed[0]}); change a copy, tensor.clone(), and return another state, such as"
+                " state.replace(model=...)"
+            )
 
 
 def _problems(state: Any) -> Iterator[str]:

@@ -18,11 +18,10 @@ from raysim.core.errors import SettingsError
 from raysim.core.method import Method, Metrics, Passes, Round, ServerState
 from raysim.core.next_state import (
     ASKED,
+    StateOfRound,
     check_deployed,
-    check_left,
     check_model,
     check_state,
-    copy_of,
     given_state,
 )
 from raysim.core.rules import CHANGE, Pass, Reduced
@@ -112,27 +111,28 @@ def passes_of(method: Method, now: Round, state: ServerState) -> Passes:
             the given state in place.
         RunError: a value of the next state is not finite.
     """
-    given, left = copy_of(state), given_state(state)
+    own, left = StateOfRound(state), given_state(state)
     with _in_round(method):
-        passes: Any = method.round(now, given)
+        passes: Any = method.round(now, own.given)
         if not isinstance(passes, Generator):
             raise _no_passes(method, f"returned {shown(passes)}")
     value: Reduced | None = None
     error: BaseException | None = None
     while True:
+        left.check_left(ASKED, called(method))
         with _in_round(method):
             try:
                 work = resumed(passes, value, error)
             except StopIteration as end:
                 after, metrics = _checked_next(method, end.value)
-                left.check_left(ASKED, called(method))
-                check_left(method, "round", given, state)
+                own.check_left(method)
                 check_state(method, "round", after)
                 check_model(method, "round", after, state, shapes=False)
                 check_deployed(method, after, now.network)
                 return after, metrics
             finally:
                 value = error = None
+            own.check_left(method)
             if not isinstance(work, Pass):
                 passes.close()
                 raise _no_passes(method, f"yielded {shown(work)}")

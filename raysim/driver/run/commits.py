@@ -10,6 +10,7 @@ from typing import Any
 from raysim.clock.availability import TICKS_PER_SECOND
 from raysim.core.errors import RunError
 from raysim.core.exits import delay_signals
+from raysim.core.next_state import given_state
 from raysim.core.tensors import Tensors
 from raysim.driver.context import Result, RunContext
 from raysim.driver.evaluation import Evaluation
@@ -49,6 +50,7 @@ class Commits:
         )
         self.trace: TraceWriter | None = None
         self.committed = replace(context.initial, identity=context.identity)
+        self._left = given_state(self.committed.state)
         self.last_round = context.last_round
         self._stopping = Stopping(self._settings, context.evaluator.columns, self.last_round)
         self._best: dict[int, Tensors] = {}
@@ -166,7 +168,7 @@ class Commits:
             self.trace.virtual(after.number, log.columns)
         took_part = log.losses(self._settings.participants.listed)
         after.history.add(after.number, took_part)  # in place: the round before is read no more
-        self.committed = after
+        self.committed, self._left = after, given_state(after.state)
         self._stopping.add(row)
         if self._stopping.best == after.number:
             self._keep_best()
@@ -219,15 +221,22 @@ class Commits:
 
     @delay_signals()
     def save_last(self) -> None:
-        """Checkpoint the committed rounds when the run ends early."""
+        """Checkpoint the committed rounds when the run ends early.
+
+        A state that a method has changed in place since is none of them.
+        """
+        note = self._context.listener.note
         try:
             self._context.run_dir.check_place()
             number = self.committed.number
             if number and number not in self._checkpoints.numbers() and self.recorder.rows:
-                self.save()
+                if self._left.changed():
+                    note("the last rounds are not checkpointed: their state is changed in place")
+                else:
+                    self.save()
             self.recorder.close()
         except RunError as error:
-            self._context.listener.note(f"the last rounds could not be checkpointed: {error}")
+            note(f"the last rounds could not be checkpointed: {error}")
 
     def finish(self) -> Result:
         """Write the summary; return the finished run."""
