@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 import raysim
+from raysim.methods.fedavg import FedAvg
 from tests.driver.test_lost_files import StopAfter
 from tests.tasks import EQUAL, Notes, make_settings, make_task
 
@@ -26,8 +27,13 @@ def make_linear():
 
 
 def task_of(labels, test_x=0.0):
-    """Return a task of six clients with these labels of x = 1; a test set of 6 zeros and 4 ones."""
-    clients = [(torch.ones(len(labels), 1), torch.tensor(labels))] * 6
+    """Return a task of six clients with these labels of x = 1; a test set of 6 zeros and 4 ones.
+
+    Where all labels are 0, those of two clients are 1.
+    """
+    others = labels if any(labels) else [1] * len(labels)
+    of_clients = [labels] * 4 + [others] * 2
+    clients = [(torch.ones(len(labels), 1), torch.tensor(of)) for of in of_clients]
     y = torch.tensor([0] * 6 + [1] * 4)
     return raysim.Task(
         model=make_linear, clients=clients, test=(test_x * (1 - 2.0 * y[:, None]), y)
@@ -84,7 +90,7 @@ SIX = {"clients": 6, "fraction": 0.5}
         (
             [0] * 6 + [1] * 2,
             {"local.lr": 1e-3, "method.name": "fedadam", "method.lr_server": 30.0},
-            r"\d+\.?\d*, at most \d+\.?\d*: steps may be too long; try less than local.lr=0.001 or"
+            r"\d+\.?\d*, at most \d+\.?\d*: steps may be too long; try less than"
             r" method.lr_server=30",
         ),
     ],
@@ -109,6 +115,67 @@ def test_where_one_class_has_most_samples_more_is_advised(tmp_path, scale, lr, e
     """The network begins far above the entropy of the classes, and above ln 2 with large inputs."""
     (note,) = notes_of(tmp_path / "run", imbalanced(scale), rounds=12, **{"local.lr": lr})
     assert note.endswith(ends) and "(test_macro_f1: " in note
+
+
+class Undeclared(FedAvg):
+    """A user's method whose server has a rate, known by its name; others look like one."""
+
+    lr_global: float = 0.5
+    lr: float | None = None
+    lr_server: str = "as lr_global"
+
+    def server_update(self, now, state, reduced):
+        model, mean = state.groups["model"], reduced.means["model"]
+        moved = {n: w + self.lr_global * (mean[n] - w) for n, w in model.items()}
+        return state.replace(model=moved)
+
+
+class Declared(Undeclared):
+    """The same, whose rate has another name."""
+
+    eta: float = 0.5
+
+    @property
+    def server_lr(self):
+        return self.eta
+
+    def server_update(self, now, state, reduced):
+        return Undeclared(lr_global=self.eta).server_update(now, state, reduced)
+
+
+@pytest.mark.parametrize(
+    ("more", "key"),
+    [
+        ({"method.name": "fedadam", "method.lr_server": 1e-6}, "lr_server"),
+        ({"method.name": "scaffold", "method.lr_global": 1e-6}, "lr_global"),
+        (
+            {"method.name": "chain", "method.methods": {"fedadam": {"lr_server": 1e-6}}},
+            "methods.fedadam.lr_server",
+        ),
+        ({"method.name": f"{__name__}:Declared", "method.eta": 1e-6}, "eta"),
+        ({"method.name": f"{__name__}:Undeclared", "method.lr_global": 1e-6}, "lr_global"),
+    ],
+)
+@pytest.mark.parametrize("epochs", [1, 5])
+def test_a_server_that_moves_nothing_is_told_of(tmp_path, more, key, epochs):
+    more = {"rounds": 12, "local.lr": 0.1, "local.epochs": epochs, **more}
+    (note,) = notes_of(tmp_path / "run", task_of([0] * 8), **more)
+    assert note.endswith(f": the server hardly moves the model; try more than method.{key}=1e-06")
+
+
+@pytest.mark.parametrize("epochs", [1, 5])
+def test_where_labels_have_nothing_to_do_with_inputs_no_rate_is_advised(tmp_path, epochs):
+    draw = torch.Generator().manual_seed(0)
+    x, y = torch.randn(2320, 12, generator=draw), torch.randint(5, (2320,), generator=draw)
+    clients = [(x[k : k + 40], y[k : k + 40]) for k in range(0, 320, 40)]
+    task = raysim.Task(make_mlp, clients=clients, test=(x[320:], y[320:]))
+    more = {"rounds": 12, "local.lr": 0.1, "local.batch_size": 10, "fraction": 0.5}
+    (note,) = notes_of(tmp_path / "run", task, **more, **{"local.epochs": epochs})
+    assert re.fullmatch(r"after 10 evaluations [^:]*", note)
+
+
+def make_mlp():
+    return nn.Sequential(nn.Linear(12, 32), nn.ReLU(), nn.Linear(32, 5))
 
 
 @pytest.mark.parametrize(

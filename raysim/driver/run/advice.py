@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Iterator, Sequence
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
-from math import isfinite
+from typing import NamedTuple
 
 import numpy as np
 import torch
+from pydantic import BaseModel
 from torch import Tensor, nn
 
 from raysim.config import Settings
+from raysim.core.client_indices import class_counts
+from raysim.core.method import Method
 from raysim.core.scoring import CLASSIFICATION
 from raysim.core.seeds import seeded
-from raysim.federation.federation import Federation
+from raysim.federation.federation import Federation, open_samples
 from raysim.federation.opened import OpenedSamples
 from raysim.storage.recorder import Row
 from raysim.storage.summary import LOST
@@ -26,10 +30,18 @@ CLOSE = 1.1
 """Largest accuracy, or macro F1, that counts as guessing, as a multiple of that of guessing."""
 EQUAL = 0.05
 """Largest relative change of a loss that counts as none."""
+STILL = 1e-3
+"""The same, of a test loss between all rounds, if the model is hardly moved."""
+STEADY = 0.8
+"""Least part of the rounds in which a test loss falls, if it is moved into one direction."""
 GROWN = 2.0
 """Growth of the training loss in a round, as a multiple of the first one, from too long steps."""
 RISEN = 1.2
 """The same, of the mean of the later half of the rounds."""
+CLIENTS = 50
+"""Clients whose classes are counted."""
+DEVIATIONS = 4.0
+"""Standard deviations by which these differ more than by chance."""
 BLOCKS, BLOCK = 5, 50
 """Blocks of test samples on which the loss before training is taken, and samples of each."""
 
@@ -75,7 +87,7 @@ def guessing_note(
     if federation.scoring.losses is not CLASSIFICATION.losses or not _is_plain(settings):
         return said
     began = _loss_before(federation, network, settings.seed)
-    return said + _cause(rows, began, len(shares), settings)
+    return said + _cause(rows, began, len(shares), settings, federation)
 
 
 def _loss_before(federation: Federation, network: nn.Module, seed: int) -> float:
@@ -94,34 +106,47 @@ def _loss_before(federation: Federation, network: nn.Module, seed: int) -> float
 def _is_plain(settings: Settings) -> bool:
     """Return whether nothing but clients' training and its mean moves the model."""
     changed = settings.attack.acts or settings.stages or settings.down_stages
-    return not changed and not settings.aggregation.sees_updates
+    return not (changed or settings.aggregation.sees_updates or settings.method.privacy)
 
 
-def _cause(rows: Sequence[Row], began: float, classes: int, settings: Settings) -> str:
+def _cause(
+    rows: Sequence[Row], began: float, classes: int, settings: Settings, federation: Federation
+) -> str:
     """Return the likely cause, from the loss before training and those since; "" if unknown.
 
-    In order: a train loss that has grown is of too long steps; one that has not moved is of too
-    short or too few. Where it falls and the test loss does not, the mean of the clients' models
-    learns nothing; where both still fall, the model learns slowly.
+    In order: a train loss that has grown is of too long steps. A test loss that creeps is of a
+    server whose steps are too short, where clients learn, or else of too short or too few steps of
+    clients. Where the train loss falls and the test loss does not, the mean of models of clients
+    with other classes learns nothing; where both still fall, the model learns slowly. Of others
+    nothing is known: labels may have nothing to do with inputs.
 
     Args:
         rows: The rows of the rounds so far.
         began: The loss before training.
         classes: Number of classes of the test set.
         settings: The settings.
+        federation: The samples.
     """
     losses, tests = (
         [loss for row in rows if (loss := row.get(name)) is not None]
         for name in ("train_loss", "test_loss")
     )
-    if min(len(losses), len(tests)) < ROUNDS or not isfinite(began):
+    if min(len(losses), len(tests)) < ROUNDS or not math.isfinite(began):
         return ""
-    said, late, rates = "", _late(losses), _either(_rates(settings))
+    late, clients, server = _late(losses), _rate_of_clients(settings), [*_rates_of(settings.method)]
+    rates = [clients, *server]
+    short = [rate for rate in rates if rate.value < rate.usual] or rates
+    said, still = "", _late(tests) > (1 - EQUAL) * began
+    creeps, learns = still and _creeps(tests), late < (1 - EQUAL) * began
     if max(losses) > GROWN * began or late > RISEN * began:
-        said = f", at most {max(losses):.3g}: steps may be too long; try less than {rates}"
-    elif abs(late - began) < EQUAL * began:
-        said = f": clients learn nothing yet; try more than {rates}, or more {_work(settings)}"
-    elif late < began and _late(tests) > (1 - EQUAL) * began:
+        long = [rate for rate in rates if rate.value > rate.usual] or rates
+        said = f", at most {max(losses):.3g}: steps may be too long; try less than {_either(long)}"
+    elif creeps and server and (learns or clients not in short):
+        said = f": the server hardly moves the model; try more than {_either(server)}"
+    elif creeps and abs(late - began) < EQUAL * began:
+        said = f": clients learn nothing yet; try more than {_either(short)}"
+        said += f", or more {_work(settings)}"
+    elif learns and still and _differ(federation):
         said = (
             ": clients learn their own samples, and the mean of their models does not; try"
             f" {_either(_closer(settings))}"
@@ -129,7 +154,7 @@ def _cause(rows: Sequence[Row], began: float, classes: int, settings: Settings) 
     elif late < began and _falls(losses) and _falls(tests):
         said = ", and the test loss falls as well: the model learns slowly; try more rounds"
         if began < GROWN * np.log(classes):  # else inputs may be large, and steps long already
-            said += f", or more than {rates}"
+            said += f", or more than {_either(short)}"
     if not said:
         return ""
     return f"; the train loss was {began:.3g} before training and is {losses[-1]:.3g}{said}"
@@ -146,12 +171,60 @@ def _falls(losses: Sequence[float]) -> bool:
     return float(np.mean(losses[-third:])) < 0.99 * float(np.mean(losses[-2 * third : -third]))
 
 
-def _rates(settings: Settings) -> Iterator[str]:
-    """Yield the learning rates of clients, and of the method."""
-    yield f"local.lr={settings.local.lr:g}"
-    for name, value in settings.method:
-        if "lr" in name.split("_"):
-            yield f"method.{name}={value:g}"
+def _creeps(losses: Sequence[float]) -> bool:
+    """Return whether a loss stays where it is, or falls by a little in nearly every round."""
+    changes = np.diff(losses)
+    stays = float(np.ptp(losses)) < STILL * abs(losses[0])
+    return stays or float(np.mean(changes < 0)) >= STEADY
+
+
+def _differ(federation: Federation) -> bool:
+    """Return whether clients have other shares of the classes than chance would give them."""
+    labels, held = open_samples(federation.train).y, federation.client_indices
+    some = np.arange(min(len(held.sizes), CLIENTS))
+    counts = class_counts(held, labels, int(labels.max()) + 1, some)
+    counts = counts[:, counts.any(axis=0)][counts.any(axis=1)]
+    expected = counts.sum(axis=1, keepdims=True) * counts.sum(axis=0) / counts.sum()
+    freedom = (counts.shape[0] - 1) * (counts.shape[1] - 1)
+    squared = float(((counts - expected) ** 2 / expected).sum())  # by chance: chi-squared
+    return squared > freedom + DEVIATIONS * math.sqrt(2 * freedom)
+
+
+class _Rate(NamedTuple):
+    """A learning rate: its setting, value, and default, NaN without one."""
+
+    key: str
+    value: float
+    usual: float
+
+    def __str__(self) -> str:
+        return f"{self.key}={self.value:g}"
+
+
+def _rate_of_clients(settings: Settings) -> _Rate:
+    return _rate("local.", "lr", settings.local)
+
+
+def _rates_of(method: Method, prefix: str = "method.") -> Iterator[_Rate]:
+    """Yield the learning rates of a method's server, and of those that it is made of.
+
+    It is what the method declares as its `server_lr`, or a field that names a rate and the server.
+    """
+    declared = method.server_lr
+    for name, value in method:
+        parts = value.items() if isinstance(value, Mapping) else ()
+        for title, part in parts:
+            if isinstance(part, Method):
+                yield from _rates_of(part, f"{prefix}{name}.{title}.")
+        words = name.split("_")
+        named = "lr" in words and not {"server", "global"}.isdisjoint(words)
+        if type(value) in (int, float) and (named if declared is None else value == declared):
+            yield _rate(prefix, name, method)
+
+
+def _rate(prefix: str, name: str, group: BaseModel) -> _Rate:
+    value, usual = getattr(group, name), type(group).model_fields[name].default
+    return _Rate(prefix + name, value, usual if type(usual) in (int, float) else math.nan)
 
 
 def _work(settings: Settings) -> str:
@@ -164,11 +237,11 @@ def _closer(settings: Settings) -> Iterator[str]:
         yield "a larger fraction"
     if (settings.local.steps or settings.local.epochs) > 1:
         yield f"fewer {_work(settings)}"
-    yield f"less than local.lr={settings.local.lr:g}"
+    yield f"less than {_rate_of_clients(settings)}"
 
 
-def _either(ways: Iterable[str]) -> str:
-    *others, last = ways
+def _either(ways: Iterable[object]) -> str:
+    *others, last = map(str, ways)
     return f"{', '.join(others)} or {last}" if others else last
 
 
