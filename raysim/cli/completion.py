@@ -28,6 +28,9 @@ COMPONENTS = (
 OF_STAGES = ("channel", "downlink")
 """Settings that map names of stages to these."""
 
+LISTS = ("analysis", "evaluation.metrics")
+"""Settings that are lists of names."""
+
 
 @cache
 def known_words() -> dict[str, Any]:
@@ -85,8 +88,9 @@ def complete_range(context: typer.Context, incomplete: str) -> list[str]:
 
 
 def _values(key: str, begun: str, before: list[str], context: typer.Context) -> list[str]:
-    """Return the values that begin so; those of a sweep behind the last comma, each once."""
-    *others, last = begun.split(",") if context.info_name == "sweep" else [begun]
+    """Return the values that begin so; of a sweep or list, behind the last comma, each once."""
+    several = context.info_name == "sweep" or key in LISTS
+    *others, last = begun.split(",") if several else [begun]
     values = _settings(before, context).get(key, [])
     found = [value for value in values if value.startswith(last) and value not in others]
     return [",".join([*others, value]) for value in found]
@@ -129,6 +133,7 @@ def _named(overrides: Iterable[str]) -> Iterator[tuple[str, str]]:
 
 def collect() -> dict[str, Any]:
     """Collect the words from the registries and the settings."""
+    from raysim.analysis import ANALYSES
     from raysim.cli.app import KINDS
     from raysim.cli.pages import names_of, registry_of
     from raysim.config import Settings
@@ -151,7 +156,7 @@ def collect() -> dict[str, Any]:
     for group, name in product(OF_STAGES, stages):
         settings |= _fields(stages.get(name), f"{group}.{name}.")
     settings["local.optimizer"] = names_of("optimizers")
-    settings["evaluation.metrics"] = [*METRICS]
+    settings |= {"analysis": [*ANALYSES], "evaluation.metrics": [*METRICS]}
     return {
         "names": {kind: names_of(kind) for kind in KINDS if kind != "runs"},
         "presets": {name: _components(preset.settings) for name, preset in PRESETS.items()},

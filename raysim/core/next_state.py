@@ -159,10 +159,21 @@ def _problems(state: Any) -> Iterator[str]:
                 elif not isinstance(tensor, Tensor):
                     kind = type(tensor).__name__
                     yield f"'{group}/{name}' of the type {kind}; must be a torch.Tensor"
+                elif problem := _without_values(tensor):
+                    yield f"'{group}/{name}' {problem}"
     try:
         json.dumps(dict(state.info), allow_nan=False)
     except (TypeError, ValueError) as error:
         yield f"info that JSON cannot hold: {error}; must be finite numbers or words"
+
+
+def _without_values(tensor: Tensor) -> str:
+    """Return why a tensor has no value in each place; "" if it has."""
+    if tensor.is_meta:
+        return "on the device meta, without values; must have some"
+    kind = str(tensor.layout).removeprefix("torch.")
+    kind = "nested" if tensor.is_nested else "quantized" if tensor.is_quantized else kind
+    return "" if kind == "strided" else f"as a tensor that is {kind}; must be a dense one"
 
 
 def _differences(found: Tensors, kept: Tensors, *, shapes: bool) -> Iterator[str]:

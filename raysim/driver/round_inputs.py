@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import dis
+import traceback
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from functools import partial
+from inspect import CO_GENERATOR
+from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -43,6 +47,8 @@ _UNYIELDED: Mapping[type, str] = {
     Generator: "passes of a generator are yielded by it: state = yield from ...",
 }
 """Advice for what a round takes for its result."""
+_FROM = "write `state, metrics = yield from super().round(now, state)`, which yields its passes"
+"""Advice for a round of a base class that is taken for its result."""
 
 
 def round_inputs(
@@ -115,7 +121,7 @@ def passes_of(method: Method, now: Round, state: ServerState) -> Passes:
     with _in_round(method):
         passes: Any = method.round(now, own.given)
         if not isinstance(passes, Generator):
-            raise _no_passes(method, f"returned {shown(passes)}")
+            raise _no_passes(method, f"returned {shown(passes)}", passes)
     value: Reduced | None = None
     error: BaseException | None = None
     while True:
@@ -135,7 +141,7 @@ def passes_of(method: Method, now: Round, state: ServerState) -> Passes:
             own.check_left(method)
             if not isinstance(work, Pass):
                 passes.close()
-                raise _no_passes(method, f"yielded {shown(work)}")
+                raise _no_passes(method, f"yielded {shown(work)}", work)
             for group, base in work.moved_from.items():
                 if base != CHANGE and base not in work.broadcast:
                     passes.close()
@@ -236,16 +242,42 @@ def _in_round(method: Method) -> Iterator[None]:
     with calling(method, "round"):
         try:
             yield
-        except AttributeError as error:
-            used = next((a for kind, a in _UNYIELDED.items() if isinstance(error.obj, kind)), "")
-            if not used:
-                raise
-            raise SettingsError(
-                f"{called(method)}: round failed: {cause(error)}; {used}"
-            ) from error
+        except Exception as error:
+            if line := _unpacks(method, error):
+                raise SettingsError(
+                    f"{called(method)}: round takes a generator for what it returns (line {line});"
+                    f" {_FROM}"
+                ) from error
+            taken = getattr(error, "obj", None)  # of an AttributeError
+            if used := next((a for kind, a in _UNYIELDED.items() if isinstance(taken, kind)), ""):
+                raise SettingsError(
+                    f"{called(method)}: round failed: {cause(error)}; {used}"
+                ) from error
+            raise
 
 
-def _no_passes(method: Method, what: str) -> SettingsError:
+def _unpacks(method: Method, error: BaseException) -> int:
+    """Return the line that unpacks a generator of the method, whose passes then fail; 0 if none."""
+    frames = [*traceback.walk_tb(error.__traceback__)]
+    calls = [each.tb_lasti for each in _tracebacks(error.__traceback__)]
+    for (above, line), at, (frame, _) in zip(frames, calls, frames[1:], strict=False):
+        own = frame.f_code.co_flags & CO_GENERATOR and frame.f_locals.get("self") is method
+        steps = dis.get_instructions(above.f_code) if own else ()
+        if any(step.offset == at and step.opname.startswith("UNPACK") for step in steps):
+            return line
+    return 0
+
+
+def _tracebacks(last: TracebackType | None) -> Iterator[TracebackType]:
+    while last:
+        yield last
+        last = last.tb_next
+
+
+def _no_passes(method: Method, what: str, value: Any = None) -> SettingsError:
+    parts = value if isinstance(value, tuple) else (value,)
+    if any(isinstance(part, Generator) for part in parts):
+        return SettingsError(f"{called(method)}: round {what}; {_FROM}")
     return SettingsError(
         f"{called(method)}: round {what}; must yield each pass, `reduced = yield Pass(...)`, and"
         " return the next ServerState and a dict of metrics"
@@ -263,6 +295,8 @@ def _checked_next(method: Method, returned: Any) -> tuple[ServerState, Metrics]:
         state, metrics = value
         return isinstance(state, ServerState) and isinstance(metrics, Mapping)
 
+    if isinstance(returned, tuple) and any(isinstance(part, Generator) for part in returned):
+        raise _no_passes(method, f"returned {shown(returned)}", returned)
     expected = "the next ServerState and a dict of metrics"
     result: tuple[ServerState, Metrics] = checked(
         method, "round", returned, is_next_state, expected

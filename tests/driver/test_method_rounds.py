@@ -94,9 +94,65 @@ class ForgetsFrom(FedAvg):
         return self.server_update(now, state, reduced), {}
 
 
+class Unpacks(FedAvg):
+    """FedAvg that unpacks the generator of its base."""
+
+    def round(self, now, state):
+        after, metrics = super().round(now, state)
+        return after, metrics
+
+
+class UnpacksLate(FedAvg):
+    """The same, in a generator, behind a pass."""
+
+    def round(self, now, state):
+        yield self.training_pass(now, state)
+        after, metrics = super().round(now, state)
+        return after, metrics
+
+
+class HandsOn(FedAvg):
+    """FedAvg that returns the generator of its base beside metrics."""
+
+    def round(self, now, state):
+        return super().round(now, state), {}
+
+
+class HandsOnLate(FedAvg):
+    """The same, in a generator."""
+
+    def round(self, now, state):
+        yield self.training_pass(now, state)
+        return super().round(now, state), {}
+
+
+class Takes(FedAvg):
+    """FedAvg that takes the generator of its base for the state."""
+
+    def round(self, now, state):
+        after = super().round(now, state)
+        return after.replace(), {}
+
+
+class YieldsIt(FedAvg):
+    """FedAvg that yields the generator of its base."""
+
+    def round(self, now, state):
+        return (yield super().round(now, state))
+
+
+TAKEN = "{.*}; write `state, metrics = yield from super().round(now, state)`, which yields"
+
+
 @pytest.mark.parametrize(
     ("kind", "message"),
     [
+        (Unpacks, f"round takes a generator for what it returns (line {TAKEN}"),
+        (UnpacksLate, f"round takes a generator for what it returns (line {TAKEN}"),
+        (HandsOn, f"round returned (<generator {TAKEN}"),
+        (HandsOnLate, f"round returned (<generator {TAKEN}"),
+        (YieldsIt, f"round yielded <generator {TAKEN}"),
+        (Takes, "round failed: AttributeError: {.*}yielded by it: state = yield from"),
         (Plain, f"round returned (ServerState(groups={{{{.*}}}}{{.*}}{FORM}"),
         (YieldsWords, f"round yielded 'clients'{FORM}"),
         (ReturnsWords, "round returned 'state'; must return the next ServerState and a dict of"),
@@ -144,6 +200,19 @@ def arrays(state, means):
     return {name: tensor.numpy() for name, tensor in means.items()}
 
 
+def sparse(state, means):
+    return {name: tensor.to_sparse() for name, tensor in means.items()}
+
+
+def nested(state, means):
+    whole = [torch.ones(2), torch.ones(3)]
+    return {**means, "head.bias": torch.nested.nested_tensor(whole, layout=torch.jagged)}
+
+
+def meta(state, means):
+    return {name: tensor.to("meta") for name, tensor in means.items()}
+
+
 def divided(state, means):
     return {name: tensor / 0 for name, tensor in means.items()}
 
@@ -187,6 +256,9 @@ STATES = {
     "uncast": "'model/head.bias' in float64; must be in float32: tensor.to(torch.float32)",
     "whole": "'model/head.bias' in int64; must be in float32",
     "arrays": "'model/{.*}' of the type ndarray; must be a torch.Tensor",
+    "sparse": "'model/{.*}' as a tensor that is sparse_coo; must be a dense one",
+    "nested": "'model/head.bias' as a tensor that is nested; must be a dense one",
+    "meta": "'model/{.*}' on the device meta, without values; must have some",
     "divided": "a value that is not finite (tensor model/",
     "slash": "a group 'a/b'; must have a name, without '/'",
     "nan": "info that JSON cannot hold",

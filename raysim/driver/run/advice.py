@@ -187,7 +187,7 @@ def _differ(federation: Federation) -> bool:
     expected = counts.sum(axis=1, keepdims=True) * counts.sum(axis=0) / counts.sum()
     freedom = (counts.shape[0] - 1) * (counts.shape[1] - 1)
     squared = float(((counts - expected) ** 2 / expected).sum())  # by chance: chi-squared
-    return squared > freedom + DEVIATIONS * math.sqrt(2 * freedom)
+    return bool(squared > freedom + DEVIATIONS * math.sqrt(2 * freedom))
 
 
 class _Rate(NamedTuple):
