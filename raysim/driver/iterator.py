@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import atexit
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from inspect import GEN_CLOSED, getgeneratorstate
-from typing import Self
+from typing import Any, Self
 
 import torch
 
@@ -18,9 +18,10 @@ from raysim.execution.base import advance
 from raysim.execution.process import own_modes
 from raysim.storage.recorder import Row
 
-TORCH_STATE = (
+TORCH_STATE: tuple[tuple[Callable[[], Any], Callable[[Any], None]], ...] = (
     (torch.get_num_threads, torch.set_num_threads),
     (torch.get_deterministic_debug_mode, torch.set_deterministic_debug_mode),
+    (torch.get_default_dtype, torch.set_default_dtype),
 )
 """Getters and setters of torch's settings of the process; the caller keeps its own values."""
 
@@ -34,14 +35,15 @@ class RoundIterator(Iterator[Row]):
     interpreter.
 
     During a step SIGINT, SIGTERM and SIGHUP are raised as KeyboardInterrupt. Between steps the
-    caller has its own signal handlers, number of torch threads and deterministic mode. Autocast,
-    `no_grad` and `inference_mode` of the caller do not reach the steps.
+    caller has its own signal handlers, number of torch threads, deterministic mode and default
+    dtype; that of the first step holds for the run. Autocast, `no_grad` and `inference_mode` of
+    the caller do not reach the steps.
     """
 
     def __init__(self, rounds: Steps[Result]) -> None:
         self._rounds = rounds
         self._result: Result | None = None
-        self._torch: list[int] | None = None
+        self._torch: list[Any] | None = None
         atexit.register(rounds.close)  # after Ray's, thus called before it
 
     def __next__(self) -> Row:
@@ -137,11 +139,11 @@ class RoundIterator(Iterator[Row]):
                 _set_torch(outside)
 
 
-def _torch_state() -> list[int]:
+def _torch_state() -> list[Any]:
     return [read() for read, _ in TORCH_STATE]
 
 
-def _set_torch(state: list[int]) -> None:
+def _set_torch(state: list[Any]) -> None:
     for (read, write), value in zip(TORCH_STATE, state, strict=True):
         if read() != value:
             write(value)

@@ -90,7 +90,7 @@ class Federation:
         holdout: Divides a client's samples into training samples and held-out samples.
         local_test: Test samples of single clients, for their evaluation, if there are any.
         class_names: Name of each class number [C]; empty if classes have numbers alone.
-        default_dtype: torch's default dtype in the driver, with which each process builds.
+        default_dtype: torch's default dtype in the driver, which each process takes.
         start: Tensors of the model with which training starts; None: as it is built.
         root: Numbers of the training samples that the server has for itself, if any.
         test_rows: Numbers of the test samples that the test set has, ascending; None: all.
@@ -268,13 +268,8 @@ class Federation:
         return built
 
     def _built(self, seed: int) -> nn.Module:
-        before = torch.get_default_dtype()
         with seeded(seed, "init"):
-            torch.set_default_dtype(self.default_dtype)
-            try:
-                return self.build()
-            finally:
-                torch.set_default_dtype(before)
+            return self.build()
 
 
 def load_tensors(model: nn.Module, tensors: Tensors, origin: str) -> None:

@@ -84,13 +84,33 @@ def test_features_take_the_type_of_the_model(tmp_path):
     assert model_of(tmp_path / "float32") == model_of(tmp_path / "float16")
 
 
-def test_a_default_type_of_torch_holds_for_the_run(tmp_path):
+@pytest.fixture
+def float64_by_default():
     torch.set_default_dtype(torch.float64)
-    try:
-        result = raysim.run(make_settings(tmp_path / "run", rounds=1), make_task(UNEQUAL))
-    finally:
-        torch.set_default_dtype(torch.float32)
+    yield
+    torch.set_default_dtype(torch.float32)
+
+
+class Made(SmallNet):
+    """A network whose forward pass makes a tensor of torch's default type."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x) * torch.full((3,), 0.1)
+
+
+@pytest.mark.usefixtures("float64_by_default")
+def test_a_default_type_of_torch_holds_for_the_run(tmp_path):
+    """In the forward pass, too, on actors, and where the caller has another one meanwhile."""
+    task = make_task(EQUAL, Made)
+    for backend in ("inline", "ray"):
+        chosen = {"engine.backend": backend, "engine.actors": 2, "rounds": 2}
+        raysim.run(make_settings(tmp_path / backend, **chosen), task)
+    result = raysim.run(make_settings(tmp_path / "inline", rounds=2), task)
     assert {tensor.dtype for tensor in result.params.values()} == {torch.float64}
+    for _ in raysim.rounds(make_settings(tmp_path / "meanwhile", rounds=2), task):
+        torch.set_default_dtype(torch.float32)
+    assert model_of(tmp_path / "ray") == model_of(tmp_path / "inline")
+    assert model_of(tmp_path / "meanwhile") == model_of(tmp_path / "inline")
 
 
 ALL = {

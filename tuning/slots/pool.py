@@ -16,6 +16,7 @@ from time import perf_counter
 from typing import Any
 
 import ray
+import torch
 from ray.exceptions import RayError, RayTaskError
 from ray.util.placement_group import placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
@@ -271,6 +272,7 @@ class SlotPool:
     def _make_slot(self) -> Slot:
         plan, actor = self._plan, ray.remote(with_driver_path(SlotActor))
         inherited = {name: os.environ[name] for name in INHERITED_VARIABLES if name in os.environ}
+        dtype = torch.get_default_dtype()
         labels = dict(self._engine.node_labels) or None
         if self._engine.actors == "auto":
             each = actor.options(
@@ -279,14 +281,14 @@ class SlotPool:
                 accelerator_type=self._engine.accelerator_type,
                 label_selector=labels,
             )
-            begin = partial(each.remote, inherited, self.stack)
+            begin = partial(each.remote, inherited, self.stack, dtype)
             return Slot(begin, {"engine.backend": "inline"}, stack=self.stack)
         bundles = [bundle_of(self._engine, plan.cpus)] * self._actors
         group = placement_group(bundles, bundle_label_selector=labels and [labels] * self._actors)
         strategy = PlacementGroupSchedulingStrategy(group, placement_group_capture_child_tasks=True)
         beside = actor.options(num_cpus=0, scheduling_strategy=strategy)
         engine = {"engine.backend": "ray", "engine.cpus_per_actor": plan.cpus}
-        return Slot(partial(beside.remote, inherited), engine, group)
+        return Slot(partial(beside.remote, inherited, default_dtype=dtype), engine, group)
 
 
 @contextmanager

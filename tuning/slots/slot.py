@@ -201,10 +201,16 @@ def _lanes(stack: int) -> _Alone | Lockstep[Report]:
 class SlotActor:
     """Ray actor that executes one run in each of its lanes, with stacked clients if several."""
 
-    def __init__(self, environment: Mapping[str, str], stack: int = 1) -> None:
+    def __init__(
+        self,
+        environment: Mapping[str, str],
+        stack: int = 1,
+        default_dtype: torch.dtype = torch.float32,
+    ) -> None:
         from raysim import methods, workloads  # noqa: F401 - registers the components
 
         os.environ.update(environment)
+        torch.set_default_dtype(default_dtype)
         self._lanes = _lanes(stack)
         self._noted, self._said = 0, list[str]()
 

@@ -11,6 +11,7 @@ from time import perf_counter
 from typing import Any
 
 import ray
+import torch
 
 from raysim.config import EngineSettings
 from raysim.execution.base import Call, Item
@@ -98,6 +99,7 @@ class ClientActor:
         """Build the worker; return its device."""
         built = ray.get(spec[0])
         configure(built.settings.engine)
+        torch.set_default_dtype(built.federation.default_dtype)
         keep_freed_memory()
         self._worker = Worker(built)
         self._message: tuple[Reference, Any] | None = None

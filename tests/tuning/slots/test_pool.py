@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from ray.exceptions import RayActorError, RaySystemError, RayTaskError
 
 import raysim
@@ -115,7 +116,8 @@ class FakeClass:
     def __init__(self, cluster):
         self.cluster = cluster
 
-    def remote(self, inherited, stack):
+    def remote(self, inherited, stack, default_dtype):
+        assert default_dtype == torch.get_default_dtype()
         self.cluster.actors.append(FakeActor())
         return self.cluster.actors[-1]
 
@@ -405,7 +407,7 @@ def groups(cluster, monkeypatch):
     monkeypatch.setattr(slots, "placement_group", ask)
     monkeypatch.setattr(slots, "PlacementGroupSchedulingStrategy", lambda *_, **__: None)
     monkeypatch.setattr(slot, "remove_placement_group", removed.append)
-    monkeypatch.setattr(FakeClass, "remote", lambda self, inherited: FakeActor())
+    monkeypatch.setattr(FakeClass, "remote", lambda self, inherited, **_: FakeActor())
     return asked, removed
 
 

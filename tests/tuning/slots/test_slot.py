@@ -12,6 +12,7 @@ import pytest
 import torch
 
 import raysim
+from raysim.config import parse
 from raysim.core.errors import MachineError
 from raysim.execution.cluster_health import NodeLostError
 from raysim.storage.lock import lock_folder
@@ -94,6 +95,18 @@ def test_a_run_whose_node_is_lost_is_no_failure_of_the_machine(values, monkeypat
     monkeypatch.setattr("raysim.steps", lost)
     with pytest.raises(NodeLostError, match=r"^Ray has ended on this machine$"):
         start(SlotActor({}), values, pausing=False)
+
+
+def test_a_run_has_the_default_type_of_the_command(tmp_path, values):
+    """As a run in the command's process has."""
+    torch.set_default_dtype(torch.float64)
+    try:
+        raysim.run(parse(values | {"out": str(tmp_path / "here")}))
+        torch.set_default_dtype(torch.float32)
+        start(SlotActor({}, default_dtype=torch.float64), values, pausing=False)
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert model_of(tmp_path / "run") == model_of(tmp_path / "here")
 
 
 def test_a_run_without_pauses_goes_to_its_end(values):
