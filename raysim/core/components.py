@@ -134,6 +134,9 @@ _LIBRARIES = (Path(__file__).parents[1], Path(sysconfig.get_paths()["stdlib"]))
 V = TypeVar("V")
 _NAMES: dict[str, str] = {}
 _KEYS: dict[type[Component], str] = {}
+_REGISTRIES: dict[type[Any], Registry[Any]] = {}
+MOST_NAMED = 8
+"""Most components that a message names as those that have a setting."""
 
 
 def name_of(component: type[Component]) -> str:
@@ -192,6 +195,7 @@ class Registry(Generic[C]):
         self.base = base
         self._key = _KEYS[base] = key or f"{kind}.name={{}}"
         self._targets: dict[str, str] = {}
+        _REGISTRIES[base] = self
         self.default: str | None = None
         """Name of the component to which fields without a name belong."""
         self.moved: dict[str, str] = {}
@@ -425,6 +429,7 @@ def explain(
         known = [*_group_at(model, location[:-1]).model_fields, *more]
         meant = [] if location[1:] else [*elsewhere(key), *_in_groups(model, key, prefix)]
         hint = f"did you mean {meant[0]!r}?" if meant else suggest(key, known, group)
+        hint += "" if location[1:] else _of_others(model, key)
         return f"{group}{key}: no such setting; {(hints or {}).get(group + key, hint)}"
     if first["type"] == "missing":
         return f"{prefix}{'.'.join(location)}: must be given"
@@ -469,6 +474,14 @@ def _group_at(model: type[BaseModel], location: list[str]) -> type[BaseModel]:
         if isinstance(annotation, type) and issubclass(annotation, BaseModel):
             model = annotation
     return model
+
+
+def _of_others(model: type[BaseModel], key: str) -> str:
+    """Return which other components of a component's kind have a setting, in brackets."""
+    registry = next((_REGISTRIES[base] for base in model.__mro__ if base in _REGISTRIES), None)
+    having = [n for n in registry or () if registry and key in registry.get(n).model_fields]
+    more = f" and {len(having) - MOST_NAMED} more" if len(having) > MOST_NAMED else ""
+    return f" ({key} is of {', '.join(having[:MOST_NAMED])}{more})" if having else ""
 
 
 def _without_union_tags(model: type[BaseModel], location: list[str]) -> list[str]:

@@ -14,21 +14,22 @@ each of its classes.
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, Self
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from raysim.core.client_indices import Indices, ListedIndices
-from raysim.core.data import Partition, Split
+from raysim.core.data import Split
 from raysim.core.errors import DataError
 from raysim.core.seeds import stream
 from raysim.core.user_input.limits import Count
 from raysim.workloads.partitions.checks import one_sample_each
+from raysim.workloads.partitions.sizes import Sized, dealt
 
 
-class Classes(Partition):
+class Classes(Sized):
     """Give each client some classes; a class is divided among its holders.
 
     The numbers of holders of any two classes differ by at most one. Every sample is used, unless
@@ -36,6 +37,7 @@ class Classes(Partition):
 
     Attributes:
         per_client: Classes that a client holds.
+        sizes: If given, the holders of a class divide it by r_k, and `shares` is equal.
     """
 
     per_client: Count = 2
@@ -45,6 +47,14 @@ class Classes(Partition):
     shares: Literal["equal", "random"] = Field(
         default="equal", description="parts of a class: equal, or drawn from a tenth of that to all"
     )
+
+    @model_validator(mode="after")
+    def _one_division(self) -> Self:
+        if self.sizes is not None and self.shares != "equal":
+            raise ValueError(
+                f"shares={self.shares}: must be equal with partition.sizes={self.sizes}"
+            )
+        return self
 
     def split(self, data: Split, clients: int, seed: int) -> ListedIndices:
         """Give each client samples of `per_client` classes; in order, the last may hold fewer.
@@ -56,6 +66,7 @@ class Classes(Partition):
         generator = stream(seed, "classes")
         labels = np.unique(data.y)
         held = self._held(len(labels), clients, generator)
+        ratios = self.client_ratios(clients, stream(seed, "sizes")) if self.sizes else None
         owners = np.full(len(data), -1)
         for label, of_class in zip(labels, held.T, strict=True):
             holders = np.flatnonzero(of_class)
@@ -67,7 +78,9 @@ class Classes(Partition):
                     f"partition.per_client={self.per_client}, clients={clients}: class {label} has"
                     f" {len(members)} samples for {len(holders)} clients; lower one of the two"
                 )
-            if len(holders) and self.shares == "equal":
+            if len(holders) and ratios is not None:
+                owners[members] = np.repeat(holders, dealt(ratios[holders], len(members)))
+            elif len(holders) and self.shares == "equal":
                 owners[members] = np.resize(holders, len(members))  # in turns
             elif len(holders):
                 owners[members] = np.repeat(holders, unequal(len(members), len(holders), generator))

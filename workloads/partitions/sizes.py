@@ -31,6 +31,11 @@ SPREADS = {"linear": 0.9, "power_law": 1.0, "log_normal": 1.0}
 MOST_SPREAD = 10.0
 
 
+def dealt(ratios: npt.NDArray[Any], total: int) -> Indices:
+    """Return whole numbers [K] with a sum: one each, and shares of the rest by their ratios."""
+    return 1 + cut(ratios / ratios.sum(), np.array([total - len(ratios)]))
+
+
 class Sized(Partition):
     """Partition whose clients may have sizes of a family; a base class."""
 
@@ -55,6 +60,12 @@ class Sized(Partition):
         """Return the samples of each client [K], of `total` in all; at least one for each."""
         if self.sizes is None:  # the first have one more, as in numpy.array_split
             return np.full(clients, total // clients) + (np.arange(clients) < total % clients)
+        return dealt(self.client_ratios(clients, generator), total)
+
+    def client_ratios(self, clients: int, generator: np.random.Generator) -> npt.NDArray[Any]:
+        """Return r_k of each client [K], of `sizes`; equal ones of none."""
+        if self.sizes is None:
+            return np.ones(clients)
         spread = SPREADS[self.sizes] if self.spread is None else self.spread
         ranks = generator.permutation(clients)
         ratios: npt.NDArray[Any]
@@ -64,7 +75,7 @@ class Sized(Partition):
             ratios = (ranks + 1.0) ** -spread
         else:
             ratios = np.exp(spread * generator.standard_normal(clients))
-        return 1 + cut(ratios / ratios.sum(), np.array([total - clients]))
+        return ratios
 
     def pieces(self, ordered: Indices, clients: int, seed: int) -> ListedIndices:
         """Return consecutive pieces of ordered samples, one for each client."""

@@ -352,7 +352,7 @@ def test_more_than_two_axes_are_groups_of_columns_and_any_makes_the_rows(sweep, 
         (("local.lr=0.1,0.2", "local.mom=1"), "raysim: local.mom: no such setting"),
         (
             ("method.name=fedavg,fedprox", "method.mu=0.1", "local.lr=0.1,0.2"),
-            "raysim: row fedavg: method.mu: no such setting; known are name; a setting of",
+            "raysim: row fedavg: method.mu: no such setting; known are name (mu is of fedasync, ",
         ),
         (
             ("method.name=fedavg,fedprox", "local.lr=0.1,-1"),

@@ -9,6 +9,7 @@ import raysim
 from raysim.core.data import Split
 from raysim.core.errors import SettingsError
 from raysim.core.seeds import stream
+from raysim.workloads.partitions.classes import Classes
 from raysim.workloads.partitions.iid import Iid
 from raysim.workloads.partitions.proportions import Proportions
 from raysim.workloads.partitions.shards import Shards
@@ -64,6 +65,27 @@ def test_clients_of_unequal_shards_have_few_classes_as_before():
     assert held.sizes.tolist() == sizes.tolist()
 
 
+@pytest.mark.parametrize("family", FAMILIES)
+def test_holders_of_a_class_divide_it_by_their_sizes(family):
+    """Each has one of its samples at least, and each client as many classes as without."""
+    held = Classes(per_client=3, sizes=family).client_indices(data(), 20, 5)
+    ratios = Iid(sizes=family).client_ratios(20, stream(5, "sizes"))
+    counts = np.stack([np.bincount(data().y[held[client]], minlength=10) for client in range(20)])
+    assert counts.sum(axis=0).tolist() == [400] * 10 and {*(counts > 0).sum(axis=1)} == {3}
+    for of_class in counts.T:
+        holders = np.flatnonzero(of_class)
+        shares = ratios[holders] / ratios[holders].sum()
+        assert np.abs(of_class[holders] - 1 - (400 - len(holders)) * shares).max() < 1.0001
+
+
+def test_a_setting_of_other_partitions_is_told_with_them():
+    given = {"partition.name": "dirichlet", "partition.sizes": "linear"}
+    taking = "classes, iid, permuted, proportions, shards, sorted_by"
+    told = rf"^partition\.sizes: no such setting; .* \(sizes is of {taking}\)$"
+    with pytest.raises(SettingsError, match=told):
+        raysim.load_config("mnist-fedavg", given)
+
+
 def test_as_many_clients_as_samples_have_one_each():
     for family in FAMILIES:
         assert {*Iid(sizes=family).client_indices(data(20), 20, 0).sizes} == {1}
@@ -82,6 +104,13 @@ def test_as_many_clients_as_samples_have_one_each():
         (
             {"partition.name": "shards", "partition.size": 300, "partition.sizes": "linear"},
             "partition.size=300: must be none with partition.sizes=linear",
+        ),
+        (
+            {
+                **{"partition.name": "classes", "partition.shares": "random"},
+                **{"partition.sizes": "linear"},
+            },
+            "partition.shares=random: must be equal with partition.sizes=linear",
         ),
     ],
 )
