@@ -6,7 +6,8 @@ defaults, closure, and the functions, classes and values of its module that it n
 installed packages is represented by its name, the package's version and its own compiled code.
 
 Names that a function itself rebinds or fills (a counter, a log) are state, and their values do not
-count. What can be neither read nor copied, a lock or an open file, has no digest.
+count; nor do attributes of a class that its own code sets on the class, or fills. What can be
+neither read nor copied, a lock or an open file, has no digest.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import weakref
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
-from functools import cache, cached_property, singledispatchmethod
+from functools import cache, cached_property, lru_cache, singledispatchmethod
 from importlib import metadata
 from importlib.util import find_spec, resolve_name
 from pathlib import Path
@@ -55,10 +56,18 @@ from raysim.core.tensors.torch_private import (
 from raysim.core.user_input.user_modules import INSTALLED
 
 PLAIN = (NoneType, bool, int, float, complex, str, bytes, EllipsisType, NotImplementedType)
+SHORT = 64
+"""Most characters of a plain value whose digest is kept: most modules have the same ones."""
 VERSIONED = ("raysim", "torch", "torchvision", "numpy")
 """Packages whose version is known otherwise."""
 OF_MODULES = ("training", "_parameters", "_buffers", "_modules")
 """Attributes of a module that are its mode, or are looked at by name."""
+OF_HOOKS = frozenset(name for name in vars(nn.Module()) if "_hooks" in name)
+"""Attributes of a module that have its hooks, most often none."""
+CODE = (FunctionType, staticmethod, classmethod, property, cached_property)
+"""Types of the members of a class that are code."""
+NAMED = ("LOAD_GLOBAL", "LOAD_DEREF", "LOAD_FAST", "LOAD_NAME")
+"""Names of instructions that look up a variable."""
 ATTRIBUTE = ("LOAD_ATTR", "LOAD_METHOD")
 """Names of instructions that look up an attribute."""
 MUTATORS = frozenset(
@@ -123,18 +132,21 @@ class _Digests:
     def of(self, name: str, value: Any) -> str:
         """Return the digest of a value."""
         if type(value) in PLAIN:
-            return _sha(type(value).__name__, repr(value))
+            kind, text = type(value).__name__, repr(value)
+            return _of_short(kind, text) if len(text) <= SHORT else _sha(kind, text)
         if id(value) in self._found:
             return self._found[id(value)][0]
         self._found[id(value)] = f"value at {len(self._path)}", value
-        with self.inside(name):
-            try:
-                found = self._digest(value)
-            except NoDigestError:
-                raise
-            except Exception as error:  # of any kind: a user's object may do anything
-                kind = f"{type(value).__module__}.{type(value).__qualname__}"
-                raise NoDigestError(f"{self._where()} is a {kind}") from error
+        self._path.append(name)
+        try:
+            found = self._digest(value)
+        except NoDigestError:
+            raise
+        except Exception as error:  # of any kind: a user's object may do anything
+            kind = f"{type(value).__module__}.{type(value).__qualname__}"
+            raise NoDigestError(f"{self._where()} is a {kind}") from error
+        finally:
+            self._path.pop()
         self._found[id(value)] = found, value
         return found
 
@@ -258,11 +270,11 @@ class _Digests:
             functions = () if _is_versioned(own.__module__) else _functions_of(own)
             codes = [self._of_code(each.__code__) for each in functions]
             return _sha("class", _path_of(own), *codes)
+        state = _class_state(own)
         members = {
             name: member
             for name, member in vars(own).items()
-            if isinstance(member, FunctionType | staticmethod | classmethod | property)
-            or not (name.startswith("__") or name.startswith("_abc_"))
+            if isinstance(member, CODE) or not (name.startswith(("__", "_abc_")) or name in state)
         }
         bases = self._all("bases", own.__bases__)
         return _sha("class", bases, self._named(sorted(members.items())))
@@ -311,10 +323,15 @@ class _Digests:
             attributes = {
                 name: [*value.values()] if "_hooks" in name and isinstance(value, dict) else value
                 for name, value in vars(module).items()
-                if name not in OF_MODULES
+                if name not in OF_MODULES and (name not in OF_HOOKS or value)
             }
             kind = self.of(type(module).__qualname__, type(module))
             return _sha(kind, self._named(sorted(attributes.items())))
+
+
+@lru_cache(maxsize=4096)
+def _of_short(kind: str, text: str) -> str:
+    return _sha(kind, text)
 
 
 def _sha(*parts: str) -> str:
@@ -390,6 +407,55 @@ def _state(code: CodeType) -> frozenset[str]:
             if calls or (fills and after.opname.startswith("LOAD_")):
                 found.add(step.argval)
     return frozenset(found)
+
+
+def _class_state(own: type) -> frozenset[str]:
+    """Return the attributes that the code of a class sets on classes, or whose values it fills.
+
+    A default that the code sets on an instance, `self.rate = rate`, is none of them.
+    """
+    found: set[str] = set()
+    classes = [each for each in own.__mro__ if _is_own(each.__module__)]
+    names = {each.__name__ for each in classes} | {"type", "__class__"}
+    for member in (member for each in classes for member in vars(each).values()):
+        bound = names | ({"cls"} if isinstance(member, classmethod) else set())
+        parts = [getattr(member, part, None) for part in ("__func__", "fget", "fset", "func")]
+        for function in (part for part in (member, *parts) if isinstance(part, FunctionType)):
+            for code in _codes(function.__code__):
+                found |= _set_on_classes(code, bound) | _filled(code)
+    return frozenset(found)
+
+
+def _set_on_classes(code: CodeType, classes: set[str]) -> set[str]:
+    """Return the attributes that a code sets on what it calls by the names of classes."""
+    placed = [(step, step.positions) for step in dis.get_instructions(code)]
+    steps = [(step, at) for step, at in placed if at and at.col_offset is not None]
+    found = set[str]()
+    for step, whole in steps:
+        if step.opname in ("STORE_ATTR", "DELETE_ATTR"):
+            base = [each for each, at in steps if _is_within(at, whole)]
+            if any(each.argval in classes for each in base if each.opname in NAMED):
+                found.add(step.argval)
+            if any(each.argval == "__class__" for each in base if each.opname in ATTRIBUTE):
+                found.add(step.argval)
+    return found
+
+
+def _is_within(part: Any, whole: Any) -> bool:
+    """Return whether a place of the source is within another one."""
+    (first, last, left, right), (begin, end, start, stop) = part, whole
+    return (first, left) >= (begin, start) and (last, right) <= (end, stop)
+
+
+def _filled(code: CodeType) -> set[str]:
+    """Return the attributes whose values a code changes, as `self.seen.append(x)` does."""
+    steps, found = [*dis.get_instructions(code)], set[str]()
+    for step, after, next_one in zip(steps, steps[1:], steps[2:], strict=False):
+        calls = after.opname in ATTRIBUTE and after.argval in MUTATORS
+        fills = next_one.opname in ("STORE_SUBSCR", "DELETE_SUBSCR", "COPY")
+        if step.opname in ATTRIBUTE and (calls or (fills and after.opname.startswith("LOAD_"))):
+            found.add(step.argval)
+    return found
 
 
 def _globals_of(function: FunctionType, state: frozenset[str]) -> dict[str, Any]:

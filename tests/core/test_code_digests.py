@@ -235,6 +235,54 @@ def counting(predicted: Any, targets: Any) -> float:
     return float(CALLS)
 
 
+COUNTING = """
+from torch import nn
+
+class Base(nn.Module):
+    built = passed = called = inherited = 0
+    seen, times = [], {"forward": 0}
+    width, rate, words = 4, 0.5, ["a"]
+
+    def __init__(self, rate=None):
+        super().__init__()
+        Base.built += 1
+        if rate:
+            self.rate = rate
+
+    @classmethod
+    def count(cls):
+        cls.called = cls.called + 1
+
+    def forward(self, x):
+        type(self).passed += self.width
+        self.__class__.inherited = len(self.words)
+        self.seen.append(1)
+        self.times["forward"] += 1
+        self.count()
+        return x
+
+class Net(Base):
+    pass
+"""
+
+
+def test_what_a_class_counts_and_logs_is_not_its_code():
+    """A constant is, also one that a user sets between two runs, or a default of an instance."""
+    space: dict[str, Any] = {"__name__": "__main__"}
+    exec(COUNTING, space)  # noqa: S102
+    made = space["Net"]
+    before = digest_of_modules(made(), "the model")
+    made()(1)
+    kinds = space["Base"], made
+    assert [vars(kinds[0])["built"], vars(kinds[1])["passed"], *made.seen] == [2, 4, 1]
+    assert digest_of_modules(made(), "the model") == before
+    found = {before}
+    for name, value in {"width": 8, "rate": 0.25, "words": ["b"]}.items():
+        setattr(space["Base"], name, value)
+        found.add(digest_of_modules(made(), "the model"))
+    assert len(found) == 4
+
+
 def test_what_a_function_counts_and_logs_is_not_its_code():
     total, log = 0, []
 
