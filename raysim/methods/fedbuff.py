@@ -8,8 +8,9 @@ Asynchronous Aggregation", AISTATS 2022, algorithm 1; s(tau) = (1 + tau)^-1/2 by
 
 M = `concurrency` clients train at once; tau is the number of versions between a client's start and
 its aggregation. With `weighted` an update counts by its client's samples, divided by the mean of
-the K. Of floating-point buffers (BatchNorm statistics) the changes are averaged like those of
-parameters; integer buffers grow by the greatest change, and a boolean is true if any client's is.
+the K. Floating-point buffers (BatchNorm statistics) become the mean of the clients', weighed by s:
+the changes of several versions would add up, and a running variance might fall below zero. Integer
+buffers grow by the greatest change, and a boolean is true if any client's is.
 The paper's experiments have K = 10.
 Deviation: the paper's server picks clients at random; here clients whose updates wait in the buffer
 are not picked.
@@ -39,11 +40,12 @@ from raysim.core.rules import (
     Weighting,
     send_model,
 )
-from raysim.core.tensors import as_real, nbytes
+from raysim.core.tensors import as_real, nbytes, number_beside
 from raysim.core.user_input.limits import Count
 from raysim.methods.asynchronous import AsynchronousAvg
 
-UPDATE = "change"
+UPDATE, BUFFERS, SHARE = "change", "buffers", "share"
+"""Groups in an upload; the last has a one, whose mean is that of s(tau_k)."""
 
 
 class FedBuff(AsynchronousAvg):
@@ -54,7 +56,8 @@ class FedBuff(AsynchronousAvg):
     are stale. Bytes of an update are FedAvg's.
     """
 
-    bases: ClassVar[Bases | None] = {UPDATE: CHANGE}
+    revision: ClassVar[int] = 2
+    bases: ClassVar[Bases | None] = {UPDATE: CHANGE, BUFFERS: "model"}
     buffer: Count | None = Field(
         default=None, description="K, updates that make a version; none: half of the concurrency"
     )
@@ -84,22 +87,34 @@ class FedBuff(AsynchronousAvg):
         return Rules(finish=_send_change)
 
     def server_update(self, now: Round, state: ServerState, reduced: Reduced) -> ServerState:
-        """Move the model by the mean of the discounted changes."""
+        """Move the model by the mean of the discounted changes; take the mean of buffers."""
         model = {**state.groups["model"]}
         for name, change in reduced.means[UPDATE].items():
             step = now.server_lr * change if as_real(change).is_floating_point() else change
             flags = change.dtype == torch.bool
             model[name] = change if flags else (model[name] + step).to(model[name].dtype)
+        for name, mean in reduced.means.get(BUFFERS, {}).items():
+            model[name] = (mean / reduced.means[SHARE][SHARE]).to(model[name].dtype)
         return state.replace(model=model)
 
 
 def _send_change(view: View, trained: Trained) -> Upload:
     sent = send_model(view, trained).sums
+    kept = sent["model"].keys() - set(view.trainable)
+    buffers = {n: _exact(t) for n, t in sent["model"].items() if n in kept and _is_mean(t)}
     change = {
         n: tensor if tensor.dtype == torch.bool else _exact(tensor) - _exact(view.start[n])
         for n, tensor in sent["model"].items()
+        if n not in buffers
     }
-    return Upload(sums={UPDATE: change}, bytes_up=nbytes(sent, view.frozen))
+    sums: dict[str, dict[str, torch.Tensor]] = {UPDATE: change}
+    if buffers:
+        sums |= {BUFFERS: buffers, SHARE: {SHARE: number_beside(buffers, 1.0)}}
+    return Upload(sums=sums, bytes_up=nbytes(sent, view.frozen))
+
+
+def _is_mean(tensor: torch.Tensor) -> bool:
+    return as_real(tensor).is_floating_point()
 
 
 def _exact(tensor: torch.Tensor) -> torch.Tensor:

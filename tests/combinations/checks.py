@@ -170,7 +170,9 @@ def saved(case: Case) -> Iterator[str]:
             continue
         loss, kept = row.get("test_loss"), raysim.load(run, model=network, best=is_best)
         ours = case.federation.test_loss(kept)
-        if loss is not None and ours is not None and not math.isclose(loss, ours, rel_tol=1e-3):
+        if loss is None or ours is None or (math.isnan(loss) and math.isnan(ours)):
+            continue
+        if not math.isclose(loss, ours, rel_tol=1e-3):
             yield f"saved: the loss is {ours}, its row has {loss}{' (best)' if is_best else ''}"
 
 

@@ -118,6 +118,36 @@ CASES = {
 }
 
 
+class LastSeen(SmallNet):
+    """Keeps the mean of the last batch in a buffer, as BatchNorm with a momentum of 1 does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("seen", torch.zeros(()))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.training:
+            self.seen.copy_(x.mean())
+        return super().forward(x)
+
+
+def test_buffers_are_the_mean_of_the_clients_by_staleness(tmp_path):
+    values = np.arange(1.0, 1 + len(SIZES))
+    task = make_task(SIZES, LastSeen)
+    clients = [
+        (np.full_like(x, value), y) for (x, y), value in zip(task.clients, values, strict=True)
+    ]
+    named = {"method.name": "fedbuff", "method.buffer": 3, "method.concurrency": 6}
+    settings = make_settings(tmp_path / "run", **named, rounds=ROUNDS)
+    result = raysim.run(settings, raysim.Task(LastSeen, clients, task.test))
+    last = [row for row in rows_of(result) if row["round"] == ROUNDS]
+    weights = [scale(row["staleness"], "polynomial", 0.5) for row in last]
+    assert len({*weights}) > 1
+    expected = np.average([values[row["client"]] for row in last], weights=weights)
+    kept = raysim.load(result.run_dir, model=LastSeen)
+    assert kept.seen.item() == pytest.approx(expected, rel=1e-6)
+
+
 @pytest.mark.parametrize("case", CASES)
 def test_fedbuff(tmp_path, case):
     overrides, local, options = CASES[case]
