@@ -17,6 +17,7 @@ import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from difflib import get_close_matches
+from functools import cached_property
 from inspect import getattr_static, isabstract
 from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
@@ -47,6 +48,10 @@ class Component(BaseModel):
     def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
         """Take back what a base promises if this class changes code on which that rests."""
         super().__pydantic_init_subclass__(**kwargs)
+        cls._take_back()
+
+    @classmethod
+    def _take_back(cls) -> None:
         for promise in (*cls._promises, *cls._claims):
             stating = [kind for kind in cls.__mro__ if promise in vars(kind)]
             between = cls.__mro__[: cls.__mro__.index(stating[0])]
@@ -77,7 +82,8 @@ FREE = ("revision", "title", "settings", "model_config", "model_post_init")
 def _replaced(base: type[BaseModel], kind: type) -> list[str]:
     """Return what of the code and fields of a base the body of a class takes the place of."""
     named = [n for n, value in vars(kind).items() if not isinstance(value, _Lost)]
-    named = [n for n in named if not n.startswith(("__", "_abc_")) and n not in FREE]
+    named = [n for n in named if not n.startswith(("__", "_abc_")) or n == "__getattribute__"]
+    named = [n for n in named if n not in FREE]
     return [n for n in named if hasattr(base, n) or n in base.model_fields]
 
 
@@ -125,6 +131,17 @@ def why_lost(component: Component, promise: str) -> str:
     """
     found = getattr_static(type(component), promise)
     return f": {found.why}" if isinstance(found, _Lost) else ""
+
+
+def set_apart(component: Component) -> list[str]:
+    """Return the attributes of a component that neither are settings nor come from its class."""
+    kind = type(component)
+    return [
+        name
+        for name in vars(component)
+        if name not in kind.model_fields
+        and not isinstance(getattr_static(kind, name, None), cached_property)
+    ]
 
 
 C = TypeVar("C", bound=Component)
@@ -242,6 +259,7 @@ class Registry(Generic[C]):
             hint = unnamed(error.name or "") if isinstance(error, ModuleNotFoundError) else ""
             raise SettingsError(f"{key}: cannot be imported: {cause(error)}{hint}") from error
         self._check(key, component)
+        component._take_back()  # its attributes may have been set after its body
         return component  # type: ignore[no-any-return]
 
     def _check(self, key: str, component: Any) -> None:

@@ -40,6 +40,7 @@ from raysim.core.tensors import (
     unflatten,
 )
 from raysim.core.user_input.columns import OF_CLIENTS, check_metrics, check_names
+from raysim.driver.hiding import hidden_clients
 from raysim.driver.riders import Rider
 from raysim.driver.sending import send_changed
 from raysim.storage.client_states import OF_STAGE, owner_of
@@ -108,14 +109,17 @@ class Channel(Rider):
         means: Groups = found.changes
         for name, stage in stages:
             source = partial(_generator, (self.settings.seed, name, self.now.number, number))
+            unseen = hidden_clients(self.settings, self.settings.stages.get(name, stage))
             now = Received(
                 self.now.number,
-                self.now.cohort,
+                self.now.cohort if unseen is None else unseen,
                 self.now.clients,
                 source,
                 self.settings.expected_cohort,
             )
             given = replace(reduced, means=means, scalars=of_stage(name, reduced.scalars))
+            if unseen is not None:
+                given = replace(given, clients=unseen, samples=unseen)
             seen = replace(given, means=_copies(means))  # `update` sees what `receive` was given
             means = received_through(stage, now, seen).means
             if found.changes:

@@ -36,12 +36,29 @@ def hidden(settings: Settings, reader: Component, what: str) -> Any:
         what: What the value tells, in words.
     """
     by = masking_of(settings) or next(iter(claiming_of(settings)), None)
-    if by is None:
-        return None
+    return None if by is None else _withheld(by, reader, what)
+
+
+def hidden_clients(settings: Settings, reader: Component) -> Any:
+    """Return what a component gets in place of a round's clients, and of their steps.
+
+    Under a claim of privacy that is another's, their number, too, tells of each. None if the run
+    does not hide them.
+
+    Args:
+        settings: The run's settings.
+        reader: The component.
+    """
+    by = next(iter(claiming_of(settings)), None)
+    return None if by is None or by is reader else _withheld(by, reader, CLIENTS)
+
+
+def _withheld(by: Component, reader: Component, what: str) -> Withheld:
     return Withheld(f"{called(by)}: does not go with {called(reader)}, which reads {what}")
 
 
 LOSSES, SIZES = "the losses of single clients", "the sizes of clients"
+CLIENTS = "the clients of a round, or their steps; a Pass takes now.cohort as it is"
 
 
 def without_losses(settings: Settings, reader: Component, history: History) -> History:

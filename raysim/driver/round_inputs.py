@@ -6,10 +6,11 @@ import dis
 import traceback
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from functools import partial
 from inspect import CO_GENERATOR
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -32,7 +33,7 @@ from raysim.core.rules import CHANGE, Pass, Reduced
 from raysim.core.seeds import sample_cohort, stream, torch_generator
 from raysim.core.steps import Steps, resumed
 from raysim.core.tensors import Tensors, zeros_like
-from raysim.driver.hiding import SIZES, hidden
+from raysim.driver.hiding import SIZES, hidden, hidden_clients
 from raysim.driver.listener import Listener
 from raysim.driver.rates import client_rate, server_rate
 from raysim.driver.riders import Rider
@@ -40,6 +41,7 @@ from raysim.storage.checkpoints import Checkpoint
 from raysim.training.job import batch_bounds, steps_of
 from raysim.training.network import has_batch_norm
 
+D = TypeVar("D", Round, Reduced)
 RunPass = Callable[[Pass], Steps[Reduced]]
 """Runs a pass."""
 _UNYIELDED: Mapping[type, str] = {
@@ -109,8 +111,14 @@ def _generator(seed: int, number: int, purpose: str) -> torch.Generator:
     return torch_generator(seed, f"server/{purpose}", number)
 
 
-def passes_of(method: Method, now: Round, state: ServerState) -> Passes:
+def passes_of(method: Method, now: Round, state: ServerState, unseen: Any = None) -> Passes:
     """Yield the passes of a method's round; return the next state and metrics.
+
+    Args:
+        method: The method.
+        now: The input of its round.
+        state: The committed state before the round.
+        unseen: What it gets in place of the clients of the round (`hidden_clients`); None: them.
 
     Raises:
         SettingsError: the round fails, yields something else, returns something else, or changes
@@ -119,7 +127,7 @@ def passes_of(method: Method, now: Round, state: ServerState) -> Passes:
     """
     own, left = StateOfRound(state), given_state(state)
     with _in_round(method):
-        passes: Any = method.round(now, own.given)
+        passes: Any = method.round(_hiding(now, unseen, "cohort", "steps"), own.given)
         if not isinstance(passes, Generator):
             raise _no_passes(method, f"returned {shown(passes)}", passes)
     value: Reduced | None = None
@@ -150,13 +158,23 @@ def passes_of(method: Method, now: Round, state: ServerState) -> Passes:
                         " is not broadcast"
                     )
         try:
-            value = yield work
+            value = _hiding((yield _with_clients(work, now, unseen)), unseen, "clients", "samples")
         except GeneratorExit:
             with calling(method, "round"):
                 passes.close()
             raise
         except BaseException as raised:  # the method may catch it, or clean up
             error = raised
+
+
+def _hiding(given: D, unseen: Any, *names: str) -> D:
+    """Return what a method is given, with `unseen`, if there is one, in place of some parts."""
+    return given if unseen is None else replace(given, **dict.fromkeys(names, unseen))
+
+
+def _with_clients(work: Pass, now: Round, unseen: Any) -> Pass:
+    """Return a pass over the cohort if it is over what its method has in place of that."""
+    return work if work.clients is not unseen else replace(work, clients=now.cohort)
 
 
 def first_pass(
@@ -178,7 +196,8 @@ def first_pass(
     """
     note = Listener().note
     now = round_inputs(settings, network, before, sizes=sizes, note=note, cohort=(0,))
-    with closing(passes_of(settings.method, now, before.state)) as passes:
+    unseen = hidden_clients(settings, settings.method)
+    with closing(passes_of(settings.method, now, before.state, unseen)) as passes:
         return next(passes, None)
 
 

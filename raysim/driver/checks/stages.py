@@ -29,6 +29,7 @@ from raysim.driver.channel import (
     through_stages,
     updated_by,
 )
+from raysim.driver.hiding import hidden_clients
 from raysim.driver.listener import Listener
 from raysim.driver.round_inputs import (
     first_pass,
@@ -188,8 +189,10 @@ def _check_rounds_without_clients(
         return
     note = Listener().note
     now = round_inputs(settings, network, initial, sizes=sizes, note=note, cohort=())
+    unseen = hidden_clients(settings, settings.method)
+    passes = passes_of(settings.method, now, initial.state, unseen)
     try:
-        for _ in run_round(passes_of(settings.method, now, initial.state), run_without_clients):
+        for _ in run_round(passes, run_without_clients):
             pass
     except WithheldError:
         raise  # in a round with clients, too

@@ -15,7 +15,7 @@ from torch import nn
 
 from raysim.config import BALANCED, Settings
 from raysim.core.channel import Stage
-from raysim.core.components import called, why_lost
+from raysim.core.components import Component, called, set_apart, why_lost
 from raysim.core.differences import moving_names
 from raysim.core.errors import SettingsError
 from raysim.core.method import Method
@@ -50,6 +50,7 @@ def accounting_for(
     if not claiming or not (claim := claiming[0].privacy):
         return None
     broken = chain(
+        _of_attributes(settings),
         _of_cohorts(settings, claim),
         _of_parts(settings, claiming),
         _of_stages([*settings.stages.values()], claiming[0]),
@@ -78,6 +79,17 @@ def settings_key(claiming: Method | Stage) -> str:
 def _cohorts(settings: Settings, claim: PrivacyClaim) -> Cohorts:
     draw, clients = settings.selection.draw or "fixed", len(settings.participants)
     return Cohorts(draw, settings.expected_cohort, clients, claim.tree)
+
+
+def _of_attributes(settings: Settings) -> Iterator[str]:
+    """Yield the rule that what components do is what their classes say, and their settings."""
+    parts: list[Component] = [settings.method, *settings.stages.values()]
+    for part in (*parts, settings.selection, settings.aggregation, settings.temperature):
+        if names := set_apart(part):
+            yield (
+                f"{called(part)} has an attribute {names[0]!r} that is no setting, and may change"
+                " what the claim rests on; define it in the class"
+            )
 
 
 def _of_parts(settings: Settings, claiming: Sequence[Method | Stage]) -> Iterator[str]:

@@ -27,6 +27,7 @@ from raysim.driver.clock.lost import noted_if_lost
 from raysim.driver.context import Result, RunContext
 from raysim.driver.downlink import Downlink
 from raysim.driver.evaluation import Evaluation
+from raysim.driver.hiding import hidden_clients
 from raysim.driver.keeping import Keeping
 from raysim.driver.listener import Started
 from raysim.driver.masking import MaskedUploads
@@ -267,13 +268,14 @@ class Run:
         absence of noise may tell that clients were selected.
         """
         method, stages = self.settings.method, self.settings.stages.values()
+        unseen = hidden_clients(self.settings, method)
         if begun.has_clients:
             with noted_if_lost(self.context.listener.note):
-                passes = passes_of(method, begun.now, before.state)
+                passes = passes_of(method, begun.now, before.state, unseen)
                 return (yield from run_round(passes, begun.run, begun.riders))
         if not any(stage.acts_on_empty_rounds for stage in stages):
             return before.state, NO_METRICS
-        passes = passes_of(method, replace(begun.now, cohort=()), before.state)
+        passes = passes_of(method, replace(begun.now, cohort=()), before.state, unseen)
         riders = [rider for rider in begun.riders if not rider.needs_clients]
         return (yield from run_round(passes, run_without_clients, riders))
 

@@ -111,6 +111,48 @@ class Mixed(Off, Gaussian):
     """Changes what a claim rests on by a class before that which makes it."""
 
 
+class Later(Gaussian):
+    """Has its code changed after its body."""
+
+
+Later.receive = Quiet.receive  # type: ignore[method-assign]
+
+
+class Attribute(Poisson):
+    """Has a function of the instance in place of that of its class."""
+
+    def model_post_init(self, context: Any) -> None:
+        object.__setattr__(self, "select", lambda now: [0, 1])
+
+
+class Looked(Poisson):
+    """Finds another function where that of its class is looked up."""
+
+    def __getattribute__(self, name: str) -> Any:
+        return (lambda now: [0, 1]) if name == "select" else super().__getattribute__(name)
+
+
+class Counted(FedAvg):
+    """Reads in the server's part how many clients have arrived, or which take part."""
+
+    what: str
+
+    def server_update(self, now: Any, state: Any, reduced: raysim.Reduced) -> Any:
+        given = {"arrived": reduced.clients, "selected": now.cohort, "samples": reduced.samples}
+        float(now.steps(0) if self.what == "steps" else len(given[self.what]))
+        return super().server_update(now, state, reduced)
+
+
+class Present(raysim.Stage):
+    """Reads at the server how many clients have arrived, or were selected."""
+
+    what: str
+
+    def receive(self, now: Any, reduced: raysim.Reduced) -> raysim.Reduced:
+        len(reduced.clients if self.what == "arrived" else now.cohort)
+        return reduced
+
+
 class Quick(DpFtrl):
     """Another selection than the one on which the claim of a method rests."""
 
@@ -246,6 +288,12 @@ REFUSED: dict[str, dict[str, Any]] = {
     " 'draw' rests on it; leave that as it is, or state 'draw' in the class itself": {
         "selection.name": f"{HERE}:First"
     },
+    f"does not go with selection.name={HERE}:Looked, whose cohorts cannot be accounted": {
+        "selection.name": f"{HERE}:Looked"
+    },
+    f"selection.name={HERE}:Attribute has an attribute 'select' that is no setting": {
+        "selection.name": f"{HERE}:Attribute"
+    },
     f"does not go with aggregation.name={HERE}:Tenfold so set, which does not": {
         "aggregation.name": f"{HERE}:Tenfold"
     },
@@ -332,6 +380,7 @@ LOST = {
     "Quiet": "'receive' of Gaussian, whose 'privacy'",
     "Quieter": "'receive' of Gaussian, whose 'privacy'",
     "Mixed": "'acts_on_empty_rounds' of Gaussian, whose 'privacy'",
+    "Later": "'receive' of Gaussian, whose 'privacy'",
 }
 
 
@@ -362,6 +411,29 @@ def test_a_class_that_changes_settings_alone_or_states_a_promise_keeps_it(tmp_pa
         }.items()
     )
     assert base == own == stated
+
+
+@pytest.mark.parametrize("what", ["arrived", "selected", "samples", "steps"])
+def test_a_method_that_reads_who_takes_part_is_refused_before_anything_starts(tmp_path, what):
+    """Their number, too, tells of each; a pass may be over those whom the method cannot see."""
+    own = {"method": {"name": f"{HERE}:Counted", "what": what}}
+    with pytest.raises(raysim.SettingsError) as caught:
+        go(tmp_path / "run", **own)
+    assert str(caught.value).startswith(
+        f"channel.gaussian: does not go with method.name={HERE}:Counted, which reads the clients of"
+    )
+    assert not (tmp_path / "run").exists()
+    assert len(go(tmp_path / "none", **own, **{"channel.gaussian.noise": 0}).metrics) == 2
+
+
+@pytest.mark.parametrize("what", ["arrived", "selected"])
+def test_a_stage_that_reads_who_takes_part_is_refused_in_the_first_round(tmp_path, what):
+    with pytest.raises(raysim.SettingsError) as caught:
+        go(tmp_path, channel={"gaussian": {}, f"{HERE}:Present": {"what": what}})
+    assert str(caught.value).startswith(
+        f"channel.gaussian: does not go with channel.{HERE}:Present, which reads the clients of"
+    )
+    assert not [*(tmp_path / "checkpoints").glob("round_*")]
 
 
 def test_what_passes_by_the_clip_is_refused(tmp_path):
