@@ -215,6 +215,8 @@ def load_config(
     Args:
         source: Name of a preset, or path of a TOML or JSON file with the same keys; its key
             `preset` names one that gives the others. The table `[study]` of a study is left out.
+            Without a preset, `dataset.name=NAME`: FedAvg on the partition `iid`, and what settings
+            are by default; `model.name` is to be given.
         overrides: Values by dotted key, for example {"local.lr": 0.05}.
         listener: Told how the data is prepared, where its natural clients have to be counted; as
             that of `run`.
@@ -225,38 +227,56 @@ def load_config(
     """
     from raysim import methods, workloads  # noqa: F401 - registers the components
     from raysim.config import apply_overrides
-    from raysim.core.errors import SettingsError, visible
     from raysim.core.exits import interruptible
-    from raysim.core.user_input import check_plain, dotted, read_file, user_path
+    from raysim.core.user_input import check_plain
     from raysim.driver.listener import listener_of_command
     from raysim.federation.natural import with_clients
     from raysim.notebook.runs import shown
     from raysim.storage.plugins import check_places
-    from raysim.storage.schema import current_settings
     from raysim.workloads.datasets.fetch import data_root
-    from raysim.workloads.presets import PRESETS, on_preset
-    from raysim.workloads.sweeps import FILE_KEYS
 
-    name, given = str(source), {*(overrides or {})}
-    if name in PRESETS:
-        raw = PRESETS[name].settings.to_dict()
-    elif Path(name).suffix in (".toml", ".json"):
-        path = user_path(name)
-        raw = current_settings(path, read_file(path))
-        if {*FILE_KEYS} & raw.keys():
-            raise SettingsError(f"{name}: is a file of a sweep; type: raysim sweep {name}")
-        given |= {*dotted(raw)}
-        raw = on_preset(raw)
-        raw.pop("study", None)  # for `tune`
-        if raw.pop("own_task", False):  # the config.json of such a run
-            raise SettingsError(f"{name}: this run had a task of its own, which no file holds")
-    else:
-        raise SettingsError(f"{visible(name)}: no such preset; {_instead_of(name)}")
+    raw, own = _read(str(source))
     raw = apply_overrides(raw, overrides or {})
     check_plain(raw)
     check_places(raw)
     with interruptible(), shown(listener or listener_of_command()) as told:
-        return with_clients(raw, given, data_root(), told.preparing)
+        return with_clients(raw, {*own, *(overrides or {})}, data_root(), told.preparing)
+
+
+_PLAIN = {"method": {"name": "fedavg"}, "partition": {"name": "iid"}}
+"""Settings without a preset that need not be given."""
+
+
+def _read(name: str) -> tuple[dict[str, Any], set[str]]:
+    """Return the settings of a preset, a file or none, and the dotted keys that a user gave.
+
+    Raises:
+        SettingsError: there is no such preset, or the file holds something else.
+    """
+    from raysim.config import apply_overrides, parse_override
+    from raysim.core.errors import SettingsError, visible
+    from raysim.core.user_input import dotted, read_file, user_path
+    from raysim.storage.schema import current_settings
+    from raysim.workloads.presets import PRESETS, on_preset
+    from raysim.workloads.sweeps import FILE_KEYS
+
+    if name in PRESETS:
+        return PRESETS[name].settings.to_dict(), set()
+    if name.startswith("dataset.name="):
+        given = dict([parse_override(name)])
+        return apply_overrides(_PLAIN, given), {*given}
+    if Path(name).suffix not in (".toml", ".json"):
+        raise SettingsError(f"{visible(name)}: no such preset; {_instead_of(name)}")
+    path = user_path(name)
+    raw = current_settings(path, read_file(path))
+    if {*FILE_KEYS} & raw.keys():
+        raise SettingsError(f"{name}: is a file of a sweep; type: raysim sweep {name}")
+    keys = {*dotted(raw)}
+    raw = on_preset(raw)
+    raw.pop("study", None)  # for `tune`
+    if raw.pop("own_task", False):  # the config.json of such a run
+        raise SettingsError(f"{name}: this run had a task of its own, which no file holds")
+    return raw, keys
 
 
 def _instead_of(name: str) -> str:
@@ -268,7 +288,8 @@ def _instead_of(name: str) -> str:
 
     hint = f"{suggest(name, sorted(PRESETS))} (or a .toml or .json file)"
     if "=" in name:
-        hint = "a preset comes before settings, and has those that are not given: mnist-fedavg"
+        hint = "a preset comes before settings, and has those that are not given: mnist-fedavg;"
+        hint += " without one, dataset.name=NAME comes first"
     with suppress(OSError, SettingsError):  # no path
         if user_path(name).is_file():
             hint = "settings are a .toml or .json file; files of data are read with a preset,"

@@ -89,7 +89,8 @@ def run(
     config: Annotated[
         str,
         typer.Argument(
-            help="a preset, or a .toml or .json file", autocompletion=names_of_kind("presets")
+            help="a preset, a .toml or .json file, or dataset.name=NAME",
+            autocompletion=names_of_kind("presets"),
         ),
     ],
     overrides: Overrides = None,

@@ -38,7 +38,9 @@ def fetch(name: Annotated[str, typer.Argument(help="a dataset")]) -> None:
 
 @data.command()
 def show(
-    config: Annotated[str, typer.Argument(help="a preset, or a .toml or .json file")],
+    config: Annotated[
+        str, typer.Argument(help="a preset, a .toml or .json file, or dataset.name=NAME")
+    ],
     overrides: Overrides = None,
     out: Annotated[
         Path | None,

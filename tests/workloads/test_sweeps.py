@@ -407,6 +407,22 @@ def test_a_sweep_of_own_data_has_a_folder_of_its_own(settings, folder):
     assert default_folder("mnist-fedavg", settings) == Path(folder)
 
 
+def test_a_start_without_a_preset():
+    """It has the defaults of settings, as a file without a preset, and is swept as one."""
+    given = {"dataset.users": 3, "model.name": "linear", "local.lr": 0.5}
+    settings = raysim.load_config("dataset.name=synthetic", given)
+    assert (settings.dataset.title, settings.method.title) == ("synthetic", "fedavg")
+    assert (settings.partition.title, settings.target_accuracy) == ("iid", None)
+    assert (settings.local.lr, settings.clients, settings.rounds) == (0.5, 100, 100)
+    natural = raysim.load_config("dataset.name=synthetic", {**given, "partition.name": "natural"})
+    assert natural.clients == 3
+    fixed = {key: value for key, value in given.items() if key != "local.lr"}
+    table = read_sweep("dataset.name=synthetic", fixed, {"local.lr": [0.1, 0.2]})
+    assert {cell.resolve().local.lr for cell in table.cells} == {0.1, 0.2}
+    with pytest.raises(raysim.SettingsError, match=r"^model: must be given$"):
+        raysim.load_config("dataset.name=synthetic")
+
+
 def test_settings_without_a_preset_are_told_where_it_goes():
     with pytest.raises(raysim.SettingsError, match=r"^rounds=3: no such preset; a preset comes be"):
         raysim.load_config("rounds=3")
