@@ -21,9 +21,10 @@ from raysim.results.report.charts import searches
 from raysim.results.report.drawing import Chart, style_of, to_svg
 from raysim.results.runs import PAGE
 from raysim.storage.atomic import replace_file
+from raysim.storage.summary import is_accuracy
 from raysim.tuning.plots import plots
 from raysim.tuning.search.record import record_of
-from raysim.tuning.search.results import exceeded, quantity
+from raysim.tuning.search.results import exceeded, quantity, reported
 from raysim.tuning.search.search import Search
 from raysim.tuning.studies.ranges import alternatives, format_range
 from raysim.tuning.studies.samplers import OBJECTIVES, TITLES, scored
@@ -226,20 +227,27 @@ def _table(search: Search, trials: Sequence[FrozenTrial], title: str) -> Grid:
     """Return a table of trials."""
     space = search.resolved.space
     judge = "loss" if "loss" in search.options.objectives else "accuracy"
-    outcomes = (f"held-out {judge}", "test accuracy", "sent", "seconds", "state")
+    summaries = [_summary(trial) or {} for trial in trials]
+    score, scores = reported(summaries, search.resolved.settings)
+    outcomes = (f"held-out {judge}", score.replace("_", " "), "sent", "seconds", "state")
+    form = ".2%" if is_accuracy(score) else ".4g"
     rows = tuple(
         (
             _number(trial.number, "d"),
             *(_entry(trial.params.get(key, "")) for key in space),
-            *_outcome(trial, judge),
+            *_outcome(trial, judge, _number(figure, form)),
         )
-        for trial in trials
+        for trial, figure in zip(trials, scores, strict=True)
     )
     return Grid(title, ("trial", *space, *outcomes), rows)
 
 
-def _outcome(trial: FrozenTrial, judge: str) -> tuple[Entry, ...]:
-    summary = trial.user_attrs.get("summary") if trial.state is TrialState.COMPLETE else None
+def _summary(trial: FrozenTrial) -> Mapping[str, Any] | None:
+    return trial.user_attrs.get("summary") if trial.state is TrialState.COMPLETE else None
+
+
+def _outcome(trial: FrozenTrial, judge: str, score: Entry) -> tuple[Entry, ...]:
+    summary = _summary(trial)
     state = ", ".join([trial.state.name.lower(), *(f"too many {name}" for name in exceeded(trial))])
     if error := trial.user_attrs.get("failed"):
         state += f": {error}"
@@ -248,7 +256,7 @@ def _outcome(trial: FrozenTrial, judge: str) -> tuple[Entry, ...]:
     sent = quantity(summary, "bytes")
     return (
         _number(quantity(summary, judge), ".2%" if judge == "accuracy" else ".4g"),
-        _number(summary["final_accuracy"], ".2%"),
+        score,
         Entry(in_fitting_unit(sent, "B"), value=sent),
         _number(summary["seconds"], ".1f") if "seconds" in summary else Entry(""),
         Entry(state),

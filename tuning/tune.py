@@ -24,7 +24,7 @@ from raysim.results.render import Entry, Grid, html_table
 from raysim.storage.lock import make_folder, removed_if_refused
 from raysim.storage.schema import check_claim
 from raysim.tuning.search.failures import study_errors
-from raysim.tuning.search.results import exceeded, trial_line
+from raysim.tuning.search.results import exceeded, reported, trial_line
 from raysim.tuning.search.search import Search
 from raysim.tuning.search.storage import default_storage, read_url
 from raysim.tuning.studies import find, read_study, read_table
@@ -56,10 +56,11 @@ class StudyTrials:
     """Result of `raysim.tune`.
 
     Attributes:
-        trials: A row per trial: `trial`, `state`, the objectives, `test_accuracy`, `run_dir`, and a
-            column per searched setting, null if the trial did not search it; in a study with
-            constraints also `feasible`, null if the trial was not completed. The `accuracy` of a
-            pruned trial is from the last evaluation of its first run.
+        trials: A row per trial: `trial`, `state`, the objectives, the main score on samples that
+            did not choose, by its name (`test_accuracy`), `run_dir`, and a column per searched
+            setting, null if the trial did not search it; in a study with constraints also
+            `feasible`, null if the trial was not completed. The `accuracy` of a pruned trial is
+            from the last evaluation of its first run.
         best: Settings of the best trial, or of each trial of the Pareto front; empty if no trial
             keeps the constraints.
     """
@@ -269,15 +270,17 @@ def study_of(source: str | Path | raysim.Settings, table: Mapping[str, Any] | No
 
 def _table(tuner: Tuner) -> pa.Table:
     search, rows = tuner.search, []
-    for trial in search.study.get_trials(deepcopy=False):
+    trials = search.study.get_trials(deepcopy=False)
+    summaries = [trial.user_attrs.get("summary", {}) for trial in trials]
+    score, scores = reported(summaries, search.resolved.settings)
+    for trial, figure in zip(trials, scores, strict=True):
         values = trial.values or [None] * len(search.options.objectives)
-        summary = trial.user_attrs.get("summary", {})
         rows.append(
             {
                 "trial": trial.number,
                 "state": trial.state.name.lower(),
                 **dict(zip(search.options.objectives, values, strict=True)),
-                "test_accuracy": summary.get("final_accuracy"),
+                score: figure,
                 **_feasible(trial, search),
                 "run_dir": str(tuner.folder.trial(trial.number)),
                 **{key: trial.params.get(key) for key in search.resolved.space},

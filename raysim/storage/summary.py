@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -86,11 +86,31 @@ def main_score(columns: Mapping[str, Column], *, to_choose: bool = False) -> Col
         to_choose: Whether a round, a model or settings are chosen by it.
     """
     for name in TO_CHOOSE if to_choose else REPORTED:
-        for model in (MODELS[0], ""):  # their own models, or else the global one
-            if loss := columns.get(f"{model}{name}_loss"):
-                accuracy = columns.get(f"{model}{name}_accuracy")
-                return accuracy if accuracy and accuracy.larger else loss
+        if loss := of_deployed(columns, f"{name}_loss"):
+            accuracy = columns.get(loss.removesuffix("loss") + "accuracy")
+            return accuracy if accuracy and accuracy.larger else columns[loss]
     return None
+
+
+def of_deployed(columns: Container[str], score: str) -> str | None:
+    """Return the column with a score of the model which clients deploy; None where it is not known.
+
+    Args:
+        columns: The columns of a run.
+        score: A score of the global model, such as `holdout_accuracy`.
+    """
+    named = (f"{MODELS[0]}{score}", score)  # of their own models, or else of the global one
+    return next((name for name in named if name in columns), None)
+
+
+def final_figures(summary: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the last value of each evaluated column, from a run's summary."""
+    names = [key.removeprefix("final_") for key in summary if key.startswith("final_")]
+    return {
+        name if name.startswith(EVALUATED) else f"test_{name}": summary[f"final_{name}"]
+        for name in names
+        if name != "score"
+    }
 
 
 def is_accuracy(column: str) -> bool:

@@ -146,6 +146,7 @@ def test_trials_whose_clients_deploy_their_own_models_are_judged_by_these(tmp_pa
     """Ditto's: the global model is the same whatever lam is."""
     make_study(tmp_path)
     more = {"rounds": 3, "method.name": "ditto", "fraction": 1.0, "partition.limit": 40}
+    more |= {"evaluation.local_test": 0.25}
     settings = raysim.load_config(tmp_path / "blobs.json", more)
     table = {"space": {"method.lam": [0.0, 30.0]}, "sampler": "grid", "pruner": "none"}
     result = raysim.tune(settings, table, out=tmp_path / "out", jobs=1)
@@ -155,6 +156,9 @@ def test_trials_whose_clients_deploy_their_own_models_are_judged_by_these(tmp_pa
     ]
     found = [trial["accuracy"] for trial in result.trials.to_pylist()]
     assert found == [run["personal_holdout_accuracy"] for run in runs]
+    reported = "personal_local_test_accuracy"  # on samples that have not chosen
+    assert result.trials[reported].to_pylist() == [run[reported] for run in runs]
+    assert "test_accuracy" not in result.trials.column_names
     assert runs[0]["holdout_accuracy"] == runs[1]["holdout_accuracy"] and found[0] != found[1]
 
 

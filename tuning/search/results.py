@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from statistics import mean, stdev
 from typing import Any
 
 import optuna
 from optuna.trial import FrozenTrial, TrialState
 
-AVERAGED = (
-    *("final_holdout_accuracy", "final_holdout_loss", "final_accuracy", "held_out_samples"),
-    *("bytes_up", "bytes_down", "seconds", "virtual_seconds", "virtual_joules"),
-)
-"""Values in the summary of a trial of several runs, if its runs have them."""
+from raysim.config import Settings
+from raysim.storage.declared import column_of
+from raysim.storage.summary import MODELS, final_figures, main_score, of_deployed
 
+AVERAGED = (
+    *("held_out_samples", "bytes_up", "bytes_down"),
+    *("seconds", "virtual_seconds", "virtual_joules"),
+)
+"""Values in the summary of a trial of several runs, beside last scores, if its runs have them."""
+OF_CHOICE = "holdout_"
+"""Part of the columns of samples that choose settings, whose scores are too good for the chosen."""
+NO_SCORE = "test_accuracy"
+"""Column of the main score while no trial has one."""
 HELD_OUT = {"accuracy": "final_holdout_accuracy", "loss": "final_holdout_loss"}
 """Values in a summary of the objectives on held-out samples."""
 JUDGING = tuple(HELD_OUT.values())
@@ -31,7 +38,8 @@ def combined(summaries: Sequence[Mapping[str, Any]], over_seeds: str) -> dict[st
     summaries = [_judged(summary) for summary in summaries]
     if len(summaries) == 1:
         return dict(summaries[0])
-    known = [key for key in AVERAGED if summaries[0].get(key) is not None]
+    averaged = (*(key for key in summaries[0] if key.startswith("final_")), *AVERAGED)
+    known = [key for key in averaged if all(_is_number(each.get(key)) for each in summaries)]
     means = {key: mean(each[key] for each in summaries) for key in known}
     if over_seeds == "lower":
         spread = stdev(each["final_holdout_accuracy"] for each in summaries)
@@ -41,8 +49,31 @@ def combined(summaries: Sequence[Mapping[str, Any]], over_seeds: str) -> dict[st
 
 def _judged(summary: Mapping[str, Any]) -> dict[str, Any]:
     """Return the summary of a run, with the held-out scores of the deployed models."""
-    own = {name: summary.get(name.replace("holdout", "personal_holdout")) for name in JUDGING}
-    return {**summary, **{name: value for name, value in own.items() if value is not None}}
+    figures = final_figures(summary)
+    columns = {name: of_deployed(figures, name.removeprefix("final_")) for name in JUDGING}
+    return {**summary, **{name: figures[of] for name, of in columns.items() if of}}
+
+
+def reported(summaries: Iterable[Mapping[str, Any]], settings: Settings) -> tuple[str, list[Any]]:
+    """Return the main score that did not choose between trials: its column, and each one's value.
+
+    Where the clients of some trials deploy models of their own, it has the name of these.
+
+    Args:
+        summaries: The summary of each trial; empty where it has none.
+        settings: Settings of a trial.
+    """
+    names, values = set[str](), list[Any]()
+    for figures in map(final_figures, summaries):
+        known = (n for n, value in figures.items() if value is not None and OF_CHOICE not in n)
+        score = main_score({name: column_of(settings, name) for name in known})
+        names |= {score.name} if score else set()
+        values.append(score and figures[score.name])
+    return next(iter(sorted(names, key=lambda name: MODELS[0] not in name)), NO_SCORE), values
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def exceeded(trial: FrozenTrial) -> list[str]:

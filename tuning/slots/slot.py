@@ -31,6 +31,7 @@ from raysim.execution.resources import ABSENT_GPUS
 from raysim.storage.lock import lock_folder
 from raysim.storage.recorder import METRICS
 from raysim.storage.run_directory import RunDirectory
+from raysim.storage.summary import of_deployed
 from raysim.tuning.slots.report import Report, causes, error_line, machine_failure
 
 if TYPE_CHECKING:
@@ -64,9 +65,9 @@ def _rows(folder: Path) -> list[dict[str, Any]]:
 
 
 def _curve(rows: Iterable[Mapping[str, Any]]) -> dict[int, float]:
-    """Return the accuracy on the held-out samples by evaluated round."""
-    own = "personal_holdout_accuracy"  # of the clients' own deployed models, if any
-    accuracies = {row["round"]: row.get(own, row.get("holdout_accuracy")) for row in rows}
+    """Return the accuracy of deployed models on held-out samples by evaluated round."""
+    column = "holdout_accuracy"
+    accuracies = {row["round"]: row.get(of_deployed(row, column) or column) for row in rows}
     return {number: value for number, value in accuracies.items() if value is not None}
 
 
