@@ -286,10 +286,10 @@ def inputs_watched() -> Iterator[None]:
         seen[client] = tensors, tensors_digest(tensors)
         return job(jobs, message, client)
 
-    def watched_round(method: Method, now: Round, state: ServerState) -> Passes:
+    def watched_round(method: Method, now: Round, state: ServerState, unseen: Any) -> Passes:
         tensors = flatten(state.groups)
         was = tensors_digest(tensors)
-        after = yield from passes_of(method, now, state)
+        after = yield from passes_of(method, now, state, unseen)
         rounds.extend([now.number + 1] if tensors_digest(tensors) != was else [])
         return after
 
