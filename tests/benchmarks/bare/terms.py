@@ -295,14 +295,19 @@ class MeanStep(Term):
 
 
 class Change(Term):
-    """FedBuff's change of the model, in float64."""
+    """FedBuff's change of parameters and counts, and the buffers themselves, in float64."""
 
     def finish(self, steps: int) -> Upload:
         model, start = self.client.model.state_dict(), self.client.given.start
-        floating = {n: t for n, t in model.items() if t.is_floating_point()}
-        rest = {n: t - start[n] for n, t in model.items() if n not in floating}
-        change = {n: t.double() - start[n].double() for n, t in floating.items()}
-        return Upload(sums={"change": {**rest, **change}})
+        trained = {n: p.detach() for n, p in self.client.parameters().items()}
+        buffers = {n: t for n, t in model.items() if n not in trained and t.is_floating_point()}
+        change = {n: t.double() - start[n].double() for n, t in trained.items()}
+        counts = {n: t - start[n] for n, t in model.items() if n not in {**trained, **buffers}}
+        sums = {"change": {**counts, **change}}
+        if buffers:
+            sums["buffers"] = {n: t.double() for n, t in buffers.items()}
+            sums["share"] = {"share": torch.tensor(1.0)}
+        return Upload(sums=sums)
 
 
 def add(loss: Tensor, strength: float, penalty: Tensor) -> Tensor:
