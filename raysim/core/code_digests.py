@@ -6,8 +6,8 @@ defaults, closure, and the functions, classes and values of its module that it n
 installed packages is represented by its name, the package's version and its own compiled code.
 
 Names that a function itself rebinds or fills (a counter, a log) are state, and their values do not
-count; nor do attributes of a class that its own code sets on the class, or fills. What can be
-neither read nor copied, a lock or an open file, has no digest.
+count; nor do attributes of a class to which its own code adds. What can be neither read nor copied,
+a lock or an open file, has no digest.
 """
 
 from __future__ import annotations
@@ -77,6 +77,8 @@ MUTATORS = frozenset(
     }
 )
 """Methods that change a container."""
+LOGGING = ("append", "appendleft", "add")
+"""Those that note one more."""
 
 
 class NoDigestError(Exception):
@@ -410,52 +412,52 @@ def _state(code: CodeType) -> frozenset[str]:
 
 
 def _class_state(own: type) -> frozenset[str]:
-    """Return the attributes that the code of a class sets on classes, or whose values it fills.
+    """Return the counters and logs of a class: attributes to which its own code adds.
 
-    A default that the code sets on an instance, `self.rate = rate`, is none of them.
+    These are `Net.calls += 1`, `self.times[key] += 1` and `self.seen.append(x)`. An attribute that
+    the code sets to something else, as a class method that configures does, is none of them.
     """
     found: set[str] = set()
     classes = [each for each in own.__mro__ if _is_own(each.__module__)]
-    names = {each.__name__ for each in classes} | {"type", "__class__"}
+    names = {"cls", "self", *(each.__name__ for each in classes)}
     for member in (member for each in classes for member in vars(each).values()):
-        bound = names | ({"cls"} if isinstance(member, classmethod) else set())
         parts = [getattr(member, part, None) for part in ("__func__", "fget", "fset", "func")]
         for function in (part for part in (member, *parts) if isinstance(part, FunctionType)):
             for code in _codes(function.__code__):
-                found |= _set_on_classes(code, bound) | _filled(code)
+                found |= _added_to(code, names)
     return frozenset(found)
 
 
-def _set_on_classes(code: CodeType, classes: set[str]) -> set[str]:
-    """Return the attributes that a code sets on what it calls by the names of classes."""
-    placed = [(step, step.positions) for step in dis.get_instructions(code)]
-    steps = [(step, at) for step, at in placed if at and at.col_offset is not None]
-    found = set[str]()
-    for step, whole in steps:
-        if step.opname in ("STORE_ATTR", "DELETE_ATTR"):
-            base = [each for each, at in steps if _is_within(at, whole)]
-            if any(each.argval in classes for each in base if each.opname in NAMED):
-                found.add(step.argval)
-            if any(each.argval == "__class__" for each in base if each.opname in ATTRIBUTE):
-                found.add(step.argval)
-    return found
-
-
-def _is_within(part: Any, whole: Any) -> bool:
-    """Return whether a place of the source is within another one."""
-    (first, last, left, right), (begin, end, start, stop) = part, whole
-    return (first, left) >= (begin, start) and (last, right) <= (end, stop)
-
-
-def _filled(code: CodeType) -> set[str]:
-    """Return the attributes whose values a code changes, as `self.seen.append(x)` does."""
+def _added_to(code: CodeType, names: set[str]) -> set[str]:
+    """Return the attributes of a class, or of its objects, to which a code adds."""
     steps, found = [*dis.get_instructions(code)], set[str]()
-    for step, after, next_one in zip(steps, steps[1:], steps[2:], strict=False):
-        calls = after.opname in ATTRIBUTE and after.argval in MUTATORS
-        fills = next_one.opname in ("STORE_SUBSCR", "DELETE_SUBSCR", "COPY")
-        if step.opname in ATTRIBUTE and (calls or (fills and after.opname.startswith("LOAD_"))):
-            found.add(step.argval)
+    sums = {
+        after.argval
+        for step, after in zip(steps, steps[2:], strict=False)
+        if step.opname == "BINARY_OP" and step.argrepr == "+=" and after.opname == "STORE_ATTR"
+    }
+    for number, step in enumerate(steps[:-2]):
+        if step.opname not in ATTRIBUTE or not number:
+            continue
+        base, after, next_one = steps[number - 1], steps[number + 1], steps[number + 2]
+        if base.opname == "COPY" and step.argval in sums:
+            if _is_class(steps[: number - 1], names - {"self"}):
+                found.add(step.argval)
+        elif _is_class(steps[:number], names):
+            logs = after.opname in ATTRIBUTE and after.argval in LOGGING
+            if logs or (next_one.opname == "COPY" and after.opname.startswith("LOAD_")):
+                found.add(step.argval)
     return found
+
+
+def _is_class(steps: list[dis.Instruction], names: set[str]) -> bool:
+    """Return whether the last of the steps loads one of the names, or a class by its object."""
+    last = steps[-1]
+    if last.opname == "CALL":  # type(self)
+        return any(each.argval == "type" for each in steps[-5:])
+    return (last.opname in NAMED and last.argval in names) or (
+        last.opname in ATTRIBUTE and last.argval == "__class__"
+    )
 
 
 def _globals_of(function: FunctionType, state: frozenset[str]) -> dict[str, Any]:

@@ -251,11 +251,11 @@ class Base(nn.Module):
 
     @classmethod
     def count(cls):
-        cls.called = cls.called + 1
+        cls.called += 1
 
     def forward(self, x):
         type(self).passed += self.width
-        self.__class__.inherited = len(self.words)
+        self.__class__.inherited += len(self.words)
         self.seen.append(1)
         self.times["forward"] += 1
         self.count()
@@ -281,6 +281,53 @@ def test_what_a_class_counts_and_logs_is_not_its_code():
         setattr(space["Base"], name, value)
         found.add(digest_of_modules(made(), "the model"))
     assert len(found) == 4
+
+
+CONFIGURED = """
+from torch import nn
+
+class Net(nn.Module):
+    act, width, options, acts = "relu", 4, {"act": "relu"}, {}
+
+    def __init__(self, **more):
+        super().__init__()
+        self.options.update(more)
+
+    @classmethod
+    def configure(cls, act):
+        cls.act = act
+
+    @classmethod
+    def build(cls, width):
+        type(cls()).width = width
+        return cls()
+
+    @classmethod
+    def register(cls, function):
+        cls.acts["act"] = function
+
+    def forward(self, x):
+        return x
+"""
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda net: net.configure("tanh"),
+        lambda net: net.build(8),
+        lambda net: net(act="tanh"),
+        lambda net: net.register(len),
+    ],
+    ids=["set", "built", "updated", "registered"],
+)
+def test_what_a_class_configures_is_its_code(change):
+    space: dict[str, Any] = {"__name__": "__main__"}
+    exec(CONFIGURED, space)  # noqa: S102
+    made = space["Net"]
+    before = digest_of_modules(made(), "the model")
+    change(made)
+    assert digest_of_modules(made(), "the model") != before
 
 
 def test_what_a_function_counts_and_logs_is_not_its_code():
