@@ -13,6 +13,7 @@ from raysim.core.errors import RunError, SettingsError
 from raysim.core.given import Given
 from raysim.core.method import Method, ServerState
 from raysim.core.tensors import Tensors, flatten, is_finite
+from raysim.core.tensors.digests import checksums
 
 NAME = "model"
 """The group whose tensors keep their names and dtypes."""
@@ -102,6 +103,9 @@ def given_state(state: ServerState) -> Given:
 class StateOfRound:
     """State that a method's round is given: its tensors are the kept ones, its mappings are not.
 
+    Versions tell at each step what the round has changed in place; a change through NumPy or
+    `.data`, which has none, is told when the round ends.
+
     Attributes:
         given: What the method is given.
     """
@@ -115,21 +119,25 @@ class StateOfRound:
         self._kept = kept
         self._tensors = flatten(kept.groups)
         self._seen = Given({name: {name: tensor} for name, tensor in self._tensors.items()})
+        self._sums = checksums(self._tensors)
         groups = {group: dict(tensors) for group, tensors in kept.groups.items()}
         self.given = ServerState(groups, dict(kept.info))
 
-    def check_left(self, method: Method) -> None:
+    def check_left(self, method: Method, *, ended: bool = False) -> None:
         """Check that the round has left the state as it was.
 
         Args:
             method: The method.
+            ended: Whether the round has ended.
 
         Raises:
             SettingsError: it has changed it in place; the message names the tensor.
         """
         now = flatten(self.given.groups)
+        sums = checksums(self._tensors) if ended else self._sums
         changed = [
             *self._seen.changed(),
+            *(name for name, value in sums.items() if value != self._sums[name]),
             *(name for name, tensor in self._tensors.items() if now.get(name) is not tensor),
             *(name for name in now if name not in self._tensors),
             *(["info"] if {**self.given.info} != {**self._kept.info} else []),

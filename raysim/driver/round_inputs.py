@@ -139,7 +139,7 @@ def passes_of(method: Method, now: Round, state: ServerState, unseen: Any = None
                 work = resumed(passes, value, error)
             except StopIteration as end:
                 after, metrics = _checked_next(method, end.value)
-                own.check_left(method)
+                own.check_left(method, ended=True)
                 check_state(method, "round", after)
                 check_model(method, "round", after, state, shapes=False)
                 check_deployed(method, after, now.network)

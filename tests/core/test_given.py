@@ -131,23 +131,8 @@ class ThroughData(FedAvg):
         return raysim.Rules(finish=_through_data)
 
 
-class RoundThroughData(FedAvg):
-    """FedAvg whose server changes its state without a version."""
-
-    def server_update(self, now, state, reduced):
-        state.groups["model"]["head.bias"].data.add_(1)
-        return super().server_update(now, state, reduced)
-
-
-@pytest.mark.parametrize(
-    ("kind", "says"),
-    [
-        (ThroughData, r"clients \[0, .* change in place what clients are"),
-        (RoundThroughData, r"rounds \[1, .* change in place the state that they are given"),
-    ],
-)
-def test_the_contract_compares_bytes(tmp_path, kind, says):
+def test_the_contract_compares_bytes(tmp_path):
     contract = MethodContract()
-    contract.method = f"{__name__}:{kind.__name__}"  # type: ignore[misc]
-    with pytest.raises(AssertionError, match=says):
+    contract.method = f"{__name__}:ThroughData"  # type: ignore[misc]
+    with pytest.raises(AssertionError, match=r"clients \[0, .* change in place what clients are"):
         contract.test_loss_falls_on_separable_data(tmp_path)

@@ -223,6 +223,12 @@ def into_the_given(state, means):
     return means
 
 
+def by_numpy(state, means):
+    for name, tensor in means.items():
+        state[name].numpy()[...] = tensor.numpy()
+    return means
+
+
 def into_the_mapping(state, means):
     state.update(means)
     return means
@@ -263,6 +269,7 @@ STATES = {
     "slash": "a group 'a/b'; must have a name, without '/'",
     "nan": "info that JSON cannot hold",
     "into_the_given": "round changes the state that it is given in place (model/",
+    "by_numpy": "round changes the state that it is given in place (model/",
     "into_the_mapping": "round changes the state that it is given in place (model/",
 }
 
@@ -279,13 +286,14 @@ def test_a_state_that_cannot_be_gone_on_with_is_one_line(tmp_path, kind, made):
         raysim.run(settings, make_task(EQUAL))
     says = STATES[made].split("{.*}")
     line = f"method.name={name}: {function} returned {'a state with ' * (made != 'divided')}"
-    line = f"method.name={name}: " if made.startswith("into_the") else line
+    line = f"method.name={name}: " if "given in place" in STATES[made] else line
     assert re.match(re.escape(line) + ".*".join(map(re.escape, says)), str(caught.value))
 
 
-def test_a_state_changed_in_place_is_not_checkpointed(tmp_path):
+@pytest.mark.parametrize("method", ["LateInPlace", "LateInMemory"])
+def test_a_state_changed_in_place_is_not_checkpointed(method, tmp_path):
     """What the second round has changed is no state of the first, with which others could go on."""
-    name = {"method.name": f"{__name__}:LateInPlace", "checkpoint_every": 9}
+    name = {"method.name": f"{__name__}:{method}", "checkpoint_every": 9}
     heard = Heard()
     with pytest.raises(raysim.SettingsError, match="changes the state that it is given in place"):
         raysim.run(make_settings(tmp_path, rounds=3, **name), make_task(EQUAL), heard)
@@ -309,6 +317,15 @@ class LateInPlace(FedAvg):
     def server_update(self, now, state, reduced):
         if now.number:
             state.groups["model"]["head.bias"].zero_()
+        return super().server_update(now, state, reduced)
+
+
+class LateInMemory(FedAvg):
+    """The same through NumPy, which leaves torch's versions as they are."""
+
+    def server_update(self, now, state, reduced):
+        if now.number:
+            state.groups["model"]["head.bias"].numpy()[:] = 0
         return super().server_update(now, state, reduced)
 
 

