@@ -99,6 +99,7 @@ def identity_of(
             bytes_of(part) for each in shown for part in (each.x, each.y)
         ),
         "network": hashlib.sha256(repr(layout).encode()).hexdigest(),
+        "torch's default dtype": str(torch.get_default_dtype()).removeprefix("torch."),
         CODE_OF_MODULES: _of_code(digest_of_modules, network, "the model"),
         CODE_OF_SCORING: _of_code(digest_of, federation.scoring, "the scoring"),
         CODE_OF_COMPONENTS: code_of_components(settings),

@@ -91,6 +91,20 @@ def float64_by_default():
     torch.set_default_dtype(torch.float32)
 
 
+@pytest.mark.usefixtures("float64_by_default")
+def test_another_default_type_is_another_run(tmp_path):
+    class Cast(SmallNet):
+        def __init__(self) -> None:
+            super().__init__()
+            self.float()
+
+    settings = make_settings(tmp_path / "run", rounds=1)
+    raysim.run(settings, make_task(EQUAL, Cast))
+    torch.set_default_dtype(torch.float32)
+    with pytest.raises(raysim.RunError, match="default dtype was float64 .here float32"):
+        raysim.run(settings, make_task(EQUAL, Cast))
+
+
 class Made(SmallNet):
     """A network whose forward pass makes a tensor of torch's default type."""
 
