@@ -531,7 +531,7 @@ class Settings(SettingsGroup):
             )
             raise ValueError(
                 f"server.{name}={as_typed(value)}: the server of {called(self.method)} has no"
-                " learning rate of its own; leave it out (those of fedadam, fedbuff have)"
+                " learning rate of its own; leave it out (those of fedadam, fedbuff, scaffold have)"
             )
         try:
             self.server.check_rate(self.method.server_lr, f"the rate of {called(self.method)}, ")

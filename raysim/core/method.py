@@ -42,7 +42,8 @@ import torch
 from torch import nn
 
 from raysim.core.columns import Column
-from raysim.core.components import Component, Registry
+from raysim.core.components import Component, Registry, called, suggest
+from raysim.core.errors import SettingsError
 from raysim.core.privacy import PrivacyClaim
 from raysim.core.rules import LocalWork, Pass, Reduced, Weighting
 from raysim.core.selection import Selection
@@ -170,6 +171,9 @@ class Method(Component, ABC):
     reads_beside: ClassVar[str] = ""
     """In words, what its server reads of clients beside the mean of their changes, which alone
     differential privacy accounts; empty for nothing."""
+    server_rate: ClassVar[str] = ""
+    """Name of the field that is the learning rate of its server; empty without one. Its formula has
+    `Round.server_lr` in place of the field, which then follows the settings `server`."""
     needs_mean: ClassVar[str] = ""
     """In words, what clients send in place of their changes, of which no aggregation but the mean
     makes a step; empty if they send changes."""
@@ -207,11 +211,21 @@ class Method(Component, ABC):
 
     @property
     def server_lr(self) -> float | None:
-        """Learning rate of its server, from which `Round.server_lr` follows by round.
+        """Learning rate of its server, the field `server_rate`; None of a method without one.
 
-        None of a method that has none; a schedule of it is then refused.
+        Raises:
+            SettingsError: it has no field of that name.
         """
-        return None
+        if not self.server_rate:
+            return None
+        fields = [*type(self).model_fields]
+        if self.server_rate not in fields:
+            raise SettingsError(
+                f"{called(self)}: server_rate={self.server_rate!r}: must be the name of a field;"
+                f" {suggest(self.server_rate, fields)}"
+            )
+        rate: float | None = getattr(self, self.server_rate)
+        return rate
 
     @property
     def selection(self) -> Selection | None:

@@ -10,11 +10,13 @@ Optimization", ICLR 2021, algorithm 2 (FedAdam).
 
 Without bias correction, as in the paper; m starts at 0, v at tau^2. m and v cover the trainable
 parameters, complex ones as pairs of reals; buffers become the mean. lr_server is constant, or
-follows `server.schedule`. Deviation: p_k follow
-`weighting`, where algorithm 2 counts clients alike (weighting=uniform).
+follows `server.schedule`. Deviation: p_k follow `weighting`, where algorithm 2 counts clients alike
+(weighting=uniform).
 """
 
 from __future__ import annotations
+
+from typing import ClassVar
 
 import torch
 from pydantic import Field
@@ -34,15 +36,12 @@ class FedAdam(FedAvg):
     are FedAvg's.
     """
 
+    server_rate: ClassVar[str] = "lr_server"
+
     lr_server: float = Field(default=0.01, gt=0, description="learning rate of the server")
     beta1: float = Field(default=0.9, ge=0, lt=1, description="decay of the mean change m")
     beta2: float = Field(default=0.99, ge=0, lt=1, description="decay of the mean square v")
     tau: float = Field(default=1e-3, gt=0, description="degree of adaptivity; sqrt(v) starts here")
-
-    @property
-    def server_lr(self) -> float:
-        """The rate of the server."""
-        return self.lr_server
 
     def init(self, network: nn.Module) -> ServerState:
         """Start with m at zero and v at tau^2."""

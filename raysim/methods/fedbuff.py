@@ -58,16 +58,12 @@ class FedBuff(AsynchronousAvg):
 
     revision: ClassVar[int] = 2
     bases: ClassVar[Bases | None] = {UPDATE: CHANGE, BUFFERS: "model"}
+    server_rate: ClassVar[str] = "lr_global"
     buffer: Count | None = Field(
         default=None, description="K, updates that make a version; none: half of the concurrency"
     )
     lr_global: float = Field(default=1.0, gt=0, description="step of the server")
     weighted: bool = Field(default=False, description="updates count by the clients' samples")
-
-    @property
-    def server_lr(self) -> float:
-        """The step of the server."""
-        return self.lr_global
 
     def updates(self, concurrency: int) -> int:
         """Return K."""

@@ -62,6 +62,7 @@ class Scaffold(FedAvg):
 
     weighting: ClassVar[Weighting | None] = "uniform"
     bases: ClassVar[Bases | None] = {"model": "model", "c": CHANGE}
+    server_rate: ClassVar[str] = "lr_global"
 
     lr_global: float = Field(default=1.0, gt=0, description="step of the server")
 
@@ -92,7 +93,7 @@ class Scaffold(FedAvg):
         model, c = state.groups["model"], state.groups["c"]
         mean, change = reduced.means["model"], reduced.means["c"]
         share = len(reduced.clients) / now.clients
-        moved = {n: model[n] + self.lr_global * (mean[n] - model[n]) for n in c}
+        moved = {n: model[n] + now.server_lr * (mean[n] - model[n]) for n in c}
         c_after = {n: c[n] + share * change[n] for n in c}
         return state.replace(model={**mean, **moved}, c=c_after)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import pytest
 import torch
 from torch.optim.lr_scheduler import ReduceLROnPlateau
@@ -29,11 +31,8 @@ OVERLAPPING |= {name: value for name, value in BOTH.items() if name != "method.n
 class Stepping(FedAvg):
     """A server with a rate of its own: a step along the mean change."""
 
+    server_rate: ClassVar[str] = "rate"
     rate: float = 0.5
-
-    @property
-    def server_lr(self):
-        return self.rate
 
     def server_update(self, now, state, reduced):
         model, mean = state.groups["model"], reduced.means["model"]
@@ -83,6 +82,29 @@ def test_rates_of_a_table_train_as_runs_with_these_rates(tmp_path):
     run(tmp_path / "rates", rounds=2, **given)
     run(tmp_path / "first", rounds=2, **{"method.name": "fedadam"}, **tables)
     assert model_of(tmp_path / "first") == model_of(tmp_path / "rates")
+
+
+@pytest.mark.parametrize("name", ["fedbuff", "scaffold"])
+def test_a_server_follows_a_table_as_its_own_rate(tmp_path, name):
+    more = {"method.name": name, "rounds": 2}
+    table = {"server.schedule": "table", "server.lr_rounds": [1], "server.lr_values": [0.5]}
+    run(tmp_path / "own", **more, **{"method.lr_global": 0.5})
+    run(tmp_path / "table", **more, **table)
+    assert model_of(tmp_path / "own") == model_of(tmp_path / "table")
+
+
+class Misnamed(Stepping):
+    """A server whose rate is no field."""
+
+    server_rate: ClassVar[str] = "rates"
+
+
+def test_a_rate_that_is_no_field_is_refused(tmp_path):
+    with pytest.raises(raysim.SettingsError) as raised:
+        run(tmp_path, **{"method.name": f"{__name__}:Misnamed"})
+    assert str(raised.value).endswith(
+        "Misnamed: server_rate='rates': must be the name of a field; did you mean 'rate'?"
+    )
 
 
 def test_a_method_of_ones_own_follows_the_rate_of_its_server(tmp_path):

@@ -206,20 +206,14 @@ def _rate_of_clients(settings: Settings) -> _Rate:
 
 
 def _rates_of(method: Method, prefix: str = "method.") -> Iterator[_Rate]:
-    """Yield the learning rates of a method's server, and of those that it is made of.
-
-    It is what the method declares as its `server_lr`, or a field that names a rate and the server.
-    """
-    declared = method.server_lr
+    """Yield the learning rates of a method's server, and of those that it is made of."""
+    if method.server_rate:
+        yield _rate(prefix, method.server_rate, method)
     for name, value in method:
         parts = value.items() if isinstance(value, Mapping) else ()
         for title, part in parts:
             if isinstance(part, Method):
                 yield from _rates_of(part, f"{prefix}{name}.{title}.")
-        words = name.split("_")
-        named = "lr" in words and not {"server", "global"}.isdisjoint(words)
-        if type(value) in (int, float) and (named if declared is None else value == declared):
-            yield _rate(prefix, name, method)
 
 
 def _rate(prefix: str, name: str, group: BaseModel) -> _Rate:
