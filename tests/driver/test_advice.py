@@ -71,6 +71,26 @@ SIX = {"clients": 6, "fraction": 0.5}
             {"local.lr": 1e-6, "local.steps": 2, "local.epochs": 1},
             rf"0\.69\d: {NOTHING} local.lr=1e-06, or more local.steps",
         ),
+        *(
+            ([0, 1] * 4, more, rf"0\.\d+: clients learn nothing yet; try {way}")
+            for more, way in (
+                ({"local.temperature": 1e7}, r"less than local\.temperature=1e\+07"),
+                (
+                    {"local.weight_decay": 10.0, "local.lr": 0.05},
+                    r"less than local\.weight_decay=10",
+                ),
+                ({"local.clip_norm": 1e-7}, "more than local.clip_norm=1e-07"),
+                (
+                    {"local.optimizer": "adam", "local.eps": 1e6, "local.label_smoothing": 1.0},
+                    r"less than local\.label_smoothing=1 or less than local\.eps=1e\+06",
+                ),
+            )
+        ),
+        (  # neither is far from what others train with
+            [0, 1] * 4,
+            {"local.lr": 1e-6, "local.weight_decay": 1e-4, "local.clip_norm": 5.0},
+            rf"0\.69\d: {NOTHING} local.lr=1e-06, or more local.epochs",
+        ),
         (
             [0] * 8,
             {"local.lr": 1.0, "local.epochs": 2, **SIX},
@@ -152,19 +172,28 @@ def test_a_server_that_moves_nothing_is_told_of(tmp_path, more, key, epochs):
     assert note.endswith(f": the server hardly moves the model; try more than method.{key}=1e-06")
 
 
-@pytest.mark.parametrize("epochs", [1, 5])
-def test_where_labels_have_nothing_to_do_with_inputs_no_rate_is_advised(tmp_path, epochs):
+def make_mlp():
+    return nn.Sequential(nn.Linear(12, 32), nn.ReLU(), nn.Linear(32, 5))
+
+
+def make_wide():
+    return nn.Linear(12, 5)
+
+
+@pytest.mark.parametrize(
+    ("build", "lr", "epochs"),
+    [(make_mlp, 0.1, 1), (make_mlp, 0.1, 5), (make_mlp, 0.01, 1), (make_wide, 0.1, 1)],
+)
+def test_where_labels_have_nothing_to_do_with_inputs_nothing_is_advised(
+    tmp_path, build, lr, epochs
+):
     draw = torch.Generator().manual_seed(0)
     x, y = torch.randn(2320, 12, generator=draw), torch.randint(5, (2320,), generator=draw)
     clients = [(x[k : k + 40], y[k : k + 40]) for k in range(0, 320, 40)]
-    task = raysim.Task(make_mlp, clients=clients, test=(x[320:], y[320:]))
-    more = {"rounds": 12, "local.lr": 0.1, "local.batch_size": 10, "fraction": 0.5}
+    task = raysim.Task(build, clients=clients, test=(x[320:], y[320:]))
+    more = {"rounds": 12, "local.lr": lr, "local.batch_size": 10, "fraction": 0.5}
     (note,) = notes_of(tmp_path / "run", task, **more, **{"local.epochs": epochs})
     assert re.fullmatch(r"after 10 evaluations [^:]*", note)
-
-
-def make_mlp():
-    return nn.Sequential(nn.Linear(12, 32), nn.ReLU(), nn.Linear(32, 5))
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from itertools import islice
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from pydantic import BaseModel
 from torch import Tensor, nn
@@ -42,6 +43,16 @@ CLIENTS = 50
 """Clients whose classes are counted."""
 DEVIATIONS = 4.0
 """Standard deviations by which these differ more than by chance."""
+BELOW = 0.99
+"""Largest multiple of the loss of guessing that a loss has if inputs tell of the class."""
+HINDERS = {
+    "temperature": ("less", 10.0),
+    "weight_decay": ("less", 0.1),
+    "label_smoothing": ("less", 0.9),
+    "eps": ("less", 0.01),
+    "clip_norm": ("more", 0.1),
+}
+"""Settings of clients that hold them back where they are this large or small, and the way out."""
 BLOCKS, BLOCK = 5, 50
 """Blocks of test samples on which the loss before training is taken, and samples of each."""
 
@@ -52,8 +63,8 @@ def guessing_note(
     """Return a note on test accuracies that guessing reaches, with the likely cause; "" on others.
 
     Guessing is to answer the most frequent class of the test set always. Answers that do not look
-    at the inputs have a macro F1 of 1 / C at most, which tells them from others where one class has
-    most samples. The cause is read from how losses move from that of the network before training
+    at the inputs have a macro F1 of 1 / C at most; where one class has most samples, they are known
+    by that. The cause is read from how losses move from that of the network before training
     (`_cause`). A model that no client deploys is not noted.
 
     Args:
@@ -87,7 +98,7 @@ def guessing_note(
     if federation.scoring.losses is not CLASSIFICATION.losses or not _is_plain(settings):
         return said
     began = _loss_before(federation, network, settings.seed)
-    return said + _cause(rows, began, len(shares), settings, federation)
+    return said + _cause(rows, began, shares, settings, federation)
 
 
 def _loss_before(federation: Federation, network: nn.Module, seed: int) -> float:
@@ -110,20 +121,26 @@ def _is_plain(settings: Settings) -> bool:
 
 
 def _cause(
-    rows: Sequence[Row], began: float, classes: int, settings: Settings, federation: Federation
+    rows: Sequence[Row],
+    began: float,
+    shares: npt.NDArray[np.float64],
+    settings: Settings,
+    federation: Federation,
 ) -> str:
     """Return the likely cause, from the loss before training and those since; "" if unknown.
 
     In order: a train loss that has grown is of too long steps. A test loss that creeps is of a
-    server whose steps are too short, where clients learn, or else of too short or too few steps of
-    clients. Where the train loss falls and the test loss does not, the mean of models of clients
-    with other classes learns nothing; where both still fall, the model learns slowly. Of others
-    nothing is known: labels may have nothing to do with inputs.
+    server whose steps are too short, where clients learn, or else of what holds clients back: a
+    setting such as weight decay, or too short or too few steps. Where the train loss falls and the
+    test loss does not, the mean of models of clients with other classes learns nothing; where both
+    still fall, the model learns slowly. In all other cases the cause is unknown. So it is where
+    the test loss falls towards that of guessing, as it does if labels have nothing to do with
+    inputs, too.
 
     Args:
         rows: The rows of the rounds so far.
         began: The loss before training.
-        classes: Number of classes of the test set.
+        shares: Shares of the classes in the test set [C].
         settings: The settings.
         federation: The samples.
     """
@@ -136,24 +153,29 @@ def _cause(
     late, clients, server = _late(losses), _rate_of_clients(settings), [*_rates_of(settings.method)]
     rates = [clients, *server]
     short = [rate for rate in rates if rate.value < rate.usual] or rates
+    held, guessed = [*_hindering(settings)], -float(shares @ np.log(shares))
+    known = not BELOW * guessed <= _late(tests) <= (1 + EQUAL) * guessed
     said, still = "", _late(tests) > (1 - EQUAL) * began
-    creeps, learns = still and _creeps(tests), late < (1 - EQUAL) * began
+    creeps = still and (_stays(tests) or (known and _creeps(tests)))
+    learns = late < (1 - EQUAL) * began
     if max(losses) > GROWN * began or late > RISEN * began:
         long = [rate for rate in rates if rate.value > rate.usual] or rates
         said = f", at most {max(losses):.3g}: steps may be too long; try less than {_either(long)}"
     elif creeps and server and (learns or clients not in short):
         said = f": the server hardly moves the model; try more than {_either(server)}"
     elif creeps and abs(late - began) < EQUAL * began:
-        said = f": clients learn nothing yet; try more than {_either(short)}"
-        said += f", or more {_work(settings)}"
+        more = f"more than {_either(short)}, or more {_work(settings)}"
+        said = f": clients learn nothing yet; try {_either(held) if held else more}"
     elif learns and still and _differ(federation):
         said = (
             ": clients learn their own samples, and the mean of their models does not; try"
             f" {_either(_closer(settings))}"
         )
-    elif late < began and _falls(losses) and _falls(tests):
+    elif known and late < began and _falls(losses) and _falls(tests):
         said = ", and the test loss falls as well: the model learns slowly; try more rounds"
-        if began < GROWN * np.log(classes):  # else inputs may be large, and steps long already
+        if held:
+            said += f", or {_either(held)}"
+        elif began < GROWN * np.log(len(shares)):  # else steps may be long already
             said += f", or more than {_either(short)}"
     if not said:
         return ""
@@ -171,11 +193,14 @@ def _falls(losses: Sequence[float]) -> bool:
     return float(np.mean(losses[-third:])) < 0.99 * float(np.mean(losses[-2 * third : -third]))
 
 
+def _stays(losses: Sequence[float]) -> bool:
+    """Return whether a loss stays where it is."""
+    return float(np.ptp(losses)) < STILL * abs(losses[0])
+
+
 def _creeps(losses: Sequence[float]) -> bool:
-    """Return whether a loss stays where it is, or falls by a little in nearly every round."""
-    changes = np.diff(losses)
-    stays = float(np.ptp(losses)) < STILL * abs(losses[0])
-    return stays or float(np.mean(changes < 0)) >= STEADY
+    """Return whether a loss falls in nearly every round."""
+    return float(np.mean(np.diff(losses) < 0)) >= STEADY
 
 
 def _differ(federation: Federation) -> bool:
@@ -219,6 +244,14 @@ def _rates_of(method: Method, prefix: str = "method.") -> Iterator[_Rate]:
 def _rate(prefix: str, name: str, group: BaseModel) -> _Rate:
     value, usual = getattr(group, name), type(group).model_fields[name].default
     return _Rate(prefix + name, value, usual if type(usual) in (int, float) else math.nan)
+
+
+def _hindering(settings: Settings) -> Iterator[str]:
+    """Yield the way out of settings that hold clients back, if they are far from their defaults."""
+    for name, (way, limit) in HINDERS.items():
+        value = getattr(settings.local, name)
+        if value is not None and (value <= limit if way == "more" else value >= limit):
+            yield f"{way} than {_rate('local.', name, settings.local)}"
 
 
 def _work(settings: Settings) -> str:
