@@ -21,7 +21,6 @@ import pyarrow.parquet as pq
 
 import raysim
 from raysim.core.method import METHODS
-from raysim.execution.lockstep import Lockstep
 from raysim.testing.tasks import samples
 from tests.tasks import make_settings, make_task
 
@@ -170,19 +169,6 @@ def run(folder: Path, settings: Settings) -> None:
     raysim.run(make_settings(folder, **{"rounds": 4} | given), task)
 
 
-def run_in_lockstep(folder: Path, settings: Settings) -> list[Path]:
-    """Run settings with three learning rates, whose clients share stacks; return their folders."""
-    rates = (0.05, 0.1, 0.2)
-    runs: Lockstep[Any] = Lockstep(len(rates))
-    folders = [folder / str(rate) for rate in rates]
-    for number, (rate, out) in enumerate(zip(rates, folders, strict=True)):
-        given = make_settings(out, **{"rounds": 3, "local.lr": rate} | settings)
-        runs.start(number, given.engine, raysim.steps(given, make_task(CLIENTS)))
-    while runs.advance():
-        pass
-    return folders
-
-
 def digests(folder: Path) -> list[str]:
     """Return the digests of a run's model and client states, its figures, and its clients'."""
     tensors = [folder / "model.safetensors", *sorted((folder / "clients").rglob("*.safetensors"))]
@@ -209,21 +195,13 @@ def _digest(*contents: bytes) -> str:
 def print_digests(chosen: Callable[[str], bool]) -> dict[str, list[str]]:
     """Run the chosen runs; print and return their digests."""
     found: dict[str, list[str]] = {}
-
-    def show(name: str, folder: Path) -> None:
-        found[name] = digests(folder)
-        print(json.dumps([name, *found[name]]), flush=True)
-
     with TemporaryDirectory() as out:
         for number, (name, settings) in enumerate(settings_of_runs(Path(out))):
             if chosen(name):
-                run(Path(out) / str(number), settings)
-                show(name, Path(out) / str(number))
-        for method in ("fedavg", "scaffold", "fednova"):
-            if chosen(name := f"{method} trials"):
-                folders = run_in_lockstep(Path(out) / name, {"method.name": method})
-                for folder in folders:
-                    show(f"{name} {folder.name}", folder)
+                folder = Path(out) / str(number)
+                run(folder, settings)
+                found[name] = digests(folder)
+                print(json.dumps([name, *found[name]]), flush=True)
     return found
 
 

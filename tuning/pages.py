@@ -52,9 +52,7 @@ def _study(name: str) -> RenderableType:
 
 
 def _seeds(options: SearchOptions) -> str:
-    seeds = f" of {options.seeds} seeds each, {options.over_seeds}"
-    stack = f", {options.stack} as a stack"
-    return seeds * (options.seeds > 1) + stack * (options.stack > 1)
+    return f" of {options.seeds} seeds each, {options.over_seeds}" if options.seeds > 1 else ""
 
 
 def _written(values: Mapping[str, Any]) -> str:

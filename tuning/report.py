@@ -180,7 +180,6 @@ def _search_in_words(search: Search, trials: Sequence[FrozenTrial]) -> list[tupl
         "sampler": _named(options.sampler, options.sampler_options),
         "pruner": _named(options.pruner, options.pruner_options),
         "runs of a trial": f"{options.seeds} seeds, judged by {by}" if options.seeds > 1 else "1",
-        "trials of a stack": str(options.stack) if options.stack > 1 else "",
         "constraints": ", ".join(f"{k} at most {v:g}" for k, v in options.constraints.items()),
         "first trials": "; ".join(
             " ".join(override_text(*each) for each in first.items())

@@ -22,7 +22,6 @@ from raysim.tuning.folder import StudyFolder
 from raysim.tuning.search.failures import study_errors
 from raysim.tuning.search.results import best, quantity
 from raysim.tuning.search.search import Search
-from raysim.tuning.search.turns import TrialRun, Turns
 from raysim.tuning.slots.fitting import at_most
 from raysim.tuning.slots.pool import open_slots
 from raysim.tuning.slots.queue import RunQueue, run_in_slots
@@ -59,6 +58,19 @@ class StudyResult:
     busy: float | None
 
 
+@dataclass(frozen=True)
+class TrialRun:
+    """One run of a trial.
+
+    Attributes:
+        trial: The trial.
+        index: Number of the run in its trial, which is added to the seed.
+    """
+
+    trial: Trial
+    index: int
+
+
 class Tuner(RunQueue[TrialRun]):
     """Runs one study in one folder; trials are the run directories `trials/0000` and so on.
 
@@ -81,8 +93,7 @@ class Tuner(RunQueue[TrialRun]):
         self._finished: defaultdict[int, list[Report]] = defaultdict(list)
         self._seconds: defaultdict[int, float] = defaultdict(float)
         self._trials, self._deadline = 0.0, math.inf
-        self._turns = Turns(search.options.stack > 1)
-        self.pausing = search.decisions.prunes or self._turns.stacked
+        self.pausing = search.decisions.prunes
 
     def run(
         self,
@@ -109,16 +120,14 @@ class Tuner(RunQueue[TrialRun]):
         """
         with self.begun(trials, retry_failed):
             settings = self.search.resolved.settings
-            stack = self.search.options.stack
             done, total = self.done, self.total
             if not self.remain():
                 self.listener.started(0, done, total)
                 self.listener.note("the study is finished; nothing is left to do")
                 return self.result(None)
             wanted = at_most(jobs, total - done)
-            with open_slots(settings, wanted, self.listener.note, stack) as slots:
+            with open_slots(settings, wanted, self.listener.note) as slots:
                 self.listener.started(len(slots), done, total)
-                self._turns.ordered &= jobs == 1  # without a number, slots may join later
                 self._deadline = math.inf if timeout is None else monotonic() + timeout
                 run_in_slots(slots, self)
                 return self.result(slots.busy)
@@ -153,7 +162,6 @@ class Tuner(RunQueue[TrialRun]):
         self._check_records()
         describe(folder.path, search.resolved.space, search.options.objectives)
         self._take_over()
-        self._turns.resume(search.study.get_trials(deepcopy=False))
 
     def _take_over(self) -> None:
         """Resume the trials of killed tuners."""
@@ -185,12 +193,9 @@ class Tuner(RunQueue[TrialRun]):
 
     def _resume(self, trial: Trial) -> None:
         """Queue the next run of a trial, or record an ended trial."""
-        turns, ended = self._turns, self._finished[trial.number]
-        if turns.is_undecided(trial):
-            if not self.search.decisions.judge_again(trial):
-                self.listener.trial_done(self.search.prune(trial), 0.0)
-                return
-            turns.reported(TrialRun(trial, 0))
+        if not self.search.decisions.judge_again(trial):
+            self.listener.trial_done(self.search.prune(trial), 0.0)
+            return
         for index, folder in enumerate(self.folder.runs(trial.number)):
             if not (folder / "summary.json").exists():
                 self._waiting.append(TrialRun(trial, index))
@@ -200,13 +205,10 @@ class Tuner(RunQueue[TrialRun]):
                 self.listener.trial_done(self.search.fail(trial, error), 0.0)
                 return
             report = finished(folder)
-            if turns.awaits_end(trial, [*ended, report]):
-                self._waiting.append(TrialRun(trial, index))
-                return
             if not self.goes_on(TrialRun(trial, index), report):
                 self.listener.trial_done(self.search.prune(trial), 0.0)
                 return
-            ended.append(report)
+            self._finished[trial.number].append(report)
         self.listener.trial_done(self._complete(trial), 0.0)
 
     @property
@@ -231,30 +233,14 @@ class Tuner(RunQueue[TrialRun]):
     def next(self) -> TrialRun | None:
         """Return the next run of a begun trial, or the first run of a new one."""
         if self._waiting:
-            return self._first()
-        if not self._turns.is_over:
-            return None
+            return self._waiting.pop(0)
         with self.folder.alone():
             if self.search.is_shared:
                 self.search.refresh()
                 self._take_over()
             if self._waiting:
-                return self._first()
+                return self._waiting.pop(0)
             return TrialRun(self.search.ask(), 0) if self.remain() else None
-
-    def _first(self) -> TrialRun | None:
-        """Remove and return the first waiting run; None if all wait for a turn."""
-        if (run := self._turns.first(self._waiting)) is not None:
-            self._waiting.remove(run)
-        return run
-
-    def resumes_at(self, run: TrialRun) -> tuple[int, int | None]:
-        """Return the number of a run's known evaluations, and the place of its trial."""
-        return self._turns.resumes_at(run.trial, self._finished[run.trial.number])
-
-    def placed(self, run: TrialRun, number: int) -> None:
-        """Note the place of a trial in its slot."""
-        self._turns.started(run, number)
 
     def settings(self, run: TrialRun) -> Settings:
         """Return the settings of a run."""
@@ -268,21 +254,16 @@ class Tuner(RunQueue[TrialRun]):
 
     def goes_on(self, run: TrialRun, report: Report) -> bool:
         """Report evaluations to Optuna; return whether the pruner lets the trial continue."""
-        goes_on = run.index > 0 or self.search.decisions.judge(run.trial, report.curve)
-        if goes_on and report.is_evaluation:
-            self._turns.reported(run)
-        return goes_on
+        return run.index > 0 or self.search.decisions.judge(run.trial, report.curve)
 
     def ended(self, run: TrialRun, report: Report, seconds: float) -> None:
         """Queue the next run of a trial, or record the ended trial."""
         trial, reports = run.trial, self._finished[run.trial.number]
         self._seconds[trial.number] += seconds
-        self._turns.ended(run)
         # If a slot was lost, the last evaluations of its run reach the tuner with the run's end.
         if report.summary is not None and self.goes_on(run, report):
             reports.append(report)
             if len(reports) < self.search.options.seeds:
-                self._turns.reported(run)
                 self._waiting.append(TrialRun(trial, len(reports)))
                 return
             done = self._complete(trial)

@@ -254,9 +254,6 @@ def tune(
     seeds: Annotated[
         int | None, typer.Option(min=1, max=1000, help="runs of a trial; default: the study's")
     ] = None,
-    stack: Annotated[
-        int | None, typer.Option(min=1, max=256, help="trials that a slot trains as one stack")
-    ] = None,
     name: StudyName = None,
     out: StudyFolder = None,
     profile: ProfileName = None,
@@ -272,7 +269,7 @@ def tune(
             name or Path(study).stem + ("-tuned" if ranges else ""),
             definition,
             changes(overrides, profile),
-            definition.options(sampler, pruner, objectives, seeds, stack),
+            definition.options(sampler, pruner, objectives, seeds),
             console,
             trials=trials,
             jobs=jobs,

@@ -45,7 +45,7 @@ def _tune(options: Options) -> None:
     ranges = options["ranges"]
     study = study_of(options["study"], parse_ranges(ranges, None) if ranges else None)
     study.resolve(_overrides(options))
-    names = ("sampler", "pruner", "objectives", "seeds", "stack")
+    names = ("sampler", "pruner", "objectives", "seeds")
     study.options(*(options[key] for key in names))
     _check_file(options["study"])
     _check_folder("--out", options["out"])

@@ -49,7 +49,6 @@ from raysim.storage.revisions import FIRST, revisions_of
 SAMPLED_CLIENTS = 1000
 INITIAL_MODEL, START = "initial model", "model of start_from"
 ENVIRONMENTS = "environments"
-STACK = "number of stacked trials"
 CODE_OF_MODULES, CODE_OF_SCORING = "code of the model", "code of the scoring"
 CODE_OF_COMPONENTS = "code of components"
 CODES = (CODE_OF_MODULES, CODE_OF_SCORING, CODE_OF_COMPONENTS)

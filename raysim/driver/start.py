@@ -37,7 +37,7 @@ from raysim.driver.finished import (
     finished_run,
     note_samples,
 )
-from raysim.driver.identity import STACK, identity_of, not_comparable
+from raysim.driver.identity import identity_of, not_comparable
 from raysim.driver.listener import Listener
 from raysim.driver.masking import check_masks
 from raysim.driver.privacy.accounting import with_accounted_noise
@@ -114,7 +114,6 @@ def drive(
             driver: dict[str, Any] = {"watch": watch, "executor": executor}
             driver["listener"] = exported(tracking)
             driver |= {"run_dir": run_dir, "own_task": own_task, "force": force}
-            checked = replace(checked, identity={**checked.identity, STACK: executor.stack})
             run = Run(RunContext(**vars(checked), **driver))
             try:
                 return (yield from run.rounds())

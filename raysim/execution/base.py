@@ -27,13 +27,7 @@ def unnoticed(done: int) -> None:
 
 
 class Executor(ABC):
-    """Executor of a worker's calls over many items.
-
-    Attributes:
-        stack: Number of runs whose clients may share stacks, including this run.
-    """
-
-    stack: int
+    """Executor of a worker's calls over many items."""
 
     @abstractmethod
     def submit(
@@ -197,8 +191,6 @@ def device_errors(work: str) -> Iterator[None]:
 
 class InlineExecutor(Executor):
     """Executor in this process, one item after another, in which breakpoints stop."""
-
-    stack = 1
 
     def __init__(self, spec: WorkerSpec) -> None:
         with configure(spec.settings.engine) as undo:

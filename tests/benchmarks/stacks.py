@@ -3,7 +3,7 @@
 Usage: python -m tests.benchmarks.stacks [--models 1 2 4 8 16 32] [--repeats 7] [--out FILE]
 
 Models of one structure take an epoch of 600 samples (B=10) on one thread, each with its own tensors
-and, by hand, its own learning rate: what trials of a study do that differ in numbers alone.
+and, by hand, its own learning rate.
 
 - `one by one`: the engine's recorded steps, one model after another.
 - `stack`: the engine's stacks of `engine.vectorize`, whose models share a learning rate.

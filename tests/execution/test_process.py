@@ -253,7 +253,7 @@ def test_a_slot_s_process_is_limited_before_cuda_starts(mps, seen, tmp_path, mon
     for name in (MPS_THREADS, MPS_MEMORY):
         monkeypatch.setenv(name, "")  # so that what the slot sets is removed again
         monkeypatch.delenv(name)
-    SlotActor({}).advance({0: (values, False, False, 0)})
+    SlotActor({}).advance((values, False, False))
     assert seen == [{MPS_THREADS: "50", MPS_MEMORY: "0=8192M"}]
     assert started[0]["engine"]["gpus_per_actor"] == 0.0  # no device is seen
 

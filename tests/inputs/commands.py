@@ -103,7 +103,6 @@ USAGE = {
     ("tune", "fedprox-mu", "--timeout", "nan"): ("--timeout", "nan"),
     ("tune", "fedprox-mu", "--retry-failed", "3"): ("3", "dotted.key=value"),
     ("tune", "fedprox-mu", "--seeds", "0"): ("--seeds", "0"),
-    ("tune", "fedprox-mu", "--stack", "0"): ("--stack", "0"),
     ("tune", "fedprox-mu", "--jobs", BIG): ("--jobs", "1000"),
     ("tune", "fedprox-mu", "--sampler", "best"): ("sampler=best: ",),
     ("tune", "fedprox-mu", "--sampler", LONG): ("sampler=xxx",),

@@ -8,15 +8,7 @@ import torch
 import raysim
 from tests.methods.common import Normed
 from tests.tasks import EQUAL, make_settings, make_task
-from tests.training.test_optimizers import (
-    LR,
-    MODES,
-    ROUNDS,
-    assert_equal,
-    in_lockstep,
-    mode,
-    run,
-)
+from tests.training.test_optimizers import LR, MODES, ROUNDS, assert_equal, mode, run
 from tests.training.torch_reference import Reference, cohorts, task
 
 __all__ = ["mode"]  # the fixture
@@ -39,16 +31,6 @@ def test_the_average_is_that_of_torch(tmp_path, case, mode):
     assert_equal(result.params, expected)
     last = Reference(make, [LR] * ROUNDS, steps=steps).run(cohorts(result))
     assert max((result.params[n] - t).abs().max() for n, t in last.items()) > 1e-4
-
-
-def test_stacked_trials_have_shares_of_their_own(tmp_path):
-    shares = (0.0, 0.5, 1.0)
-    results, notes = in_lockstep(
-        tmp_path, [{**SGD, "local.tail_average": share} for share in shares], task()
-    )
-    assert notes == []
-    for result, share in zip(results, shares, strict=True):
-        assert_equal(result.params, Reference(make, [LR] * ROUNDS, tail=share).run(cohorts(result)))
 
 
 def test_a_share_of_one_step_is_the_last_model(tmp_path):

@@ -84,14 +84,6 @@ class RecordingListener(StudyListener):
         self.notes.append(text)
 
 
-class LocalLane(int):
-    """Lane of a slot in this process."""
-
-    @property
-    def number(self) -> int:
-        return int(self)
-
-
 class LocalSlots:
     """One slot in this process, without Ray.
 
@@ -103,6 +95,7 @@ class LocalSlots:
 
     busy = None
     asked: int | None = None
+    _order: Any
 
     def __init__(self, key: Callable[[Path], Any] = lambda out: int(out.name)) -> None:
         self.started: list[Any] = []
@@ -111,80 +104,40 @@ class LocalSlots:
 
     @contextmanager
     def open(
-        self,
-        settings: raysim.Settings,
-        jobs: int | None,
-        note: Callable[[str], None],
-        stack: int = 1,
+        self, settings: raysim.Settings, jobs: int | None, note: Callable[[str], None]
     ) -> Iterator[LocalSlots]:
-        self._actor, self._note, self.stack = SlotActor({}, stack), note, stack
-        self.asked = jobs
-        self._free, self._running = [*map(LocalLane, range(stack))], set[int]()
-        self._orders: dict[int, Any] = {}
-        self._due: list[tuple[LocalLane, Report | SlotLost]] = []
+        self._actor, self._note, self.asked = SlotActor({}), note, jobs
+        self._running, self._order = False, None
         yield self
 
     def __len__(self) -> int:
         return 1
 
-    def has_free(self, alone: bool = False) -> bool:
-        return bool(self._free) and not (alone and self._running)
+    def has_free(self) -> bool:
+        return not self._running
 
-    def start(
-        self,
-        settings: raysim.Settings,
-        pausing: bool,
-        forced: bool,
-        reported: int = 0,
-        number: int | None = None,
-        *,
-        alone: bool = False,
-    ) -> LocalLane:
-        lane = number if number in self._free else min(self._free)
-        self._free = [each for each in self._free if each != lane and not alone]
-        self._running.add(lane)
-        lane, run = LocalLane(lane), self.key(Path(settings.out))
-        self.started.append(run)
+    def start(self, settings: raysim.Settings, pausing: bool, forced: bool) -> LocalSlots:
+        self._running = True
+        self.started.append(self.key(Path(settings.out)))
         values = settings.override({"engine.backend": "inline"}).to_dict()
-        self._orders[lane] = run, (values, pausing, forced, reported)
-        return lane
+        self._order = values, pausing, forced
+        return self
 
-    def stop(self, lane: LocalLane) -> None:
-        self._orders[lane] = None, None
+    def release(self, slot: LocalSlots, paused: bool) -> None:
+        self._running = False
+        if paused:
+            self._actor.stop()
 
-    def release(self, lane: LocalLane) -> None:
-        self._running.remove(lane)
-        taken = {*self._free, *self._running}
-        self._free += [LocalLane(n) for n in range(self.stack) if n not in taken]
-
-    def wait(self) -> tuple[LocalLane, Report | SlotLost]:
-        if not self._due:
-            self._advance()
-        lane, report = self._due.pop(0)
-        if isinstance(report, SlotLost):
-            self.release(lane)  # of a new one
-        return lane, report
-
-    def _advance(self) -> None:
-        faults = {
-            lane: self.fault(run) for lane, (run, _) in self._orders.items() if run is not None
-        }
-        orders = {lane: each for lane, (_, each) in self._orders.items() if not faults.get(lane)}
-        self._orders = {}
-        self._due = [(lane, fault) for lane, fault in faults.items() if fault]
-        lost = [fault for fault in faults.values() if isinstance(fault, SlotLost)]
-        if lost:  # with all its runs
-            busy = [LocalLane(n) for n in sorted(self._running)]
-            self._actor.advance({lane: None for lane in busy})
-            self._due = [(lane, lost[0]) for lane in busy]
-            return
-        if self._due:
-            self._orders = {lane: (None, each) for lane, each in orders.items()}
-            return
-        reports, notes = self._actor.advance(orders)
-        self._due = [(LocalLane(lane), report) for lane, report in reports.items()]
+    def wait(self) -> tuple[LocalSlots, Report | SlotLost]:
+        order, self._order = self._order, None
+        if order and (fault := self.fault(self.started[-1])):
+            if isinstance(fault, SlotLost):
+                self.release(self, paused=True)
+            return self, fault
+        report, notes = self._actor.advance(order)
         for text in notes:
             self._note(text)
+        return self, report
 
 
 def make_tuner(search: Search, folder: Path) -> Tuner:

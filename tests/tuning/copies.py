@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -24,15 +23,15 @@ WRITES = (
 
 
 class Copies:
-    """Copies of a folder, made before each write, or before each that `every` divides.
+    """Copies of a folder, made before each write.
 
     Attributes:
         seen: The writes so far.
     """
 
-    def __init__(self, folder: Path, every: int = 1) -> None:
+    def __init__(self, folder: Path) -> None:
         self.seen: list[str] = []
-        self._folder, self._every = folder, every
+        self._folder = folder
         self._kept = folder.with_name(f"{folder.name}-copies")
 
     def __iter__(self) -> Iterator[tuple[int, str]]:
@@ -52,29 +51,14 @@ class Copies:
         storage: Any = search.study._storage
         with pytest.MonkeyPatch.context() as change:
             for name in WRITES:
-                write = self._copying(getattr(storage._database, name), lambda *_, name=name: name)
+                write = self._copying(name, getattr(storage._database, name))
                 change.setattr(storage._database, name, write)
             yield
 
-    @contextmanager
-    def before_files(self) -> Iterator[None]:
-        """Make copies before the files and folders of trials are put in place."""
-        with pytest.MonkeyPatch.context() as change:
-            change.setattr(os, "replace", self._copying(os.replace, _file_of_a_trial))
-            yield
-
-    def _copying(
-        self, write: Callable[..., Any], name_of: Callable[..., str | None]
-    ) -> Callable[..., Any]:
+    def _copying(self, name: str, write: Callable[..., Any]) -> Callable[..., Any]:
         def copy_and_write(*arguments: Any, **named: Any) -> Any:
-            if (name := name_of(*arguments)) is not None:
-                if (len(self.seen) + 1) % self._every == 0:
-                    shutil.copytree(self._folder, self._kept / str(len(self.seen)), symlinks=True)
-                self.seen.append(name)
+            shutil.copytree(self._folder, self._kept / str(len(self.seen)), symlinks=True)
+            self.seen.append(name)
             return write(*arguments, **named)
 
         return copy_and_write
-
-
-def _file_of_a_trial(source: Any, target: Any) -> str | None:
-    return str(target) if "trials" in Path(target).parts else None

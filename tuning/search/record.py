@@ -15,7 +15,7 @@ from raysim.tuning.studies.samplers import SearchOptions
 from raysim.tuning.studies.space import Space
 from raysim.tuning.studies.study import ResolvedStudy
 
-ADDED = {"seeds": [1, "mean"], "constraints": {}, "stack": 1}
+ADDED = {"seeds": [1, "mean"], "constraints": {}}
 """Keys that earlier versions did not record, with the values of their studies."""
 UNCOMPARED = {"engine", "out"}
 """Settings that may differ between the calls of one study."""
@@ -34,7 +34,6 @@ def record_of(resolved: ResolvedStudy, options: SearchOptions) -> dict[str, Any]
         "first": [dict(trial) for trial in resolved.first],
         "seeds": [options.seeds, options.over_seeds],
         "constraints": dict(options.constraints),
-        "stack": options.stack,
     }
 
 

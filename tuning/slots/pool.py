@@ -9,7 +9,7 @@ lost one starts again, and its run goes to any free slot.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager
 from functools import partial
 from time import perf_counter
@@ -32,7 +32,7 @@ from raysim.execution.ray_runtime import note_unused_gpus, ray_runtime
 from raysim.execution.resources import bundle_of, crowding, with_whole_cores
 from raysim.tuning.slots.fitting import fitting_actors, free_resources, plan_slots
 from raysim.tuning.slots.report import Report, SlotLost
-from raysim.tuning.slots.slot import Lane, Slot, SlotActor
+from raysim.tuning.slots.slot import Slot, SlotActor
 from raysim.tuning.slots.usage import SlotUsage
 
 WATCH_SECONDS = 5.0
@@ -49,9 +49,6 @@ class SlotPool:
     """Slots of a command, which start when the cluster has room for them.
 
     Ray's autoscaler, if one runs, starts nodes for them.
-
-    Attributes:
-        stack: Number of runs that a slot executes at a time.
     """
 
     def __init__(
@@ -59,7 +56,6 @@ class SlotPool:
         settings: raysim.Settings,
         jobs: int | None,
         note: Callable[[str], None],
-        stack: int = 1,
     ) -> None:
         """Start slots; Ray must be running.
 
@@ -70,20 +66,19 @@ class SlotPool:
             settings: Settings of the runs, of which the engine decides the resources.
             jobs: Number of slots; None takes as many as fit, also on nodes that join later.
             note: Shows the user a line.
-            stack: Number of runs that a slot executes at a time, with stacked clients.
 
         Raises:
             SettingsError: the slots do not fit on the cluster.
         """
-        self._engine, self._jobs, self._note, self.stack = settings.engine, jobs, note, stack
+        self._engine, self._jobs, self._note = settings.engine, jobs, note
         self._grows = autoscaler_runs()
         if self._grows:
             self._engine = with_whole_cores(self._engine)
         self._actors = 1 if self._engine.actors == "auto" else self._engine.actors
         self._usage = SlotUsage()
-        self._slots, self._free = list[Slot](), list[Lane]()
+        self._slots, self._free = list[Slot](), list[Slot]()
         self._calls: dict[ray.ObjectRef[Any], Slot] = {}
-        self._due: list[tuple[Lane, Report | SlotLost]] = []
+        self._due: list[tuple[Slot, Report | SlotLost]] = []
         count = (self._fitting() or int(self._grows)) if jobs is None else jobs
         self._plan = plan_slots(self._engine, count, self._actors, self._grows)
         for line in () if self._grows else self._crowding(count):
@@ -113,47 +108,28 @@ class SlotPool:
         """Fraction of the slots' time in runs while runs remained; None if none waited."""
         return self._usage.busy
 
-    def has_free(self, alone: bool = False) -> bool:
-        """Return whether a run can start at once, with `alone` in an empty slot."""
-        return bool(self._startable(alone))
+    def has_free(self) -> bool:
+        """Return whether a run can start at once."""
+        return bool(self._free)
 
-    def _startable(self, alone: bool) -> list[Lane]:
-        lanes = self._free
-        return [each for each in lanes if not (each.slot.called or (alone and each.slot.running))]
+    def start(self, settings: raysim.Settings, pausing: bool, forced: bool = False) -> Slot:
+        """Start a run in a free slot; see `Order`."""
+        slot = self._free.pop(0)
+        self._usage.run_started(slot)
+        slot.order = settings.override(slot.engine).to_dict(), pausing, forced
+        slot.running = True
+        return slot
 
-    def start(
-        self,
-        settings: raysim.Settings,
-        pausing: bool,
-        forced: bool = False,
-        reported: int = 0,
-        number: int | None = None,
-        *,
-        alone: bool = False,
-    ) -> Lane:
-        """Start a run in a free lane, if possible of a number, or alone in a slot; see `Order`."""
-        lane = min(self._startable(alone), key=lambda each: (each.number != number, each.number))
-        slot = lane.slot
-        taken = slot.lanes if alone else [lane]
-        self._free = [each for each in self._free if each not in taken]
-        self._usage.run_started(lane)
-        values = settings.override(slot.engine).to_dict()
-        slot.orders[lane.number] = values, pausing, forced, reported
-        slot.running.add(lane)
-        return lane
+    def release(self, slot: Slot, paused: bool) -> None:
+        """Free the slot of an ended run; a paused one ends, and can be resumed."""
+        self._usage.run_ended(slot)
+        slot.running = False
+        if paused:
+            self._call(slot, slot.actor.stop.remote())
+        else:
+            self._free.append(slot)
 
-    def stop(self, lane: Lane) -> None:
-        """End the lane's paused run, which would otherwise continue with the next `wait`."""
-        lane.slot.orders[lane.number] = None
-
-    def release(self, lane: Lane) -> None:
-        """Free the lane of an ended run, or the slot that it had alone."""
-        self._usage.run_ended(lane)
-        lane.slot.running.remove(lane)
-        taken = {*self._free, *lane.slot.running}
-        self._free += [each for each in lane.slot.lanes if each not in taken]
-
-    def wait(self) -> tuple[Lane, Report | SlotLost] | None:
+    def wait(self) -> tuple[Slot, Report | SlotLost] | None:
         """Wait for a report of a run; return None if there was none for a while.
 
         Raises:
@@ -161,8 +137,9 @@ class SlotPool:
         """
         if not self._due:
             for slot in self._slots:
-                if not slot.called and (slot.orders or slot.running):
-                    self._calls[slot.advance()] = slot
+                if slot.running and not slot.called:
+                    order, slot.order = slot.order, None
+                    self._call(slot, slot.actor.advance.remote(order))
             self._cluster.check_store()
             done, _ = ray.wait(list(self._calls), num_returns=1, timeout=WATCH_SECONDS)
             if perf_counter() - self._last_check >= WATCH_SECONDS:
@@ -204,7 +181,7 @@ class SlotPool:
         return not self._cluster.has_process(slot.actor)
 
     def _receive(self, call: ray.ObjectRef[Any]) -> None:
-        """Process the outcome of a call: the start of a slot, reports, or the loss of a slot."""
+        """Process the outcome of a call: a slot that is free, a report, or the loss of a slot."""
         slot = self._calls.pop(call)
         slot.called = False
         self._cluster.check_store()
@@ -218,39 +195,35 @@ class SlotPool:
             self._restart(slot, last_line(error), self._cluster.lost(slot.node))
         else:
             if slot.node is None:
-                self._started(slot, outcome)
-            else:
+                slot.node, slot.failures = outcome, 0
+                self._usage.joined(slot)
+            if slot.running:
                 self._reported(slot, *outcome)
+            else:
+                self._free.append(slot)
 
-    def _started(self, slot: Slot, node: str) -> None:
-        slot.node, slot.failures = node, 0
-        for lane in slot.lanes:
-            self._usage.joined(lane)
-            self._free.append(lane)
-
-    def _reported(self, slot: Slot, reports: Mapping[int, Report], notes: Iterable[str]) -> None:
-        for number, report in reports.items():
-            self._usage.run_paused(report.paused_seconds)
-            self._due.append((slot.lanes[number], report))
+    def _reported(self, slot: Slot, report: Report, notes: Iterable[str]) -> None:
+        self._usage.run_paused(report.paused_seconds)
+        self._due.append((slot, report))
         for text in notes:
             if text not in self._shown:
                 self._shown.add(text)
                 self._note(text)
 
     def _restart(self, slot: Slot, cause: str, node_lost: bool) -> None:
-        """Start a lost slot again, without its runs."""
+        """Start a lost slot again, without its run."""
         if slot.node is not None:
-            for lane in slot.lanes:
-                self._usage.lost(lane)
+            self._usage.lost(slot)
         else:
             slot.failures += 1
             if slot.failures >= MAX_FAILURES:
                 raise MachineError(
                     f"a slot died {MAX_FAILURES} times in a row while it started: {cause}"
                 )
-        self._free = [lane for lane in self._free if lane.slot is not slot]
-        lost = SlotLost(cause, suspicious=not node_lost)
-        self._due += [(lane, lost) for lane in slot.lose()]
+        ray.kill(slot.actor)
+        if slot.running:
+            self._due.append((slot, SlotLost(cause, suspicious=not node_lost)))
+        slot.node, slot.running = None, False
         self._start(slot)
 
     def _grow(self, count: int) -> None:
@@ -262,8 +235,11 @@ class SlotPool:
             self._start(slot)
 
     def _start(self, slot: Slot) -> None:
-        slot.asked, slot.called, slot.actor = perf_counter(), True, slot.start_actor()
-        self._calls[slot.actor.node.remote()] = slot
+        slot.asked, slot.actor = perf_counter(), slot.start_actor()
+        self._call(slot, slot.actor.node.remote())
+
+    def _call(self, slot: Slot, call: ray.ObjectRef[Any]) -> None:
+        slot.called, self._calls[call] = True, slot
 
     def _fitting(self) -> int:
         """Return the number of slots that fit on the present nodes."""
@@ -281,26 +257,25 @@ class SlotPool:
                 accelerator_type=self._engine.accelerator_type,
                 label_selector=labels,
             )
-            begin = partial(each.remote, inherited, self.stack, dtype)
-            return Slot(begin, {"engine.backend": "inline"}, stack=self.stack)
+            return Slot(partial(each.remote, inherited, dtype), {"engine.backend": "inline"})
         bundles = [bundle_of(self._engine, plan.cpus)] * self._actors
         group = placement_group(bundles, bundle_label_selector=labels and [labels] * self._actors)
         strategy = PlacementGroupSchedulingStrategy(group, placement_group_capture_child_tasks=True)
         beside = actor.options(num_cpus=0, scheduling_strategy=strategy)
         engine = {"engine.backend": "ray", "engine.cpus_per_actor": plan.cpus}
-        return Slot(partial(beside.remote, inherited, default_dtype=dtype), engine, group)
+        return Slot(partial(beside.remote, inherited, dtype), engine, group)
 
 
 @contextmanager
 def open_slots(
-    settings: raysim.Settings, jobs: int | None, note: Callable[[str], None], stack: int = 1
+    settings: raysim.Settings, jobs: int | None, note: Callable[[str], None]
 ) -> Iterator[SlotPool]:
     """Provide a Ray instance and its slots; see `SlotPool`."""
     engine = settings.engine.model_copy(update={"backend": "ray"})
     with (
         interruptible(),
         ray_runtime(engine),
-        closing(SlotPool(settings, jobs, note, stack)) as slots,
+        closing(SlotPool(settings, jobs, note)) as slots,
     ):
         note_unused_gpus(engine, note)
         yield slots

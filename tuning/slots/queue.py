@@ -12,7 +12,7 @@ import raysim
 from raysim.core.errors import MachineError, SettingsError
 from raysim.tuning.slots.pool import SlotPool
 from raysim.tuning.slots.report import Report, SlotLost
-from raysim.tuning.slots.slot import Lane
+from raysim.tuning.slots.slot import Slot
 
 MAX_LOSSES = 3
 """Number of lost slots after which a run has failed."""
@@ -59,13 +59,6 @@ class RunQueue(ABC, Generic[R]):
         """Return whether a run goes on after an evaluation."""
         return True
 
-    def resumes_at(self, run: R) -> tuple[int, int | None]:
-        """Return the number of a run's known evaluations, and of its lane, if any."""
-        return 0, None
-
-    def placed(self, run: R, number: int) -> None:
-        """Note the number of the lane in which a run has started."""
-
 
 class Together(RunQueue[tuple[str, R]]):
     """Several queues as one, whose runs share the slots; earlier queues are served first."""
@@ -104,14 +97,6 @@ class Together(RunQueue[tuple[str, R]]):
         """Return whether its queue lets a run go on."""
         return self._queues[run[0]].goes_on(run[1], report)
 
-    def resumes_at(self, run: tuple[str, R]) -> tuple[int, int | None]:
-        """Return the number of a run's known evaluations, and of its lane."""
-        return self._queues[run[0]].resumes_at(run[1])
-
-    def placed(self, run: tuple[str, R], number: int) -> None:
-        """Tell its queue the lane of a run."""
-        self._queues[run[0]].placed(run[1], number)
-
     def ended(self, run: tuple[str, R], report: Report, seconds: float) -> None:
         """Tell its queue the end of a run."""
         self._queues[run[0]].ended(run[1], report, seconds)
@@ -124,68 +109,49 @@ class Together(RunQueue[tuple[str, R]]):
 def run_in_slots(slots: SlotPool, queue: RunQueue[R]) -> None:
     """Execute the runs of a queue side by side, until none remains.
 
-    A run whose slot is lost resumes from its checkpoint before others start. After MAX_LOSSES - 1
-    losses it continues alone in a slot, so that of runs that shared one, only the cause of the loss
-    fails.
+    A run whose slot is lost resumes from its checkpoint before others start.
 
     Raises:
         MachineError: disk, memory or cluster failed; no run has ended thereby.
     """
-    running: dict[Lane, tuple[R, float]] = {}
+    running: dict[Slot, tuple[R, float]] = {}
     lost: list[R] = []
     losses: Counter[R] = Counter()
     while True:
-        while slots.has_free() and (run := _next(slots, queue, lost, losses)) is not None:
-            if (lane := _start(slots, queue, run, _goes_alone(losses, run))) is not None:
-                running[lane] = run, perf_counter()
+        while slots.has_free() and (run := lost.pop(0) if lost else queue.next()) is not None:
+            if (slot := _start(slots, queue, run)) is not None:
+                running[slot] = run, perf_counter()
         if not running and not lost and not queue.remain():
             return
         if (event := slots.wait()) is None:
             continue
-        lane, report = event
-        run, begun = running[lane]
+        slot, report = event
+        run, begun = running[slot]
         if not isinstance(report, SlotLost):
             if _goes_on(queue, run, report):
                 continue
-            if report.is_evaluation:
-                slots.stop(lane)
             queue.ended(run, report, perf_counter() - begun)
-            slots.release(lane)
-            del running[lane]
+            slots.release(slot, paused=report.is_evaluation)
+            del running[slot]
             continue
-        del running[lane]
+        del running[slot]
         losses[run] += report.suspicious
         if losses[run] < MAX_LOSSES:
-            how = ", alone" if slots.stack > 1 and _goes_alone(losses, run) else ""
-            queue.note(f"{queue.name(run)}: its slot was lost; resuming from its checkpoint{how}")
+            queue.note(f"{queue.name(run)}: its slot was lost; resuming from its checkpoint")
             lost.append(run)
         else:
             error = f"lost its slot {MAX_LOSSES} times: {report.cause}"
             queue.ended(run, Report(error=error), perf_counter() - begun)
 
 
-def _goes_alone(losses: Mapping[R, int], run: R) -> bool:
-    return losses[run] == MAX_LOSSES - 1
-
-
-def _next(slots: SlotPool, queue: RunQueue[R], lost: list[R], losses: Mapping[R, int]) -> R | None:
-    """Return the next run to start, or None; a run that continues alone needs an empty slot."""
-    if not lost:
-        return queue.next()
-    return lost.pop(0) if slots.has_free(alone=_goes_alone(losses, lost[0])) else None
-
-
-def _start(slots: SlotPool, queue: RunQueue[R], run: R, alone: bool) -> Lane | None:
-    """Start a run in a free lane; return None if a trial has drawn invalid values."""
+def _start(slots: SlotPool, queue: RunQueue[R], run: R) -> Slot | None:
+    """Start a run in a free slot; return None if a trial has drawn invalid values."""
     try:
         settings = queue.settings(run)
     except SettingsError as wrong:
         queue.ended(run, Report(error=str(wrong)), 0.0)
         return None
-    at = queue.resumes_at(run)
-    lane = slots.start(settings, queue.pausing, queue.forced, *at, alone=alone)
-    queue.placed(run, lane.number)
-    return lane
+    return slots.start(settings, queue.pausing, queue.forced)
 
 
 def _goes_on(queue: RunQueue[R], run: R, report: Report) -> bool:

@@ -1,15 +1,14 @@
-"""Slot: an actor that executes one run, or stacked runs, at a time, and its handle."""
+"""Slot: an actor that executes one run at a time, and its handle."""
 
 from __future__ import annotations
 
-import json
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import closing
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from time import monotonic, perf_counter, sleep
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -19,7 +18,7 @@ from filelock import Timeout
 from ray.util.placement_group import PlacementGroup, remove_placement_group
 
 import raysim
-from raysim.config import EngineSettings, parse
+from raysim.config import parse
 from raysim.core.errors import MachineError, RunError
 from raysim.core.exits import interruptible
 from raysim.core.steps import Steps
@@ -34,13 +33,9 @@ from raysim.storage.run_directory import RunDirectory
 from raysim.storage.summary import of_deployed
 from raysim.tuning.slots.report import Report, causes, error_line, machine_failure
 
-if TYPE_CHECKING:
-    from raysim.execution.lockstep import Lockstep
-
-Order = tuple[dict[str, Any], bool, bool, int] | None
-"""Settings of a run, whether it pauses after each evaluation, whether it is forced to continue with
-other data, versions or machines, and the number of its reported evaluations; None ends the paused
-run."""
+Order = tuple[dict[str, Any], bool, bool]
+"""Settings of a run, whether it pauses after each evaluation, and whether it is forced to continue
+with other data, versions or machines."""
 LOCK_SECONDS = 30.0
 """Seconds to wait for a run directory, as a slot briefly outlives its killed command."""
 
@@ -110,21 +105,15 @@ class _Notes(raysim.Listener):
         return notes
 
 
-def _reports(
-    settings: dict[str, Any],
-    pausing: bool,
-    forced: bool,
-    reported: int,
-) -> Steps[None]:
+def _reports(settings: dict[str, Any], pausing: bool, forced: bool) -> Steps[None]:
     """Take the steps of a run; yield a report of each evaluation if it pauses, and of its end.
 
-    Requests of the run are passed on. A resumed run first reports earlier, unreported
-    evaluations.
+    Requests of the run are passed on. A resumed run first reports its earlier evaluations.
 
     Raises:
         NodeLostError: the slot's node is lost, and the run with it.
     """
-    paused_seconds, notes = 0.0, _Notes()
+    paused_seconds, reported, notes = 0.0, 0, _Notes()
     try:
         config = parse(settings)
         run: Steps[Any] = (_ for _ in ())
@@ -158,99 +147,51 @@ def _failure(error: Exception) -> Report:
     return Report(error=None if machine else error_line(error), machine_error=machine)
 
 
-class _Alone:
-    """Single run of a slot without stack, with the methods of `Lockstep`."""
-
-    notes: ClassVar[Sequence[str]] = ()
-
-    def __init__(self) -> None:
-        self._reports: Steps[None] | None = None
-
-    def start(
-        self,
-        number: int,
-        engine: EngineSettings,
-        steps: Steps[None],
-    ) -> None:
-        self.stop(number)
-        self._reports = steps
-
-    def stop(self, number: int) -> None:
-        if self._reports:
-            with interruptible():
-                self._reports.close()
-
-    def advance(self) -> dict[int, Report]:
-        if self._reports is None:
-            return {}
-        try:
-            with interruptible():
-                return {0: advance(self._reports)}
-        except StopIteration:
-            return {}
-
-
-def _lanes(stack: int) -> _Alone | Lockstep[Report]:
-    """Return the executor of `stack` runs side by side."""
-    if stack == 1:
-        return _Alone()
-    from raysim.execution.lockstep import Lockstep
-
-    return Lockstep(stack)
-
-
 class SlotActor:
-    """Ray actor that executes one run in each of its lanes, with stacked clients if several."""
+    """Ray actor that executes one run at a time."""
 
     def __init__(
-        self,
-        environment: Mapping[str, str],
-        stack: int = 1,
-        default_dtype: torch.dtype = torch.float32,
+        self, environment: Mapping[str, str], default_dtype: torch.dtype = torch.float32
     ) -> None:
         from raysim import methods, workloads  # noqa: F401 - registers the components
 
         os.environ.update(environment)
         torch.set_default_dtype(default_dtype)
-        self._lanes = _lanes(stack)
-        self._noted, self._said = 0, list[str]()
+        self._reports: Steps[None] = (_ for _ in ())
 
     def node(self) -> str:
         """Return the id of the process's node."""
         node_id: str = ray.get_runtime_context().get_node_id()
         return node_id
 
-    def advance(self, orders: Mapping[int, Order]) -> tuple[dict[int, Report], list[str]]:
-        """Carry out orders, then advance each run to its next report.
+    def advance(self, order: Order | None) -> tuple[Report, list[str]]:
+        """Advance the run to its next report.
 
         Args:
-            orders: By lane, the run to start there, or None to end the paused run, which can be
-                resumed. Runs without an order continue.
+            order: The run to start; None: the paused run goes on.
 
         Returns:
-            Reports by lane, of a pause or of the end of a run, and lines for the user.
+            Report of a pause or of the end of the run, and lines for the user.
         """
-        for lane, order in orders.items():
-            if order is None:
-                self._lanes.stop(lane)
-            else:
-                self._start(lane, *order)
-        reports = self._lanes.advance()
-        notes = [*self._said, *self._lanes.notes[self._noted :]]
-        self._noted, self._said = len(self._lanes.notes), []
-        return reports, notes
+        notes = self._start(*order) if order else []
+        with interruptible():
+            return advance(self._reports), notes
 
-    def _start(
-        self, lane: int, settings: dict[str, Any], pausing: bool, forced: bool, reported: int
-    ) -> None:
-        engine = settings["engine"]
+    def stop(self) -> None:
+        """End the paused run, which can be resumed."""
+        with interruptible():
+            self._reports.close()
+
+    def _start(self, settings: dict[str, Any], pausing: bool, forced: bool) -> list[str]:
+        """Prepare the steps of a run; return lines for the user."""
+        engine, notes = settings["engine"], []
         if engine["backend"] == "inline":
             os.environ.update(mps_limits(engine["gpus_per_actor"]))  # before CUDA starts
             if engine["gpus_per_actor"] and not torch.cuda.is_available():
                 engine["gpus_per_actor"] = 0.0
-                self._said = [ABSENT_GPUS]
-        own = EngineSettings.model_validate_json(json.dumps(engine))
-        self._lanes.start(lane, own, _reports(settings, pausing, forced, reported))
+                notes = [ABSENT_GPUS]
+        self._reports = _reports(settings, pausing, forced)
+        return notes
 
 
 @dataclass(eq=False)
@@ -261,43 +202,25 @@ class Slot:
         start_actor: Starts the slot's actor and returns its handle.
         engine: Settings of its runs by dotted key.
         group: Placement group of the slot and its runs' own actors, if they have any.
-        stack: Number of its lanes.
         node: Id of its node, once its actor has started.
         failures: Consecutive deaths of its actor during the start.
         asked: When it was asked to start.
         called: Whether a call of its actor has not returned.
-        running: Its lanes with a run.
-        orders: Orders of the next call by lane.
+        running: Whether it has a run.
+        order: The run to start with the next call.
         actor: Its actor, once it was asked to start.
     """
 
     start_actor: Callable[[], Any]
     engine: dict[str, Any]
     group: PlacementGroup | None = None
-    stack: int = 1
     node: str | None = None
     failures: int = 0
     asked: float = 0.0
     called: bool = False
-    running: set[Lane] = field(default_factory=set)
-    orders: dict[int, Order] = field(default_factory=dict)
+    running: bool = False
+    order: Order | None = None
     actor: Any = None
-
-    def __post_init__(self) -> None:
-        self.lanes = [Lane(self, number) for number in range(self.stack)]
-
-    def advance(self) -> ray.ObjectRef[Any]:
-        """Advance the slot's runs, by its orders; see `SlotActor.advance`."""
-        orders, self.orders, self.called = self.orders, {}, True
-        call: ray.ObjectRef[Any] = self.actor.advance.remote(orders)
-        return call
-
-    def lose(self) -> list[Lane]:
-        """End a lost actor; return the lanes with a run."""
-        ray.kill(self.actor)
-        lost = [lane for lane in self.lanes if lane in self.running]
-        self.node, self.running, self.orders = None, set(), {}
-        return lost
 
     def close(self, silent: bool) -> None:
         """Release the slot's resources, unless the head is silent: then Ray does."""
@@ -305,11 +228,3 @@ class Slot:
             ray.kill(self.actor)
         if self.group and not silent:
             remove_placement_group(self.group)
-
-
-@dataclass(eq=False, frozen=True)
-class Lane:
-    """Place of one run at a time in a slot."""
-
-    slot: Slot
-    number: int

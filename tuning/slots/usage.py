@@ -1,11 +1,11 @@
-"""Usage of slots: the fraction of their lanes' time spent in runs."""
+"""Usage of slots: the fraction of their time spent in runs."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from time import perf_counter
 
-from raysim.tuning.slots.slot import Lane
+from raysim.tuning.slots.slot import Slot
 
 
 @dataclass
@@ -20,33 +20,33 @@ class SlotUsage:
     """Time that slots spent in runs."""
 
     def __init__(self) -> None:
-        self._stays: dict[Lane, list[_Stay]] = {}
-        self._begun: dict[Lane, float] = {}
+        self._stays: dict[Slot, list[_Stay]] = {}
+        self._begun: dict[Slot, float] = {}
         self._spans: list[tuple[float, float]] = []
         self._last_start = self._paused_before = self._paused = 0.0
 
-    def joined(self, lane: Lane) -> None:
-        """Record that the slot of a lane has started."""
-        self._stays.setdefault(lane, []).append(_Stay(perf_counter()))
+    def joined(self, slot: Slot) -> None:
+        """Record that a slot has started."""
+        self._stays.setdefault(slot, []).append(_Stay(perf_counter()))
 
-    def lost(self, lane: Lane) -> None:
-        """Record the loss of the slot of a lane."""
-        self._stays[lane][-1].left = perf_counter()
-        if lane in self._begun:
-            self.run_ended(lane)
+    def lost(self, slot: Slot) -> None:
+        """Record the loss of a slot."""
+        self._stays[slot][-1].left = perf_counter()
+        if slot in self._begun:
+            self.run_ended(slot)
 
-    def run_started(self, lane: Lane) -> None:
+    def run_started(self, slot: Slot) -> None:
         """Record the start of a run, possibly the last run."""
-        self._begun[lane] = self._last_start = perf_counter()
+        self._begun[slot] = self._last_start = perf_counter()
         self._paused_before = self._paused
 
     def run_paused(self, seconds: float) -> None:
         """Record the pause of a run that waited for the pruner."""
         self._paused += seconds
 
-    def run_ended(self, lane: Lane) -> None:
-        """Record the end of a lane's run."""
-        self._spans.append((self._begun.pop(lane), perf_counter()))
+    def run_ended(self, slot: Slot) -> None:
+        """Record the end of a slot's run."""
+        self._spans.append((self._begun.pop(slot), perf_counter()))
 
     @property
     def busy(self) -> float | None:

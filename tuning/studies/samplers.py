@@ -99,7 +99,6 @@ class SearchOptions:
         objectives: Distinct names of OBJECTIVES.
         seeds: Number of runs of a trial; their seeds count up from the trial's.
         over_seeds: One of STATISTICS, for the accuracy of a trial of several runs.
-        stack: Number of trials of a slot at a time, whose clients share stacks.
         sampler_options: Arguments of Optuna's sampler.
         pruner_options: Arguments of Optuna's pruner.
         coordinates: Keys of the coordinates of a quasi-random point, in order; none takes the
@@ -113,7 +112,6 @@ class SearchOptions:
     objectives: tuple[str, ...] = ("accuracy",)
     seeds: int = 1
     over_seeds: str = "mean"
-    stack: int = 1
     sampler_options: Mapping[str, Any] = field(default_factory=dict)
     pruner_options: Mapping[str, Any] = field(default_factory=dict)
     coordinates: tuple[str, ...] = ()
@@ -183,11 +181,6 @@ class SearchOptions:
             raise SettingsError("study.over_seeds=lower: must have the objective accuracy")
         if self.over_seeds == "lower" and self.seeds == 1:
             raise SettingsError("study.over_seeds=lower: must have seeds of 2 or more, but got 1")
-        if self.stack > 1 and "seconds" in self.constraints:
-            raise SettingsError(
-                f"{self.label('stack')}={self.stack}: must be 1 with study.constraints.seconds,"
-                " because the seconds of stacked trials are those of the stack"
-            )
 
     def label(self, name: str) -> str:
         """Return the name of an option in messages."""

@@ -45,7 +45,6 @@ class StudyTable(BaseModel):
     )
     seeds: int = Field(default=1, ge=1, le=1000, strict=True, description="runs of a trial")
     over_seeds: str = Field(default="mean", description="mean, or lower: one standard error less")
-    stack: int = Field(default=1, ge=1, le=256, strict=True, description="trials of a slot")
     constraints: Constraints = Field(default=Constraints(), description="of the best trial")
     trials: int = Field(default=50, ge=1, le=10**6, strict=True, description="number of trials")
     space: dict[str, Any] = Field(description="ranges by setting")
@@ -72,7 +71,6 @@ class Study:
         pruner: str | None = None,
         objectives: str | None = None,
         seeds: int | None = None,
-        stack: int | None = None,
     ) -> SearchOptions:
         """Return the options of the study, replaced by those of the command line.
 
@@ -87,7 +85,6 @@ class Study:
             "pruner": pruner,
             "objectives": objectives,
             "seeds": seeds,
-            "stack": stack,
         }
         options = SearchOptions.of(
             _chosen(sampler, self.table.sampler),
@@ -95,7 +92,6 @@ class Study:
             tuple(names),
             seeds=self.table.seeds if seeds is None else seeds,
             over_seeds=self.table.over_seeds,
-            stack=self.table.stack if stack is None else stack,
             constraints=self.table.constraints.model_dump(exclude_none=True),
             typed={name for name, value in typed.items() if value is not None},
         )
@@ -156,17 +152,9 @@ def check_together(options: SearchOptions, resolved: ResolvedStudy) -> None:
     """Validate options beside the settings and the space of a study.
 
     Raises:
-        SettingsError: stacked trials have their own actors or search a setting of `engine`, `seed`
-            is searched by trials of several seeds, a pruner judges trials whose rounds or
-            evaluations differ, or an objective needs a virtual clock or a classification.
+        SettingsError: `seed` is searched by trials of several seeds, a pruner judges trials whose
+            rounds or evaluations differ, or an objective needs a virtual clock or a classification.
     """
-    stack = f"{options.label('stack')}={options.stack}"
-    if options.stack > 1 and (actors := resolved.settings.engine.actors) != "auto":
-        raise SettingsError(
-            f"{stack}: must be 1 with engine.actors={actors}, where a trial has actors of its own"
-        )
-    if options.stack > 1 and (own := [key for key in resolved.space if key.startswith("engine.")]):
-        raise SettingsError(f"{stack}: must be 1 where `{own[0]}` is searched")
     if options.seeds > 1 and "seed" in resolved.space:
         label = options.label("seeds")
         raise SettingsError(f"{label}={options.seeds}: must be 1 where `seed` is searched")

@@ -39,7 +39,7 @@ class WandbRuns(Tracker):
             name=name,
             config=dict(parameters),
             resume="allow",
-            reinit="create_new",  # stacked trials have several runs open in a slot
+            reinit="create_new",  # a process may iterate over several runs
             settings=wandb.Settings(console="off", silent=True),
         )
         return str(self._run.id), 0

@@ -57,8 +57,6 @@ START_SECONDS = 60.0
 class ActorPool(Executor):
     """Executor that runs workers' calls on a pool of actors."""
 
-    stack = 1
-
     def __init__(
         self,
         spec: WorkerSpec,

@@ -31,7 +31,8 @@ class FakeCluster:
         self.actors: list[FakeActor] = []
         self.now, self.dying, self.answers, self.grows = 0.0, 0, True, False
         self.deadly = None  # run directory of a run that ends the process of its slot
-        self.orders: list[dict[int, Any]] = []
+        self.orders: list[Any] = []
+        self.stopped: list[FakeActor] = []
         self.notes: list[str] = []
 
     def remote(self, cls):
@@ -64,12 +65,13 @@ class FakeCluster:
             raise RayTaskError("advance", "traceback", call.actor.error)
         if call.name == "node":
             return call.actor.on
-        (orders,) = call.arguments
-        self.orders.append(orders)
-        if any(order and order[0]["out"] == self.deadly for order in orders.values()):
+        if call.name == "stop":
+            return self.stopped.append(call.actor)
+        (order,) = call.arguments
+        self.orders.append(order)
+        if order and order[0]["out"] == self.deadly:
             raise RayActorError
-        reports = {n: Report(summary={}) for n, order in orders.items() if order}
-        return reports, self.notes
+        return Report(summary={}), self.notes
 
     def kill(self, actor):
         if actor in self.actors:
@@ -116,7 +118,7 @@ class FakeClass:
     def __init__(self, cluster):
         self.cluster = cluster
 
-    def remote(self, inherited, stack, default_dtype):
+    def remote(self, inherited, default_dtype):
         assert default_dtype == torch.get_default_dtype()
         self.cluster.actors.append(FakeActor())
         return self.cluster.actors[-1]
@@ -125,7 +127,7 @@ class FakeClass:
 class FakeActor:
     def __init__(self):
         self.on, self.dead, self.error = None, False, None
-        for name in ("node", "advance"):
+        for name in ("node", "advance", "stop"):
             setattr(self, name, FakeCall(self, name))
 
 
@@ -156,9 +158,9 @@ def cluster(monkeypatch):
 
 @pytest.fixture
 def make_pool(cluster, tmp_path):
-    def make(jobs, stack=1):
+    def make(jobs):
         notes: list[str] = []
-        return slots.SlotPool(make_settings(tmp_path), jobs, notes.append, stack), notes
+        return slots.SlotPool(make_settings(tmp_path), jobs, notes.append), notes
 
     return make
 
@@ -178,7 +180,7 @@ def test_a_busy_cluster_is_said_and_its_free_slots_are_used(make_pool, cluster, 
     assert not pool.has_free() and notes == []
     ((used, report),) = waited(pool, 1)
     assert report.summary == {}
-    pool.release(used)
+    pool.release(used, paused=False)
     waited(pool, 3)
     assert cluster.now >= slots.START_SECONDS
     assert notes == [
@@ -227,17 +229,17 @@ def test_the_trial_of_a_lost_node_comes_back_at_once(make_pool, cluster, tmp_pat
     pool, _ = make_pool(None)
     waited(pool, 3)
     running = [pool.start(make_settings(tmp_path), pausing=False) for _ in range(3)]
-    lost = next(each for each in running if each.slot.node == "b")
+    lost = next(each for each in running if each.node == "b")
     cluster.lose("b")
     for _ in range(3):
-        ((lane, report),) = waited(pool, 1)
-        assert isinstance(report, SlotLost) == (lane is lost)
-        if lane is not lost:
-            pool.release(lane)
-    assert pool.has_free() and lost.slot.node is None  # its actor waits for a node
+        ((slot, report),) = waited(pool, 1)
+        assert isinstance(report, SlotLost) == (slot is lost)
+        if slot is not lost:
+            pool.release(slot, paused=False)
+    assert pool.has_free() and lost.node is None  # its actor waits for a node
     cluster.nodes["c"] = 1
     waited(pool, 2)
-    assert lost.slot.node == "c"
+    assert lost.node == "c"
 
 
 @pytest.mark.parametrize(("node_lost", "suspicious"), [(False, True), (True, False)])
@@ -247,7 +249,7 @@ def test_a_trial_is_suspicious_where_its_node_lives(
     pool, _ = make_pool(1)
     waited(pool, 1)
     used = pool.start(make_settings(tmp_path), pausing=False)
-    used.slot.actor.dead = True
+    used.actor.dead = True
     if node_lost:
         cluster.lose("a")
     ((_, loss),) = waited(pool, 1)
@@ -259,76 +261,35 @@ def test_a_slot_that_says_that_its_node_is_lost_has_lost_its_run(make_pool, clus
     pool, _ = make_pool(2)
     waited(pool, 2)
     used = pool.start(make_settings(tmp_path), pausing=False)
-    used.slot.actor.error = NodeLostError("Ray has ended on this machine")
+    used.actor.error = NodeLostError("Ray has ended on this machine")
     ((_, loss),) = waited(pool, 1)
     assert loss == SlotLost("Ray has ended on this machine", suspicious=False)
 
 
-def test_the_runs_of_a_stack_go_on_together(make_pool, cluster, tmp_path):
-    pool, notes = make_pool(1, stack=3)
+def test_a_paused_run_goes_on_and_a_stopped_one_frees_its_slot_once_it_has_ended(
+    make_pool, cluster, tmp_path
+):
+    pool, notes = make_pool(1)
     waited(pool, 1)
-    first, second = (pool.start(make_settings(tmp_path), pausing=True) for _ in range(2))
-    assert (first.slot, first.number, second.number) == (second.slot, 0, 1) and len(pool) == 1
-    cluster.notes = ["they differ"]
-    ((lane, _),) = waited(pool, 1)
-    assert lane is first and pool.has_free()  # until the slot is called again
-    pool.stop(first)
-    pool.release(first)
-    ((lane, _),) = waited(pool, 1)
-    assert lane is second
-    pool.start(make_settings(tmp_path), pausing=False, number=2)
-    third = pool.start(make_settings(tmp_path), pausing=False, number=2)
-    assert third.number == 0  # the lowest place that is free
-    pool.wait()
-    called = [{n: order and order[1] for n, order in orders.items()} for orders in cluster.orders]
-    assert called == [{0: True, 1: True}, {0: False, 2: False}]
-    assert notes == ["they differ"]
-
-
-def test_a_stack_of_runs_waits_for_the_call_of_its_slot(make_pool, cluster, tmp_path):
-    pool, _ = make_pool(1, stack=2)
-    assert not pool.has_free()
+    used, cluster.notes = pool.start(make_settings(tmp_path), pausing=True), ["a line"]
+    for _ in range(2):
+        ((slot, _),) = waited(pool, 1)
+        assert slot is used and not pool.has_free()
+    pool.release(used, paused=True)
+    assert not pool.has_free() and waited(pool, 1) == []
+    assert pool.has_free() and cluster.stopped == [used.actor]
+    pool.start(make_settings(tmp_path), pausing=False)
     waited(pool, 1)
-    used = pool.start(make_settings(tmp_path), pausing=False)
-    assert pool.has_free()
-    used.slot.actor.on = None  # its call does not return
-    cluster.busy = 2
-    assert waited(pool, 1) == [] and not pool.has_free()
+    assert [order and order[1] for order in cluster.orders] == [True, None, False]
+    assert notes == ["a line"]
 
 
-def test_the_runs_of_a_lost_stack_are_all_lost(make_pool, cluster, tmp_path):
-    pool, _ = make_pool(1, stack=3)
-    waited(pool, 1)
-    running = [pool.start(make_settings(tmp_path), pausing=False) for _ in range(2)]
-    running[0].slot.actor.dead = True
-    found = waited(pool, 2)
-    assert [lane for lane, _ in found] == running and not pool.has_free()
-    assert all(isinstance(loss, SlotLost) and loss.suspicious for _, loss in found)
-    waited(pool, 1)
-    again = [pool.start(make_settings(tmp_path), pausing=False) for _ in range(3)]
-    assert [lane.number for lane in again] == [0, 1, 2]
-
-
-def test_a_run_has_a_slot_alone(make_pool, cluster, tmp_path):
-    settings = make_settings(tmp_path)
-    pool, _ = make_pool(2, stack=2)
-    waited(pool, 2)
-    first = pool.start(settings, pausing=False)
-    alone = pool.start(settings, pausing=False, alone=True)
-    assert alone.slot is not first.slot and pool.has_free() and not pool.has_free(alone=True)
-    assert pool.start(settings, pausing=False).slot is first.slot and not pool.has_free()
-    pool.release(alone)
-    assert pool.has_free(alone=True)
-    again = [pool.start(settings, pausing=False) for _ in range(2)]
-    assert {*again} == {*alone.slot.lanes} and not pool.has_free()
-
-
-class Suspects(RunQueue[int]):
-    """Runs from 0 on; `beside` holds those that were running when one started."""
+class Deadly(RunQueue[int]):
+    """Runs from 0 on, of which one ends the process of its slot."""
 
     def __init__(self, folder, runs):
         self.left, self.folder, self.failed = [*range(runs)], folder, []
-        self.running, self.beside = set(), {}
+        self.lost = []
 
     def remain(self):
         return bool(self.left)
@@ -342,28 +303,22 @@ class Suspects(RunQueue[int]):
     def name(self, run):
         return str(run)
 
-    def placed(self, run, number):
-        self.beside[run] = {*self.running}
-        self.running.add(run)
-
     def ended(self, run, report, seconds):
-        self.running.discard(run)
         self.failed += [run] * (report.error is not None)
 
     def note(self, text):
-        self.running.discard(int(text.split(":")[0]))  # its slot was lost
+        self.lost.append(int(text.split(":")[0]))
 
 
-def test_other_slots_go_on_while_runs_go_on_alone(make_pool, cluster, tmp_path):
-    """Run 1 ends its process; 0 shared it. Of three slots they have one each."""
-    cluster.nodes["a"], cluster.deadly = 3, str(tmp_path / "1")
-    pool, _ = make_pool(3, stack=2)
-    queue = Suspects(tmp_path, 14)
+def test_a_run_that_ends_its_process_is_started_first_and_fails_at_the_third_loss(
+    make_pool, cluster, tmp_path
+):
+    cluster.deadly = str(tmp_path / "1")
+    pool, _ = make_pool(1)
+    queue = Deadly(tmp_path, 4)
     run_in_slots(pool, queue)
-    folders = [[Path(order[0]["out"]) for order in orders.values()] for orders in cluster.orders]
-    called = [[int(folder.name) for folder in found] for found in folders]
-    assert called[:8] == [[0, 1], [2, 3], [4, 5], [0, 1], [6, 7], [8, 9], [0], [1]]
-    assert queue.beside[10] == {0, 1} and queue.failed == [1]
+    assert [int(Path(order[0]["out"]).name) for order in cluster.orders] == [0, 1, 1, 1, 2, 3]
+    assert queue.failed == [1] and queue.lost == [1, 1]
 
 
 def test_a_slot_that_cannot_start_stops_the_study(make_pool, cluster):
@@ -390,7 +345,7 @@ def test_usage_counts_the_time_that_slots_are_there(make_pool, cluster, tmp_path
         pool.start(make_settings(tmp_path), pausing=False)
         ((used, _report),) = waited(pool, 1)
         cluster.now += 3
-        pool.release(used)
+        pool.release(used, paused=False)
         cluster.now += 1
     assert pool.busy == 3 / 4  # until the last trial started
 
@@ -407,7 +362,7 @@ def groups(cluster, monkeypatch):
     monkeypatch.setattr(slots, "placement_group", ask)
     monkeypatch.setattr(slots, "PlacementGroupSchedulingStrategy", lambda *_, **__: None)
     monkeypatch.setattr(slot, "remove_placement_group", removed.append)
-    monkeypatch.setattr(FakeClass, "remote", lambda self, inherited, **_: FakeActor())
+    monkeypatch.setattr(FakeClass, "remote", lambda self, *_: FakeActor())
     return asked, removed
 
 

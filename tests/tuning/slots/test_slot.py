@@ -137,7 +137,7 @@ def test_a_stopped_run_leaves_its_folder_and_can_be_resumed(tmp_path, values):
     assert [*start(slot, values, pausing=True).curve] == [2]
     with pytest.raises(raysim.RunError, match="another process is writing"), held(tmp_path):
         pass
-    slot.advance({0: None})
+    slot.stop()
     with held(tmp_path):
         assert not (tmp_path / "run/summary.json").exists()
     assert raysim.resume(tmp_path / "run").metrics["round"].to_pylist() == [1, 2, 3, 4, 5]
@@ -148,8 +148,8 @@ def test_a_slot_without_the_gpus_that_ray_gave_it_says_so_once(tmp_path, values,
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     values["engine"]["gpus_per_actor"] = 0.5
     slot = SlotActor({})
-    reports, notes = slot.advance({0: (values, False, False, 0)})
-    assert reports[0].summary["rounds"] == 1
+    report, notes = slot.advance((values, False, False))
+    assert report.summary["rounds"] == 1
     assert notes == ["GPUs are declared to Ray that torch cannot use: training on the CPU"]
     start(slot, values | {"out": str(tmp_path / "next")}, pausing=False)
 
@@ -166,11 +166,11 @@ def held(folder):
 
 
 def start(actor, values, pausing):
-    """Start a run in the only lane; return its report."""
-    reports, notes = actor.advance({0: (values, pausing, False, 0)})
+    """Start a run; return its report."""
+    report, notes = actor.advance((values, pausing, False))
     assert notes == []
-    return reports[0]
+    return report
 
 
 def go_on(actor):
-    return actor.advance({})[0][0]
+    return actor.advance(None)[0]

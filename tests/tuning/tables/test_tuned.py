@@ -319,10 +319,10 @@ def test_a_search_reads_no_sample_of_the_test_set(sweep, slots, tmp_path, monkey
             assert (kind, path.name) != ("tuning", "blobs-test.arrow")
         return open_split(path)
 
-    def in_slot(actor, orders):
+    def in_slot(actor, order):
         now[1] = True
         try:
-            return advance(actor, orders)
+            return advance(actor, order)
         finally:
             now[1] = False
 
