@@ -5,8 +5,8 @@
 
 Clipping, weight decay, transforms of methods and the move itself are the engine's. An optimizer is
 arithmetic on tensors, written once: it serves one client, or a stack of clients by
-`torch.func.vmap`, under which its fields and the number of the step are tensors []. Those of
-`raysim.optimizers` are elementwise and take a stack as it is, with numbers that broadcast to it.
+`torch.func.vmap`, under which the number of the step is a tensor []. Those of `raysim.optimizers`
+are elementwise and take a stack as it is, with numbers of steps that broadcast to it.
 """
 
 from __future__ import annotations
@@ -140,15 +140,8 @@ def _plain_steps(steps: int, pull: float) -> float:
 
 
 def beside(number: N, tensor: Tensor) -> N:
-    """Return a number as a factor of a tensor: in its type, if the number is a tensor, too.
+    """Return a number of a step as a factor of a tensor: in its type, if it is a tensor, too.
 
     Numbers of a stack are in float64 until then, as 1 - 0.999 has five digits in float32.
     """
     return number.to(tensor.dtype) if isinstance(number, Tensor) else number
-
-
-def add_times(tensor: Tensor, other: Tensor, factor: float | Tensor) -> Tensor:
-    """Return `tensor + factor * other`."""
-    if isinstance(factor, Tensor):
-        return tensor.addcmul(other, beside(factor, tensor))
-    return tensor.add(other, alpha=factor)

@@ -2,7 +2,7 @@
 
 A method changes local training by handing rules to the engine. Rules never branch in Python on a
 tensor's value (`torch.where` does), so the same rules can train one client at a time or many at
-once. A method's field that differs between stacked trials is a tensor [] in functions of a step.
+once.
 
 Legend: B batch, F features, C classes, n_k samples of client k.
 """

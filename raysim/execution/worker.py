@@ -76,7 +76,6 @@ class WorkerSpec:
         states: Folder of the client states.
         updates: Folder of updates that an aggregation sees one by one.
         evaluated: The sets that are evaluated client by client, numbered from 1.
-        runs: Runs in lockstep that share the worker's process.
     """
 
     settings: Settings
@@ -84,7 +83,6 @@ class WorkerSpec:
     states: Path
     updates: Path
     evaluated: tuple[EvaluationSet, ...] = ()
-    runs: int = 1
 
 
 class Worker:
@@ -106,7 +104,7 @@ class Worker:
             module = settings.method.network(model)
         network = Network(module).placed(self.device)
         self.sequential = SequentialTrainer(network, settings.local, settings.engine.precision)
-        samples = OpenedSamples(federation, self.device, spec.runs)
+        samples = OpenedSamples(federation, self.device)
         self._jobs = ClientJobs(settings, federation, spec.states, samples)
         self._updates = UpdateFiles(spec.updates)
         self._evaluated = spec.evaluated
@@ -165,24 +163,7 @@ class Worker:
             stacked = len(stack) > 1 and jobs
             run = self._stacked.run if stacked else partial(map, self.sequential.run)
             results = [*run([*jobs.values()])]
-        self.accept(message, stack, jobs, results, (perf_counter() - begun) / len(stack))
-
-    def jobs(self, message: PassMessage, stack: tuple[int, ...]) -> dict[int, ClientJob]:
-        """Return the jobs of a stack's clients, which are trained elsewhere and then accepted."""
-        with self.watch("broadcast"):
-            self._jobs.open(message)
-        with self.watch("data"):
-            return {client: self._jobs.job(message, client) for client in stack}
-
-    def accept(
-        self,
-        message: PassMessage,
-        stack: tuple[int, ...],
-        jobs: Mapping[int, ClientJob],
-        results: Sequence[tuple[Upload, LocalLosses]],
-        seconds: float,
-    ) -> None:
-        """Add the results of a stack's clients, each of which took a number of seconds."""
+        seconds = (perf_counter() - begun) / len(stack)
         for (client, job), (upload, losses) in zip(jobs.items(), results, strict=False):
             if client not in message.arrived:
                 with self._failures([client], stack), self.watch("reduction"):

@@ -34,13 +34,12 @@ class OpenedSamples:
         device: Where they are trained on.
     """
 
-    def __init__(self, federation: Federation, device: torch.device, runs: int = 1) -> None:
+    def __init__(self, federation: Federation, device: torch.device) -> None:
         """Open the samples.
 
         Args:
             federation: The federation.
             device: Where they are trained on; a set stays there if it fits into its share.
-            runs: Runs that share this process, each with its own samples.
         """
         self._client_indices = federation.client_indices
         self._root = federation.root
@@ -58,7 +57,7 @@ class OpenedSamples:
         self._shown = self._splits["test" if federation.has_test else "train"]
         if device.type == "cuda":
             for name, split in self._splits.items():
-                self._splits[name] = _resident(split, _room(device, runs), device)
+                self._splits[name] = _resident(split, _room(device), device)
         self._splits["held_out"] = self._splits["cut"] = self._splits["train"]
 
     def client(self, client: int) -> Batch:
@@ -217,10 +216,10 @@ def memory_cap(device: torch.device) -> int:
     return int(torch.cuda.get_per_process_memory_fraction(device) * total)
 
 
-def _room(device: torch.device, runs: int) -> float:
-    """Return the most bytes of a GPU for a set of samples of one of `runs` runs."""
+def _room(device: torch.device) -> float:
+    """Return the most bytes of a GPU for a set of samples."""
     cap, (free, _) = memory_cap(device), torch.cuda.mem_get_info(device)
-    return min(RESIDENT_FRACTION * cap / runs, cap - torch.cuda.memory_allocated(device), free)
+    return min(RESIDENT_FRACTION * cap, cap - torch.cuda.memory_allocated(device), free)
 
 
 def _resident(split: _Samples, room: float, device: torch.device) -> _Samples:

@@ -254,7 +254,7 @@ def _criterion(
         own = own + (outputs.logits - outputs.logits.detach())
     loss_k = batch.loss(own)
     lam: float | Tensor = mixing_weight(loss_g.detach(), loss_k.detach())
-    if not isinstance(strength, str):  # of a stack of trials it is a tensor []
+    if not isinstance(strength, str):
         lam = strength
     if objective == "penalty":
         apart = _probabilities(outputs.logits) - _probabilities(own)

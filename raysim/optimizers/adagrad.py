@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pydantic import Field
 from torch import Tensor
 
-from raysim.core.optimizer import Optimizer, beside
+from raysim.core.optimizer import Optimizer
 
 SUM = "sum"
 
@@ -33,4 +33,4 @@ class Adagrad(Optimizer):
     ) -> Tensor:
         """Update the sum; return the direction."""
         total = slots[SUM].add_(gradient.square())
-        return gradient / total.sqrt().add_(beside(self.eps, total))
+        return gradient / total.sqrt().add_(self.eps)

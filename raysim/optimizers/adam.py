@@ -37,8 +37,8 @@ class Adam(Optimizer):
         """Update both means; return the direction."""
         first, second = self.betas
         m, v = slots[MEAN], slots[SQUARE]
-        m.mul_(beside(first, m)).add_(gradient * beside(1 - first, m))
-        v.mul_(beside(second, v)).add_(gradient.square() * beside(1 - second, v))
-        root = v.sqrt().div_(beside((1 - second**step) ** 0.5, v)).add_(beside(self.eps, v))
+        m.mul_(first).add_(gradient * (1 - first))
+        v.mul_(second).add_(gradient.square() * (1 - second))
+        root = v.sqrt().div_(beside((1 - second**step) ** 0.5, v)).add_(self.eps)
         direction: Tensor = m / root / beside(1 - first**step, m)
         return direction

@@ -14,7 +14,7 @@ from typing import Any
 from pydantic import Field
 from torch import Tensor
 
-from raysim.core.optimizer import Optimizer, beside
+from raysim.core.optimizer import Optimizer
 
 SQUARE, BUFFER = "square_avg", "momentum_buffer"
 
@@ -38,8 +38,8 @@ class RmsProp(Optimizer):
     def direction(self, gradient: Tensor, slots: Mapping[str, Tensor], step: Any) -> Tensor:
         """Update the mean and the momentum; return the direction."""
         v = slots[SQUARE]
-        v.mul_(beside(self.alpha, v)).add_(gradient.square() * beside(1 - self.alpha, v))
-        scaled = gradient / v.sqrt().add_(beside(self.eps, v))
+        v.mul_(self.alpha).add_(gradient.square() * (1 - self.alpha))
+        scaled = gradient / v.sqrt().add_(self.eps)
         if BUFFER not in slots:
             return scaled
-        return slots[BUFFER].mul_(beside(self.momentum, scaled)).add_(scaled)
+        return slots[BUFFER].mul_(self.momentum).add_(scaled)

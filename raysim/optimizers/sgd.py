@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pydantic import Field
 from torch import Tensor
 
-from raysim.core.optimizer import Optimizer, add_times, beside
+from raysim.core.optimizer import Optimizer
 
 BUFFER = "momentum_buffer"
 
@@ -37,5 +37,5 @@ class Sgd(Optimizer):
         self, gradient: Tensor, slots: Mapping[str, Tensor], step: float | Tensor
     ) -> Tensor:
         """Update the momentum; return the direction."""
-        buffer = slots[BUFFER].mul_(beside(self.momentum, gradient)).add_(gradient)
-        return add_times(gradient, buffer, self.momentum) if self.nesterov else buffer
+        buffer = slots[BUFFER].mul_(self.momentum).add_(gradient)
+        return gradient.add(buffer, alpha=self.momentum) if self.nesterov else buffer

@@ -157,7 +157,7 @@ class ClientTraining:
         if not share:
             return None
         steps = steps_of(self.job.epochs, len(self.bounds()))
-        return TailAverage(self.detached_params, [steps], [share])
+        return TailAverage(self.detached_params, [steps], share)
 
     def bounds(self) -> Bounds:
         """Return (start, stop) of the batches of an epoch."""

@@ -28,16 +28,13 @@ class TailAverage:
     Args:
         params: The parameters [...] of one client, or [K, ...] of a stack; they change in place.
         steps: The steps that each client will take.
-        shares: Per client, the share of its steps that is averaged; 0 is the last step alone.
+        share: The share of a client's steps that is averaged.
     """
 
-    def __init__(
-        self, params: Sequence[Tensor], steps: Sequence[int], shares: Sequence[float]
-    ) -> None:
+    def __init__(self, params: Sequence[Tensor], steps: Sequence[int], share: float) -> None:
         self._params = [as_real(param) for param in params]
         self._means = [torch.zeros_like(param) for param in self._params]
-        pairs = zip(steps, shares, strict=True)
-        self._before = [n - max(count_of(LocalSteps(n) * share), 1) for n, share in pairs]
+        self._before = [n - max(count_of(LocalSteps(n) * share), 1) for n in steps]
         self._taken = [0] * len(steps)
 
     def after_step(self, active: Sequence[bool]) -> None:

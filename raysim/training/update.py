@@ -112,7 +112,7 @@ def scaled_to(most: Any, gradients: list[Tensor], stack: tuple[int, ...]) -> lis
     """Return gradients, scaled if their common norm is above `most`.
 
     Args:
-        most: The largest norm; of a stack, one for all or each client's [K].
+        most: The largest norm.
         gradients: The gradients [...]; of a stack [K, ...].
         stack: (K,) for a stack, else ().
     """

@@ -14,7 +14,6 @@ import torch.nn.functional as F
 import raysim
 from raysim.core.rules import Batch, Outputs, View
 from raysim.methods.mifl import Mifl, mixing_weight, mutual_information, pruned_at_each_end
-from raysim.training.stacked.numbers import merge
 from tests.methods import common
 from tests.methods.reference import Reference, T
 from tests.methods.test_oracle import assert_close, start_of
@@ -226,22 +225,6 @@ def test_values_of_lam_differ():
 def test_a_lam_of_0_is_the_update_of_fedavg_bit_for_bit(tmp_path, objective):
     method = {"method.name": NAME, "method.objective": objective, "method.aggregation": False}
     common.assert_equals_fedavg(tmp_path, method | {"method.lam": 0})
-
-
-def test_stacked_trials_have_a_lam_each():
-    """The merged criterion with one trial's number is that trial's own."""
-    torch.manual_seed(0)
-    z, frozen, y = torch.randn(6, 3), torch.randn(6, 3), torch.tensor([0, 1, 2, 0, 1, 2])
-    view = View({}, [], {}, {}, {"model": {}}, {}, 1.0, None, None, None)
-    view = replace(view, at=lambda tensors, x: Outputs(None, None, frozen))
-    criteria = [Mifl(lam=lam).rules().criterion for lam in (0.25, 0.75)]
-    columns = []
-    build = merge(criteria, columns, "criterion")
-    assert columns == [[0.25, 0.75]]
-    given = view, Outputs(None, None, z), Batch(z, y)
-    for trial, criterion in enumerate(criteria):
-        merged = build([torch.tensor(column[trial]) for column in columns])
-        assert merged(*given).item() == pytest.approx(criterion(*given).item(), rel=1e-6)
 
 
 def test_one_logit_is_two_classes():

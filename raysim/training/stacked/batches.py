@@ -18,7 +18,7 @@ from raysim.training.job import Bounds, ClientJob, batch_bounds, iterate_epochs
 
 
 def stacked_batches(
-    jobs: Sequence[ClientJob], batching: Batching, join_single: bool, rows: int = 0
+    jobs: Sequence[ClientJob], batching: Batching, join_single: bool
 ) -> Iterator[tuple[dict[str, Tensor], Sequence[int], int]]:
     """Yield the batches [K, B, ...] of all steps, with each client's number of samples.
 
@@ -30,19 +30,17 @@ def stacked_batches(
         jobs: The clients' jobs, of the same number of epochs.
         batching: See `batch_bounds`.
         join_single: See `batch_bounds`.
-        rows: Number of samples to which every batch is padded, always with `weights`; 0 pads only
-            as needed.
     """
     bounds = [batch_bounds(len(job.data.y), batching, join_single) for job in jobs]
     if isinstance(work := jobs[0].epochs, LocalSteps):
-        yield from _batches_of_steps(jobs, bounds, work.count, rows)
+        yield from _batches_of_steps(jobs, bounds, work.count)
         return
     sizes = batch_sizes(bounds)
     y = torch.cat([job.data.y for job in jobs])
-    is_sample = np.arange(max(rows, sizes.max())) < sizes[:, :, None]  # [S, K, B]
+    is_sample = np.arange(sizes.max()) < sizes[:, :, None]  # [S, K, B]
     weights = torch.from_numpy(is_sample).to(y.device, torch.float32)
     active = torch.from_numpy(sizes > 0).to(y.device)
-    shapes = batch_shapes(sizes, rows)
+    shapes = batch_shapes(sizes)
     repeats = Counter(shapes)
     for epoch in zip(*map(iterate_epochs, jobs, bounds), strict=True):
         x = torch.cat([inputs for inputs, _ in epoch])
@@ -61,15 +59,15 @@ def stacked_batches(
 
 
 def _batches_of_steps(
-    jobs: Sequence[ClientJob], bounds: Sequence[Bounds], count: int, rows: int
+    jobs: Sequence[ClientJob], bounds: Sequence[Bounds], count: int
 ) -> Iterator[tuple[dict[str, Tensor], Sequence[int], int]]:
     """Yield the batches of `count` steps, where each client ends its epochs at steps of its own."""
     device, epochs = jobs[0].data.y.device, [*map(iterate_epochs, jobs, bounds)]
     taken = [[own[step % len(own)] for step in range(count)] for own in bounds]
     sizes = batch_sizes(taken)
-    is_sample = np.arange(max(rows, sizes.max())) < sizes[:, :, None]  # [S, K, B]
+    is_sample = np.arange(sizes.max()) < sizes[:, :, None]  # [S, K, B]
     weights = torch.from_numpy(is_sample).to(device, torch.float32)
-    shapes = batch_shapes(sizes, rows)
+    shapes = batch_shapes(sizes)
     repeats = Counter(shapes)
     y = torch.cat([job.data.y for job in jobs])
     places = np.cumsum([0, *(len(job.data.y) for job in jobs)])
@@ -119,18 +117,14 @@ def batch_sizes(bounds: Sequence[Bounds]) -> npt.NDArray[np.int64]:
     return sizes
 
 
-def batch_shapes(sizes: npt.NDArray[np.int64], rows: int) -> list[tuple[int, bool, bool]]:
+def batch_shapes(sizes: npt.NDArray[np.int64]) -> list[tuple[int, bool, bool]]:
     """Return, for each step, B, whether clients have fewer samples, and whether some have none.
 
     Args:
         sizes: Numbers of samples [S, K].
-        rows: See `stacked_batches`.
     """
     extreme_sizes = zip(sizes.min(1).tolist(), sizes.max(1).tolist(), strict=True)
-    return [
-        (rows or largest, rows > 0 or smallest < largest, not smallest)
-        for smallest, largest in extreme_sizes
-    ]
+    return [(largest, smallest < largest, not smallest) for smallest, largest in extreme_sizes]
 
 
 def sample_numbers(

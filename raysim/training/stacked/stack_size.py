@@ -17,11 +17,11 @@ import torch
 from torch import Tensor, nn
 
 from raysim.config import LocalSettings, Settings
+from raysim.core.layers import BATCH_NORMS
 from raysim.core.tensors import CPU
 from raysim.federation.federation import Federation
 from raysim.federation.opened import OpenedSamples
 from raysim.training.network import Network
-from raysim.training.stacked.alike import unsupported_reason
 
 MAX_STACK = 256
 """Largest stack of "auto": more clients gain nothing once kernels fill the device."""
@@ -69,6 +69,16 @@ def stack_size(
     actors = len(memories) if asked == "auto" else asked
     per_actor = math.ceil(settings.cohort_size / actors)  # so that every actor has clients
     return min(fitting(module, x, rows, samples, min(memories)), per_actor), None
+
+
+def unsupported_reason(network: nn.Module) -> str | None:
+    """Return why a network's clients cannot be stacked, or None if they can."""
+    for name, module in network.named_modules():
+        if isinstance(module, nn.RNNBase):
+            return f"{type(module).__name__} ({name}) has no batched kernel with weights per client"
+        if isinstance(module, BATCH_NORMS) and module.momentum is None:
+            return f"{type(module).__name__} ({name}) has no momentum"
+    return None
 
 
 def largest_batch(local: LocalSettings, samples: int) -> int:

@@ -5,9 +5,7 @@ Legend: K clients.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any
 
@@ -16,7 +14,6 @@ from torch import Tensor
 
 from raysim.core.tensors import Layout, Tensors, flatten
 from raysim.training.job import ClientJob
-from raysim.training.sequential import SequentialTrainer
 
 Tree = Mapping[str, Any]
 
@@ -38,20 +35,15 @@ def split_by_layout(jobs: Sequence[ClientJob]) -> list[list[int]]:
     return [list(same) for _, same in groupby(sorted(range(len(jobs)), key=kind), key=kind)]
 
 
-def stack_trees(
-    trees: Sequence[Tree], equal: bool = False
-) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Stack trees of tensors; return the stacks with their axes.
-
-    Tensors that all trees share are stacked only if `equal`.
-    """
+def stack_trees(trees: Sequence[Tree]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Stack trees of tensors, but those that all trees share; return the stacks with their axes."""
     stacked: dict[str, Any] = {}
     axes: dict[str, Any] = {}
     for key, first in trees[0].items():
         leaves = [tree[key] for tree in trees]
         if isinstance(first, Mapping):
-            stacked[key], axes[key] = stack_trees(leaves, equal)
-        elif not equal and all(leaf is first for leaf in leaves):
+            stacked[key], axes[key] = stack_trees(leaves)
+        elif all(leaf is first for leaf in leaves):
             stacked[key], axes[key] = first, None
         else:
             stacked[key], axes[key] = torch.stack(leaves), 0
@@ -95,30 +87,3 @@ def assign(tensors: Tensors, values: Tensors) -> None:
     """Copy values into the tensors of the same names."""
     for name, value in values.items():
         tensors[name].copy_(value)
-
-
-@dataclass(frozen=True)
-class Shape:
-    """Shape to which all stacks are padded.
-
-    Attributes:
-        clients: Number of clients.
-        rows: Samples in a batch.
-        places: Position of each job in the stack.
-    """
-
-    clients: int
-    rows: int
-    places: Sequence[int]
-
-
-def spread(
-    jobs: Sequence[tuple[ClientJob, SequentialTrainer]], places: Sequence[int], count: int
-) -> list[tuple[ClientJob, SequentialTrainer]]:
-    """Pad the jobs to `count`: each at its place, copies with the same draws elsewhere."""
-    given = dict(zip(places, jobs, strict=True))
-    job, trainer = jobs[0]
-    return [
-        given.get(place) or (replace(job, batches=copy.deepcopy(job.batches)), trainer)
-        for place in range(count)
-    ]

@@ -28,9 +28,9 @@ from raysim.training.rule_keys import functions_of_step, key_of_rules
 from raysim.training.sequential import SequentialTrainer
 from raysim.training.stacked.batch_norm import Padding
 from raysim.training.stacked.cuda_graphs import NO_MEMORY, GraphedSteps, GraphRecorder
-from raysim.training.stacked.numbers import Step, StepNumbers
 from raysim.training.stacked.stacks import Tree, assign, copy_tree, leaves
 from raysim.training.stacked.update import StackedUpdate
+from raysim.training.update import coupled_decay
 
 MAX_KINDS = 8
 """Most kinds of steps to keep, with their tensors and recordings."""
@@ -51,8 +51,7 @@ class StackedStep:
         sequential: Runs networks at given tensors, and has the generators of a step.
         network: The network, with BatchNorm replaced.
         padding: Padding and statistics that its layers share in a forward pass.
-        rules: The rules of one of the clients.
-        numbers: Merged rules and settings of all clients.
+        rules: The rules of local training.
         trainable: Setting of the trained parameters, as of a pass.
         names: Names of the trained parameters.
         update: Clips gradients, and adds the weight decay; not the group's, whose slots a kept step
@@ -61,7 +60,7 @@ class StackedStep:
         scoring: Compares outputs with targets.
         loss_is_objective: Whether the loss at T=1 is the objective.
         tensors: Parameters and buffers, each [K, ...].
-        fixed: Tensors that no step changes.
+        fixed: Tensors that no step changes, and the temperature: one for all, or each client's [K].
         axes: The axes along which `fixed` is stacked.
         states: States of the transforms.
         buffers: Names of the buffers whose new values a step returns.
@@ -71,7 +70,6 @@ class StackedStep:
     network: Network
     padding: Padding
     rules: Rules
-    numbers: StepNumbers
     trainable: frozenset[str] | None
     names: Sequence[str]
     update: StackedUpdate
@@ -87,15 +85,14 @@ class StackedStep:
     def key(self) -> Hashable | None:
         """Return a key that is equal for steps that differ only in values of tensors, or None."""
         rules = key_of_rules(self.rules, self.rules.transforms)
-        if rules is None or self.numbers.columns:
+        if rules is None or self.axes["temperature"] is not None:
             return None
         order: dict[int, int] = {}
         layout = tuple(
             (path, t.dtype, t.shape, t.stride(), order.setdefault(id(t), len(order)))
             for path, t in leaves(self._trees())
         )
-        temperature = self.numbers.at(()).temperature
-        return rules, self.trainable, layout, repr(self.axes), temperature
+        return rules, self.trainable, layout, repr(self.axes), self.fixed["temperature"]
 
     def _trees(self) -> Tree:
         return {"tensors": self.tensors, "fixed": self.fixed, "states": self.states}
@@ -156,9 +153,9 @@ class StackedStep:
 
         def update(tensors: Tensors, fixed: Tree, batch: Tree, *given: Any) -> Any:
             gradients, states = given
-            step, samples = self._step_of(fixed), self._samples(batch)
-            view, changed = self.view(tensors, fixed, step, rng), {}
-            for each in step.rules.transforms:
+            samples = self._samples(batch)
+            view, changed = self.view(tensors, fixed, rng), {}
+            for each in self.rules.transforms:
                 if each.name in names:
                     state = states[each.name]
                     gradients, changed[each.name] = each.update(view, gradients, samples, state)
@@ -185,11 +182,10 @@ class StackedStep:
 
         def gradients(tensors: Tensors, fixed: Tree, batch: Tree, *given: Any) -> Any:
             companions, lr = given
-            step, samples = self._step_of(fixed), self._samples(batch)
-            view = self.view(tensors, fixed, step, rng)
+            samples, view = self._samples(batch), self.view(tensors, fixed, rng)
             return {
                 each.name: each.gradient(view, own["tensors"], samples, own["state"], lr)
-                for each in step.rules.companions
+                for each in self.rules.companions
                 for own in (companions[each.name],)
             }
 
@@ -203,9 +199,9 @@ class StackedStep:
 
     def _forward(self, tensors: Tensors, fixed: Tree, batch: Tree) -> tuple[Tensor, Any, Tensors]:
         """Return the value to differentiate, loss at T=1 and objective, and new statistics."""
-        samples, step = self._samples(batch), self._step_of(fixed)
+        samples = self._samples(batch)
         outputs, buffers = self._outputs(tensors, samples)
-        value = objective(step.rules, self.view(tensors, fixed, step), outputs, samples)
+        value = objective(self.rules, self.view(tensors, fixed), outputs, samples)
         with torch.no_grad():
             detached = value.detach()
             loss = detached if self.loss_is_objective else samples.reported.loss(outputs.logits)
@@ -224,10 +220,7 @@ class StackedStep:
             copies = {name: tensor.detach().clone() for name, tensor in rebound.items()}
             return outputs.in_float32(), updates | copies
 
-    def _step_of(self, fixed: Tree) -> Step:
-        return self.numbers.at(fixed["numbers"])
-
-    def view(self, tensors: Tensors, fixed: Tree, step: Step, rng: Sequence[Tensor] = ()) -> View:
+    def view(self, tensors: Tensors, fixed: Tree, rng: Sequence[Tensor] = ()) -> View:
         """Return a client's view of its slice of the tensors."""
         return View(
             params=tensors,
@@ -236,7 +229,7 @@ class StackedStep:
             broadcast=fixed["broadcast"],
             state=fixed["state"],
             personal=fixed["personal"],
-            temperature=step.temperature,
+            temperature=fixed["temperature"],
             generator=only_in_finish,
             at=self._at,
             gradient=partial(self._gradient, fixed, rng),
@@ -264,14 +257,12 @@ class StackedStep:
         change_outputs: Callable[[Outputs], Outputs] | None = None,
     ) -> Tensors:
         """Return `View.gradient` of a step: with its random draws."""
-        step = self._step_of(fixed)
 
         def value(points: dict[str, Tensor]) -> Tensor:
             everything = {**self.network.aside(tensors), **points}
             outputs, _ = self._outputs(everything, batch)
             outputs = change_outputs(outputs) if change_outputs else outputs
-            view = self.view(everything, fixed, step)
-            return objective(step.rules, view, outputs, batch)
+            return objective(self.rules, self.view(everything, fixed), outputs, batch)
 
         def product(points: dict[str, Tensor]) -> Tensor:
             gradients: Tensors = grad(value)(points)
@@ -285,8 +276,7 @@ class StackedStep:
         with torch.enable_grad():
             gradients: Tensors = grad(value if along is None else product)(points)
         self.sequential.set_rng_state(before)
-        decay = step.weight_decay
-        if not isinstance(decay, Tensor) and not decay:
+        if not (decay := coupled_decay(self.sequential.local, self.sequential.optimizer)):
             return gradients
         return {name: gradient + decay * vector[name] for name, gradient in gradients.items()}
 

@@ -30,21 +30,21 @@ from raysim.training.sequential import SequentialTrainer
 from raysim.training.stacked.batch_norm import Padding, with_padding
 from raysim.training.stacked.batches import padded_twice, stacked_batches
 from raysim.training.stacked.cuda_graphs import recorder_on
-from raysim.training.stacked.numbers import Step, StepNumbers, UnstackableError
 from raysim.training.stacked.stacks import (
-    Shape,
     assign,
     copy_tree,
     leaves,
     split_by_layout,
-    spread,
     stack_sets,
     stack_trees,
 )
 from raysim.training.stacked.step import KeptSteps, StackedStep
 from raysim.training.stacked.update import StackedUpdate
 from raysim.training.tail_average import TailAverage
-from raysim.training.update import coupled_decay
+
+
+class UnstackableError(Exception):
+    """Error of a loss or a step that cannot be stacked."""
 
 
 class StackedTrainer:
@@ -59,71 +59,46 @@ class StackedTrainer:
         self.recorder = recorder_on(device, note)
         self.kept = KeptSteps(self.recorder)
 
-    def run(
-        self,
-        jobs: Sequence[ClientJob],
-        trainers: Sequence[SequentialTrainer] = (),
-        *,
-        shape: Shape | None = None,
-    ) -> list[tuple[Upload, LocalLosses]]:
-        """Train clients; return each one's upload and losses.
-
-        Args:
-            jobs: Jobs of one pass, or of passes of several runs that differ in numbers alone.
-            trainers: The trainer of each client's run, which has its local settings; empty if all
-                clients are of this trainer's run.
-            shape: Common shape of all stacks, so that no client's bits depend on the others.
+    def run(self, jobs: Sequence[ClientJob]) -> list[tuple[Upload, LocalLosses]]:
+        """Train the clients of one pass; return each one's upload and losses.
 
         Raises:
-            UnstackableError: rules or local settings differ in more than numbers, the loss is of
-                whole batches, or steps of stacks of one shape draw random numbers.
+            UnstackableError: the loss is of whole batches.
         """
         if jobs[0].data.scoring.whole_batch:
             raise UnstackableError("the task's loss is of whole batches, which a stack pads")
-        trainers = trainers or [self.sequential] * len(jobs)
         jobs = [job.with_samples_read() for job in jobs]
         before = self.sequential.rng_state()
         self.sequential.seed(jobs[0].torch_seed)
-        seeded = self.sequential.rng_state()
         results: dict[int, tuple[Upload, LocalLosses]] = {}
         try:
             with self.recorder.stream_context() if self.recorder else nullcontext():
                 for numbers in split_by_layout(jobs):
-                    if not jobs[numbers[0]].epochs:
-                        results |= {n: trainers[n].run(jobs[n]) for n in numbers}
-                        continue
-                    own = [(jobs[number], trainers[number]) for number in numbers]
-                    places = [shape.places[n] if shape else i for i, n in enumerate(numbers)]
-                    results |= zip(numbers, self._train(own, places, shape), strict=True)
-            if shape and not all(map(torch.equal, seeded, self.sequential.rng_state())):
-                raise UnstackableError("random numbers are drawn in a step, as by dropout")
+                    own = [jobs[number] for number in numbers]
+                    train = self._train if own[0].epochs else partial(map, self.sequential.run)
+                    results |= zip(numbers, train(own), strict=True)
             return [results[number] for number in range(len(jobs))]
         finally:
             self.sequential.set_rng_state(before)
 
-    def check_padding(
-        self, jobs: Sequence[ClientJob], trainers: Sequence[SequentialTrainer] = ()
-    ) -> None:
+    def check_padding(self, jobs: Sequence[ClientJob]) -> None:
         """Check that a step does not depend on the samples that pad a batch.
 
         Two paddings of real samples must give the same bits. Values that are not finite would not
         do: they pass through a weight of 0.
 
         Args:
-            jobs: Jobs as of `run`, which is left as it was.
-            trainers: See `run`.
+            jobs: Jobs as of `run`, which are left as they were.
 
         Raises:
             UnstackableError: a step depends on them.
         """
-        trainers = trainers or [self.sequential] * len(jobs)
         before = self.sequential.rng_state()
         for numbers in split_by_layout(jobs):
             if jobs[numbers[0]].epochs:
-                own = [(jobs[n].with_samples_read(), trainers[n]) for n in numbers]
-                training = _StackedTraining(self, *zip(*own, strict=True), shape=None)
-                outcomes = []
-                for batch in padded_twice([job for job, _ in own]):
+                own = [jobs[n].with_samples_read() for n in numbers]
+                training, outcomes = _StackedTraining(self, own), []
+                for batch in padded_twice(own):
                     try:
                         outcomes.append(training.outcome(batch))
                     finally:
@@ -134,63 +109,34 @@ class StackedTrainer:
                         " a stack pads"
                     )
 
-    def _train(
-        self,
-        own: Sequence[tuple[ClientJob, SequentialTrainer]],
-        places: Sequence[int],
-        shape: Shape | None,
-    ) -> list[tuple[Upload, LocalLosses]]:
+    def _train(self, jobs: Sequence[ClientJob]) -> list[tuple[Upload, LocalLosses]]:
         """Train a group; if memory is short, again without kept steps."""
-        drawn = [copy.deepcopy(job.batches) for job, _ in own]
+        drawn = [copy.deepcopy(job.batches) for job in jobs]
         rng = self.sequential.rng_state()
         try:
-            return self._train_once(own, places, shape)
+            return _StackedTraining(self, jobs).run()
         except torch.OutOfMemoryError:
             if not self.kept.give_up():
                 raise
         torch.cuda.empty_cache()
         self.sequential.set_rng_state(rng)
-        again = [
-            (replace(job, batches=batches), trainer)
-            for (job, trainer), batches in zip(own, drawn, strict=True)
-        ]
-        return self._train_once(again, places, shape)
-
-    def _train_once(
-        self,
-        own: Sequence[tuple[ClientJob, SequentialTrainer]],
-        places: Sequence[int],
-        shape: Shape | None,
-    ) -> list[tuple[Upload, LocalLosses]]:
-        spread_out = spread(own, places, shape.clients if shape else len(own))
-        return _StackedTraining(self, *zip(*spread_out, strict=True), shape=shape).run(places)
+        again = [replace(job, batches=own) for job, own in zip(jobs, drawn, strict=True)]
+        return _StackedTraining(self, again).run()
 
 
 class _StackedTraining:
     """Training of clients whose tensors have the same names and shapes."""
 
-    def __init__(
-        self,
-        trainer: StackedTrainer,
-        jobs: Sequence[ClientJob],
-        trainers: Sequence[SequentialTrainer],
-        *,
-        shape: Shape | None,
-    ) -> None:
-        equal, self.rows = shape is not None, shape.rows if shape else 0
-        self.jobs, self.trainers = jobs, trainers
-        job, device = jobs[0], jobs[0].data.y.device
+    def __init__(self, trainer: StackedTrainer, jobs: Sequence[ClientJob]) -> None:
+        self.jobs, job = jobs, jobs[0]
         self.rules, self.sequential = job.rules, trainer.sequential
-        self.local = trainer.sequential.local
         trainer.network.train_only(job.trainable)
-        local, rates = [each.local for each in trainers], [each.lr for each in jobs]
-        numbers = StepNumbers(jobs, local, device, equal)
         self.given = [_given_to(each) for each in jobs]
         self.left = [Given.of_view(given) for given in self.given]
-        fixed, axes = stack_trees(self.given, equal)
-        optimizers = [each.optimizer for each in trainers]
-        self.update = StackedUpdate(local, optimizers, rates, device, equal)
-        other = equal or job.data.scoring.reported or any(j.temperature != 1 for j in jobs)
+        fixed, axes = stack_trees(self.given)
+        self.update = self._updates()
+        temperature, axis = self._temperature()
+        other = job.data.scoring.reported or any(j.temperature != 1 for j in jobs)
         self.tensors = stack_sets(
             [given["start"] for given in self.given]
         )  # the views below are views of these
@@ -199,24 +145,39 @@ class _StackedTraining:
             network=trainer.network,
             padding=trainer.padding,
             rules=job.rules,
-            numbers=numbers,
             trainable=job.trainable,
             names=trainer.network.trainable_names(job.trainable),
-            update=StackedUpdate(local, optimizers, rates, device, equal),
+            update=self._updates(),
             momentum=not self.update.optimizer.keeps_gradient,
             scoring=job.data.scoring,
             loss_is_objective=job.rules.are_plain and not other,
             tensors=self.tensors,
-            fixed={**fixed, "numbers": numbers.columns},
-            axes={**axes, "numbers": 0},
+            fixed={**fixed, "temperature": temperature},
+            axes={**axes, "temperature": axis},
         )
-        own.states, self.beside = self._first_states(), self._companions(equal)
+        own.states, self.beside = self._first_states(), self._companions()
         self.step, self.steps = trainer.kept.of(own)
         self.is_kept = self.step is not own
         self.stacked = Given.of_view(self.step.fixed)
         self.tensors, self.states = self.step.tensors, self.step.states
         params = [self.tensors[name].detach() for name in own.names]
         self.update.start_each(params, own.names, [each.optimizer for each in jobs])
+
+    def _updates(self) -> StackedUpdate:
+        """Return the updates of tensors of all clients."""
+        local, optimizer = self.sequential.local, self.sequential.optimizer
+        return StackedUpdate(local, optimizer, [job.lr for job in self.jobs], self._device)
+
+    def _temperature(self) -> tuple[float | Tensor, int | None]:
+        """Return the temperature of all clients, or of each [K], and its axis in a step."""
+        temperatures = [job.temperature for job in self.jobs]
+        if len({*temperatures}) == 1:
+            return temperatures[0], None
+        return torch.tensor(temperatures, dtype=torch.float32, device=self._device), 0
+
+    @property
+    def _device(self) -> torch.device:
+        return self.jobs[0].data.y.device
 
     def _first_states(self) -> dict[str, dict[str, Tensor]]:
         """Return the states of the transforms before the first step."""
@@ -226,21 +187,14 @@ class _StackedTraining:
             for n, transform in enumerate(self.rules.transforms)
         }
 
-    def _companions(self, equal: bool) -> dict[str, Beside]:
-        """Return what is trained beside the network, at its start, by name.
-
-        Args:
-            equal: Whether equal numbers are kept per client, too.
-        """
+    def _companions(self) -> dict[str, Beside]:
+        """Return what is trained beside the network, at its start, by name."""
         views = [self._view_of(k) for k in range(len(self.jobs))] if self.rules.companions else []
-        rates, device = [job.lr for job in self.jobs], self.jobs[0].data.y.device
-        local = [trainer.local for trainer in self.trainers]
-        optimizers = [trainer.optimizer for trainer in self.trainers]
         return {
             each.name: Beside(
                 stack_sets([each.start(view) for view in views]),
                 stack_sets([each.init(view) for view in views]),
-                StackedUpdate(local, optimizers, rates, device, equal),
+                self._updates(),
             )
             for each in self.rules.companions
         }
@@ -249,16 +203,16 @@ class _StackedTraining:
     def _rates(self) -> Tensor:
         """Learning rate of each client [K]."""
         rates = [job.lr for job in self.jobs]
-        return torch.tensor(rates, dtype=torch.float32, device=self.jobs[0].data.y.device)
+        return torch.tensor(rates, dtype=torch.float32, device=self._device)
 
-    def run(self, places: Sequence[int]) -> list[tuple[Upload, LocalLosses]]:
+    def run(self) -> list[tuple[Upload, LocalLosses]]:
         losses: list[Tensor] = []
         objectives: list[Tensor] = []
         batch_sizes: list[list[int]] = [[] for _ in self.jobs]
         norm = self.sequential.network.has_batchnorm
-        batching = self.local.batching
+        batching = self.sequential.local.batching
         tail = self._tail_average()
-        for batch, sizes, repeats in stacked_batches(self.jobs, batching, norm, self.rows):
+        for batch, sizes, repeats in stacked_batches(self.jobs, batching, norm):
             loss, value = self._take(batch, repeats)
             if tail:
                 with torch.no_grad():
@@ -274,18 +228,18 @@ class _StackedTraining:
         if self.is_kept:  # the next group overwrites them
             self.tensors, self.states = copy_tree(self.tensors), copy_tree(self.states)
         both = torch.stack([torch.stack(losses), torch.stack(objectives)]).cpu()  # [2, S, K]
-        return [self._finish(k, both[:, :, k], batch_sizes[k]) for k in places]
+        return [self._finish(k, both[:, :, k], batch_sizes[k]) for k in range(len(self.jobs))]
 
     def _tail_average(self) -> TailAverage | None:
         """Return the running means over each client's last steps, if some are averaged."""
-        shares = [trainer.local.tail_average for trainer in self.trainers]
-        if not any(shares):
+        share = self.sequential.local.tail_average
+        if not share:
             return None
-        norm, batching = self.sequential.network.has_batchnorm, self.local.batching
+        norm, batching = self.sequential.network.has_batchnorm, self.sequential.local.batching
         batches = [len(batch_bounds(len(job.data.y), batching, norm)) for job in self.jobs]
         steps = [steps_of(job.epochs, n) for job, n in zip(self.jobs, batches, strict=True)]
         params = [self.step.tensors[name].detach() for name in self.step.names]
-        return TailAverage(params, steps, shares)
+        return TailAverage(params, steps, share)
 
     def _finish(self, k: int, figures: Tensor, sizes: list[int]) -> tuple[Upload, LocalLosses]:
         own = [step for step, size in enumerate(sizes) if size]
@@ -295,16 +249,16 @@ class _StackedTraining:
             for name, state in {**self.states, **beside}.items()
         }
         kept = self.update.kept_of(k, self.step.names)
-        job, trainer = self.jobs[k], self.trainers[k]
+        job = self.jobs[k]
         trained = Trained(
             steps=len(own),
             lr=job.lr,
             states=states,
             samples=job.data,
             optimizer=kept,
-            solver=trainer.optimizer,
+            solver=self.sequential.optimizer,
             transforms=job.rules.transforms,
-            batching=trainer.local.batching,
+            batching=self.sequential.local.batching,
             companions={
                 name: {key: tensor[k] for key, tensor in each.tensors.items()}
                 for name, each in self.beside.items()
@@ -372,12 +326,10 @@ class _StackedTraining:
             return losses.clone(), reported_objective(self.rules, step.states, objectives).clone()
 
     def _view_of(self, k: int) -> View:
-        job, own = self.jobs[k], self.trainers[k]
-        decay = coupled_decay(own.local, own.optimizer)
-        step = Step(job.rules, job.temperature, decay)
+        job = self.jobs[k]
         tensors = {name: tensor[k].detach() for name, tensor in self.tensors.items()}
-        view = self.step.view(tensors, self.given[k], step)
-        gradient = partial(own.gradient, job.rules, view)
+        view = self.step.view(tensors, {**self.given[k], "temperature": job.temperature})
+        gradient = partial(self.sequential.gradient, job.rules, view)
         return replace(job.finishing(view, gradient), at=self.sequential.at)
 
 

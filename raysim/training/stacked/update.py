@@ -1,4 +1,4 @@
-"""Updates of stacked parameters, with different numbers for each client if needed.
+"""Updates of stacked parameters, with different learning rates of clients if needed.
 
 Legend: K clients.
 """
@@ -6,16 +6,14 @@ Legend: K clients.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import partial
 
 import torch
 from torch import Tensor
 from torch.func import vmap
 
 from raysim.config import LocalSettings
-from raysim.core.optimizer import STEP, Optimizer, add_times
+from raysim.core.optimizer import STEP, Optimizer
 from raysim.core.tensors import Groups
-from raysim.training.stacked.numbers import merge
 from raysim.training.update import Update, scaled_to
 
 ELEMENTWISE = "raysim.optimizers."
@@ -23,33 +21,21 @@ ELEMENTWISE = "raysim.optimizers."
 
 
 class StackedUpdate(Update):
-    """Updates of tensors [K, ...]; numbers that all clients share are scalars.
-
-    Either all clients clip, or none; their optimizers differ in numbers alone.
-    """
+    """Updates of tensors [K, ...], with a learning rate for each client if they differ."""
 
     def __init__(
         self,
-        local: Sequence[LocalSettings],
-        optimizers: Sequence[Optimizer],
+        local: LocalSettings,
+        optimizer: Optimizer,
         rates: Sequence[float],
         device: torch.device,
-        equal: bool = False,
     ) -> None:
-        """Set local settings, optimizer and learning rate of each client.
-
-        With `equal`, equal numbers are kept per client, too.
-        """
-        super().__init__(local[0], optimizers[0], rates[0])
-        own = partial(_own_numbers, device=device, equal=equal)
-        self._rates = own(rates)
-        self._norms = own([each.clip_norm or 0.0 for each in local])
-        self._decays = own([each.weight_decay for each in local])
-        columns: list[list[float]] = []
-        self._build = merge([*optimizers], columns, "optimizer", equal)
-        self._columns = [torch.tensor(c, dtype=torch.float64, device=device) for c in columns]
-        self._by_dims: dict[int, Optimizer] = {}
-        self._steps = torch.zeros(len(local), dtype=torch.float64, device=device)
+        """Set the optimizer with its numbers, and the learning rate of each client."""
+        super().__init__(local, optimizer, rates[0])
+        self._rates = None
+        if len({*rates}) > 1:
+            self._rates = torch.tensor(rates, dtype=torch.float64, device=device)
+        self._steps = torch.zeros(len(rates), dtype=torch.float64, device=device)
 
     def start_each(
         self, params: Sequence[Tensor], names: Sequence[str], kept: Sequence[Groups]
@@ -84,40 +70,18 @@ class StackedUpdate(Update):
         return [self._steps, *super().moving()]
 
     def clip(self, gradients: list[Tensor]) -> list[Tensor]:
-        """Return the gradients, each client's scaled to its `local.clip_norm` if need be."""
+        """Return the gradients, each client's scaled to `local.clip_norm` if need be."""
         if not self._clips:
             return gradients
-        most = self._local.clip_norm if self._norms is None else self._norms
-        return scaled_to(most, gradients, (len(self._steps),))
-
-    def add_weight_decay(self, gradients: list[Tensor], params: list[Tensor]) -> list[Tensor]:
-        """Return the gradients plus those of the weight decay, unless it is decoupled."""
-        if self._decays is None or self.optimizer.decoupled:
-            return super().add_weight_decay(gradients, params)
-        return _added(gradients, params, self._decays)
-
-    def add_decoupled_decay(self, directions: list[Tensor], params: list[Tensor]) -> list[Tensor]:
-        """Return the directions plus those of the weight decay, if it is decoupled."""
-        if self._decays is None or not self.optimizer.decoupled:
-            return super().add_decoupled_decay(directions, params)
-        return _added(directions, params, self._decays)
+        return scaled_to(self._local.clip_norm, gradients, (len(self._steps),))
 
     def _direction(self, gradient: Tensor, slots: Mapping[str, Tensor]) -> Tensor:
-        if not type(self.optimizer).direction.__module__.startswith(ELEMENTWISE):
-            every = vmap(self._direction_of_one, randomness="different")
-            direction: Tensor = every(gradient, {**slots}, self._steps, self._columns)
+        of_one = self.optimizer.direction
+        if not of_one.__module__.startswith(ELEMENTWISE):
+            every = vmap(of_one, randomness="different")
+            direction: Tensor = every(gradient, {**slots}, self._steps)
             return direction
-        dims = gradient.dim()
-        if dims not in self._by_dims:
-            numbers = [_beside(column, gradient) for column in self._columns]
-            self._by_dims[dims] = self._build(numbers)
-        return self._by_dims[dims].direction(gradient, slots, _beside(self._steps, gradient))
-
-    def _direction_of_one(
-        self, gradient: Tensor, slots: Mapping[str, Tensor], step: Tensor, numbers: list[Tensor]
-    ) -> Tensor:
-        direction: Tensor = self._build(numbers).direction(gradient, slots, step)
-        return direction
+        return of_one(gradient, slots, _beside(self._steps, gradient))
 
     def move(self, params: list[Tensor], directions: list[Tensor]) -> None:
         """Move the parameters against the directions."""
@@ -128,19 +92,6 @@ class StackedUpdate(Update):
             param.addcmul_(direction, _beside(self._rates, param).to(param.dtype), value=-1)
 
 
-def _own_numbers(numbers: Sequence[float], device: torch.device, equal: bool) -> Tensor | None:
-    """Return the number of each client [K], or None if all are equal."""
-    if len({*numbers}) == 1 and not equal:
-        return None
-    return torch.tensor(numbers, dtype=torch.float64, device=device)
-
-
 def _beside(numbers: Tensor, tensor: Tensor) -> Tensor:
     """Return numbers [K] in a shape that broadcasts to a tensor [K, ...]."""
     return numbers.view(-1, *(1,) * (tensor.dim() - 1))
-
-
-def _added(tensors: list[Tensor], others: list[Tensor], factors: Tensor) -> list[Tensor]:
-    """Return `tensor + factor * other` for each pair."""
-    pairs = zip(tensors, others, strict=True)
-    return [add_times(a, b, _beside(factors, b)) for a, b in pairs]

@@ -19,12 +19,12 @@ from raysim.methods.fedavg import FedAvg
 from raysim.methods.scaffold import Scaffold
 from raysim.testing.tasks import SmallNet, small_task
 from raysim.training.sequential import SequentialTrainer
-from raysim.training.stacked.alike import unsupported_reason
 from raysim.training.stacked.cuda_graphs import (
     CudaGraphs,
     GraphRecorder,
     recorder_on,
 )
+from raysim.training.stacked.stack_size import unsupported_reason
 from raysim.training.stacked.trainer import _StackedTraining
 from tests.methods.test_contract import UNSUPPORTED, settings_for
 from tests.tasks import Notes, make_task
