@@ -54,7 +54,6 @@ if TYPE_CHECKING:
     )
     from raysim.core.scoring import CLASSIFICATION, REGRESSION, Scoring
     from raysim.core.selection import Results, Sampling, Selection
-    from raysim.core.steps import Steps
     from raysim.core.temperature import Temperature, TemperatureRound
     from raysim.driver.context import Result
     from raysim.driver.iterator import RoundIterator
@@ -371,24 +370,8 @@ def rounds(
     Raises:
         RaysimError: something is wrong that you can mend; its message says what.
     """
-    from raysim.driver.iterator import RoundIterator
-
-    return RoundIterator(steps(settings, task, listener, force=force))
-
-
-def steps(
-    settings: Settings | str | Path,
-    task: Task | None = None,
-    listener: Listener | None = None,
-    *,
-    force: bool = False,
-) -> Steps[Result]:
-    """Yield the rows of a run, as `rounds` does, and requests; `Request.answer` answers one.
-
-    For those who run several runs in turn. They must be closed, which checkpoints the run; between
-    them torch's threads and deterministic mode, and signals, are as the run left them.
-    """
     from raysim.driver.checks.preflight import with_cohort
+    from raysim.driver.iterator import RoundIterator
     from raysim.driver.listener import Listener
     from raysim.driver.start import drive, reserved_directory
 
@@ -396,7 +379,8 @@ def steps(
     prepare, own = partial(_federation, settings, task), task is not None
     held = reserved_directory(settings, listener, own_task=own, force=force)
     known = partial(_known_digests, settings)
-    return drive(settings, prepare, known, held, listener, own_task=own, force=force)
+    started = drive(settings, prepare, known, held, listener, own_task=own, force=force)
+    return RoundIterator(started)
 
 
 def run(
@@ -478,8 +462,8 @@ def resume(
         prepare, held = partial(_federation, settings, task), nullcontext(directory)
         own_task = task is not None
         known = partial(_known_digests, settings)
-        steps = drive(settings, prepare, known, held, told, own_task=own_task, force=force)
-        return RoundIterator(steps).drain()
+        started = drive(settings, prepare, known, held, told, own_task=own_task, force=force)
+        return RoundIterator(started).drain()
 
 
 def load(

@@ -13,10 +13,10 @@ An analysis is a component of one or two parts (`base.Analysis`):
   training ends. It rides on the method's own pass: the driver wraps `Rules.finish`, and takes the
   values out of `Reduced` before the method sees it. They are small tensors of each client, never a
   sum over clients, so that the order and the number of actors do not matter.
-- `rows(evaluated)` runs in the driver after the evaluation and combines the values. With
-  `yield from` it may have `evaluated.measure`, a pass of 0 epochs on the global model, or
-  `evaluated.train`, a round of the method whose result is dropped. These passes come after the
-  method's own, which therefore keep their numbers, on which random draws depend.
+- `rows(evaluated)` runs in the driver after the evaluation and combines the values. It may call
+  `evaluated.measure`, a pass of 0 epochs on the global model, or `evaluated.train`, a round of the
+  method whose result is dropped. These passes come after the method's own, which therefore keep
+  their numbers, on which random draws depend.
 
 Rounds without evaluation (`evaluation.every`) measure nothing. `bytes_up` and `bytes_down` leave
 out the tensors of analyses. Values that are not finite are left out, with the client's row: they

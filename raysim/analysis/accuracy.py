@@ -29,7 +29,6 @@ from raysim.analysis.base import (
 )
 from raysim.core.columns import Column
 from raysim.core.rules import Trained, View
-from raysim.core.steps import Steps
 from raysim.core.tensors import Tensors
 
 NEW_CLIENTS, EPOCHS = 3, (1, 2, 4, 8, 16, 32, 64, 128)
@@ -69,13 +68,13 @@ class AggregationDrop(Analysis):
         """Return the measurement of the trained model's accuracy."""
         return own_accuracy
 
-    def rows(self, evaluated: MeasuredRound) -> Steps[Columns]:
+    def rows(self, evaluated: MeasuredRound) -> Columns:
         """Return a row per evaluated client: whether it took part, and both accuracies."""
-        after = yield from evaluated.accuracy()
+        after = evaluated.accuracy()
         participants = {
             client: float(values["accuracy"]) for client, values in evaluated.trained.items()
         }
-        others = (yield from evaluated.accuracy_before()).items()
+        others = evaluated.accuracy_before().items()
         before = participants | {c: value for c, value in others if c not in evaluated.cohort}
         clients = [client for client in sorted(after) if client in before]
         return {
@@ -98,16 +97,16 @@ class NewClient(Analysis):
     needs: ClassVar[tuple[Need, ...]] = ("classes", "client_accuracy")
     columns = (Column("epochs", "smaller"), Column("accuracy", "larger", "%"))
 
-    def rows(self, evaluated: MeasuredRound) -> Steps[Columns]:
+    def rows(self, evaluated: MeasuredRound) -> Columns:
         """Return a row per new client and number of epochs, from 0."""
         clients = [*evaluated.new_clients(NEW_CLIENTS)]
         if not clients:
             return {}
-        measured = yield from evaluated.measure(own_accuracy, clients, {}, ("own_test",))
+        measured = evaluated.measure(own_accuracy, clients, {}, ("own_test",))
         accuracies = {(client, 0): float(each["accuracy"]) for client, each in measured.items()}
         mean = math.nan
         for epochs in EPOCHS:
-            joined = yield from _joined(evaluated, clients, epochs)
+            joined = _joined(evaluated, clients, epochs)
             accuracies |= {(client, epochs): share for client, share in joined.items()}
             before, mean = mean, fmean(joined.values()) if joined else math.nan
             if epochs >= LEAST_EPOCHS and mean - before < CONVERGED:
@@ -120,13 +119,11 @@ class NewClient(Analysis):
         }
 
 
-def _joined(
-    evaluated: MeasuredRound, clients: Sequence[int], epochs: int
-) -> Steps[dict[int, float]]:
+def _joined(evaluated: MeasuredRound, clients: Sequence[int], epochs: int) -> dict[int, float]:
     """Return the accuracy of each client that joins, after `epochs` local epochs."""
     values: dict[int, float] = {}
     for client in clients:
-        trained = yield from evaluated.train(own_accuracy, client, epochs)
+        trained = evaluated.train(own_accuracy, client, epochs)
         if client in trained:
             values[client] = float(trained[client]["accuracy"])
     return values

@@ -18,7 +18,6 @@ from raysim.core.columns import Column
 from raysim.core.components import Component
 from raysim.core.rules import Batch, Outputs, Trained, View
 from raysim.core.scoring import FORWARD_ROWS
-from raysim.core.steps import Steps
 from raysim.core.tensors import Groups, Tensors
 
 Values = npt.NDArray[Any]
@@ -47,7 +46,7 @@ class Measure(Protocol):
         clients: Sequence[int],
         groups: Groups = ...,
         extras: tuple[Extra, ...] = ...,
-    ) -> Steps[Mapping[int, Tensors]]:
+    ) -> Mapping[int, Tensors]:
         """Return per client its values; `groups` are broadcast beside the group "model"."""
         ...
 
@@ -55,7 +54,7 @@ class Measure(Protocol):
 class Train(Protocol):
     """Runs a round of the method on one client, and drops the result."""
 
-    def __call__(self, part: ClientPart, client: int, epochs: int) -> Steps[Mapping[int, Tensors]]:
+    def __call__(self, part: ClientPart, client: int, epochs: int) -> Mapping[int, Tensors]:
         """Return the values of the client part after the last training; it may use `own_test`."""
         ...
 
@@ -102,8 +101,8 @@ class MeasuredRound:
     probe: Tensors
     predicted: Values
     targets: Values
-    accuracy: Callable[[], Steps[Mapping[int, float]]]
-    accuracy_before: Callable[[], Steps[Mapping[int, float]]]
+    accuracy: Callable[[], Mapping[int, float]]
+    accuracy_before: Callable[[], Mapping[int, float]]
     class_counts: Callable[[], tuple[Values, Values]]
     new_clients: Callable[[int], Sequence[int]]
     measure: Measure
@@ -133,10 +132,10 @@ class Analysis(Component, ABC):
         return None
 
     @abstractmethod
-    def rows(self, evaluated: MeasuredRound) -> Columns | Steps[Columns]:
+    def rows(self, evaluated: MeasuredRound) -> Columns:
         """Return the rows of a round, without the column `round`.
 
-        `yield from` runs work on the workers: accuracies, `measure` and `train`.
+        Accuracies, `measure` and `train` run on the workers.
         """
 
 

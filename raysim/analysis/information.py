@@ -21,7 +21,6 @@ from torch import Tensor, nn
 from raysim.analysis.base import Analysis, ClientPart, Columns, MeasuredRound, Need, Values, outputs
 from raysim.analysis.formulas import joint_counts, mutual_information
 from raysim.core.rules import Trained, View
-from raysim.core.steps import Steps
 from raysim.core.tensors import Tensors
 from raysim.methods.mifl import RHO_LIMIT, logits_of
 from raysim.methods.mifl import mutual_information as gaussian_information
@@ -80,16 +79,16 @@ class LabelInformation(Analysis):
 
     needs: ClassVar[tuple[Need, ...]] = ("classes", "predicted_classes")
 
-    def rows(self, evaluated: MeasuredRound) -> Steps[Columns]:
+    def rows(self, evaluated: MeasuredRound) -> Columns:
         """Return one row: `train`, `test`, and of logits `train_gaussian` and `test_gaussian`."""
         count = min(evaluated.clients, MOST_CLIENTS)
         clients = np.linspace(0, evaluated.clients - 1, count).astype(np.int64).tolist()
-        measured = [*(yield from evaluated.measure(_predictions, clients)).values()]
+        measured = [*evaluated.measure(_predictions, clients).values()]
         if not measured:
             return {}
         moments = np.stack([values["moments"].numpy() for values in measured])
         groups = {"probe": evaluated.probe}
-        [probed] = (yield from evaluated.measure(_of_probe, clients[:1], groups)).values()
+        [probed] = evaluated.measure(_of_probe, clients[:1], groups).values()
         labels, predicted = (
             np.concatenate([values[name].numpy() for values in measured])
             for name in ("labels", "predicted")

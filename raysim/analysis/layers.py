@@ -25,7 +25,6 @@ from raysim.analysis.formulas import cka, gram
 from raysim.core.columns import Column
 from raysim.core.layers import WeightLayer, weight_layers
 from raysim.core.rules import Trained, View
-from raysim.core.steps import Steps
 from raysim.core.tensors import Tensors, flatten, unflatten
 from raysim.core.tensors.calls import call_at
 from raysim.methods.divide_and_conquer import norm_divergence, weight_divergence
@@ -80,7 +79,7 @@ class Cka(Analysis):
         """Return the measurement of the trained model's layers."""
         return partial(_grams_of_trained, network)
 
-    def rows(self, evaluated: MeasuredRound) -> Steps[Columns]:
+    def rows(self, evaluated: MeasuredRound) -> Columns:
         """Return a row per layer and pair of models."""
         clients = sorted(evaluated.trained)[:MOST_COMPARED]
         grams = {f"client {client}": evaluated.trained[client] for client in clients}
@@ -89,7 +88,7 @@ class Cka(Analysis):
             others["reference"] = evaluated.reference
         part = partial(_grams_of_groups, evaluated.network, tuple(others))
         sent = {"probe": evaluated.probe, **others}
-        measured = yield from evaluated.measure(part, evaluated.cohort[:1], sent)
+        measured = evaluated.measure(part, evaluated.cohort[:1], sent)
         for tensors in measured.values():
             for name, group in unflatten(tensors).items():
                 grams[name] = group

@@ -26,7 +26,6 @@ from raysim.analysis.base import (
     outputs,
 )
 from raysim.core.rules import Trained, View
-from raysim.core.steps import Steps
 from raysim.core.tensors import Tensors
 
 GRID, MARGIN, SHOWN = 60, 0.1, 100
@@ -49,11 +48,11 @@ class DecisionRegions(Analysis):
         """Return the measurement of the client's trained model, and some of its samples."""
         return _of_client
 
-    def rows(self, evaluated: MeasuredRound) -> Steps[Columns]:
+    def rows(self, evaluated: MeasuredRound) -> Columns:
         """Return a row per model and point, and per client and sample."""
         if not evaluated.trained:
             return {}
-        shared = yield from evaluated.measure(
+        shared = evaluated.measure(
             partial(_predicted, "model"), evaluated.cohort[:1], {"probe": evaluated.probe}
         )
         models = {client: t["predicted"] for client, t in sorted(evaluated.trained.items())}

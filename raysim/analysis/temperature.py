@@ -24,7 +24,6 @@ from torch import Tensor, nn
 
 from raysim.analysis.base import Analysis, Columns, MeasuredRound, Need, at_equal_distances
 from raysim.core.rules import Trained, View
-from raysim.core.steps import Steps
 from raysim.core.tensors import Tensors, at_least_float32
 from raysim.core.tensors.calls import call_at
 
@@ -40,10 +39,10 @@ class Temperature(Analysis):
 
     needs: ClassVar[tuple[Need, ...]] = ("classes", "real_inputs")
 
-    def rows(self, evaluated: MeasuredRound) -> Steps[Columns]:
+    def rows(self, evaluated: MeasuredRound) -> Columns:
         """Return a row per sample of the cohort's clients, measured at the global model."""
         part = partial(_measure, evaluated.network, evaluated.lr)
-        measured = yield from evaluated.measure(part, evaluated.cohort[:MOST_CLIENTS])
+        measured = evaluated.measure(part, evaluated.cohort[:MOST_CLIENTS])
         if not measured:
             return {}
         names = [*next(iter(measured.values()))]

@@ -13,9 +13,8 @@
 - Settings: the `components` that settings name, and `user_input`, the values that a user gives.
 - Results: the declarations of `columns`, and the `class_metrics` that runs ask for by name.
 - All: `tensors` and their exact sums, `seeds`, `errors`, `exits`, `units`, the `thinning` of
-  charts, lines for a `terminal`, limits of the `machine`; `steps` of a run, which wait for
-  workers; `notebook`, output in Jupyter; the commit of raysim's own `source`, and `code_digests`
-  of a user's code.
+  charts, lines for a `terminal`, limits of the `machine`; `notebook`, output in Jupyter; the
+  commit of raysim's own `source`, and `code_digests` of a user's code.
 
 Imported by all of raysim; imports nothing else of it.
 """

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -31,6 +31,7 @@ from raysim.storage.checkpoints import Checkpoint
 from raysim.storage.client_states import ClientStates
 from raysim.storage.declared import of_components
 from raysim.storage.environment import node_differences
+from raysim.storage.recorder import Row
 from raysim.storage.run_directory import RunDirectory
 from raysim.storage.trace import COLUMNS as TRACED
 from raysim.storage.trace import Stopwatch
@@ -73,6 +74,11 @@ class Result:
             "params": f"{len(self.params)} tensors, {values:,} values",
             "run_dir": str(self.run_dir),
         }
+
+
+Rounds = Generator[Row, bool | None, Result]
+"""Rounds of a run: yields the row of each committed one, and returns the result of the run; sent
+True, it ends the run with the rounds so far."""
 
 
 @dataclass(frozen=True, kw_only=True)

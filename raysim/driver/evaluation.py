@@ -21,7 +21,6 @@ from raysim.core.errors import RunError
 from raysim.core.method import ServerState
 from raysim.core.rules import Pass
 from raysim.core.scoring import AT_TEMPERATURE, CLIENT_ACCURACY, LOSS, TRAINED_ACCURACY
-from raysim.core.steps import Steps
 from raysim.core.tensors.packed import PackedTensors
 from raysim.driver.client_scores import (
     Floats,
@@ -47,7 +46,7 @@ from raysim.driver.evaluated_sets import (
     global_name,
 )
 from raysim.driver.temperatures import RoundTemperature
-from raysim.execution.base import Executor, Item, NextResult, Submit
+from raysim.execution.base import Executor, Item
 from raysim.execution.messages import EvaluationMessage, FailedItem, PassMessage, Score, Scores
 from raysim.federation.evaluation_sets import EVALUATION_ROWS, EvaluationSet
 from raysim.federation.federation import Federation, open_samples
@@ -168,7 +167,7 @@ class Evaluator:
         state: ServerState,
         committed: Checkpoint | None,
         trained: Collection[int] = (),
-    ) -> Steps[Evaluation]:
+    ) -> Evaluation:
         """Evaluate the model of a server state.
 
         Args:
@@ -181,7 +180,7 @@ class Evaluator:
         """
         made = self.deployment(committed) if committed else None
         message = self._message(temperature, state, committed, made)
-        found, spans = yield from self._predictions(executor, message, made)
+        found, spans = self._predictions(executor, message, made)
         found |= {name: found[of] for name, of in self._chosen.deployed.items()}
         figures: Figures = {}
         for name in self._scored_sets():
@@ -352,7 +351,7 @@ class Evaluator:
 
     def _predictions(
         self, executor: Executor, message: EvaluationMessage, made: Deployment | None
-    ) -> Steps[tuple[dict[str, Score], dict[str, list[Span]]]]:
+    ) -> tuple[dict[str, Score], dict[str, list[Span]]]:
         """Return for each set the score of its samples; the spans."""
         rows = len(self._targets["test"])
         cuts = [*range(0, rows, EVALUATION_ROWS), rows]
@@ -368,9 +367,9 @@ class Evaluator:
         failed: list[FailedItem] = []
         if not costs:
             return {}, {}
-        yield Submit(executor, "evaluate", message, costs)
+        executor.submit("evaluate", message, costs)
         results = executor.results("evaluate")
-        while (result := (yield NextResult(results))) is not None:
+        for result in results:
             if isinstance(result, FailedItem):
                 failed.append(result)
                 continue

@@ -1,4 +1,4 @@
-"""Iteration over the rounds of a run, whose steps are taken in the caller's frame."""
+"""Iteration over the rounds of a run, in the caller's frame."""
 
 from __future__ import annotations
 
@@ -12,9 +12,7 @@ import torch
 
 from raysim.core.errors import RunError
 from raysim.core.exits import interruptible
-from raysim.core.steps import Steps
-from raysim.driver.context import Result
-from raysim.execution.base import advance
+from raysim.driver.context import Result, Rounds
 from raysim.execution.process import own_modes
 from raysim.storage.recorder import Row
 
@@ -34,13 +32,13 @@ class RoundIterator(Iterator[Row]):
     tracker are released. A `with` statement closes it, and so do its deletion and the exit of the
     interpreter.
 
-    During a step SIGINT, SIGTERM and SIGHUP are raised as KeyboardInterrupt. Between steps the
+    During a round SIGINT, SIGTERM and SIGHUP are raised as KeyboardInterrupt. Between rounds the
     caller has its own signal handlers, number of torch threads, deterministic mode and default
-    dtype; that of the first step holds for the run. Autocast, `no_grad` and `inference_mode` of
-    the caller do not reach the steps.
+    dtype; that of the first round holds for the run. Autocast, `no_grad` and `inference_mode` of
+    the caller do not reach the rounds.
     """
 
-    def __init__(self, rounds: Steps[Result]) -> None:
+    def __init__(self, rounds: Rounds) -> None:
         self._rounds = rounds
         self._result: Result | None = None
         self._torch: list[Any] | None = None
@@ -50,8 +48,7 @@ class RoundIterator(Iterator[Row]):
         """Run the next round; return its row."""
         try:
             with self._inside():
-                row: Row = advance(self._rounds)
-                return row
+                return next(self._rounds)
         except StopIteration as end:
             self._result = end.value or self._result
             raise
@@ -93,18 +90,18 @@ class RoundIterator(Iterator[Row]):
             raise RunError(f"the iteration cannot be finished: {why}")
         try:
             with self._inside():
-                advance(self._rounds, True)
+                self._rounds.send(True)
         except StopIteration as end:
             self._result = end.value
         self.close()
         return self.result
 
     def drain(self) -> Result:
-        """Run all remaining rounds in one step; return the result."""
+        """Run all remaining rounds; return the result."""
         with self, self._inside():
             try:
                 while True:
-                    advance(self._rounds)
+                    next(self._rounds)
             except StopIteration as end:
                 self._result = end.value or self._result
         return self.result

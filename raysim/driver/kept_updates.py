@@ -20,11 +20,10 @@ from raysim.core.differences import NO_TENSORS, Values, flat_values, of_flat_val
 from raysim.core.errors import RunError, SettingsError
 from raysim.core.rules import Pass, send_model
 from raysim.core.selection import State
-from raysim.core.steps import Steps
 from raysim.core.tensors import Layout, Tensors, is_finite
 from raysim.core.user_input.columns import OF_CLIENTS, OF_ROUNDS, check_names
 from raysim.driver.round_log import RoundLog
-from raysim.execution.base import Call, Executor, Item, NextResult, Submit
+from raysim.execution.base import Call, Executor, Item
 from raysim.execution.messages import AggregationMessage, FailedItem
 from raysim.execution.partial_sum import Columns, Kept
 from raysim.execution.update_blocks import decided, decided_by
@@ -76,7 +75,7 @@ class KeptUpdates:
         *,
         taken: Collection[str] = (),
         root: Tensors = NO_TENSORS,
-    ) -> Steps[tuple[dict[str, Tensor], Columns]]:
+    ) -> tuple[dict[str, Tensor], Columns]:
         """Return the means of the kept tensors of a pass, `group/name`, and columns of its clients.
 
         Args:
@@ -107,16 +106,16 @@ class KeptUpdates:
             last=self._last(pass_number, layout),
             root=flat_values(root, layout).astype(np.float64) - start if root else NO_VALUES,
         )
-        message = yield from self._with_bad(message, work)
+        message = self._with_bad(message, work)
         if self.aggregation.measures:
-            measured = yield from self._measured(message)
+            measured = self._measured(message)
             arrived = replace(arrived, measured=torch.from_numpy(measured))
         plan = self._decided(arrived, taken)
         if plan.weights is not None:
             weights = plan.weights.detach().double().numpy()
             message = replace(message, weights=weights)
         blocks: list[Item] = [(block,) for block in range(blocks_of(len(start)))]
-        found = yield from self._called("aggregate", message, blocks)
+        found = self._called("aggregate", message, blocks)
         aggregate = np.concatenate([found[block] for block in blocks], axis=-1)
         aggregate = self._keep_of_attack(message, aggregate)
         self.files.delete(self.number, pass_number)
@@ -130,7 +129,7 @@ class KeptUpdates:
                 )
         return means, self._columns(plan)
 
-    def _with_bad(self, message: AggregationMessage, work: Pass) -> Steps[AggregationMessage]:
+    def _with_bad(self, message: AggregationMessage, work: Pass) -> AggregationMessage:
         """Return a message that knows the bad clients, and what they have decided.
 
         Where nobody else has arrived they know nothing, and send what they have trained.
@@ -147,7 +146,7 @@ class KeptUpdates:
                 kept, last = np.zeros(shape), NO_VALUES
             message = replace(message, kept=kept)
         if self.attack.measures:
-            numbers = yield from self._measured(replace(message, attacking=True))
+            numbers = self._measured(replace(message, attacking=True))
             honest = np.array(message.clients)[~bad]
             seen = MeasuredUpdates(torch.from_numpy(numbers), honest, torch.from_numpy(last))
             message = replace(message, decided=decided_by(self.attack, seen).numpy())
@@ -162,27 +161,27 @@ class KeptUpdates:
         own: Floats = aggregate[0]
         return own
 
-    def _measured(self, message: AggregationMessage) -> Steps[Floats]:
+    def _measured(self, message: AggregationMessage) -> Floats:
         """Return the sum of what is measured, in one order of blocks."""
         blocks = range(blocks_of(len(message.start)))
         size = -(-len(blocks) // SPANS)
         spans = [tuple(blocks[at : at + size]) for at in range(0, len(blocks), size)]
-        found = yield from self._called("measure", message, spans)
+        found = self._called("measure", message, spans)
         total: Floats = sum((found[span] for span in spans[1:]), start=found[spans[0]])
         return total
 
     def _called(
         self, call: Call, message: AggregationMessage, items: list[Item]
-    ) -> Steps[dict[Item, Floats]]:
+    ) -> dict[Item, Floats]:
         """Return what workers have found for items.
 
         Raises:
             RunError: a worker died of one every time.
         """
-        yield Submit(self.executor, call, message, {item: float(len(item)) for item in items})
+        self.executor.submit(call, message, {item: float(len(item)) for item in items})
         results, found = self.executor.results(call), dict[Item, Floats]()
         failed: list[FailedItem] = []
-        while (result := (yield NextResult(results))) is not None:
+        for result in results:
             if isinstance(result, FailedItem):
                 failed.append(result)
                 continue

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -21,7 +22,6 @@ from raysim.core.masking import Masks
 from raysim.core.method import ServerState
 from raysim.core.rules import Pass, Reduced, samples_of
 from raysim.core.selection import State
-from raysim.core.steps import Steps
 from raysim.core.tensors import Tensors, flatten, unflatten
 from raysim.driver.clock.lost import LostRoundError
 from raysim.driver.kept_updates import ROOT_PASS, WEIGHT, KeptUpdates, root_pass
@@ -30,7 +30,7 @@ from raysim.driver.masking import traffic
 from raysim.driver.round_log import RoundLog
 from raysim.driver.temperatures import RoundTemperature
 from raysim.driver.weights import Weights, weights_of
-from raysim.execution.base import Executor, Item, NextResult, Submit
+from raysim.execution.base import Executor, Item
 from raysim.execution.messages import FailedItem, Failure, PassMessage, WorkerResult
 from raysim.execution.partial_sum import Columns, PartialSum, Sums, merge_sums
 from raysim.storage.atomic import writing
@@ -139,7 +139,7 @@ class RoundRunner:
             last=self.last_aggregates,
         )
 
-    def run(self, work: Pass) -> Steps[Reduced]:
+    def run(self, work: Pass) -> Reduced:
         """Run one pass over clients.
 
         A method may go on after a pass that fails: the next one has a number, and so draws, opened
@@ -147,6 +147,52 @@ class RoundRunner:
 
         Raises:
             RunError: a client failed twice and `on_client_error` is "stop", or none is left.
+            SettingsError: a client is kept out of training.
+        """
+        context = self.context
+        with self._counted(work) as clients:
+            with context.watch("broadcast"):
+                message = self._message(work, clients, self.passes)
+            stacks = stacks_of(clients, context.sizes, context.stack_size if work.epochs else 1)
+            sums: Sums = {}
+            failed_at: dict[Item, str] = {}
+            failed = self.train(message, stacks, sums, failed_at)
+            failed = self.train_again(message, stacks, sums, failed, failed_at)
+            self._forget_states(failure.client for failure in failed)
+            total = sums.get(self.number, PartialSum())
+            if not total.clients:
+                raise RunError(
+                    f"round {self.number + 1}: no client is left; the last one, client"
+                    f" {failed[-1].client}, failed: {failed[-1].cause}"
+                )
+            sent, received = traffic(work, total, clients, context.frozen, message.masks)
+            if message.masks:
+                with context.watch("reduction"):
+                    total.unmask(message.masks)
+                if total.bytes_up and message.masks.is_lost(total.clients):
+                    self.log.count_in_vain(work, sent, received)
+                    raise LostRoundError(
+                        f"round {self.number + 1}: {len(total.clients)} of {len(work.asked)}"
+                        " clients are left, too few to unmask their sum (channel.masks.threshold)"
+                    )
+            with context.watch("reduction"):
+                columns = total.columns()
+                if work.bad is not None:
+                    columns["bad"] = np.isin(columns["client"], [*work.bad]).astype(np.float64)
+                reduced = total.reduced(message.total_weight, columns)
+            if total.kept:
+                with context.watch("reduction"):
+                    reduced = self._aggregated(work, total, reduced, columns)
+            self.log.count(work, sent, received, columns, self.passes)
+            self._record_versions(total)
+            return reduced
+
+    @contextmanager
+    def _counted(self, work: Pass) -> Iterator[list[int]]:
+        """Count a pass and give its clients; if the body fails, what they wrote is deleted.
+
+        Raises:
+            RunError: it has no clients.
             SettingsError: a client is kept out of training.
         """
         clients = [int(client) for client in work.clients]
@@ -159,7 +205,7 @@ class RoundRunner:
         if not clients:
             raise RunError(f"round {self.number + 1}: a pass has no clients")
         try:
-            return (yield from self._run(work, clients))
+            yield clients
         except BaseException:
             self._forget_states(clients)
             raise
@@ -174,51 +220,13 @@ class RoundRunner:
             for in_round in (False, True)
         ]
 
-    def _run(self, work: Pass, clients: list[int]) -> Steps[Reduced]:
-        context = self.context
-        with context.watch("broadcast"):
-            message = self._message(work, clients, self.passes)
-        stacks = stacks_of(clients, context.sizes, context.stack_size if work.epochs else 1)
-        sums: Sums = {}
-        failed_at: dict[Item, str] = {}
-        failed = yield from self.train(message, stacks, sums, failed_at)
-        failed = yield from self.train_again(message, stacks, sums, failed, failed_at)
-        self._forget_states(failure.client for failure in failed)
-        total = sums.get(self.number, PartialSum())
-        if not total.clients:
-            raise RunError(
-                f"round {self.number + 1}: no client is left; the last one, client"
-                f" {failed[-1].client}, failed: {failed[-1].cause}"
-            )
-        sent, received = traffic(work, total, clients, context.frozen, message.masks)
-        if message.masks:
-            with context.watch("reduction"):
-                total.unmask(message.masks)
-            if total.bytes_up and message.masks.is_lost(total.clients):
-                self.log.count_in_vain(work, sent, received)
-                raise LostRoundError(
-                    f"round {self.number + 1}: {len(total.clients)} of {len(work.asked)} clients"
-                    " are left, too few to unmask their sum (channel.masks.threshold)"
-                )
-        with context.watch("reduction"):
-            columns = total.columns()
-            if work.bad is not None:
-                columns["bad"] = np.isin(columns["client"], [*work.bad]).astype(np.float64)
-            reduced = total.reduced(message.total_weight, columns)
-        if total.kept:
-            with context.watch("reduction"):
-                reduced = yield from self._aggregated(work, total, reduced, columns)
-        self.log.count(work, sent, received, columns, self.passes)
-        self._record_versions(total)
-        return reduced
-
     def train(
         self,
         message: PassMessage,
         stacks: Sequence[Item],
         sums: Sums,
         failed_at: dict[Item, str],
-    ) -> Steps[list[Failure]]:
+    ) -> list[Failure]:
         """Train stacks, add their uploads to the sums, and return the clients that failed.
 
         Args:
@@ -236,9 +244,9 @@ class RoundRunner:
         costs = {stack: self.cost(message.work, stack) for stack in stacks}
         again = {stack: failed_at[stack] for stack in stacks if stack in failed_at}
         executor, listener = self.context.executor, self.context.listener
-        yield Submit(executor, "train", message, costs, again)
+        executor.submit("train", message, costs, again)
         results = executor.results("train", lambda done: listener.progress(done, clients))
-        while (result := (yield NextResult(results))) is not None:
+        for result in results:
             failures = [f for f in self.accept(result, sums) if f.client not in message.arrived]
             if isinstance(result, WorkerResult):
                 failed_at |= {failure.stack: result.worker for failure in result.failures}
@@ -254,7 +262,7 @@ class RoundRunner:
         sums: Sums,
         failed: list[Failure],
         failed_at: dict[Item, str],
-    ) -> Steps[list[Failure]]:
+    ) -> list[Failure]:
         """Train the stacks in which a client failed once more; return the clients dropped.
 
         Args:
@@ -270,13 +278,13 @@ class RoundRunner:
             arrived = message.arrived.union(*(total.clients for total in sums.values()))
             message = replace(message, retry=True, arrived=arrived)
             failed = [failure for failure in failed if failure.final]
-            failed += yield from self.train(message, retried, sums, failed_at)
+            failed += self.train(message, retried, sums, failed_at)
         self.log.dropped += failed
         return failed
 
     def _aggregated(
         self, work: Pass, total: PartialSum, reduced: Reduced, columns: Columns
-    ) -> Steps[Reduced]:
+    ) -> Reduced:
         """Return the result of a pass with the aggregate of the updates that were kept.
 
         Args:
@@ -290,8 +298,8 @@ class RoundRunner:
         arrived = ArrivedUpdates(np.array(reduced.clients), samples, shares / shares.sum())
         root = NO_TENSORS
         if self.context.settings.aggregation.root_samples:
-            root = yield from self._trained_on_root(work)
-        means, more = yield from self.updates.aggregate(
+            root = self._trained_on_root(work)
+        means, more = self.updates.aggregate(
             work, self.passes, total.kept, arrived, taken=columns, root=root
         )
         columns |= more
@@ -300,7 +308,7 @@ class RoundRunner:
             self.log.more[BAD_CUT] = int((more[WEIGHT][bad] == 0).sum())
         return replace(reduced, means=unflatten(flatten(reduced.means) | means))
 
-    def _trained_on_root(self, work: Pass) -> Steps[Tensors]:
+    def _trained_on_root(self, work: Pass) -> Tensors:
         """Return the model, `model/name`, that the server trains on its root samples.
 
         Raises:
@@ -319,7 +327,7 @@ class RoundRunner:
         message = self._message(work, clients, ROOT_PASS + self.passes)
         message, sums = replace(message, versions={}), dict[int, PartialSum]()
         try:
-            failed = yield from self.train(message, [tuple(clients)], sums, {})
+            failed = self.train(message, [tuple(clients)], sums, {})
         except RunError as error:
             raise RunError(f"training on the server's root samples failed: {error}") from error
         if failed:

@@ -31,7 +31,6 @@ from raysim.core.next_state import (
 )
 from raysim.core.rules import CHANGE, Pass, Reduced
 from raysim.core.seeds import sample_cohort, stream, torch_generator
-from raysim.core.steps import Steps, resumed
 from raysim.core.tensors import Tensors, zeros_like
 from raysim.driver.hiding import SIZES, hidden, hidden_clients
 from raysim.driver.listener import Listener
@@ -42,7 +41,7 @@ from raysim.training.job import batch_bounds, steps_of
 from raysim.training.network import has_batch_norm
 
 D = TypeVar("D", Round, Reduced)
-RunPass = Callable[[Pass], Steps[Reduced]]
+RunPass = Callable[[Pass], Reduced]
 """Runs a pass."""
 _UNYIELDED: Mapping[type, str] = {
     Pass: "a pass has a result where it is yielded: reduced = yield Pass(...)",
@@ -51,6 +50,17 @@ _UNYIELDED: Mapping[type, str] = {
 """Advice for what a round takes for its result."""
 _FROM = "write `state, metrics = yield from super().round(now, state)`, which yields its passes"
 """Advice for a round of a base class that is taken for its result."""
+
+
+def resumed(passes: Passes, result: Any, error: BaseException | None) -> Any:
+    """Send the result of a pass to a method's round, or raise an error in it; return the next pass.
+
+    Callers must drop both: a traceback that holds its own error lives until it is collected.
+    """
+    try:
+        return passes.send(result) if error is None else passes.throw(error)
+    finally:
+        del result, error
 
 
 def round_inputs(
@@ -201,13 +211,12 @@ def first_pass(
         return next(passes, None)
 
 
-def run_without_clients(work: Pass) -> Steps[Reduced]:
+def run_without_clients(work: Pass) -> Reduced:
     """Return the result of a pass in a round without clients: nothing that they send has moved.
 
     Raises:
         SettingsError: the pass has clients, which were not selected.
     """
-    yield from ()
     if len(work.clients):
         raise SettingsError("it has a pass over clients that were not selected")
     means: dict[str, Tensors] = {}
@@ -223,7 +232,7 @@ def run_without_clients(work: Pass) -> Steps[Reduced]:
 
 def run_round(
     passes: Passes, run: RunPass, riders: Sequence[Rider] = ()
-) -> Steps[tuple[ServerState, Metrics]]:
+) -> tuple[ServerState, Metrics]:
     """Run the passes of a round; return the next state and metrics.
 
     Args:
@@ -244,7 +253,7 @@ def run_round(
         try:
             for rider in riders:
                 work = rider.dress(work)
-            value = yield from run(work)
+            value = run(work)
             for rider in reversed(riders):
                 value = rider.undress(value)
         except BaseException as raised:  # goes to where the method yielded the pass

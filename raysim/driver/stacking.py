@@ -19,10 +19,9 @@ from torch import nn
 
 from raysim.config import Settings
 from raysim.core.rules import Pass, Reduced, Upload
-from raysim.core.steps import resumed
 from raysim.core.tensors import CPU, Groups
 from raysim.driver.listener import Listener
-from raysim.driver.round_inputs import passes_of, round_inputs
+from raysim.driver.round_inputs import passes_of, resumed, round_inputs
 from raysim.driver.temperatures import with_samples
 from raysim.execution.partial_sum import PartialSum
 from raysim.federation.federation import Federation

@@ -16,7 +16,6 @@ from raysim.core.columns import undeclared
 from raysim.core.components import called
 from raysim.core.next_state import ASKED, given_state
 from raysim.core.scoring import Scoring
-from raysim.core.steps import Steps
 from raysim.core.user_input import resume_advice
 from raysim.driver.aggregating import check_aggregation
 from raysim.driver.analyses.run_analyses import Analyses
@@ -28,7 +27,7 @@ from raysim.driver.checks.notes import notes_on
 from raysim.driver.checks.preflight import check_actors, check_space, initial_checkpoint
 from raysim.driver.checks.stages import check_stages
 from raysim.driver.clock.clock import VirtualClock, check_places, open_clock
-from raysim.driver.context import CheckedRun, Result, RunContext
+from raysim.driver.context import CheckedRun, Rounds, RunContext
 from raysim.driver.evaluation import Evaluator
 from raysim.driver.exporting import exported
 from raysim.driver.finished import (
@@ -51,7 +50,7 @@ from raysim.driver.temperatures import RoundTemperature
 from raysim.driver.trackers import tracked
 from raysim.driver.weights import check_weights
 from raysim.execution.process import threads_of
-from raysim.execution.ray_runtime import OpenExecutor, ray_runtime
+from raysim.execution.ray_runtime import open_executor, ray_runtime
 from raysim.federation.federation import Federation
 from raysim.storage.checkpoints import Checkpoint
 from raysim.storage.client_states import ClientStates
@@ -69,11 +68,10 @@ def drive(
     *,
     own_task: bool = False,
     force: bool = False,
-) -> Steps[Result]:
-    """Start or resume a run; yield the row of each round, and requests; return the result.
+) -> Rounds:
+    """Start or resume a run.
 
-    Nothing is written before everything has been checked. Sending True for a row ends the run with
-    the rounds so far.
+    Nothing is written before everything has been checked.
 
     Args:
         settings: The run's settings.
@@ -107,7 +105,7 @@ def drive(
         with (
             threads_of(settings.engine),
             ray_runtime(settings.engine) as if_killed,
-            closing((yield OpenExecutor(checked.spec, watch, tracking.note))) as executor,
+            closing(open_executor(checked.spec, watch, tracking.note)) as executor,
             run_dir.lock(settings, own_task),
         ):
             if_killed(resume_advice(run_dir.path, own_task=own_task))

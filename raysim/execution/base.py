@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
-from inspect import GEN_CLOSED, getgeneratorstate
 from typing import Any, Literal, get_args
 
 from raysim.core.errors import MachineError
-from raysim.core.steps import Steps, resumed
 from raysim.execution.messages import FailedItem, WorkerResult
 from raysim.execution.process import configure, is_device_error
 from raysim.execution.worker import Worker, WorkerSpec
@@ -76,101 +73,6 @@ class Executor(ABC):
     @abstractmethod
     def close(self) -> None:
         """Stop the workers."""
-
-
-class Request(ABC):
-    """Request that the steps of a run yield, to be sent its answer."""
-
-    @abstractmethod
-    def answer(self) -> Any:
-        """Return the default answer."""
-
-
-@dataclass(frozen=True)
-class Submit(Request):
-    """Request of a run to submit work; its attributes are those of `Executor.submit`.
-
-    Attributes:
-        executor: The executor.
-        call: The worker's method.
-        message: The method's first argument.
-        costs: Work of each item.
-        failed_at: The worker of each item that has failed.
-        due: Deadline of each item, if results are needed while other items run.
-    """
-
-    executor: Executor
-    call: Call
-    message: Any
-    costs: Mapping[Item, float]
-    failed_at: Mapping[Item, str] | None = None
-    due: Mapping[Item, float] | None = None
-
-    def answer(self) -> None:
-        """Submit the work."""
-        given = self.call, self.message, self.costs, self.failed_at, self.due
-        self.executor.submit(*given)
-
-
-@dataclass(frozen=True)
-class NextResult(Request):
-    """Request of a run for its next result.
-
-    Attributes:
-        results: The iterator of `Executor.results`.
-    """
-
-    results: Iterator[WorkerResult | FailedItem]
-
-    def answer(self) -> WorkerResult | FailedItem | None:
-        """Wait for the result; None: there are no more results."""
-        return next(self.results, None)
-
-
-def advance(steps: Generator[Any, Any, Any], value: object = None) -> Any:
-    """Send a value into the steps of a run, answer its requests, and return the next other step.
-
-    An error of an answer, including an interruption, is raised where the run made the request.
-
-    Raises:
-        StopIteration: the run has ended.
-    """
-    error: BaseException | None = None
-    while True:
-        try:
-            try:
-                step = resumed(steps, value, error)
-            finally:
-                value = error = None
-            if not isinstance(step, Request):
-                return step
-            value = step.answer()
-        except BaseException as raised:
-            if getgeneratorstate(steps) == GEN_CLOSED:
-                raise
-            error = raised
-
-
-def next_step(steps: Steps[Any]) -> Steps[Any]:
-    """Take steps up to the next one that is not a request; return it, or None at their end.
-
-    Requests are passed on to the caller.
-    """
-    value: Any = None
-    error: BaseException | None = None
-    while True:
-        try:
-            step = resumed(steps, value, error)
-        except StopIteration:
-            return None
-        finally:
-            value = error = None
-        if not isinstance(step, Request):
-            return step
-        try:
-            value = yield step
-        except BaseException as raised:  # raised where the request was made
-            error = raised
 
 
 @contextmanager

@@ -18,7 +18,6 @@ import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from threading import Timer
@@ -40,7 +39,7 @@ from raysim.core.errors import MachineError, RunError, SettingsError
 from raysim.core.exits import FAULT, delay_signals, exit_code, last_words, retake_signals
 from raysim.core.machine.cores import usable_cores
 from raysim.core.machine.memory_limit import memory_limit
-from raysim.execution.base import Executor, InlineExecutor, Request
+from raysim.execution.base import Executor, InlineExecutor
 from raysim.execution.cluster_health import alive_nodes, check_head
 from raysim.execution.pool.demand import plan_pool
 from raysim.execution.pool.ray_folder import RAY, own_folder, short_place
@@ -236,44 +235,34 @@ def _changed(module: Any, name: str, value: object) -> Iterator[None]:
         setattr(module, name, before)
 
 
-@dataclass(frozen=True)
-class OpenExecutor(Request):
-    """Request of a run for its executor.
+def open_executor(spec: WorkerSpec, watch: Stopwatch, note: Callable[[str], None]) -> Executor:
+    """Build the executor of a run; Ray must be running for the backend "ray".
 
-    Attributes:
+    Args:
         spec: Specification of its workers.
         watch: The driver's stopwatch.
         note: Shows the user a line.
+
+    Raises:
+        SettingsError: the settings need more than the machine or cluster has, or can have.
     """
-
-    spec: WorkerSpec
-    watch: Stopwatch
-    note: Callable[[str], None]
-
-    def answer(self) -> Executor:
-        """Build the executor of the settings; Ray must be running for "ray".
-
-        Raises:
-            SettingsError: the settings need more than the machine or cluster has, or can have.
-        """
-        spec, note = self.spec, self.note
-        engine = spec.settings.engine
-        if engine.backend == "ray":
-            plan, demand = plan_pool(engine, spec.settings.cohort_size, note)
-            try:
-                note_unused_gpus(engine, note)
-                return ActorPool(spec, plan, self.watch, demand)
-            except BaseException:
-                if demand:
-                    demand.close()
-                raise
-        if engine.gpus_per_actor and not torch.cuda.is_available():
-            raise SettingsError(
-                f"engine.gpus_per_actor={engine.gpus_per_actor:g}: must be 0, as this machine has"
-                " no GPU that torch can use"
-            )
-        note_unused_gpus(engine, note)
-        return InlineExecutor(spec)
+    engine = spec.settings.engine
+    if engine.backend == "ray":
+        plan, demand = plan_pool(engine, spec.settings.cohort_size, note)
+        try:
+            note_unused_gpus(engine, note)
+            return ActorPool(spec, plan, watch, demand)
+        except BaseException:
+            if demand:
+                demand.close()
+            raise
+    if engine.gpus_per_actor and not torch.cuda.is_available():
+        raise SettingsError(
+            f"engine.gpus_per_actor={engine.gpus_per_actor:g}: must be 0, as this machine has"
+            " no GPU that torch can use"
+        )
+    note_unused_gpus(engine, note)
+    return InlineExecutor(spec)
 
 
 def note_unused_gpus(engine: EngineSettings, note: Callable[[str], None]) -> None:

@@ -9,16 +9,9 @@ import pytest
 import torch
 
 from raysim.analysis.accuracy import NewClient
-from tests.steps import ended
 
 START = {3: 0.25, 8: 0.5}
 """Accuracy of the clients that join before they train."""
-
-
-def at_once(found: Any) -> Any:
-    """Return what is there already."""
-    yield from ()
-    return found
 
 
 def joined(gains: dict[int, dict[int, float]]) -> dict[int, list[int]]:
@@ -30,10 +23,10 @@ def joined(gains: dict[int, dict[int, float]]) -> dict[int, list[int]]:
 
     found: Any = SimpleNamespace(
         new_clients=lambda most: [*START],
-        measure=lambda part, clients, *_: at_once({c: accuracy(c, 0) for c in clients}),
-        train=lambda part, client, epochs: at_once({client: accuracy(client, epochs)}),
+        measure=lambda part, clients, *_: {c: accuracy(c, 0) for c in clients},
+        train=lambda part, client, epochs: {client: accuracy(client, epochs)},
     )
-    columns = ended(NewClient().rows(found))
+    columns = NewClient().rows(found)
     for client, epochs, figure in zip(
         columns["client"], columns["epochs"], columns["accuracy"], strict=True
     ):

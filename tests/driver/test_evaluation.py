@@ -22,7 +22,6 @@ from raysim.execution.messages import FailedItem
 from raysim.federation import evaluation_sets
 from raysim.federation.evaluation_sets import drawn_test_set, held_out_set, training_set
 from raysim.testing.tasks import SmallNet, samples
-from tests.steps import ended, steps_on
 from tests.tasks import UNEQUAL, make_settings, make_task
 
 CLIENT_FIGURES = [column.name for column in spread_columns(CLIENT_ACCURACY)]
@@ -442,11 +441,11 @@ class Dying(InlineExecutor):
             yield FailedItem((0, self.left), f"death {self.left}")
 
 
-def test_where_an_evaluation_fails_nothing_is_left_for_the_next_one(tmp_path):
+def test_where_an_evaluation_fails_nothing_is_left_for_the_next_one(tmp_path, monkeypatch):
     """A run goes on after an evaluation of an analysis that fails."""
-    steps = raysim.steps(make_settings(tmp_path, rounds=1), make_task(UNEQUAL))
+    monkeypatch.setattr("raysim.driver.start.open_executor", lambda spec, *_: Dying(spec))
     with pytest.raises(raysim.RunError, match=r"^the model cannot be evaluated: death 2$"):
-        ended(steps_on(Dying, steps))
+        raysim.run(make_settings(tmp_path, rounds=1), make_task(UNEQUAL))
     assert Dying.left == 0
 
 

@@ -25,7 +25,6 @@ from tests.driver.test_passes import (
     round_of,
     work_of,
 )
-from tests.steps import ended
 
 OWN = {"own": {"x": torch.ones(1)}}
 ERRORS = Path("errors.log")  # no client fails here
@@ -55,7 +54,7 @@ def test_a_pass_reads_what_the_pass_before_it_wrote():
     executor = writing(wrote | {(1, 2): (True, False)})
     runner = runner_of(executor)
     for clients in ((0, 2, 3), (0, 2, 3, 4), (2,)):
-        ended(runner.run(work_of(clients)))
+        runner.run(work_of(clients))
     first, in_round = StateVersion(ROUND, 0), StateVersion(ROUND, 0, True)
     found = [message.versions for message, _ in executor.calls]
     assert found == [
@@ -81,7 +80,7 @@ writes = st.dictionaries(
 def test_obsolete_is_all_that_was_written_but_the_last_client_states(wrote):
     runner = runner_of(writing(wrote))
     for _ in range(3):
-        ended(runner.run(work_of()))
+        runner.run(work_of())
     runner.finish()
     versions = [
         (client, StateVersion(ROUND, number, in_round))
@@ -97,16 +96,16 @@ def test_obsolete_is_all_that_was_written_but_the_last_client_states(wrote):
 def test_the_message_has_the_oldest_round_that_a_checkpoint_needs():
     runner = runner_of(executor := FakeExecutor())
     runner.needed_from = 3
-    ended(runner.run(work_of()))
+    runner.run(work_of())
     assert executor.calls[0][0].needed_from == 3
 
 
 def test_a_label_has_columns_of_its_own():
     runner = runner_of(FakeExecutor())
-    ended(runner.run(work_of((0, 2), label="prepass")))
+    runner.run(work_of((0, 2), label="prepass"))
     assert runner.log.losses(()) == {}
-    ended(runner.run(work_of((1, 2))))
-    ended(runner.run(work_of((2, 4))))
+    runner.run(work_of((1, 2)))
+    runner.run(work_of((2, 4)))
     figures = runner.log.figures()
     own = {name: value for name, value in figures.items() if not name.startswith("prepass_")}
     losses = np.array([1, 2, 2, 4]) / 3
@@ -134,7 +133,7 @@ def test_a_label_has_columns_of_its_own():
 
 def test_a_pass_without_steps_costs_its_samples_and_has_no_losses():
     runner = runner_of(executor := FakeExecutor())
-    ended(runner.run(work_of(epochs=0)))
+    runner.run(work_of(epochs=0))
     assert executor.calls[0][1] == {(client,): SIZES[client] for client in CLIENTS}
     figures = runner.log.figures()
     assert (figures["train_loss"], figures["objective"], figures["clients"]) == (None, None, 0)
@@ -144,7 +143,7 @@ def test_bytes_down_count_personal_groups_and_what_a_deployment_sends():
     personal = {2: {"own": {"x": torch.zeros(5)}}}
     for bytes_down, expected in ((None, 3 * 8 + 20), (lambda client: 10 * client, 60 + 20)):
         runner = runner_of(executor := FakeExecutor())
-        ended(runner.run(work_of((0, 2, 4), personal=personal, bytes_down=bytes_down)))
+        runner.run(work_of((0, 2, 4), personal=personal, bytes_down=bytes_down))
         assert runner.log.figures()["bytes_down"] == expected
         message, _ = executor.calls[0]
         assert set(message.personal) == {2}

@@ -26,7 +26,6 @@ from raysim.storage.checkpoints import Checkpoint
 from raysim.storage.client_states import NEVER
 from raysim.storage.trace import Stopwatch
 from raysim.storage.updates import UpdateFiles
-from tests.steps import ended
 from tests.tasks import Notes, make_settings
 
 SIZES = np.array([5, 3, 8, 1, 6, 2])  # in groups of three: (2, 4, 0), (1, 5, 3)
@@ -80,7 +79,7 @@ class FakeExecutor:
         message: Any,
         costs: Mapping[Item, float],
         failed_at: Mapping[Item, str],
-        due: Mapping[Item, float] | None,
+        due: Mapping[Item, float] | None = None,
     ) -> None:
         assert call == "train"
         self.calls.append((message, dict(costs)))
@@ -174,7 +173,7 @@ def outcome(executor: FakeExecutor, errors: Path, **options: Any) -> Any:
     runner = round_of(context_of(executor, errors, **options))
     results = []
     for clients in (CLIENTS, CLIENTS[:4]):
-        reduced = ended(runner.run(work_of(clients)))
+        reduced = runner.run(work_of(clients))
         means = {n: t.numpy().tobytes() for n, t in reduced.means["model"].items()}
         rows = {client: float(reduced.rows[client]["row"]["x"]) for client in sorted(reduced.rows)}
         scalars = {name: values.tolist() for name, values in reduced.scalars.items()}
@@ -206,7 +205,7 @@ def test_order_split_and_failures_once_change_nothing(errors, undisturbed, data,
 def test_a_client_that_fails_once_is_retried_with_its_group_and_counted_once(errors):
     executor = FakeExecutor(failing={4: 1})
     runner = round_of(context_of(executor, errors, stack_size=3))
-    assert ended(runner.run(work_of(epochs=2))).clients == CLIENTS
+    assert runner.run(work_of(epochs=2)).clients == CLIENTS
     (first, all_costs), (second, costs) = executor.calls
     assert all_costs == {(2, 4, 0): 2 * 19, (1, 5, 3): 2 * 6} and costs == {(2, 4, 0): 2 * 19}
     assert not first.retry and not first.arrived
@@ -221,7 +220,7 @@ def test_a_client_that_fails_twice_stops_the_run_in_one_line(tmp_path):
     path = tmp_path / "errors.log"
     runner = round_of(context_of(FakeExecutor(failing={4: 2}), path))
     with pytest.raises(RunError) as caught:
-        ended(runner.run(work_of()))
+        runner.run(work_of())
     assert str(caught.value) == (
         f"client 4: failed twice in round {ROUND + 1}: its loss is nan (traceback in {path}; to"
         " continue without it, type: raysim resume runs/mine on_client_error=drop)"
@@ -234,7 +233,7 @@ def test_a_client_that_fails_twice_is_dropped_and_counted(errors, stack_size):
     executor = FakeExecutor(failing={4: 2, 0: 1})
     options = {"on_client_error": "drop", "stack_size": stack_size}
     runner = round_of(context_of(executor, errors, **options))
-    reduced = ended(runner.run(work_of()))
+    reduced = runner.run(work_of())
     left = [client for client in CLIENTS if client != 4]
     assert reduced.clients == tuple(left) and len(reduced.scalars["score"]) == 5
     assert [failure.client for failure in runner.log.dropped] == [4]
@@ -256,9 +255,9 @@ def test_a_group_whose_worker_died_is_not_retried(errors):
         runner = round_of(context_of(executor, errors, **options))
         if on_error == "stop":
             with pytest.raises(RunError, match=r"^client 2: failed in round 5: its worker died"):
-                ended(runner.run(work_of()))
+                runner.run(work_of())
         else:
-            assert ended(runner.run(work_of())).clients == (1, 3, 5)
+            assert runner.run(work_of()).clients == (1, 3, 5)
             assert [failure.client for failure in runner.log.dropped] == [0, 2, 4]
         assert len(executor.calls) == 1
 
@@ -271,16 +270,16 @@ def test_where_a_pass_stops_nothing_is_left_for_the_next_one(errors):
     )
     runner = round_of(context_of(executor, errors))
     with pytest.raises(RunError, match=r"^client 2: failed in round 5: its worker died"):
-        ended(runner.run(work_of()))
+        runner.run(work_of())
     runner.passes += 1
-    assert ended(runner.run(work_of([1, 2]))).clients == (1, 2)
+    assert runner.run(work_of([1, 2])).clients == (1, 2)
 
 
 def test_a_worker_that_dies_on_a_retry_loses_no_client_that_arrived(errors):
     executor = FakeExecutor(failing={4: 1}, dies=lambda message, item: message.retry)
     options = {"on_client_error": "drop", "stack_size": 3}
     runner = round_of(context_of(executor, errors, **options))
-    assert ended(runner.run(work_of())).clients == (0, 1, 2, 3, 5)
+    assert runner.run(work_of()).clients == (0, 1, 2, 3, 5)
     assert [failure.client for failure in runner.log.dropped] == [4]
 
 
@@ -289,9 +288,9 @@ def test_a_round_without_clients_stops(errors):
     context = context_of(executor, errors, on_client_error="drop")
     line = "^round 5: no client is left; the last one, client 5, failed: its loss is nan$"
     with pytest.raises(RunError, match=line):
-        ended(round_of(context).run(work_of()))
+        round_of(context).run(work_of())
     with pytest.raises(RunError, match=r"^round 5: a pass has no clients$"):
-        ended(round_of(context).run(work_of(())))
+        round_of(context).run(work_of(()))
 
 
 @pytest.mark.parametrize(
@@ -307,7 +306,7 @@ def test_weights_are_those_of_the_pass_or_of_the_run(errors, run, work, uniform)
     executor = FakeExecutor()
     clients = [1, 2, 4]
     runner = round_of(context_of(executor, errors, weighting=run))
-    reduced = ended(runner.run(work_of(clients, weighting=work)))
+    reduced = runner.run(work_of(clients, weighting=work))
     message, _ = executor.calls[0]
     assert (message.uniform, message.total_weight) == (uniform, 3 if uniform else 3 + 8 + 6)
     weights = None if uniform else SIZES[clients]
@@ -319,7 +318,7 @@ def test_work_of_their_own_reaches_costs_and_message(errors):
     executor = FakeExecutor()
     epochs, lr = {0: 3, 2: 1, 3: 0}, {0: 0.5, 2: 0.25, 3: 0.0}
     runner = round_of(context_of(executor, errors))
-    ended(runner.run(work_of([0, 2, 3], epochs=epochs, lr=lr)))
+    runner.run(work_of([0, 2, 3], epochs=epochs, lr=lr))
     message, costs = executor.calls[0]
     assert costs == {(0,): 15, (2,): 8, (3,): 1}
     assert {client: message.work.epochs_of(client) for client in epochs} == epochs
@@ -334,7 +333,7 @@ def test_notes_of_workers_are_shown_once_a_run(errors):
     executor = FakeExecutor(notes=("a slow kernel",), split=lambda items: [items[:2], items[2:]])
     context = context_of(executor, errors, listener=listener)
     for number in range(2):
-        ended(round_of(context, number=number).run(work_of()))
+        round_of(context, number=number).run(work_of())
     assert listener.notes == ["a slow kernel"]
 
 
@@ -348,5 +347,5 @@ def test_progress_counts_clients(errors):
 
     listener = Progress()
     context = context_of(FakeExecutor(failing={1: 1}), errors, listener=listener, stack_size=2)
-    ended(round_of(context).run(work_of()))
+    round_of(context).run(work_of())
     assert listener.seen == [(2, 6), (4, 6), (6, 6), (2, 2)]

@@ -24,7 +24,7 @@ def test_the_driver_of_actors_computes_with_their_threads(tmp_path, monkeypatch)
         raise raysim.RunError("seen")
 
     monkeypatch.setattr(start, "ray_runtime", lambda _: nullcontext(lambda resume: None))
-    monkeypatch.setattr(start.OpenExecutor, "answer", stop)
+    monkeypatch.setattr(start, "open_executor", stop)
     settings = make_settings(
         tmp_path, **{"engine.backend": "ray", "engine.threads_per_actor": before + 2}
     )

@@ -295,7 +295,7 @@ def test_a_pool_that_cannot_start_gives_back_the_nodes(tmp_path, monkeypatch, sh
     monkeypatch.setattr(ray_runtime, "ActorPool", refuse)
     spec: Any = SimpleNamespace(settings=make_settings(tmp_path, **{"engine.backend": "ray"}))
     with pytest.raises(MachineError, match="the cluster is gone"):
-        ray_runtime.OpenExecutor(spec, Stopwatch(False), print).answer()
+        ray_runtime.open_executor(spec, Stopwatch(False), print)
     assert closed == [True]
 
 
@@ -323,7 +323,7 @@ def test_an_inline_run_says_that_it_leaves_gpus_unused(tmp_path, monkeypatch, gp
     monkeypatch.setattr(torch.cuda, "get_device_name", "GPU {}".format)
     monkeypatch.setattr(ray_runtime, "InlineExecutor", lambda spec: spec)
     notes, spec = Notes(), cast("Any", SimpleNamespace(settings=make_settings(tmp_path)))
-    assert ray_runtime.OpenExecutor(spec, Stopwatch(False), notes.note).answer() is spec
+    assert ray_runtime.open_executor(spec, Stopwatch(False), notes.note) is spec
     assert [f"unused: {gpus};" in line for line in notes.notes] == [True] * lines
 
 
@@ -336,4 +336,4 @@ def test_an_inline_run_is_refused_a_gpu_that_torch_cannot_use(tmp_path, monkeypa
         r"^engine\.gpus_per_actor=0\.5: must be 0, as this machine has no GPU that torch can use$"
     )
     with pytest.raises(SettingsError, match=line):
-        ray_runtime.OpenExecutor(spec, Stopwatch(False), pytest.fail).answer()
+        ray_runtime.open_executor(spec, Stopwatch(False), pytest.fail)

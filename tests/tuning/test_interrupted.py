@@ -13,7 +13,6 @@ import pytest
 
 import raysim
 from raysim.core.errors import MachineError
-from raysim.execution.base import next_step
 from raysim.tuning.search.search import Search
 from raysim.tuning.slots.report import Report, SlotLost
 from raysim.tuning.studies.samplers import SearchOptions
@@ -69,15 +68,15 @@ def test_a_full_disk_stops_the_study_which_goes_on_later(
 
 
 def test_trials_are_forced_to_go_on(tmp_path, local_slots, monkeypatch):
-    steps = raysim.steps
+    rounds = raysim.rounds
 
     def interrupted(*args, **kwargs):
-        with closing(steps(*args, **kwargs)) as run:
-            yield from next_step(run)
+        with rounds(*args, **kwargs) as run:
+            next(run)
         raise MachineError("the disk is full")
 
     with monkeypatch.context() as disk:
-        disk.setattr("raysim.steps", interrupted)
+        disk.setattr("raysim.rounds", interrupted)
         with pytest.raises(MachineError, match="the disk is full"):
             started(tmp_path)[1].run(1, None)
     monkeypatch.setattr("raysim.methods.fedprox.FedProx.revision", 99)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import closing
+from collections.abc import Callable, Generator, Iterable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from time import monotonic, perf_counter, sleep
 from typing import Any
@@ -21,9 +22,7 @@ import raysim
 from raysim.config import parse
 from raysim.core.errors import MachineError, RunError
 from raysim.core.exits import interruptible
-from raysim.core.steps import Steps
 from raysim.core.user_input import parse_json
-from raysim.execution.base import advance, next_step
 from raysim.execution.cluster_health import NodeLostError
 from raysim.execution.process import mps_limits
 from raysim.execution.resources import ABSENT_GPUS
@@ -105,10 +104,10 @@ class _Notes(raysim.Listener):
         return notes
 
 
-def _reports(settings: dict[str, Any], pausing: bool, forced: bool) -> Steps[None]:
-    """Take the steps of a run; yield a report of each evaluation if it pauses, and of its end.
+def _reports(settings: dict[str, Any], pausing: bool, forced: bool) -> Generator[Report]:
+    """Execute a run; yield a report of each evaluation if it pauses, and of its end.
 
-    Requests of the run are passed on. A resumed run first reports its earlier evaluations.
+    A resumed run first reports its earlier evaluations.
 
     Raises:
         NodeLostError: the slot's node is lost, and the run with it.
@@ -116,19 +115,17 @@ def _reports(settings: dict[str, Any], pausing: bool, forced: bool) -> Steps[Non
     paused_seconds, reported, notes = 0.0, 0, _Notes()
     try:
         config = parse(settings)
-        run: Steps[Any] = (_ for _ in ())
+        run: AbstractContextManager[Iterable[Mapping[str, Any]]] = nullcontext(())
         if not _is_finished(config):
-            run = raysim.steps(config, force=forced, listener=notes)
+            run = raysim.rounds(config, listener=notes, force=forced)
         curve = _evaluated(Path(str(config.out)))
-        row: Mapping[str, Any] | None = {"round": 0}
-        with closing(run):
-            while row is not None:
+        with run as rows:
+            for row in chain(({"round": 0},), rows):
                 curve |= _curve([row])
                 if pausing and len(curve) > reported:
                     begun, new = perf_counter(), dict([*curve.items()][reported:])
                     yield Report(new, paused_seconds=paused_seconds, notes=notes.take())
                     paused_seconds, reported = perf_counter() - begun, len(curve)
-                row = yield from next_step(run)
         end = finished(Path(str(config.out)))
     except Exception as error:
         end = _failure(error)
@@ -157,7 +154,7 @@ class SlotActor:
 
         os.environ.update(environment)
         torch.set_default_dtype(default_dtype)
-        self._reports: Steps[None] = (_ for _ in ())
+        self._reports: Generator[Report] = (_ for _ in ())
 
     def node(self) -> str:
         """Return the id of the process's node."""
@@ -175,7 +172,7 @@ class SlotActor:
         """
         notes = self._start(*order) if order else []
         with interruptible():
-            return advance(self._reports), notes
+            return next(self._reports), notes
 
     def stop(self) -> None:
         """End the paused run, which can be resumed."""
@@ -183,7 +180,7 @@ class SlotActor:
             self._reports.close()
 
     def _start(self, settings: dict[str, Any], pausing: bool, forced: bool) -> list[str]:
-        """Prepare the steps of a run; return lines for the user."""
+        """Prepare a run; return lines for the user."""
         engine, notes = settings["engine"], []
         if engine["backend"] == "inline":
             os.environ.update(mps_limits(engine["gpus_per_actor"]))  # before CUDA starts

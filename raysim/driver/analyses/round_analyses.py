@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from types import MappingProxyType
@@ -15,7 +15,6 @@ from raysim.core.method import Round, ServerState
 from raysim.core.rules import Pass, Reduced, Rules
 from raysim.core.scoring import TRAINED_ACCURACY
 from raysim.core.seeds import stream
-from raysim.core.steps import Steps
 from raysim.core.tensors import Groups, Tensors
 from raysim.core.user_input.columns import OF_ANALYSES, check_names
 from raysim.driver.analyses.riding import (
@@ -85,8 +84,8 @@ class RoundAnalyses(Rider):
         before: Checkpoint,
         after: Checkpoint,
         evaluation: Evaluation,
-        evaluate: Callable[[ServerState, Checkpoint | None], Steps[Evaluation]],
-    ) -> Steps[dict[str, Columns]]:
+        evaluate: Callable[[ServerState, Checkpoint | None], Evaluation],
+    ) -> dict[str, Columns]:
         """Return the columns of each analysis, after the round and its evaluation.
 
         Args:
@@ -108,25 +107,23 @@ class RoundAnalyses(Rider):
         )
         passes = _Passes(analyses, runner, after)
 
-        def accuracies(state: ServerState) -> Steps[Mapping[int, float]]:
-            return (yield from evaluate(state, None)).accuracies
+        def accuracies(state: ServerState) -> Mapping[int, float]:
+            return evaluate(state, None).accuracies
 
         measured = passes.measured_round(now, before, evaluation, accuracies)
         rows: dict[str, Columns] = {}
         for name in analyses.chosen:
-            rows[name] = yield from self._rows(name, measured)
+            rows[name] = self._rows(name, measured)
         runner.finish()
         self.obsolete = runner.obsolete
         return rows
 
-    def _rows(self, name: str, measured: MeasuredRound) -> Steps[Columns]:
+    def _rows(self, name: str, measured: MeasuredRound) -> Columns:
         """Return the columns of an analysis; none if a client failed in its own pass."""
         try:
             own = replace(measured, trained=self._trained[name])
             analysis = self._analyses.chosen[name]
             rows = analysis.rows(own)
-            if isinstance(rows, Generator):
-                rows = yield from rows
         except RunError as error:
             if type(error) is not RunError:  # a machine, or a damaged file
                 raise
@@ -171,7 +168,7 @@ class _Passes:
         now: Round,
         before: Checkpoint,
         evaluation: Evaluation,
-        accuracies: Callable[[ServerState], Steps[Mapping[int, float]]],
+        accuracies: Callable[[ServerState], Mapping[int, float]],
     ) -> MeasuredRound:
         """Return the round as analyses see it, without figures of their client parts."""
         analyses, settings, number = self.analyses, self.analyses.settings, self.after.number
@@ -193,7 +190,7 @@ class _Passes:
             accuracy=lambda: (
                 accuracies(self.after.state)
                 if deploys_own_models(settings)
-                else _at_once(evaluation.accuracies)
+                else evaluation.accuracies
             ),
             accuracy_before=lambda: accuracies(before.state),
             class_counts=analyses.class_counts,
@@ -208,13 +205,13 @@ class _Passes:
         clients: Sequence[int],
         groups: Groups = NO_GROUPS,
         extras: tuple[Extra, ...] = (),
-    ) -> Steps[Mapping[int, Tensors]]:
+    ) -> Mapping[int, Tensors]:
         """Run a client part on clients with the global model, without training."""
         model = self.analyses.settings.method.deployed(self.after.state)
         work = Pass(clients, {"model": model, **groups}, Rules(finish=nothing))
-        return (yield from self._figures(work, part, extras))[1]
+        return self._figures(work, part, extras)[1]
 
-    def train(self, part: ClientPart, client: int, epochs: int) -> Steps[Mapping[int, Tensors]]:
+    def train(self, part: ClientPart, client: int, epochs: int) -> Mapping[int, Tensors]:
         """Run a round of the method on one client, and drop its result.
 
         Of several passes that train, the last one is measured.
@@ -222,10 +219,10 @@ class _Passes:
         self.runner.finish()  # an earlier training's round state must not be read
         measured: dict[int, Tensors] = {}
 
-        def run(work: Pass) -> Steps[Reduced]:
+        def run(work: Pass) -> Reduced:
             if not work.epochs:
-                return (yield from self.runner.run(work))
-            reduced, figures = yield from self._figures(work, part, ("own_test",))
+                return self.runner.run(work)
+            reduced, figures = self._figures(work, part, ("own_test",))
             measured.update(figures)
             return reduced
 
@@ -240,23 +237,17 @@ class _Passes:
             cohort=(client,),
         )
         passes = passes_of(settings.method, now, self.after.state)
-        yield from run_round(passes, run, [RoundStates()])
+        run_round(passes, run, [RoundStates()])
         return measured
 
     def _figures(
         self, work: Pass, part: ClientPart, extras: tuple[Extra, ...]
-    ) -> Steps[tuple[Reduced, dict[int, Tensors]]]:
+    ) -> tuple[Reduced, dict[int, Tensors]]:
         """Run a pass with one client part; return the result, and the part's figures."""
         brought = self.analyses.extras(extras, work.clients)
         work = with_parts(work, {"": part}, brought, self.runner.context.frozen)
-        reduced, figures = split_figures((yield from self.runner.run(work)))
+        reduced, figures = split_figures(self.runner.run(work))
         return reduced, figures.get("", {})
-
-
-def _at_once(accuracies: Mapping[int, float]) -> Steps[Mapping[int, float]]:
-    """Return known accuracies, in no steps."""
-    yield from ()
-    return accuracies
 
 
 def _new_clients(

@@ -17,7 +17,6 @@ import numpy as np
 
 from raysim.core.errors import SettingsError
 from raysim.core.rules import Pass, Reduced
-from raysim.core.steps import Steps
 from raysim.core.tensors import CPU
 from raysim.driver.asynchronous.arrivals import Flight, PlannedRound, Queue
 from raysim.driver.asynchronous.checks import check_alike, check_pass
@@ -26,7 +25,7 @@ from raysim.driver.asynchronous.times import DeviceTimes
 from raysim.driver.asynchronous.traffic import bytes_of, sent_late
 from raysim.driver.clock.lost import LostRoundError
 from raysim.driver.passes import PassContext, RoundRunner
-from raysim.execution.base import Item, NextResult, Submit
+from raysim.execution.base import Item
 from raysim.execution.messages import Entry, FailedItem, Failure, PassMessage, WorkerResult
 from raysim.execution.partial_sum import Columns, PartialSum, Sums
 from raysim.storage.in_flight import InFlight, StartedVersion
@@ -102,7 +101,7 @@ class AsynchronousRounds:
         """Return the clients that start in a round, ascending; there may be none."""
         return tuple(sorted(flight.client for flight in self._plan.round(number).started))
 
-    def run(self, runner: RoundRunner, work: Pass) -> Steps[Reduced]:
+    def run(self, runner: RoundRunner, work: Pass) -> Reduced:
         """Start the clients of a round's pass; return the result of its arrivals.
 
         Raises:
@@ -113,8 +112,8 @@ class AsynchronousRounds:
         planned = self._plan.round(runner.number)
         self._check(runner, work)
         self._start(runner, planned, work)
-        yield from self._submit(runner, work)
-        yield from self._wait(runner, planned)
+        self._submit(runner, work)
+        self._wait(runner, planned)
         staleness = {f.client: planned.staleness(f) for f in planned.arrived}
         runner.log.more = {
             "staleness_mean": sum(staleness.values()) / len(staleness),
@@ -134,11 +133,11 @@ class AsynchronousRounds:
         tiers = {flight.client: flight.tier for flight in planned.arrived}
         return replace(reduced, staleness=staleness, tiers=tiers)
 
-    def train_all(self, runner: RoundRunner) -> Steps[None]:
+    def train_all(self, runner: RoundRunner) -> None:
         """Receive the updates of all submitted clients; raise as `run` does."""
         results = self._context.executor.results("train")
-        while (result := (yield NextResult(results))) is not None:
-            yield from self._take(runner, result)
+        for result in results:
+            self._take(runner, result)
 
     def commit(self, number: int) -> InFlight:
         """Drop versions that no later round needs; return the clients under way."""
@@ -171,7 +170,7 @@ class AsynchronousRounds:
             started = StartedVersion(work.broadcast, work.lr, tuple(flights), temperatures)
             self._versions[planned.number] = _Version(started, flights)
 
-    def _submit(self, runner: RoundRunner, work: Pass) -> Steps[None]:
+    def _submit(self, runner: RoundRunner, work: Pass) -> None:
         """Submit the clients under way that are not submitted yet."""
         size = self._context.stack_size if work.epochs else 1
         for number, version in self._versions.items():
@@ -182,7 +181,7 @@ class AsynchronousRounds:
                 version.started = replace(version.started, groups=message.broadcast.open(CPU))
                 stacks = stacks_of(version.started.clients, self._context.sizes, size)
                 stacks = [s for s in stacks if not version.flights.keys().isdisjoint(s)]
-                yield from self._train(runner, message, stacks, {})
+                self._train(runner, message, stacks, {})
                 version.waiting = False
 
     def _train(
@@ -191,7 +190,7 @@ class AsynchronousRounds:
         message: PassMessage,
         stacks: Sequence[Item],
         failed_at: Mapping[Item, str],
-    ) -> Steps[None]:
+    ) -> None:
         """Submit stacks of a version, by the time at which the first update of each is due."""
         costs, due = {}, {}
         mean = runner.mean_cost(message.work)
@@ -202,18 +201,18 @@ class AsynchronousRounds:
             costs[stack] = runner.cost(message.work, stack)
             first = min(message.entries[client].round_number for client in wanted)
             due[stack] = mean * self._plan.updates(first)
-        yield Submit(self._context.executor, "train", message, costs, failed_at, due)
+        self._context.executor.submit("train", message, costs, failed_at, due)
 
-    def _wait(self, runner: RoundRunner, planned: PlannedRound) -> Steps[None]:
+    def _wait(self, runner: RoundRunner, planned: PlannedRound) -> None:
         """Receive results until all updates of a round have arrived."""
         arrived = {flight.client for flight in planned.arrived}
         clients, results = len(arrived), self._context.executor.results("train")
         while left := len(arrived & self._training.stacks.keys()):
             self._context.listener.progress(clients - left, clients)
-            yield from self._take(runner, (yield NextResult(results)))
+            self._take(runner, next(results))
         self._context.listener.progress(clients, clients)
 
-    def _take(self, runner: RoundRunner, result: WorkerResult | FailedItem) -> Steps[None]:
+    def _take(self, runner: RoundRunner, result: WorkerResult | FailedItem) -> None:
         """Add the updates of a result to the sums; retry failed clients."""
         worker, arrived = "", list[int]()
         if isinstance(result, WorkerResult):
@@ -223,11 +222,9 @@ class AsynchronousRounds:
         self._training.end(arrived)
         for stack in dict.fromkeys(failure.stack for failure in failures):
             own = [f for f in failures if f.stack == stack]
-            yield from self._try_again(runner, own, worker)
+            self._try_again(runner, own, worker)
 
-    def _try_again(
-        self, runner: RoundRunner, failures: Sequence[Failure], worker: str
-    ) -> Steps[None]:
+    def _try_again(self, runner: RoundRunner, failures: Sequence[Failure], worker: str) -> None:
         """Train a stack once more for its failed clients, or drop them."""
         stack = failures[0].stack
         message = self._training.messages.get(stack)
@@ -241,7 +238,7 @@ class AsynchronousRounds:
         again = {f.client for f in failures if f not in last}
         if again:
             message = replace(message, retry=True, arrived=message.arrived.union(stack) - again)
-            yield from self._train(runner, message, [stack], {stack: worker})
+            self._train(runner, message, [stack], {stack: worker})
         self._training.end([failure.client for failure in last])
 
     def _message(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from time import perf_counter
@@ -11,9 +11,8 @@ from raysim.core.components import called
 from raysim.core.errors import DamagedStateError, MachineError, MovedError
 from raysim.core.exits import with_hint
 from raysim.core.local_cut import without_cut
-from raysim.core.method import Metrics, Round, ServerState
+from raysim.core.method import Metrics, Passes, Round, ServerState
 from raysim.core.next_state import ASKED, given_state
-from raysim.core.steps import Steps
 from raysim.core.tensors import frozen_names
 from raysim.core.user_input.columns import check_metrics
 from raysim.driver.aggregating import Aggregated
@@ -24,7 +23,7 @@ from raysim.driver.attacking import Attacking
 from raysim.driver.channel import Channel
 from raysim.driver.clock.clock import VirtualRound
 from raysim.driver.clock.lost import noted_if_lost
-from raysim.driver.context import Result, RunContext
+from raysim.driver.context import Rounds, RunContext
 from raysim.driver.downlink import Downlink
 from raysim.driver.evaluation import Evaluation
 from raysim.driver.hiding import hidden_clients
@@ -108,11 +107,8 @@ class Run:
         self.clients = len(context.federation.training_sizes)
         self.commits = Commits(context)
 
-    def rounds(self) -> Steps[Result]:
-        """Run from the last checkpoint to the end; yield the row of each committed round.
-
-        It also yields requests for results; see `Steps`. Sending True ends the run with the rounds
-        so far.
+    def rounds(self) -> Rounds:
+        """Run from the last checkpoint to the end.
 
         Raises:
             RaysimError: a client, a disk or the cluster failed; committed rounds are checkpointed.
@@ -126,7 +122,7 @@ class Run:
             self._decide_stack_size()
             context.listener.started(self._started())
             while not commits.are_done:
-                yield from self._round(commits.committed)
+                self._round(commits.committed)
                 if (yield {**commits.recorder.rows[-1]}):
                     commits.end()
         except MovedError:
@@ -219,23 +215,24 @@ class Run:
         """Asynchronous rounds from the last checkpoint on; None if rounds do not overlap."""
         return asynchronous_rounds(self.context, self._passes, self.commits.committed)
 
-    def _round(self, before: Checkpoint) -> Steps[None]:
+    def _round(self, before: Checkpoint) -> None:
         """Run, evaluate, record and, if due, checkpoint one round."""
         start = perf_counter()
         context, number = self.context, before.number + 1
         left = [given_state(before.state)]
         begun = self._begin(before)
         runner, clock = begun.runner, begun.clock
-        state, metrics = yield from self._run_passes(before, begun)
+        state, metrics = before.state, NO_METRICS
+        for attempt in self._attempts(before, begun):
+            with noted_if_lost(context.listener.note):
+                state, metrics = run_round(*attempt)
+                break
         left.append(given_state(state))
-        if self._asynchronous and context.analyses.chosen and self._is_due(number):
-            yield from self._asynchronous.train_all(runner)
-        runner.finish()
-        context.states.delete(runner.obsolete)
+        self._finish_passes(runner, number)
         seconds = perf_counter() - start
         spans = runner.log.spans | {DRIVER: context.watch.take()}
         after, selected = self._after(before, state, begun)
-        evaluation, evaluation_seconds = yield from self._evaluate(before, after, begun)
+        evaluation, evaluation_seconds = self._evaluate(before, after, begun)
         own: Row = {
             "round": number,
             **runner.log.figures(),
@@ -261,8 +258,17 @@ class Run:
             given.check_left(ASKED, called(self.settings.method))
         self.commits.commit(after, row, runner.log, evaluation)
 
-    def _run_passes(self, before: Checkpoint, begun: _Begun) -> Steps[tuple[ServerState, Metrics]]:
-        """Run the passes of a round; return the next state and metrics.
+    def _finish_passes(self, runner: RoundRunner, number: int) -> None:
+        """Receive what an analysis must not find under way, and delete obsolete client states."""
+        if self._asynchronous and self.context.analyses.chosen and self._is_due(number):
+            self._asynchronous.train_all(runner)
+        runner.finish()
+        self.context.states.delete(runner.obsolete)
+
+    def _attempts(
+        self, before: Checkpoint, begun: _Begun
+    ) -> Iterator[tuple[Passes, RunPass, Sequence[Rider]]]:
+        """Yield the passes of a round, what runs them, and their riders, until one is not lost.
 
         A round without clients, or one that is lost, runs for stages that act on empty rounds: no
         absence of noise may tell that clients were selected.
@@ -270,14 +276,11 @@ class Run:
         method, stages = self.settings.method, self.settings.stages.values()
         unseen = hidden_clients(self.settings, method)
         if begun.has_clients:
-            with noted_if_lost(self.context.listener.note):
-                passes = passes_of(method, begun.now, before.state, unseen)
-                return (yield from run_round(passes, begun.run, begun.riders))
-        if not any(stage.acts_on_empty_rounds for stage in stages):
-            return before.state, NO_METRICS
-        passes = passes_of(method, replace(begun.now, cohort=()), before.state, unseen)
-        riders = [rider for rider in begun.riders if not rider.needs_clients]
-        return (yield from run_round(passes, run_without_clients, riders))
+            yield passes_of(method, begun.now, before.state, unseen), begun.run, begun.riders
+        if any(stage.acts_on_empty_rounds for stage in stages):
+            passes = passes_of(method, replace(begun.now, cohort=()), before.state, unseen)
+            riders = [rider for rider in begun.riders if not rider.needs_clients]
+            yield passes, run_without_clients, riders
 
     def _whole_row(self, own: Row, begun: _Begun, selected: Metrics, metrics: Metrics) -> Row:
         """Return a row with epsilon, and the metrics of stages, the selection and the method.
@@ -387,7 +390,7 @@ class Run:
 
     def _evaluate(
         self, before: Checkpoint, after: Checkpoint, begun: _Begun
-    ) -> Steps[tuple[Evaluation, float]]:
+    ) -> tuple[Evaluation, float]:
         """Evaluate and analyse a round if due; return the evaluation and its seconds."""
         context, analyses, start = self.context, begun.analyses, perf_counter()
         if not self._is_due(after.number):
@@ -395,12 +398,12 @@ class Run:
         evaluate = partial(context.evaluator.evaluate, context.executor, begun.temperature)
         with context.watch("evaluation"):
             trained = begun.runner.log.losses(begun.now.everyone)
-            evaluation = yield from evaluate(after.state, after, trained)
+            evaluation = evaluate(after.state, after, trained)
             figures = {**evaluation.figures, **analyses.trained_figures()}
             evaluation = replace(evaluation, figures=figures)
             if not begun.has_clients:  # no training to measure
                 return evaluation, perf_counter() - start
-            columns = yield from analyses.columns(begun.now, before, after, evaluation, evaluate)
+            columns = analyses.columns(begun.now, before, after, evaluation, evaluate)
             context.states.delete(analyses.obsolete)
         return replace(evaluation, analyses=columns), perf_counter() - start
 

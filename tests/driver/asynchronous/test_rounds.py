@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -23,7 +24,6 @@ from raysim.methods.fedbuff import FedBuff
 from raysim.methods.fedprox import proximal
 from raysim.testing.contract import StopAfter
 from tests.driver.asynchronous.draws import uniform_draws
-from tests.steps import ended, steps_on
 from tests.tasks import Notes, make_settings, make_task, model_of
 
 SIZES = (3, 40, 17, 8, 25, 60, 5, 12, 30)
@@ -115,11 +115,12 @@ class Choosing(InlineExecutor):
 def run_choosing(settings: Any, task: Any, choose: Callable[[list[int]], int]) -> Choosing:
     made: list[Choosing] = []
 
-    def make(spec: Any) -> Choosing:
+    def make(spec: Any, *_: Any) -> Choosing:
         made.append(Choosing(spec, choose))
         return made[-1]
 
-    ended(steps_on(make, raysim.steps(settings, task)))
+    with mock.patch("raysim.driver.start.open_executor", make):
+        raysim.run(settings, task)
     return made[0]
 
 

@@ -92,7 +92,7 @@ def test_a_run_whose_node_is_lost_is_no_failure_of_the_machine(values, monkeypat
     def lost(*_, **__):
         raise MachineError("how to resume it") from NodeLostError("Ray has ended on this machine")
 
-    monkeypatch.setattr("raysim.steps", lost)
+    monkeypatch.setattr("raysim.rounds", lost)
     with pytest.raises(NodeLostError, match=r"^Ray has ended on this machine$"):
         start(SlotActor({}), values, pausing=False)
 

@@ -82,14 +82,14 @@ def test_a_failed_run_that_was_resumed_by_hand_is_finished(table, slots, tmp_pat
 
 
 def test_notes_of_a_run_are_printed_with_its_name(table, monkeypatch):
-    steps = raysim.steps
+    rounds = raysim.rounds
 
     def noting(*args: Any, listener: raysim.Listener, **kwargs: Any) -> Any:
         listener.note("two cores only")
         listener.note("two cores only")
-        return steps(*args, listener=listener, **kwargs)
+        return rounds(*args, listener=listener, **kwargs)
 
-    monkeypatch.setattr("raysim.steps", noting)
+    monkeypatch.setattr("raysim.rounds", noting)
     _, said, _ = table(*WORDS)
     assert said.count("note: FedAvg, IID, long, seed 0: two cores only") == 1
 
