@@ -101,7 +101,7 @@ def test_another_default_type_is_another_run(tmp_path):
     settings = make_settings(tmp_path / "run", rounds=1)
     raysim.run(settings, make_task(EQUAL, Cast))
     torch.set_default_dtype(torch.float32)
-    with pytest.raises(raysim.RunError, match="default dtype was float64 .here float32"):
+    with pytest.raises(raysim.RunError, match=r"default dtype was float64 .here float32"):
         raysim.run(settings, make_task(EQUAL, Cast))
 
 
