@@ -325,7 +325,8 @@ def read_as(features: Sequence[Feature]) -> list[str]:
     dates = [each for each in features if isinstance(each, Dates)]
     for form in dict.fromkeys(each.form for each in dates):
         of = listed([each.name for each in dates if each.form == form])
-        told.append(f"month, weekday and hour of {of}{f' ({shown_forms([form])})' * bool(form)}")
+        written = f" ({shown_forms(((form,),))})" if form else ""
+        told.append(f"month, weekday and hour of {of}{written}")
     return told + [_as_arrays(each) for each in features if isinstance(each, Arrays)][:MOST_TOLD]
 
 

@@ -15,11 +15,11 @@ import json
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Self
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import AfterValidator, BeforeValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 from torch import Tensor
 
 from raysim.core.data import NOTES, Dataset, Progress, Split
@@ -27,6 +27,7 @@ from raysim.core.errors import DataError
 from raysim.core.scoring import CLASSIFICATION, REGRESSION, Scoring, standardised
 from raysim.core.user_input import portable_name, user_path
 from raysim.workloads.datasets.files.columns import Figures
+from raysim.workloads.datasets.files.dates import First
 from raysim.workloads.datasets.files.division import FRACTION
 from raysim.workloads.datasets.files.samples import Choice, Missing, Samples, Task
 from raysim.workloads.datasets.files.source import Source, Sources
@@ -34,7 +35,7 @@ from raysim.workloads.datasets.files.sources import Reading, find_sources
 from raysim.workloads.datasets.files.unzipped import ZIP, opened, unpacked
 from raysim.workloads.datasets.prepared import WORK, NeededError, prepare_once
 
-REVISION = 11
+REVISION = 12
 """Raised when the same files and settings give other prepared data."""
 UNPACKED = "unpacked"
 """Folder of an archive's content while it is read."""
@@ -90,6 +91,9 @@ class FileDataset(Dataset):
         default=(),
         description="columns of dates, read as month, weekday (Monday is 0) and hour",
     )
+    dates_first: First | None = Field(
+        default=None, description="what comes first in dates that can be read in several ways"
+    )
     missing: Missing = Field(
         default="refuse",
         description="refuse missing values, drop their rows, or fill features in; words become 0",
@@ -101,6 +105,12 @@ class FileDataset(Dataset):
         default=None, ge=1, le=4096, description="resize images to this height and width"
     )
     folder: ClassVar[str]
+
+    @model_validator(mode="after")
+    def _of_dates(self) -> Self:
+        if self.dates_first and not self.dates:
+            raise ValueError(f"dates_first={self.dates_first}: needs dataset.dates")
+        return self
 
     @property
     def scoring(self) -> Scoring:

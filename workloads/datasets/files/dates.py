@@ -1,14 +1,15 @@
 """Dates of a column, in one of the forms in which people and programs write them.
 
-A column has one form. Where all its values are dates with the day first and with the month first,
-neither is guessed.
+A column has one form. Where all its values are dates in several forms (day, month or year first),
+which give different dates, none is guessed.
 
 Legend: n values.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from typing import Literal
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -19,7 +20,7 @@ ISO = ""
 """Form 2024-02-29 or 2024-02-29 13:30, and that of columns which are stored as dates."""
 ZONE = r"(:\d\d)([.,]\d+)?(Z|[+-]\d\d(:?\d\d)?)?$"
 """End of a time: fractions of seconds and the zone."""
-DAY_FIRST, MONTH_FIRST = "%d{0}%m{0}", "%m{0}%d{0}"
+DAY_FIRST, MONTH_FIRST, YEAR_FIRST = "%d{0}%m{0}{1}", "%m{0}%d{0}{1}", "{1}{0}%m{0}%d"
 TIMES = ("", " %H:%M", " %H:%M:%S", " %I:%M %p", " %I:%M:%S %p")
 IN_WORDS = {
     **{"%d": "DD", "%m": "MM", "%b": "Mon", "%Y": "YYYY", "%y": "YY"},
@@ -40,35 +41,62 @@ def _forms() -> Iterator[str]:
     for time in TIMES:
         for mark in "./-":
             for year in ("%Y", "%y"):
-                yield f"{DAY_FIRST.format(mark)}{year}{time}"
-                yield f"{MONTH_FIRST.format(mark)}{year}{time}"
-            yield f"%Y{mark}%m{mark}%d{time}"
+                for first in (DAY_FIRST, MONTH_FIRST, YEAR_FIRST):
+                    yield f"{first.format(mark, year)}{time}"
         for year in ("%Y", "%y"):
             yield from (f"%d{mark}%b{mark}{year}{time}" for mark in " -/.")
             yield from (f"%b %d{mark}{year}{time}" for mark in (", ", " "))
 
 
-FORMS = tuple(_forms())
-"""Forms of dates: ISO's, and formats of strptime."""
+First = Literal["day", "month", "year"]
+Readings = tuple[tuple[str, ...], ...]
+"""Forms in which all values of a column are dates: together those that give the same dates."""
+FORMS: Readings = (tuple(_forms()),)
+"""All forms of dates: ISO's, and formats of strptime."""
 
 
-def forms_of(values: pa.Array, among: Sequence[str]) -> tuple[str, ...]:
-    """Return which of some forms all dates [n] of a column have; none if one is no date."""
-    if among and is_text(values.type):  # few forms suit the first value
-        among = [form for form in among if as_dates(values[:1], form) is not None]
-    return tuple(form for form in among if as_dates(values, form) is not None)
+def readings_of(values: pa.Array, among: Readings) -> Readings:
+    """Return in which of some forms all values [n] of a column are dates; empty if one is none."""
+    found: list[tuple[str, ...]] = []
+    if not is_text(values.type):
+        return among if among and as_dates(values, ISO) is not None else ()
+    for forms in among:
+        alike: list[tuple[pa.Array, list[str]]] = []
+        for form in forms:
+            if as_dates(values[:1], form) is None:  # few forms suit the first value
+                continue
+            if (dates := as_dates(values, form)) is not None:
+                same = next((each for of, each in alike if of.equals(dates)), None)
+                if same is None:
+                    alike.append((dates, same := []))
+                same.append(form)
+        found += (tuple(each) for _, each in alike)
+    return tuple(found)
 
 
-def is_ambiguous(forms: Sequence[str]) -> bool:
-    """Say whether dates of these forms may have the day or the month first."""
-    starts = {form[:2] for form in forms if "%m" in form}
-    return {"%d", "%m"} <= starts
+def firsts_of(readings: Readings) -> list[str]:
+    """Return what may come first in dates that can be read in several ways: day, month or year."""
+    names = {"d": "day", "m": "month", "y": "year"}
+    of = [names[form[1].lower()] for forms in readings for form in forms if "%m" in form]
+    return [name for name in names.values() if name in of]
 
 
-def shown_forms(forms: Sequence[str]) -> str:
+def chosen(readings: Readings, first: First | None) -> str | None:
+    """Return the form in which a column is read; None if there are several with other dates.
+
+    Args:
+        readings: The column's.
+        first: What comes first where there are several.
+    """
+    if len(readings) > 1:
+        readings = tuple(r for r in readings if first in firsts_of((r,)))
+    return readings[0][0] if len(readings) == 1 else None
+
+
+def shown_forms(readings: Readings) -> str:
     """Return forms as they stand in a message: `DD.MM.YYYY or MM.DD.YYYY`."""
     told = []
-    for form in forms:
+    for form, *_ in readings:
         for code, words in IN_WORDS.items():
             form = form.replace(code, words)  # noqa: PLW2901
         told.append(form or "YYYY-MM-DD")

@@ -8,8 +8,10 @@ be an input for each number.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from bisect import bisect_left
+from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -19,8 +21,12 @@ import pyarrow.compute as pc
 from raysim.core.errors import DataError
 from raysim.workloads.datasets.files.dates import (
     FORMS,
-    forms_of,
-    is_ambiguous,
+    ISO,
+    First,
+    Readings,
+    chosen,
+    firsts_of,
+    readings_of,
     shown_forms,
 )
 from raysim.workloads.datasets.files.source import (
@@ -84,8 +90,8 @@ class Kind:
         whole: Whether all values are whole numbers of int64.
         rounded: Whether a number is so large that float64 may hold a neighbour of it.
         padded: Whether a number is a word with zeros in front.
-        forms: Forms in which all values are dates; none if one is no date.
-        first: First word of a column of dates.
+        readings: Forms in which all values are dates; none if one is no date.
+        either: First word of a column of dates that is several dates, by its form.
         typed: Whether all values are stored as numbers, not as words.
         lists: Whether it holds lists, of which all may be missing.
         arrays: Shape and type of the arrays that it holds; None if it holds none.
@@ -102,8 +108,8 @@ class Kind:
     whole: bool = True
     rounded: bool = False
     padded: bool = False
-    forms: Sequence[str] = FORMS
-    first: Seen | None = None
+    readings: Readings = FORMS
+    either: Seen | None = None
     typed: bool = True
     lists: bool = False
     arrays: tuple[tuple[int, ...], np.dtype[Any]] | None = None
@@ -154,42 +160,56 @@ class Kind:
         Raises:
             DataError: a value is none.
         """
-        there = self.count(values, place)
-        if self.first is None and is_text(values.type):
-            self.first = _first(as_words(values), there, place)
-        forms = forms_of(values, self.forms)
-        for i in range(len(values) if not forms else 0):
-            if not (left := forms_of(values[i : i + 1], self.forms)):
-                as_those = "as 2024-02-29 13:30, 29.2.2024 or Feb 29, 2024"
-                if self.forms != FORMS:
-                    as_those = f"of the form {shown_forms(self.forms)}, as those before it"
-                raise DataError(
-                    f"column {shown(column.name)}: {shown(values[i].as_py())} in {place(i)} is no"
-                    f" date {as_those}; dataset.dates makes month, weekday and hour of dates"
-                )
-            self.forms = left
-        self.forms = forms
+        self.count(values, place)
+        before, of_text = self.readings, is_text(values.type)
+        values = as_words(values) if of_text else values
+        each = pc.unique(values) if of_text else values
+        self.readings = readings_of(each, before)
+        if not self.readings:
+            at = _first_that(lambda n: not readings_of(each[:n], before), len(each))
+            as_those = "as 2024-02-29 13:30, 29.2.2024 or Feb 29, 2024"
+            if (before := readings_of(each[:at], before)) != FORMS:
+                as_those = f"of the form {shown_forms(before)}, as those before it"
+            row = pc.index(values, each[at]).as_py() if of_text else at
+            raise DataError(
+                f"column {shown(column.name)}: {shown(each[at].as_py())} in {place(row)} is no date"
+                f" {as_those}; dataset.dates makes month, weekday and hour of dates"
+            )
+        if self.either is None and len(self.readings) > 1:
+            forms = (tuple(chain(*self.readings)),)
+            word = each[_first_that(lambda n: len(readings_of(each[:n], forms)) > 1, len(each))]
+            self.either = Seen(word.as_py(), place(pc.index(values, word).as_py()))
 
-    def date_form(self, name: str) -> str:
+    def date_form(self, name: str, first: First | None) -> str:
         """Return the form of the column's dates.
 
+        Args:
+            name: The column's name.
+            first: What comes first in dates that have several forms.
+
         Raises:
-            DataError: day and month cannot be told apart.
+            DataError: day, month and year cannot be told apart.
         """
-        if self.first and is_ambiguous(self.forms):
+        form = chosen(self.readings, first)
+        if self.either and form is None:
             raise DataError(
-                f"column {shown(name)}: its dates, {shown(self.first.word)} in {self.first.place}"
-                f" say, are {shown_forms(self.forms)}; write 2024-02-29, or"
-                f" {naming('leave_out', name, self.given)} goes on without it"
+                f"column {shown(name)}: its dates, {shown(self.either.word)} in {self.either.place}"
+                f" say, are {shown_forms(self.readings)}; {self._of_firsts} says which"
             )
-        return self.forms[0]
+        return form or ISO
+
+    @property
+    def _of_firsts(self) -> str:
+        """Setting that says which of several forms the dates have."""
+        return f"dataset.dates_first={' or '.join(firsts_of(self.readings))}"
 
     def advice_on_dates(self, name: str) -> str:
         """Return what to do with a column all of whose words are dates; empty if one is none."""
         makes = f"{naming('dates', name, self.given)} makes month, weekday and hour of it"
-        if is_ambiguous(self.forms):
-            return f"it may hold dates, {shown_forms(self.forms)}: written as 2024-02-29, {makes}"
-        return makes if self.forms else ""
+        if len(self.readings) > 1:
+            told = shown_forms(self.readings)
+            return f"it may hold dates, {told}: {makes}, and {self._of_firsts} says which"
+        return makes if self.readings else ""
 
     @property
     def numbers(self) -> bool:
@@ -246,7 +266,7 @@ class Kind:
             self._see_words(as_words(values), there, place)
             return
         self.near += pc.sum(there).as_py() or 0
-        self.forms = () if pc.any(there).as_py() else self.forms
+        self.readings = () if pc.any(there).as_py() else self.readings
         self.whole = self.whole and as_integers(values) is not None
         large = pc.any(pc.greater_equal(pc.abs(numbers), EXACT)).as_py()
         self.rounded = self.rounded or bool(large)
@@ -258,7 +278,7 @@ class Kind:
         coded = words.dictionary_encode()  # so that each word is looked at once
         plain, near = (each.take(coded.indices) for each in _numbers_among(coded.dictionary))
         plain, near = pc.fill_null(plain, False), pc.fill_null(near, False)
-        self.forms = forms_of(coded.dictionary, self.forms)
+        self.readings = readings_of(coded.dictionary, self.readings)
         self.near += pc.sum(pc.and_(near, there)).as_py() or 0
         self.odd = self.odd or _first(words, pc.and_not(there, plain), place)
         self.strange = self.strange or _first(words, pc.and_not(there, near), place)
@@ -294,6 +314,11 @@ def _first(words: pa.Array, chosen: pa.Array, place: Place) -> Seen | None:
     """Return the first of the chosen words; None if there is none."""
     at = pc.index(chosen, True).as_py()
     return None if at < 0 else Seen(words[at].as_py(), place(at))
+
+
+def _first_that(holds: Callable[[int], bool], most: int) -> int:
+    """Return the index of the value with which a property of the values up to it begins to hold."""
+    return bisect_left(range(1, most), True, key=holds)
 
 
 def as_numbers(values: pa.Array) -> pa.Array | None:

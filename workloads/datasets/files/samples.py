@@ -31,6 +31,7 @@ from raysim.workloads.datasets.files.columns import (
     listed,
     read_as,
 )
+from raysim.workloads.datasets.files.dates import First
 from raysim.workloads.datasets.files.division import SPLITS, Rows, by_fraction
 from raysim.workloads.datasets.files.kinds import Kind
 from raysim.workloads.datasets.files.source import Array, Source, Sources, naming, shown
@@ -65,6 +66,7 @@ class Choice(BaseModel):
     task: Task
     categories: tuple[str, ...]
     dates: tuple[str, ...]
+    dates_first: First | None
     missing: Missing
     standardise: bool
 
@@ -400,7 +402,9 @@ def _feature(name: str, kind: Kind, choice: Choice, alone: bool) -> Feature:
         return Words(name, kind, asked=True)
     if kind.numbers:
         how = name, choice.missing == "mean", choice.standardise
-        return Dates(*how, form=kind.date_form(name)) if name in choice.dates else Number(*how)
+        if name in choice.dates:
+            return Dates(*how, form=kind.date_form(name, choice.dates_first))
+        return Number(*how)
     kind.check_words(name)
     return Words(name, kind, asked=False)
 

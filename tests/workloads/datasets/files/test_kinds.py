@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import re
+import time
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raysim.core.errors import DataError
+from raysim.core.errors import DataError, SettingsError
 from raysim.federation.prepared import notes_of, prepared
-from raysim.workloads.datasets.files.kinds import NUMBER, as_numbers
+from raysim.workloads.datasets.files.kinds import NUMBER, Kind, as_numbers
 from tests.workloads.datasets.files import layouts
 from tests.workloads.datasets.files.test_formats import dataset, read
 
@@ -161,7 +162,7 @@ def test_dates_are_filled_and_standardised_as_numbers(tmp_path):
 
 FORMS = {  # format of strftime: how the form is shown, and whether it has a time
     "%d.%m.%Y": ("DD.MM.YYYY", False),
-    "%d/%m/%y": ("DD/MM/YY", False),
+    "%m/%d/%y": ("MM/DD/YY", False),
     "%m/%d/%Y": ("MM/DD/YYYY", False),
     "%m-%d-%Y %H:%M": ("MM-DD-YYYY hh:mm", True),
     "%m/%d/%Y %I:%M:%S %p": ("MM/DD/YYYY hh:mm:ss PM", True),
@@ -186,23 +187,60 @@ def test_dates_may_have_any_form_that_is_one(tmp_path, form):
     assert f"month, weekday and hour of 'a' ({told}); target" in note(path, dates="a")
 
 
-@pytest.mark.parametrize("mark", [*"./-"])
-def test_day_and_month_are_not_guessed(tmp_path, mark):
-    days = [f"{row % 9 + 1:02}{mark}{row % 12 + 1:02}{mark}2024" for row in range(ROWS)]
-    path, forms = table(tmp_path, days), f"DD{mark}MM{mark}YYYY or MM{mark}DD{mark}YYYY"
+OF_BOTH = [datetime.date(2024, row % 12 + 1, row % 9 + 1) for row in range(ROWS)]
+UP_TO_2031 = [each.date() for each in HOURS]
+SEVERAL = {  # format of strftime: dates, how its forms are shown, the first row that is several
+    "%d.%m.%Y": (OF_BOTH, "DD.MM.YYYY or MM.DD.YYYY", 10),
+    "%m/%d/%Y": (OF_BOTH, "DD/MM/YYYY or MM/DD/YYYY", 10),
+    "%d-%m-%Y %H:%M": (OF_BOTH, "DD-MM-YYYY hh:mm or MM-DD-YYYY hh:mm", 10),
+    "%y-%m-%d": (UP_TO_2031, "DD-MM-YY or YY-MM-DD", 1),
+    "%y/%m/%d": (UP_TO_2031, "DD/MM/YY or YY/MM/DD", 1),
+    "%d.%m.%y": (UP_TO_2031, "DD.MM.YY or YY.MM.DD", 1),
+    "%m.%d.%y": (OF_BOTH, "DD.MM.YY or MM.DD.YY or YY.MM.DD", 1),
+}
+FIRSTS = {"d": "day", "m": "month", "y": "year"}
+
+
+@pytest.mark.parametrize("form", SEVERAL)
+def test_of_day_month_and_year_none_is_guessed(tmp_path, form):
+    dates, forms, row = SEVERAL[form]
+    days = [each.strftime(form) for each in dates]
+    path, firsts = table(tmp_path, days), [FIRSTS[each[0].lower()] for each in forms.split(" or ")]
+    says = f"dataset.dates_first={' or '.join(firsts)} says which"
     with pytest.raises(DataError) as refused:
         read(path, tmp_path / "data", target="y", dates="a")
     assert str(refused.value) == (
-        f"column 'a': its dates, '{days[0]}' in row 1 say, are {forms}; write 2024-02-29, or"
-        " dataset.leave_out=a goes on without it"
+        f"column 'a': its dates, '{days[row - 1]}' in row {row} say, are {forms}; {says}"
     )
-    told = f"it may hold dates, {forms}: written as 2024-02-29, dataset.dates=a makes month"
+    told = f"it may hold dates, {forms}: dataset.dates=a makes month, weekday and hour of it, and "
+    few = table(tmp_path, [days[row % 12] for row in range(ROWS)])
+    assert f"12 inputs, as '{days[0]}' in row 1 is no number; {told}{says})" in note(few)
+    chosen = {"dates": "a", "dates_first": FIRSTS[form[1]]}
+    found = read(table(tmp_path, days), tmp_path / "data", target="y", **chosen)
+    x = np.concatenate([found["train"].x, found["test"].x])
+    assert sorted(x.tolist()) == sorted([each.month, each.weekday(), 0] for each in dates)
+
+
+@pytest.mark.parametrize("first", ["day", "year"])
+def test_what_comes_first_is_of_dates_that_are_several(tmp_path, first):
+    path = table(tmp_path, [f"{each:%m/%d/%Y}" for each in HOURS])  # one form alone
+    found = read(path, tmp_path / "data", target="y", dates="a", dates_first=first)
+    assert {*found["train"].x[:, 0].tolist()} == {1, 2}
+    if first == "year":
+        path = table(tmp_path, [f"{each:%m/%d/%Y}" for each in OF_BOTH])
+        with pytest.raises(DataError, match=r"are DD/MM/YYYY or MM/DD/YYYY; .*=day or month says"):
+            read(path, tmp_path / "data", target="y", dates="a", dates_first=first)
     with pytest.raises(
-        DataError, match=f"column 'a': .*; {re.escape(told)}.*, dataset.leave_out=a"
+        SettingsError, match=rf"^dataset\.dates_first={first}: needs dataset\.dates$"
     ):
-        read(path, tmp_path / "data", target="y")
-    few = table(tmp_path, [days[row % 3] for row in range(ROWS)])
-    assert f"words 'a' (3 inputs, as '{days[0]}' in row 1 is no number; {told}" in note(few)
+        dataset(path, target="y", dates_first=first)
+
+
+def test_dates_that_are_the_same_in_all_forms_are_read(tmp_path):
+    days = ["5.5.2024", "6.6.2024", "12.12.2024", "5.5.2024"] * (ROWS // 4)
+    found = read(table(tmp_path, days), tmp_path / "data", target="y", dates="a")
+    x = np.concatenate([found["train"].x, found["test"].x])
+    assert {*map(tuple, x.tolist())} == {(5, 6, 0), (6, 3, 0), (12, 3, 0)}
 
 
 @pytest.mark.parametrize("wrong", ["02/29/2024", "2023-02-29", "soon"])
@@ -216,6 +254,16 @@ def test_what_is_no_date_is_refused(tmp_path, wrong):
         DataError, match=r"'30\.02\.2024' in row 1 is no date as 2024-02-29 13:30, 29"
     ):
         read(table(tmp_path, ["30.02.2024", *days[1:]]), tmp_path / "data", target="y", dates="a")
+
+
+@pytest.mark.parametrize("form", ["%Y-%m-%d %H:%M", "%d.%m.%Y %H:%M"])
+def test_a_wrong_date_is_found_among_thousands_of_others(form):
+    days = [f"{HOURS[0] + datetime.timedelta(minutes=7 * n):{form}}" for n in range(5_000)]
+    kind, begun = Kind({}), time.process_time()
+    column = pa.field("a", pa.string())
+    with pytest.raises(DataError, match="'soon' in row 5002 is no date of the form"):
+        kind.see_dates(pa.array([*days, days[0], "soon", None]), column, lambda i: f"row {i + 1}")
+    assert time.process_time() - begun < 5  # one at a time they take 10 seconds
 
 
 def test_how_columns_were_read(tmp_path):
