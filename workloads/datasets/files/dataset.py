@@ -179,7 +179,9 @@ class FileDataset(Dataset):
             return prepare_once(folder, splits, build, progress, variant)
         except DataError as error:
             inside, archive = folder / WORK / UNPACKED, next(iter(sources.values())).path
-            raise type(error)(str(error).replace(str(inside), str(archive))) from error
+            if str(inside) not in str(error):
+                raise
+            raise DataError(str(error).replace(str(inside), str(archive))) from error
 
     @abstractmethod
     def sources(self, root: Path) -> Sources:

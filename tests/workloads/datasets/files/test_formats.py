@@ -377,3 +377,18 @@ def test_other_files_may_lie_beside_the_folders_of_classes(tmp_path):
         (tmp_path / folder / "readme.txt").write_text("a licence")
     assert len(read(tmp_path / "given", tmp_path / "data")["train"]) == 4
     assert len(read(tmp_path / "given/train", tmp_path / "other", split=0.25)["train"]) == 3
+
+
+@pytest.mark.parametrize("layout", [layouts.as_csv, layouts.csv_zip])
+def test_an_error_of_a_kind_of_its_own_is_passed_on(layout, tmp_path):
+    class StoppedError(DataError):
+        def __init__(self, what: str, step: int) -> None:
+            super().__init__(f"{what} in step {step}")
+
+    def stop(*_: Any) -> None:
+        raise StoppedError("stopped", 1)
+
+    (tmp_path / "given").mkdir()
+    path, fields = layout(tmp_path / "given"), layouts.VECTORS[layout]
+    with pytest.raises(StoppedError, match=r"^stopped in step 1$"):
+        prepared(dataset(path, **fields), tmp_path / "data", stop)
