@@ -64,8 +64,13 @@ NOTES = "notes"
 
 
 def are_names(given: object) -> bool:
-    """Say whether an object is a list or a tuple of texts."""
-    return isinstance(given, list | tuple) and all(isinstance(each, str) for each in given)
+    """Say whether an object is a sequence, or an array of one axis, of different texts."""
+    listed: Any = given
+    if isinstance(given, str) or not (isinstance(given, Sequence) or hasattr(given, "__array__")):
+        return False
+    if getattr(given, "ndim", 1) != 1 or not all(isinstance(each, str) for each in listed):
+        return False
+    return len({*listed}) == len(listed)
 
 
 Progress = Callable[[str, int, int], None]

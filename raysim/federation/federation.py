@@ -90,6 +90,7 @@ class Federation:
         holdout: Divides a client's samples into training samples and held-out samples.
         local_test: Test samples of single clients, for their evaluation, if there are any.
         class_names: Name of each class number [C]; empty if classes have numbers alone.
+        in_words: Whether the targets were given as these names.
         default_dtype: torch's default dtype in the driver, which each process takes.
         start: Tensors of the model with which training starts; None: as it is built.
         root: Numbers of the training samples that the server has for itself, if any.
@@ -108,6 +109,7 @@ class Federation:
     holdout: Holdout = NO_HOLDOUT
     local_test: LocalTest | None = None
     class_names: tuple[str, ...] = ()
+    in_words: bool = False
     default_dtype: torch.dtype = field(default_factory=torch.get_default_dtype)
     start: Tensors | None = None
     test_rows: Indices | None = None

@@ -131,9 +131,9 @@ def class_names(dataset: Dataset, paths: Mapping[str, Path]) -> tuple[str, ...]:
         dataset,
         "class_names",
         returns=are_names,
-        expected="the names of the classes, as texts",
+        expected="the names of the classes, as different texts",
     )
-    return tuple(names)
+    return tuple(map(str, names))
 
 
 def network_size(dataset: Dataset, train: Callable[[], Split]) -> tuple[tuple[int, ...], int]:

@@ -64,8 +64,8 @@ class Task:
         client_tests: Per client, its own test inputs and targets, on which its deployed model is
             evaluated; None for a client without any. Empty: no client has any.
         scoring: Loss and metrics; by default cross-entropy, accuracy and macro F1.
-        class_names: Names of the classes in the order of their numbers, for tables and pictures;
-            those of targets in words are the words.
+        class_names: Names of the classes in the order of their numbers, all different, for tables
+            and pictures; those of targets in words are the words.
     """
 
     model: Callable[[], nn.Module] | nn.Module
@@ -73,7 +73,7 @@ class Task:
     test: Samples | None = None
     scoring: Scoring = CLASSIFICATION
     client_tests: Sequence[Samples | None] = ()
-    class_names: Sequence[str] = ()
+    class_names: Sequence[str] | npt.NDArray[Any] = ()
 
     def __post_init__(self) -> None:
         """Check that the clients can be counted and read more than once.
@@ -168,6 +168,7 @@ def from_task(task: Task, note: Callable[[str], None] = lambda text: None) -> Fe
         scoring=task.scoring,
         local_test=local_test_of(own_tests, sets, train, len(clients)),
         class_names=class_names,
+        in_words=bool(labels),
     )
 
 
@@ -177,13 +178,14 @@ def _class_names(task: Task, words: tuple[str, ...]) -> tuple[str, ...]:
     Raises:
         DataError: what is given are no names, or others than the words.
     """
-    names: Any = task.class_names
-    if not are_names(names):
-        raise DataError(f"Task.class_names: must be a list of texts; is {visible(repr(names))}")
-    if names and words and tuple(names) != words:
+    if not are_names(task.class_names):
+        told = visible(" ".join(repr(task.class_names).split()))
+        raise DataError(f"Task.class_names: must be a list of different texts; is {told}")
+    names = tuple(map(str, task.class_names))  # of a NumPy array, np.str_
+    if names and words and names != words:
         told = visible(", ".join(words))
         raise DataError(f"Task.class_names: targets are words, which are the names: {told}")
-    return words or tuple(names)
+    return words or names
 
 
 def _alike(inputs: Mapping[str, Array]) -> dict[str, Array]:

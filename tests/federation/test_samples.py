@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import re
-from collections import UserDict
+from collections import UserDict, UserList
+from dataclasses import replace
 
 import numpy as np
+import pandas as pd
 import pytest
 import scipy.sparse
 import torch
@@ -208,8 +210,16 @@ def test_refused(case):
 @pytest.mark.parametrize(
     ("names", "targets", "says"),
     [
-        ("ab", Y, "must be a list of texts; is 'ab'"),
-        ([0, 1], Y, "must be a list of texts; is [0, 1]"),
+        ("ab", Y, "must be a list of different texts; is 'ab'"),
+        ([0, 1], Y, "must be a list of different texts; is [0, 1]"),
+        (np.array(0), Y, "must be a list of different texts; is array(0)"),
+        (
+            np.array([["a"], ["b"]]),
+            Y,
+            "must be a list of different texts; is array([['a'], ['b']], dtype='<U1')",
+        ),
+        ({"a": 0}, Y, "must be a list of different texts; is {'a': 0}"),
+        (["a", "b", "a"], Y, "must be a list of different texts; is ['a', 'b', 'a']"),
         (["a", "b"], np.array(["a", "c"])[Y % 2], "targets are words, which are the names: a, c"),
     ],
 )
@@ -217,6 +227,16 @@ def test_names_of_classes_that_are_none_are_refused(names, targets, says):
     task = raysim.Task(lambda: nn.Linear(2, 3), [(X, targets)], class_names=names)
     with pytest.raises(raysim.RaysimError, match=rf"^Task\.class_names: {re.escape(says)}$"):
         raysim.check(make_settings("unused", rounds=1), task)
+
+
+@pytest.mark.parametrize(
+    "names",
+    [np.array(["a", "b"]), np.array(["a", "b"], object), pd.Index(["a", "b"]), UserList("ab")],
+)
+def test_names_of_classes_may_be_an_array(names):
+    federation = from_task(raysim.Task(linear, [(X, Y)], class_names=names))
+    assert json.dumps(federation.class_names) == '["a", "b"]'
+    assert {*map(type, federation.class_names)} == {str}
 
 
 @pytest.mark.parametrize("clients", [iter([(X, Y)]), np.zeros((2, 2)), {0: (X, Y)}])
@@ -455,6 +475,22 @@ def test_a_label_beyond_the_models_outputs_is_named(tmp_path, part):
     expected = f"^{LABELS[part]}: label 7; the model has outputs for classes 0 to 1$"
     with pytest.raises(raysim.RaysimError, match=expected):
         raysim.check(make_settings(tmp_path / "run"), labelled(part, Y, 7))
+
+
+@pytest.mark.parametrize("part", LABELS)
+@pytest.mark.parametrize(
+    ("names", "label", "shown"),
+    [("ab", 7, "7"), ("abcd", 2, r"2 \(c\)"), ("abc", 3, "3"), ("abc", -1, "-1")],
+)
+def test_a_number_beyond_the_models_outputs_is_named(tmp_path, part, names, label, shown):
+    """Names of classes do not make numbers words."""
+    task = replace(labelled(part, Y, label), class_names=[*names])
+    says = f"label {shown}; the model has outputs for classes 0 to 1"
+    if label < 0:
+        says = "labels must be class numbers from 0 up; there is -1"
+    where = LABELS[part].replace(", sample 3", "") if label < 0 else LABELS[part]
+    with pytest.raises(raysim.RaysimError, match=f"^{where}: {says}$"):
+        raysim.check(make_settings(tmp_path / "run"), task)
 
 
 @pytest.mark.parametrize("part", LABELS)

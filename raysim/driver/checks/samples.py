@@ -42,7 +42,7 @@ def check_labels(federation: Federation, outputs: int) -> None:
             where = split if isinstance(split, Path) else "the samples"
             raise DataError(f"{where}: targets {y.dtype}{[*y.shape]} are no class numbers [N]")
         if len(wrong := np.flatnonzero((y < 0) | (y >= classes))):
-            if federation.class_names and not isinstance(split, Path):
+            if federation.in_words:
                 raise DataError(_of_words(federation, targets, classes))
             row = int(wrong[0])
             of_file = f"{split}, sample {row}"
