@@ -60,12 +60,19 @@ class Classes(Sized):
         """Give each client samples of `per_client` classes; in order, the last may hold fewer.
 
         Raises:
-            DataError: there are fewer classes than that, or a class has too few samples.
+            DataError: there are fewer classes than that, a class has too few samples, or `sizes`
+                are given and no two clients hold the same class.
         """
         one_sample_each(data, clients)
         generator = stream(seed, "classes")
         labels = np.unique(data.y)
         held = self._held(len(labels), clients, generator)
+        if self.sizes and (held.sum(axis=0) < 2).all():
+            raise DataError(
+                f"partition.sizes={self.sizes}: needs clients that divide a class by their sizes,"
+                f" and with partition.per_client={self.per_client}, clients={clients} no class of"
+                f" {len(labels)} has two; raise one of the two"
+            )
         ratios = self.client_ratios(clients, stream(seed, "sizes")) if self.sizes else None
         owners = np.full(len(data), -1)
         for label, of_class in zip(labels, held.T, strict=True):

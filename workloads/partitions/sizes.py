@@ -32,8 +32,13 @@ MOST_SPREAD = 10.0
 
 
 def dealt(ratios: npt.NDArray[Any], total: int) -> Indices:
-    """Return whole numbers [K] with a sum: one each, and shares of the rest by their ratios."""
-    return 1 + cut(ratios / ratios.sum(), np.array([total - len(ratios)]))
+    """Return whole numbers [K] with a sum: one each, and shares of the rest by their ratios.
+
+    Ratios that are all 0 are equal ones.
+    """
+    total_ratio = ratios.sum()
+    shares = ratios / total_ratio if total_ratio else np.full(len(ratios), 1 / len(ratios))
+    return 1 + cut(shares, np.array([total - len(ratios)]))
 
 
 class Sized(Partition):

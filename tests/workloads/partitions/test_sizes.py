@@ -7,7 +7,7 @@ import pytest
 
 import raysim
 from raysim.core.data import Split
-from raysim.core.errors import SettingsError
+from raysim.core.errors import DataError, SettingsError
 from raysim.core.seeds import stream
 from raysim.workloads.partitions.classes import Classes
 from raysim.workloads.partitions.iid import Iid
@@ -76,6 +76,26 @@ def test_holders_of_a_class_divide_it_by_their_sizes(family):
         holders = np.flatnonzero(of_class)
         shares = ratios[holders] / ratios[holders].sum()
         assert np.abs(of_class[holders] - 1 - (400 - len(holders)) * shares).max() < 1.0001
+
+
+@pytest.mark.parametrize("assigned", ["random", "in_order"])
+def test_sizes_need_a_class_that_clients_divide(assigned):
+    says = (
+        r"^partition\.sizes=linear: needs clients that divide a class by their sizes, and with"
+        r" partition\.per_client=2, clients=5 no class of 10 has two; raise one of the two$"
+    )
+    given = {"sizes": "linear", "spread": 1.0, "assigned": assigned}
+    with pytest.raises(DataError, match=says):
+        Classes(per_client=2, **given).client_indices(data(), 5, 5)
+    for seed in range(10):  # the smallest client is alone with a class in some
+        held = Classes(per_client=1, **given).client_indices(data(), 11, seed)
+        assert sum(held.sizes) % 400 == 0 and held.sizes.min() >= 1
+
+
+@pytest.mark.parametrize("kind", [Iid, Shards, Proportions])
+def test_one_client_has_all_samples_whatever_its_size(kind):
+    held = kind(sizes="linear", spread=1.0).client_indices(data(), 1, 5)
+    assert held.sizes.tolist() == [4000]
 
 
 def test_a_setting_of_other_partitions_is_told_with_them():
