@@ -58,7 +58,8 @@ def _withheld(by: Component, reader: Component, what: str) -> Withheld:
 
 
 LOSSES, SIZES = "the losses of single clients", "the sizes of clients"
-CLIENTS = "the clients of a round, or their steps; a Pass takes now.cohort as it is"
+COHORT = "pass now.cohort on unchanged"
+CLIENTS = f"the clients of a round, or their steps; {COHORT}"
 
 
 def without_losses(settings: Settings, reader: Component, history: History) -> History:

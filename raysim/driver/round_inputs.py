@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import dis
-import traceback
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from functools import partial
 from inspect import CO_GENERATOR
-from types import TracebackType
 from typing import Any, TypeVar
 
 import numpy as np
@@ -39,6 +37,12 @@ from raysim.driver.riders import Rider
 from raysim.storage.checkpoints import Checkpoint
 from raysim.training.job import batch_bounds, steps_of
 from raysim.training.network import has_batch_norm
+
+
+
+class UnselectedError(SettingsError):
+    """Error of a pass over clients that were not selected."""
+
 
 D = TypeVar("D", Round, Reduced)
 RunPass = Callable[[Pass], Reduced]
@@ -215,10 +219,10 @@ def run_without_clients(work: Pass) -> Reduced:
     """Return the result of a pass in a round without clients: nothing that they send has moved.
 
     Raises:
-        SettingsError: the pass has clients, which were not selected.
+        UnselectedError: the pass has clients, which were not selected.
     """
     if len(work.clients):
-        raise SettingsError("it has a pass over clients that were not selected")
+        raise UnselectedError("it has a pass over clients that were not selected")
     means: dict[str, Tensors] = {}
     for group, base in work.moved_from.items():
         if base != CHANGE:
@@ -271,7 +275,7 @@ def _in_round(method: Method) -> Iterator[None]:
         try:
             yield
         except Exception as error:
-            if line := _unpacks(method, error):
+            if line := _unpacks(error):
                 raise SettingsError(
                     f"{called(method)}: round takes a generator for what it returns (line {line});"
                     f" {_FROM}"
@@ -284,22 +288,15 @@ def _in_round(method: Method) -> Iterator[None]:
             raise
 
 
-def _unpacks(method: Method, error: BaseException) -> int:
-    """Return the line that unpacks a generator of the method, whose passes then fail; 0 if none."""
-    frames = [*traceback.walk_tb(error.__traceback__)]
-    calls = [each.tb_lasti for each in _tracebacks(error.__traceback__)]
-    for (above, line), at, (frame, _) in zip(frames, calls, frames[1:], strict=False):
-        own = frame.f_code.co_flags & CO_GENERATOR and frame.f_locals.get("self") is method
-        steps = dis.get_instructions(above.f_code) if own else ()
-        if any(step.offset == at and step.opname.startswith("UNPACK") for step in steps):
-            return line
+def _unpacks(error: BaseException) -> int:
+    """Return the line that unpacks a round, whose passes then fail; 0 if none."""
+    at = error.__traceback__
+    while at and (below := at.tb_next):
+        does, code = at.tb_frame.f_code.co_code[at.tb_lasti], below.tb_frame.f_code
+        if dis.opname[does].startswith("UNPACK") and code.co_name == "round":
+            return at.tb_lineno if code.co_flags & CO_GENERATOR else 0
+        at = below
     return 0
-
-
-def _tracebacks(last: TracebackType | None) -> Iterator[TracebackType]:
-    while last:
-        yield last
-        last = last.tb_next
 
 
 def _no_passes(method: Method, what: str, value: Any = None) -> SettingsError:

@@ -111,6 +111,19 @@ class UnpacksLate(FedAvg):
         return after, metrics
 
 
+class UnpacksOwn(FedAvg):
+    """FedAvg that unpacks a generator of its own, which fails."""
+
+    def round(self, now, state):
+        yield self.training_pass(now, state)
+        share, scale = self.shares()
+        return state.replace(), {"share": share / scale}
+
+    def shares(self):
+        yield 1.0
+        raise ValueError("of its own")
+
+
 class HandsOn(FedAvg):
     """FedAvg that returns the generator of its base beside metrics."""
 
@@ -149,6 +162,7 @@ TAKEN = "{.*}; write `state, metrics = yield from super().round(now, state)`, wh
     [
         (Unpacks, f"round takes a generator for what it returns (line {TAKEN}"),
         (UnpacksLate, f"round takes a generator for what it returns (line {TAKEN}"),
+        (UnpacksOwn, "round failed: ValueError: of its own (test_method_rounds.py, line"),
         (HandsOn, f"round returned (<generator {TAKEN}"),
         (HandsOnLate, f"round returned (<generator {TAKEN}"),
         (YieldsIt, f"round yielded <generator {TAKEN}"),

@@ -29,9 +29,10 @@ from raysim.driver.channel import (
     through_stages,
     updated_by,
 )
-from raysim.driver.hiding import hidden_clients
+from raysim.driver.hiding import COHORT, claiming_of, hidden_clients
 from raysim.driver.listener import Listener
 from raysim.driver.round_inputs import (
+    UnselectedError,
     first_pass,
     passes_of,
     round_inputs,
@@ -198,7 +199,10 @@ def _check_rounds_without_clients(
         raise  # in a round with clients, too
     except RaysimError as error:
         others = ["selection.name=uniform"] * may_be_empty + ["clock.name=none"] * may_be_lost
+        way = f"choose {' '.join(others)}"
+        if isinstance(error, UnselectedError) and claiming_of(settings):  # refused in any round
+            way = f"let it {COHORT}"
         raise SettingsError(
             f"{called(acting[0])}: acts on rounds without clients, in which"
-            f" {called(settings.method)} fails: {error}; choose {' '.join(others)}"
+            f" {called(settings.method)} fails: {error}; {way}"
         ) from error

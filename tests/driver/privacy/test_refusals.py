@@ -462,6 +462,17 @@ def test_what_a_method_does_not_state_is_refused_in_its_first_round(tmp_path, me
     assert not [*(tmp_path / "checkpoints").glob("round_*")]
 
 
+def test_passes_over_others_than_the_cohort_are_refused_with_what_helps(tmp_path):
+    """Where rounds may be empty, they are found before the start; `uniform` is no way out."""
+    with pytest.raises(raysim.SettingsError) as caught:
+        go(tmp_path / "run", **{"method.name": f"{HERE}:Everyone"})
+    assert str(caught.value).endswith(
+        "fails: it has a pass over clients that were not selected; let it pass now.cohort on"
+        " unchanged"
+    )
+    assert not (tmp_path / "run").exists()
+
+
 def test_a_state_that_clients_are_not_said_to_keep_is_refused_in_fixed_cohorts(tmp_path):
     own = {"method.name": f"{HERE}:Keeps"}
     with pytest.raises(raysim.SettingsError, match="whose clients keep a state between rounds, in"):
