@@ -96,11 +96,11 @@ class FedBuff(AsynchronousAvg):
 
 def _send_change(view: View, trained: Trained) -> Upload:
     sent = send_model(view, trained).sums
-    kept = sent["model"].keys() - set(view.trainable)
-    buffers = {n: _exact(t) for n, t in sent["model"].items() if n in kept and _is_mean(t)}
+    model = sent["model"].items()
+    buffers = {n: _exact(t) for n, t in model if n in view.buffers and _is_mean(t)}
     change = {
         n: tensor if tensor.dtype == torch.bool else _exact(tensor) - _exact(view.start[n])
-        for n, tensor in sent["model"].items()
+        for n, tensor in model
         if n not in buffers
     }
     sums: dict[str, dict[str, torch.Tensor]] = {UPDATE: change}

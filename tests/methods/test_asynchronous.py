@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import torch
+from torch import nn
 
 import raysim
 from raysim.core.seeds import sample_cohort, stream
@@ -274,6 +275,24 @@ def test_of_fedbabu_the_body_alone_travels(tmp_path, name):
     for way in ("bytes_up", "bytes_down"):
         whole = plain.metrics[way].to_numpy()
         assert (found.metrics[way].to_numpy() * sum(sizes.values()) == whole * body).all()
+
+
+class Frozen(SmallNet):
+    """A network with a parameter in float64 that is not trained."""
+
+    def __init__(self):
+        super().__init__()
+        self.scale = nn.Parameter(FROZEN.clone(), requires_grad=False)
+
+
+FROZEN = torch.linspace(-1, 1, 192, dtype=torch.float64)
+
+
+def test_a_frozen_parameter_does_not_move(tmp_path):
+    """Not by rounding, as a mean weighed by staleness does."""
+    settings = make_settings(tmp_path, rounds=4, **{"method.name": "fedbuff", "method.buffer": 3})
+    result = raysim.run(settings, make_task(SIZES, Frozen))
+    assert torch.equal(result.params["scale"], FROZEN)
 
 
 EQUAL = (24,) * 8
