@@ -20,6 +20,7 @@ from difflib import get_close_matches
 from functools import cached_property
 from inspect import getattr_static, isabstract
 from pathlib import Path
+from types import FunctionType
 from typing import Any, ClassVar, Generic, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -142,6 +143,26 @@ def set_apart(component: Component) -> list[str]:
         if name not in kind.model_fields
         and not isinstance(getattr_static(kind, name, None), cached_property)
     ]
+
+
+def set_on_classes(component: Component) -> list[str]:
+    """Return the functions of other packages that raysim's classes of a component have.
+
+    They were set from outside, as by `Mean.combine = my_function`.
+    """
+    kinds = [kind for kind in type(component).__mro__ if _is_own(kind)]
+    found = [(name, _function_of(value)) for kind in kinds for name, value in vars(kind).items()]
+    return [name for name, of in found if of and not name.startswith("__") and not _is_own(of)]
+
+
+def _is_own(defined: type | FunctionType) -> bool:
+    return defined.__module__.partition(".")[0] == __name__.partition(".")[0]
+
+
+def _function_of(value: Any) -> FunctionType | None:
+    """Return the function of a method or property of a class; None of anything else."""
+    inner = getattr(value, "fget", None) or getattr(value, "__func__", value)
+    return inner if isinstance(inner, FunctionType) else None
 
 
 C = TypeVar("C", bound=Component)

@@ -39,7 +39,6 @@ from raysim.training.job import batch_bounds, steps_of
 from raysim.training.network import has_batch_norm
 
 
-
 class UnselectedError(SettingsError):
     """Error of a pass over clients that were not selected."""
 

@@ -15,7 +15,7 @@ from torch import nn
 
 from raysim.config import BALANCED, Settings
 from raysim.core.channel import Stage
-from raysim.core.components import Component, called, set_apart, why_lost
+from raysim.core.components import Component, called, set_apart, set_on_classes, why_lost
 from raysim.core.differences import moving_names
 from raysim.core.errors import SettingsError
 from raysim.core.method import Method
@@ -89,6 +89,11 @@ def _of_attributes(settings: Settings) -> Iterator[str]:
             yield (
                 f"{called(part)} has an attribute {names[0]!r} that is no setting, and may change"
                 " what the claim rests on; define it in the class"
+            )
+        if names := set_on_classes(part):
+            yield (
+                f"{called(part)} has a function {names[0]!r} that was set on its class, and may"
+                " change what the claim rests on; define it in a subclass"
             )
 
 

@@ -394,6 +394,24 @@ def test_a_class_that_changes_what_its_base_claims_for_is_refused(tmp_path, stag
     assert len(go(tmp_path / "none", **ALONE, **claims_nothing).metrics) == 2
 
 
+@pytest.mark.parametrize(
+    ("kind", "name", "own"),
+    [
+        (Gaussian, "receive", lambda self, now, reduced: reduced),
+        (Gaussian, "acts_on_empty_rounds", property(lambda self: False)),
+        (Poisson, "select", lambda self, now, history: (0, 1)),
+        (Mean, "bounds_share", property(lambda self: True)),
+    ],
+    ids=lambda given: getattr(given, "__name__", ""),
+)
+def test_a_function_set_on_a_class_of_raysim_is_refused(tmp_path, monkeypatch, kind, name, own):
+    monkeypatch.setattr(kind, name, own)
+    said = rf"channel\.gaussian: .* has a function '{name}' that was set on its class, and may"
+    with pytest.raises(raysim.SettingsError, match=said):
+        go(tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
 def test_a_method_that_changes_what_its_base_claims_for_is_refused(tmp_path):
     own = {"method.name": f"{HERE}:Quick", **ALONE}
     with pytest.raises(raysim.SettingsError, match="it changes 'selection' of DpFtrl, whose 'priv"):
