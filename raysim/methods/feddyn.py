@@ -53,7 +53,6 @@ class FedDyn(FedAvg):
     in training, and FedProx's pass over the parameters a step; bytes are FedAvg's.
     """
 
-    reads_beside: ClassVar[str] = "the number of a round's clients"
     revision: ClassVar[int] = 2
 
     weighting: ClassVar[Weighting | None] = "uniform"

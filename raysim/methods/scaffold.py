@@ -57,7 +57,7 @@ class Scaffold(FedAvg):
     part, an addition a step, and twice FedAvg's bytes both ways.
     """
 
-    reads_beside: ClassVar[str] = "control variates, and the number of a round's clients"
+    reads_beside: ClassVar[str] = "control variates"
     revision: ClassVar[int] = 3
 
     weighting: ClassVar[Weighting | None] = "uniform"
