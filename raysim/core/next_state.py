@@ -103,8 +103,8 @@ def given_state(state: ServerState) -> Given:
 class StateOfRound:
     """State that a method's round is given: its tensors are the kept ones, its mappings are not.
 
-    Versions tell at each step what the round has changed in place; a change through NumPy or
-    `.data`, which has none, is told when the round ends.
+    Versions of tensors show at each step what the round has changed in place. A change through
+    NumPy or `.data`, which leaves them as they are, is found when the round ends.
 
     Attributes:
         given: What the method is given.

@@ -322,7 +322,9 @@ REFUSED: dict[str, dict[str, Any]] = {
     "does not go with local.schedule=plateau: lr would follow": {"local.schedule": "plateau"},
     "does not go with temperature.name=stragglers": {"temperature.name": "stragglers"},
     "does not go with method.name=scaffold, whose server": {"method.name": "scaffold"},
-    "does not go with method.name=feddyn, which reads the clients of a round": {"method.name": "feddyn"},
+    "does not go with method.name=feddyn, which reads the clients of a round": {
+        "method.name": "feddyn"
+    },
     "does not go with method.name=centralized, whose server": {"method.name": "centralized"},
     "does not go with method.name=chain, whose server": {
         "method.name": "chain",
