@@ -15,8 +15,6 @@ count. Public codes choose m - 2f - 2 updates, or means of multi-Krum in their p
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 import numpy as np
 import torch
 from torch import Tensor
@@ -33,9 +31,6 @@ class Bulyan(Robust):
     what Krum costs and a sort of each coordinate over the chosen clients. Needs m >= 4f + 3.
     `aggregation_weight` of a client in the tables is 0 if it was not chosen.
     """
-
-    revision: ClassVar[int] = 2
-    """In the first, the median of an even number was the mean of the middle two."""
 
     def measure(self, updates: Updates) -> Tensor:
         """Return the inner products of the updates [m, m]."""

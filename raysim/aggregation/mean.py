@@ -39,11 +39,6 @@ class Mean(Aggregation):
         return AggregationPlan(torch.from_numpy(arrived.shares))
 
     @property
-    def revision(self) -> int:  # type: ignore[override]  # a constant of other aggregations
-        """Revision 2 if the divisor is fixed: in the first it was C*K under all selections."""
-        return 2 if self.weighting == "fixed" else 1
-
-    @property
     def weights(self) -> Weighting | None:
         """Equal weights if the divisor is fixed."""
         return "uniform" if self.weighting == "fixed" else None

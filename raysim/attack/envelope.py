@@ -17,7 +17,7 @@ Legend: h honest clients, n coordinates of a block.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import ClassVar, Literal
+from typing import Literal
 
 import torch
 from pydantic import Field
@@ -34,9 +34,6 @@ class Envelope(Attack, ABC):
         description="perturbation p: the mean divided by its norm, its signs, or the standard"
         " deviations",
     )
-
-    revision: ClassVar[int] = 2
-    """In the first, gamma ended below 20, and within 1e-5 of the largest."""
 
     @abstractmethod
     def largest(self, distances: Tensor, slopes: Tensor, square: Tensor, honest: Tensor) -> Tensor:

@@ -82,7 +82,6 @@ class Vector:
 class Coder(Stage, ABC):
     """Stage that compresses the differences of each group as one vector."""
 
-    revision: ClassVar[int] = 2  # buffers pass it by
     quantises: ClassVar[bool] = False
     """Whether it changes how values are sent, not which."""
 

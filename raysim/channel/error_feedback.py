@@ -24,7 +24,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import ClassVar
 
 from torch import Tensor
 
@@ -44,8 +43,6 @@ class ErrorFeedback(Stage):
     Helps all biased coders: in the end everything is sent. Costs an upload of state for each client
     that ever took part.
     """
-
-    revision: ClassVar[int] = 2  # buffers pass it by
 
     @property
     def keeps_residual(self) -> bool:

@@ -198,11 +198,6 @@ class Gaussian(Stage):
             return sent
         return replace(sent, numbers=sent.numbers + 1)
 
-    @property
-    def revision(self) -> int:  # type: ignore[override]  # a constant of other stages
-        """Revision 2 with a quantile: in the first its M was C*K of all cohorts."""
-        return 1 if self.quantile is None else 2
-
     def receive(self, now: Received, reduced: Reduced) -> Reduced:
         """Add noise to the mean."""
         if not self.multiplier or self.clip is None:

@@ -35,7 +35,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import ClassVar, Literal
+from typing import Literal
 
 import torch
 from pydantic import Field
@@ -60,8 +60,6 @@ class Apfl(FedAvg):
     `adaptive` under "outputs" and "models"; a model more in memory, and a model and a number kept
     by each client that ever took part. Bytes are FedAvg's.
     """
-
-    revision: ClassVar[int] = 2
 
     alpha: float = Field(default=0.5, ge=0, le=1, description="share of the client's own model")
     mixture: Mixture = Field(

@@ -130,14 +130,8 @@ class Chain(FedAvg):
 
     @property
     def revision(self) -> int:  # type: ignore[override]  # a constant of other methods
-        """Revision that rises with those of its methods; by 1 where a model travels no more.
-
-        It was sent, and changed by stages of the channel, beside FedNova's d_k, which moves it.
-        """
-        members = self.methods.values()
-        sent = any(sends_model(m) and m.rules().finish is not send_model for m in members)
-        dropped = sent and not all(map(sends_model, members))
-        return 1 + dropped + sum(member.revision - 1 for member in members)
+        """Revision that rises with those of its methods."""
+        return 1 + sum(member.revision - 1 for member in self.methods.values())
 
     @property
     def columns(self) -> Sequence[Column]:  # type: ignore[override]  # a constant of other methods

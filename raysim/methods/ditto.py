@@ -18,7 +18,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import ClassVar
 
 from pydantic import Field
 from torch import nn
@@ -37,8 +36,6 @@ class Ditto(FedAvg):
     FedAvg's local training, and a model kept by each client that ever took part; bytes are
     FedAvg's.
     """
-
-    revision: ClassVar[int] = 3
 
     lam: float = Field(default=0.1, ge=0, description="strength of the tie to the global model")
 

@@ -56,7 +56,6 @@ class FedBuff(AsynchronousAvg):
     are stale. Bytes of an update are FedAvg's.
     """
 
-    revision: ClassVar[int] = 2
     bases: ClassVar[Bases | None] = {UPDATE: CHANGE, BUFFERS: "model"}
     server_rate: ClassVar[str] = "lr_global"
     buffer: Count | None = Field(

@@ -53,8 +53,6 @@ class FedDyn(FedAvg):
     in training, and FedProx's pass over the parameters a step; bytes are FedAvg's.
     """
 
-    revision: ClassVar[int] = 2
-
     weighting: ClassVar[Weighting | None] = "uniform"
 
     alpha: float = Field(default=0.1, gt=0, description="strength of the regularisation")

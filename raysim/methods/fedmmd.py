@@ -57,7 +57,6 @@ class FedMmd(FedAvg):
     with the square of the batch; bytes are FedAvg's.
     """
 
-    revision: ClassVar[int] = 3
     compares: ClassVar[bool] = True
 
     lam: float = Field(default=0.1, ge=0, description="strength of the discrepancy")

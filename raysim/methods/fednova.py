@@ -62,7 +62,6 @@ class FedNova(FedAvg):
     """
 
     reads_beside: ClassVar[str] = "their numbers of local steps"
-    revision: ClassVar[int] = 2
     bases: ClassVar[Bases | None] = {"d": CHANGE, "buffers": "model"}
     needs_pulls: ClassVar[bool] = True
     max_epochs: int = Field(

@@ -34,7 +34,6 @@ class FedProx(FedAvg):
     FedAvg's.
     """
 
-    revision: ClassVar[int] = 3
     compares: ClassVar[bool] = True
 
     mu: float = Field(default=0.01, ge=0, description="strength of the proximal term")

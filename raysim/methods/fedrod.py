@@ -68,7 +68,6 @@ class FedRod(PartlyShared):
     client that ever took part; bytes are FedAvg's.
     """
 
-    revision: ClassVar[int] = 2
     staged: ClassVar[bool] = True
     real: ClassVar[bool] = True
 

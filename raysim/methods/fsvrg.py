@@ -44,7 +44,6 @@ class Fsvrg(FedAvg):
     """
 
     reads_beside: ClassVar[str] = "gradients of all of them"
-    revision: ClassVar[int] = 2
     needs_sample_losses: ClassVar[bool] = True
 
     step: Literal["scaled", "constant"] = Field(

@@ -108,7 +108,6 @@ class Mifl(FedAvg):
 
     reads_beside: ClassVar[str] = "the mutual information of each"
     reads_each: ClassVar[str] = "mutual information"
-    revision: ClassVar[int] = 3
 
     prune: float = Field(
         default=0.025, ge=0, lt=0.5, description="share of the cohort dropped at each end"

@@ -36,7 +36,6 @@ class Momentum(FedAvg):
     parameters in memory, one more pass over them a step, and twice FedAvg's bytes both ways.
     """
 
-    revision: ClassVar[int] = 2
     bases: ClassVar[Bases | None] = {"model": "model", "d": "d"}
 
     gamma: float = Field(default=0.5, ge=0, lt=1, description="decay of the momentum")

@@ -58,7 +58,6 @@ class Scaffold(FedAvg):
     """
 
     reads_beside: ClassVar[str] = "control variates"
-    revision: ClassVar[int] = 3
 
     weighting: ClassVar[Weighting | None] = "uniform"
     bases: ClassVar[Bases | None] = {"model": "model", "c": CHANGE}

@@ -38,7 +38,6 @@ class TwoStreamL2(FedAvg):
     its forward pass every step; in weights a pass over the parameters; bytes are FedAvg's.
     """
 
-    revision: ClassVar[int] = 3
     compares: ClassVar[bool] = True
 
     lam: float = Field(default=0.01, ge=0, description="strength of the distance")

@@ -70,7 +70,6 @@ class Oort(Selection):
     losses anyway.
     """
 
-    revision: ClassVar[int] = 2
     needs_sample_losses: ClassVar[bool] = True
     reads_losses: ClassVar[bool] = True
     alpha: float = Field(default=2.0, ge=0, le=100, description="exponent of T / duration")

@@ -187,56 +187,28 @@ def test_a_run_of_an_earlier_version_goes_on(tmp_path, monkeypatch):
     assert model_of(tmp_path / "old") == model_of(tmp_path / "new")
 
 
-@pytest.mark.parametrize("sealed", [True, False])
-@pytest.mark.parametrize(
-    ("changed", "named"),
-    [
-        ("raysim.methods.fedavg.FedAvg", "the method's formula"),
-        ("raysim.clock.none.NoClock", "the clock"),
-        ("raysim.selection.uniform.Uniform", "the selection"),
-        ("raysim.aggregation.mean.Mean", "the aggregation"),
-    ],
-)
-def test_another_revision_of_a_formula_is_refused(tmp_path, monkeypatch, sealed, changed, named):
-    """Checkpoints of earlier versions, which sealed none, are of the first revision."""
-    if not sealed:
-        monkeypatch.setattr("raysim.storage.checkpoints.Checkpoints.save", saved_as_before)
-    stopped(tmp_path, make_task(SIZES))
-    monkeypatch.undo()
-    monkeypatch.setattr(f"{changed}.revision", 2)
-    expected = f"revision of {named} was 1 (here 2)"
-    assert expected in refusal(tmp_path, make_task(SIZES))
-    raysim.resume(tmp_path, make_task(SIZES), force=True)
-
-
-FIXED = {"aggregation.weighting": "fixed"}
-QUANTILE = {"channel": {"gaussian": {"clip": 0.3, "noise": 0, "quantile": 0.5}}}
+STAGE = {"channel": {"gaussian": {"clip": 0.3, "noise": 0}}}
 
 
 @pytest.mark.parametrize(
-    ("changed", "overrides", "named"),
+    ("changed", "options", "named"),
     [
-        ("aggregation.mean.Mean", FIXED, "revision of the aggregation was 1 (here 2)"),
-        ("aggregation.mean.Mean", {}, None),
+        ("methods.fedavg.FedAvg", {}, "revision of the method's formula was 1 (here 2)"),
+        ("clock.none.NoClock", {}, "revision of the clock was 1 (here 2)"),
+        ("selection.uniform.Uniform", {}, "revision of the selection was 1 (here 2)"),
+        ("aggregation.mean.Mean", {}, "revision of the aggregation was 1 (here 2)"),
         (
             "channel.gaussian.Gaussian",
-            QUANTILE,
-            "was {'gaussian': 1} (here {'gaussian': 2})",
+            STAGE,
+            "revisions of the channel's stages was {'gaussian': 1} (here {'gaussian': 2})",
         ),
-        ("channel.gaussian.Gaussian", {"channel": {"gaussian": {"clip": 0.3, "noise": 0}}}, None),
     ],
 )
-def test_what_divided_by_all_expected_clients_is_another_revision(
-    tmp_path, monkeypatch, changed, overrides, named
-):
-    """A divisor of C*K, under cohorts of fixed size m too, was the first revision's."""
-    monkeypatch.setattr(f"raysim.{changed}.revision", 1)
-    stopped(tmp_path, make_task(SIZES), **overrides)
-    monkeypatch.undo()
-    if named:
-        assert named in refusal(tmp_path, make_task(SIZES))
-    else:
-        raysim.resume(tmp_path, make_task(SIZES))
+def test_another_revision_of_a_formula_is_refused(tmp_path, monkeypatch, changed, options, named):
+    stopped(tmp_path, make_task(SIZES), **options)
+    monkeypatch.setattr(f"raysim.{changed}.revision", 2)
+    assert named in refusal(tmp_path, make_task(SIZES))
+    raysim.resume(tmp_path, make_task(SIZES), force=True)
 
 
 def saved_as_before(store: Any, checkpoint: Any, seal_tables: Any, **_: Any) -> None:

@@ -388,7 +388,7 @@ def with_revisions(monkeypatch, revisions) -> None:
 
 
 def test_revisions_of_a_component_are_told_apart_under_equal_settings_of_it(write_run, monkeypatch):
-    """A mean's depends on its settings: those of two ways to weigh are not one origin."""
+    """A mean's under two ways to weigh are not one origin."""
     rows = make_rows([0.5] * 5)
     with_revisions(monkeypatch, {"a": FIRST, "b": LATER["mean"], "c": LATER["mean"]})
     paths = [write_run("a", rows), write_run("b", rows, seed=1)]

@@ -72,7 +72,6 @@ class FedMa(Method):
 
     reads_beside: ClassVar[str] = "the layers of each"
     reads_each: ClassVar[str] = "layers"
-    revision: ClassVar[int] = 2
     staged: ClassVar[bool] = True
     real: ClassVar[bool] = True
     own_round: ClassVar[str] = "a pass over the layers, with a trip to the clients for each layer"
