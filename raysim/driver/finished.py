@@ -95,7 +95,7 @@ def _note_start(run_dir: RunDirectory, settings: Settings, note: Callable[[str],
         return
     sealed = Checkpoints(run_dir.checkpoints).identity()
     now = {START: tensors_digest(read_start(Path(settings.start_from), note))}
-    if parts := differing_parts(sealed, now) if sealed else []:
+    if parts := differing_parts(sealed, now):
         note(
             f"{run_dir.path}: the finished run began with another content of"
             f" start_from={settings.start_from} ({', '.join(parts)})"
@@ -114,7 +114,7 @@ def note_samples(
     """
     sealed = Checkpoints(run_dir.checkpoints).identity()
     now = {SAMPLES[split]: digest for split, digest in digests.items()}
-    if parts := differing_parts(sealed, now) if sealed else []:
+    if parts := differing_parts(sealed, now):
         note(
             f"{run_dir.path}: the data has changed since the run ({', '.join(parts)}); for a run on"
             " the present data, choose another `out`"

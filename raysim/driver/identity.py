@@ -44,7 +44,7 @@ from raysim.storage.checkpoints import (
     Checkpoint,
 )
 from raysim.storage.environment import by_environment, environment, unknown_environment
-from raysim.storage.revisions import FIRST, revisions_of
+from raysim.storage.revisions import revisions_of
 
 SAMPLED_CLIENTS = 1000
 INITIAL_MODEL, START = "initial model", "model of start_from"
@@ -58,13 +58,6 @@ NO_CLASSES = "none"
 SHOWN_DIGITS = 12
 NO_SAMPLES = "none"
 CUT = "clients' test samples of evaluation.local_test"
-UNSEALED = {
-    **FIRST,
-    **dict.fromkeys((LOCAL_TEST_SAMPLES, CUT), NO_SAMPLES),
-    START: "none",
-    PRIVACY: NO_PRIVACY,
-}
-"""Parts that identities of earlier versions lack, and their values then."""
 
 
 def identity_of(
@@ -156,7 +149,7 @@ def _differences(checkpoint: Checkpoint, own: Mapping[str, Any], context: RunCon
     """Return the parts in which a checkpoint's identity differs from the run's."""
     parts = differing_parts(checkpoint.identity, own)
     environments = _environments(context.executor.describe()["actors"])
-    known = checkpoint.identity.get(ENVIRONMENTS, environments)
+    known = checkpoint.identity[ENVIRONMENTS]
     other = unknown_environment(environments, known)
     return [*parts, other] if other else parts
 
@@ -164,11 +157,12 @@ def _differences(checkpoint: Checkpoint, own: Mapping[str, Any], context: RunCon
 def differing_parts(sealed: Mapping[str, Any], identity: Mapping[str, Any]) -> list[str]:
     """Return the parts of a run's identity that differ from a sealed one, in words.
 
-    What cannot be compared is among them.
+    What cannot be compared is among them. Nothing differs from an empty identity, that of a run
+    without checkpoints.
     """
-    sealed, parts = {**UNSEALED, **sealed}, []
+    parts = []
     for name, value in identity.items():
-        before = sealed.get(name, value)
+        before = sealed.get(name) if sealed else value
         unknown = [each for each in (value, before) if str(each).startswith(NOT_COMPARABLE)]
         if unknown:
             parts.append(f"{name} {unknown[0]}")

@@ -80,7 +80,7 @@ class Checkpoint:
         history: Participations of the clients.
         versions: Version of each client's state [K, 3], or NEVER.
         stack_size: Clients that are trained stacked; None where a run has not decided it yet.
-        identity: What decides the bits of a result, by name; empty where it was not sealed.
+        identity: What decides the bits of a result, by name.
         forced: Differences of identity with which the run was made to go on.
         in_flight: Clients under way, where rounds are asynchronous.
         selection: State of the selection.
@@ -93,8 +93,7 @@ class Checkpoint:
         costs: FLOPs that the virtual clock has counted, by kinds of passes.
         ended: Whether it is the end of a run that has not run all rounds.
         best: The best model until its round; None before the first, or where nothing is evaluated.
-        tables: The tables as of its round, of one that was read; None in one of an earlier version,
-            which sealed neither tables nor versions.
+        tables: The tables as of its round, of one that was read.
     """
 
     number: int
@@ -111,7 +110,7 @@ class Checkpoint:
     aggregation: State = field(default_factory=dict)
     channel: Mapping[str, State] = field(default_factory=dict)
     downlink: Groups = field(default_factory=dict)
-    ticks: int | None = 0
+    ticks: int = 0
     costs: Mapping[str, list[Any]] = field(default_factory=dict)
     ended: bool = False
     best: Best | None = None
@@ -140,7 +139,7 @@ class Checkpoints:
     def save(
         self,
         checkpoint: Checkpoint,
-        seal_tables: Callable[[Path], Mapping[str, str]] | None = None,
+        seal_tables: Callable[[Path], Mapping[str, str]] = lambda folder: {},
         models: Iterable[Path] = (),
     ) -> None:
         """Write a checkpoint and delete all but the last two.
@@ -180,7 +179,7 @@ class Checkpoints:
                 "config": self._config,
                 **({"best": best.number} if best else {}),
                 **{path.stem: checksum(path) for path in models},
-                "closed": seal_tables(folder) if seal_tables else None,
+                "closed": dict(seal_tables(folder)),
                 "sha256": {path.name: checksum(path) for path in sorted(folder.iterdir())},
             }
             write_sealed(folder, body)
@@ -205,8 +204,9 @@ class Checkpoints:
         return self._newest("identity") or {}
 
     def revisions(self) -> dict[str, Any] | None:
-        """Return the revisions of the run's components, None without a checkpoint."""
-        return sealed_revisions(self.identity()) if self.numbers() else None
+        """Return the revisions of the run's components, None without a readable checkpoint."""
+        identity = self.identity()
+        return sealed_revisions(identity) if identity else None
 
     def forced(self) -> list[str]:
         """Return what the run was forced to accept until the newest readable checkpoint."""
@@ -259,11 +259,6 @@ class Checkpoints:
             RunError: all checkpoints are damaged.
         """
         numbers = self.numbers()
-        if not numbers and any(self._folder.glob("round_-*")):
-            raise RunError(
-                f"{self._folder}: the run was stopped in a pre-pass by the first version; start it"
-                " again in another `out`"
-            )
         damaged: list[int] = []
         for number in reversed(numbers):
             try:
@@ -291,32 +286,27 @@ class Checkpoints:
 
     def _load(self, folder: Path, clients: int) -> Checkpoint:
         body = read_sealed(folder)
-        sealed = body["sha256"]  # in the first version, which kept no losses, of one file
-        checksums = sealed if isinstance(sealed, dict) else {STATE: sealed}
         # Read, not mapped: a network file system cannot delete a folder with a mapped file.
-        contents = {name: (folder / name).read_bytes() for name in checksums}
-        for name, expected in checksums.items():
+        contents = {name: (folder / name).read_bytes() for name in body["sha256"]}
+        for name, expected in body["sha256"].items():
             if hashlib.sha256(contents[name]).hexdigest() != expected:
                 raise ValueError(f"{name} does not match its checksum")
         history = History.empty(clients)
         versions = np.full((clients, len(NEVER)), NEVER)
-        if CLIENTS in contents:
-            found = {name: values.numpy() for name, values in load(contents[CLIENTS]).items()}
-            history.losses[found["client"]] = found["loss"]
-            if "times" in found:
-                history.last_round[found["client"]] = found["last_round"]
-                history.times[found["client"]] = found["times"]
-            if "state_client" in found:
-                versions[found["state_client"]] = found["state_version"]
+        found = {name: values.numpy() for name, values in load(contents[CLIENTS]).items()}
+        history.losses[found["client"]] = found["loss"]
+        history.last_round[found["client"]] = found["last_round"]
+        history.times[found["client"]] = found["times"]
+        versions[found["state_client"]] = found["state_version"]
         under_way = body.get("in_flight")
         return Checkpoint(
             number=body["round"],
             state=ServerState(unflatten(_in_order(contents[STATE])), body["info"]),
             history=history,
             versions=versions,
-            stack_size=body.get("stack_size"),
-            identity=body.get("identity", {}),
-            forced=tuple(body.get("forced", ())),
+            stack_size=body["stack_size"],
+            identity=body["identity"],
+            forced=tuple(body["forced"]),
             ended=body.get("ended", False),
             best=_best(body, contents),
             selection=_arrays(contents, SELECTION),
@@ -325,10 +315,10 @@ class Checkpoints:
             aggregation=_arrays(contents, AGGREGATION),
             channel=_by_owner(_arrays(contents, CHANNEL)),
             downlink=unflatten(_in_order(contents[DOWNLINK])) if DOWNLINK in contents else {},
-            ticks=body.get("ticks"),
+            ticks=body["ticks"],
             costs=body.get("costs", {}),
             in_flight=under_way and InFlight.of(under_way, _in_order(contents[IN_FLIGHT])),
-            tables=None if body.get("closed") is None else SealedTables(folder, body["closed"]),
+            tables=SealedTables(folder, body["closed"]),
         )
 
     def _path(self, number: int) -> Path:
@@ -346,7 +336,7 @@ def _in_order(content: bytes) -> dict[str, torch.Tensor]:
 
 
 def _best(body: Mapping[str, Any], contents: Mapping[str, bytes]) -> Best | None:
-    """Return the best model that a checkpoint seals; those of earlier versions have none."""
+    """Return the best model that a checkpoint seals; None where it has none."""
     if "best" not in body:
         return None
     return Best(body["best"], _in_order(contents[BEST_MODEL]) if BEST_MODEL in contents else None)

@@ -39,7 +39,7 @@ from raysim.storage.atomic import force_to_disk, remove, replace_file, writing
 Versions = npt.NDArray[np.int64]
 """Round, pass and digest of each client's state [K, 3], or NEVER."""
 UNSEALED = 0
-"""Digest of a state by an earlier version of raysim, which is not checked."""
+"""Digest of a version that a file's name alone tells, which is not checked."""
 CHECKING_THREADS, CHECKED_AT_ONCE = 4, 10_000
 
 
@@ -242,24 +242,13 @@ class ClientStates:
             return []
         return [version for version in versions if version is not None and not version.in_round]
 
-    def roll_back(self, round_number: int, clients: int) -> Versions:
-        """Delete states of this round and later ones, all round state, and half-written files.
-
-        Returns:
-            The latest remaining version of each client, unsealed.
-        """
-        latest = np.full((clients, len(NEVER)), NEVER)
-        for folder in self.folder.glob("[0-9]*/[0-9]*/"):
-            left = []
-            for path in folder.iterdir():
-                version = _version(path)
-                if version and not version.in_round and version.round_number < round_number:
-                    left.append(version)
-                elif version or path.name.startswith("."):
-                    remove(path)
-            if left and folder.name.isdecimal() and int(folder.name) < clients:
-                latest[int(folder.name), :2] = max(left)[:2]
-        return latest
+    def roll_back(self, round_number: int) -> None:
+        """Delete states of this round and later ones, all round state, and half-written files."""
+        for path in self.folder.glob("[0-9]*/[0-9]*/*"):
+            version = _version(path)
+            is_stale = version and (version.in_round or version.round_number >= round_number)
+            if is_stale or path.name.startswith("."):
+                remove(path)
 
     def check_space(self, needed: int) -> None:
         """Check that `needed` bytes of states fit on the disk.

@@ -23,13 +23,13 @@ class StartedVersion:
         groups: Groups that they received.
         lr: Their learning rate.
         clients: The clients that started together and count, including arrived ones.
-        temperatures: Their temperatures; None in a checkpoint of an earlier version.
+        temperatures: Their temperatures.
     """
 
     groups: Groups
     lr: float
     clients: tuple[int, ...]
-    temperatures: Temperatures | None = None
+    temperatures: Temperatures
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,8 @@ class InFlight:
             str(number): {
                 "lr": started.lr,
                 "clients": started.clients,
-                **_of_temperatures(started.temperatures),
+                "temperature": started.temperatures.common,
+                "temperatures": [[client, t] for client, t in started.temperatures.own.items()],
             }
             for number, started in self.versions.items()
         }
@@ -69,21 +70,8 @@ class InFlight:
                 groups[number],
                 about["lr"],
                 tuple(about["clients"]),
-                _temperatures(about),
+                Temperatures(about["temperature"], dict(about["temperatures"])),
             )
             for number, about in values["versions"].items()
         }
         return cls(values["queue"], versions)
-
-
-def _of_temperatures(temperatures: Temperatures | None) -> dict[str, Any]:
-    if temperatures is None:
-        return {}
-    own = [[client, t] for client, t in temperatures.own.items()]
-    return {"temperature": temperatures.common, "temperatures": own}
-
-
-def _temperatures(about: Mapping[str, Any]) -> Temperatures | None:
-    if "temperature" not in about:
-        return None
-    return Temperatures(about["temperature"], dict(about["temperatures"]))

@@ -26,7 +26,7 @@ from raysim.core.columns import OF_ENGINE, Column
 from raysim.core.user_input import canonical
 from raysim.storage.atomic import remove, replace_file
 from raysim.storage.rows.metrics import declared_in, read_metrics, with_declared
-from raysim.storage.rows.parted import PartedTable, check_rounds, reading, with_names
+from raysim.storage.rows.parted import PartedTable, reading, with_names
 
 if TYPE_CHECKING:
     from raysim.storage.rows.tensorboard_events import Events
@@ -95,15 +95,13 @@ class RunRecorder:
         self._events: Events | None = None
         self._next_write = 0.0
 
-    def open(self, rounds: int, sealed: SealedTables | None = None) -> None:
+    def open(self, sealed: SealedTables | None = None) -> None:
         """Restore the records of the committed rounds, and create the event file.
 
-        All events are written again from the rows, so that a resumed run has none twice, and one of
-        an earlier version has all its rounds under the tags of this one.
+        All events are written again from the rows, so that a resumed run has none twice.
 
         Args:
-            rounds: Number of the last committed round; 0 deletes all records.
-            sealed: The tables as of that round, if its checkpoint sealed them.
+            sealed: The tables as of the last committed round; None deletes all records.
 
         Raises:
             RunError: rows of a round are lost, or a file cannot be written.
@@ -112,11 +110,6 @@ class RunRecorder:
             self.rows = self._read(sealed.folder / METRICS)
             for prefix, table in self._parted().items():
                 table.restore(sealed.folder, _of_table(sealed.closed, prefix))
-        elif rounds:
-            recorded = self._read(self._metrics_path)
-            self.rows = [row for row in recorded if row["round"] <= rounds]
-            check_rounds(self._metrics_path, rounds, {row["round"] for row in self.rows})
-            self._clients.reopen(rounds)
         else:
             self.rows = []
             for table in self._parted().values():

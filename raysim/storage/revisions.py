@@ -12,12 +12,6 @@ CLOCK, SELECTION = "revision of the clock", "revision of the selection"
 AGGREGATION, OPTIMIZER = "revision of the aggregation", "revision of the optimizer"
 TEMPERATURE, ATTACK = "revision of the temperature", "revision of the attack"
 STAGES, DOWN_STAGES = "revisions of the channel's stages", "revisions of the down-link's stages"
-FIRST: Mapping[str, Any] = {
-    **dict.fromkeys((FORMULA, CLOCK, SELECTION, AGGREGATION, OPTIMIZER, TEMPERATURE, ATTACK), 1),
-    STAGES: {},
-    DOWN_STAGES: {},
-}
-"""Revisions by name, as they were before checkpoints sealed them."""
 COMPONENTS = {
     SELECTION: "selection.",
     AGGREGATION: "aggregation.",
@@ -48,7 +42,7 @@ def revisions_of(settings: Settings) -> dict[str, Any]:
 
 def sealed_revisions(identity: Mapping[str, Any]) -> dict[str, Any]:
     """Return the revisions in the identity of a checkpoint."""
-    return {name: identity.get(name, first) for name, first in FIRST.items()}
+    return {name: identity[name] for name in (FORMULA, *COMPONENTS)}
 
 
 def in_words(revisions: Mapping[str, Any]) -> str:

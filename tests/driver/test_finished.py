@@ -19,7 +19,6 @@ from raysim.core.errors import DataError
 from raysim.core.scoring import cross_entropies
 from raysim.results.compare import comparison, group_runs
 from raysim.results.runs import read_run
-from raysim.storage.sealed.words import read_sealed, write_sealed
 from raysim.workloads.models.pretrained import load_weights
 from tests.tasks import Notes, SmallNet, make_settings, make_task, model_of
 
@@ -75,7 +74,7 @@ def test_a_damaged_model_that_no_checkpoint_has_is_refused(run, tmp_path):
     assert not (tmp_path / "damaged").exists()
 
 
-def test_a_run_of_an_earlier_version_is_read_unchecked(run, tmp_path):
+def test_a_run_without_checkpoints_is_read_unchecked(run, tmp_path):
     expected = analysed(run, tmp_path / "whole")
     shutil.rmtree(run / "checkpoints")
     assert analysed(run, tmp_path / "without") == expected
@@ -115,28 +114,12 @@ def test_the_same_call_returns_the_finished_run(run):
     assert first == _files(run)
 
 
-def _without_best(run: Path) -> None:
-    """Leave what versions without a best model wrote."""
-    (run / "model_best.safetensors").unlink()
-    for folder in run.glob("checkpoints/*"):
-        body = read_sealed(folder)
-        write_sealed(folder, {k: of for k, of in body.items() if k not in ("best", "model_best")})
-
-
-EARLIER: dict[str, Callable[[Path], object]] = {
-    "version": _without_best,
-    "version, no checkpoints": lambda run: (_without_best(run), shutil.rmtree(run / "checkpoints")),
-    "no checkpoints": lambda run: shutil.rmtree(run / "checkpoints"),
-}
-
-
 def _files(run: Path) -> dict[Path, bytes]:
     return {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
 
 
-@pytest.mark.parametrize("earlier", EARLIER)
-def test_a_finished_run_that_seals_no_best_model_stays_as_it_is(run, earlier):
-    EARLIER[earlier](run)
+def test_a_finished_run_whose_checkpoints_are_gone_stays_as_it_is(run):
+    shutil.rmtree(run / "checkpoints")
     before, notes = _files(run), Notes()
     raysim.resume(run, make_task(SIZES), notes)
     assert notes.notes == [

@@ -11,21 +11,18 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import save_file
 
 import raysim
 from raysim.cli.app import main
-from raysim.core.arrow import checksum, open_split, write_split
+from raysim.core.arrow import open_split, write_split
 from raysim.core.client_indices import DrawnIndices
 from raysim.core.data import Split
-from raysim.core.tensors import contiguous, flatten
 from raysim.driver import identity
 from raysim.storage import environment
-from raysim.storage.sealed.words import _sealed
 from raysim.testing.tasks import SmallNet
 from raysim.workloads.partitions.iid import Iid
 from tests.driver.test_lost_files import StopAfter
-from tests.tasks import UNEQUAL, Notes, make_settings, make_task, model_of
+from tests.tasks import UNEQUAL, Notes, make_settings, make_task
 
 SIZES = (40, 17, 30)
 PREPARED = {
@@ -175,18 +172,6 @@ def test_another_partition_rule_is_refused(tmp_path, monkeypatch):
     assert "client indices was" in refusal(run, None)
 
 
-def test_a_run_of_an_earlier_version_goes_on(tmp_path, monkeypatch):
-    """Its checkpoint sealed no identity, no tables and no states."""
-    monkeypatch.setattr("raysim.storage.checkpoints.Checkpoints.save", saved_as_before)
-    stopped(tmp_path / "old", make_task(SIZES), **{"method.name": "ditto"})
-    monkeypatch.undo()
-    monkeypatch.setattr("raysim.methods.ditto.Ditto.revision", 1)  # that version's
-    result = raysim.resume(tmp_path / "old", make_task(SIZES))
-    assert result.metrics["round"].to_pylist() == [1, 2, 3, 4, 5]
-    raysim.run(make_settings(tmp_path / "new", **{"method.name": "ditto"}), make_task(SIZES))
-    assert model_of(tmp_path / "old") == model_of(tmp_path / "new")
-
-
 STAGE = {"channel": {"gaussian": {"clip": 0.3, "noise": 0}}}
 
 
@@ -209,23 +194,6 @@ def test_another_revision_of_a_formula_is_refused(tmp_path, monkeypatch, changed
     monkeypatch.setattr(f"raysim.{changed}.revision", 2)
     assert named in refusal(tmp_path, make_task(SIZES))
     raysim.resume(tmp_path, make_task(SIZES), force=True)
-
-
-def saved_as_before(store: Any, checkpoint: Any, seal_tables: Any, **_: Any) -> None:
-    """Write a checkpoint as the version before wrote it."""
-    folder = store._path(checkpoint.number)
-    folder.mkdir(parents=True)
-    save_file(contiguous(flatten(checkpoint.state.groups)), folder / "state.safetensors")
-    known = np.flatnonzero(checkpoint.history.times)
-    losses = {"client": known, "loss": checkpoint.history.losses[known]}
-    tensors = {name: torch.from_numpy(values) for name, values in losses.items()}
-    save_file(tensors, folder / "clients.safetensors")
-    sums = {path.name: checksum(path) for path in sorted(folder.iterdir())}
-    seal_tables(folder)
-    for name in ("metrics.parquet", "open.parquet"):
-        (folder / name).unlink()
-    body = {"round": checkpoint.number, "info": {}, "stack_size": 1, "sha256": sums}
-    (folder / "state.json").write_text(json.dumps(_sealed(body)))
 
 
 def test_the_hint_at_a_failing_client_is_true(tmp_path):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
 
@@ -207,24 +206,6 @@ def test_a_damaged_best_model_is_written_anew(tmp_path):
     assert path.read_bytes() == content
     tensors = load_file(path)
     assert all(t.equal(tensors[name]) for name, t in network.state_dict().items())
-
-
-def test_a_run_of_an_earlier_version_has_a_best_model_once_a_round_is_better(tmp_path):
-    run(tmp_path, rounds=2, **WORSE)
-    (tmp_path / "model_best.safetensors").unlink()
-    for path in (tmp_path / "checkpoints").glob("*/state.json"):
-        body = json.loads(path.read_text())
-        without = {n: v for n, v in body.items() if n not in ("best", "model_best", "seal")}
-        from raysim.storage.sealed.words import write_sealed
-
-        for best in path.parent.glob("model_best*"):
-            best.unlink()
-            del without["sha256"][best.name]
-        write_sealed(path.parent, without)
-    result = raysim.resume(tmp_path, make_task(UNEQUAL), overrides={"rounds": 3})
-    assert result.summary["best_round"] == 1  # whose model is lost
-    with pytest.raises(raysim.RunError, match=r"has no model_best\.safetensors"):
-        raysim.load(tmp_path, SmallNet, best=True)
 
 
 ERRORS = {

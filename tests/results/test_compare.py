@@ -14,7 +14,7 @@ from raysim.methods.fedavg import FedAvg
 from raysim.results.compare import compared_metrics, comparison, group_runs, judged_columns
 from raysim.results.metrics import parse_metric
 from raysim.results.runs import read_run
-from raysim.storage.revisions import AGGREGATION, FIRST, FORMULA, STAGES
+from raysim.storage.revisions import AGGREGATION, COMPONENTS, DOWN_STAGES, FORMULA, STAGES
 from raysim.testing.tasks import samples
 from tests.cli.test_app import raysim_command  # noqa: F401 - a fixture
 from tests.driver.test_lost_files import StopAfter
@@ -343,6 +343,7 @@ def test_a_run_before_its_first_round_has_no_values(grouped):
     assert row["time [s]"] == "- (0/1, 1 without a value so far)"
 
 
+FIRST = {**dict.fromkeys((FORMULA, *COMPONENTS), 1), STAGES: {}, DOWN_STAGES: {}}
 LATER = {
     "formula": {**FIRST, FORMULA: 2},
     "mean": {**FIRST, AGGREGATION: 2},
@@ -400,7 +401,6 @@ def test_revisions_of_a_component_are_told_apart_under_equal_settings_of_it(writ
 
 
 def test_the_order_of_recorded_fields_does_not_tell_formulas_apart(write_run, monkeypatch):
-    """An earlier version may have had them in another order."""
     paths = [write_run(name, seed=i) for i, name in enumerate("ab")]
     file = paths[1] / "config.json"
     file.write_text(json.dumps(dict(reversed(json.loads(file.read_text()).items()))))

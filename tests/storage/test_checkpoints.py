@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import shutil
 from dataclasses import replace
@@ -17,7 +16,7 @@ from raysim.core.method import ServerState
 from raysim.core.selection import History
 from raysim.storage.checkpoints import Checkpoint, Checkpoints
 from raysim.storage.client_states import NEVER
-from raysim.storage.revisions import AGGREGATION, FIRST, FORMULA, STAGES
+from raysim.storage.revisions import AGGREGATION, COMPONENTS, FORMULA, STAGES
 
 CLIENTS = 3
 
@@ -108,28 +107,6 @@ def test_only_the_last_two_are_kept(tmp_path):
     assert_equal(store.latest(CLIENTS, never), checkpoint(1_000_000))
 
 
-def test_one_of_the_first_version_is_read(tmp_path):
-    """It had one checksum, and neither losses nor a stack size."""
-    store = Checkpoints(tmp_path)
-    store.save(checkpoint(2))
-    for name in ("clients", "selection"):
-        (tmp_path / f"round_000002/{name}.safetensors").unlink()
-    path = tmp_path / "round_000002/state.json"
-    body = json.loads(path.read_text())
-    body["sha256"] = body["sha256"]["state.safetensors"]
-    del body["stack_size"], body["seal"]
-    text = json.dumps(body, sort_keys=True)
-    path.write_text(json.dumps(body | {"seal": hashlib.sha256(text.encode()).hexdigest()}))
-    found = store.latest(CLIENTS, never)
-    assert found.number == 2 and found.stack_size is None and np.isnan(found.history.losses).all()
-
-
-def test_a_pre_pass_of_the_first_version_cannot_go_on(tmp_path):
-    (tmp_path / "round_-00003").mkdir()
-    with pytest.raises(RunError, match="stopped in a pre-pass by the first version"):
-        Checkpoints(tmp_path).latest(CLIENTS, never)
-
-
 def test_a_round_can_be_saved_again(two):
     Checkpoints(two).save(checkpoint(4, value=9.0, again=1))
     assert_equal(Checkpoints(two).latest(CLIENTS, never), checkpoint(4, value=9.0, again=1))
@@ -169,6 +146,10 @@ def unseal(folder: Path) -> None:
     path.write_text(json.dumps({key: value for key, value in body.items() if key != "seal"}))
 
 
+def cut_words(folder: Path) -> None:
+    (folder / "state.json").write_text('{"round": 4, "in')
+
+
 DAMAGES = {
     "tensors cut": cut,
     "tensors emptied": lambda folder: (folder / "state.safetensors").write_bytes(b""),
@@ -176,7 +157,7 @@ DAMAGES = {
     "tensors gone": lambda folder: (folder / "state.safetensors").unlink(),
     "words edited": edit,
     "no seal": unseal,
-    "words cut": lambda folder: (folder / "state.json").write_text('{"round": 4, "in'),
+    "words cut": cut_words,
     "words of another kind": lambda folder: (folder / "state.json").write_text("[]"),
     "no words": lambda folder: (folder / "state.json").write_bytes(b"\0\xff" * 40),
     "words nested deeply": lambda folder: (folder / "state.json").write_text("[" * 100_000),
@@ -308,9 +289,11 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path):
         Checkpoints(tmp_path / "file/checkpoints").save(checkpoint(1))
 
 
-@pytest.mark.parametrize("identity", [{}, {FORMULA: 3}, {AGGREGATION: 2, STAGES: {"topk": 2}}])
-def test_revisions_are_sealed_and_at_first_they_were_not(tmp_path, identity):
-    checkpoints = Checkpoints(tmp_path)
+def test_revisions_are_those_of_the_identity(tmp_path):
+    checkpoints, revisions = Checkpoints(tmp_path), {name: 1 for name in (FORMULA, *COMPONENTS)}
     assert checkpoints.revisions() is None
-    checkpoints.save(replace(checkpoint(1), identity={**identity, "network": "0a"}))
-    assert checkpoints.revisions() == {**FIRST, **identity}
+    revisions |= {FORMULA: 3, AGGREGATION: 2, STAGES: {"topk": 2}}
+    checkpoints.save(replace(checkpoint(1), identity={**revisions, "network": "0a"}))
+    assert checkpoints.revisions() == revisions
+    cut_words(tmp_path / "round_000001")
+    assert checkpoints.revisions() is None

@@ -7,7 +7,6 @@ import pyarrow.parquet as pq
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.plugins.custom_scalar.layout_pb2 import Layout
-from torch.utils.tensorboard import SummaryWriter
 
 from raysim.core.columns import Column, by_name
 from raysim.core.errors import RunError
@@ -132,18 +131,19 @@ def columns(number):
 
 
 @pytest.fixture
-def record(tmp_path):
-    """Record some rounds, each one written when it is done, and close or leave open."""
-    opened = []
+def record(tmp_path, tmp_path_factory):
+    """Record some rounds, each one sealed when it is done, and close or leave open."""
+    opened, sealed = [], {}
 
     def go(first, last, close=True, after=None, accuracy=0.5):
         recorder = RunRecorder(tmp_path, SETTINGS)
         opened.append(recorder)
-        recorder.open(first - 1 if after is None else after)
+        recorder.open(sealed.get(first - 1 if after is None else after))
         for number in range(first, last + 1):
             recorder.add(values := row(number, accuracy), [columns(number)])
             recorder.publish(values)
-            recorder.flush()
+            folder = tmp_path_factory.mktemp("checkpoint")
+            sealed[number] = SealedTables(folder, recorder.seal(folder, number, 0.25))
         if close:
             recorder.close()
         return recorder
@@ -186,7 +186,7 @@ def test_records_are_readable_while_open(tmp_path, record):
 
 def test_the_first_round_is_published_at_once(tmp_path):
     recorder = RunRecorder(tmp_path, SETTINGS)
-    recorder.open(0)
+    recorder.open()
     recorder.add(values := row(1), [columns(1)])
     recorder.publish(values)
     assert rounds_in(tmp_path / "metrics.parquet") == [1]
@@ -213,7 +213,7 @@ def test_half_written_tables_are_not_read(tmp_path, record):
 
 def test_metrics_of_a_method_may_appear_later(tmp_path):
     recorder = RunRecorder(tmp_path, SETTINGS)
-    recorder.open(0)
+    recorder.open()
     for number, own in [(1, {}), (2, {"pruned": 3})]:
         recorder.add(row(number, None, **own), [])
     recorder.close()
@@ -260,7 +260,7 @@ def test_columns_are_grouped_each_under_a_tag_of_its_own(tmp_path):
         "client_accuracy_gap": "method/client_accuracy_gap",
     }
     recorder = RunRecorder(tmp_path, SETTINGS)
-    recorder.open(0)
+    recorder.open()
     values = {name: float(number) for number, name in enumerate(columns)}
     recorder.add(given := {"round": 1, **values}, [])
     recorder.publish(given)
@@ -287,25 +287,12 @@ def test_the_first_chart_of_custom_scalars_is_the_accuracy(tmp_path, record):
     assert not [tag for *_, tags in charts for tag in tags if "holdout" in tag]
 
 
-def test_a_run_of_an_earlier_version_goes_on_under_the_tags_of_this_one(tmp_path, record):
-    record(1, 2)
-    (events,) = tmp_path.glob("events.out.tfevents.*")
-    events.unlink()
-    with SummaryWriter(str(tmp_path)) as earlier:
-        for number in (1, 2):
-            earlier.add_scalar("test_accuracy", 0.5, number)
-    record(3, 3)
-    found = events_in(tmp_path)
-    assert [event.step for event in found.Scalars("test/accuracy")] == [1, 2, 3]
-    assert "test_accuracy" not in found.Tags()["scalars"]
-
-
 def test_events_tell_stages_in_another_order_apart(tmp_path):
     for name, stages in {"a": ("clip", "masks"), "b": ("masks", "clip")}.items():
         settings = {**SETTINGS, "channel": {stage: {} for stage in stages}}
         (tmp_path / name).mkdir()
         recorder = RunRecorder(tmp_path / name, settings)
-        recorder.open(0)
+        recorder.open()
         recorder.close()
     _, found = hparams_tab(tmp_path)
     assert {group.hparams["channel"].string_value for group in found.values()} == {
@@ -399,7 +386,7 @@ def test_sealed_rows_come_back(tmp_path, record, monkeypatch, lost, last):
         (tmp_path / name).unlink()
     recorder = RunRecorder(tmp_path, SETTINGS)
     recorder.check(sealed)
-    recorder.open(5, sealed)
+    recorder.open(sealed)
     recorder.close()
     assert rounds_in(tmp_path / "metrics.parquet") == [1, 2, 3, 4, 5]
     assert parts_in(tmp_path) == {0: twice(1, 2), 1: twice(3, 4), 2: twice(5)}
@@ -419,23 +406,11 @@ def test_a_closed_file_that_is_not_as_it_was_sealed_is_named(
     assert str(path) in str(caught.value)
 
 
-@pytest.mark.parametrize("name", ["metrics.parquet", "clients.parquet/part-000000.parquet"])
-def test_unsealed_tables_that_lack_a_round_are_refused(tmp_path, record, name):
-    """An earlier version sealed none."""
-    record(1, 2)
-    with pytest.raises(RunError, match=r"lacks round 3 of 3; restore it"):
-        RunRecorder(tmp_path, SETTINGS).open(3)
-    (tmp_path / name).unlink()
-    with pytest.raises(RunError) as caught:
-        RunRecorder(tmp_path, SETTINGS).open(2)
-    assert "restore it, or start the run again in another `out`" in str(caught.value)
-
-
-@pytest.mark.parametrize("name", ["metrics.parquet", "clients.parquet/part-000000.parquet"])
-def test_a_damaged_table_is_named(tmp_path, record, name):
-    record(1, 2)
-    path = tmp_path / name
+@pytest.mark.parametrize("name", ["metrics.parquet", "open.parquet"])
+def test_a_damaged_table_is_named(tmp_path, record, monkeypatch, name):
+    sealed = sealed_at(tmp_path, record, monkeypatch)
+    path = sealed.folder / name
     path.write_bytes(path.read_bytes()[:-9])
     with pytest.raises(RunError, match="is damaged") as caught:
-        RunRecorder(tmp_path, SETTINGS).open(2)
+        RunRecorder(tmp_path, SETTINGS).open(sealed)
     assert str(path) in str(caught.value)

@@ -260,7 +260,7 @@ class AsynchronousRounds:
             total_weight=0,
             **self._context.weighting_of(work, started.clients),
             initial_state=self._context.settings.method.client_init(runner.state),  # of any round
-            temperatures=started.temperatures or runner.temperature.of_clients(started.clients),
+            temperatures=started.temperatures,
             arrived=frozenset(started.clients) - entries.keys(),
             entries=entries,
         )

@@ -7,7 +7,6 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-from raysim.clock.availability import TICKS_PER_SECOND
 from raysim.core.errors import RunError
 from raysim.core.exits import delay_signals
 from raysim.core.tensors import Tensors, flatten
@@ -22,7 +21,7 @@ from raysim.execution.process import release_freed_memory
 from raysim.storage.atomic import remove, write_json
 from raysim.storage.checkpoints import Best, Checkpoint, Checkpoints, save_tensors
 from raysim.storage.recorder import Row, RunRecorder
-from raysim.storage.summary import VIRTUAL_SECONDS, of_local_tests, summarise
+from raysim.storage.summary import of_local_tests, summarise
 from raysim.storage.trace import TraceWriter
 
 
@@ -69,19 +68,13 @@ class Commits:
         latest = self._checkpoints.latest(self._clients, note, self._check_files)
         if latest:
             self.committed = accepted(latest, context)
-            # A rolled-back run has the model of a later round, schema 0 an earlier one.
+            # A rolled-back run has the model of a later round.
             save_tensors(context.run_dir.model, self._deployed())
         number = self.committed.number
-        on_disk = context.states.roll_back(number, self._clients)
+        context.states.roll_back(number)
         context.updates.clear()
-        if latest and latest.tables is None:
-            self.committed = replace(self.committed, versions=on_disk)
         self._on_disk = number
-        self.recorder.open(number, self.committed.tables)
-        if self.committed.ticks is None:  # earlier versions had them only in rows
-            seconds = (row.get(VIRTUAL_SECONDS) or 0 for row in self.recorder.rows)
-            ticks = sum(round(each * TICKS_PER_SECOND) for each in seconds)
-            self.committed = replace(self.committed, ticks=ticks)
+        self.recorder.open(self.committed.tables)
         if context.clock:
             context.clock.costs.counter.restore(self.committed.costs)
         if self._settings.trace:
@@ -191,7 +184,7 @@ class Commits:
     def _save_best(self) -> list[Path]:
         """Write the best model, unless it is written; return its file, if there is one."""
         path, number = self._context.run_dir.best_model, self._stopping.best
-        if number not in self._best:  # none, or of a round of an earlier version
+        if number not in self._best:
             return []
         if self._best_written != number:
             save_tensors(path, self._best[number])

@@ -8,9 +8,8 @@ the checksums of the closed ones.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,6 @@ import pyarrow.parquet as pq
 from raysim.core.arrow import checksum
 from raysim.core.errors import RunError
 from raysim.storage.atomic import remove, replace_file, sweep
-from raysim.storage.rows.metrics import check_numbers
 
 FILE_ROWS, FILE_BYTES = 50_000, 2**25
 """Number of rows, and bytes in memory, from which a file is closed."""
@@ -96,25 +94,6 @@ class PartedTable:
         """Delete all rows."""
         remove(self.folder)
 
-    def reopen(self, rounds: int) -> None:
-        """Read a table that no checkpoint sealed, without the rows of later rounds.
-
-        Raises:
-            RunError: the table lacks a round, or is damaged.
-        """
-        files = sorted(self.folder.glob("part-*.parquet"))
-        seen = [read_table(path, ["round"])["round"].unique().to_pylist() for path in files]
-        check_rounds(self.folder, rounds, set(chain.from_iterable(seen)))
-        while files:
-            table = read_table(path := files.pop())
-            committed = table.filter(pa.array(table["round"].to_numpy() <= rounds))
-            if len(committed):
-                self.closed = {closed.name: checksum(closed) for closed in files}
-                self.add(committed)
-                self.write()
-                return
-            path.unlink()
-
 
 def with_names(columns: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
     """Return columns with the clients' names after their numbers, if clients have names.
@@ -129,17 +108,14 @@ def with_names(columns: Mapping[str, Any], names: Sequence[str]) -> dict[str, An
     return {"client": columns["client"], "name": of_rows, **columns}
 
 
-def read_table(path: Path, columns: list[str] | None = None) -> pa.Table:
-    """Return a table, or some of its columns, which must hold numbers.
+def read_table(path: Path) -> pa.Table:
+    """Return a table.
 
     Raises:
         RunError: the file is missing or damaged.
     """
     with reading(path):
-        table = pq.read_table(path, columns=columns)
-        if columns:
-            check_numbers(table.schema)
-        return table
+        return pq.read_table(path)
 
 
 @contextmanager
@@ -152,17 +128,3 @@ def reading(path: Path) -> Iterator[None]:
         raise RunError(
             f"{path}: is damaged ({cause}); restore it, or start the run again in another `out`"
         ) from error
-
-
-def check_rounds(path: Path, rounds: int, present: Collection[int]) -> None:
-    """Check that a table has rows of every committed round.
-
-    Raises:
-        RunError: a round has no rows; the message names the first such round.
-    """
-    for number in range(1, rounds + 1):
-        if number not in present:
-            raise RunError(
-                f"{path}: lacks round {number} of {rounds}; restore it, or start the run again in"
-                " another `out`"
-            )

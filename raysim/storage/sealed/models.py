@@ -44,7 +44,7 @@ def read_model(run: Path, note: Callable[[str], None], name: str = MODEL) -> dic
 def sealed_models(run: Path) -> list[Path]:
     """Return the files of a finished run's models: the last one, and the best one if it is sealed.
 
-    A run without evaluation has no best model, nor has one of an earlier version.
+    A run without evaluation has no best model.
     """
     _, best, _ = _sealed(run, BEST_MODEL)
     return [run / MODEL, *([run / BEST_MODEL] if best else [])]
@@ -53,8 +53,7 @@ def sealed_models(run: Path) -> list[Path]:
 def model_problem(run: Path, name: str = MODEL) -> str | None:
     """Return a line if the model of a run differs from the one that its newest checkpoint sealed.
 
-    A model without seal, as of earlier versions, must be a file of tensors. None if the model is
-    valid.
+    Without a readable checkpoint the model must be a file of tensors. None if the model is valid.
     """
     path = run / name
     _, digest, own_task = _sealed(run, name)
