@@ -255,7 +255,7 @@ def _read(name: str) -> tuple[dict[str, Any], set[str]]:
     from raysim.config import apply_overrides, parse_override
     from raysim.core.errors import SettingsError, visible
     from raysim.core.user_input import dotted, read_file, user_path
-    from raysim.storage.schema import current_settings
+    from raysim.storage.schema import settings_of_file
     from raysim.workloads.presets import PRESETS, on_preset
     from raysim.workloads.sweeps import FILE_KEYS
 
@@ -267,7 +267,7 @@ def _read(name: str) -> tuple[dict[str, Any], set[str]]:
     if Path(name).suffix not in (".toml", ".json"):
         raise SettingsError(f"{visible(name)}: no such preset; {_instead_of(name)}")
     path = user_path(name)
-    raw = current_settings(path, read_file(path))
+    raw = settings_of_file(path, read_file(path))
     if {*FILE_KEYS} & raw.keys():
         raise SettingsError(f"{name}: is a file of a sweep; type: raysim sweep {name}")
     keys = {*dotted(raw)}

@@ -73,11 +73,7 @@ BALANCED = "balanced"
 """Value of `local.class_weights`: weights whose sum over the training set is the same by class."""
 Weight = Annotated[float, Field(ge=0)]
 Beta = Annotated[float, Field(ge=0, lt=1)]
-RENAMED = {"profile": "trace"}  # settings of earlier versions, and their present names
-HINTS = {
-    **{old: f"it is called {new!r} now" for old, new in RENAMED.items()},
-    "seeds": SEVERAL_SEEDS,
-}
+HINTS = {"seeds": SEVERAL_SEEDS}
 """What to write in place of unknown settings, where it is no similar name."""
 
 

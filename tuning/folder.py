@@ -139,7 +139,7 @@ class StudyFolder:
         """Check that folder and study belong together; a new study gets this folder.
 
         Raises:
-            RunError: the folder holds another study or a newer version's, or the study has another
+            RunError: the folder holds another study or another version's, or the study has another
                 folder.
         """
         name, known, recorded = study.study_name, study.user_attrs.get("folder"), self._read()
@@ -164,8 +164,6 @@ class StudyFolder:
                 f"out={self.path}: contains the trials of a study that is not in this storage;"
                 " choose another --out"
             )
-        elif "schema" not in recorded:
-            write_json(self._about, {"schema": SCHEMA, **recorded})
 
     def _lacks_storage(self, study: optuna.Study) -> bool:
         """Return whether a study without trials is new to a folder that has runs; see `left`."""

@@ -136,8 +136,7 @@ def client_test_set(federation: Federation, settings: Settings) -> EvaluationSet
     """Return test samples of each client for `client_accuracy_...`.
 
     They are the client's own samples of the test set. They are drawn from it if no client has any,
-    or by `evaluation.test_samples=all`, as in runs from before there was this setting. Clients that
-    are kept out of training have none.
+    or by `evaluation.test_samples=all`. Clients that are kept out of training have none.
 
     Args:
         federation: The samples and client indices.

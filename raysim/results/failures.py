@@ -46,7 +46,7 @@ def read_failure(path: Path) -> RecordedFailure | None:
     """Return the failure that a table recorded in a run directory, or None."""
     try:
         record = dict(parse_json(RunDirectory(path).failed.read_text(encoding="utf-8")))
-        return RecordedFailure(str(record["error"]), dict(record.get("formula", {})))
+        return RecordedFailure(str(record["error"]), dict(record["formula"]))
     except FileNotFoundError:
         return None
     except (OSError, ValueError, LookupError, TypeError):

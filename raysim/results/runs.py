@@ -16,7 +16,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from raysim import methods  # noqa: F401 - registers them
-from raysim.config import Settings
 from raysim.core.arrow import checksum
 from raysim.core.columns import OF_ENGINE, Column
 from raysim.core.errors import RunError, SettingsError
@@ -31,7 +30,7 @@ from raysim.storage.recorder import ANALYSIS
 from raysim.storage.rows.metrics import declared_field, declared_in, read_metrics
 from raysim.storage.rows.parted import read_table
 from raysim.storage.run_directory import RunDirectory
-from raysim.storage.schema import GRIDS, current_settings
+from raysim.storage.schema import GRIDS, recorded_settings
 from raysim.storage.sealed.models import model_problem
 from raysim.storage.summary import (
     BEYOND,
@@ -160,7 +159,7 @@ class RunRecord:
         points = [(n, v) for n, v in zip(numbers, values, strict=True) if v is not None]
         if not is_evaluated(column):
             return points
-        every = self.settings.get("evaluation.every", 1)
+        every = self.settings["evaluation.every"]
         rounds = end_of(self.summary or {}, self.settings["rounds"])
         return [point for point in points if is_counted(point[0], every, rounds)]
 
@@ -183,19 +182,19 @@ def read_run(path: Path) -> RunRecord:
     """Read a run directory, even while its run writes to it.
 
     Raises:
-        RunError: the folder holds no run, or a run of a newer version.
+        RunError: the folder holds no run, or a run of another version.
     """
     if not path.is_dir():
         raise RunError(f"{path}: there is no such folder")
     directory, notes = RunDirectory(path), list[str]()
     settings, own_task = _settings(directory)
-    rounds, target = settings["rounds"], settings.get("target_accuracy")
+    rounds, target = settings["rounds"], settings["target_accuracy"]
     metrics = _metrics(directory, rounds, notes.append)
-    if settings.get("local.temperature") == 1:
+    if settings["local.temperature"] == 1:
         metrics = _with_losses(metrics)
     own_models = any(name.startswith(MODELS[0]) for name in metrics.column_names)
     metrics = with_deployed(metrics)
-    every = settings.get("evaluation.every", 1)
+    every = settings["evaluation.every"]
     finished = directory.is_finished(target, rounds, every)
     summary = _json(directory.summary) if finished else None
     state, error = _end(directory, metrics, finished=summary is not None)
@@ -255,31 +254,12 @@ def _settings(directory: RunDirectory) -> tuple[dict[str, Any], bool]:
         values = Checkpoints(directory.checkpoints).config()
     if values is None or "own_task" not in values:
         raise RunError(f"{directory.path}: holds no run{_instead(directory.path)}")
-    settings = canonical(current_settings(directory.config, values))
-    own_task = bool(settings.pop("own_task"))
+    recorded, own_task = recorded_settings(directory.config, values)
+    settings = canonical(recorded)
     for key, meaning in (("seed", "seed"), ("rounds", "number of rounds")):
-        if type(settings.get(key)) is not int:
-            raise RunError(f"{directory.config}: {key}={settings.get(key)!r} is no {meaning}")
-    return settings | _defaults(settings), own_task
-
-
-def _defaults(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the defaults of settings that earlier versions lacked.
-
-    Not those of a component's fields where settings name another component of its kind.
-    """
-    none: dict[str, Any] = {}
-    defaults = canonical(Settings.model_construct(**none).to_dict())
-    given = {key.partition(".")[0] for key in settings}
-    return {
-        key: value
-        for key, value in defaults.items()
-        if key not in settings
-        and (
-            (kind := key.partition(".")[0]) not in given
-            or ("." in key and settings.get(f"{kind}.name") == defaults.get(f"{kind}.name"))
-        )
-    }
+        if type(settings[key]) is not int:
+            raise RunError(f"{directory.config}: {key}={settings[key]!r} is no {meaning}")
+    return settings, own_task
 
 
 def _checkpoints(path: Path) -> Checkpoints | None:
@@ -312,8 +292,7 @@ def _metrics(directory: RunDirectory, rounds: int, note: Callable[[str], None]) 
         note(f"{directory.metrics}: is damaged ({problem}); {rows}")
     if table is None:
         return pa.table({"round": pa.array([], pa.int64())})
-    # The first version numbered a pre-pass with a round below 1.
-    return _with_cumulated(table.filter(pc.greater_equal(table["round"], 1)))
+    return _with_cumulated(table)
 
 
 def _dropped(path: Path, metrics: pa.Table) -> list[str]:

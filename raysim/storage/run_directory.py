@@ -20,7 +20,6 @@ from pyarrow import ipc
 
 from raysim.config import Settings, parse
 from raysim.core.client_indices import ClientIndices, ListedIndices, own_indices
-from raysim.core.data import may_have_own_tests
 from raysim.core.errors import DataError, RunError, SettingsError
 from raysim.core.source import source
 from raysim.core.user_input import as_typed, canonical, may_change, may_grow, parse_json
@@ -32,11 +31,10 @@ from raysim.storage.plugins import SEALS, Plugins, modules_of
 from raysim.storage.revisions import revisions_of
 from raysim.storage.rows.metrics import declared_in, read_metrics
 from raysim.storage.rows.parted import with_names
-from raysim.storage.schema import SCHEMA, completed, current_settings
+from raysim.storage.schema import SCHEMA, recorded_settings
 from raysim.storage.summary import end_of, summarise
 
 PACKAGES = ("raysim-fl", "torch", "ray", "numpy", "pyarrow", "safetensors")
-TEST_SAMPLES = "evaluation.test_samples"
 
 
 class RunDirectory:
@@ -184,13 +182,11 @@ class RunDirectory:
     ) -> None:
         """Check that the run in this directory may continue with these settings."""
         if difference := difference_from(recorded, settings, grows=self.grows):
-            longer = settings.rounds > recorded.get("rounds", 0)
+            longer = settings.rounds > recorded["rounds"]
             longer &= settings.method.asynchrony(settings.cohort_size) is None
             more = ""
             if difference.startswith("rounds=") and longer:
                 more = f"; to train it further, type: raysim resume {self.path} rounds=..., or"
-            elif difference.startswith(f"{TEST_SAMPLES}=all "):  # of before there was this setting
-                more = f"; add {TEST_SAMPLES}=all to go on with it, or"
             raise RunError(
                 f"out={self.path}: holds a run with {difference}{more or ';'} choose another `out`"
             )
@@ -256,11 +252,12 @@ class RunDirectory:
             note: Called with a line if the checkpoint's settings are used.
 
         Raises:
-            RunError: the directory holds no run, or a run of a newer version.
+            RunError: the directory holds no run, or a run of another version.
         """
         sealed = Checkpoints(self.checkpoints).config()
         try:
-            config = _read_settings(self.config, parse_json(self.config.read_text("utf-8")))
+            values = dict(parse_json(self.config.read_text("utf-8")))
+            config = recorded_settings(self.config, values)
         except (OSError, ValueError, KeyError, TypeError) as error:
             if sealed is None:
                 raise RunError(f"{self.path}: holds no run: {self._lacking(error)}") from error
@@ -270,7 +267,7 @@ class RunDirectory:
                 return config  # perhaps with more rounds, which the next checkpoint seals
             problem = f"differs from the newest checkpoint ({other})"
         note(f"{self.config}: {problem}; taking the settings from the checkpoint")
-        return _read_settings(self.config, sealed)
+        return recorded_settings(self.config, sealed)
 
     def _lacking(self, error: Exception) -> str:
         """Return why there are no settings of a run, which could not be read."""
@@ -334,21 +331,9 @@ def _is_before_a_run(path: Path) -> bool:
     return path.name in (LOCK, SEALS) or is_leftover(path)
 
 
-def _read_settings(path: Path, values: Any) -> tuple[dict[str, Any], bool]:
-    """Return the settings in the values of a `config.json`, and whether the run has its own task.
-
-    Raises:
-        KeyError, TypeError: the values are no run's.
-        RunError: a newer version wrote the file.
-    """
-    values = dict(values)
-    own_task = bool(values.pop("own_task"))
-    return current_settings(path, values), own_task
-
-
 def _other_settings(recorded: dict[str, Any], sealed: dict[str, Any]) -> str | None:
     """Return the first setting that decides results and differs from the sealed ones, or None."""
-    expected = {k: v for k, v in completed(sealed).items() if k not in ("schema", "own_task")}
+    expected = {k: v for k, v in sealed.items() if k not in ("schema", "own_task")}
     if other := modules_of(recorded) ^ modules_of(expected):  # not checked: `parse` would import it
         return ", ".join(sorted(other))
     try:
@@ -375,8 +360,7 @@ def difference_from(
     if grows:
         values |= {key: max(values[key], wanted[key]) for key in filter(may_grow, wanted)}
     found, wanted = canonical(values), canonical(wanted)
-    unread = () if may_have_own_tests(type(settings.partition)) else (TEST_SAMPLES,)
     for key in {**found, **wanted}:
-        if not may_change(key) and key not in unread and found.get(key) != wanted.get(key):
+        if not may_change(key) and found.get(key) != wanted.get(key):
             return f"{key}={as_typed(found.get(key))} (here {as_typed(wanted.get(key))})"
     return None

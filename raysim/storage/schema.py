@@ -1,45 +1,36 @@
-"""Schema versions of run directories and folders of runs; settings of earlier versions.
+"""Schema version of run directories and folders of runs.
 
-`config.json` and the files in GRIDS have the key `schema`. Files without it are of version 0, which
-had other names for one setting and for the modules of workloads, studies and launchers. Settings
-written by users have no key either, so the old names are read from them, too.
+`config.json`, `failed.json` and the files in GRIDS have it as `schema`. Files of another version
+are refused, and so are those that lack what this one writes. Settings written by users have none.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from raysim.config import RENAMED
-from raysim.core.data import PARTITIONS, may_have_own_tests
+from raysim.config import Settings
 from raysim.core.errors import RunError
 from raysim.core.user_input import parse_json
+from raysim.core.user_input.group import SettingsGroup
 
 SCHEMA = 1
 GRIDS = {"table": "table.json", "figure": "figure.json", "study": "study.json"}
 """Files in the folders of a table's, a figure's or a study's runs; the first two hold its name."""
-MOVED = ("workloads", "tuning", "cluster")
-"""Packages beside `raysim` in version 0, and inside it since version 1."""
-COMPONENTS = ("dataset", "partition", "model", "method")
+OTHER = "it is damaged, or another version of raysim wrote it; restore it, or use that version"
 
 
 def check_schema(path: Path, values: Mapping[str, Any]) -> None:
-    """Check that this version can read a file.
+    """Check that this version wrote a file, or one whose files have the same schema.
 
     Raises:
-        RunError: a newer version wrote the file, or its schema is no version.
+        RunError: another version wrote it.
     """
-    schema = values.get("schema", 0)
-    if type(schema) is not int or schema < 0:
-        raise RunError(f"{path}: schema={schema!r} is no version; restore the file")
-    if schema > SCHEMA:
-        raise RunError(
-            f"{path}: schema={schema} was written by a newer raysim, this one reads up to {SCHEMA};"
-            " use the newer one"
-        )
+    schema = values.get("schema")
+    if type(schema) is not int or schema != SCHEMA:
+        raise RunError(f"{path}: schema={schema!r} is not {SCHEMA}: {OTHER}")
 
 
 def named_in(folder: Path, kind: str) -> str:
@@ -78,55 +69,41 @@ def table_of(run: Path) -> str:
     return ""
 
 
-def current_settings(path: Path, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings of a file under the names of the present version.
+def settings_of_file(path: Path, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings in a file that a user names: a user's own, or the `config.json` of a run.
 
     Raises:
-        RunError: a newer version wrote the file.
+        RunError: another version wrote the `config.json`.
     """
+    if "schema" in values:
+        check_schema(path, values)
+    return {key: value for key, value in values.items() if key != "schema"}
+
+
+def recorded_settings(path: Path, values: Mapping[str, Any]) -> tuple[dict[str, Any], bool]:
+    """Return the settings of a run, and whether the run has its own task.
+
+    Args:
+        path: Its `config.json`.
+        values: The content of that file, or what a checkpoint seals of it.
+
+    Raises:
+        KeyError: the values are no run's.
+        RunError: another version wrote the file.
+    """
+    own_task = bool(values["own_task"])
     check_schema(path, values)
-    settings = {key: value for key, value in values.items() if key != "schema"}
-    return completed(settings) if "schema" in values else renamed(settings)
+    if lacking := next(_lacking(values), None):
+        raise RunError(f"{path}: lacks {lacking}: {OTHER}")
+    return {k: v for k, v in values.items() if k not in ("schema", "own_task")}, own_task
 
 
-def completed(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return recorded settings with `evaluation.test_samples` of runs from before there was one.
-
-    These were tested on all samples. Where no client can have own ones, that is the default, too.
-    """
-    recorded = settings.get("evaluation")
-    if not isinstance(recorded, Mapping) or not _may_have_own_tests(settings.get("partition")):
-        return dict(settings)
-    return {**settings, "evaluation": {"test_samples": "all", **recorded}}
-
-
-def _may_have_own_tests(partition: Any) -> bool:
-    """Return whether clients may have own test samples; True of a user's class, not imported."""
-    name = str(partition.get("name")) if isinstance(partition, Mapping) else ""
-    return name not in PARTITIONS or may_have_own_tests(PARTITIONS.get(name))
-
-
-def renamed(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return settings of version 0 under the names of the present version."""
-    result = dict(settings)
-    for old, new in RENAMED.items():
-        if old in result and new not in result:
-            result[new] = result.pop(old)
-    for kind in COMPONENTS:
-        component = result.get(kind)
-        if isinstance(component, Mapping) and isinstance(component.get("name"), str):
-            result[kind] = {**component, "name": _moved(component["name"])}
-    return result
-
-
-def _moved(name: str) -> str:
-    """Return the present path of a component; a user's own `workloads` folder keeps its name."""
-    module = name.partition(":")[0]
-    package, dot, _ = module.partition(".")
-    if package not in MOVED or not dot:
-        return name
-    try:
-        inside = find_spec(f"raysim.{module}") is not None
-    except ModuleNotFoundError:
-        inside = False
-    return f"raysim.{name}" if inside else name
+def _lacking(values: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the settings of a run that a file lacks, without those of components."""
+    for name, field in Settings.model_fields.items():
+        kind = field.annotation
+        if name not in values:
+            yield name
+        elif isinstance(kind, type) and issubclass(kind, SettingsGroup):
+            given = values[name] if isinstance(values[name], Mapping) else {}
+            yield from (f"{name}.{each}" for each in kind.model_fields if each not in given)

@@ -216,8 +216,6 @@ def summarise(
 ) -> Row:
     """Return the figures of a run, as in `summary.json`.
 
-    Rounds below 1, as the first version numbered a pre-pass, are left out.
-
     Args:
         rows: A row per round.
         columns: Their columns by name, as they are declared.
@@ -230,7 +228,6 @@ def summarise(
         if is_counted(row["round"], every, rounds)
         else {name: None if is_evaluated(name) else value for name, value in row.items()}
         for row in rows
-        if row["round"] >= 1
     ]
     shown = next((n for n in SHOWN if n in counted[-1]), "test_loss")
     evaluated = [row for row in counted if row.get(shown) is not None]

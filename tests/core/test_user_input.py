@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import shlex
 import subprocess
 
@@ -21,7 +20,6 @@ from raysim.core.user_input import (
     override_text,
 )
 from raysim.core.user_input.run_folders import run_directory_of
-from raysim.results.runs import result_settings
 
 TEXTS = ["", "none", "None", "1e3", "true", "a b", "$HOME", "*", "it's", '["cka"]', "~/x", " x "]
 VALUES = st.one_of(
@@ -149,50 +147,6 @@ def test_mappings_in_lists_are_compared_in_order(names):
         for each in (CHANNEL, names)
     )
     assert (one == other) is (key_text(one) == key_text(other)) is (names == [*CHANNEL])
-
-
-@pytest.mark.parametrize(
-    ("preset", "digest"),
-    [
-        ("mnist-fedavg", "f0fae7bcc7a6e16b4c54b93933e57298635583e3e0ac680422cce02c45d1c7fa"),
-        ("mnist-noniid", "e0866d6935a4062aa0ed3e104383aa744e7515be8b6746175009f2ad5d19d5ad"),
-    ],
-)
-def test_the_text_of_settings_without_ordered_mappings_stays(preset, digest):
-    """As earlier versions had it, which lacked some settings."""
-    values = raysim.load_config(preset).to_dict()
-    later = ("keep_clients", "patience", "patience_metric", "patience_mode", "start_from")
-    for name in (
-        "selection",
-        "channel",
-        "downlink",
-        "aggregation",
-        "attack",
-        "temperature",
-        "server",
-        *later,
-    ):
-        del values[name]
-    for name in (
-        *("steps", "optimizer", "schedule", "warmup_rounds", "betas", "alpha", "eps"),
-        *("clip_norm", "keep", "label_smoothing", "class_weights", "drop_last"),
-        *("tail_average", "lr_rounds", "lr_values", "lr_between"),
-        *("lr_metric", "lr_factor", "lr_patience", "lr_threshold"),
-    ):
-        del values["local"][name]
-    for name in (
-        *("test", "test_samples", "train_set", "trained", "local_test", "local_test_cut"),
-        *("new_clients", "finetune_epochs", "finetune_steps", "when"),
-    ):
-        del values["evaluation"][name]
-    del values["partition"]["shared"], values["partition"]["shared_portion"]
-    for name in ("sizes", "spread"):
-        values["partition"].pop(name, None)  # of partitions that have them
-    for name in ("pooled", "means", "deviations"):
-        del values["dataset"][name]
-    settings = result_settings(canonical(values))
-    text = key_text(settings, False, False, None)
-    assert hashlib.sha256(text.encode()).hexdigest() == digest
 
 
 def test_settings_that_decide_no_result():

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -16,12 +15,9 @@ import raysim
 from raysim.core.arrow import write_split
 from raysim.core.client_indices import ListedIndices
 from raysim.federation.evaluation_sets import drawn_test_set
-from raysim.results.compare import group_runs
-from raysim.results.runs import read_run
 from raysim.testing.tasks import samples
 from raysim.tuning.tables import work
 from raysim.workloads.partitions.by_key import ByKey
-from raysim.workloads.partitions.iid import Iid
 from tests.blobs import Blobs
 from tests.driver.test_local_tests import check, logits_of
 from tests.tasks import make_settings
@@ -201,111 +197,6 @@ def test_the_test_set_is_as_if_there_were_no_other_samples(tmp_path):
         tables.append([metrics.drop_columns(times), *measured])
     assert all(a.equals(b) for a, b in zip(*tables, strict=True))
     assert {*tables[0][1]["client"].to_pylist()} == {0, 2, 4}
-
-
-class Interrupting(raysim.Listener):
-    def round_done(self, row: Mapping[str, Any]) -> None:
-        if row["round"] == 1:
-            raise KeyboardInterrupt
-
-
-@contextmanager
-def before_the_setting() -> Iterator[None]:
-    """Have runs lack the setting, in config.json and in the seals of their checkpoints."""
-    to_dict = raysim.Settings.to_dict
-
-    def earlier(settings: raysim.Settings) -> dict[str, Any]:
-        values = to_dict(settings)
-        del values["evaluation"]["test_samples"]
-        return values
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(raysim.Settings, "to_dict", earlier)
-        yield
-
-
-def stop_before_the_setting(settings: raysim.Settings) -> Path:
-    """Leave the first of two rounds of such a run behind; return its settings' path."""
-    with before_the_setting(), pytest.raises(KeyboardInterrupt):
-        raysim.run(settings, listener=Interrupting())
-    path = Path(str(settings.out)) / "config.json"
-    assert "test_samples" not in path.read_text()
-    return path
-
-
-class Noting(raysim.Listener):
-    def __init__(self) -> None:
-        self.noted: list[str] = []
-        self.trained: list[int] = []
-
-    def note(self, text: str) -> None:
-        self.noted.append(text)
-
-    def round_done(self, row: Mapping[str, Any]) -> None:
-        self.trained.append(row["round"])
-
-
-ALL = {"evaluation.test_samples": "all"}
-TWO = {"rounds": 2, "checkpoint_every": 1}
-
-
-@pytest.mark.parametrize("asked", [False, True])
-@pytest.mark.parametrize("again", ["resume", "run"])
-def test_a_run_from_before_the_setting_goes_on_with_all_test_samples(tmp_path, asked, again):
-    options = {**TWO, "evaluation.clients": asked}
-    whole = raysim.run(by_writer(tmp_path / "all", **options, **ALL)).metrics
-    settings = by_writer(tmp_path / "old", **options, **ALL)
-    path = stop_before_the_setting(settings)
-    assert raysim.load_config(path, {"out": None}).evaluation.test_samples == "all"
-    with pytest.raises(raysim.RunError) as caught:
-        raysim.run(by_writer(tmp_path / "old", **options))
-    assert str(caught.value) == (
-        f"out={tmp_path / 'old'}: holds a run with evaluation.test_samples=all (here clients); add"
-        " evaluation.test_samples=all to go on with it, or choose another `out`"
-    )
-    listener = Noting()
-    if again == "resume":
-        resumed = raysim.resume(tmp_path / "old", listener=listener).metrics
-    else:
-        resumed = raysim.run(settings, listener=listener).metrics
-    assert listener.noted == [] and listener.trained == [2]
-    names = [n for n in whole.column_names if "test" in n or "client_" in n]
-    assert resumed.select(names).equals(whole.select(names))
-    raysim.run(by_writer(tmp_path / "new", **options))
-    old, new, same = (read_run(tmp_path / name) for name in ("old", "new", "all"))
-    assert len(group_runs([old, new])) == 2  # their test sets differ: no mean over both
-    assert group_runs([old])[0].settings == group_runs([same])[0].settings
-
-
-class Even(Iid):
-    """A user's own class, without test samples of clients."""
-
-
-@pytest.mark.parametrize("name", ["iid", f"{__name__}:Even"])
-@pytest.mark.parametrize("again", ["resume", "run"])
-def test_a_run_from_before_goes_on_where_the_setting_changes_nothing(tmp_path, name, again):
-    options = {**TWO, "partition.name": name}
-    settings = by_writer(tmp_path / "old", **options)
-    stop_before_the_setting(settings)
-    listener = Noting()
-    if again == "resume":
-        raysim.resume(tmp_path / "old", listener=listener)
-    assert raysim.run(settings, listener=listener).metrics["round"].to_pylist() == [1, 2]
-    assert listener.trained == [2] and not any("holds" in text for text in listener.noted)
-
-
-@pytest.mark.parametrize(("name", "pooled"), [("iid", True), ("by_key", False)])
-def test_a_finished_run_from_before_is_read(tmp_path, name, pooled):
-    options = {"partition.name": name}
-    more = {} if pooled else ALL
-    with before_the_setting():
-        raysim.run(by_writer(tmp_path / "old", **options, **more))
-    raysim.run(by_writer(tmp_path / "new", **options, seed=9))
-    records = [read_run(tmp_path / each) for each in ("old", "new")]
-    assert len(group_runs(records)) == (1 if pooled else 2)
-    listener = Noting()
-    raysim.run(by_writer(tmp_path / "old", **options, **more), listener=listener)
-    assert listener.trained == []
 
 
 class Wrong(ByKey):

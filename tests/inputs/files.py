@@ -66,7 +66,7 @@ BAD_FILES: dict[str, tuple[bytes | None, tuple[str, ...]]] = {
     "nan.toml": (f"{SMALL}local.lr = nan".encode(), ("local.lr=NaN",)),
     "big.toml": (f"{SMALL}seed = {2**70}".encode(), (f"seed={2**70}",)),
     "name.toml": (f"{SMALL}dataset.names = 1".encode(), ("dataset.names",)),
-    "schema.json": (b'{"schema": 99}', ("schema=99", "newer raysim")),
+    "schema.json": (b'{"schema": 99}', ("schema=99", "another version")),
     "words.json": (b'{"schema": "x"}', ("schema='x'",)),
     "nested-schema.json": (f'{{"schema": {DEEP}}}'.encode(), ("schema=",)),
     "own.json": (b'{"schema": 1, "own_task": true}', ("own.json: ", "task of its own")),

@@ -77,7 +77,7 @@ REFUSED: Mapping[str, tuple[Callable[[Path], object], str]] = {
     "config nested": (_unsealed(_write("config.json", NESTED.encode())), "config.json"),
     "config deep": (_unsealed(_write("config.json", f'{{"own_task":{DEEP}}}'.encode())), "run"),
     "config digits": (_unsealed(_write("config.json", DIGITS.encode())), "config.json"),
-    "config newer": (lambda run: _config(run, schema=99), "newer raysim"),
+    "config newer": (lambda run: _config(run, schema=99), "schema=99"),
     "config schema": (lambda run: _config(run, schema="x"), "schema='x'"),
     "config own task": (lambda run: _config(run, own_task=True), "task of its own"),
     "config setting": (_unsealed(lambda run: _config(run, nothing=1)), "nothing: no such setting"),
@@ -161,7 +161,7 @@ COMPARED_CASES = [
         Case(("compare", "run"), (says,), run=name)
         for name, says in {
             "empty": "run: holds no run",
-            "config newer": "newer raysim",
+            "config newer": "schema=99",
             "config digits": "run: holds no run",
             "config schema": "schema='x'",
         }.items()

@@ -47,7 +47,8 @@ def write_run_at(
 ) -> Path:
     """Write a run directory of rows, finished or not; return its path."""
     path.mkdir(parents=True)
-    settings = make_settings(path, **overrides).to_dict()
+    at_least = {"rounds": len(rows)} if len(rows) > 5 else {}  # the rounds of make_settings
+    settings = make_settings(path, **at_least | overrides).to_dict()
     config = {"schema": SCHEMA, **settings, "own_task": own_task}
     (path / "config.json").write_text(json.dumps(config))
     (path / "environment.json").write_text('{"started": "2026-01-01", "python": "3.11.2"}')

@@ -305,7 +305,9 @@ def test_a_run_that_lost_its_slots_is_no_run_in_progress(
 ):
     rows = {name: make_rows(values) for name, values in {"a": [0.5], "b": [0.9]}.items()}
     paths = [write_run(name, rows[name], finished=name == "a", seed=ord(name)) for name in rows]
-    (paths[1] / "failed.json").write_text('{"error": "lost its slot 3 times: it died"}')
+    (paths[1] / "failed.json").write_text(
+        '{"error": "lost its slot 3 times: it died", "formula": {}}'
+    )
     groups = group_runs([read_run(path) for path in paths])
     grid, (row,) = table_of(groups)
     assert row["final accuracy [%]"] == "50.00 (1/2, 1 failed)*"
@@ -434,16 +436,3 @@ def test_an_unfinished_run_that_was_forced_to_go_on_says_so(tmp_path, monkeypatc
         monkeypatch.setattr(FedAvg, "revision", 9)
     (note,) = read_run(tmp_path).notes
     assert note.startswith(f"{tmp_path}: forced to go on after round 2: revision of the method's")
-
-
-def test_records_that_lack_later_settings_are_of_their_defaults(write_run):
-    """Those of an earlier version, and those of another value stay apart."""
-    paths = [write_run(f"run{seed}", make_rows([0.5]), seed=seed) for seed in range(2)]
-    paths.append(write_run("other", make_rows([0.5]), start_from=str(paths[0])))
-    config = json.loads((paths[0] / "config.json").read_text())
-    for name in ("start_from", "patience", "clock", "channel"):
-        del config[name]
-    del config["local"]["nesterov"], config["aggregation"]["weighting"]
-    (paths[0] / "config.json").write_text(json.dumps(config))
-    groups = group_runs([read_run(path) for path in paths])
-    assert [len(group.records) for group in groups] == [2, 1]

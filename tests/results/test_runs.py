@@ -128,8 +128,12 @@ def test_the_state_is_that_of_the_last_failure_after_the_last_round(write_run, l
 @pytest.mark.parametrize(
     ("text", "state", "said"),
     [
-        ('{"error": "lost its slot 3 times"}', "failed", "lost its slot 3 times"),
-        ('{"error": "client 1: its update is not finite"}', "diverged", "client 1: its update"),
+        ('{"error": "lost its slot 3 times", "formula": {}}', "failed", "lost its slot 3 times"),
+        (
+            '{"error": "client 1: its update is not finite", "formula": {}}',
+            "diverged",
+            "client 1: its update",
+        ),
         ('{"formula": {}}', "failed", "its record is damaged"),
         ("{", "failed", "its record is damaged"),
     ],
@@ -154,7 +158,7 @@ def test_a_run_that_goes_on_has_not_failed(tmp_path):
     path = tmp_path / "run"
     with pytest.raises(KeyboardInterrupt):
         raysim.run(make_settings(path, rounds=4), make_task((8, 8)), StopAfter(2))
-    (path / "failed.json").write_text('{"error": "lost its slot 3 times"}')
+    (path / "failed.json").write_text('{"error": "lost its slot 3 times", "formula": {}}')
     assert read_run(path).state == "failed"
     with pytest.raises(KeyboardInterrupt):
         raysim.resume(path, make_task((8, 8)), StopAfter(3))
@@ -225,7 +229,9 @@ def test_folders_that_are_none(tmp_path, write_run):
         read_run(tmp_path)
     early = tmp_path / "early"
     early.mkdir()
-    (early / "failed.json").write_text('{"error": "method.split=7: must be below 4"}')
+    (early / "failed.json").write_text(
+        '{"error": "method.split=7: must be below 4", "formula": {}}'
+    )
     with pytest.raises(RunError, match="holds no run, which failed before it had settings: method"):
         read_run(early)
     with pytest.raises(SettingsError, match="is given twice"):

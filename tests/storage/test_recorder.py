@@ -62,7 +62,6 @@ def test_rounds_to_target(case):
 
 def test_summary_by_hand():
     rows = [
-        row(0, 0.99, seconds=100.0, bytes_up=1000),  # warm-up
         row(1, 0.25, seconds=1.0),
         row(2, 0.75, seconds=9.0, evaluation_seconds=None),
         row(3, None, seconds=3.0),

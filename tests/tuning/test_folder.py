@@ -1,4 +1,4 @@
-"""Study folders: schema versions, and studies of the version before."""
+"""Study folders: their schema, and damaged files."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import json
 import pytest
 
 import raysim
-from raysim.storage.schema import SCHEMA
+from raysim.storage.schema import OTHER, SCHEMA
 from raysim.tuning.folder import StudyFolder
 from tests.tuning.common import make_search
 
@@ -32,44 +32,29 @@ def test_a_study_says_its_schema(tmp_path):
     assert about(out)["schema"] == SCHEMA == 1
 
 
-def test_a_study_of_the_version_before_goes_on(tmp_path):
-    search, out = started(tmp_path)
-    values = about(out)
-    del values["schema"]
-    (out.path / "study.json").write_text(json.dumps(values))
-    settings = dict(search.study.user_attrs["settings"])
-    settings["profile"] = settings.pop("trace")
-    settings["partition"] = {"name": "workloads.partitions.iid:Iid", "limit": None}
-    del settings["on_client_error"]  # as if it had been added since
-    search.study.set_user_attr("settings", settings)
-    again = make_search(tmp_path)
-    with out.use():
-        out.match(again.study)
-        again.claim()
-        again.ask()
-    assert len(again.study.get_trials()) == 2
-    assert about(out) == values | {"schema": SCHEMA}
-
-
-def test_other_settings_of_the_version_before_are_named(tmp_path):
+def test_another_record_than_of_this_study_is_named(tmp_path):
     search, _ = started(tmp_path)
     settings = dict(search.study.user_attrs["settings"])
-    settings["profile"] = settings.pop("trace")
     search.study.set_user_attr("settings", settings | {"rounds": 5})
     with pytest.raises(raysim.RunError, match=r"differs in settings .rounds: 5, here 4"):
         make_search(tmp_path).claim()
     search.study.set_user_attr("settings", settings | {"colour": "red"})
-    with pytest.raises(raysim.RunError, match=r"differs in settings .colour: red, here None"):
+    with pytest.raises(raysim.RunError, match=r"differs in settings .colour: red, here nothing"):
+        make_search(tmp_path).claim()
+    del settings["patience_metric"]
+    search.study.set_user_attr("settings", settings)
+    with pytest.raises(raysim.RunError, match=r"settings .patience_metric: nothing, here None"):
         make_search(tmp_path).claim()
 
 
-def test_a_study_of_a_newer_version_is_refused_in_one_line(tmp_path):
+@pytest.mark.parametrize("schema", [SCHEMA + 1, None])
+def test_a_study_of_another_version_is_refused_in_one_line(tmp_path, schema):
     search, out = started(tmp_path)
-    text = json.dumps(about(out) | {"schema": SCHEMA + 1})
+    text = json.dumps(about(out) | {"schema": schema})
     (out.path / "study.json").write_text(text)
     with pytest.raises(raysim.RunError) as caught:
         out.match(search.study)
-    assert str(caught.value).startswith(f"{out.path / 'study.json'}: schema=2 was written by a new")
+    assert str(caught.value) == f"{out.path / 'study.json'}: schema={schema} is not 1: {OTHER}"
     assert (out.path / "study.json").read_text() == text
 
 

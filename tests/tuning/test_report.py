@@ -118,14 +118,9 @@ def test_a_tuner_killed_between_constraint_and_value_sets_the_constraint_once(tm
     assert search.tell(trial, summary).constraints == {"seconds": 0.5}  # Optuna warns of a second
 
 
-@pytest.mark.parametrize("earlier", [False, True])
-def test_optunas_dashboard_has_the_names_of_the_objectives(tmp_path, earlier):
-    """Also of a study that was begun by a version that named none."""
+def test_optunas_dashboard_has_the_names_of_the_objectives(tmp_path):
     options = SearchOptions("random", objectives=("loss", "bytes"))
     search = make_search(tmp_path, options)
-    if earlier:
-        summary = {"final_holdout_loss": 0.5, "bytes_up": 1, "bytes_down": 1}
-        search.tell(search.ask(), summary)
     search.claim()
     url = f"sqlite:///{tmp_path / 'study.db'}"
     study = optuna.load_study(study_name="blobs", storage=url)

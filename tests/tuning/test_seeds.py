@@ -105,27 +105,6 @@ def test_a_study_of_other_seeds_is_refused(tmp_path, slots):
             make_search(tmp_path, other, **QUICK).claim()
 
 
-def test_a_study_that_records_no_seeds_has_one(tmp_path, local_slots):
-    search = make_search(tmp_path, options(seeds=1), **QUICK)
-    make_tuner(search, tmp_path).run(1, 1)
-    storage, number = search._storage, search._study_id
-    with storage.engine.begin() as connection:  # a study that an earlier version wrote
-        keys = "('seeds', 'first', 'constraints')"
-        statement = f"DELETE FROM study_user_attributes WHERE key IN {keys}"  # noqa: S608
-        assert connection.exec_driver_sql(statement).rowcount == 3
-    assert "seeds" not in storage.get_study_user_attrs(number)
-    with pytest.raises(raysim.RunError, match="differs in seeds"):
-        make_search(tmp_path, options(), **QUICK).claim()
-    bounded = SearchOptions("random", constraints={"bytes": 1e9})
-    with pytest.raises(raysim.RunError, match="differs in constraints"):
-        make_search(tmp_path, bounded, **QUICK).claim()
-    table = {"first": [{"method.mu": 0.1}, {"method.mu": 1.0}]}  # nor had it first trials
-    again = make_search(tmp_path, options(seeds=1), table=table, **QUICK)
-    make_tuner(again, tmp_path).run(2, 1)
-    assert [trial[0] for trial in values(again)] == [0, 1]
-    assert again.study.user_attrs["first"] == []
-
-
 def test_refusals(tmp_path):
     with pytest.raises(raysim.SettingsError, match="over_seeds=best: must be one of mean, lower"):
         make_study(tmp_path, over_seeds="best").options()

@@ -205,8 +205,7 @@ class RunsFolder:
             return {str(label): str(digest) for label, digest in dict(recorded["runs"]).items()}
         except (OSError, ValueError, LookupError, TypeError) as error:
             raise RunError(
-                f"{self._about}: is damaged, or of an earlier version, which named runs otherwise"
-                f" ({error}); restore it, or choose another --out"
+                f"{self._about}: is damaged ({error}); restore it, or choose another --out"
             ) from error
 
 

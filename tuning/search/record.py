@@ -7,16 +7,12 @@ from typing import Any
 
 import optuna
 
-from raysim.config import parse
-from raysim.core.errors import SettingsError
 from raysim.core.user_input import canonical
-from raysim.storage.schema import renamed
 from raysim.tuning.studies.samplers import SearchOptions
 from raysim.tuning.studies.space import Space
 from raysim.tuning.studies.study import ResolvedStudy
 
-ADDED = {"seeds": [1, "mean"], "constraints": {}}
-"""Keys that earlier versions did not record, with the values of their studies."""
+NOT_THERE = "nothing"
 UNCOMPARED = {"engine", "out"}
 """Settings that may differ between the calls of one study."""
 
@@ -37,14 +33,6 @@ def record_of(resolved: ResolvedStudy, options: SearchOptions) -> dict[str, Any]
     }
 
 
-def as_of_today(record: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a record, possibly of an earlier version, in the form of the present version."""
-    current = {**ADDED, **record}
-    if isinstance(settings := record.get("settings"), Mapping):
-        current["settings"] = _current(settings)
-    return current
-
-
 def difference_in(key: str, recorded: Any, expected: Any) -> str | None:
     """Return the first difference under a key of two records in words, or None."""
     if key == "settings" and isinstance(recorded, Mapping):
@@ -58,8 +46,9 @@ def first_difference(recorded: Any, expected: Any, prefix: str = "") -> str | No
         return None
     if isinstance(recorded, Mapping) and isinstance(expected, Mapping):
         for key in {**recorded, **expected}:
-            if recorded.get(key) != expected.get(key):
-                return first_difference(recorded.get(key), expected.get(key), f"{prefix}{key}.")
+            one, other = recorded.get(key, NOT_THERE), expected.get(key, NOT_THERE)
+            if one != other:
+                return first_difference(one, other, f"{prefix}{key}.")
     return f"{prefix.rstrip('.')}: {recorded}, here {expected}".removeprefix(": ")
 
 
@@ -71,11 +60,3 @@ def _space_to_json(space: Space) -> dict[str, Any]:
         when = {parent: list(values) for parent, values in conditions.items()}
         ranges[key] = {"range": ranges[key], "when": when}
     return ranges
-
-
-def _current(settings: Mapping[str, Any]) -> dict[str, Any]:
-    current = renamed(settings)
-    try:
-        return parse(current).model_dump(mode="json", exclude=UNCOMPARED)
-    except SettingsError:  # the caller names the difference
-        return current

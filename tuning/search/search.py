@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ from optuna.trial import FrozenTrial, Trial, TrialState
 from raysim.core.errors import RunError, without_passwords
 from raysim.tuning.search.decisions import Decisions, copied
 from raysim.tuning.search.mirror import Mirror
-from raysim.tuning.search.record import as_of_today, difference_in, record_of
+from raysim.tuning.search.record import difference_in, record_of
 from raysim.tuning.search.results import combined, quantity
 from raysim.tuning.search.searched import SearchedStudy
 from raysim.tuning.search.storage import (
@@ -124,15 +123,11 @@ class Search:
             RunError: the trials of the study have other settings or options.
         """
         recorded, empty = self.study.user_attrs, not self.study.get_trials(deepcopy=False)
-        if not empty:
-            recorded = as_of_today(recorded)
-            if "first" not in recorded:  # an earlier version recorded none
-                self.resolved = replace(self.resolved, first=())
         expected = record_of(self.resolved, self.options)
         # An empty study may be changed, but for its objectives.
-        fixed = [key for key in expected if key in recorded and (key == "objectives" or not empty)]
+        fixed = [key for key in expected if not empty or (key == "objectives" and key in recorded)]
         for key in fixed:
-            if difference := difference_in(key, recorded[key], expected[key]):
+            if difference := difference_in(key, recorded.get(key), expected[key]):
                 raise RunError(
                     f"study {self.study.study_name} in {without_passwords(self._url)} differs in"
                     f" {key} ({difference}); choose another --name (and --out, if it is given)"

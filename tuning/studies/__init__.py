@@ -17,7 +17,7 @@ from pydantic import ValidationError
 from raysim.core.components import explain, suggest
 from raysim.core.errors import SettingsError, visible
 from raysim.core.user_input import check_plain, read_file, user_path
-from raysim.storage.schema import current_settings
+from raysim.storage.schema import settings_of_file
 from raysim.tuning.studies.study import Study, StudyTable
 from raysim.workloads.presets import PRESETS, changes_of
 
@@ -31,9 +31,9 @@ def read_study(path: Path, table: Mapping[str, Any] | None = None) -> Study:
 
     Raises:
         SettingsError: the file cannot be read, or its table `[study]` is missing or wrong.
-        RunError: the file is the `config.json` of a newer version.
+        RunError: the file is the `config.json` of another version.
     """
-    values = current_settings(path, read_file(path))
+    values = settings_of_file(path, read_file(path))
     check_plain(values)
     own = values.pop("study", None)
     table = own if table is None else table

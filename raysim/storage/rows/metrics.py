@@ -17,8 +17,6 @@ from raysim.core.errors import SettingsError
 
 BETTER, UNIT = b"better", b"unit"
 """Keys of the metadata of a field."""
-PRE_PASSES = 100
-"""Most rows besides those of the rounds: the first version gave pre-passes rounds below 1."""
 
 
 def read_metrics(path: Path, rounds: int) -> pa.Table:
@@ -34,7 +32,7 @@ def read_metrics(path: Path, rounds: int) -> pa.Table:
     """
     with pq.ParquetFile(path) as file:
         rows, schema = file.metadata.num_rows, file.schema_arrow
-        if rows > rounds + PRE_PASSES:
+        if rows > rounds:
             raise ValueError(f"{rows} rows of at most {rounds} rounds")
         if again := [name for name, count in Counter(schema.names).items() if count > 1]:
             raise ValueError(f"two columns are named {again[0]!r:.80}")

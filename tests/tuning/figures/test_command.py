@@ -264,7 +264,7 @@ def test_the_folder_of_another_figure_is_refused(figure, slots, tmp_path):
     assert err == "raysim: out=t1: holds table dnc-2; choose another --out\n"
     (tmp_path / "out/figure.json").write_text("garbage")
     code, _, err = figure(*SHORT)
-    assert (code, slots.started) == (2, []) and "figure.json: is damaged, or of an earlier" in err
+    assert (code, slots.started) == (2, []) and "figure.json: is damaged (" in err
 
 
 def test_data_that_is_not_there_is_named_before_anything_starts(raysim_command, slots, tmp_path):

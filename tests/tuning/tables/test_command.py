@@ -232,7 +232,7 @@ def test_the_folder_of_another_table_is_refused(table, tmp_path, monkeypatch):
         line = refused(table(*words, name="blobs-2"))
         assert "out=out: holds table blobs-1; choose another" in line
     (tmp_path / "out/table.json").write_text('{"schema": 1, "table": "blobs-1"}')
-    line = "table.json: is damaged, or of an earlier version, which named runs otherwise ('runs');"
+    line = "table.json: is damaged ('runs'); restore it, or choose another --out"
     assert line in refused(table())
 
 

@@ -15,7 +15,6 @@ from raysim.tuning.slots.report import Report
 from raysim.tuning.tables.command import folder_of
 from raysim.tuning.tables.plan import TableOptions, make_plan
 from raysim.workloads.tables import TABLES
-from tests.driver.test_natural_tests import before_the_setting
 from tests.tuning.tables.common import NAME, run_dir
 
 WORDS = ("--only", "long,fedavg", "--seeds", "1")
@@ -92,14 +91,3 @@ def test_notes_of_a_run_are_printed_with_its_name(table, monkeypatch):
     monkeypatch.setattr("raysim.rounds", noting)
     _, said, _ = table(*WORDS)
     assert said.count("note: FedAvg, IID, long, seed 0: two cores only") == 1
-
-
-def test_runs_from_before_a_setting_that_changes_nothing_are_taken(table, slots, tmp_path):
-    """Test samples of natural clients, under which these runs of IID clients have no choice."""
-    with before_the_setting():
-        assert table(*WORDS)[0] == 0
-    recorded = (run_dir(tmp_path / "out", RUN) / "config.json").read_text()
-    assert "test_samples" not in recorded
-    slots.started.clear()
-    code, _, err = table(*WORDS[:-1], "2")
-    assert (code, err) == (0, "") and slots.started == ["fedavg-iid-long/seed-1"]
