@@ -60,4 +60,3 @@ class Clock(Component):
 
 CLOCKS: Registry[Clock] = Registry("clock", Clock)
 CLOCKS.default = "none"
-CLOCKS.moved["oort"] = "type clock.name=devices selection.name=oort, its settings too at selection"

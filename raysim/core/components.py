@@ -37,8 +37,6 @@ class Component(BaseModel):
 
     _lasting: ClassVar[str] = ""
     """Advice on where lasting values of a kind belong; empty if components may hold them."""
-    _former: ClassVar[Mapping[str, str]] = {}
-    """Functions of earlier versions, and what to write in place of each."""
     _promises: ClassVar[tuple[str, ...]] = ()
     """Names of what a kind promises. Each holds for the class that states it, and for subclasses
     that change settings alone."""
@@ -236,8 +234,6 @@ class Registry(Generic[C]):
         _REGISTRIES[base] = self
         self.default: str | None = None
         """Name of the component to which fields without a name belong."""
-        self.moved: dict[str, str] = {}
-        """Advice for names of earlier versions."""
 
     def add(self, targets: Mapping[str, str]) -> None:
         """Register names for import paths, written `package.module:Class`."""
@@ -264,8 +260,6 @@ class Registry(Generic[C]):
         """
         target = self._targets.get(name, name)
         key = key or self._key.format(visible(name))
-        if name in self.moved:
-            raise SettingsError(f"{key}: no such {self.kind} any more; {self.moved[name]}")
         if ":" not in target:
             hint = f"{suggest(name, list(self))} (or package.module:Class)"
             if name.endswith(".py"):
@@ -298,9 +292,6 @@ class Registry(Generic[C]):
             )
         if "name" in component.model_fields:
             raise SettingsError(f"{key}: must not have a field `name`, the component's own name")
-        for former, advice in self.base._former.items():
-            if callable(getattr(component, former, None)):
-                raise SettingsError(f"{key}: has {former}, which is called no more: {advice}")
         if self.base._lasting and (private := sorted(component.__private_attributes__)):
             raise SettingsError(f"{key}: has {private[0]}, which {_LOST}: {self.base._lasting}")
 

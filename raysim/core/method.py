@@ -151,10 +151,6 @@ class Method(Component, ABC):
 
     _lasting: ClassVar[str] = "what lasts belongs in ServerState or in the state of a client"
     _claims: ClassVar[tuple[str, ...]] = ("privacy",)
-    _former: ClassVar[Mapping[str, str]] = {
-        "cohort": "write a selection of clients, raysim.Selection",
-        "client_model": "return a pass from `deployment`",
-    }
     revision: ClassVar[int] = 1
     """Raised when the same settings give other bits; a run resumes in its own revision only."""
     columns: ClassVar[Sequence[Column]] = ()

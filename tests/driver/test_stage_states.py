@@ -332,28 +332,6 @@ def test_a_method_may_name_its_groups_as_it_likes(tmp_path):
         assert {*kept} == {"c@x/n", f"{HERE}:Count@times/n"}
 
 
-class Former(FedAvg):
-    """FedAvg with a function that an earlier version called."""
-
-    def cohort(self, now):
-        return [0]
-
-
-class FormerStage(raysim.Stage):
-    """A stage with a function that an earlier version called."""
-
-    def bytes_up(self, layout, client):
-        return 3
-
-
-def test_functions_of_earlier_versions_are_refused(tmp_path):
-    message = "has cohort, which is called no more: write a selection of clients"
-    with pytest.raises(raysim.SettingsError, match=message):
-        run(tmp_path / "run", (), **{"method.name": f"{HERE}:Former"})
-    with pytest.raises(raysim.SettingsError, match="has bytes_up, which is called no more: return"):
-        run(tmp_path / "run", ("FormerStage",))
-
-
 def test_without_clients_the_mean_difference_is_zero(tmp_path):
     """Every round without clients adds 1 to the model, whose server adopts the mean."""
     poisson = {"selection.name": "poisson", "fraction": 0.17, "rounds": 8, "local.lr": 1e-30}

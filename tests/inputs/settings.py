@@ -68,9 +68,6 @@ ODD_CASES = [
     run("reference=nowhere", says=("/nowhere: no analysis of this run compares with it",)),
     run("reference=", says=("reference=: must be at least one character",)),
     run("clock.name=device", says=("clock.name=device: no such clock; did you mean 'devices'?",)),
-    run(
-        "clock.name=oort", says=("clock.name=oort: ", "type clock.name=devices selection.name=oor")
-    ),
     run("selection.name=uniforms", says=("selection.name=uniforms: no such selection; did you",)),
     run("selection.epsilon=1", says=("selection.epsilon: no such setting",)),
     run("selection.name=power_of_choice", "selection.d=1", "fraction=1", says=("selection.d=1: ",)),
@@ -209,7 +206,6 @@ ODD_CASES = [
     run("method.name=fedproxx", says=("method.name=fedproxx: ", "'fedprox'")),
     run(f"method.name={LONG}", says=("method.name=xxx", "no such method")),
     run("trace=none", says=("trace=null: ",)),
-    run("profile=true", says=("profile: no such setting", "'trace'")),
 ]
 ACCEPTED = [
     Case(("run", "KIT/small.toml", *words), code=0)
