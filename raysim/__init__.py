@@ -242,8 +242,8 @@ def load_config(
         return with_clients(raw, {*own, *(overrides or {})}, data_root(), told.preparing)
 
 
-_PLAIN = {"method": {"name": "fedavg"}, "partition": {"name": "iid"}}
-"""Settings without a preset that need not be given."""
+PLAIN = {"method.name": "fedavg", "partition.name": "iid"}
+"""Settings that a start without a preset need not give."""
 
 
 def _read(name: str) -> tuple[dict[str, Any], set[str]]:
@@ -254,16 +254,16 @@ def _read(name: str) -> tuple[dict[str, Any], set[str]]:
     """
     from raysim.config import apply_overrides, parse_override
     from raysim.core.errors import SettingsError, visible
-    from raysim.core.user_input import dotted, read_file, user_path
+    from raysim.core.user_input import DATASET, dotted, read_file, user_path
     from raysim.storage.schema import settings_of_file
     from raysim.workloads.presets import PRESETS, on_preset
     from raysim.workloads.sweeps import FILE_KEYS
 
     if name in PRESETS:
         return PRESETS[name].settings.to_dict(), set()
-    if name.startswith("dataset.name="):
+    if name.startswith(DATASET):
         given = dict([parse_override(name)])
-        return apply_overrides(_PLAIN, given), {*given}
+        return apply_overrides({}, {**PLAIN, **given}), {*given}
     if Path(name).suffix not in (".toml", ".json"):
         raise SettingsError(f"{visible(name)}: no such preset; {_instead_of(name)}")
     path = user_path(name)
@@ -287,8 +287,7 @@ def _instead_of(name: str) -> str:
 
     hint = f"{suggest(name, sorted(PRESETS))} (or a .toml or .json file)"
     if "=" in name:
-        hint = "a preset comes before settings, and has those that are not given: mnist-fedavg;"
-        hint += " without one, dataset.name=NAME comes first"
+        hint = "name a preset first, such as mnist-fedavg, or begin with dataset.name=NAME"
     with suppress(OSError, SettingsError):  # no path
         if user_path(name).is_file():
             hint = "settings are a .toml or .json file; files of data are read with a preset,"

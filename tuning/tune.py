@@ -18,7 +18,7 @@ from optuna.trial import FrozenTrial, TrialState
 import raysim
 from raysim.core.errors import SettingsError, visible
 from raysim.core.notebook import styled
-from raysim.core.user_input import check_inside, user_path
+from raysim.core.user_input import check_inside, short_name, user_path
 from raysim.notebook.lines import LinesView, shown_lines
 from raysim.results.render import Entry, Grid, html_table
 from raysim.storage.lock import make_folder, removed_if_refused
@@ -142,7 +142,7 @@ def tune(
     with (
         shown_lines("study") as view,
         run_study(
-            name or ("study" if isinstance(source, raysim.Settings) else Path(source).stem),
+            name or ("study" if isinstance(source, raysim.Settings) else short_name(source)),
             searched,
             overrides or {},
             searched.options(),

@@ -36,6 +36,7 @@ from raysim.core.user_input import (
     may_change,
     portable_name,
     read_file,
+    short_name,
     user_path,
 )
 from raysim.workloads.papers.table import PaperCell, PaperTable
@@ -140,7 +141,7 @@ def _table(
     columns = [*_headings(product(*parts, *lines.values()), asked)]
     if (count := len(rows) * len(columns)) > MOST_VALUES:
         raise SettingsError(f"{count} cells: must be at most {MOST_VALUES}")
-    stem = Path(config).stem
+    stem = short_name(config)
     changes = {"settings": settings, "rows": rows, "metric": asked[0]}
     changes["name"] = given.name or f"{portable_name(stem)}-sweep"
     changes["title"] = given.title or f"Sweep of {stem}"
@@ -249,7 +250,7 @@ def default_folder(config: str | Path, settings: Mapping[str, Any]) -> Path:
     """
     path = settings.get("dataset.path")
     data = [portable_name(Path(path).stem)] if isinstance(path, str) else []
-    return Path("runs") / "-".join([Path(config).stem, *data, "sweep"])
+    return Path("runs") / "-".join([short_name(config), *data, "sweep"])
 
 
 def differs_by_cell(key: str) -> bool:

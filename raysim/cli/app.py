@@ -42,6 +42,7 @@ from raysim.cli.results import compare, report
 from raysim.cli.tables import sweep, table
 from raysim.core.errors import RaysimError, SettingsError
 from raysim.core.exits import interruptible
+from raysim.core.user_input import short_name
 from raysim.core.user_input.user_modules import find_named_modules, leave_out_working_directory
 
 app = typer.Typer(
@@ -110,7 +111,7 @@ def run(
         raise SettingsError(f"{error}{several_values(error, overrides)}") from error
     preset = PRESETS.get(config)
     published = preset.published_for(settings) if preset else {}
-    with interruptible(), RunDirectory.reserved(settings.out, Path(config).stem) as out:
+    with interruptible(), RunDirectory.reserved(settings.out, short_name(config)) as out:
         settings = settings.model_copy(update={"out": str(out)})
         _follow(lambda listener: raysim.run(settings, listener=listener), out, published)
 
@@ -266,7 +267,7 @@ def tune(
     with resumable(console, lambda: "interrupted; the same command resumes the study"):
         definition = study_of(study, parse_ranges(ranges, None) if ranges else None)
         command.tune(
-            name or Path(study).stem + ("-tuned" if ranges else ""),
+            name or short_name(study) + ("-tuned" if ranges else ""),
             definition,
             changes(overrides, profile),
             definition.options(sampler, pruner, objectives, seeds),

@@ -17,7 +17,8 @@ from typing import Any
 
 import typer
 
-from raysim.core.user_input import may_change, may_grow
+import raysim
+from raysim.core.user_input import DATASET, may_change, may_grow
 
 FILE = Path(__file__).with_name("completion.json")
 COMPONENTS = (
@@ -64,7 +65,7 @@ def complete_override(context: typer.Context, incomplete: str) -> list[str]:
 
     bash splits words at `=`: there the value alone is completed.
     """
-    before = list(context.params.get("overrides") or ())
+    before = _before(context)
     if not incomplete and before and before[-1] in _settings(before, context):  # behind its "="
         return _values(before[-1], "", before, context)
     if before == ["="]:  # behind the setting of an option
@@ -83,8 +84,22 @@ def complete_override(context: typer.Context, incomplete: str) -> list[str]:
 
 def complete_range(context: typer.Context, incomplete: str) -> list[str]:
     """Complete the setting of a range to search, `KEY=`."""
-    keys = _settings(context.params.get("overrides") or (), context)
+    keys = _settings(_before(context), context)
     return [f"{key}=" for key in keys if key.startswith(incomplete)]
+
+
+def _before(context: typer.Context) -> list[str]:
+    """Return the words before: settings, and without a preset the dataset that comes first."""
+    start = _start(context)
+    return [*([start] if _is_dataset(start) else []), *(context.params.get("overrides") or ())]
+
+
+def _start(context: typer.Context) -> str:
+    return str(context.params.get("config") or context.params.get("study") or "")
+
+
+def _is_dataset(start: str) -> bool:
+    return start.startswith(DATASET.rstrip("="))  # bash gives the "=" as a word of its own
 
 
 def _values(key: str, begun: str, before: list[str], context: typer.Context) -> list[str]:
@@ -105,8 +120,8 @@ def _settings(before: Iterable[str], context: typer.Context) -> dict[str, list[s
     if context.info_name == "resume":
         changed = {k: of for k, of in words["settings"].items() if may_change(k) and k != "out"}
         return changed | _growing(context.params.get("run_dir"))
-    preset = context.params.get("config") or context.params.get("study")
-    named = dict(words["presets"].get(preset, {}))
+    start = _start(context)
+    named = dict(raysim.PLAIN if _is_dataset(start) else words["presets"].get(start, {}))
     named |= dict(_named("".join(f"{word} " for word in before).replace(" = ", "=").split()))
     found = dict(words["settings"])
     for key, names in named.items():

@@ -462,7 +462,11 @@ def explain(
         hint += "" if location[1:] else _of_others(model, key)
         return f"{group}{key}: no such setting; {(hints or {}).get(group + key, hint)}"
     if first["type"] == "missing":
-        return f"{prefix}{'.'.join(location)}: must be given"
+        key = prefix + ".".join(location)
+        kind: Any = _group_at(model, location[:-1]).model_fields[location[-1]].annotation
+        if isinstance(kind, type) and issubclass(kind, Component):
+            return f"{key}.name: must be given; raysim list {key}s"
+        return f"{key}: must be given"
     fields = _without_union_tags(model, location)
     broken_rule = first.get("ctx", {}).get("error")
     if broken_rule and (not fields or _is_group(model, fields)):  # such a rule names the key itself

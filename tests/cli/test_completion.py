@@ -51,6 +51,13 @@ CASES = {
         *("method.name=", "method.mu=", "method.reduction="),
     ],
     ("run", "mnist-fedavg", "method.m"): [],
+    ("run", "dataset.name=files", "dataset.le"): ["dataset.leave_out="],
+    ("run", "dataset.name=files", "dataset.dates_first=m"): ["month"],
+    ("run", "dataset.name=syn"): ["synthetic"],
+    ("sweep", "dataset.name=synthetic", "rounds=3", "dataset.us"): [
+        "dataset.users=",
+        "dataset.users=100",
+    ],
     ("run", "mnist-fedavg", "local.optimizer=adam"): ["adam", "adamw"],
     ("run", "mnist-fedavg", "method.name=fedavg,fedno"): [],
     ("run", "mnist-fedavg", "evaluation.metrics=f1,"): ["f1,auc", "f1,precision", "f1,recall"],

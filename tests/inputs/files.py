@@ -21,7 +21,7 @@ engine.backend = "inline"
 BAD_FILES: dict[str, tuple[bytes | None, tuple[str, ...]]] = {
     "folder.toml": (None, ("folder.toml: ", "directory")),
     "empty.json": (b"", ("empty.json: ",)),
-    "empty.toml": (b"", ("dataset: must be given",)),
+    "empty.toml": (b"", ("dataset.name: must be given; raysim list",)),
     "list.json": (b"[1]", ("list.json: ", "table of settings")),
     "number.json": (b"3", ("number.json: ", "table of settings")),
     "null.json": (b"null", ("null.json: ", "table of settings")),
@@ -38,7 +38,7 @@ BAD_FILES: dict[str, tuple[bytes | None, tuple[str, ...]]] = {
     "nul.toml": (b"rounds = 1\x00\n", ("nul.toml: ",)),
     "nul.json": (b"\x00" * 100, ("nul.json: ",)),
     "utf16.toml": (SMALL.encode("utf-16"), ("utf16.toml: ",)),
-    "mark.json": (b"\xef\xbb\xbf{}", ("dataset: must be given",)),
+    "mark.json": (b"\xef\xbb\xbf{}", ("dataset.name: must be given; raysim list",)),
     "nested.json": (f'{{"rounds": {NESTED}'.encode(), ("nested.json: ",)),
     "nested.toml": (f"rounds = {NESTED}".encode(), ("nested.toml: ",)),
     "deep.json": (f'{{"rounds": {DEEP}}}'.encode(), ("rounds", "nested")),
@@ -73,7 +73,10 @@ BAD_FILES: dict[str, tuple[bytes | None, tuple[str, ...]]] = {
     "kind.json": (b'{"dataset": 3}', ("dataset=",)),
     "names.json": (b'{"dataset": {"name": ["mnist"]}}', ("dataset.name=",)),
     "surrogate.json": (b'{"out": "\\ud800", "dataset": "mnist"}', ("out=", "UTF-8")),
-    "rounds.json": (b'{"dataset": {"name": "mnist"}}', ("partition: must be given",)),
+    "rounds.json": (
+        b'{"dataset": {"name": "mnist"}}',
+        ("partition.name: must be given; raysim list partitions",),
+    ),
 }
 """Content of each file of the kit, None for a folder, and the parts of its message."""
 

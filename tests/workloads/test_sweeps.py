@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import raysim
+from raysim.core.user_input import short_name
 from raysim.results.column_metrics import TARGETS
 from raysim.workloads import sweeps
 from raysim.workloads.presets import PRESETS
@@ -407,6 +408,21 @@ def test_a_sweep_of_own_data_has_a_folder_of_its_own(settings, folder):
     assert default_folder("mnist-fedavg", settings) == Path(folder)
 
 
+@pytest.mark.parametrize(
+    ("start", "name"),
+    [
+        ("dataset.name=synthetic", "synthetic"),
+        ("dataset.name=my_data:Own.Kind", "my-data-own.kind"),
+        ("dataset.name=cifar10", "cifar10"),
+        ("mnist-fedavg", "mnist-fedavg"),
+        ("folder/My_settings.toml", "My_settings"),
+    ],
+)
+def test_runs_without_a_preset_have_the_name_of_their_dataset(start, name):
+    assert short_name(start) == name
+    assert default_folder(start, {}) == Path(f"runs/{name}-sweep")
+
+
 def test_a_start_without_a_preset():
     """It has the defaults of settings, as a file without a preset, and is swept as one."""
     given = {"dataset.users": 3, "model.name": "linear", "local.lr": 0.5}
@@ -419,10 +435,15 @@ def test_a_start_without_a_preset():
     fixed = {key: value for key, value in given.items() if key != "local.lr"}
     table = read_sweep("dataset.name=synthetic", fixed, {"local.lr": [0.1, 0.2]})
     assert {cell.resolve().local.lr for cell in table.cells} == {0.1, 0.2}
-    with pytest.raises(raysim.SettingsError, match=r"^model: must be given$"):
+    assert (table.name, table.title) == ("synthetic-sweep", "Sweep of synthetic")
+    with pytest.raises(
+        raysim.SettingsError, match=r"^model\.name: must be given; raysim list models$"
+    ):
         raysim.load_config("dataset.name=synthetic")
 
 
 def test_settings_without_a_preset_are_told_where_it_goes():
-    with pytest.raises(raysim.SettingsError, match=r"^rounds=3: no such preset; a preset comes be"):
+    with pytest.raises(
+        raysim.SettingsError, match=r"^rounds=3: no such preset; name a preset first, "
+    ):
         raysim.load_config("rounds=3")

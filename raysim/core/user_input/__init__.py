@@ -6,6 +6,7 @@ directory is a run directory (`run_folders`).
 
 from raysim.core.user_input.decisive import decides_result, may_change, may_grow
 from raysim.core.user_input.paths import check_inside, portable_name, user_path
+from raysim.core.user_input.starts import DATASET, short_name
 from raysim.core.user_input.values import (
     RepeatedKeyError,
     as_typed,
@@ -24,6 +25,7 @@ from raysim.core.user_input.values import (
 )
 
 __all__ = [
+    "DATASET",
     "RepeatedKeyError",
     "as_typed",
     "canonical",
@@ -43,5 +45,6 @@ __all__ = [
     "read_file",
     "read_text",
     "resume_advice",
+    "short_name",
     "user_path",
 ]
