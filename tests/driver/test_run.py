@@ -23,6 +23,7 @@ from torch import nn
 import raysim
 from raysim.methods.fedavg import FedAvg
 from raysim.results.runs import read_run
+from raysim.storage.schema import SCHEMA
 from raysim.testing.tasks import SmallNet, samples
 from tests.driver.test_lost_files import StopAfter
 from tests.driver.test_same_bits import PREPARED
@@ -348,7 +349,7 @@ def test_two_processes_cannot_write_to_one_directory(tmp_path):
     settings = make_settings(tmp_path / "run")
     try:
         (tmp_path / "run/config.json").write_text(
-            json.dumps({**settings.to_dict(), "own_task": True})
+            json.dumps({"schema": SCHEMA, **settings.to_dict(), "own_task": True})
         )
         with pytest.raises(raysim.RaysimError, match="another process is writing to it"):
             raysim.run(settings, make_task(UNEQUAL))
