@@ -463,7 +463,8 @@ def explain(
         return f"{group}{key}: no such setting; {(hints or {}).get(group + key, hint)}"
     if first["type"] == "missing":
         key = prefix + ".".join(location)
-        kind: Any = _group_at(model, location[:-1]).model_fields[location[-1]].annotation
+        field = model.model_fields.get(location[0]) if len(location) == 1 else None
+        kind: Any = field and field.annotation
         if isinstance(kind, type) and issubclass(kind, Component):
             return f"{key}.name: must be given; raysim list {key}s"
         return f"{key}: must be given"
