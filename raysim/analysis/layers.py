@@ -67,7 +67,8 @@ class Cka(Analysis):
     """Linear CKA of each layer's outputs, between clients' trained and global models.
 
     The models are those of the cohort's clients, the global model `before` and `after` the round,
-    and the `reference` if a run is named.
+    and the `reference` if a run is named. Layers that are not called as modules have no outputs to
+    compare, and no rows: the projection within torch's attention, for one.
     """
 
     needs: ClassVar[tuple[Need, ...]] = ("stages",)
@@ -93,10 +94,13 @@ class Cka(Analysis):
             for name, group in unflatten(tensors).items():
                 grams[name] = group
         pairs = [*combinations(grams, 2)]
-        paths = [layer.path for layer in trained_layers(evaluated.network)]
+        seen = set.intersection(*({*own} for own in grams.values()))
+        layers = enumerate(trained_layers(evaluated.network), 1)
+        numbers = {layer.path: number for number, layer in layers if layer.path in seen}
+        paths = [*numbers]
         return {
-            "layer": np.repeat(np.arange(1, len(paths) + 1), len(pairs)),
-            "path": np.repeat(np.array(paths), len(pairs)),
+            "layer": np.repeat(np.array([*numbers.values()], dtype=np.int64), len(pairs)),
+            "path": np.repeat(np.array(paths, dtype=str), len(pairs)),
             "first": np.array([first for first, _ in pairs] * len(paths)),
             "second": np.array([second for _, second in pairs] * len(paths)),
             "cka": np.array(

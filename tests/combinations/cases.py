@@ -6,6 +6,7 @@ out, until the rest is accepted; so no rule of what goes with what is written he
 
 from __future__ import annotations
 
+import re
 import shutil
 import traceback
 from collections.abc import Iterator, Mapping
@@ -29,8 +30,8 @@ SETTLED: Drawn = {
 NEEDED = ("method.name", "dataset.name", "dataset.path", "dataset.target", "dataset.client")
 NEEDED += ("clients", "fraction", "model.name", "seed", "partition.name")
 """Settings that are not left out to make others valid."""
-GENTLE: Drawn = {"local.lr": 1e-4}
-"""Settings under which a case goes on that diverged."""
+SMALL = 1e-4
+"""Learning rates with which a case goes on that diverged."""
 DIVERGED = ("is not finite", "the largest that masks add")
 """Words of a run that diverged, which random settings may well do."""
 REPLACEABLE = ("aggregation", "attack", "clock", "selection", "temperature")
@@ -116,7 +117,7 @@ class Case:
     def settle(self) -> Outcome:
         """Leave out settings until the whole run is accepted; return how it ended.
 
-        A run that diverges starts again with a learning rate with which none should.
+        A run that diverges starts again with learning rates with which none should.
         """
         outcome = self.run("whole")
         while outcome.refused and not outcome.crashed and len(self.refusals) < ATTEMPTS:
@@ -125,7 +126,8 @@ class Case:
             outcome = self.run("whole")
         if outcome.diverged:
             shutil.rmtree(self.folder / "whole", ignore_errors=True)
-            self.settings |= GENTLE
+            rates = {k for k in self.settings if re.fullmatch(r"method\.(.*_)?lr(_.*)?", k)}
+            self.settings |= dict.fromkeys({"local.lr", *rates}, SMALL)
             outcome = self.run("whole")
         return outcome
 

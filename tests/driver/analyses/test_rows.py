@@ -22,6 +22,26 @@ def test_only_evaluated_rounds_have_rows(runs):
     assert set(map(tuple, rounds.values())) == {(2, 4, 5)}
 
 
+class Uncalled(SmallNet):
+    """A network with a layer whose weight is used, but which is not called."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.hidden.add_module("aside", nn.Linear(16, 16))
+
+    def forward(self, x):
+        hidden, relu, aside = self.hidden
+        x = relu(hidden(self.features(x)))
+        return self.head(nn.functional.linear(x, aside.weight, aside.bias))
+
+
+def test_a_layer_that_is_not_called_has_no_rows_of_cka(tmp_path):
+    task = make_task((30, 20), Uncalled)
+    raysim.run(make_settings(tmp_path, rounds=1, analysis=["cka"]), task)
+    found = {(row["layer"], row["path"]) for row in tables(tmp_path)["cka"]}
+    assert found == {(1, "hidden.0"), (3, "head")}
+
+
 def test_mean_activations_by_hand(tmp_path):
     """With one client in a round its model is the global one, and its KL to the mean is 0."""
     task = make_task((30,))
