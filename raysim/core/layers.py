@@ -49,11 +49,12 @@ def weight_layers(network: nn.Module) -> list[WeightLayer]:
     """Return the weight layers of a network with three stages, in forward order."""
     layers: list[WeightLayer] = []
     early: list[tuple[str, nn.Module]] = []  # with tensors, before the first weight layer
+    shared = {parameter: name for name, parameter in network.named_parameters()}
     for path, module in _modules(network):
         if isinstance(module, WEIGHT_LAYERS):
-            names = [name for name, _ in module.named_parameters(path, recurse=False)]
-            own = tuple(n for n in names if n.rpartition(".")[2].startswith("weight"))
-            layers.append(WeightLayer(path, module, own))
+            own = module.named_parameters(recurse=False)
+            weights = tuple(shared[p] for name, p in own if name.startswith("weight"))
+            layers.append(WeightLayer(path, module, weights))
             _add(layers[-1], path, module)
         elif layers:
             _add(layers[-1], path, module)

@@ -42,6 +42,23 @@ def test_a_layer_that_is_not_called_has_no_rows_of_cka(tmp_path):
     assert found == {(1, "hidden.0"), (3, "head")}
 
 
+class Twins(SmallNet):
+    """A network of two layers with one weight."""
+
+    def __init__(self) -> None:
+        super().__init__(inputs=12, width=12)
+        self.hidden.add_module("twin", nn.Linear(12, 12))
+        self.hidden.twin.weight = self.hidden[0].weight
+
+
+def test_layers_with_one_weight_have_the_same_divergence(tmp_path):
+    names = ["weight_divergence", "norm_divergence"]
+    raysim.run(make_settings(tmp_path, rounds=1, analysis=names), make_task((30, 20), Twins))
+    for rows in tables(tmp_path).values():
+        first, twin, _ = rows
+        assert first["divergence"] == twin["divergence"] > 0
+
+
 def test_mean_activations_by_hand(tmp_path):
     """With one client in a round its model is the global one, and its KL to the mean is 0."""
     task = make_task((30,))
