@@ -13,7 +13,7 @@ from typing import Any, Self
 from torch import Tensor
 
 from raysim.core.errors import ChangedInputError
-from raysim.core.tensors.torch_private import version_of
+from raysim.core.tensors.torch_private import versions_of
 
 PARTS = ("start", "broadcast", "state", "personal")
 """Parts of a client's view that have tensors which others may read."""
@@ -28,11 +28,9 @@ class Given:
         Args:
             parts: By a part's name for the error, tensors by name, or groups of them.
         """
-        self._seen = [
-            (part, tensor, version_of(tensor))
-            for part, tree in parts.items()
-            for tensor in _leaves(tree)
-        ]
+        seen = [(tensor, part) for part, tree in parts.items() for tensor in _leaves(tree)]
+        self._tensors, self._parts = [t for t, _ in seen], [part for _, part in seen]
+        self._versions = versions_of(self._tensors)
 
     @classmethod
     def of_view(cls, parts: Mapping[str, Any]) -> Self:
@@ -41,7 +39,10 @@ class Given:
 
     def changed(self) -> list[str]:
         """Return the parts of which tensors have changed since, in order."""
-        return [*dict.fromkeys(part for part, each, n in self._seen if version_of(each) != n)]
+        if (now := versions_of(self._tensors)) == self._versions:
+            return []
+        each = zip(self._parts, now, self._versions, strict=True)
+        return [*dict.fromkeys(part for part, new, old in each if new != old)]
 
     def check_left(self, function: str, who: str = "") -> None:
         """Check that functions have changed none of them.

@@ -53,12 +53,15 @@ def _runs_foreach(function: Any) -> bool:
     return function is not None and _innermost_transform is not None and not _innermost_transform()
 
 
-def version_of(tensor: Tensor) -> int:
-    """Return a number that each change of a tensor in place raises; those through `.data` do not.
+def versions_of(tensors: Sequence[Tensor]) -> list[int]:
+    """Return of each tensor a number that its changes in place raise, but through `.data`.
 
     Views share it with their tensor. Tensors of an inference mode have none: 0.
     """
-    return 0 if tensor.is_inference() else int(getattr(tensor, "_version", 0))
+    try:
+        return [tensor._version for tensor in tensors]
+    except RuntimeError:
+        return [0 if tensor.is_inference() else tensor._version for tensor in tensors]
 
 
 def foreach_add(
