@@ -105,6 +105,7 @@ SPECIAL: Mapping[tuple[str, str], Callable[[Random], Drawn]] = {
     ("method", "fedala"): lambda draws: {"max_epochs": draws.choice([1, 3])},
     ("method", "fedma"): lambda draws: {"sweeps": draws.choice([0, 1])},
     ("method", "moon"): lambda draws: {"projection": draws.choice([None, 4])},
+    ("method", "pfedme"): lambda draws: {"lam": draws.choice([0.0, 3.75, 15.0])},
     ("partition", "by_key"): lambda _: {"key": "client", "at_least": {}},
     ("partition", "class_imbalance"): lambda _: {"minimum": 1},
     ("partition", "natural"): lambda _: {"key": "client", "at_least": {}},
