@@ -69,8 +69,6 @@ else:
             "Aggregation",
             "AggregationPlan",
             "ArrivedUpdates",
-            "AggregationPlan",
-            "ArrivedUpdates",
             "Updates",
         ),
         "raysim.core.arrow": ("write_split",),
