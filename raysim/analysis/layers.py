@@ -94,9 +94,12 @@ class Cka(Analysis):
             for name, group in unflatten(tensors).items():
                 grams[name] = group
         pairs = [*combinations(grams, 2)]
-        seen = set.intersection(*({*own} for own in grams.values()))
         layers = enumerate(trained_layers(evaluated.network), 1)
-        numbers = {layer.path: number for number, layer in layers if layer.path in seen}
+        numbers = {
+            layer.path: number
+            for number, layer in layers
+            if grams and all(layer.path in own for own in grams.values())
+        }
         paths = [*numbers]
         return {
             "layer": np.repeat(np.array([*numbers.values()], dtype=np.int64), len(pairs)),
