@@ -17,7 +17,6 @@ from typing import Any
 
 import typer
 
-import raysim
 from raysim.core.user_input import DATASET, may_change, may_grow
 
 FILE = Path(__file__).with_name("completion.json")
@@ -121,7 +120,7 @@ def _settings(before: Iterable[str], context: typer.Context) -> dict[str, list[s
         changed = {k: of for k, of in words["settings"].items() if may_change(k) and k != "out"}
         return changed | _growing(context.params.get("run_dir"))
     start = _start(context)
-    named = dict(raysim.PLAIN if _is_dataset(start) else words["presets"].get(start, {}))
+    named = dict(words["presets"].get(DATASET if _is_dataset(start) else start, {}))
     named |= dict(_named("".join(f"{word} " for word in before).replace(" = ", "=").split()))
     found = dict(words["settings"])
     for key, names in named.items():
@@ -154,6 +153,7 @@ def collect() -> dict[str, Any]:
     from raysim.config import Settings
     from raysim.core.class_metrics import METRICS
     from raysim.core.user_input.group import SettingsGroup
+    from raysim.facade.settings import PLAIN
     from raysim.workloads.presets import PRESETS
 
     settings, fields = dict[str, list[str]](), dict[str, dict[str, list[str]]]()
@@ -172,9 +172,10 @@ def collect() -> dict[str, Any]:
         settings |= _fields(stages.get(name), f"{group}.{name}.")
     settings["local.optimizer"] = names_of("optimizers")
     settings |= {"analysis": [*ANALYSES], "evaluation.metrics": [*METRICS]}
+    presets = {name: _components(preset.settings) for name, preset in PRESETS.items()}
     return {
         "names": {kind: names_of(kind) for kind in KINDS if kind != "runs"},
-        "presets": {name: _components(preset.settings) for name, preset in PRESETS.items()},
+        "presets": {DATASET: PLAIN, **presets},
         "settings": settings,
         "fields": {name: of for name, of in fields.items() if of},
     }

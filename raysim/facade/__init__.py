@@ -1,0 +1,1 @@
+"""Functions of `import raysim`; each module is imported when a name of it is first asked for."""

@@ -1,0 +1,135 @@
+"""Runs that lie in run directories: going on with them, and loading their models.
+
+A working directory in a run directory serves no modules: the driver is imported behind that, since
+its packages try optional imports.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor, nn
+
+from raysim import methods, workloads  # noqa: F401 - registers the components
+from raysim.config import apply_overrides, parse
+from raysim.core.errors import RunError
+from raysim.core.user_input import may_grow, user_path
+from raysim.core.user_input.user_modules import leave_out_working_directory
+from raysim.storage.plugins import Plugins
+from raysim.storage.run_directory import RunDirectory
+
+if TYPE_CHECKING:
+    from raysim.driver.context import Result
+    from raysim.driver.listener import Listener
+    from raysim.federation.task import Task
+
+
+def resume(
+    run_dir: str | Path,
+    task: Task | None = None,
+    listener: Listener | None = None,
+    *,
+    overrides: Mapping[str, Any] | None = None,
+    force: bool = False,
+) -> Result:
+    """Go on with a run that was interrupted or killed; return a finished one as it is.
+
+    Args:
+        run_dir: The run directory.
+        task: The task that the run was started with, where it had one.
+        listener: As that of `run`.
+        overrides: Values by dotted key, of `on_client_error`, `reference` (the same model),
+            `trace`, `tracker`, and the settings of `engine` that change no result. More `rounds`
+            train a run further, a finished one too, to what one of that many rounds has.
+        force: Go on where data, versions or machines differ from those before; the run records it.
+
+    Raises:
+        RaysimError: the directory holds no run, or every checkpoint is damaged.
+    """
+    overrides = overrides or {}
+    directory = RunDirectory(user_path(run_dir), grows=any(map(may_grow, overrides)))
+    leave_out_working_directory(directory.path)
+    from raysim.driver.checks.preflight import with_cohort
+    from raysim.driver.finished import check_growth, check_unchanged
+    from raysim.facade.runs import begun
+    from raysim.notebook.runs import shown
+
+    Plugins(directory.path).check_recorded(force)
+    with shown(listener, "starting") as told:
+        raw, own_task = directory.read_config(told.note)
+        if own_task and task is None:
+            message = "this run has a task of its own; raysim.resume needs its `task`"
+            raise RunError(f"{run_dir}: {message}")
+        settings = with_cohort(parse(apply_overrides(raw, overrides)), task)
+        check_growth(directory.path, raw, settings)
+        check_unchanged(directory.path, raw, settings, overrides, own_task=own_task)
+        directory.check(settings, own_task)
+        return begun(settings, task, nullcontext(directory), told, force=force).drain()
+
+
+def load(
+    run_dir: str | Path,
+    model: nn.Module | Callable[[], nn.Module] | None = None,
+    *,
+    best: bool = False,
+) -> nn.Module:
+    """Return the trained network of a run, in evaluation mode, for plain PyTorch.
+
+    Args:
+        run_dir: The run directory; of an unfinished run the last checkpoint's model.
+        model: The network of a run with a task of its own, or a function that builds it; its
+            tensors are replaced.
+        best: Return that of the best round, by `patience_metric`, in place of the last one.
+
+    Raises:
+        RunError: the directory holds no run or no model.
+        SettingsError: the network is another one.
+    """
+    path = user_path(run_dir)
+    leave_out_working_directory(path)
+    from raysim.driver.listener import Listener
+    from raysim.driver.loading import load_network
+    from raysim.workloads.datasets.fetch import data_root
+
+    return load_network(path, model, data_root, Listener().note, best=best)
+
+
+def client_model(
+    run_dir: str | Path,
+    client: int | str,
+    task: Task | None = None,
+    listener: Listener | None = None,
+) -> dict[str, Tensor]:
+    """Return the tensors of the model that a client of a run deploys, for `load_state_dict`.
+
+    It is what the run's last checkpoint scores as the client's own: the method's `deployment`, or
+    with `evaluation.when=after` what the client has after its local training. Where clients deploy
+    the global model it is that one, and the listener is told.
+
+    Args:
+        run_dir: The run directory.
+        client: The client's number, from 0, or its name.
+        task: The task that the run was started with, where it had one.
+        listener: Told about the model.
+
+    Raises:
+        RaysimError: there is no such client, no checkpoint, or other data than the run's.
+    """
+    directory = RunDirectory(user_path(run_dir))
+    leave_out_working_directory(directory.path)
+    from raysim.driver import export
+    from raysim.driver.checks.preflight import with_cohort
+    from raysim.driver.listener import Listener
+    from raysim.facade.runs import federation_of
+
+    listener = listener or Listener()
+    Plugins(directory.path).check_recorded(force=False)
+    raw, own_task = directory.read_config(listener.note)
+    if own_task and task is None:
+        raise RunError(f"{run_dir}: this run has a task of its own; give it as `task`")
+    settings = with_cohort(parse(raw), task)
+    federation = federation_of(settings, task, listener)
+    return dict(export.client_model(directory, settings, federation, client, listener.note))

@@ -1,0 +1,133 @@
+"""Checks and starts of runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+from raysim.config import Settings
+from raysim.driver.checks.preflight import with_cohort
+from raysim.driver.context import Result
+from raysim.driver.iterator import RoundIterator
+from raysim.driver.listener import Listener
+from raysim.driver.loading import read_start
+from raysim.driver.start import check_run, drive, reserved_directory
+from raysim.driver.trackers import check_tracker
+from raysim.facade.settings import loaded_settings
+from raysim.federation.federation import Federation, from_settings
+from raysim.federation.prepared import known_digests
+from raysim.federation.task import Task, from_task
+from raysim.notebook.runs import shown
+from raysim.storage.run_directory import RunDirectory
+from raysim.workloads.datasets.fetch import data_root
+
+
+def check(
+    settings: Settings | str | Path, task: Task | None = None, listener: Listener | None = None
+) -> None:
+    """Check that a run can start, as `run` does: with its data, network and analyses.
+
+    Data that is missing is fetched; nothing is written to the run directory.
+
+    Args:
+        settings: From `load_config`, or the name of a preset or file.
+        task: As that of `run`.
+        listener: Told how the data is prepared.
+
+    Raises:
+        RaysimError: a setting or a file does not allow the run.
+    """
+    settings = with_cohort(loaded_settings(settings), task)
+    check_tracker(settings)
+    with shown(listener) as told:
+        federation = federation_of(settings, task, told)
+        check_run(settings, federation, RunDirectory(Path(settings.out or "runs")), told.note)
+
+
+def rounds(
+    settings: Settings | str | Path,
+    task: Task | None = None,
+    listener: Listener | None = None,
+    *,
+    force: bool = False,
+) -> RoundIterator:
+    """Iterate over the rounds of a run, from the first or where `settings.out` stopped.
+
+    Each is a row of `metrics.parquet`, and is committed:
+
+        with raysim.rounds(settings) as rounds:
+            for row in rounds:
+                if (row["train_loss"] or 0) > 10:
+                    break
+        rounds.result  # that of `run`, if the last round has been reached
+
+    The end of the `with` statement closes the run: committed rounds are checkpointed, and the run
+    directory, actors and Ray are released. `rounds` with the same settings, or `resume`, goes on
+    to the bytes of an undisturbed run; rounds committed before are not yielded again.
+
+    Arguments are those of `run`; without a listener nothing is shown.
+
+    Raises:
+        RaysimError: something is wrong that you can mend; its message says what.
+    """
+    settings, listener = with_cohort(loaded_settings(settings), task), listener or Listener()
+    own = task is not None
+    held = reserved_directory(settings, listener, own_task=own, force=force)
+    return begun(settings, task, held, listener, force=force)
+
+
+def run(
+    settings: Settings | str | Path,
+    task: Task | None = None,
+    listener: Listener | None = None,
+    *,
+    force: bool = False,
+) -> Result:
+    """Simulate a federation, from the first round or where `settings.out` stopped.
+
+    Args:
+        settings: From `load_config`, or the name of a preset or file; a finished run of theirs is
+            returned.
+        task: Your own clients, test set and model, in place of those of the settings.
+        listener: Told how the run goes. None shows a progress bar and a curve in a notebook, and
+            nothing elsewhere; `raysim.Listener()` shows nothing.
+        force: Go on where data, versions or machines differ from those before; the run records it.
+
+    Raises:
+        RaysimError: something is wrong that you can mend; its message says what.
+        KeyboardInterrupt: the run was interrupted and can be resumed.
+    """
+    with shown(listener, "starting") as told:
+        return rounds(settings, task, told, force=force).drain()
+
+
+def begun(
+    settings: Settings,
+    task: Task | None,
+    directory: AbstractContextManager[RunDirectory],
+    listener: Listener,
+    *,
+    force: bool,
+) -> RoundIterator:
+    """Return the rounds of a run in a directory, from the first or where it stopped."""
+    prepare, own = partial(federation_of, settings, task), task is not None
+    known = partial(_known_digests, settings)
+    return RoundIterator(
+        drive(settings, prepare, known, directory, listener, own_task=own, force=force)
+    )
+
+
+def federation_of(settings: Settings, task: Task | None, listener: Listener) -> Federation:
+    """Return samples, client indices and network of a run, and the tensors that it starts from."""
+    note, told = listener.note, (listener.preparing, listener.note)
+    opened = from_task(task, note) if task else from_settings(settings, data_root, *told)
+    if settings.start_from is None:
+        return opened
+    return replace(opened, start=read_start(Path(settings.start_from), note))
+
+
+def _known_digests(settings: Settings) -> Mapping[str, str]:
+    return known_digests(settings, data_root())

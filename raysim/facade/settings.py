@@ -1,0 +1,115 @@
+"""Settings by name, from files and from values by key."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from raysim import methods, workloads  # noqa: F401 - registers the components
+from raysim.config import Settings, apply_overrides, parse_override
+from raysim.core.components import suggest
+from raysim.core.errors import SettingsError, visible
+from raysim.core.exits import interruptible
+from raysim.core.user_input import (
+    DATASET,
+    check_plain,
+    dotted,
+    override_text,
+    read_file,
+    user_path,
+)
+from raysim.driver.listener import Listener, listener_of_command
+from raysim.federation.natural import with_clients
+from raysim.notebook.runs import shown
+from raysim.storage.plugins import check_places
+from raysim.storage.schema import settings_of_file
+from raysim.workloads.datasets.fetch import data_root
+from raysim.workloads.presets import PRESETS, on_preset
+from raysim.workloads.sweeps import FILE_KEYS
+
+PLAIN = {"method.name": "fedavg", "partition.name": "iid"}
+"""Settings that a start without a preset need not give."""
+
+
+def load_config(
+    source: str | Path,
+    overrides: Mapping[str, Any] | None = None,
+    listener: Listener | None = None,
+) -> Settings:
+    """Return validated settings.
+
+    Args:
+        source: Name of a preset, or path of a TOML or JSON file with the same keys; its key
+            `preset` names one that gives the others. The table `[study]` of a study is left out.
+            Without a preset, `dataset.name=NAME`: FedAvg on the partition `iid`, and what settings
+            are by default; `model.name` is to be given.
+        overrides: Values by dotted key, for example {"local.lr": 0.05}.
+        listener: Told how the data is prepared, where its natural clients have to be counted; as
+            that of `run`.
+
+    Raises:
+        SettingsError: the preset is unknown, a key is unknown, or a value is out of range.
+        RunError: a newer version wrote the file, or a class that is named lies in a run directory.
+    """
+    raw, own = _read(str(source))
+    raw = apply_overrides(raw, overrides or {})
+    check_plain(raw)
+    check_places(raw)
+    with interruptible(), shown(listener or listener_of_command()) as told:
+        return with_clients(raw, {*own, *(overrides or {})}, data_root(), told.preparing)
+
+
+def _read(name: str) -> tuple[dict[str, Any], set[str]]:
+    """Return the settings of a preset, a file or none, and the dotted keys that a user gave.
+
+    Raises:
+        SettingsError: there is no such preset, or the file holds something else.
+    """
+    if name in PRESETS:
+        return PRESETS[name].settings.to_dict(), set()
+    if name.startswith(DATASET):
+        given = dict([parse_override(name)])
+        return apply_overrides({}, {**PLAIN, **given}), {*given}
+    if Path(name).suffix not in (".toml", ".json"):
+        raise SettingsError(f"{visible(name)}: no such preset; {_instead_of(name)}")
+    path = user_path(name)
+    raw = settings_of_file(path, read_file(path))
+    if {*FILE_KEYS} & raw.keys():
+        raise SettingsError(f"{name}: is a file of a sweep; type: raysim sweep {name}")
+    keys = {*dotted(raw)}
+    raw = on_preset(raw)
+    raw.pop("study", None)  # for `tune`
+    if raw.pop("own_task", False):  # the config.json of such a run
+        raise SettingsError(f"{name}: this run had a task of its own, which no file holds")
+    return raw, keys
+
+
+def _instead_of(name: str) -> str:
+    """Return what to give in place of a name that is no preset."""
+    hint = f"{suggest(name, sorted(PRESETS))} (or a .toml or .json file)"
+    if "=" in name:
+        hint = "name a preset first, such as mnist-fedavg, or begin with dataset.name=NAME"
+    with suppress(OSError, SettingsError):  # no path
+        if user_path(name).is_file():
+            hint = "settings are a .toml or .json file; files of data are read with a preset,"
+            hint += f" dataset.name=files and {override_text('dataset.path', name)}"
+        elif Path(name).suffix.lower() in (".yaml", ".yml"):
+            hint = "settings are a .toml or .json file"
+    return hint
+
+
+def loaded_settings(settings: Settings | str | Path) -> Settings:
+    """Return settings, or those of a preset or file that is named in their place.
+
+    Raises:
+        SettingsError: they are something else, or cannot be loaded.
+    """
+    if isinstance(settings, str | Path):
+        return load_config(settings)
+    given: Any = settings
+    if not isinstance(given, Settings):
+        kind = type(given).__name__
+        raise SettingsError(f"settings: must be of raysim.load_config, or a name; is a {kind}")
+    return settings
