@@ -3,11 +3,7 @@
 In: published settings and values. Out: `Preset`, `PaperTable` and `Figure`, by name in
 `workloads.presets`, `workloads.tables` and `workloads.figures`.
 
-- A folder holds what a paper publishes: `presets`, `tables.toml` and `figures`. It is named as the
-  names in it begin; FedMMD and FedFusion are two methods of one paper. What was measured of it is
-  in `RESULTS.md`.
-- `preset`, `table` and `figure` are the types; `table_file` reads tables, `curves` makes figures of
-  their runs.
-- `table_pages` and `figure_pages` are the pages of `raysim list`; `drawing` draws a figure, by
-  `drawing_kinds`.
+A folder holds what a paper publishes: `presets`, `tables.toml` and `figures`. It is named as the
+names in it begin; FedMMD and FedFusion are two methods of one paper. What was measured of it is in
+`RESULTS.md`.
 """

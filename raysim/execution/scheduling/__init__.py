@@ -3,8 +3,4 @@
 In: costs of items, workers' speeds, returned and lost calls. Out: assignments. Imported by
 `execution.pool`; knows neither Ray nor tensors, so that `tests/benchmarks/scaling` runs it for any
 number of workers.
-
-The driver has a `schedule.Schedule`, and so has a foreman, inside a `backlog.Backlog` of the
-driver's calls; `queues.Queues` deals items to workers by `dealing`, and items of asynchronous
-rounds wait in a `line.Line`.
 """
