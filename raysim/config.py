@@ -34,7 +34,7 @@ from raysim.core.class_metrics import metric_names
 from raysim.core.components import ask, called, explain
 from raysim.core.data import DATASETS, MODELS, PARTITIONS, Dataset, Model, Partition
 from raysim.core.errors import SettingsError, visible
-from raysim.core.method import METHODS, Method
+from raysim.core.method import METHODS, Asynchrony, Method
 from raysim.core.optimizer import OPTIMIZER, build_optimizer
 from raysim.core.participants import Participants, participants_of
 from raysim.core.rates import RateSettings, ServerSettings
@@ -583,6 +583,18 @@ class Settings(SettingsGroup):
         if self.selection.draw == "poisson":
             return self.fraction * len(self.participants)
         return float(self.cohort_size)
+
+    @property
+    def asynchrony(self) -> Asynchrony | None:
+        """Overlap of rounds, as the method states it; None if they do not overlap."""
+        found: Asynchrony | None = ask(
+            self.method,
+            "asynchrony",
+            self.cohort_size,
+            returns=lambda overlap: overlap is None or isinstance(overlap, Asynchrony),
+            expected="a raysim.Asynchrony, or None",
+        )
+        return found
 
     def to_dict(self) -> dict[str, Any]:
         """Return the settings as nested plain values, as written to `config.json`."""

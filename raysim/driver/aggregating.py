@@ -6,9 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 import numpy as np
-import numpy.typing as npt
 import torch
-from torch import nn
 
 from raysim.config import Settings
 from raysim.core.aggregation import Aggregation, ArrivedUpdates, Updates
@@ -17,11 +15,10 @@ from raysim.core.differences import Differences
 from raysim.core.errors import SettingsError
 from raysim.core.rules import Pass, Reduced
 from raysim.driver.analyses.riding import rows_beside
+from raysim.driver.parts import RunParts
 from raysim.driver.riders import Rider
-from raysim.driver.round_inputs import first_pass
 from raysim.driver.weights import check_own_weights
 from raysim.execution.update_blocks import bound_of, combined, decided, factor_of, measured
-from raysim.storage.checkpoints import Checkpoint
 
 
 @dataclass
@@ -93,25 +90,19 @@ def _trains(work: Pass) -> bool:
     return bool(work.epochs)
 
 
-def check_aggregation(
-    settings: Settings, network: nn.Module, initial: Checkpoint, sizes: npt.NDArray[np.int64]
-) -> None:
+def check_aggregation(parts: RunParts) -> None:
     """Check, before a run starts, that its aggregation works and suits the method.
 
     What clients send is seen in their first pass alone.
 
     Args:
-        settings: The run's settings.
-        network: The network as it was built.
-        initial: The checkpoint before the first round.
-        sizes: Samples that each client trains on [K].
+        parts: The run's parts.
 
     Raises:
         SettingsError: it does not.
     """
-    aggregation = settings.aggregation
-    overlaps = settings.method.asynchrony(settings.cohort_size) is not None
-    if overlaps and (aggregation.sees_updates or aggregation.weights):
+    settings, aggregation = parts.settings, parts.settings.aggregation
+    if settings.asynchrony and (aggregation.sees_updates or aggregation.weights):
         raise SettingsError(
             f"{called(aggregation)}: does not go with"
             f" {called(settings.method)}, whose rounds overlap; choose"
@@ -126,7 +117,7 @@ def check_aggregation(
             f"{called(aggregation)}: does not go with {called(settings.method)}, whose clients send"
             f" {settings.method.needs_mean}: of these the mean alone is a step; choose mean"
         )
-    first = first_pass(settings, network, initial, sizes)
+    first = parts.first
     if first and len(first.clients) > settings.cohort_size:
         raise SettingsError(
             f"{called(aggregation)}: does not go with {called(settings.method)}, whose passes are"

@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import nn
 
 from raysim.config import Settings
 from raysim.core.attack import Attack, KnownUpdates, MeasuredUpdates
@@ -27,15 +26,14 @@ from raysim.core.rules import Bases, Finish, Pass, Reduced, Trained, Upload, Vie
 from raysim.core.seeds import sample_cohort, stream
 from raysim.core.tensors import CPU, Groups, Layout, flatten, is_finite
 from raysim.driver.analyses.riding import rows_beside
+from raysim.driver.parts import RunParts
 from raysim.driver.riders import Rider
-from raysim.driver.round_inputs import first_pass
 from raysim.driver.round_log import RoundLog
 from raysim.driver.sending import send_changed
 from raysim.execution.client_jobs import poisoned
 from raysim.execution.update_blocks import bound_of, decided_by, forged, kept_by, measured
 from raysim.federation.federation import Federation
 from raysim.federation.opened import OpenedSamples
-from raysim.storage.checkpoints import Checkpoint
 from raysim.storage.summary import BAD, BEYOND
 
 Clients = npt.NDArray[np.int64]
@@ -192,38 +190,30 @@ def _generator(generator: Callable[[str], torch.Generator], purpose: str) -> tor
     return generator(f"attack/{purpose}")
 
 
-def check_attack(
-    settings: Settings,
-    network: nn.Module,
-    initial: Checkpoint,
-    federation: Federation,
-    note: Callable[[str], None],
-) -> None:
+def check_attack(parts: RunParts, federation: Federation, note: Callable[[str], None]) -> None:
     """Check, before a run starts, that its attack works and suits the method and the task.
 
     What clients send is seen in their first pass alone.
 
     Args:
-        settings: The run's settings.
-        network: The network as it was built.
-        initial: The checkpoint before the first round.
+        parts: The run's parts.
         federation: The samples.
         note: Called with a line if nobody is bad, or a setting is not used.
 
     Raises:
         SettingsError: it does not.
     """
-    attack, method = settings.attack, settings.method
+    settings, attack, method = parts.settings, parts.settings.attack, parts.settings.method
     if not attack.acts:
         _note_unused(attack, note)
         return
     refused = f"{called(attack)}: does not go with {called(method)}, whose"
-    if method.asynchrony(settings.cohort_size) is not None:
+    if settings.asynchrony:
         raise SettingsError(f"{refused} rounds overlap; choose none")
     _check_numbers(settings, note)
     if attack.needs_classes and not federation.scoring.classifies:
         raise SettingsError(f"{called(attack)}: needs targets that are class numbers")
-    first = first_pass(settings, network, initial, federation.training_sizes)
+    first = parts.first
     if first and first.pooled:
         raise SettingsError(f"{refused} clients' samples are pooled in one place; choose none")
     if first and (attack.changes_uploads or attack.knows_updates):

@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-from torch import Tensor, nn
+from torch import Tensor
 
-from raysim.config import Settings
 from raysim.core.columns import OF_ENGINE, Column, by_name
 from raysim.core.notebook import values_table
 from raysim.core.user_input import resume_advice
@@ -20,6 +19,7 @@ from raysim.driver.attacking import recorded_bad
 from raysim.driver.clock.clock import VirtualClock
 from raysim.driver.evaluation import Evaluator
 from raysim.driver.listener import Listener
+from raysim.driver.parts import RunParts
 from raysim.driver.privacy.accounting import Accounting
 from raysim.driver.progress import final_score, result_values
 from raysim.driver.weights import Weights
@@ -82,14 +82,13 @@ True, it ends the run with the rounds so far."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class CheckedRun:
+class CheckedRun(RunParts):
     """Parts of a run that have been checked; nothing is started or written yet.
 
+    What claims privacy has the noise that is accounted.
+
     Attributes:
-        settings: The run's settings; what claims privacy has the noise that is accounted.
         federation: Its samples, client indices and network.
-        network: The network as it was built.
-        initial: The checkpoint before the first round.
         states: Client states on disk.
         evaluator: Evaluates the global model.
         analyses: The analyses of its evaluated rounds.
@@ -99,10 +98,7 @@ class CheckedRun:
         weights: Weights of each client [K] of a user's table; None without one.
     """
 
-    settings: Settings
     federation: Federation
-    network: nn.Module
-    initial: Checkpoint
     states: ClientStates
     evaluator: Evaluator
     analyses: Analyses

@@ -185,7 +185,7 @@ def check_growth(path: Path, recorded: Mapping[str, Any], settings: Settings) ->
                 f"rounds={settings.rounds}: must be {before} with {settings_key(each)}.epsilon"
                 " without a noise: the noise of the rounds so far keeps to it over that many"
             )
-    if settings.rounds > before and settings.method.asynchrony(settings.cohort_size):
+    if settings.rounds > before and settings.asynchrony:
         raise RunError(
             f"rounds={settings.rounds}: must be {before} with {called(settings.method)}, whose"
             " rounds overlap: those at the end were planned as the last"

@@ -11,10 +11,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Self
 
-import numpy as np
-import numpy.typing as npt
-from torch import nn
-
 from raysim.config import Settings
 from raysim.core.channel import Stage
 from raysim.core.components import called
@@ -26,10 +22,9 @@ from raysim.core.rules import Finish, Pass, Reduced, Trained, Upload, View
 from raysim.core.selection import Selection
 from raysim.core.tensors import Layout, Tensors, flatten, without
 from raysim.driver.hiding import LOSSES, masking_of
+from raysim.driver.parts import RunParts
 from raysim.driver.riders import Rider
-from raysim.driver.round_inputs import first_pass
 from raysim.execution.partial_sum import EMPTY, PartialSum
-from raysim.storage.checkpoints import Checkpoint
 from raysim.storage.client_states import owner_of
 
 
@@ -108,28 +103,19 @@ class MaskedUploads(Rider):
         return replace(reduced, samples=EMPTY)
 
 
-def check_masks(
-    settings: Settings,
-    network: nn.Module,
-    initial: Checkpoint,
-    sizes: npt.NDArray[np.int64],
-) -> None:
+def check_masks(parts: RunParts) -> None:
     """Check, before a run with masks starts, that the server can do with sums of clients.
 
     Args:
-        settings: The run's settings.
-        network: The network as it was built.
-        initial: The checkpoint before the first round.
-        sizes: Samples that each client trains on [K].
+        parts: The run's parts.
 
     Raises:
         SettingsError: it cannot.
     """
-    stage = masking_of(settings)
+    stage = masking_of(parts.settings)
     if stage is None:
         return
-    first = first_pass(settings, network, initial, sizes)
-    if rule := next(_broken(settings, first), None):
+    if rule := next(_broken(parts.settings, parts.first), None):
         raise SettingsError(f"{called(stage)}: {rule}")
 
 
@@ -141,7 +127,7 @@ def _broken(settings: Settings, first: Pass | None) -> Iterator[str]:
     if settings.cohort_size < 2:
         more = "fraction" if len(settings.participants) > 1 else "clients"
         yield f"a round has one client, whose sum is its own; raise {more}"
-    if method.asynchrony(settings.cohort_size) is not None:
+    if settings.asynchrony:
         yield f"does not go with {called(method)}, whose rounds overlap"
     if settings.aggregation.sees_updates:
         yield (

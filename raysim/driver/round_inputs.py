@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dis
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from inspect import CO_GENERATOR
@@ -30,8 +30,7 @@ from raysim.core.next_state import (
 from raysim.core.rules import CHANGE, Pass, Reduced
 from raysim.core.seeds import sample_cohort, stream, torch_generator
 from raysim.core.tensors import Tensors, zeros_like
-from raysim.driver.hiding import SIZES, hidden, hidden_clients
-from raysim.driver.listener import Listener
+from raysim.driver.hiding import SIZES, hidden
 from raysim.driver.rates import client_rate, server_rate
 from raysim.driver.riders import Rider
 from raysim.storage.checkpoints import Checkpoint
@@ -188,30 +187,6 @@ def _hiding(given: D, unseen: Any, *names: str) -> D:
 def _with_clients(work: Pass, now: Round, unseen: Any) -> Pass:
     """Return a pass over the cohort if it is over what its method has in place of that."""
     return work if work.clients is not unseen else replace(work, clients=now.cohort)
-
-
-def first_pass(
-    settings: Settings,
-    network: nn.Module,
-    before: Checkpoint,
-    sizes: npt.NDArray[np.int64],
-) -> Pass | None:
-    """Return the first pass of the round after a committed state, of client 0; run nothing.
-
-    Args:
-        settings: The run's settings.
-        network: The network as it was built.
-        before: The committed state.
-        sizes: Samples that each client trains on [K].
-
-    Raises:
-        SettingsError: the round fails.
-    """
-    note = Listener().note
-    now = round_inputs(settings, network, before, sizes=sizes, note=note, cohort=(0,))
-    unseen = hidden_clients(settings, settings.method)
-    with closing(passes_of(settings.method, now, before.state, unseen)) as passes:
-        return next(passes, None)
 
 
 def run_without_clients(work: Pass) -> Reduced:

@@ -7,10 +7,6 @@ from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-from torch import nn
-
 from raysim.config import Settings
 from raysim.core.columns import undeclared
 from raysim.core.components import called
@@ -39,6 +35,7 @@ from raysim.driver.finished import (
 from raysim.driver.identity import identity_of, not_comparable
 from raysim.driver.listener import Listener
 from raysim.driver.masking import check_masks
+from raysim.driver.parts import RunParts
 from raysim.driver.privacy.accounting import with_accounted_noise
 from raysim.driver.privacy.checks import accounting_for
 from raysim.driver.rates import check_rates
@@ -52,7 +49,6 @@ from raysim.driver.weights import check_weights
 from raysim.execution.process import threads_of
 from raysim.execution.ray_runtime import open_executor, ray_runtime
 from raysim.federation.federation import Federation
-from raysim.storage.checkpoints import Checkpoint
 from raysim.storage.client_states import ClientStates
 from raysim.storage.plugins import Plugins
 from raysim.storage.run_directory import RunDirectory
@@ -157,27 +153,27 @@ def check_run(
     states = ClientStates(run_dir.states.absolute())
     federation = _with_test_samples(settings, federation, note)
     network, initial = initial_checkpoint(settings, federation)
-    left = given_state(initial.state)
+    left, sizes = given_state(initial.state), federation.training_sizes
     federation = federation.with_objective(settings.local).for_network(network)
-    sizes = federation.training_sizes
-    check_actors(settings, network, initial, sizes)
-    privacy = accounting_for(settings, network, initial, sizes, note)
+    parts = RunParts(settings, network, initial, sizes)
+    check_actors(parts)
+    privacy = accounting_for(parts, note)
     settings = with_accounted_noise(settings, privacy)
-    of_stages = check_stages(settings, network, initial, sizes)
     initial = replace(initial, channel=first_states(settings.stages))
-    check_space(settings, states, initial.state, of_stages)
+    parts = RunParts(settings, network, initial, sizes)
+    check_space(settings, states, initial.state, check_stages(parts))
     evaluator = Evaluator(settings, federation, network)
     evaluator.deployment(initial)  # refuses one that fails
     Stopping(settings, evaluator.columns, settings.rounds)
     check_kept_clients(settings)
     analyses = Analyses(settings, federation, network, initial, note)
-    check_asynchrony(settings, network, initial, sizes, analyses.parts)
+    check_asynchrony(parts, analyses.parts)
     clock = open_clock(settings, federation, network, states)
-    check_places(settings, network, initial, clock)
-    _check_messages(settings, network, initial, federation, note)
-    weights = check_weights(settings, network, initial, sizes)
-    _check_first_round(settings, initial, sizes, clock, evaluator)
-    for line in notes_on(settings, network, initial, sizes):
+    check_places(parts, clock)
+    _check_messages(parts, federation, note)
+    weights = check_weights(parts)
+    _check_first_round(parts, clock, evaluator)
+    for line in notes_on(parts):
         note(line)
     left.check_left(ASKED, called(settings.method))
     return CheckedRun(
@@ -185,6 +181,7 @@ def check_run(
         federation=federation,
         network=network,
         initial=initial,
+        sizes=sizes,
         states=states,
         evaluator=evaluator,
         analyses=analyses,
@@ -195,42 +192,30 @@ def check_run(
     )
 
 
-def _check_messages(
-    settings: Settings,
-    network: nn.Module,
-    initial: Checkpoint,
-    federation: Federation,
-    note: Callable[[str], None],
-) -> None:
+def _check_messages(parts: RunParts, federation: Federation, note: Callable[[str], None]) -> None:
     """Check that what acts on uploads and broadcasts suits the method.
 
     Raises:
         SettingsError: it does not.
     """
-    sizes = federation.training_sizes
-    check_aggregation(settings, network, initial, sizes)
-    check_attack(settings, network, initial, federation, note)
-    check_downlink(settings, network, initial, sizes)
-    check_masks(settings, network, initial, sizes)
+    check_aggregation(parts)
+    check_attack(parts, federation, note)
+    check_downlink(parts)
+    check_masks(parts)
 
 
-def _check_first_round(
-    settings: Settings,
-    initial: Checkpoint,
-    sizes: npt.NDArray[np.int64],
-    clock: VirtualClock | None,
-    evaluator: Evaluator,
-) -> None:
+def _check_first_round(parts: RunParts, clock: VirtualClock | None, evaluator: Evaluator) -> None:
     """Check the rates, the temperature and the clients of the first round.
 
     Raises:
         SettingsError: a rate lacks its metric, or the temperature or the selection fails.
     """
+    settings, initial, sizes = parts.settings, parts.initial, parts.sizes
     check_rates(settings, evaluator.skipped.figures)
     seconds = expected_seconds(settings, initial, sizes, clock)
     temperature = RoundTemperature.of(settings, initial, sizes, seconds)
     temperature.check(evaluator.skipped.figures, settings.cohort_size)
-    if settings.method.asynchrony(settings.cohort_size) is None:
+    if not settings.asynchrony:
         RoundSelection.of(settings, initial, sizes, clock)
 
 

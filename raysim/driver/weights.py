@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from torch import nn
 
 from raysim.config import Settings
 from raysim.core.client_tables import read_table, rows_of
@@ -16,8 +15,7 @@ from raysim.core.components import called
 from raysim.core.errors import DataError, SettingsError
 from raysim.core.rules import Pass
 from raysim.core.user_input.limits import MOST
-from raysim.driver.round_inputs import first_pass
-from raysim.storage.checkpoints import Checkpoint
+from raysim.driver.parts import RunParts
 
 Weights = npt.NDArray[np.int64]
 STEPS = 2**24
@@ -133,22 +131,17 @@ def check_own_weights(settings: Settings, work: Pass) -> None:
         )
 
 
-def check_weights(
-    settings: Settings, network: nn.Module, initial: Checkpoint, sizes: Weights
-) -> Weights | None:
+def check_weights(parts: RunParts) -> Weights | None:
     """Return the weights of a user's table [K], if there is one, once they are checked.
 
     Args:
-        settings: The run's settings.
-        network: The network as it was built.
-        initial: The checkpoint before the first round.
-        sizes: Training samples of each client [K].
+        parts: The run's parts.
 
     Raises:
         DataError: the table is none, or lacks a client.
         SettingsError: the method or the aggregation has weights of its own.
     """
-    given = weights_of_file(settings)
-    if given is not None and (first := first_pass(settings, network, initial, sizes)):
-        check_own_weights(settings, first)
+    given = weights_of_file(parts.settings)
+    if given is not None and parts.first:
+        check_own_weights(parts.settings, parts.first)
     return given

@@ -183,7 +183,7 @@ class RunDirectory:
         """Check that the run in this directory may continue with these settings."""
         if difference := difference_from(recorded, settings, grows=self.grows):
             longer = settings.rounds > recorded["rounds"]
-            longer &= settings.method.asynchrony(settings.cohort_size) is None
+            longer &= settings.asynchrony is None
             more = ""
             if difference.startswith("rounds=") and longer:
                 more = f"; to train it further, type: raysim resume {self.path} rounds=..., or"

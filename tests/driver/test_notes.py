@@ -7,6 +7,7 @@ from torch import nn
 
 import raysim
 from raysim.driver.checks.preflight import check_actors, initial_checkpoint
+from raysim.driver.parts import RunParts
 from raysim.federation.task import from_task
 from tests.tasks import EQUAL, UNEQUAL, Notes, make_settings, make_task
 
@@ -120,13 +121,14 @@ def test_more_actors_than_clients_of_a_round_are_refused(tmp_path, more, most):
     for actors in (most, most + 1):
         asked = {"engine.backend": "ray", "engine.actors": actors, "clients": 6, **more}
         settings = make_settings(tmp_path / "run", **asked)
-        given = (settings, *initial_checkpoint(settings, federation), federation.training_sizes)
+        built = initial_checkpoint(settings, federation)
+        parts = RunParts(settings, *built, federation.training_sizes)
         if actors == most:
-            check_actors(*given)
+            check_actors(parts)
             continue
         said = f"^engine.actors={actors}: must be at most {most}, the clients of a round; "
         with pytest.raises(raysim.SettingsError, match=said):
-            check_actors(*given)
+            check_actors(parts)
 
 
 def test_they_are_refused_before_ray_starts(tmp_path):

@@ -15,6 +15,7 @@ from raysim.core.encoding import Encoding
 from raysim.core.tensors import Layout, flatten
 from raysim.driver.checks.preflight import check_space, initial_checkpoint
 from raysim.driver.checks.stages import check_stages
+from raysim.driver.parts import RunParts
 from raysim.federation.task import from_task
 from raysim.methods.fedavg import FedAvg
 from raysim.storage.client_states import ClientStates
@@ -210,7 +211,7 @@ def test_space_is_checked_for_what_stages_keep(tmp_path, method):
     federation = from_task(make_task((8,) * 4))
     network, initial = initial_checkpoint(settings, federation)
     model, states = initial.state.groups["model"], SpaceLog()
-    kept = check_stages(settings, network, initial, federation.training_sizes)
+    kept = check_stages(RunParts(settings, network, initial, federation.training_sizes))
     values = sum(tensor.numel() for tensor in model.values())
     assert kept == 8 * values * (2 if method == "scaffold" else 1)  # in float64; of c, too
     check_space(settings, states, initial.state, kept)

@@ -62,3 +62,51 @@ def test_a_run_that_is_refused_later_keeps_its_rounds(tmp_path):
     with pytest.raises(raysim.SettingsError, match="clients"):
         raysim.run(make_settings(tmp_path / "run", **given), make_task(UNEQUAL))
     assert [path.name for path in (tmp_path / "run/checkpoints").iterdir()] == ["round_000001"]
+
+
+ASKED: list[str] = []
+
+
+class Counted(FedAvg):
+    """Counts what it is asked before any client trains."""
+
+    def round(self, now: Any, state: Any) -> Any:
+        ASKED.append("round")
+        return (yield from super().round(now, state))
+
+
+def test_the_checks_of_a_start_ask_a_method_for_its_first_pass_once(tmp_path, monkeypatch):
+    """Attack, aggregation, stages, down-link, weights and notes all read it."""
+
+    def stop(*_: object) -> None:
+        raise raysim.RunError("seen")
+
+    monkeypatch.setattr(start, "open_executor", stop)
+    ASKED.clear()
+    parts = {
+        "attack.name": "sign_flip",
+        "attack.fraction": 0.5,
+        "aggregation.name": "median",
+        "channel": {"int8": {}},
+        "downlink": {"topk": {"fraction": 0.5}},
+        "selection.name": "weighted",
+        "method.name": f"{__name__}:Counted",
+    }
+    with pytest.raises(raysim.RunError, match="seen"):
+        raysim.run(make_settings(tmp_path / "run", **parts), make_task(UNEQUAL))
+    assert ASKED == ["round"]
+
+
+class Overlapping(FedAvg):
+    """States the overlap of its rounds by a number alone."""
+
+    def asynchrony(self, size: int) -> Any:
+        return size
+
+
+def test_an_overlap_of_another_type_is_refused_in_one_line(tmp_path):
+    said = r"^method.name=.*Overlapping: asynchrony returned 4; must return a raysim.Asynchrony, or"
+    settings = make_settings(tmp_path / "run", **{"method.name": f"{__name__}:Overlapping"})
+    with pytest.raises(raysim.SettingsError, match=said):
+        raysim.run(settings, make_task(UNEQUAL))
+    assert not (tmp_path / "run").exists()

@@ -113,7 +113,7 @@ class Workload:
 
 def _trained(settings: Settings) -> int:
     """Return the number of clients whose updates make the model of a round."""
-    asynchrony = settings.method.asynchrony(settings.cohort_size)
+    asynchrony = settings.asynchrony
     if asynchrony is None:
         return settings.cohort_size
     return asynchrony.buffer or max(asynchrony.concurrency // asynchrony.tiers, 1)
@@ -172,7 +172,7 @@ def measure(settings: Settings, size: DataSize) -> Pace:
     batch = settings.local.batch_size
     least = size.client if batch == "full" else min(batch, size.client)
     # An asynchronous round has the updates of its settings at any fraction.
-    asynchronous = settings.method.asynchrony(settings.cohort_size) is not None
+    asynchronous = settings.asynchrony is not None
     fewest = trained if asynchronous else min(trained, CLIENTS)
     smallest = _shortened(settings.override({"local.epochs": 1}), fewest, least)
     per_second = fewest * _measure_size(smallest).client / _rounds(smallest, False).seconds

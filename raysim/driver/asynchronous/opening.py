@@ -6,8 +6,6 @@ from collections.abc import Collection
 from dataclasses import replace
 
 import numpy as np
-import numpy.typing as npt
-from torch import nn
 
 from raysim.config import Settings
 from raysim.core.components import called
@@ -24,52 +22,43 @@ from raysim.driver.asynchronous.times import DeviceTimes, equal_devices
 from raysim.driver.channel import with_stages
 from raysim.driver.clock.clock import VirtualClock
 from raysim.driver.context import RunContext
+from raysim.driver.parts import RunParts
 from raysim.driver.passes import PassContext, RoundRunner
-from raysim.driver.round_inputs import first_pass
 from raysim.driver.selecting import expected_seconds
 from raysim.driver.temperatures import RoundTemperature
 from raysim.storage.checkpoints import Checkpoint
 
 
-def check_asynchrony(
-    settings: Settings,
-    network: nn.Module,
-    initial: Checkpoint,
-    sizes: npt.NDArray[np.int64],
-    parts: Collection[str],
-) -> None:
+def check_asynchrony(parts: RunParts, measured: Collection[str]) -> None:
     """Check that a run's settings go with asynchronous rounds, if its method has them.
 
     Args:
-        settings: The run's settings.
-        network: The network as it was built.
-        initial: The checkpoint before the first round.
-        sizes: Samples that each client trains on [K].
-        parts: Names of client parts.
+        parts: The run's parts.
+        measured: Names of client parts of analyses.
 
     Raises:
         SettingsError: a setting does not.
     """
-    method, state = settings.method, initial.state
-    asynchrony = method.asynchrony(settings.cohort_size)
+    settings, initial = parts.settings, parts.initial
+    method, asynchrony = settings.method, settings.asynchrony
     if asynchrony is None:
         return
     _check_numbers(settings, asynchrony)
     key = f"method.name={method.title}: asynchronous rounds need"
-    if method.client_bytes(state) or settings.local.keep:
+    if method.client_bytes(initial.state) or settings.local.keep:
         kept = ", as of local.keep=true," if settings.local.keep else ","
         raise SettingsError(f"{key} clients without state{kept} which their order would change")
     _check_selection_and_clock(settings)
-    ones = np.ones_like(sizes)
-    draws = Draws(settings, sizes, settings.participants.numbers, ones, always)
+    ones = np.ones_like(parts.sizes)
+    draws = Draws(settings, parts.sizes, settings.participants.numbers, ones, always)
     if not draws(0, 0, asynchrony.concurrency, (), 0):
         raise SettingsError(f"{called(settings.selection)}: selects no client that may start")
-    first = _pass_after(settings, network, initial, sizes)
+    first = _first_pass(parts)
     for number in (1, settings.rounds - 1):
-        later = _pass_after(settings, network, replace(initial, number=number), sizes)
+        later = _first_pass(replace(parts, initial=replace(initial, number=number)))
         check_alike(settings, first, later, number)
-    if parts:
-        setting = f"{TRAINED}=true" if TRAINED in parts else f"analysis={min(parts)}"
+    if measured:
+        setting = f"{TRAINED}=true" if TRAINED in measured else f"analysis={min(measured)}"
         raise SettingsError(
             f"{setting}: measures the cohort of a round; with"
             f" method.name={method.title} clients of several rounds overlap"
@@ -117,7 +106,7 @@ def asynchronous_rounds(
         committed: The checkpoint.
     """
     settings, under_way = run.settings, committed.in_flight
-    asynchrony = settings.method.asynchrony(settings.cohort_size)
+    asynchrony = settings.asynchrony
     if asynchrony is None:
         return None
     times = _device_times(run, run.clock, passes) if run.clock else None
@@ -128,35 +117,30 @@ def asynchronous_rounds(
     )
     queue = Queue.from_json(under_way.queue) if under_way else Queue()
     plan = Plan(asynchrony, tiers, queue, settings.rounds)
-    first = with_stages(
-        settings.stages, _pass_after(settings, run.network, run.initial, passes.sizes)
-    )
+    first = with_stages(settings.stages, _first_pass(run))
     return AsynchronousRounds(passes, plan, times, under_way, first)
 
 
 def _device_times(run: RunContext, clock: VirtualClock, passes: PassContext) -> DeviceTimes:
     """Return the times of all clients in the first round's pass, also of a resumed run."""
     initial = run.initial
-    work = _pass_after(run.settings, run.network, initial, passes.sizes)
-    work = replace(work, clients=range(run.settings.clients))
+    work = replace(_first_pass(run), clients=range(run.settings.clients))
     seconds = expected_seconds(run.settings, initial, passes.sizes, None)
     temperature = RoundTemperature.of(run.settings, initial, passes.sizes, seconds)
     runner = RoundRunner(passes, initial.number, initial.state, initial.versions, 0, temperature)
     return DeviceTimes.of(clock, work, runner)
 
 
-def _pass_after(
-    settings: Settings, network: nn.Module, before: Checkpoint, sizes: npt.NDArray[np.int64]
-) -> Pass:
-    """Return the pass over client 0 of the round after a committed state; run nothing.
+def _first_pass(parts: RunParts) -> Pass:
+    """Return the first pass of a run, over client 0.
 
     Raises:
         SettingsError: the round has no pass, or none that suits asynchronous rounds.
     """
-    work = first_pass(settings, network, before, sizes)
-    if work is None:
+    if (work := parts.first) is None:
         raise SettingsError(
-            f"method.name={settings.method.title}: asynchronous rounds have one pass; it runs none"
+            f"method.name={parts.settings.method.title}: asynchronous rounds have one pass; it runs"
+            " none"
         )
-    check_pass(settings, work, (0,))
+    check_pass(parts.settings, work, (0,))
     return work

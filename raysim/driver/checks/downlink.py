@@ -5,12 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import partial
 
-import numpy as np
-import numpy.typing as npt
 import torch
 from torch import nn
 
-from raysim.config import Settings
 from raysim.core.channel import Stage, Stages
 from raysim.core.components import called
 from raysim.core.errors import SettingsError
@@ -18,27 +15,21 @@ from raysim.core.seeds import torch_generator
 from raysim.core.tensors import Tensors
 from raysim.driver.channel import check_order
 from raysim.driver.downlink import MODEL, send_down
-from raysim.driver.round_inputs import first_pass
-from raysim.storage.checkpoints import Checkpoint
+from raysim.driver.parts import RunParts
 
 
-def check_downlink(
-    settings: Settings, network: nn.Module, initial: Checkpoint, sizes: npt.NDArray[np.int64]
-) -> None:
+def check_downlink(parts: RunParts) -> None:
     """Check, before a run starts, that its down-link works and suits the method.
 
     What clients send is seen in their first pass alone.
 
     Args:
-        settings: The run's settings.
-        network: The network as it was built.
-        initial: The checkpoint before the first round.
-        sizes: Samples that each client trains on [K].
+        parts: The run's parts.
 
     Raises:
         SettingsError: it does not.
     """
-    stages, method = settings.down_stages, settings.method
+    stages, method = parts.settings.down_stages, parts.settings.method
     if not stages:
         return
     for name, stage in stages.items():
@@ -49,14 +40,14 @@ def check_downlink(
         raise SettingsError(f"{refused} round is {method.own_round}; leave it out")
     if method.has_parts:
         raise SettingsError(f"{refused} clients have {method.has_parts}; leave it out")
-    first = first_pass(settings, network, initial, sizes)
+    first = parts.first
     bases: Mapping[str, str] = first.moved_from if first else {}
     if first and first.epochs and not (MODEL in first.broadcast and MODEL in bases.values()):
         raise SettingsError(
             f"{refused} clients send nothing that has moved from a model which the server"
             " broadcasts; leave it out"
         )
-    _try(stages, method.deployed(initial.state), network)
+    _try(stages, method.deployed(parts.initial.state), parts.network)
 
 
 def _check_stage(key: str, stage: Stage) -> None:

@@ -5,40 +5,29 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-from torch import nn
-
-from raysim.config import Settings
 from raysim.core.components import ask, called
 from raysim.core.method import Method
 from raysim.core.selection import Selection
-from raysim.driver.round_inputs import first_pass
-from raysim.storage.checkpoints import Checkpoint
+from raysim.driver.parts import RunParts
 
 
-def notes_on(
-    settings: Settings, network: nn.Module, initial: Checkpoint, sizes: npt.NDArray[np.int64]
-) -> Iterator[str]:
+def notes_on(parts: RunParts) -> Iterator[str]:
     """Yield the lines of the method and the selection, before a run starts.
 
     Args:
-        settings: The run's settings.
-        network: The network as it was built.
-        initial: The checkpoint before the first round.
-        sizes: Samples that each client trains on [K].
+        parts: The run's parts.
 
     Raises:
         SettingsError: a component fails to say them.
     """
-    yield from _lines(settings.method, network)
+    settings = parts.settings
+    yield from _lines(settings.method, parts.network)
     if type(settings.selection).notes is Selection.notes:
         return
     aggregation = settings.aggregation
-    first = first_pass(settings, network, initial, sizes)
-    own = aggregation.weights or (first and first.weighting)
+    own = aggregation.weights or (parts.first and parts.first.weighting)
     weighting = "uniform" if aggregation.sees_updates else own or settings.weighting
-    samples = settings.participants.of(sizes)
+    samples = settings.participants.of(parts.sizes)
     yield from _lines(settings.selection, samples, settings.cohort_size, weighting)
 
 

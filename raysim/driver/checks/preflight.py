@@ -6,7 +6,6 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from torch import Tensor, nn
 
 from raysim.config import Settings
@@ -27,7 +26,7 @@ from raysim.driver.checks.samples import (
     check_scoring,
     check_without_test,
 )
-from raysim.driver.round_inputs import first_pass
+from raysim.driver.parts import RunParts
 from raysim.federation.federation import Federation, sample_dtype
 from raysim.federation.opened import OpenedSamples
 from raysim.federation.several_inputs import LAYOUT, SeveralInputs
@@ -173,31 +172,26 @@ def with_cohort(settings: Settings, task: Task | None) -> Settings:
     return settings
 
 
-def check_actors(
-    settings: Settings, network: nn.Module, initial: Checkpoint, sizes: npt.NDArray[np.int64]
-) -> None:
+def check_actors(parts: RunParts) -> None:
     """Check that a number of actors is not more than the clients that train or are tested at once.
 
     Args:
-        settings: The run's settings.
-        network: The network as it was built.
-        initial: The checkpoint before the first round.
-        sizes: Samples that each client trains on [K].
+        parts: The run's parts.
 
     Raises:
         SettingsError: some actors would never have a client.
     """
-    actors = settings.engine.actors
+    settings, actors = parts.settings, parts.settings.engine.actors
     if actors == "auto" or settings.engine.backend == "inline":
         return
     everyone, evaluation = len(settings.participants), settings.evaluation
-    overlap = settings.method.asynchrony(settings.cohort_size)
+    overlap = settings.asynchrony
     most = overlap.concurrency if overlap else settings.cohort_size
     most += settings.clock.server_policy.extra
     if settings.selection.may_be_empty or evaluation.local_test or evaluation.clients:
         most = everyone
-    if actors > most and (first := first_pass(settings, network, initial, sizes)):
-        most = max(most, len(first.clients))
+    if actors > most and parts.first:
+        most = max(most, len(parts.first.clients))
     if actors > most:
         raise SettingsError(
             f"engine.actors={actors}: must be at most {most}, the clients of a round; the others"

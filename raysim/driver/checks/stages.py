@@ -7,7 +7,6 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import nn
 
@@ -31,28 +30,22 @@ from raysim.driver.channel import (
 )
 from raysim.driver.hiding import COHORT, claiming_of, hidden_clients
 from raysim.driver.listener import Listener
+from raysim.driver.parts import RunParts
 from raysim.driver.round_inputs import (
     UnselectedError,
-    first_pass,
     passes_of,
     round_inputs,
     run_round,
     run_without_clients,
 )
-from raysim.storage.checkpoints import Checkpoint
 from raysim.storage.client_states import owner_of
 
-Sizes = npt.NDArray[np.int64]
 
-
-def check_stages(settings: Settings, network: nn.Module, initial: Checkpoint, sizes: Sizes) -> int:
+def check_stages(parts: RunParts) -> int:
     """Check the stages on a random change of what clients send in their first pass.
 
     Args:
-        settings: The run's settings.
-        network: The network as it was built.
-        initial: The checkpoint before the first round.
-        sizes: Samples that each client trains on [K].
+        parts: The run's parts.
 
     Returns:
         The bytes that a client keeps for the stages.
@@ -61,39 +54,36 @@ def check_stages(settings: Settings, network: nn.Module, initial: Checkpoint, si
         SettingsError: a stage fails, returns other groups than it was given, or keeps a state where
             rounds overlap; the method's round fails without clients, and a stage acts on it.
     """
-    if not (stages := settings.stages):
+    settings, stages = parts.settings, parts.settings.stages
+    if not stages:
         return 0
     check_order(stages, "channel")
     states = first_states(stages)
     present = {name: at_state(stage, states.get(name)) for name, stage in stages.items()}
-    sent = _sent(settings, network, initial, sizes)
     draws = torch_generator(0, "channel/check")
-    trial = partial(_tried, settings, present, network, sent, draws=draws)
+    trial = partial(_tried, settings, present, parts.network, _sent(parts), draws=draws)
     kept = trial({})
     if kept:  # once more with it
         kept = trial(kept)
-    if (kept or states) and settings.method.asynchrony(settings.cohort_size):
+    if (kept or states) and settings.asynchrony:
         name = owner_of(min(kept), stages) if kept else min(states)
         who = "clients keep" if kept else "the server keeps"
         raise SettingsError(
             f"{called(stages[name])}: does not go with {called(settings.method)}, whose rounds"
             f" overlap: their order would change what {who} for it"
         )
-    _check_rounds_without_clients(settings, network, initial, sizes)
+    _check_rounds_without_clients(parts)
     return nbytes(kept)
 
 
-def _sent(
-    settings: Settings, network: nn.Module, initial: Checkpoint, sizes: Sizes
-) -> tuple[Groups, Bases]:
+def _sent(parts: RunParts) -> tuple[Groups, Bases]:
     """Return what clients receive in the first pass, and the bases of what they send.
 
     They are those of the model where a method's first pass has no differences.
     """
-    work = first_pass(settings, network, initial, sizes)
-    if work and work.moved_from:
+    if (work := parts.first) and work.moved_from:
         return work.broadcast, work.moved_from
-    return {"model": settings.method.deployed(initial.state)}, {"model": "model"}
+    return {"model": parts.settings.method.deployed(parts.initial.state)}, {"model": "model"}
 
 
 def _tried(
@@ -174,9 +164,7 @@ def _not_here(*given: Any, **options: Any) -> Any:
     raise SettingsError("a stage of the channel must not run the network")
 
 
-def _check_rounds_without_clients(
-    settings: Settings, network: nn.Module, initial: Checkpoint, sizes: Sizes
-) -> None:
+def _check_rounds_without_clients(parts: RunParts) -> None:
     """Check that a method's round runs without clients, where one may be and a stage acts on it.
 
     A round is without clients if none is selected, or if all drop out.
@@ -184,12 +172,14 @@ def _check_rounds_without_clients(
     Raises:
         SettingsError: it fails, or has passes over clients that were not selected.
     """
+    settings, initial = parts.settings, parts.initial
     acting = [stage for stage in settings.stages.values() if stage.acts_on_empty_rounds]
     may_be_empty, may_be_lost = settings.selection.may_be_empty, settings.clock.has_time
     if not acting or not (may_be_empty or may_be_lost):
         return
     note = Listener().note
-    now = round_inputs(settings, network, initial, sizes=sizes, note=note, cohort=())
+    given = (settings, parts.network, initial)
+    now = round_inputs(*given, sizes=parts.sizes, note=note, cohort=())
     unseen = hidden_clients(settings, settings.method)
     passes = passes_of(settings.method, now, initial.state, unseen)
     try:

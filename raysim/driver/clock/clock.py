@@ -21,12 +21,11 @@ from raysim.core.tensors import Tensors
 from raysim.driver.clock.costs import PassCosts, WorkCosts
 from raysim.driver.clock.lost import LostRoundError
 from raysim.driver.clock.policies import Outcome, outcome_of, sent_in_vain
+from raysim.driver.parts import RunParts
 from raysim.driver.passes import RoundRunner
 from raysim.driver.riders import Rider
-from raysim.driver.round_inputs import first_pass
 from raysim.execution.partial_sum import Columns
 from raysim.federation.federation import Federation
-from raysim.storage.checkpoints import Checkpoint
 from raysim.storage.client_states import ClientStates
 from raysim.storage.summary import LOST, VIRTUAL_JOULES, VIRTUAL_SECONDS
 
@@ -54,22 +53,18 @@ def open_clock(
     return VirtualClock(policy, fleet, WorkCosts(settings, federation, network, states))
 
 
-def check_places(
-    settings: Settings, network: nn.Module, initial: Checkpoint, clock: VirtualClock | None
-) -> None:
+def check_places(parts: RunParts, clock: VirtualClock | None) -> None:
     """Check that a run with a clock trains on devices.
 
     Args:
-        settings: The run's settings.
-        network: The network as it was built.
-        initial: The checkpoint before the first round.
+        parts: The run's parts.
         clock: The run's clock, if there is one.
 
     Raises:
         SettingsError: its first pass has the samples of all clients in one place.
     """
-    work = clock and first_pass(settings, network, initial, clock.costs.sizes)
-    if work and work.pooled:
+    if clock and parts.first and parts.first.pooled:
+        settings = parts.settings
         raise SettingsError(
             f"{called(settings.clock)}: does not go with {called(settings.method)}, under which"
             " the samples of all clients are in one place; choose clock.name=none"

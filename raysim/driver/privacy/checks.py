@@ -9,10 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
 
-import numpy as np
-import numpy.typing as npt
-from torch import nn
-
 from raysim.config import BALANCED, Settings
 from raysim.core.channel import Stage
 from raysim.core.components import Component, called, set_apart, set_on_classes, why_lost
@@ -22,31 +18,22 @@ from raysim.core.method import Method
 from raysim.core.privacy import PrivacyClaim
 from raysim.core.tensors import frozen_names
 from raysim.driver.hiding import claiming_of
+from raysim.driver.parts import RunParts
 from raysim.driver.privacy.accounting import Accounting, Cohorts, accounting_of
-from raysim.driver.round_inputs import first_pass
 from raysim.storage.checkpoints import Checkpoint
 
 
-def accounting_for(
-    settings: Settings,
-    network: nn.Module,
-    initial: Checkpoint,
-    sizes: npt.NDArray[np.int64],
-    note: Callable[[str], None],
-) -> Accounting | None:
+def accounting_for(parts: RunParts, note: Callable[[str], None]) -> Accounting | None:
     """Return the accounting of the claim that the method or a stage makes; None without one.
 
     Args:
-        settings: The run's settings.
-        network: The network as it was built.
-        initial: The checkpoint before the first round.
-        sizes: Samples that each client trains on [K].
+        parts: The run's parts.
         note: Shows the user one line.
 
     Raises:
         SettingsError: the accountant does not cover the run, or no round keeps to the claim.
     """
-    claiming = claiming_of(settings)
+    settings, claiming = parts.settings, claiming_of(parts.settings)
     if not claiming or not (claim := claiming[0].privacy):
         return None
     broken = chain(
@@ -55,8 +42,8 @@ def accounting_for(
         _of_parts(settings, claiming),
         _of_stages([*settings.stages.values()], claiming[0]),
         _of_clients(settings),
-        _of_states(settings, claim, initial),
-        _not_clipped(settings, network, initial, sizes),
+        _of_states(settings, claim, parts.initial),
+        _not_clipped(parts),
     )
     if rule := next(broken, None):
         raise SettingsError(f"{called(claiming[0])}: {rule}")
@@ -179,7 +166,7 @@ def _of_states(settings: Settings, claim: PrivacyClaim, initial: Checkpoint) -> 
 def _of_cohorts(settings: Settings, claim: PrivacyClaim) -> Iterator[str]:
     """Yield the rules on who takes part that settings break."""
     method, selection = settings.method, settings.selection
-    if method.asynchrony(settings.cohort_size) is not None:
+    if settings.asynchrony:
         yield f"does not go with {called(method)}, whose rounds overlap"
     elif selection.draw not in claim.draws:
         yield (
@@ -206,11 +193,9 @@ def _of_cohorts(settings: Settings, claim: PrivacyClaim) -> Iterator[str]:
         yield f"delta={claim.delta:g}: must be at most 1/K, {1 / clients:g}"
 
 
-def _not_clipped(
-    settings: Settings, network: nn.Module, initial: Checkpoint, sizes: npt.NDArray[np.int64]
-) -> Iterator[str]:
+def _not_clipped(parts: RunParts) -> Iterator[str]:
     """Yield what clients send in their first pass, going by its bases, that stages pass by."""
-    first, frozen = first_pass(settings, network, initial, sizes), frozen_names(network)
+    first, frozen = parts.first, frozen_names(parts.network)
     if first is None:
         return
     for base in first.moved_from.values():

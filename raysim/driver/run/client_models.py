@@ -55,7 +55,7 @@ def check_kept_clients(settings: Settings) -> None:
     Raises:
         SettingsError: rounds overlap.
     """
-    if settings.keep_clients and settings.method.asynchrony(settings.cohort_size) is not None:
+    if settings.keep_clients and settings.asynchrony:
         raise SettingsError(
             f"keep_clients=true: does not go with {called(settings.method)}, whose rounds overlap"
         )
