@@ -8,6 +8,7 @@ import shlex
 import subprocess
 import sys
 import textwrap
+import tomllib
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +19,8 @@ from safetensors.numpy import load_file
 import raysim.testing
 from raysim.config import parse_override
 
-README = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
 METHOD = re.search(r"```python\n(\"\"\"FedAvgM.*?)```", README, re.DOTALL)
 COMMAND = re.search(r"^raysim (run mnist-fedavg method.name=my_method.*)$", README, re.MULTILINE)
 HOSTILE = (
@@ -96,3 +98,10 @@ def test_the_two_commands_stand_in_readme():
         "pip install -c constraints.txt . && raysim run mnist-fedavg",
         "pip install -c constraints.txt '.[dev]' && python -m pytest -n 2 --dist worksteal",
     ]
+
+
+def test_ci_runs_what_the_command_leaves_out():
+    own = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    assert own["tool"]["pytest"]["ini_options"]["addopts"].endswith("-m 'not full and not ci'")
+    ci = (ROOT / ".ci/run").read_text(encoding="utf-8")
+    assert 'run "$tests"' in ci and "python -m pytest -m 'ci and not full'" in ci

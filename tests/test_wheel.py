@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.ci
+
 ROOT = Path(__file__).parents[1]
 FILES = ("pyproject.toml", "setup.py", "README.md", "LICENSE")
 FOLDERS = ("raysim", "workloads", "tuning", "cluster")

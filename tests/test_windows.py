@@ -7,8 +7,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 import raysim
 from raysim.cli.options import changes
+
+pytestmark = pytest.mark.ci
 
 ROOT = Path(__file__).parents[1]
 SETTINGS = (

@@ -9,8 +9,11 @@ from functools import partial
 from time import sleep
 
 import psutil
+import pytest
 
 from tests.benchmarks.gpu.apart import Job, run_apart
+
+pytestmark = pytest.mark.ci
 
 ROWS = [{"figure": 0}, {"figure": 1}]
 

@@ -32,6 +32,8 @@ from tests.benchmarks.peers.work import Case
 from tests.training.stacked.test_cuda_graphs import Tape
 from tests.training.stacked.test_trainer import RECORDER_ON
 
+pytestmark = pytest.mark.ci
+
 CPU = torch.device("cpu")
 
 

@@ -21,6 +21,8 @@ from tests.benchmarks.gpu.work import FULL, TINY, System
 from tests.benchmarks.report import machine
 from tests.benchmarks.test_gpu import CPU, assert_line
 
+pytestmark = pytest.mark.ci
+
 
 def test_systems_that_do_not_fit_side_by_side_are_measured_in_groups(monkeypatch):
     """Two stacks of 100 GiB in all on a device of 80: each beside those they are compared with."""

@@ -10,6 +10,8 @@ import raysim.methods  # noqa: F401  # registers them
 from raysim.core.method import METHODS
 from raysim.workloads.sweeps import read_sweep
 
+pytestmark = pytest.mark.ci
+
 LEFT_OUT = {
     *("chain", "fsvrg", "fedasync", "fedat", "fedbuff"),
     *("centralized", "fedbabu", "fedbn", "fedper", "fedrep", "lg_fedavg", "local"),

@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.ci
+
 FOLDER = Path(__file__).parent
 PEERS = {"flwr", "pfl"}
 

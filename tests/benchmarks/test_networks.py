@@ -11,6 +11,8 @@ import raysim.workloads  # noqa: F401 - registers the models
 from raysim.core.data import MODELS
 from tests.benchmarks.peers.networks import NETWORKS
 
+pytestmark = pytest.mark.ci
+
 OURS = [name for name in NETWORKS if name != "pfl-cifar-cnn"]  # of which ours pools before ReLU
 
 

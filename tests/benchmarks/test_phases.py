@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.benchmarks.peers.work import Case
 from tests.benchmarks.phases import shares
+
+pytestmark = pytest.mark.ci
 
 
 def test_a_round_in_one_process_is_mostly_training():

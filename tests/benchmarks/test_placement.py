@@ -14,6 +14,8 @@ from tests.benchmarks.scaling.population import Population
 from tests.benchmarks.scaling.simulation import Costs
 from tests.benchmarks.scaling.streaming import Fleet
 
+pytestmark = pytest.mark.ci
+
 FREE = Costs(send=0, receive=0, merge=0, node_merge=0, latency=0, call=0, pack=0, node_pack=0)
 
 

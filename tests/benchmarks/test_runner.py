@@ -13,6 +13,8 @@ from tests.benchmarks import runner
 from tests.benchmarks.peers.work import Case
 from tests.benchmarks.runner import Runner, SystemFailedError
 
+pytestmark = pytest.mark.ci
+
 SYSTEM = """
 import subprocess, sys
 sleep = [sys.executable, "-c", "import time; time.sleep(600)"]

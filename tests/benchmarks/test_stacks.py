@@ -11,6 +11,8 @@ from tests.benchmarks.peers.work import Case
 from tests.benchmarks.stacks import SIZES, ByHand, products, table
 from tests.benchmarks.steps import Stepper
 
+pytestmark = pytest.mark.ci
+
 
 def stepper_of(samples: int, lr: float) -> Stepper:
     case = Case("2nn", 1, samples, 1, 10, lr=lr)

@@ -14,6 +14,8 @@ from tests.benchmarks.peers.networks import NETWORKS
 from tests.benchmarks.peers.work import Case
 from tests.benchmarks.steps import Stepper, table
 
+pytestmark = pytest.mark.ci
+
 
 class Unknown(FedAvg):
     """A method of a user's own."""

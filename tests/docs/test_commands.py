@@ -10,6 +10,8 @@ import pytest
 from tests.docs.blocks import ROOT, blocks_of
 from tests.docs.reader import Reader
 
+pytestmark = pytest.mark.ci
+
 PAGES = [path for path in sorted((ROOT / "docs").glob("*.md")) if any(blocks_of(path))]
 
 

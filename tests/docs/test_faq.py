@@ -15,6 +15,8 @@ import pytest
 from tests.docs.blocks import ROOT, Block, blocks_of, pattern
 from tests.docs.reader import Reader
 
+pytestmark = pytest.mark.ci
+
 QUOTED = [
     block
     for block in blocks_of(ROOT / "docs/faq.md")

@@ -8,6 +8,8 @@ import pytest
 
 from tests.browser import DESK, PHONE, problems
 
+pytestmark = pytest.mark.ci
+
 FEW = ("index", "coming-from", "api")
 """Pages that are looked at in every test run: the first one, one of wide tables, one of code."""
 

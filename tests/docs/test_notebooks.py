@@ -14,6 +14,8 @@ from nbclient import NotebookClient
 
 from tests.docs.blocks import ROOT
 
+pytestmark = pytest.mark.ci
+
 NOTEBOOKS = sorted((ROOT / "examples").glob("*.ipynb"))
 STORED = {
     "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},

@@ -17,6 +17,8 @@ from raysim.cli.app import app
 from tests.docs.blocks import COMMANDS, ROOT, Block, blocks_of
 from tests.docs.reader import Reader
 
+pytestmark = pytest.mark.ci
+
 PAGES = [
     *("README.md", "CONTRIBUTING.md", "ARCHITECTURE.md", "raysim/README.md", "raysim/GLOSSARY.md"),
     *("workloads/README.md", "workloads/DATA.md", "workloads/papers/READING.md"),

@@ -16,6 +16,8 @@ from tests.browser import document
 from tests.docs.blocks import ROOT
 from tests.docs.conftest import SPHINX
 
+pytestmark = pytest.mark.ci
+
 
 class Page(HTMLParser):
     """Addresses that a page leads to, and the ids in it."""

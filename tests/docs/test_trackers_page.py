@@ -9,6 +9,8 @@ import raysim
 from raysim.config import parse_override
 from tests.docs.blocks import ROOT, blocks_of
 
+pytestmark = pytest.mark.ci
+
 PAGE = ROOT / "docs/trackers.md"
 
 

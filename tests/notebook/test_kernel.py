@@ -12,6 +12,8 @@ from nbclient import NotebookClient
 
 import raysim
 
+pytestmark = pytest.mark.ci
+
 METHOD = """
 import os, signal
 from pathlib import Path

@@ -24,6 +24,8 @@ from tests.benchmarks.peers.networks import NETWORKS
 from tests.benchmarks.peers.work import Case
 from tests.benchmarks.steps import Stepper
 
+pytestmark = pytest.mark.ci
+
 SETTINGS: dict[str, dict[str, Any]] = {
     "activation_l2": {"beta": 0.02},
     "centralized": {},
