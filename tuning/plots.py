@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import optuna
 from optuna.trial import TrialState
 
-from raysim.results.report.drawing import INK, SIZE, WHOLE
+from raysim.core.canvas import INK, SIZE, set_whole, style
 from raysim.tuning.studies.samplers import TITLES, SearchOptions
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def plots(study: optuna.Study, options: SearchOptions) -> Iterator[dict[str, Fig
     from matplotlib import pyplot as plt
 
     verbosity = optuna.logging.get_verbosity()
-    with warnings.catch_warnings(), plt.style.context(["default", STYLE]):
+    with warnings.catch_warnings(), style(**STYLE):
         warnings.simplefilter("ignore")  # Optuna's experimental features, and matplotlib's own
         optuna.logging.set_verbosity(optuna.logging.ERROR)  # no line where no trial is feasible
         try:
@@ -119,6 +119,7 @@ def _figure(axes: Any) -> Figure:
         each.tick_params(colors=INK)
         for axis in (each.xaxis, each.yaxis):
             _set_ticks(axis, few)
+        set_whole(each)
         for line in (*each.get_xgridlines(), *each.get_ygridlines()):
             line.set(color="0.5", alpha=0.3)
         if legend := each.get_legend():
@@ -164,8 +165,6 @@ def _set_ticks(axis: Axis, few: int) -> None:
 
     label = LABELS.get(axis.get_label_text(), axis.get_label_text())
     axis.set_label_text(label)
-    if label in WHOLE:
-        axis.set_major_locator(MaxNLocator(integer=True))
     if label == TITLES["accuracy"]:
         axis.set_major_formatter(PercentFormatter(1))
     if axis.get_scale() == "log":

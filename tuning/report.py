@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
@@ -12,13 +11,14 @@ from typing import TYPE_CHECKING, Any
 from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 
+from raysim.core.canvas import to_svg, written
 from raysim.core.units import in_fitting_unit
 from raysim.core.user_input import canonical, override_text
 from raysim.results import report
 from raysim.results.render import Entry, Grid
 from raysim.results.render.formats import html_table
 from raysim.results.report.charts import searches
-from raysim.results.report.drawing import Chart, style_of, to_svg
+from raysim.results.report.drawing import Chart
 from raysim.results.runs import PAGE
 from raysim.storage.atomic import replace_file
 from raysim.storage.summary import is_accuracy
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 FILES = Path(__file__).parent
-DPI = 150
 MAXIMIZE = StudyDirection.MAXIMIZE
 PLOTS = {
     "history": "best value so far by trial",
@@ -85,14 +84,12 @@ def _chart(name: str, figure: Figure) -> Chart:
         for place in ("left", "center"):
             axes.set_title("", loc=place)
     figure.suptitle("")
-    with style_of(name):
-        return Chart(PLOTS[name], to_svg(figure, name))
+    return Chart(PLOTS[name], to_svg(figure, name))
 
 
 def _write_plot(figure: Figure, path: Path) -> Path:
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=DPI)
-    replace_file(path, lambda aside: aside.write_bytes(buffer.getvalue()))
+    content = written(figure, "png")
+    replace_file(path, lambda aside: aside.write_bytes(content))
     return path
 
 

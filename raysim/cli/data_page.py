@@ -16,6 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from raysim.config import Settings
+from raysim.core.canvas import heat_map, style, written
 from raysim.core.client_indices import ClientIndices, Indices, class_counts, named
 from raysim.core.errors import DataError, SettingsError, visible
 
@@ -24,8 +25,6 @@ if TYPE_CHECKING:
 
 SHOWN_CLIENTS = 20
 SHOWN_LABELS = 10
-SHOWN_CLASSES, LONGEST_WORD = 20, 20
-"""Most classes that have their names in the heat map, and most characters of one."""
 COUNTED_CLIENTS = 10_000
 QUANTILES = {"min": 0.0, "25%": 0.25, "median": 0.5, "75%": 0.75, "max": 1.0}
 
@@ -140,26 +139,16 @@ def check_drawing(path: Path) -> None:
         raise SettingsError(f"--out={path}: needs matplotlib; pip install 'raysim-fl[plots]'")
 
 
-def heat_map(heading: str, held: ClientCounts) -> Figure:
+def drawing(heading: str, held: ClientCounts) -> Figure:
     """Return a heat map of samples, one row per client and one column per class."""
     from matplotlib.figure import Figure
-    from matplotlib.ticker import MaxNLocator
 
-    classes, clients = held.counts.shape[1], len(held.sizes)
-    figure = Figure(figsize=(6, 6), dpi=150, layout="constrained")
-    axes = figure.add_subplot()
-    edges = (-0.5, classes - 0.5, clients - 0.5, -0.5)
-    image = axes.imshow(held.counts, aspect="auto", vmin=0, cmap="viridis", extent=edges)
-    axes.set(xlabel="class", ylabel="client")
-    axes.set_title(heading, fontsize="small", wrap=True)
-    for axis in (axes.xaxis, axes.yaxis):
-        axis.set_major_locator(MaxNLocator(integer=True))
-    if held.names and clients <= SHOWN_CLIENTS:
-        axes.set_yticks(range(clients), [*map(named, range(clients), held.names)], parse_math=False)
-    if held.words and classes <= SHOWN_CLASSES:
-        words = [visible(word, LONGEST_WORD) for word in held.words]
-        axes.set_xticks(range(len(words)), words, rotation=30, ha="right", parse_math=False)
-    figure.colorbar(image, label="samples")
+    with style(**{"text.parse_math": False}):
+        figure = Figure(figsize=(6, 6), layout="constrained")
+        axes = figure.add_subplot()
+        names = {"names": held.names, "words": held.words}
+        heat_map(axes, held.counts, "samples", clients=len(held.sizes), **names)
+        axes.set_title(heading, fontsize="medium", wrap=True)
     return figure
 
 
@@ -170,6 +159,6 @@ def draw(heading: str, held: ClientCounts, path: Path) -> None:
         DataError: the file cannot be written.
     """
     try:
-        heat_map(heading, held).savefig(path, format="png")
+        path.write_bytes(written(drawing(heading, held), "png"))
     except OSError as error:
         raise DataError(f"--out={path}: cannot be written: {error}") from error

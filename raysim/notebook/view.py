@@ -12,6 +12,8 @@ from raysim.notebook.curve import Point, curve
 
 SECONDS = 0.2
 """Seconds between two updates, at least."""
+SHARE = 0.1
+"""Share of the time that updates take, at most."""
 SHOWN = 5
 """Most notes that are shown, the last ones."""
 
@@ -40,11 +42,12 @@ class View:
         self.last = 1
         self.goal: float | None = None
         self._handle: Any = None
-        self._updated = 0.0
+        self._updated, self._took = 0.0, 0.0
 
     def update(self, *, now: bool = False) -> None:
-        """Show the present state, if the last update is SECONDS ago or it must be now."""
-        if not now and perf_counter() - self._updated < SECONDS:
+        """Show the present state, if the last update is long enough ago or it must be now."""
+        begun = perf_counter()
+        if not now and begun - self._updated < max(SECONDS, self._took / SHARE):
             return
         if self._handle is None and not self.text():
             return
@@ -55,6 +58,7 @@ class View:
         else:
             self._handle.update(shown, raw=True)
         self._updated = perf_counter()
+        self._took = self._updated - begun
 
     def text(self) -> str:
         """Return the state as plain text."""

@@ -14,7 +14,7 @@ from matplotlib.image import imread
 from rich.console import Console
 
 import raysim
-from raysim.cli.data_page import COUNTED_CLIENTS, check_drawing, count, draw, heat_map, page, title
+from raysim.cli.data_page import COUNTED_CLIENTS, check_drawing, count, draw, drawing, page, title
 from raysim.core.client_indices import ListedIndices
 from raysim.core.errors import DataError, SettingsError
 from raysim.workloads.partitions.resample import Resample
@@ -109,7 +109,7 @@ def test_heat_map_has_clients_down_and_classes_across(tmp_path):
 def test_the_axes_count_clients_and_classes():
     labels = np.arange(100) % 4
     held = count(Resample(samples=2).split(labels_only(labels), 20_000, 0), labels, 4)
-    axes, bar = heat_map("the heading", held).axes
+    axes, bar = drawing("the heading", held).axes
     assert axes.get_xlim() == (-0.5, 3.5)
     assert axes.get_ylim() == (19_999.5, -0.5)  # the first client on top
     assert (axes.get_xlabel(), axes.get_ylabel()) == ("class", "client")
@@ -142,5 +142,5 @@ def test_classes_have_their_names_where_the_data_has_them(raysim_command, tmp_pa
     total = next(line.split() for line in out.splitlines() if line.split()[:1] == ["all"])
     held = {word.split(":")[0]: int(word.split(":")[1]) for word in total[3:]}
     assert {*held} == {*kinds} and sum(held.values()) == int(total[1])
-    drawn = heat_map("heading", replace(holdings([[3, 0, 4], [0, 12, 0]]), words=tuple(kinds)))
+    drawn = drawing("heading", replace(holdings([[3, 0, 4], [0, 12, 0]]), words=tuple(kinds)))
     assert [tick.get_text() for tick in drawn.axes[0].get_xticklabels()] == kinds

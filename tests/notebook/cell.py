@@ -49,4 +49,5 @@ def pretended(monkeypatch: pytest.MonkeyPatch) -> Cell:
     monkeypatch.setattr(IPython, "get_ipython", OtherKernelsShell)
     monkeypatch.setattr(IPython.display, "display", cell.display)
     monkeypatch.setattr(view, "SECONDS", 0.0)
+    monkeypatch.setattr(view, "SHARE", 1e9)
     return cell

@@ -90,7 +90,7 @@ def test_cells_of_an_executed_notebook(backend, first, tmp_path, monkeypatch):
     assert setup == []
     (view,) = run
     assert view.text.startswith("fedavg: 4 clients, 4 a round, 4 rounds\naccuracy ")
-    assert view.html.count("<polyline") == 1 and "<progress" not in view.html
+    assert view.html.count("<svg") == 1 and "<progress" not in view.html
     assert any("<progress" in html for html in client.shown)
     (table,) = shown
     assert table.text.startswith("Result('first': accuracy ") and table.html.count("<tr>") > 5

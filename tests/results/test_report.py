@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from raysim.core.canvas import PALETTE
 from raysim.core.client_indices import ListedIndices
 from raysim.core.columns import Column
 from raysim.core.errors import SettingsError
@@ -31,7 +32,7 @@ from raysim.results.render import Entry, Grid
 from raysim.results.render.formats import html_table
 from raysim.results.report import charts, clients, page
 from raysim.results.report.curves import POINTS, Curve, curve_of, mean_curve, thinned
-from raysim.results.report.drawing import PALETTE, Legend, keys
+from raysim.results.report.drawing import Legend, keys
 from raysim.results.report.partitions import class_counts
 from raysim.results.runs import read_run
 from raysim.storage.run_directory import RunDirectory
@@ -310,8 +311,8 @@ def test_heat_maps_from_the_analysis_or_from_labels(write_run, tmp_path):
 def test_names_at_a_heat_map_are_not_cut_off():
     classes = ["no", "another long name"]
     counts, size = np.array([[2, 1], [0, 2]]), re.compile(r'viewBox="0 0 (\S+) (\S+)"')
-    named = charts.heat_map("t", counts, "p", ["north", "a very long name"], classes)
-    plain = charts.heat_map("t", counts, "p")
+    named = charts.partition("t", counts, "p", ["north", "a very long name"], classes)
+    plain = charts.partition("t", counts, "p", [], [])
     assert {"1 (a very long name)", "another long name", "class", "client"} <= {*words(named.svg)}
     (width, height), (least, lower) = (
         map(float, size.search(each.svg).groups()) for each in (named, plain)

@@ -18,9 +18,10 @@ from threadpoolctl import threadpool_limits
 import raysim
 from raysim.analysis import ANALYSES
 from raysim.config import parse_override
+from raysim.core.canvas import written
 from raysim.tuning.figures.command import columns as read_columns
 from raysim.workloads.figures import FIGURES
-from raysim.workloads.papers.drawing import KINDS, draw, rendered
+from raysim.workloads.papers.drawing import KINDS, draw
 from raysim.workloads.papers.figure_pages import page
 from tests.driver.analyses.common import OF_ANY_INPUTS
 from tests.tasks import make_settings, make_task
@@ -119,9 +120,9 @@ def test_a_figure_is_drawn(name, run):
     if name == "fedmax-2":
         again = draw(figure, tables, ["shortened"])
         for suffix in ("svg", "png"):
-            content = rendered(canvas, suffix)
-            assert content == rendered(again, suffix)
-        assert b"<svg" in rendered(canvas, "svg")
+            content = written(canvas, suffix)
+            assert content == written(again, suffix)
+        assert b"<svg" in written(canvas, "svg")
     check_places(canvas)
 
 

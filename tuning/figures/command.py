@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from raysim.core.canvas import written
 from raysim.core.errors import RunError
 from raysim.results.origins import origin_notes, origins_of
 from raysim.results.references import reference_notes
@@ -18,7 +19,7 @@ from raysim.tuning.figures.plan import FigurePlan, make_plan
 from raysim.tuning.runs.folder import RunsFolder
 from raysim.tuning.runs.queue import Runs
 from raysim.tuning.slots.report import hinting
-from raysim.workloads.papers.drawing import check_packages, draw, rendered
+from raysim.workloads.papers.drawing import check_packages, draw
 from raysim.workloads.papers.figure import Figure, FigureRun
 
 FORMATS = ("svg", "png")
@@ -89,7 +90,7 @@ def _draw(plan: FigurePlan, runs: Runs, folder: RunsFolder, line: Callable[[str]
     notes += _run_notes(plan, folder, tables)
     canvas = draw(figure, tables, notes)
     for suffix in FORMATS:
-        path, content = folder.path / f"{plan.name}.{suffix}", rendered(canvas, suffix)
+        path, content = folder.path / f"{plan.name}.{suffix}", written(canvas, suffix)
         replace_file(path, partial(Path.write_bytes, data=content))
         line(f"figure: {path}")
     for note in filter(None, (*notes, figure.note)):

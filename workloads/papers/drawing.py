@@ -1,27 +1,24 @@
-"""Drawings of figures with matplotlib, from the tables of their runs.
+"""Drawings of figures, from the tables of their runs.
 
-The same tables give the same bytes on one machine, with any number of threads: SVG files have no
-date and a fixed salt, and t-SNE runs on one thread.
+The same tables give the same bytes on one machine, with any number of threads: t-SNE runs on one.
 """
 
 from __future__ import annotations
 
-import io
 from collections.abc import Sequence
 from importlib.util import find_spec
 from textwrap import fill
 from typing import TYPE_CHECKING
 
+from raysim.core.canvas import set_whole, style
 from raysim.core.errors import SettingsError
-from raysim.workloads.papers.drawing_kinds import KINDS, Tables
+from raysim.workloads.papers.drawing_kinds import KINDS, Tables, drawn_rows
 from raysim.workloads.papers.figure import Figure
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Canvas
 
 PACKAGES = {"matplotlib": "matplotlib", "sklearn": "scikit-learn"}
-WHOLE = ("class", "layer", "local epochs", "round")
-"""Labels of axes of whole numbers."""
 TITLE, NOTE = 11, 14
 """Characters of the title and of notes in an inch."""
 LEGEND, LINE = 1.7, 0.18
@@ -42,13 +39,21 @@ def check_packages() -> None:
 def draw(figure: Figure, tables: Tables, notes: Sequence[str] = ()) -> Canvas:
     """Draw a figure; the legend stands beside its panels, notes below them."""
     from matplotlib.figure import Figure as Canvas
-    from matplotlib.ticker import MaxNLocator
 
     canvas = Canvas(layout="constrained")
-    KINDS[figure.draw](canvas, figure, tables)
+    rows = {name: drawn_rows(figure, columns) for name, columns in tables.items()}
+    with style():
+        KINDS[figure.draw](canvas, figure, rows)
+        _finish(canvas, figure, notes)
+    return canvas
+
+
+def _finish(canvas: Canvas, figure: Figure, notes: Sequence[str]) -> None:
+    """Add legend, title and notes around the panels."""
     for axes in canvas.axes:
-        if axes.get_xlabel() in WHOLE:
-            axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        set_whole(axes)
+        if axes.images:
+            axes.grid(visible=False)
     _add_legend(canvas)
     width, height = canvas.get_size_inches()
     beside = LEGEND if canvas.legends else 0.0
@@ -58,7 +63,6 @@ def draw(figure: Figure, tables: Tables, notes: Sequence[str] = ()) -> Canvas:
     if text:
         canvas.supxlabel(text, fontsize="small")
         canvas.set_size_inches(width, height + LINE * (text.count("\n") + 1))
-    return canvas
 
 
 def _add_legend(canvas: Canvas) -> None:
@@ -72,14 +76,3 @@ def _add_legend(canvas: Canvas) -> None:
         width, height = canvas.get_size_inches()
         canvas.set_size_inches(width + LEGEND, height)
         canvas.legend([*handles.values()], [*handles], loc="outside right upper", fontsize="small")
-
-
-def rendered(canvas: Canvas, suffix: str) -> bytes:
-    """Return a drawing as `svg` or `png`, the same bytes each time."""
-    import matplotlib as mpl
-
-    buffer = io.BytesIO()
-    with mpl.rc_context({"svg.hashsalt": "raysim"}):
-        metadata = {"Date": None} if suffix == "svg" else {"Software": None}
-        canvas.savefig(buffer, format=suffix, dpi=150, metadata=metadata)
-    return buffer.getvalue()

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from raysim.core.canvas import COLOURS, heat_map
 from raysim.workloads.papers.figure import Figure
 
 if TYPE_CHECKING:
@@ -25,8 +26,6 @@ EQUAL = 1e-13
 """Divergence below which a model equals the reference up to rounding."""
 PANEL = 3.4
 """Width and height of a panel, in inches."""
-COLOURS = 10
-"""Colours of lines, after which they begin anew."""
 ABREAST = 3
 """Panels that are drawn side by side: of curves, or the rounds of a run."""
 
@@ -55,16 +54,26 @@ def _split(figure: Figure, columns: Columns) -> dict[str, dict[str, Values]]:
     return {true: _chosen(columns, which), false: _chosen(columns, ~which)}
 
 
-def _by_round(columns: Columns, values: Values) -> tuple[Values, Values]:
-    """Return the rounds [R], and the mean of each round's values [R]; rows without one left out."""
+def _means(over: Values, values: Values) -> tuple[Values, Values]:
+    """Return the places [R] of rows, and the mean of the values at each; rows without one left out.
+
+    Args:
+        over: Place of each row, such as its round [n].
+        values: Its value [n].
+    """
     known = np.isfinite(values)
-    rounds = np.unique(columns["round"][known])
-    return rounds, np.array([values[known & (columns["round"] == r)].mean() for r in rounds])
+    places = np.unique(over[known])
+    return places, np.array([values[known & (over == place)].mean() for place in places])
 
 
-def _last(columns: Columns) -> dict[str, Values]:
-    """Return the rows of the last round."""
-    return _chosen(columns, columns["round"] == columns["round"].max())
+def drawn_rows(figure: Figure, columns: Columns) -> dict[str, Values]:
+    """Return the rows that a figure draws: of the last round, or of some values in columns."""
+    rows = {**columns}
+    if figure.options.get("last"):
+        rows = _chosen(rows, rows["round"] == rows["round"].max())
+    for name, value in figure.options.get("only", {}).items():
+        rows = _chosen(rows, rows[name] == value)
+    return rows
 
 
 def _shown(rounds: Iterable[int], wanted: Sequence[int]) -> list[int]:
@@ -74,7 +83,7 @@ def _shown(rounds: Iterable[int], wanted: Sequence[int]) -> list[int]:
 
 
 def _curves(canvas: Canvas, figure: Figure, tables: Tables) -> None:
-    """Draw the mean of each round's rows against the rounds.
+    """Draw the mean of each round's rows against the rounds, or of another column's values.
 
     Runs of a panel share it. Parts of the rows stand side by side, or below each other if there are
     several panels. A line's colour depends only on its label, even if runs are missing; lines
@@ -84,7 +93,7 @@ def _curves(canvas: Canvas, figure: Figure, tables: Tables) -> None:
     runs = [run for run in figure.runs if run.name in tables]
     known = {run.panel for run in runs}
     panels = [each for each in dict.fromkeys(run.panel for run in figure.runs) if each in known]
-    parts = _parts(figure, tables)
+    parts, over = _parts(figure, tables), figure.options.get("x", "round")
     abreast, step = len(parts), 1
     if len(panels) > 1:
         abreast = min(len(panels), ABREAST)
@@ -98,14 +107,15 @@ def _curves(canvas: Canvas, figure: Figure, tables: Tables) -> None:
             axes.set_axis_on()
             for run in runs:
                 if run.panel == panel:
-                    drawn = _by_round(*lines[run.name])
+                    columns, values = lines[run.name]
                     number = labels.index(run.label)
                     dashed = "-" if number < COLOURS else "--"
-                    axes.plot(*drawn, dashed, label=run.label, color=f"C{number}", marker=".")
+                    look: dict[str, Any] = {"color": f"C{number}", "marker": "."}
+                    axes.plot(*_means(columns[over], values), dashed, label=run.label, **look)
             if figure.options.get("log"):
                 axes.set_yscale("log")
             above = "\n".join(filter(None, (panel, title if figure.axis else "")))
-            axes.set(xlabel="round", ylabel=figure.axis or title, title=above)
+            axes.set(xlabel=over, ylabel=figure.axis or title, title=above)
 
 
 def _parts(figure: Figure, tables: Tables) -> dict[str, dict[str, tuple[Columns, Values]]]:
@@ -131,7 +141,7 @@ def _over_setting(canvas: Canvas, figure: Figure, tables: Tables) -> None:
     dashed line in all panels.
     """
     runs = [run for run in figure.runs if run.name in tables]
-    last = {run.name: _values(figure, _last(tables[run.name])).mean() for run in runs}
+    last = {run.name: _values(figure, tables[run.name]).mean() for run in runs}
     labels = [*dict.fromkeys(run.label for run in figure.runs)]
     panels = [*dict.fromkeys(run.panel for run in figure.runs if run.at is not None)]
     for axes, panel in zip(_panels(canvas, 1, len(panels)), panels, strict=True):
@@ -203,14 +213,10 @@ def _tsne(activations: Values) -> Values:
 
 
 def _distribution(canvas: Canvas, figure: Figure, tables: Tables) -> None:
-    """Draw a histogram of the last round's rows, a line a run; n are the drawn rows of each."""
-    last = {label: _last(columns) for label, columns in tables.items()}
-    if "only" in figure.options:
-        name, value = figure.options["only"]
-        last = {label: _chosen(c, c[name] == value) for label, c in last.items()}
+    """Draw a histogram of the rows, a line a run; n are the drawn rows of each."""
     log = figure.options.get("log", False)
     parts: dict[str, dict[str, Values]] = {}
-    for label, columns in last.items():
+    for label, columns in tables.items():
         for title, rows in _split(figure, columns).items():
             values = _values(figure, rows)
             parts.setdefault(title, {})[label] = values[values > 0] if log else values
@@ -233,21 +239,11 @@ def _deciles(canvas: Canvas, figure: Figure, tables: Tables) -> None:
     [axes] = _panels(canvas, 1, 1)
     low, middle, high = figure.values[0], figure.values[len(figure.values) // 2], figure.values[-1]
     for label, columns in tables.items():
-        rounds, median = _by_round(columns, columns[middle])
+        rounds, median = _means(columns["round"], columns[middle])
         [line] = axes.plot(rounds, median, label=label)
-        below, above = (_by_round(columns, columns[name])[1] for name in (low, high))
+        below, above = (_means(columns["round"], columns[name])[1] for name in (low, high))
         axes.fill_between(rounds, below, above, alpha=0.15, color=line.get_color())
     axes.set(xlabel="round", ylabel=figure.axis)
-
-
-def _similarity_to_reference(canvas: Canvas, figure: Figure, tables: Tables) -> None:
-    """Draw values by layer of the global model and the reference in the last round."""
-    [axes] = _panels(canvas, 1, 1)
-    for label, columns in tables.items():
-        last = _last(columns)
-        rows = _chosen(last, (last["first"] == "after") & (last["second"] == "reference"))
-        axes.plot(rows["layer"], _values(figure, rows), ".-", label=label)
-    axes.set(xlabel="layer", ylabel=figure.axis)
 
 
 def _similarity(canvas: Canvas, figure: Figure, tables: Tables) -> None:
@@ -281,24 +277,22 @@ def _heat_map(canvas: Canvas, figure: Figure, tables: Tables) -> None:
     for axes, (label, columns) in zip(panels, tables.items(), strict=True):
         counts = np.zeros((columns["client"].max() + 1, columns["label"].max() + 1))
         counts[columns["client"], columns["label"]] = _values(figure, columns)
-        image = axes.imshow(counts, aspect="auto", interpolation="nearest", cmap="viridis", vmin=0)
-        axes.set(xlabel="class", ylabel="client", title=label)
-        canvas.colorbar(image, ax=axes, label=figure.axis)
+        heat_map(axes, counts, figure.axis)
+        axes.set_title(label)
 
 
 def _regions(canvas: Canvas, figure: Figure, tables: Tables) -> None:
     """Draw the classes that models predict in the plane, with samples of the clients.
 
-    In the last round; a row for each run, a panel for each client, then for the global model, which
-    has the samples of all clients.
+    A row for each run, a panel for each client, then for the global model, which has the samples of
+    all clients.
     """
     from matplotlib import colormaps
 
-    last = {label: _last(columns) for label, columns in tables.items()}
-    models = {label: [*np.unique(c["client"])] for label, c in last.items()}
-    panels = iter(_panels(canvas, len(last), max(map(len, models.values()))))
+    models = {label: [*np.unique(c["client"])] for label, c in tables.items()}
+    panels = iter(_panels(canvas, len(tables), max(map(len, models.values()))))
     colours = colormaps["tab10"]
-    for label, columns in last.items():
+    for label, columns in tables.items():
         point = columns["kind"] == "point"
         for client in [*filter(lambda c: c >= 0, models[label]), -1]:
             axes, own = next(panels), columns["client"] == client
@@ -322,26 +316,15 @@ def _scatter(canvas: Canvas, figure: Figure, tables: Tables) -> None:
         axes.set(xlabel="round", ylabel=figure.axis, title=label)
 
 
-def _epochs(canvas: Canvas, figure: Figure, tables: Tables) -> None:
-    """Draw the mean over new clients by their local epochs, in the last round."""
-    [axes] = _panels(canvas, 1, 1)
-    for label, columns in tables.items():
-        last = _last(columns)
-        axes.plot(*_by_round({"round": last["epochs"]}, _values(figure, last)), ".-", label=label)
-    axes.set(xlabel="local epochs", ylabel=figure.axis)
-
-
 KINDS: Mapping[str, Callable[[Canvas, Figure, Tables], None]] = {
     "curves": _curves,
     "deciles": _deciles,
     "distribution": _distribution,
     "embedding": _embedding,
-    "epochs": _epochs,
     "heat_map": _heat_map,
     "layers": _layers,
     "over_setting": _over_setting,
     "regions": _regions,
     "scatter": _scatter,
     "similarity": _similarity,
-    "similarity_to_reference": _similarity_to_reference,
 }

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from raysim.core.client_indices import named
+from raysim.core.canvas import BELOW, CHARACTER, canvas, heat_map
 from raysim.core.columns import Column
 from raysim.core.errors import visible
 from raysim.core.units import SCALES, fitting_unit, with_unit
@@ -20,17 +20,12 @@ from raysim.results.compare import ENDED, RunGroup, unit_of
 from raysim.results.metrics import Metric
 from raysim.results.report.curves import Curve, curve_of, mean_curve, thinned
 from raysim.results.report.drawing import (
-    BELOW,
-    CHARACTER,
     Chart,
     Legend,
     Traced,
+    chart,
     end_labels,
     make_room,
-    new_axes,
-    pointed,
-    style_of,
-    to_svg,
 )
 from raysim.results.runs import RunRecord
 from raysim.results.tables import ResultTable
@@ -39,8 +34,6 @@ from raysim.storage.summary import EPSILON, HYPOTHETICAL
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-MOST_NAMED, LONGEST_NAME = 20, 20
-"""Most clients, or classes, whose names stand at a heat map, and most characters of a class's."""
 SHOWN_LABEL = 40
 """Most characters of a label beside a bar."""
 AGAINST: Mapping[str, str] = {
@@ -87,8 +80,7 @@ def curves(
     }
     if not any(drawn.values()):
         return None
-    with style_of(name):
-        figure, axes = new_axes(label_of(x, of_x), label_of(y, of_y), right=legend.margin)
+    with canvas(label_of(x, of_x), label_of(y, of_y), right=legend.margin) as axes:
         lines = {
             number: _draw(axes, legend, number, found, f"{name}-g{number}")
             for number, found in drawn.items()
@@ -98,8 +90,8 @@ def curves(
         end_labels(axes, legend, {number: each[0] for number, each in lines.items()})
         where = "round {x}" if against == "round" else with_unit("{x}", of_x)
         traced = [line for each in lines.values() for line in each]
-        points = pointed(axes, traced, f"{with_unit('{y}', of_y)} at {where}")
-        return Chart(f"{y} against {x}", to_svg(figure, name, legend.labels), points)
+        says = f"{with_unit('{y}', of_y)} at {where}"
+        return chart(f"{y} against {x}", axes, name, legend.labels, lines=traced, says=says)
 
 
 def _axis(groups: Mapping[int, RunGroup], column: str) -> tuple[str, str, float]:
@@ -161,10 +153,8 @@ def seeds(legend: Legend, table: ResultTable, column: str, name: str) -> Chart |
     names = [legend.named(legend.labels.index(row)) for row in rows]
     unit = table.unit_of(table.cell(rows[0], column))
     scale = SCALES.get(unit, 1.0)
-    with style_of(name):
-        title = column if column.endswith(f"[{unit}]") else label_of(column, unit)
-        height, left = 0.75 + 0.27 * len(rows), _names_beside(names)
-        figure, axes = new_axes(visible(title, 60), height=height, left=left)
+    title = visible(column if column.endswith(f"[{unit}]") else label_of(column, unit), 60)
+    with canvas(title, height=0.75 + 0.27 * len(rows), left=_names_beside(names)) as axes:
         traced = []
         for place, row in enumerate(rows):
             cell, number = table.cell(row, column), legend.labels.index(row)
@@ -178,8 +168,8 @@ def seeds(legend: Legend, table: ResultTable, column: str, name: str) -> Chart |
         axes.set_ylim(len(rows) - 0.4, -0.6)
         axes.set_yticks(range(len(rows)), [visible(name, SHOWN_LABEL) for name in names])
         axes.grid(visible=False, axis="y")
-        points = pointed(axes, traced, with_unit("{x}", unit))
-        return Chart("a dot is a seed, a bar the mean", to_svg(figure, name), points)
+        says = with_unit("{x}", unit)
+        return chart("a dot is a seed, a bar the mean", axes, name, lines=traced, says=says)
 
 
 def _names_beside(names: Sequence[str]) -> float:
@@ -195,8 +185,7 @@ def searches(found: Mapping[str, Mapping[int, float]], score: Column) -> Chart:
         score: The score in words, such as "held-out accuracy", and which of its values is better.
     """
     legend, title, unit = Legend((*found,)), score.name, score.unit
-    with style_of("searches"):
-        figure, axes = new_axes("trial", label_of(title, unit))
+    with canvas("trial", label_of(title, unit)) as axes:
         best = np.maximum if score.larger else np.minimum
         for number, (name, scores) in enumerate(found.items()):
             style = legend.look(number)
@@ -206,35 +195,16 @@ def searches(found: Mapping[str, Mapping[int, float]], score: Column) -> Chart:
             reached = best.accumulate(values)
             axes.step(trials, reached, where="post", label=visible(name, 30), **style.main_line)
         axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.14), ncol=2, frameon=False)
-        return Chart(f"{title} by trial", to_svg(figure, "searches", tight=True))
+        return chart(f"{title} by trial", axes, "searches", tight=True)
 
 
-def heat_map(
-    title: str,
-    counts: npt.NDArray[Any],
-    name: str,
-    names: Sequence[str] = (),
-    class_names: Sequence[str] = (),
+def partition(
+    title: str, counts: npt.NDArray[Any], name: str, names: Sequence[str], words: Sequence[str]
 ) -> Chart:
     """Draw samples by client and class [K, C], with names of either [K], [C] if they are few."""
-    from matplotlib.ticker import MaxNLocator
-
-    with style_of(name):
-        figure, axes = new_axes("class", "client")
-        clients, classes = counts.shape
-        edges = (-0.5, classes - 0.5, clients - 0.5, -0.5)
-        image = axes.imshow(
-            counts, aspect="auto", vmin=0, cmap="viridis", extent=edges, interpolation="nearest"
-        )
-        axes.yaxis.set_major_locator(MaxNLocator(integer=True))
-        if len(names) == clients <= MOST_NAMED:
-            axes.set_yticks(range(clients), [*map(named, range(clients), names)])
-        if classes <= len(class_names) <= MOST_NAMED:
-            words = [visible(word, LONGEST_NAME) for word in class_names[:classes]]
-            axes.set_xticks(range(classes), words, rotation=30, ha="right")
-        axes.grid(visible=False)
-        figure.colorbar(image, label="samples")
-        return Chart(title, to_svg(figure, name, tight=True))
+    with canvas("class", "client") as axes:
+        heat_map(axes, counts, "samples", names=names, words=words)
+        return chart(title, axes, name, tight=True)
 
 
 def times(groups: Sequence[RunGroup], name: str) -> Chart | None:
@@ -269,10 +239,8 @@ def _bars(
     if not parts:
         return None
     unit = fitting_unit((sum(sums.values()) for sums in seconds), "s")
-    with style_of(name):
-        labels = [group.label for group in groups]
-        height = 1.0 + 0.25 * len(groups)
-        figure, axes = new_axes(label_of("time", unit), height=height, left=_names_beside(labels))
+    labels, height = [group.label for group in groups], 1.0 + 0.25 * len(groups)
+    with canvas(label_of("time", unit), height=height, left=_names_beside(labels)) as axes:
         left = np.zeros(len(groups))
         for number, part in enumerate(parts):
             widths = np.array([sums.get(part, 0.0) for sums in seconds]) * SCALES[unit]
@@ -287,4 +255,4 @@ def _bars(
             ncol=3,
             frameon=False,
         )
-        return Chart(title, to_svg(figure, name, tight=True))
+        return chart(title, axes, name, tight=True)

@@ -6,6 +6,7 @@ Legend: n clients.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import chain
 from math import isfinite
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -14,21 +15,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from raysim.core.canvas import canvas
 from raysim.core.client_indices import named
 from raysim.core.thinning import evenly_chosen
 from raysim.results.compare import RunGroup
 from raysim.results.report.charts import averaged
-from raysim.results.report.drawing import (
-    Chart,
-    Legend,
-    Traced,
-    Values,
-    end_labels,
-    new_axes,
-    pointed,
-    style_of,
-    to_svg,
-)
+from raysim.results.report.drawing import Chart, Legend, Traced, Values, chart, end_labels
 from raysim.results.runs import RunRecord
 from raysim.storage.rows.parted import read_table
 
@@ -74,15 +66,14 @@ def deciles(legend: Legend, groups: Mapping[int, RunGroup], name: str) -> Chart 
     means = {number: mean for number, mean in found.items() if mean is not None}
     if not means:
         return None
-    with style_of(name):
-        figure, axes = new_axes("decile of the clients", "accuracy [%]", right=legend.margin)
+    with canvas("decile of the clients", "accuracy [%]", right=legend.margin) as axes:
         for number, mean in means.items():
             gid, style = f"{name}-g{number}-mean", legend.look(number).line
             axes.plot(TENTHS, mean, marker="o", markersize=3, gid=gid, **style)
         lines = {n: Traced(legend.labels[n], np.array(TENTHS), mean) for n, mean in means.items()}
         end_labels(axes, legend, lines)
-        points = pointed(axes, [*lines.values()], "{y}% at decile {x}")
-        return Chart("accuracy of clients by decile", to_svg(figure, name, legend.labels), points)
+        title, says = "accuracy of clients by decile", "{y}% at decile {x}"
+        return chart(title, axes, name, legend.labels, lines=lines.values(), says=says)
 
 
 def _deciles(group: RunGroup) -> Values | None:
@@ -104,8 +95,7 @@ def histogram(legend: Legend, groups: Mapping[int, RunGroup], name: str) -> Char
     if not any(scores.values()) or not any(map(_are_tested, groups.values())):
         return None
     edges = np.linspace(0, 100, BINS + 1)
-    with style_of(name):
-        figure, axes = new_axes("accuracy [%]", "clients [%]")
+    with canvas("accuracy [%]", "clients [%]") as axes:
         lines = []
         for number, found in scores.items():
             if not found:
@@ -118,9 +108,9 @@ def histogram(legend: Legend, groups: Mapping[int, RunGroup], name: str) -> Char
             axes.plot(x, y, gid=gid, **look.main_line)
             lines.append(Traced(legend.labels[number], (edges[:-1] + edges[1:]) / 2, shares))
         axes.set(xlim=(0, 100), ylim=(0, None))
-        points = pointed(axes, lines, "{y}% of the clients have {x}%, within 2.5")
         title = "accuracy of clients with what they deploy"
-        return Chart(title, to_svg(figure, name, legend.labels), points)
+        says = "{y}% of the clients have {x}%, within 2.5"
+        return chart(title, axes, name, legend.labels, lines=lines, says=says)
 
 
 def own_beside_global(legend: Legend, groups: Mapping[int, RunGroup], name: str) -> list[Chart]:
@@ -136,8 +126,10 @@ def own_beside_global(legend: Legend, groups: Mapping[int, RunGroup], name: str)
             pairs = {seen: _pairs(group, score, seen=seen) for seen in (True, False)}
             if any(pairs.values()) and pairs not in known:  # own models may be the fine-tuned ones
                 known.append(pairs)
-                chart = f"{name}-{number}-{score.partition('_')[0]}"
-                drawn.append(_own_beside_global(legend, number, model, pairs, chart))
+                title = f"{legend.labels[number]}: {model} beside the global one"
+                labels, colour = ("global model", model), legend.look(number).colour
+                own = f"{name}-{number}-{score.partition('_')[0]}"
+                drawn.append(_beside(title, labels, pairs, colour, own))
     return drawn
 
 
@@ -162,31 +154,6 @@ def _pairs(group: RunGroup, score: str, *, seen: bool) -> dict[Client, tuple[flo
     return found
 
 
-def _own_beside_global(
-    legend: Legend,
-    number: int,
-    model: str,
-    pairs: Mapping[bool, Mapping[Client, tuple[float, ...]]],
-    name: str,
-) -> Chart:
-    values = [pair for found in pairs.values() for pair in found.values()]
-    better, worse = sum(y > x for x, y in values), sum(y < x for x, y in values)
-    of = f"{better} of {len(values)} clients better, {worse} worse"
-    title = f"{legend.labels[number]}: {model} beside the global one: {of}"
-    with style_of(name):
-        figure, axes = new_axes("global model: accuracy [%]", f"{model}: accuracy [%]")
-        axes.axline((0, 0), slope=1, color="0.5", linewidth=0.8)
-        axes.set(xlim=(-3, 103), ylim=(-3, 103))
-        colour = legend.look(number).colour
-        dots = [
-            line
-            for seen, found in pairs.items()
-            if found
-            for line in _dots(axes, found, colour, hollow=not seen)
-        ]
-        return Chart(title, to_svg(figure, name), pointed(axes, dots, "{x}% and {y}%"))
-
-
 def _are_tested(group: RunGroup) -> bool:
     return any("participations" in _accuracies(record).column_names for record in group.records)
 
@@ -202,15 +169,18 @@ def scatters(legend: Legend, groups: Mapping[int, RunGroup], name: str) -> list[
     drawn, firsts = list[Chart](), dict[str, int]()
     for number in known:
         first = firsts.setdefault(_samples_of(groups[number]), number)
-        if first != number and scores[first].keys() & scores[number].keys():
-            drawn.append(_beside(legend, (first, number), scores, f"{name}-{number}"))
+        pairs = _common(scores[first], scores[number])
+        if first != number and pairs:
+            title = f"{legend.labels[number]} beside {legend.labels[first]}"
+            labels, colour = (legend.short(first), legend.short(number)), legend.look(number).colour
+            drawn.append(_beside(title, labels, {True: pairs}, colour, f"{name}-{number}"))
     if drawn:
         return drawn
-    sizes = {number: _sizes(groups[number]) for number in known}
+    found = {number: _common(_sizes(groups[number]), scores[number]) for number in known}
     return [
-        _by_samples(legend, number, (sizes[number], scores[number]), f"{name}-{number}")
-        for number in known
-        if len(sizes[number].keys() & scores[number].keys()) > 1  # one place has those of all
+        _by_samples(legend, number, each, f"{name}-{number}")
+        for number, each in found.items()
+        if len(each) > 1  # one place has those of all
     ]
 
 
@@ -260,36 +230,39 @@ def _samples_of(group: RunGroup) -> str:
 
 
 def _beside(
-    legend: Legend,
-    numbers: tuple[int, int],
-    scores: Mapping[int, Mapping[Client, float]],
+    title: str,
+    labels: tuple[str, str],
+    pairs: Mapping[bool, Mapping[Client, tuple[float, ...]]],
+    colour: str,
     name: str,
 ) -> Chart:
-    """Draw the accuracies of clients under the second of two groups against those of the first."""
-    one, other = (legend.labels[number] for number in numbers)
-    found = _common(scores[numbers[0]], scores[numbers[1]])
-    better = sum(y > x for x, y in found.values())
-    worse = sum(y < x for x, y in found.values())
-    title = f"{other} beside {one}: {better} of {len(found)} clients better, {worse} worse"
-    colour = legend.look(numbers[1]).colour
-    with style_of(name):
-        figure, axes = new_axes(*(f"{legend.short(n)}: accuracy [%]" for n in numbers))
+    """Draw pairs of the clients' accuracies, the second against the first.
+
+    Args:
+        title: Title of the chart, which goes on with how many are better.
+        labels: The two models or groups.
+        pairs: Accuracies in percent, by whether they are drawn as dots or as circles.
+        colour: Their colour.
+        name: Name of the chart.
+    """
+    values = [pair for found in pairs.values() for pair in found.values()]
+    better, worse = sum(y > x for x, y in values), sum(y < x for x, y in values)
+    title = f"{title}: {better} of {len(values)} clients better, {worse} worse"
+    with canvas(*(f"{label}: accuracy [%]" for label in labels)) as axes:
         axes.axline((0, 0), slope=1, color="0.5", linewidth=0.8)
         axes.set(xlim=(-3, 103), ylim=(-3, 103))
-        points = pointed(axes, _dots(axes, found, colour), "{x}% and {y}%")
-        return Chart(title, to_svg(figure, name), points)
+        drawn = [_dots(axes, each, colour, hollow=not dots) for dots, each in pairs.items() if each]
+        return chart(title, axes, name, lines=chain(*drawn), says="{x}% and {y}%")
 
 
 def _by_samples(
-    legend: Legend, number: int, values: tuple[Mapping[Client, float], ...], name: str
+    legend: Legend, number: int, found: Mapping[Client, tuple[float, ...]], name: str
 ) -> Chart:
     """Draw the accuracies of clients against the samples that they train on."""
-    title = f"{legend.labels[number]}: accuracy of each client"
-    with style_of(name):
-        figure, axes = new_axes("training samples", "accuracy [%]")
-        dots = _dots(axes, _common(*values), legend.look(number).colour)
-        points = pointed(axes, dots, "{y}% with {x} samples")
-        return Chart(title, to_svg(figure, name), points)
+    with canvas("training samples", "accuracy [%]") as axes:
+        title, says = f"{legend.labels[number]}: accuracy of each client", "{y}% with {x} samples"
+        dots = _dots(axes, found, legend.look(number).colour)
+        return chart(title, axes, name, lines=dots, says=says)
 
 
 def _common(*values: Mapping[Client, float]) -> dict[Client, tuple[float, ...]]:

@@ -1,58 +1,27 @@
-"""Drawing of charts: reproducible SVG by matplotlib, in the colours of the page.
-
-Colours are drawn as those of PALETTE and become variables of the page's style, so that lines and
-their labels can be read on white, on a dark screen and on paper.
-"""
+"""Charts of a page: their legend, the looks of its lines, and values under the pointer."""
 
 from __future__ import annotations
 
-import io
 import json
 import math
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from html import escape
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy.typing as npt
 
+from raysim.core.canvas import BACK, CHARACTER, COLOURS, PALETTE, figure_of, to_svg
 from raysim.core.errors import visible
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
-INK = "#010203"
-"""Colour of text and axes in the SVG, to be replaced by the page's text colour."""
-BACK = "#fdfcfb"
-"""Colour in the SVG that is to be replaced by that of the page."""
-SIZE = (5.4, 3.4)
-"""Inches of a chart."""
-BELOW, CHARACTER = 0.48, 0.014
-"""Inches below the axes; the share of a chart's width that a character takes."""
-PALETTE: Sequence[tuple[str, str]] = (
-    ("#0b5fb3", "#6cb2ff"),
-    ("#b04a00", "#ff9d4d"),
-    ("#17703a", "#5fd08a"),
-    ("#b3212f", "#ff8080"),
-    ("#7239ae", "#c9a0ff"),
-    ("#75502d", "#dcae84"),
-    ("#007080", "#4fd0df"),
-    ("#a82671", "#ff93cf"),
-    ("#62620a", "#cfcf4a"),
-    ("#55585d", "#b8bbc0"),
-)
-"""Colours on a light and on a dark page, each at a contrast of 4.5 and more."""
-COLOURS = len(PALETTE)
 DASHES = ("-", (0, (5, 1.6)), (0, (6, 1.4, 1.2, 1.4)), (0, (1.2, 1.4)))
 """Styles of lines, which lines on each other are told apart by: neighbours differ."""
 END_LABEL = 16
 """Most characters of a label at the end of a line: of longer ones, lines have numbers."""
 MOST_ENDS = 16
 """Most labels at the ends of lines: more have no room."""
-WHOLE = ("round", "trial", "class")
-"""Labels of axes whose ticks are whole numbers."""
 Values = npt.NDArray[Any]
 
 
@@ -195,49 +164,6 @@ def colour_style() -> str:
     )
 
 
-def style_of(name: str) -> Any:
-    """Return the context for drawing a chart, independent of the process's and the user's styles.
-
-    The chart's ids depend on its name alone.
-    """
-    from matplotlib import style
-    from matplotlib.rcsetup import cycler
-
-    inks: Any = ("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color")
-    own: Any = {
-        **dict.fromkeys(inks, INK),
-        "axes.prop_cycle": cycler(color=[light for light, _ in PALETTE]),
-        "svg.hashsalt": name,
-        "svg.fonttype": "none",
-        "text.parse_math": False,
-        "font.size": 9,
-        "axes.grid": True,
-        "grid.alpha": 0.3,
-        "axes.axisbelow": True,
-        "axes.spines.top": False,
-        "axes.spines.right": False,
-    }
-    return style.context(["default", own])
-
-
-def new_axes(
-    x: str, y: str = "", *, height: float = SIZE[1], left: float = 0.13, right: float = 0.03
-) -> tuple[Figure, Axes]:
-    """Return a figure and its axes with labels; `left` and `right` are margins, as its shares."""
-    from matplotlib.figure import Figure
-    from matplotlib.ticker import MaxNLocator
-
-    figure = Figure(figsize=(SIZE[0], height))
-    bottom = BELOW / height
-    axes = figure.add_axes((left, bottom, 1 - left - right, 1 - bottom - 0.14 / height))
-    axes.set_xlabel(x)
-    axes.set_ylabel(y)
-    axes.ticklabel_format(useOffset=False)
-    if x in WHOLE:
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    return figure, axes
-
-
 def make_room(axes: Axes) -> None:
     """Widen the left margin of axes, with all that is drawn in them, where tick labels are long."""
     ticks = axes.yaxis.get_major_formatter().format_ticks(axes.get_yticks().tolist())
@@ -246,13 +172,26 @@ def make_room(axes: Axes) -> None:
     axes.set_position((left, bottom, right - left, top - bottom))
 
 
-def pointed(axes: Axes, lines: Sequence[Traced], says: str) -> str:
-    """Return what a page needs to show the values of lines under the pointer, as JSON.
+def chart(
+    title: str,
+    axes: Axes,
+    name: str,
+    labels: Sequence[str] = (),
+    *,
+    lines: Iterable[Traced] = (),
+    says: str = "",
+    tight: bool = False,
+) -> Chart:
+    """Return what is drawn in axes as a chart of a page.
 
     Args:
+        title: Its title.
         axes: The axes.
-        lines: The lines.
+        name: Its name, with which ids begin.
+        labels: Labels of the groups, whose curves have ids `NAME-gNUMBER-...`.
+        lines: Lines whose values the page shows under the pointer.
         says: Text about a point, with {x} and {y} for its values.
+        tight: Whether the chart ends where the drawing does.
     """
     limits = [*axes.get_position().extents, *axes.get_xlim(), *axes.get_ylim()]
     each = [
@@ -261,7 +200,8 @@ def pointed(axes: Axes, lines: Sequence[Traced], says: str) -> str:
         for line in lines
     ]
     values = {"axes": [float(f"{limit:.6g}") for limit in limits], "says": says, "lines": each}
-    return json.dumps(values, separators=(",", ":"))
+    points = json.dumps(values, separators=(",", ":")) if each else ""
+    return Chart(title, to_svg(figure_of(axes), name, labels, tight=tight), points)
 
 
 def _short(values: Values) -> list[float | int]:
@@ -282,7 +222,7 @@ def end_labels(axes: Axes, legend: Legend, lines: Mapping[int, Traced]) -> None:
         return
     axes.autoscale_view()
     axes.autoscale(enable=False)
-    figure_height = axes.get_figure(root=True).get_size_inches()[1]  # type: ignore[union-attr]
+    figure_height = figure_of(axes).get_size_inches()[1]
     apart = 10.5 / 72 / (axes.get_position().height * figure_height)  # of labels of 8 points
     inside = axes.transData + axes.transAxes.inverted()
     ends = {n: inside.transform((line.x[-1], line.y[-1])).tolist() for n, line in lines.items()}
@@ -305,32 +245,3 @@ def _spread(heights: Sequence[float], apart: float) -> list[float]:
         for k in range(len(spread) - 2, -1, -1):
             spread[k] = min(spread[k], spread[k + 1] - apart)
     return spread
-
-
-def to_svg(figure: Figure, name: str, labels: Sequence[str] = (), *, tight: bool = False) -> str:
-    """Return the figure as an element whose ids begin with its name; curves get a title.
-
-    Args:
-        figure: The figure.
-        name: Its name.
-        labels: Labels of the groups, whose curves have ids `NAME-gNUMBER-...`.
-        tight: Whether the element ends where the drawing does.
-    """
-    file = io.StringIO()
-    about = dict.fromkeys(("Creator", "Date", "Format", "Type"))
-    figure.savefig(
-        file, format="svg", transparent=True, metadata=about, bbox_inches="tight" if tight else None
-    )
-    text = file.getvalue()
-    text = re.sub(r"<metadata>.*?</metadata>", "", text[text.index("<svg") :], flags=re.DOTALL)
-    text = text.replace(INK, "currentColor").replace(BACK, "var(--back)")
-    for number, (colour, _) in enumerate(PALETTE):
-        text = text.replace(colour, f"var(--c{number})")
-    text = re.sub(rf' id="(?!{re.escape(name)}-g\d)', f' id="{name}-', text)
-    text = re.sub(r'(url\(#|href="#)', rf"\g<1>{name}-", text)
-
-    def curve(match: re.Match[str]) -> str:
-        number = int(match[1])
-        return f'<g class="curve g{number}"><title>{escape(labels[number])}</title>'
-
-    return re.sub(rf'<g id="{re.escape(name)}-g(\d+)-\w+">', curve, text).strip()

@@ -241,7 +241,7 @@ def _partitions(groups: Sequence[RunGroup], labels: ReadLabels) -> list[Chart]:
         named = "own task" if record.own_task else _partition_title(record.settings)
         title = f"{named}, seed {record.seed} ({record.path})"
         words = client_names(record), class_names(record)
-        heat_maps[key] = charts.heat_map(title, counts, f"partition{len(heat_maps)}", *words)
+        heat_maps[key] = charts.partition(title, counts, f"partition{len(heat_maps)}", *words)
     return [*heat_maps.values()]
 
 

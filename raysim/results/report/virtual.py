@@ -8,12 +8,13 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from raysim.core.canvas import COLOURS, canvas
 from raysim.core.client_indices import named
 from raysim.core.thinning import evenly_chosen
 from raysim.core.units import SCALES, fitting_unit
 from raysim.results.compare import RunGroup
 from raysim.results.report.charts import label_of
-from raysim.results.report.drawing import COLOURS, Chart, Values, new_axes, style_of, to_svg
+from raysim.results.report.drawing import Chart, Values, chart
 from raysim.results.runs import RunRecord
 from raysim.storage.rows.parted import read_table
 
@@ -83,11 +84,9 @@ def _histogram(group: RunGroup, name: str) -> Chart:
     staleness = read_table(path)["staleness"].to_numpy() if path.exists() else np.zeros(0)
     most = int(staleness.max(initial=0))
     width = -(-(most + 1) // MOST_BARS)
-    with style_of(name):
-        figure, axes = new_axes("versions between start and aggregation", "updates", height=2.4)
+    with canvas("versions between start and aggregation", "updates", height=2.4) as axes:
         axes.hist(staleness, bins=(np.arange(0, most + width + 1, width) - 0.5).tolist())
-        title = f"staleness of updates: {group.label}, seed {record.seed}"
-        return Chart(title, to_svg(figure, name))
+        return chart(f"staleness of updates: {group.label}, seed {record.seed}", axes, name)
 
 
 def _work(title: str, table: pa.Table) -> Work:
@@ -109,9 +108,8 @@ def _gantt(work: Work, end: float, name: str) -> Chart:
     """Draw passes of clients up to an end that all charts share, and with it their unit."""
     unit = fitting_unit([end], "s")
     shown, rows = np.unique(work.clients, return_inverse=True)
-    with style_of(name):
-        height = 0.8 + 0.08 * max(len(shown), 10)
-        figure, axes = new_axes(label_of("virtual time", unit), "client", height=height)
+    height = 0.8 + 0.08 * max(len(shown), 10)
+    with canvas(label_of("virtual time", unit), "client", height=height) as axes:
         colours = [f"C{int(number) % COLOURS}" for number in work.models]
         seconds, starts = work.seconds * SCALES[unit], work.starts * SCALES[unit]
         axes.barh(rows, seconds, left=starts, height=0.8, color=colours)
@@ -120,4 +118,4 @@ def _gantt(work: Work, end: float, name: str) -> Chart:
         axes.set_yticks(few, [named(int(k), work.names.get(int(k), "")) for k in shown[few]])
         axes.invert_yaxis()
         title = f"{work.title}: clients in virtual time, colours are {work.meaning}"
-        return Chart(title, to_svg(figure, name))
+        return chart(title, axes, name)

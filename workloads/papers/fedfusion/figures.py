@@ -20,7 +20,7 @@ FIGURES = {
             ),
             FigureRun("None", FEDAVG),
         ),
-        "epochs",
+        "curves",
         "new_client",
         ("accuracy",),
         "accuracy of new clients",
@@ -32,7 +32,8 @@ FIGURES = {
             "evaluation.clients": True,
             "evaluation.every": 10,
         },
-        note="Chosen: two of 20 clients train in each of 10 rounds; three that never took part then"
+        {"x": "epochs", "last": True},
+        "Chosen: two of 20 clients train in each of 10 rounds; three that never took part then"
         " join. Their epochs double from 1 to at most 128; beyond 16, only while the last doubling"
         " raised their mean accuracy by 0.01 or more. The paper draws the epochs to convergence, 65"
         " (conv) to 92 (FedAvg), and does not say when a client has converged.",

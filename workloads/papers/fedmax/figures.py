@@ -62,7 +62,7 @@ FIGURES = {
         "metrics",
         ("test_accuracy",),
         "test accuracy",
-        options={"setting": "beta"},
+        options={"setting": "beta", "last": True},
         note="The paper prints the ends of the axes, 1 to 10^4 and 10^-4 to 10^-1; that the values"
         " are powers of ten is chosen. Of the accuracies it prints none.",
     ),

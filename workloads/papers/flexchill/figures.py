@@ -83,7 +83,11 @@ FIGURES = {
         ("gradient_norm",),
         "gradient norm",
         {"rounds": 10, "evaluation.every": 10, "evaluation.clients": False},
-        {"log": True, "split": ("correct", "classified rightly", "classified wrongly")},
+        {
+            "last": True,
+            "log": True,
+            "split": ("correct", "classified rightly", "classified wrongly"),
+        },
         _tuned(
             NONIID,
             "The model of the last round, on 20 samples of each client of the round; the paper"
@@ -101,7 +105,7 @@ FIGURES = {
         ("distance_after", "distance_before"),
         "distance after the step - before it",
         {"rounds": 10, "evaluation.every": 10, "evaluation.clients": False},
-        {"only": ("correct", False)},
+        {"last": True, "only": {"correct": False}},
         _tuned(NONIID, "The model of the last round; the paper takes an initial network."),
     ),
     "flexchill-3": Figure(
@@ -119,6 +123,7 @@ FIGURES = {
         ("label",),
         "class",
         {"evaluation.every": 5},
+        {"last": True},
         note="The paper does not print its data, rates and rounds. The control takes the first"
         " steps of T=0.5 at T=1. With the rate tuned for each T by the same budget: raysim sweep"
         " flexchill-plane local.temperature=1,0.5 --tune local.lr=0.01..10:log --tune-trials 6"
@@ -145,12 +150,13 @@ FIGURES = {
         "figure 5, table 8",
         "flexchill-cifar10-cka",
         (REFERENCE, *_temperatures(lr=0.005, reference="reference")),
-        "similarity_to_reference",
+        "curves",
         "cka",
         ("cka",),
         "CKA with the reference",
         {"evaluation.every": 10},
-        note=_tuned("flexchill-8"),
+        {"x": "layer", "last": True, "only": {"first": "after", "second": "reference"}},
+        _tuned("flexchill-8"),
     ),
     "flexchill-6": _between_clients("figure 6", -2, (1.0, 0.05)),
     "flexchill-7": Figure(

@@ -42,6 +42,7 @@ import numpy.typing as npt
 from torch import Tensor, nn
 
 import raysim
+from raysim.core.canvas import style, written
 from raysim.core.errors import SettingsError
 
 Array = npt.NDArray[np.float64]
@@ -212,7 +213,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="MIFL's bound, measured")
     parser.add_argument("--seeds", type=int, default=10, help="samples of each mean")
     parser.add_argument("--cohort", type=int, default=3, help="clients a round; 3: MIFL keeps one")
-    parser.add_argument("--figure", type=Path, help="file of a drawing, for example bound.svg")
+    parser.add_argument("--figure", type=Path, help="file of a drawing, bound.svg or bound.png")
     given = parser.parse_args()
     first = PROBLEM.excess(np.zeros(2))
     curves: dict[str, dict[str, Array]] = {}
@@ -233,15 +234,17 @@ def draw(curves: Mapping[str, Mapping[str, Array]], path: Path) -> None:
     """Draw the curves [T] of each schedule in a panel of its own."""
     from matplotlib.figure import Figure
 
-    canvas = Figure(figsize=(9, 3.6), layout="constrained")
-    for axes, (kind, lines) in zip(canvas.subplots(1, len(curves)), curves.items(), strict=True):
-        for name, values in lines.items():
-            style = "k--" if name == "bound" else ".-"
-            axes.plot(range(1, len(values) + 1), values, style, label=name)
-        axes.set(xlabel="round", title=f"{kind} local steps", yscale="log")
-        axes.set_ylabel("$l(w_t) - l(w_*)$")
-    axes.legend()
-    canvas.savefig(path)
+    with style():
+        canvas = Figure(figsize=(9, 3.6), layout="constrained")
+        panels = canvas.subplots(1, len(curves))
+        for axes, (kind, lines) in zip(panels, curves.items(), strict=True):
+            for name, values in lines.items():
+                look = "k--" if name == "bound" else ".-"
+                axes.plot(range(1, len(values) + 1), values, look, label=name)
+            axes.set(xlabel="round", title=f"{kind} local steps", yscale="log")
+            axes.set_ylabel("$l(w_t) - l(w_*)$")
+        axes.legend()
+    path.write_bytes(written(canvas, path.suffix.lstrip(".")))
 
 
 if __name__ == "__main__":
