@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import ClassVar
 
 import numpy as np
@@ -15,8 +16,8 @@ from raysim.core.differences import Differences
 from raysim.core.errors import SettingsError
 from raysim.core.rules import Pass, Reduced
 from raysim.driver.analyses.riding import rows_beside
+from raysim.driver.dispatch import Dispatch, Rider
 from raysim.driver.parts import RunParts
-from raysim.driver.riders import Rider
 from raysim.driver.weights import check_own_weights
 from raysim.execution.update_blocks import bound_of, combined, decided, factor_of, measured
 
@@ -30,31 +31,29 @@ class Aggregated(Rider):
         frozen: Names of the network's frozen parameters.
     """
 
+    name: ClassVar[str] = "aggregation"
     needs_clients: ClassVar[bool] = False
 
     settings: Settings
     frozen: frozenset[str]
-    _work: Pass | None = field(default=None, repr=False)
 
-    def dress(self, work: Pass) -> Pass:
+    def dress(self, work: Dispatch) -> Dispatch:
         """Return the pass; its updates are kept if the aggregation sees them."""
         aggregation = self.settings.aggregation
         check_own_weights(self.settings, work)
         seen = self._seen_by(work) is not None
         kept = work.moved_from if seen else {}
         weighting = (_trains(work) and aggregation.weights) or work.weighting
-        self._work = replace(work, kept=kept, weighting=weighting)
-        return self._work
+        work = replace(work, kept=kept, weighting=weighting)
+        return work.with_step(self.name, server=partial(self._received, work))
 
-    def undress(self, reduced: Reduced) -> Reduced:
+    def _received(self, work: Dispatch, reduced: Reduced) -> Reduced:
         """Return the result with the factor of the mean.
 
         Raises:
             SettingsError: the aggregation or the attack cannot see the clients' uploads.
         """
-        aggregation, work = self.settings.aggregation, self._work
-        if work is None:
-            return reduced
+        aggregation = self.settings.aggregation
         if seeing := self._seen_by(work):
             self._check_groups(work, reduced, seeing)
         arrived, expected = len(reduced.clients), self.settings.expected_cohort

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -22,12 +22,12 @@ from raysim.core.differences import same_shapes
 from raysim.core.errors import RunError, SettingsError
 from raysim.core.given import Given
 from raysim.core.method import Round
-from raysim.core.rules import Bases, Finish, Pass, Reduced, Trained, Upload, View
+from raysim.core.rules import Bases, Pass, Reduced, Trained, Upload, View
 from raysim.core.seeds import sample_cohort, stream
 from raysim.core.tensors import CPU, Groups, Layout, flatten, is_finite
 from raysim.driver.analyses.riding import rows_beside
+from raysim.driver.dispatch import Dispatch, Rider
 from raysim.driver.parts import RunParts
-from raysim.driver.riders import Rider
 from raysim.driver.round_log import RoundLog
 from raysim.driver.sending import send_changed
 from raysim.execution.client_jobs import poisoned
@@ -79,35 +79,34 @@ class Attacking(Rider):
         log: Receives numbers of the round.
     """
 
+    name: ClassVar[str] = "attack"
+
     settings: Settings
     now: Round
     log: RoundLog
-    _bad: frozenset[int] = frozenset()
-    _replaced: frozenset[str] = frozenset()
 
-    def dress(self, work: Pass) -> Pass:
+    def dress(self, work: Dispatch) -> Dispatch:
         """Return a pass that knows its bad clients, and whose bad clients send what they please."""
-        attack = self.settings.attack
-        bad = bad_in_round(self.settings, self.now.number, self.now.cohort)
-        self._bad = frozenset(np.intersect1d(bad, np.asarray(work.clients)).tolist())
-        work = replace(work, bad=self._bad)
-        self._replaced = frozenset()
-        if not (attack.changes_uploads and self._bad and work.moved_from):
-            return work
-        self._replaced = frozenset(work.moved_from if work.epochs else ())
-        sent = _Sent(attack, self._bad, work.moved_from, len(work.clients))
-        finish = partial(_send, work.rules.finish, sent)
-        return replace(work, rules=replace(work.rules, finish=finish))
+        attack, bases = self.settings.attack, work.moved_from
+        drawn = bad_in_round(self.settings, self.now.number, self.now.cohort)
+        bad = frozenset(np.intersect1d(drawn, np.asarray(work.clients)).tolist())
+        replaces = bool(attack.changes_uploads and bad and bases)
+        sent = _Sent(attack, bad, bases, len(work.clients))
+        return replace(work, bad=bad).with_step(
+            self.name,
+            after=partial(_send, sent) if replaces else None,
+            server=partial(self._received, bad, {*bases} if replaces and work.epochs else set()),
+        )
 
-    def undress(self, reduced: Reduced) -> Reduced:
+    def _received(self, bad: frozenset[int], replaced: set[str], reduced: Reduced) -> Reduced:
         """Count the bad clients that arrived, and those beyond the aggregation's bound.
 
         Raises:
             SettingsError: nothing of what they sent could be replaced.
         """
-        if self._replaced:
-            self._check_replaced(reduced)
-        arrived = len(self._bad & {*reduced.clients})
+        if replaced:
+            self._check_replaced(replaced, reduced)
+        arrived = len(bad & {*reduced.clients})
         counts = {BAD: arrived}
         bound = bound_of(self.settings.aggregation, len(reduced.clients))
         if bound is not None:
@@ -115,10 +114,10 @@ class Attacking(Rider):
         self.log.more |= {name: max(self.log.more.get(name, 0), n) for name, n in counts.items()}
         return reduced
 
-    def _check_replaced(self, reduced: Reduced) -> None:
+    def _check_replaced(self, replaced: set[str], reduced: Reduced) -> None:
         """Check that something of what bad clients send after training could be replaced."""
         sent = [*sorted(reduced.means), *rows_beside(reduced)]
-        if sent and not self._replaced & reduced.means.keys():
+        if sent and not replaced & reduced.means.keys():
             raise SettingsError(
                 f"{called(self.settings.attack)}: does not go with {called(self.settings.method)},"
                 f" whose clients send {sent[0]!r} without a base from which it has moved; choose"
@@ -143,15 +142,15 @@ class _Sent:
     clients: int
 
 
-def _send(finish: Finish, sent: _Sent, view: View, trained: Trained) -> Upload:
+def _send(sent: _Sent, view: View, trained: Trained, upload: Upload) -> Upload:
     """Return the upload of a client; of a bad one, what the attack makes of it.
 
     Raises:
         RunError: a value of that is not finite in the dtype in which it is sent.
     """
     if view.client not in sent.bad:
-        return finish(view, trained)
-    upload = send_changed(finish, sent.bases, partial(_replaced, sent), view, trained)
+        return upload
+    upload = send_changed(sent.bases, partial(_replaced, sent), view, trained, upload)
     for name, tensor in flatten(upload.sums).items():
         if not is_finite(tensor.to(upload.dtypes.get(name, tensor.dtype))):
             raise RunError(f"{called(sent.attack)}: its update is not finite (tensor {name})")

@@ -28,7 +28,7 @@ from raysim.core.encoding import Encoded, Encoding
 from raysim.core.errors import SettingsError
 from raysim.core.given import Given
 from raysim.core.method import Round
-from raysim.core.rules import Finish, Pass, Reduced, Trained, Upload, View
+from raysim.core.rules import Bases, Reduced, Trained, Upload, View
 from raysim.core.seeds import torch_generator
 from raysim.core.selection import State, are_arrays, read_only
 from raysim.core.tensors import (
@@ -40,8 +40,8 @@ from raysim.core.tensors import (
     unflatten,
 )
 from raysim.core.user_input.columns import OF_CLIENTS, check_metrics, check_names
+from raysim.driver.dispatch import After, Dispatch, Rider
 from raysim.driver.hiding import hidden_clients
-from raysim.driver.riders import Rider
 from raysim.driver.sending import send_changed
 from raysim.storage.client_states import OF_STAGE, owner_of
 
@@ -51,16 +51,14 @@ Named = tuple[tuple[str, Stage], ...]
 """Stages by name, in order."""
 
 
-def with_stages(stages: Stages, work: Pass) -> Pass:
-    """Return a pass whose clients send through stages."""
-    if not stages or not work.moved_from:
-        return work
-    named, bases = tuple(stages.items()), work.moved_from
+def sending(stages: Stages, bases: Bases) -> After | None:
+    """Return what clients do to send groups with bases through stages; None without any."""
+    if not stages or not bases:
+        return None
+    named = tuple(stages.items())
     if any(stage.has_client_part() for stage in stages.values()):
-        finish = partial(send_changed, work.rules.finish, bases, partial(_staged, named))
-    else:
-        finish = partial(_encode, work.rules.finish, named, tuple(bases.items()))
-    return replace(work, rules=replace(work.rules, finish=finish))
+        return partial(send_changed, bases, partial(_staged, named))
+    return partial(_encode, named, tuple(bases.items()))
 
 
 @dataclass
@@ -74,6 +72,7 @@ class Channel(Rider):
         states: What the server keeps for stages, by their names.
     """
 
+    name: ClassVar[str] = "channel"
     needs_clients: ClassVar[bool] = False
 
     settings: Settings
@@ -82,27 +81,26 @@ class Channel(Rider):
     states: dict[str, State]
     _metrics: dict[str, Mapping[str, float]] = field(default_factory=dict)
     _passes: int = 0
-    _work: Pass | None = field(default=None, repr=False)
 
-    def dress(self, work: Pass) -> Pass:
+    def dress(self, work: Dispatch) -> Dispatch:
         """Return a pass whose clients send through the stages."""
-        self._work = work
-        return with_stages(self._present, work)
+        after = sending(self._present, work.moved_from)
+        return work.with_step(self.name, after=after, server=partial(self._received, work))
 
     @property
     def _present(self) -> dict[str, Stage]:
         """The stages as they are applied next."""
         return {name: at_state(stage, self.states.get(name)) for name, stage in self.stages.items()}
 
-    def undress(self, reduced: Reduced) -> Reduced:
+    def _received(self, work: Dispatch, reduced: Reduced) -> Reduced:
         """Return the result behind the server's part of the stages."""
-        work, number = self._work, self._passes
+        number = self._passes
         self._passes += 1
-        passed_by = not reduced.means.keys() & work.moved_from if work else False
+        passed_by = not reduced.means.keys() & work.moved_from
         if passed_by and (reduced.means or reduced.rows) and self._changes_what_is_sent:
             self._note_that_nothing_changes(number)
         stages = [(n, s) for n, s in self._present.items() if s.has_server_part()]
-        if work is None or not stages:
+        if not stages:
             return reduced
         frozen = frozen_names(self.now.network)
         found = Differences.of(reduced.means, work.moved_from, work.broadcast, frozen=frozen)
@@ -238,10 +236,9 @@ def _staged(
 
 
 def _encode(
-    finish: Finish, stages: Named, bases: Sequence[tuple[str, str]], view: View, trained: Trained
+    stages: Named, bases: Sequence[tuple[str, str]], view: View, trained: Trained, upload: Upload
 ) -> Upload:
     """Return the method's upload, which no stage changes, with the bytes that they declare."""
-    upload = finish(view, trained)
     layout = layout_of(
         upload.sums, dict(bases), view.broadcast, frozen=view.frozen, params=view.params
     )

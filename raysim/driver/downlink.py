@@ -28,7 +28,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import nn
@@ -52,7 +52,7 @@ from raysim.core.tensors import (
     without,
 )
 from raysim.driver.channel import Sent, through_stages
-from raysim.driver.riders import Rider
+from raysim.driver.dispatch import Dispatch, Rider
 from raysim.storage.checkpoints import Checkpoint
 
 MODEL, BYTES = "model", "bytes"
@@ -72,19 +72,19 @@ class Downlink(Rider):
         state: What the server keeps for the down-link; after the round, that of the next one.
     """
 
+    name: ClassVar[str] = "downlink"
+
     settings: Settings
     network: nn.Module
     before: Checkpoint
     state: Groups = field(init=False)
     _sent: Tensors | None = field(default=None, repr=False)
-    _work: Pass | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         self.state = self.before.downlink
 
-    def dress(self, work: Pass) -> Pass:
+    def dress(self, work: Dispatch) -> Dispatch:
         """Return a pass whose clients start from what they have of the model."""
-        self._work = None
         if not self._is_coded(work):
             return work
         if first := self._sent is None:
@@ -92,21 +92,17 @@ class Downlink(Rider):
             self._send(self._sent)
         known = self.state[MODEL]
         model = {name: known.get(name, t) for name, t in work.broadcast[MODEL].items()}
-        self._work = replace(work, broadcast={**work.broadcast, MODEL: model})
+        sent = replace(work, broadcast={**work.broadcast, MODEL: model})
         if first or not work.bytes_down:
-            received = partial(self._received, work, known)
-            self._work = replace(self._work, bytes_down=received)
-        return self._work
+            sent = replace(sent, bytes_down=partial(self._received_bytes, work, known))
+        return sent.with_step(self.name, server=partial(self._received, sent, self._sent))
 
-    def undress(self, reduced: Reduced) -> Reduced:
+    def _received(self, work: Dispatch, server: Tensors, reduced: Reduced) -> Reduced:
         """Return the result as if clients had moved from the server's model.
 
         Raises:
             SettingsError: they send a model whose base is not known.
         """
-        work = self._work
-        if work is None or self._sent is None:
-            return reduced
         if MODEL in reduced.means.keys() - work.moved_from.keys():
             raise SettingsError(
                 f"downlink: does not go with {called(self.settings.method)}, whose clients send a"
@@ -114,7 +110,7 @@ class Downlink(Rider):
             )
         bases = {group: base for group, base in work.moved_from.items() if base == MODEL}
         found = Differences.of(reduced.means, bases, work.broadcast, frozen=self._frozen)
-        model = {**work.broadcast[MODEL], **self._sent}
+        model = {**work.broadcast[MODEL], **server}
         return replace(reduced, means=found.moved_to(bases, {MODEL: model}))
 
     @property
@@ -152,7 +148,7 @@ class Downlink(Rider):
         parameters = parameter_names(self.network)
         return nbytes({MODEL: without(model, parameters)}, self._frozen)
 
-    def _received(self, work: Pass, known: Tensors, client: int) -> int:
+    def _received_bytes(self, work: Pass, known: Tensors, client: int) -> int:
         """Return the bytes that a client receives.
 
         Args:

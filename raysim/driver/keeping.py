@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import ClassVar
 
-from raysim.core.rules import Finish, Pass, Trained, Upload, View
+from raysim.core.rules import Trained, Upload, View
+from raysim.driver.dispatch import Dispatch, Rider
 from raysim.driver.passes import RoundRunner
-from raysim.driver.riders import Rider
 from raysim.storage.client_states import optimizer_group
 
 
@@ -24,20 +24,18 @@ class Keeping(Rider):
         runner: Runs the passes, and counts them.
     """
 
-    needs_clients: ClassVar[bool] = False
+    name: ClassVar[str] = "optimizer"
 
     runner: RoundRunner
 
-    def dress(self, work: Pass) -> Pass:
+    def dress(self, work: Dispatch) -> Dispatch:
         """Return a pass whose clients keep what the optimizer keeps."""
         if not work.epochs:
             return work
-        finish = partial(_keeping, work.rules.finish, self.runner.passes)
-        return replace(work, rules=replace(work.rules, finish=finish))
+        return work.with_step(self.name, after=partial(_keeping, self.runner.passes))
 
 
-def _keeping(finish: Finish, pass_number: int, view: View, trained: Trained) -> Upload:
+def _keeping(pass_number: int, view: View, trained: Trained, upload: Upload) -> Upload:
     """Return the upload, with what the optimizer keeps in the client's state."""
-    upload = finish(view, trained)
     kept = {optimizer_group(pass_number, slot): own for slot, own in trained.optimizer.items()}
     return replace(upload, state={**upload.state, **kept})

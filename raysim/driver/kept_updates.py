@@ -22,6 +22,7 @@ from raysim.core.rules import Pass, send_model
 from raysim.core.selection import State
 from raysim.core.tensors import Layout, Tensors, is_finite
 from raysim.core.user_input.columns import OF_CLIENTS, OF_ROUNDS, check_names
+from raysim.driver.dispatch import Dispatch
 from raysim.driver.round_log import RoundLog
 from raysim.execution.base import Call, Executor, Item
 from raysim.execution.messages import AggregationMessage, FailedItem
@@ -242,7 +243,7 @@ def _of_attack(message: AggregationMessage) -> tuple[str, str]:
     return f"attack/{message.pass_number}/vectors", f"attack/{message.pass_number}/decided"
 
 
-def root_pass(work: Pass) -> Pass:
+def root_pass(work: Dispatch) -> Dispatch:
     """Return the pass in which the server trains on its root samples, as a client of a pass.
 
     It takes the place of the first client, without what that one keeps or is sent alone, and has
@@ -260,6 +261,7 @@ def root_pass(work: Pass) -> Pass:
         personal={},
         kept={},
         root=True,
+        steps=(),
     )
 
 

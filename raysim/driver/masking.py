@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Self
+from typing import ClassVar, Self
 
 from raysim.config import Settings
 from raysim.core.channel import Stage
@@ -18,12 +18,12 @@ from raysim.core.differences import kept_apart
 from raysim.core.encoding import Encoding
 from raysim.core.errors import SettingsError
 from raysim.core.masking import Masks
-from raysim.core.rules import Finish, Pass, Reduced, Trained, Upload, View
+from raysim.core.rules import Pass, Reduced, Trained, Upload, View
 from raysim.core.selection import Selection
 from raysim.core.tensors import Layout, Tensors, flatten, without
+from raysim.driver.dispatch import Dispatch, Rider
 from raysim.driver.hiding import LOSSES, masking_of
 from raysim.driver.parts import RunParts
-from raysim.driver.riders import Rider
 from raysim.execution.partial_sum import EMPTY, PartialSum
 from raysim.storage.client_states import owner_of
 
@@ -64,6 +64,8 @@ class MaskedUploads(Rider):
         note: Shows the user, once, what is sent in the clear.
     """
 
+    name: ClassVar[str] = "masks"
+
     settings: Settings
     stage: Stage
     note: Callable[[str], None]
@@ -74,14 +76,16 @@ class MaskedUploads(Rider):
         stage = masking_of(settings)
         return cls(settings, stage, note) if stage else None
 
-    def dress(self, work: Pass) -> Pass:
+    def dress(self, work: Dispatch) -> Dispatch:
         """Return a pass whose clients agree on masks."""
         secure = self.stage.secure_sum
         bits, bases = secure.bits if secure else 0, tuple(sorted(work.moved_from.items()))
-        rules = replace(work.rules, finish=partial(_in_words, work.rules.finish, bits, bases))
-        return replace(work, rules=rules, asked=tuple(map(int, work.clients)))
+        work = replace(work, asked=tuple(map(int, work.clients)))
+        return work.with_step(
+            self.name, after=partial(_in_words, bits, bases), server=self._received
+        )
 
-    def undress(self, reduced: Reduced) -> Reduced:
+    def _received(self, reduced: Reduced) -> Reduced:
         """Return the result without the samples of single clients.
 
         Raises:
@@ -157,14 +161,9 @@ def _whole(tensors: Tensors) -> list[str]:
 
 
 def _in_words(
-    finish: Finish,
-    bits: int,
-    bases: Sequence[tuple[str, str]],
-    view: View,
-    trained: Trained,
+    bits: int, bases: Sequence[tuple[str, str]], view: View, trained: Trained, upload: Upload
 ) -> Upload:
     """Return the method's upload, with the bytes of words for values that stages pass by."""
-    upload = finish(view, trained)
     left, _ = kept_apart(upload, dict(bases), view.broadcast, view.frozen)
     passing = {
         name: tensor

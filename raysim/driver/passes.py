@@ -24,6 +24,7 @@ from raysim.core.rules import Pass, Reduced, samples_of
 from raysim.core.selection import State
 from raysim.core.tensors import Tensors, flatten, unflatten
 from raysim.driver.clock.lost import LostRoundError
+from raysim.driver.dispatch import Dispatch
 from raysim.driver.kept_updates import ROOT_PASS, WEIGHT, KeptUpdates, root_pass
 from raysim.driver.listener import Listener
 from raysim.driver.masking import traffic
@@ -139,7 +140,7 @@ class RoundRunner:
             last=self.last_aggregates,
         )
 
-    def run(self, work: Pass) -> Reduced:
+    def run(self, work: Dispatch) -> Reduced:
         """Run one pass over clients.
 
         A method may go on after a pass that fails: the next one has a number, and so draws, opened
@@ -283,7 +284,7 @@ class RoundRunner:
         return failed
 
     def _aggregated(
-        self, work: Pass, total: PartialSum, reduced: Reduced, columns: Columns
+        self, work: Dispatch, total: PartialSum, reduced: Reduced, columns: Columns
     ) -> Reduced:
         """Return the result of a pass with the aggregate of the updates that were kept.
 
@@ -308,7 +309,7 @@ class RoundRunner:
             self.log.more[BAD_CUT] = int((more[WEIGHT][bad] == 0).sum())
         return replace(reduced, means=unflatten(flatten(reduced.means) | means))
 
-    def _trained_on_root(self, work: Pass) -> Tensors:
+    def _trained_on_root(self, work: Dispatch) -> Tensors:
         """Return the model, `model/name`, that the server trains on its root samples.
 
         Raises:
@@ -401,10 +402,10 @@ class RoundRunner:
                 client = self.context.named(failure.client)
                 file.write(f"round {self.number + 1}, client {client}\n{trace}\n")
 
-    def _message(self, work: Pass, clients: list[int], pass_number: int) -> PassMessage:
-        settings = self.context.settings
+    def _message(self, work: Dispatch, clients: list[int], pass_number: int) -> PassMessage:
+        settings, sent = self.context.settings, work.of_clients
         return PassMessage.of(
-            replace(work, rules=self.temperature.rules(work.rules)),
+            replace(sent, rules=self.temperature.rules(sent.rules)),
             temperatures=self.temperature.of_clients(clients),
             round_number=self.number,
             pass_number=pass_number,

@@ -30,9 +30,9 @@ from raysim.core.next_state import (
 from raysim.core.rules import CHANGE, Pass, Reduced
 from raysim.core.seeds import sample_cohort, stream, torch_generator
 from raysim.core.tensors import Tensors, zeros_like
+from raysim.driver.dispatch import Dispatch, Rider
 from raysim.driver.hiding import SIZES, hidden
 from raysim.driver.rates import client_rate, server_rate
-from raysim.driver.riders import Rider
 from raysim.storage.checkpoints import Checkpoint
 from raysim.training.job import batch_bounds, steps_of
 from raysim.training.network import has_batch_norm
@@ -43,7 +43,7 @@ class UnselectedError(SettingsError):
 
 
 D = TypeVar("D", Round, Reduced)
-RunPass = Callable[[Pass], Reduced]
+RunPass = Callable[[Dispatch], Reduced]
 """Runs a pass."""
 _UNYIELDED: Mapping[type, str] = {
     Pass: "a pass has a result where it is yielded: reduced = yield Pass(...)",
@@ -216,7 +216,7 @@ def run_round(
     Args:
         passes: The passes, by `passes_of`.
         run: Runs a pass.
-        riders: Dress each pass, in this order, and undress its result in reverse.
+        riders: Dress each pass, in this order.
     """
     value: Reduced | None = None
     error: BaseException | None = None
@@ -229,11 +229,10 @@ def run_round(
         finally:
             value = error = None
         try:
+            sent = Dispatch.of(work)
             for rider in riders:
-                work = rider.dress(work)
-            value = run(work)
-            for rider in reversed(riders):
-                value = rider.undress(value)
+                sent = rider.dress(sent)
+            value = sent.received(run(sent))
         except BaseException as raised:  # goes to where the method yielded the pass
             error = raised
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -13,7 +13,7 @@ from raysim.config import Settings
 from raysim.core.components import ask, called
 from raysim.core.errors import SettingsError
 from raysim.core.participants import Participants
-from raysim.core.rules import Finish, Pass, Trained, Upload, View, samples_of
+from raysim.core.rules import Trained, Upload, View, samples_of
 from raysim.core.seeds import stream
 from raysim.core.selection import (
     Floats,
@@ -27,8 +27,8 @@ from raysim.core.selection import (
 )
 from raysim.core.user_input.columns import OF_CLIENTS, check_names
 from raysim.driver.clock.clock import VirtualClock, VirtualRound
+from raysim.driver.dispatch import Dispatch, Rider
 from raysim.driver.hiding import LOSSES, hidden, without_losses
-from raysim.driver.riders import Rider
 from raysim.driver.round_log import RoundLog
 from raysim.storage.checkpoints import Checkpoint
 
@@ -154,6 +154,8 @@ class RoundSelection(Rider):
         selected: The clients in its order, by its numbers.
     """
 
+    name: ClassVar[str] = "report"
+
     settings: Settings
     now: Sampling
     selected: Sequence[int]
@@ -203,14 +205,13 @@ class RoundSelection(Rider):
         """The selected clients, ascending."""
         return tuple(self.settings.participants.at(sorted(self.selected)).tolist())
 
-    def dress(self, work: Pass) -> Pass:
+    def dress(self, work: Dispatch) -> Dispatch:
         """Return a training pass whose clients report to the selection."""
         selection = self.settings.selection
         plain = type(selection).report is Selection.report
         if plain or not work.epochs or work.label:
             return work
-        finish = partial(_reporting, work.rules.finish, selection)
-        return replace(work, rules=replace(work.rules, finish=finish))
+        return work.with_step(self.name, after=partial(_reporting, selection))
 
     def after(self, log: RoundLog) -> tuple[State, Mapping[str, float]]:
         """Return the selection's state after the round, and its metrics.
@@ -262,9 +263,8 @@ def _among(participants: Participants, now: Sampling) -> Sampling:
     )
 
 
-def _reporting(finish: Finish, selection: Selection, view: View, trained: Trained) -> Upload:
+def _reporting(selection: Selection, view: View, trained: Trained, upload: Upload) -> Upload:
     """Return the method's upload with a client's report to the selection."""
-    upload = finish(view, trained)
     report = selection.report(view, trained)
     own = {*upload.scalars, *upload.metrics}
     check_names(own, OF_CLIENTS, [*report], "its number")

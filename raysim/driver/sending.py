@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from raysim.core.differences import Differences
-from raysim.core.rules import Bases, Finish, Trained, Upload, View
+from raysim.core.rules import Bases, Trained, Upload, View
 from raysim.core.tensors import Groups, Layout
 
 Change = Callable[[View, Upload, Upload, Layout], tuple[Groups, Mapping[str, Any]]]
@@ -16,18 +16,17 @@ is that in which they would be sent, and other attributes of the upload."""
 
 
 def send_changed(
-    finish: Finish, bases: Bases, change: Change, view: View, trained: Trained
+    bases: Bases, change: Change, view: View, trained: Trained, upload: Upload
 ) -> Upload:
     """Return what a client sends, with other differences.
 
     Args:
-        finish: Returns the upload.
         bases: Bases of the groups that have differences.
         change: Changes these.
         view: The client.
         trained: The end of its training.
+        upload: What it would send.
     """
-    upload = finish(view, trained)
     found = Differences.of(
         upload.sums, bases, view.broadcast, frozen=view.frozen, params=view.params
     )

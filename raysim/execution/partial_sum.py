@@ -192,7 +192,7 @@ class PartialSum:
         return Reduced(
             tuple(sorted(self.clients)),
             unflatten(means),
-            {client: packed.open(CPU) for client, packed in self.rows.items()},
+            {client: packed.open(CPU) for client, packed in sorted(self.rows.items())},
             {name: columns[name] for name in sorted(self.scalars)},
             samples=columns["samples"].astype(np.int64) if "samples" in columns else EMPTY,
         )

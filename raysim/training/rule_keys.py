@@ -67,14 +67,10 @@ def _path(thing: Any) -> tuple[str, str] | None:
 
 
 def _key_of_argument(value: Any) -> Hashable | None:
-    """Return the key of what a partial function is given: a function, or a constant."""
+    """Return the key of what a partial function is given: a function, a constant, or several."""
+    if isinstance(value, tuple):
+        keys = [*map(_key_of_argument, value)]
+        return None if None in keys else tuple(keys)
     if callable(value):
         return key_of_function(value)
-    return repr(value) if _is_plain(value) else None
-
-
-def _is_plain(value: Any) -> bool:
-    """Return whether a value is a constant that its `repr` describes completely."""
-    if isinstance(value, tuple):
-        return all(map(_is_plain, value))
-    return value is None or type(value) in {bool, int, float, str}
+    return repr(value) if value is None or type(value) in {bool, int, float, str} else None

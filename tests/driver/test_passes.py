@@ -15,8 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import raysim
-from raysim import Pass, RunError, ServerState, Upload
+from raysim import RunError, ServerState, Upload
 from raysim.core.selection import History
+from raysim.driver.dispatch import Dispatch
 from raysim.driver.passes import PassContext, RoundRunner
 from raysim.driver.temperatures import RoundTemperature
 from raysim.execution.base import Item
@@ -158,8 +159,9 @@ def round_of(context: PassContext, latest: Any = None, number: int = ROUND) -> R
     return RoundRunner(context, number, before.state, latest, number, temperature)
 
 
-def work_of(clients: Any = CLIENTS, **others: Any) -> Pass:
-    return Pass(clients, {"model": {"w": torch.zeros(2)}}, **{"epochs": 1, "lr": 0.1, **others})
+def work_of(clients: Any = CLIENTS, **others: Any) -> Dispatch:
+    own = {"epochs": 1, "lr": 0.1, **others}
+    return Dispatch(clients, {"model": {"w": torch.zeros(2)}}, **own)
 
 
 @pytest.fixture(scope="module")

@@ -184,4 +184,6 @@ def test_keys():
     assert key_of_function(partial(scaled_loss, 1)) != key_of_function(partial(scaled_loss, 1.0))
     given = [key_of_function(partial(scaled_loss, each)) for each in (distances, scaled_loss)]
     assert None not in given and given[0] != given[1]
+    several = [key_of_function(partial(scaled_loss, (each, None, 2))) for each in (distances, len)]
+    assert several[0] not in (None, given[0]) and several[1] is None
     assert key_of_function(Tensor.add) is None and key_of_function(raysim.Rules) is None

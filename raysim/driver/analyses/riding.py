@@ -8,9 +8,9 @@ from functools import partial
 
 from raysim.analysis.base import ClientPart
 from raysim.core.errors import MachineError
-from raysim.core.rules import Finish, Pass, Reduced, Trained, Upload, View
+from raysim.core.rules import Reduced, Trained, Upload, View
 from raysim.core.tensors import Groups, Tensors, is_finite, nbytes
-from raysim.driver.riders import Rider
+from raysim.driver.dispatch import Dispatch
 from raysim.execution.process import is_device_error
 
 GROUP = "analysis:"
@@ -29,8 +29,12 @@ def rows_beside(reduced: Reduced) -> list[str]:
 
 
 def with_parts(
-    work: Pass, parts: Mapping[str, ClientPart], extras: Extras, frozen: Collection[str]
-) -> Pass:
+    work: Dispatch,
+    parts: Mapping[str, ClientPart],
+    extras: Extras,
+    frozen: Collection[str],
+    keep: Callable[[Figures], None],
+) -> Dispatch:
     """Return a pass on which client parts ride; it counts the same bytes.
 
     Args:
@@ -38,23 +42,23 @@ def with_parts(
         parts: The client parts, by analysis.
         extras: Groups that are sent for them.
         frozen: Names of the network's frozen parameters, which are not counted.
+        keep: Called with the figures that have arrived.
     """
     groups, personal = extras
-    rules = replace(
-        work.rules,
-        start=partial(_start, work.rules.start, (*groups, *(["own_test"] if personal else []))),
-        finish=partial(_finish, work.rules.finish, parts),
-    )
+    added = (*groups, *(["own_test"] if personal else []))
     sent = {**work.personal}
     sent |= {client: {**work.personal.get(client, {}), **own} for client, own in personal.items()}
     bytes_down = work.received_bytes(work.clients, frozen).tolist()
     received = dict(zip(work.clients, bytes_down, strict=True))
-    return replace(
+    riding = replace(
         work,
-        rules=rules,
+        rules=replace(work.rules, start=partial(_start, work.rules.start, added)),
         broadcast={**work.broadcast, **groups},
         personal=sent,
         bytes_down=lambda client: received[client] - nbytes(sent.get(client, {}), frozen),
+    )
+    return riding.with_step(
+        "analyses", after=partial(_figures, parts), server=partial(_received, keep)
     )
 
 
@@ -66,11 +70,10 @@ def _start(
     return start(seen[0], state, seen[1])
 
 
-def _finish(
-    finish: Finish, parts: Mapping[str, ClientPart], view: View, trained: Trained
+def _figures(
+    parts: Mapping[str, ClientPart], view: View, trained: Trained, upload: Upload
 ) -> Upload:
     """Return the method's upload with the figures of each part whose figures are all finite."""
-    upload = finish(view, trained)
     figures = {f"{GROUP}{name}": _measured(part, view, trained) for name, part in parts.items()}
     finite = {name: group for name, group in figures.items() if _is_finite(group)}
     return replace(upload, rows={**upload.rows, **finite}, bytes_up=upload.sent_bytes(view.frozen))
@@ -90,18 +93,8 @@ def _measured(part: ClientPart, view: View, trained: Trained) -> Tensors:
         return {}
 
 
-class RoundStates(Rider):
-    """Rider that keeps client state for the round only."""
-
-    def dress(self, work: Pass) -> Pass:
-        """Return a pass whose uploads keep no state beyond the round."""
-        rules = replace(work.rules, finish=partial(_staged, work.rules.finish))
-        return replace(work, rules=rules)
-
-
-def _staged(finish: Finish, view: View, trained: Trained) -> Upload:
+def for_round_alone(view: View, trained: Trained, upload: Upload) -> Upload:
     """Return an upload whose client state is kept for the round only."""
-    upload = finish(view, trained)
     round_state = {**upload.state, **upload.round_state}
     return replace(upload, state={}, round_state=round_state)
 
@@ -111,8 +104,8 @@ def nothing(view: View, trained: Trained) -> Upload:
     return Upload()
 
 
-def split_figures(reduced: Reduced) -> tuple[Reduced, Figures]:
-    """Split a result into the part that the method receives and the figures."""
+def _received(keep: Callable[[Figures], None], reduced: Reduced) -> Reduced:
+    """Return the part of a result that the method receives; keep the figures."""
     figures: Figures = {}
     rows: dict[int, Groups] = {}
     for client, groups in sorted(reduced.rows.items()):
@@ -120,4 +113,5 @@ def split_figures(reduced: Reduced) -> tuple[Reduced, Figures]:
         rows |= {client: own} if own else {}
         for name in groups.keys() - own.keys():
             figures.setdefault(name.removeprefix(GROUP), {})[client] = groups[name]
-    return replace(reduced, rows=rows), figures
+    keep(figures)
+    return replace(reduced, rows=rows)

@@ -6,29 +6,29 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from types import MappingProxyType
+from typing import ClassVar
 
 import numpy as np
 
 from raysim.analysis.base import ClientPart, Columns, Extra, MeasuredRound
 from raysim.core.errors import RunError
 from raysim.core.method import Round, ServerState
-from raysim.core.rules import Pass, Reduced, Rules
+from raysim.core.rules import Reduced, Rules
 from raysim.core.scoring import TRAINED_ACCURACY
 from raysim.core.seeds import stream
 from raysim.core.tensors import Groups, Tensors
 from raysim.core.user_input.columns import OF_ANALYSES, check_names
 from raysim.driver.analyses.riding import (
     Figures,
-    RoundStates,
+    for_round_alone,
     nothing,
-    split_figures,
     with_parts,
 )
 from raysim.driver.analyses.run_analyses import TRAINED, Analyses
 from raysim.driver.client_scores import spread
+from raysim.driver.dispatch import Dispatch, Rider
 from raysim.driver.evaluation import Evaluation
 from raysim.driver.passes import RoundRunner
-from raysim.driver.riders import Rider
 from raysim.driver.round_inputs import passes_of, round_inputs, run_round
 from raysim.driver.round_log import RoundLog
 from raysim.storage.checkpoints import Checkpoint
@@ -45,6 +45,8 @@ class RoundAnalyses(Rider):
         obsolete: Clients' state versions that nothing reads after the analyses.
     """
 
+    name: ClassVar[str] = "analyses"
+
     def __init__(self, analyses: Analyses, runner: RoundRunner) -> None:
         """Begin a round.
 
@@ -56,20 +58,19 @@ class RoundAnalyses(Rider):
         self._trained: Figures = {name: {} for name in (*analyses.chosen, *analyses.parts)}
         self.obsolete: list[tuple[int, StateVersion]] = []
 
-    def dress(self, work: Pass) -> Pass:
+    def dress(self, work: Dispatch) -> Dispatch:
         """Add the client parts to a pass that trains."""
         analyses = self._analyses
         if not analyses.parts or not work.epochs or work.label:
             return work
         extras = analyses.extras(analyses.extras_of_parts, work.clients)
-        return with_parts(work, analyses.parts, extras, self._runner.context.frozen)
+        frozen = self._runner.context.frozen
+        return with_parts(work, analyses.parts, extras, frozen, self._keep)
 
-    def undress(self, reduced: Reduced) -> Reduced:
+    def _keep(self, figures: Figures) -> None:
         """Keep the figures of the client parts."""
-        reduced, figures = split_figures(reduced)
         for name, of_clients in figures.items():
             self._trained[name] |= of_clients
-        return reduced
 
     def trained_figures(self) -> dict[str, float | None]:
         """Return the spread of the accuracies of the clients' trained models, if it is due."""
@@ -208,7 +209,7 @@ class _Passes:
     ) -> Mapping[int, Tensors]:
         """Run a client part on clients with the global model, without training."""
         model = self.analyses.settings.method.deployed(self.after.state)
-        work = Pass(clients, {"model": model, **groups}, Rules(finish=nothing))
+        work = Dispatch(clients, {"model": model, **groups}, Rules(finish=nothing))
         return self._figures(work, part, extras)[1]
 
     def train(self, part: ClientPart, client: int, epochs: int) -> Mapping[int, Tensors]:
@@ -219,7 +220,8 @@ class _Passes:
         self.runner.finish()  # an earlier training's round state must not be read
         measured: dict[int, Tensors] = {}
 
-        def run(work: Pass) -> Reduced:
+        def run(work: Dispatch) -> Reduced:
+            work = work.with_step("round_state", after=for_round_alone)
             if not work.epochs:
                 return self.runner.run(work)
             reduced, figures = self._figures(work, part, ("own_test",))
@@ -237,16 +239,17 @@ class _Passes:
             cohort=(client,),
         )
         passes = passes_of(settings.method, now, self.after.state)
-        run_round(passes, run, [RoundStates()])
+        run_round(passes, run)
         return measured
 
     def _figures(
-        self, work: Pass, part: ClientPart, extras: tuple[Extra, ...]
+        self, work: Dispatch, part: ClientPart, extras: tuple[Extra, ...]
     ) -> tuple[Reduced, dict[int, Tensors]]:
         """Run a pass with one client part; return the result, and the part's figures."""
-        brought = self.analyses.extras(extras, work.clients)
-        work = with_parts(work, {"": part}, brought, self.runner.context.frozen)
-        reduced, figures = split_figures(self.runner.run(work))
+        brought, figures = self.analyses.extras(extras, work.clients), Figures()
+        frozen = self.runner.context.frozen
+        work = with_parts(work, {"": part}, brought, frozen, figures.update)
+        reduced = work.received(self.runner.run(work))
         return reduced, figures.get("", {})
 
 

@@ -19,9 +19,10 @@ from raysim.driver.asynchronous.draws import Draws, always
 from raysim.driver.asynchronous.plan import Plan
 from raysim.driver.asynchronous.rounds import AsynchronousRounds
 from raysim.driver.asynchronous.times import DeviceTimes, equal_devices
-from raysim.driver.channel import with_stages
+from raysim.driver.channel import Channel, sending
 from raysim.driver.clock.clock import VirtualClock
 from raysim.driver.context import RunContext
+from raysim.driver.dispatch import Dispatch
 from raysim.driver.parts import RunParts
 from raysim.driver.passes import PassContext, RoundRunner
 from raysim.driver.selecting import expected_seconds
@@ -117,14 +118,15 @@ def asynchronous_rounds(
     )
     queue = Queue.from_json(under_way.queue) if under_way else Queue()
     plan = Plan(asynchrony, tiers, queue, settings.rounds)
-    first = with_stages(settings.stages, _first_pass(run))
+    first = Dispatch.of(_first_pass(run))
+    first = first.with_step(Channel.name, after=sending(settings.stages, first.moved_from))
     return AsynchronousRounds(passes, plan, times, under_way, first)
 
 
 def _device_times(run: RunContext, clock: VirtualClock, passes: PassContext) -> DeviceTimes:
     """Return the times of all clients in the first round's pass, also of a resumed run."""
     initial = run.initial
-    work = replace(_first_pass(run), clients=range(run.settings.clients))
+    work = Dispatch.of(replace(_first_pass(run), clients=range(run.settings.clients)))
     seconds = expected_seconds(run.settings, initial, passes.sizes, None)
     temperature = RoundTemperature.of(run.settings, initial, passes.sizes, seconds)
     runner = RoundRunner(passes, initial.number, initial.state, initial.versions, 0, temperature)

@@ -24,6 +24,7 @@ from raysim.driver.asynchronous.plan import Plan
 from raysim.driver.asynchronous.times import DeviceTimes
 from raysim.driver.asynchronous.traffic import bytes_of, sent_late
 from raysim.driver.clock.lost import LostRoundError
+from raysim.driver.dispatch import Dispatch
 from raysim.driver.passes import PassContext, RoundRunner
 from raysim.execution.base import Item
 from raysim.execution.messages import Entry, FailedItem, Failure, PassMessage, WorkerResult
@@ -75,7 +76,7 @@ class AsynchronousRounds:
         plan: Plan,
         times: DeviceTimes | None,
         in_flight: InFlight | None,
-        first: Pass,
+        first: Dispatch,
     ) -> None:
         """Continue with the clients under way at a checkpoint, if there is one.
 
@@ -84,7 +85,7 @@ class AsynchronousRounds:
             plan: The plan, from the checkpoint's queue on.
             times: The clients' times, if the run has a clock.
             in_flight: The clients under way.
-            first: The pass of the first round.
+            first: The pass of the first round, with what its clients do to uploads.
         """
         self._context, self._plan, self._times, self._first = context, plan, times, first
         self._versions: dict[int, _Version] = {}
@@ -250,10 +251,10 @@ class AsynchronousRounds:
         return PassMessage.of(
             # The first round's rules serve all: a retried client may have started in any round.
             replace(
-                self._first,
+                (first := self._first.of_clients),
                 broadcast=started.groups,
                 lr=started.lr,
-                rules=runner.temperature.rules(self._first.rules),
+                rules=runner.temperature.rules(first.rules),
             ),
             round_number=number,
             pass_number=0,

@@ -11,11 +11,12 @@ import numpy.typing as npt
 from raysim.clock.availability import TICKS_PER_SECOND
 from raysim.clock.fleet import Fleet
 from raysim.config import Settings
-from raysim.core.rules import Pass, samples_of
+from raysim.core.rules import samples_of
 from raysim.driver.asynchronous.arrivals import Clock, Flight, PlannedRound
 from raysim.driver.asynchronous.draws import Draws, Integers, always
 from raysim.driver.clock.clock import VirtualClock
 from raysim.driver.clock.policies import moved_until
+from raysim.driver.dispatch import Dispatch
 from raysim.driver.passes import RoundRunner
 from raysim.execution.partial_sum import Columns
 from raysim.storage.summary import LOST, VIRTUAL_JOULES, VIRTUAL_SECONDS
@@ -40,7 +41,7 @@ class DeviceTimes:
     bytes_down: Integers
 
     @classmethod
-    def of(cls, clock: VirtualClock, work: Pass, runner: RoundRunner) -> DeviceTimes:
+    def of(cls, clock: VirtualClock, work: Dispatch, runner: RoundRunner) -> DeviceTimes:
         """Return the times of all clients [K] in a pass over them."""
         costs = clock.costs.of(work, runner)
         amounts = (costs.flops(costs.epochs), costs.bytes_up, costs.bytes_down)

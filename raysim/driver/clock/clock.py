@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from functools import partial
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -16,14 +17,14 @@ from raysim.clock.fleet import Fleet
 from raysim.config import Settings
 from raysim.core.components import called
 from raysim.core.errors import SettingsError
-from raysim.core.rules import Pass, Reduced, with_count
+from raysim.core.rules import Reduced, with_count
 from raysim.core.tensors import Tensors
 from raysim.driver.clock.costs import PassCosts, WorkCosts
 from raysim.driver.clock.lost import LostRoundError
 from raysim.driver.clock.policies import Outcome, outcome_of, sent_in_vain
+from raysim.driver.dispatch import Dispatch, Rider
 from raysim.driver.parts import RunParts
 from raysim.driver.passes import RoundRunner
-from raysim.driver.riders import Rider
 from raysim.execution.partial_sum import Columns
 from raysim.federation.federation import Federation
 from raysim.storage.client_states import ClientStates
@@ -124,6 +125,8 @@ class VirtualRound(Rider):
         joules: Energy that all clients have spent.
     """
 
+    name: ClassVar[str] = "clock"
+
     clock: VirtualClock
     runner: RoundRunner
     begin: int
@@ -135,7 +138,6 @@ class VirtualRound(Rider):
     _working: set[int] = field(default_factory=set)
     _lost: set[int] = field(default_factory=set)
     _passes: int = 0
-    _last: _Timed | None = None
 
     @classmethod
     def after(cls, clock: VirtualClock, runner: RoundRunner, ticks: int) -> VirtualRound:
@@ -153,7 +155,7 @@ class VirtualRound(Rider):
         self._wanted, self._asked = wanted, frozenset(clients)
         self._extra = frozenset(clients[wanted:])
 
-    def dress(self, work: Pass) -> Pass:
+    def dress(self, work: Dispatch) -> Dispatch:
         """Return a pass over the clients whose results count; advance to its end.
 
         Raises:
@@ -166,7 +168,7 @@ class VirtualRound(Rider):
         whole = fleet.joules(costs.clients, flops, costs.bytes_up, costs.bytes_down)
         joules = outcome.share * whole
         self.now, self._passes = outcome.end, self._passes + 1
-        self._last = _Timed(costs.clients, outcome, joules)
+        timed = _Timed(costs.clients, outcome, joules)
         self._working |= {*costs.clients.tolist()}
         self.joules += float(joules.sum())
         self._lost |= {*costs.clients[~outcome.counts].tolist()}
@@ -182,13 +184,12 @@ class VirtualRound(Rider):
             counts = zip(clients, outcome.epochs[kept].tolist(), strict=True)
             own_work = {client: with_count(work.epochs_of(client), n) for client, n in counts}
             work = replace(work, epochs=own_work, full_epochs=work.epochs)
-        return work
+        return work.with_step(self.name, server=partial(self._received, timed))
 
-    def undress(self, reduced: Reduced) -> Reduced:
+    def _received(self, timed: _Timed, reduced: Reduced) -> Reduced:
         """Add virtual times and energy to the rows of the pass that was just run."""
-        if self._last:
-            columns = self.runner.log.columns[-1]
-            columns |= self._last.columns(columns["client"].astype(np.int64))
+        columns = self.runner.log.columns[-1]
+        columns |= timed.columns(columns["client"].astype(np.int64))
         return reduced
 
     def figures(self) -> dict[str, float]:

@@ -16,6 +16,7 @@ from raysim.core.channel import secure_sum_of, sent_bytes
 from raysim.core.encoding import Encoded
 from raysim.core.rules import LocalSteps, Pass, count_of
 from raysim.core.tensors import CPU, Groups, Tensors, buffer_names, frozen_names
+from raysim.driver.dispatch import Dispatch
 from raysim.driver.downlink import expected_bytes
 from raysim.driver.passes import RoundRunner
 from raysim.federation.federation import Federation
@@ -74,7 +75,7 @@ class WorkCosts:
         self.counter = FlopCounter(network, settings.local, layouts=self._encodes)
         self._frozen, self._network = frozen_names(network), network
 
-    def of(self, work: Pass, runner: RoundRunner) -> PassCosts:
+    def of(self, work: Dispatch, runner: RoundRunner) -> PassCosts:
         """Return the costs of a pass, counted on one of its clients if its kind is new.
 
         Args:
@@ -90,7 +91,7 @@ class WorkCosts:
         settings' size agrees on them.
         """
         local, stages = self._settings.local, self._settings.down_stages
-        work = Pass(clients, {"model": model}, epochs=local.work, lr=local.lr)
+        work = Dispatch(clients, {"model": model}, epochs=local.work, lr=local.lr)
         if stages:
             received = expected_bytes(stages, model, self._network)
             work = replace(work, bytes_down=lambda client: received)
@@ -98,13 +99,14 @@ class WorkCosts:
             work = replace(work, asked=range(self._settings.cohort_size))
         return self._of(work, lambda client: {})
 
-    def _of(self, work: Pass, state: Callable[[int], Groups]) -> PassCosts:
+    def _of(self, work: Dispatch, state: Callable[[int], Groups]) -> PassCosts:
         """Return the costs of a pass, given the states of its clients."""
         clients = np.fromiter(work.clients, np.int64)
         sizes = self.sizes[clients]
         epochs = _epochs(work, clients)
         counted = int(clients[np.argmax(epochs)])  # one that trains, if any does
-        kind = self.counter.kind(work, self._job(work, counted, state(counted)))
+        sent = work.of_clients
+        kind = self.counter.kind(sent, self._job(sent, counted, state(counted)))
         secure = secure_sum_of(self._settings.stages) if work.asked and kind.bytes_up else None
         up = secure.bytes_up(len(work.asked)) if secure else 0
         down = secure.bytes_down(len(work.asked)) if secure else 0

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import partial
+from typing import ClassVar
 
 from raysim.core.components import Component, called
 from raysim.core.differences import moving_names
@@ -10,9 +12,9 @@ from raysim.core.errors import SettingsError
 from raysim.core.rules import CHANGE, Pass, Reduced
 from raysim.driver.analyses.riding import GROUP
 from raysim.driver.channel import of_stage
+from raysim.driver.dispatch import Dispatch, Rider
 from raysim.driver.passes import RoundRunner
 from raysim.driver.privacy.accounting import Accounting
-from raysim.driver.riders import Rider
 from raysim.storage.client_states import owner_of
 
 
@@ -28,26 +30,24 @@ class AccountedUploads(Rider):
         cohort: The selected clients.
     """
 
+    name: ClassVar[str] = "accounting"
+
     accounting: Accounting
     runner: RoundRunner
     cohort: tuple[int, ...]
-    _work: Pass | None = field(default=None, repr=False)
     _sent: int = 0
 
-    def dress(self, work: Pass) -> Pass:
-        """Return the pass as it is."""
-        self._work = work
-        return work
+    def dress(self, work: Dispatch) -> Dispatch:
+        """Return the pass, whose result is checked."""
+        return work.with_step(self.name, server=partial(self._received, work))
 
-    def undress(self, reduced: Reduced) -> Reduced:
+    def _received(self, work: Pass, reduced: Reduced) -> Reduced:
         """Return the result as it is.
 
         Raises:
             SettingsError: clients have sent what is not accounted.
         """
-        work, settings = self._work, self.runner.context.settings
-        if work is None:
-            return reduced
+        settings = self.runner.context.settings
         for name, stage in settings.stages.items():
             if not stage.privacy and (numbers := sorted(of_stage(name, reduced.scalars))):
                 raise _not_accounted(stage, f"the number {numbers[0]!r}")

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
+from typing import ClassVar
 
 from raysim.config import Settings
 from raysim.core.components import called
 from raysim.core.errors import SettingsError
-from raysim.core.rules import Finish, Pass, Reduced, Trained, Upload, View
-from raysim.driver.riders import Rider
+from raysim.core.rules import Reduced, View
+from raysim.driver.dispatch import Dispatch, Rider
 from raysim.storage.client_models import ClientModels
 
 
@@ -22,31 +24,29 @@ class KeptClients(Rider):
         number: The round, counted from 1.
     """
 
+    name: ClassVar[str] = "models"
+
     models: ClientModels
     number: int
-    _work: Pass | None = field(default=None, repr=False)
 
-    def dress(self, work: Pass) -> Pass:
-        """Return a pass whose clients save what they have trained."""
-        self._work = work if work.epochs else None
+    def dress(self, work: Dispatch) -> Dispatch:
+        """Return a pass whose clients save what they have trained, before they send anything."""
         if not work.epochs:
             return work
-        finish = partial(_saving, work.rules.finish, self.models, self.number)
-        return replace(work, rules=replace(work.rules, finish=finish))
+        return work.with_step(
+            self.name,
+            before=partial(_save, self.models, self.number),
+            server=partial(self._received, work.clients),
+        )
 
-    def undress(self, reduced: Reduced) -> Reduced:
+    def _received(self, clients: Sequence[int], reduced: Reduced) -> Reduced:
         """Return the result; the networks of clients that do not count in it are deleted."""
-        if self._work:
-            self.models.delete(self.number, {*self._work.clients} - {*reduced.clients})
+        self.models.delete(self.number, {*clients} - {*reduced.clients})
         return reduced
 
 
-def _saving(
-    finish: Finish, models: ClientModels, number: int, view: View, trained: Trained
-) -> Upload:
-    """Return what the client gives back; save its network before that is made of it."""
+def _save(models: ClientModels, number: int, view: View) -> None:
     models.save(number, view.client, view.params)
-    return finish(view, trained)
 
 
 def check_kept_clients(settings: Settings) -> None:

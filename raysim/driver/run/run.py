@@ -24,6 +24,7 @@ from raysim.driver.channel import Channel
 from raysim.driver.clock.clock import VirtualRound
 from raysim.driver.clock.lost import noted_if_lost
 from raysim.driver.context import Rounds, RunContext
+from raysim.driver.dispatch import Rider, in_order
 from raysim.driver.downlink import Downlink
 from raysim.driver.evaluation import Evaluation
 from raysim.driver.hiding import hidden_clients
@@ -33,7 +34,6 @@ from raysim.driver.masking import MaskedUploads
 from raysim.driver.passes import PassContext, RoundRunner
 from raysim.driver.privacy.uploads import AccountedUploads
 from raysim.driver.rates import rate_figures, with_rates
-from raysim.driver.riders import Rider
 from raysim.driver.round_inputs import (
     RunPass,
     passes_of,
@@ -310,8 +310,7 @@ class Run:
         if before.number == 0:
             runner.log.sent_before = self.clients * context.federation.shared_bytes
         clock = selection = None
-        masked = MaskedUploads.of(self.settings, self._passes.note_once)
-        riders: list[Rider] = [masked] if masked else []
+        riders: list[Rider] = []
         if overlapping:
             run: RunPass = partial(overlapping.run, runner)
             cohort = overlapping.cohort(before.number)
@@ -329,10 +328,10 @@ class Run:
         has_clients = bool(cohort or overlapping)
         analyses = RoundAnalyses(context.analyses, runner)
         channel, downlink = self._channel(now, before), self._downlink(before)
-        riders = [*([downlink] if downlink else []), *riders]  # before the clock charges bytes
-        riders += self._riders(before.number + 1, now, runner, analyses, channel)
+        riders += filter(None, (channel, downlink))
+        riders += self._riders(before.number + 1, now, runner, analyses)
         return _Begun(
-            *(now, has_clients, runner, run, riders, analyses, selection),
+            *(now, has_clients, runner, run, in_order(riders), analyses, selection),
             *(rate_figures(self.settings, before), temperature, clock, channel, downlink),
         )
 
@@ -350,15 +349,14 @@ class Run:
         now: Round,
         runner: RoundRunner,
         analyses: RoundAnalyses,
-        channel: Channel | None,
     ) -> Iterator[Rider]:
-        """Yield what rides on the passes of a round, but for clock and selection."""
+        """Yield what rides on the passes of a round, but for what the round itself needs."""
+        if masked := MaskedUploads.of(self.settings, self._passes.note_once):
+            yield masked
         if self._is_due(number):
             yield analyses
         if self._client_models:
             yield KeptClients(self._client_models, number)
-        if channel:
-            yield channel
         if accounting := self.context.privacy:
             yield AccountedUploads(accounting, runner, now.cohort)
         if self.settings.local.keep:

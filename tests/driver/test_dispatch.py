@@ -1,0 +1,67 @@
+"""The way of an upload: clients take its steps in one order, the server in reverse."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+from raysim import Pass, Reduced, Rules, Upload
+from raysim.driver.dispatch import ORDER, Dispatch, Rider, in_order
+from raysim.training.rule_keys import key_of_function
+
+
+def made(view: Any, trained: Any) -> Upload:
+    view.append("method")
+    return Upload(metrics={})
+
+
+def saved(view: Any) -> None:
+    view.append("before")
+
+
+def taken(name: str, view: Any, trained: Any, upload: Upload) -> Upload:
+    view.append(name)
+    return Upload(metrics={**upload.metrics, name: len(upload.metrics)})
+
+
+def received(names: list[str], name: str, reduced: Reduced) -> Reduced:
+    names.append(name)
+    return reduced
+
+
+def test_clients_take_steps_in_order_and_the_server_in_reverse():
+    names, at_server = ["attack", "masks", "channel"], list[str]()
+    work = Dispatch.of(Pass((1,), {}, Rules(finish=made), epochs=2))
+    for name in names:
+        server = partial(received, at_server, name)
+        work = work.with_step(name, after=partial(taken, name), server=server)
+    work = work.with_step("models", before=saved)
+    at_clients: Any = list[str]()
+    upload = work.of_clients.rules.finish(at_clients, None)
+    assert at_clients == ["before", "method", "masks", "channel", "attack"]
+    assert upload.metrics == {"masks": 0, "channel": 1, "attack": 2}
+    work.received(Reduced((), {}, {}, {}))
+    assert at_server == ["attack", "channel", "masks"]
+    assert work.rules.finish is made and work.of_clients.epochs == 2
+
+
+def test_riders_dress_in_the_same_order():
+    riders = [type(name, (Rider,), {"name": name})() for name in ("clock", "channel", "downlink")]
+    assert [rider.name for rider in in_order(riders)] == ["downlink", "clock", "channel"]
+    assert len({*ORDER}) == len(ORDER)
+
+
+def test_a_way_has_a_key_if_its_steps_have():
+    """A virtual clock counts passes with one key once in a run."""
+    work = Dispatch((1,), {}).with_step("masks", after=partial(taken, "a"))
+    key = key_of_function(work.of_clients.rules.finish)
+    assert key and key != key_of_function(Rules().finish)
+    other = Dispatch((1,), {}).with_step("masks", after=partial(taken, "b"))
+    assert key_of_function(other.of_clients.rules.finish) != key
+    closure = work.with_step("report", after=lambda view, trained, upload: upload)
+    assert key_of_function(closure.of_clients.rules.finish) is None
+
+
+def test_what_travels_has_no_part_of_the_server():
+    work = Dispatch((1,), {}).with_step("clock", server=lambda reduced: reduced)
+    assert type(work.of_clients) is Pass and work.of_clients.rules == Rules()
