@@ -520,21 +520,12 @@ class Pass:
         bases: Of the groups in uploads that stages of the channel change, the broadcast group from
             which each has moved, or CHANGE if it is a change itself; others pass the stages by.
             None: `model`, from the broadcast `model` if there is one.
-        kept: Groups in uploads, with their bases, of which each client's update is kept one by one,
-            for an aggregation that takes the place of the mean; the engine sets it.
         draws: Number of the round's pass whose random draws its clients repeat: batches, dropout.
             None: draws of its own.
         pooled: Whether its clients train on the samples of all clients, in one place: they receive
             nothing, and stages of the channel pass by.
-        root: Whether the server trains, on its root samples in place of the client's; the engine
-            sets it, see `Aggregation.root_samples`.
-        full_epochs: The epochs before a virtual clock cut those of some clients; None where it cut
-            none. The engine sets it.
         label: Name of columns of their own for its losses and bytes (`{label}_train_loss`, ...);
             the round's are then without the losses, but with the bytes. Empty: the round's alone.
-        bad: Its clients that attack; None in runs without an attack. The engine sets it.
-        asked: Under masks, the clients that agree on them: those that are lost before they have
-            sent anything included. The engine sets it; empty without masks.
     """
 
     clients: Sequence[int]
@@ -547,14 +538,9 @@ class Pass:
     personal: Mapping[int, Groups] = field(default_factory=dict)
     bytes_down: Callable[[int], int] | None = None
     bases: Bases | None = None
-    kept: Bases = field(default_factory=dict)
     draws: int | None = None
     pooled: bool = False
-    root: bool = False
-    full_epochs: LocalWork | Mapping[int, LocalWork] | None = None
     label: str = ""
-    bad: frozenset[int] | None = None
-    asked: Sequence[int] = ()
 
     @property
     def moved_from(self) -> Bases:

@@ -42,9 +42,9 @@ class Aggregated(Rider):
         aggregation = self.settings.aggregation
         check_own_weights(self.settings, work)
         seen = self._seen_by(work) is not None
-        kept = work.moved_from if seen else {}
+        stored = work.moved_from if seen else {}
         weighting = (_trains(work) and aggregation.weights) or work.weighting
-        work = replace(work, kept=kept, weighting=weighting)
+        work = replace(work, stored_groups=stored, weighting=weighting)
         return work.with_step(self.name, server=partial(self._received, work))
 
     def _received(self, work: Dispatch, reduced: Reduced) -> Reduced:
@@ -64,17 +64,17 @@ class Aggregated(Rider):
         changed = {g: {n: factor * d for n, d in of.items()} for g, of in moved.changes.items()}
         return replace(reduced, means=moved.means_with(changed))
 
-    def _seen_by(self, work: Pass) -> Component | None:
+    def _seen_by(self, work: Dispatch) -> Component | None:
         """Return what sees the updates of a pass one by one; None if nothing does."""
         aggregation, attack = self.settings.aggregation, self.settings.attack
         if aggregation.sees_updates:
             return aggregation
-        return attack if attack.knows_updates and work.bad else None
+        return attack if attack.knows_updates and work.attackers else None
 
-    def _check_groups(self, work: Pass, reduced: Reduced, seeing: Component) -> None:
+    def _check_groups(self, work: Dispatch, reduced: Reduced, seeing: Component) -> None:
         """Check that an aggregation or attack has seen all updates of a pass."""
         unseen = rows_beside(reduced)
-        if not reduced.means.keys() & work.kept.keys():
+        if not reduced.means.keys() & work.stored_groups.keys():
             unseen += sorted(reduced.means)
         if unseen:
             raise SettingsError(

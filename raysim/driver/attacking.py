@@ -92,7 +92,7 @@ class Attacking(Rider):
         bad = frozenset(np.intersect1d(drawn, np.asarray(work.clients)).tolist())
         replaces = bool(attack.changes_uploads and bad and bases)
         sent = _Sent(attack, bad, bases, len(work.clients))
-        return replace(work, bad=bad).with_step(
+        return replace(work, attackers=bad).with_step(
             self.name,
             after=partial(_send, sent) if replaces else None,
             server=partial(self._received, bad, {*bases} if replaces and work.epochs else set()),

@@ -8,12 +8,12 @@ checkpoint seals alone.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from typing import Any, ClassVar, NamedTuple, Self
 
-from raysim.core.rules import Finish, Pass, Reduced, Trained, Upload, View
+from raysim.core.rules import Bases, Finish, LocalWork, Pass, Reduced, Trained, Upload, View
 
 ORDER = (
     *("downlink", "masks", "clock", "report", "analyses", "round_state", "models", "channel"),
@@ -49,9 +49,20 @@ class Dispatch(Pass):
 
     Attributes:
         steps: The way of its uploads.
+        stored_groups: Groups in uploads, with their bases, of which each client's update is kept
+            one by one, for an aggregation that takes the place of the mean.
+        attackers: Its clients that attack; None in runs without an attack.
+        mask_parties: Under masks, the clients that agree on them: those that are lost before they
+            have sent anything included. Empty without masks.
+        full_epochs: The epochs before a virtual clock cut those of some clients; None where it cut
+            none.
     """
 
     steps: tuple[UploadStep, ...] = ()
+    stored_groups: Bases = field(default_factory=dict)
+    attackers: frozenset[int] | None = None
+    mask_parties: Sequence[int] = ()
+    full_epochs: LocalWork | Mapping[int, LocalWork] | None = None
 
     @classmethod
     def of(cls, work: Pass) -> Self:

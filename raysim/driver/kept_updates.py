@@ -18,7 +18,7 @@ from raysim.core.attack import Attack, MeasuredUpdates
 from raysim.core.components import called
 from raysim.core.differences import NO_TENSORS, Values, flat_values, of_flat_values
 from raysim.core.errors import RunError, SettingsError
-from raysim.core.rules import Pass, send_model
+from raysim.core.rules import send_model
 from raysim.core.selection import State
 from raysim.core.tensors import Layout, Tensors, is_finite
 from raysim.core.user_input.columns import OF_CLIENTS, OF_ROUNDS, check_names
@@ -69,7 +69,7 @@ class KeptUpdates:
 
     def aggregate(
         self,
-        work: Pass,
+        work: Dispatch,
         pass_number: int,
         kept: Mapping[int, Kept],
         arrived: ArrivedUpdates,
@@ -130,12 +130,12 @@ class KeptUpdates:
                 )
         return means, self._columns(plan)
 
-    def _with_bad(self, message: AggregationMessage, work: Pass) -> AggregationMessage:
+    def _with_bad(self, message: AggregationMessage, work: Dispatch) -> AggregationMessage:
         """Return a message that knows the bad clients, and what they have decided.
 
         Where nobody else has arrived they know nothing, and send what they have trained.
         """
-        bad = np.isin(message.clients, [*(work.bad or ())])
+        bad = np.isin(message.clients, [*(work.attackers or ())])
         if not self.attack.knows_updates or not bad.any() or bad.all():
             return message
         last = NO_VALUES
@@ -259,17 +259,16 @@ def root_pass(work: Dispatch) -> Dispatch:
         lr=work.lr_of(first),
         weighting="uniform",
         personal={},
-        kept={},
-        root=True,
+        stored_groups={},
         steps=(),
     )
 
 
-def _start_of(work: Pass, layout: Layout) -> Values:
+def _start_of(work: Dispatch, layout: Layout) -> Values:
     """Return the values from which the tensors of a layout have moved [N]; 0 of changes."""
     starts = {
         f"{group}/{name}": tensor
-        for group, base in work.kept.items()
+        for group, base in work.stored_groups.items()
         for name, tensor in work.broadcast.get(base, {}).items()
     }
     zeros = {n: torch.zeros(shape, dtype=d) for n, d, shape in layout.entries}

@@ -80,7 +80,7 @@ class MaskedUploads(Rider):
         """Return a pass whose clients agree on masks."""
         secure = self.stage.secure_sum
         bits, bases = secure.bits if secure else 0, tuple(sorted(work.moved_from.items()))
-        work = replace(work, asked=tuple(map(int, work.clients)))
+        work = replace(work, mask_parties=tuple(map(int, work.clients)))
         return work.with_step(
             self.name, after=partial(_in_words, bits, bases), server=self._received
         )

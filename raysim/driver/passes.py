@@ -173,13 +173,15 @@ class RoundRunner:
                 if total.bytes_up and message.masks.is_lost(total.clients):
                     self.log.count_in_vain(work, sent, received)
                     raise LostRoundError(
-                        f"round {self.number + 1}: {len(total.clients)} of {len(work.asked)}"
+                        f"round {self.number + 1}: {len(total.clients)} of {len(work.mask_parties)}"
                         " clients are left, too few to unmask their sum (channel.masks.threshold)"
                     )
             with context.watch("reduction"):
                 columns = total.columns()
-                if work.bad is not None:
-                    columns["bad"] = np.isin(columns["client"], [*work.bad]).astype(np.float64)
+                if work.attackers is not None:
+                    columns["bad"] = np.isin(columns["client"], [*work.attackers]).astype(
+                        np.float64
+                    )
                 reduced = total.reduced(message.total_weight, columns)
             if total.kept:
                 with context.watch("reduction"):
@@ -304,8 +306,8 @@ class RoundRunner:
             work, self.passes, total.kept, arrived, taken=columns, root=root
         )
         columns |= more
-        if work.bad is not None and WEIGHT in more:
-            bad = np.isin(reduced.clients, [*work.bad])
+        if work.attackers is not None and WEIGHT in more:
+            bad = np.isin(reduced.clients, [*work.attackers])
             self.log.more[BAD_CUT] = int((more[WEIGHT][bad] == 0).sum())
         return replace(reduced, means=unflatten(flatten(reduced.means) | means))
 
@@ -326,7 +328,7 @@ class RoundRunner:
         work = root_pass(work)
         clients = [*work.clients]
         message = self._message(work, clients, ROOT_PASS + self.passes)
-        message, sums = replace(message, versions={}), dict[int, PartialSum]()
+        message, sums = replace(message, versions={}, root=True), dict[int, PartialSum]()
         try:
             failed = self.train(message, [tuple(clients)], sums, {})
         except RunError as error:
@@ -414,16 +416,18 @@ class RoundRunner:
             initial_state=settings.method.client_init(self.state),
             versions=self.versions(clients),
             needed_from=self.needed_from,
+            stored_groups=work.stored_groups,
+            attackers=work.attackers or frozenset(),
             masks=self._masks(work, pass_number),
         )
 
-    def _masks(self, work: Pass, pass_number: int) -> Masks | None:
+    def _masks(self, work: Dispatch, pass_number: int) -> Masks | None:
         """Return the masks of a pass whose clients agree on some."""
         settings = self.context.settings
         secure = secure_sum_of(settings.stages)
-        if not secure or not len(work.asked):
+        if not secure or not len(work.mask_parties):
             return None
-        return Masks(secure, (settings.seed, self.number, pass_number), tuple(work.asked))
+        return Masks(secure, (settings.seed, self.number, pass_number), tuple(work.mask_parties))
 
     def versions(self, clients: list[int]) -> dict[int, tuple[StateVersion, ...]]:
         """Return the versions to read: of each client's state, then of its round state."""

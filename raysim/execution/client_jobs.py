@@ -12,7 +12,7 @@ from raysim.core.attack import Attack
 from raysim.core.components import ask, called
 from raysim.core.errors import SettingsError
 from raysim.core.optimizer import OPTIMIZER
-from raysim.core.rules import Batch, Pass
+from raysim.core.rules import Batch
 from raysim.core.seeds import torch_generator
 from raysim.core.tensors import CPU, Groups
 from raysim.execution.messages import PassMessage
@@ -80,7 +80,7 @@ class ClientJobs:
         return ClientJob.of(
             message.work,
             client,
-            self._samples(message.work, client),
+            self._samples(message, client),
             keys=(self._settings.seed, message.round_number, draws, client),
             broadcast=broadcast,
             state=state,
@@ -92,14 +92,14 @@ class ClientJobs:
             device=self._device,
         )
 
-    def _samples(self, work: Pass, client: int) -> Batch:
+    def _samples(self, message: PassMessage, client: int) -> Batch:
         """Return the samples of a client in a pass; of a bad one, what the attack makes of them."""
-        if work.root:
+        if message.root:
             return self._root
-        if work.pooled:
+        if message.work.pooled:
             return self._pooled
         data, attack = self.samples.client(client), self._settings.attack
-        if not attack.changes_samples or client not in (work.bad or ()):
+        if not attack.changes_samples or client not in message.attackers:
             return data
         draws = torch_generator(self._settings.seed, "attack/samples", client)
         return poisoned(attack, data, self.samples.classes, draws)

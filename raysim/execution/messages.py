@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from raysim.core.masking import Masks
-from raysim.core.rules import Pass
+from raysim.core.rules import Bases, Pass
 from raysim.core.temperature import Temperatures
 from raysim.core.tensors import Groups
 from raysim.core.tensors.packed import PackedTensors
@@ -64,6 +64,11 @@ class PassMessage:
         entries: Of asynchronous rounds, the place of each client's update.
         masks: Masks of what clients send; None without any.
         weights: The clients' weights, if they have some of their own.
+        stored_groups: Groups in uploads, with their bases, of which each client's update is kept
+            one by one.
+        attackers: The clients that attack.
+        root: Whether the server trains, on its root samples in place of the client's; see
+            `Aggregation.root_samples`.
     """
 
     work: Pass
@@ -82,6 +87,9 @@ class PassMessage:
     entries: Mapping[int, Entry] = field(default_factory=dict)
     masks: Masks | None = None
     weights: Mapping[int, int] = field(default_factory=dict)
+    stored_groups: Bases = field(default_factory=dict)
+    attackers: frozenset[int] = frozenset()
+    root: bool = False
 
     @classmethod
     def of(cls, work: Pass, *, initial_state: Groups = NO_GROUPS, **more: Any) -> Self:
@@ -93,7 +101,7 @@ class PassMessage:
             more: The other attributes.
         """
         return cls(
-            work=replace(work, clients=(), asked=(), broadcast={}, personal={}, bytes_down=None),
+            work=replace(work, clients=(), broadcast={}, personal={}, bytes_down=None),
             broadcast=PackedTensors.of(work.broadcast),
             initial_state=PackedTensors.of(initial_state),
             personal={client: PackedTensors.of(own) for client, own in work.personal.items()},

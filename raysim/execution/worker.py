@@ -198,7 +198,7 @@ class Worker:
         sums = self._results["train"].sums
         partial_sum = sums.setdefault(entry.round_number, PartialSum(masks=message.masks))
         kept: Kept | None = None
-        if message.work.kept:
+        if message.stored_groups:
             upload, kept = self._keep(message, client, upload)
         addend = partial_sum.check(upload)
         digests = (
@@ -226,7 +226,7 @@ class Worker:
             RunError: a value is not finite; it names the tensor.
         """
         broadcast, frozen = self._jobs.open(message)[0], self.sequential.network.frozen_names
-        rest, tensors = kept_apart(upload, message.work.kept, broadcast, frozen)
+        rest, tensors = kept_apart(upload, message.stored_groups, broadcast, frozen)
         if not tensors:
             return upload, None
         layout = Layout.of(tensors).with_dtypes(upload.dtypes)

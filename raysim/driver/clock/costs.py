@@ -96,7 +96,7 @@ class WorkCosts:
             received = expected_bytes(stages, model, self._network)
             work = replace(work, bytes_down=lambda client: received)
         if secure_sum_of(self._settings.stages):
-            work = replace(work, asked=range(self._settings.cohort_size))
+            work = replace(work, mask_parties=range(self._settings.cohort_size))
         return self._of(work, lambda client: {})
 
     def _of(self, work: Dispatch, state: Callable[[int], Groups]) -> PassCosts:
@@ -107,9 +107,10 @@ class WorkCosts:
         counted = int(clients[np.argmax(epochs)])  # one that trains, if any does
         sent = work.of_clients
         kind = self.counter.kind(sent, self._job(sent, counted, state(counted)))
-        secure = secure_sum_of(self._settings.stages) if work.asked and kind.bytes_up else None
-        up = secure.bytes_up(len(work.asked)) if secure else 0
-        down = secure.bytes_down(len(work.asked)) if secure else 0
+        agreed = len(work.mask_parties)
+        secure = secure_sum_of(self._settings.stages) if agreed and kind.bytes_up else None
+        up = secure.bytes_up(agreed) if secure else 0
+        down = secure.bytes_down(agreed) if secure else 0
         return PassCosts(
             clients=clients,
             epochs=epochs,
