@@ -162,6 +162,8 @@ class Method(Component, ABC):
     """Whether all parameters must be real, because the method compares or orders them."""
     needs_sample_losses: ClassVar[bool] = False
     """Whether the task's loss must be a mean over samples, not one of whole batches."""
+    changes_shapes: ClassVar[bool] = False
+    """Whether its rounds give the model's tensors other shapes."""
     deploys_finetuned: ClassVar[bool] = False
     """Whether clients deploy what they have after `evaluation.finetune_epochs`, where it is set."""
     reads_beside: ClassVar[str] = ""

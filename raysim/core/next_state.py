@@ -45,24 +45,23 @@ def check_state(method: Method, function: str, after: Any) -> None:
             raise RunError(f"{whose} a value that is not finite (tensor {name})")
 
 
-def check_model(
-    method: Method, function: str, after: ServerState, before: ServerState, *, shapes: bool
-) -> None:
-    """Check that the group `model` keeps the names and dtypes that it had.
+def check_model(method: Method, function: str, after: ServerState, before: ServerState) -> None:
+    """Check that the group `model` keeps the names, dtypes and shapes that it had.
+
+    A method may state that it changes shapes.
 
     Args:
         method: The method.
         function: The function that has returned the state.
         after: The state, which `check_state` has checked.
         before: The state before it.
-        shapes: Whether shapes stay, too.
 
     Raises:
         SettingsError: it does not; the message names the tensor.
     """
     if NAME in before.groups:
         found, kept = after.groups.get(NAME, {}), before.groups[NAME]
-        if problem := next(_differences(found, kept, shapes=shapes), None):
+        if problem := next(_differences(found, kept, method.changes_shapes), None):
             raise SettingsError(f"{called(method)}: {function} returned a state with {problem}")
 
 
@@ -184,16 +183,19 @@ def _without_values(tensor: Tensor) -> str:
     return "" if kind == "strided" else f"as a tensor that is {kind}; must be a dense one"
 
 
-def _differences(found: Tensors, kept: Tensors, *, shapes: bool) -> Iterator[str]:
+def _differences(found: Tensors, kept: Tensors, changes_shapes: bool) -> Iterator[str]:
     """Yield in what the tensors of the model differ from those before."""
     if lacking := sorted(kept.keys() - found.keys()):
         yield f"no tensor '{NAME}/{lacking[0]}'; the model keeps its tensors"
     if more := sorted(found.keys() - kept.keys()):
         yield f"a tensor '{NAME}/{more[0]}', which the model has not; choose a group of its own"
     for name, tensor in sorted(found.items()):
-        if shapes and tensor.shape != kept[name].shape:
+        if tensor.shape != kept[name].shape and not changes_shapes:
             have, must = [*tensor.shape], [*kept[name].shape]
-            yield f"'{NAME}/{name}' of the shape {have}; must be of {must}"
+            yield (
+                f"'{NAME}/{name}' of the shape {have}; must be of {must}, unless the class states"
+                " changes_shapes = True"
+            )
         if tensor.dtype != kept[name].dtype:
             own, base = (str(t.dtype).removeprefix("torch.") for t in (tensor, kept[name]))
             yield f"'{NAME}/{name}' in {own}; must be in {base}: tensor.to(torch.{base})"

@@ -76,12 +76,12 @@ def load_network(
             f"{path}: has no {BEST_MODEL}: no round until its last checkpoint was evaluated"
         )
     tensors = read_model(path, note, BEST_MODEL if best else MODEL)
-    if model is None:  # a method may have given it other shapes
+    own = dict((*network.named_parameters(), *network.named_buffers()))
+    if settings.method.changes_shapes and own.keys() <= tensors.keys():
         Network(network).load(tensors)
-        if not settings.dataset.scoring.classifies:
-            _predict(network, settings.dataset, samples)
-    else:
-        load_tensors(network, tensors, str(path))
+    load_tensors(network, tensors, str(path))
+    if model is None and not settings.dataset.scoring.classifies:
+        _predict(network, settings.dataset, samples)
     return network.eval()
 
 

@@ -153,7 +153,7 @@ def passes_of(method: Method, now: Round, state: ServerState, unseen: Any = None
                 after, metrics = _checked_next(method, end.value)
                 own.check_left(method, ended=True)
                 check_state(method, "round", after)
-                check_model(method, "round", after, state, shapes=False)
+                check_model(method, "round", after, state)
                 check_deployed(method, after, now.network)
                 return after, metrics
             finally:

@@ -10,6 +10,7 @@ from safetensors.torch import load_file
 from torch import nn
 
 import raysim
+from raysim.methods.fedavg import FedAvg
 from raysim.testing.tasks import SmallNet
 from tests.tasks import UNEQUAL, make_settings, make_task
 
@@ -49,6 +50,31 @@ def test_that_of_a_task_of_one_s_own(tmp_path, given):
     assert isinstance(network, SmallNet)
     for name, tensor in load_file(tmp_path / "model.safetensors").items():
         assert torch.equal(network.state_dict()[name], tensor)
+
+
+class Grows(FedAvg):
+    """FedAvg that repeats the model's hidden units, in a round of its own."""
+
+    changes_shapes = True
+
+    def round(self, now, state):
+        reduced = yield self.training_pass(now, state)
+        model = dict(reduced.means["model"])
+        if now.number == 0:
+            for name, axis in {"hidden.0.weight": 0, "hidden.0.bias": 0, "head.weight": 1}.items():
+                model[name] = torch.cat([model[name]] * 2, dim=axis)
+        return state.replace(model=model), {}
+
+
+def test_that_of_a_method_that_changes_shapes(tmp_path):
+    changes = {"method.name": f"{__name__}:Grows"}
+    raysim.run(make_settings(tmp_path, rounds=2, **changes), make_task(UNEQUAL))
+    network = raysim.load(tmp_path, SmallNet)
+    saved = load_file(tmp_path / "model.safetensors")
+    assert saved["head.weight"].shape[1] == 2 * SmallNet().head.weight.shape[1]
+    assert all(torch.equal(network.state_dict()[name], saved[name]) for name in saved)
+    with pytest.raises(raysim.SettingsError, match=r"another model: tensor bias is missing, here"):
+        raysim.load(tmp_path, nn.Linear(12, 3))
 
 
 def test_what_cannot_be_loaded_is_one_line(tmp_path):

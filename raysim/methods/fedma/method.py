@@ -72,6 +72,7 @@ class FedMa(Method):
 
     reads_beside: ClassVar[str] = "the layers of each"
     reads_each: ClassVar[str] = "layers"
+    changes_shapes: ClassVar[bool] = True
     staged: ClassVar[bool] = True
     real: ClassVar[bool] = True
     own_round: ClassVar[str] = "a pass over the layers, with a trip to the clients for each layer"
