@@ -28,7 +28,7 @@ def read_sealed(folder: Path) -> dict[str, Any]:
 
 def write_sealed(folder: Path, body: dict[str, Any]) -> None:
     """Write values as JSON with their seal."""
-    (folder / ABOUT).write_text(json.dumps(_sealed(body), indent=2))
+    (folder / ABOUT).write_text(json.dumps(_sealed(body)))
 
 
 def _sealed(body: dict[str, Any]) -> dict[str, Any]:
