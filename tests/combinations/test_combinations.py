@@ -23,7 +23,7 @@ from tests.combinations.cases import Case, cases
 from tests.combinations.checks import differences, failures, not_finite, resumed, saved
 from tests.combinations.drawing import component, drawn_settings, value_of
 
-QUICK, WHOLE, PART = 24, 300, 20
+QUICK, WHOLE, PART = 16, 300, 20
 REGISTRIES = (METHODS, STAGES, AGGREGATIONS, ATTACKS, SELECTIONS, TEMPERATURES)
 
 

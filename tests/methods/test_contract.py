@@ -1,12 +1,16 @@
 """The contract of methods, run over the whole registry: a new method gets it free.
 
-The quick part runs with the other tests. The whole matrix (every model family on one and two
-actors, and resumed) is `python -m tests.full`.
+The quick part runs with the other tests: each method trains an MLP and one more family of models,
+these in turn; methods that take FedAvg's round and state as they are run neither on actors nor
+resumed. The rest, and the whole matrix (every model family on one and two actors, and resumed) is
+`python -m tests.full`.
 """
 
 from __future__ import annotations
 
 import inspect
+from collections.abc import Callable, Iterator
+from functools import wraps
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +19,7 @@ import pytest
 import raysim
 from raysim.cli.pages import allowed
 from raysim.core.method import METHODS
+from raysim.methods.fedavg import FedAvg
 from raysim.testing import MethodContract
 from raysim.testing.tasks import FAMILIES
 
@@ -87,6 +92,40 @@ COUNTED_APART = {
 their own tests count the bytes."""
 
 
+TURNS = {
+    "cnn": "test_trains_a_cnn",
+    "residual": "test_trains_a_residual_network",
+    "lstm": "test_trains_an_lstm",
+}
+"""Tests of the families of which each method has one in the quick part."""
+CHOSEN = {"fedbn": "residual"}
+"""Methods whose family is not by turns."""
+OWN = ("round", "training_pass", "init", "client_init", "asynchrony")
+"""What a method overrides whose rounds or states are not FedAvg's."""
+AS_FEDAVG = ("test_same_bits_and_figures_on_two_actors", "test_resumed_run_has_the_same_bits")
+
+
+def left_to_full(method: str) -> Iterator[str]:
+    """Yield the tests of a method's contract that `tests.full` alone runs."""
+    kind, families = METHODS.get(method), [*TURNS]
+    family = CHOSEN.get(method, families[[*METHODS].index(method) % len(families)])
+    yield from (test for other, test in TURNS.items() if other != family)
+    own = any(getattr(kind, name) is not getattr(FedAvg, name) for name in OWN)
+    if not own and method != "fedavg":
+        yield from AS_FEDAVG
+
+
+def in_full(test: Callable[..., None]) -> Callable[..., None]:
+    """Return a test that is marked `full`, of a class of which it is no part."""
+
+    @pytest.mark.full
+    @wraps(test)
+    def marked(*given: Any, **named: Any) -> None:
+        test(*given, **named)
+
+    return marked
+
+
 class RegisteredContract(MethodContract):
     """The contract of a registered method: the user's, its page, and the whole matrix."""
 
@@ -128,6 +167,7 @@ def contract_of(method: str) -> type[MethodContract]:
             "settings": SETTINGS.get(method, {}),
             "unsupported": frozenset(f for name, f in UNSUPPORTED if name == method),
             "models_sent": None if method in COUNTED_APART else MODELS_SENT.get(method, 1),
+            **{name: in_full(getattr(RegisteredContract, name)) for name in left_to_full(method)},
         },
     )
 
