@@ -16,6 +16,8 @@ from safetensors.torch import load
 
 from tests.faults.forked import raysim_command
 
+pytestmark = pytest.mark.ci
+
 PAGE = (Path(__file__).parents[1] / "CONTRIBUTING.md").read_text(encoding="utf-8")
 PIECES = [
     block

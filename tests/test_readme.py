@@ -45,6 +45,7 @@ def run(folder: Path, environment: dict[str, str], *arguments: str) -> None:
     subprocess.run(command, cwd=folder, env=environment, check=True, capture_output=True)
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("backend", ["inline", pytest.param("ray", marks=pytest.mark.full)])
 def test_own_method(tmp_path, request, backend):
     environment = {**os.environ}
