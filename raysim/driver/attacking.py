@@ -26,7 +26,7 @@ from raysim.core.rules import Bases, Pass, Reduced, Trained, Upload, View
 from raysim.core.seeds import sample_cohort, stream
 from raysim.core.tensors import CPU, Groups, Layout, flatten, is_finite
 from raysim.driver.analyses.riding import rows_beside
-from raysim.driver.dispatch import Dispatch, Rider
+from raysim.driver.dispatch import After, Dispatch, Rider
 from raysim.driver.parts import RunParts
 from raysim.driver.round_log import RoundLog
 from raysim.driver.sending import send_changed
@@ -69,6 +69,20 @@ def bad_in_round(settings: Settings, number: int, cohort: Sequence[int]) -> Clie
     return np.array(cohort, dtype=np.int64)[ranks]
 
 
+def attacked(settings: Settings, number: int, cohort: Sequence[int], work: Dispatch) -> Dispatch:
+    """Return a pass that knows its bad clients; other arguments as of `bad_in_round`."""
+    bad = np.intersect1d(bad_in_round(settings, number, cohort), np.asarray(work.clients))
+    return replace(work, attackers=frozenset(bad.tolist()))
+
+
+def attacking(settings: Settings, work: Dispatch) -> After | None:
+    """Return what bad clients of a pass do to what they would send; None for nothing."""
+    attack, bad, bases = settings.attack, work.attackers, work.moved_from
+    if not (attack.changes_uploads and bad and bases):
+        return None
+    return partial(_send, _Sent(attack, bad, bases, len(work.clients)))
+
+
 @dataclass
 class Attacking(Rider):
     """Attack on the passes of one round.
@@ -87,18 +101,12 @@ class Attacking(Rider):
 
     def dress(self, work: Dispatch) -> Dispatch:
         """Return a pass that knows its bad clients, and whose bad clients send what they please."""
-        attack, bases = self.settings.attack, work.moved_from
-        drawn = bad_in_round(self.settings, self.now.number, self.now.cohort)
-        bad = frozenset(np.intersect1d(drawn, np.asarray(work.clients)).tolist())
-        replaces = bool(attack.changes_uploads and bad and bases)
-        sent = _Sent(attack, bad, bases, len(work.clients))
-        return replace(work, attackers=bad).with_step(
-            self.name,
-            after=partial(_send, sent) if replaces else None,
-            server=partial(self._received, bad, {*bases} if replaces and work.epochs else set()),
-        )
+        work = attacked(self.settings, self.now.number, self.now.cohort, work)
+        after = attacking(self.settings, work)
+        replaced = {*work.moved_from} if after and work.epochs else set[str]()
+        return work.with_step(self.name, after=after, server=partial(self._received, replaced))
 
-    def _received(self, bad: frozenset[int], replaced: set[str], reduced: Reduced) -> Reduced:
+    def _received(self, replaced: set[str], reduced: Reduced) -> Reduced:
         """Count the bad clients that arrived, and those beyond the aggregation's bound.
 
         Raises:
@@ -106,7 +114,7 @@ class Attacking(Rider):
         """
         if replaced:
             self._check_replaced(replaced, reduced)
-        arrived = len(bad & {*reduced.clients})
+        arrived = int(self.log.columns[-1]["bad"].sum())
         counts = {BAD: arrived}
         bound = bound_of(self.settings.aggregation, len(reduced.clients))
         if bound is not None:
@@ -207,8 +215,10 @@ def check_attack(parts: RunParts, federation: Federation, note: Callable[[str], 
         _note_unused(attack, note)
         return
     refused = f"{called(attack)}: does not go with {called(method)}, whose"
-    if settings.asynchrony:
-        raise SettingsError(f"{refused} rounds overlap; choose none")
+    if settings.asynchrony and attack.knows_updates:
+        raise SettingsError(
+            f"{refused} rounds overlap: nobody knows the updates of others; choose sign_flip"
+        )
     _check_numbers(settings, note)
     if attack.needs_classes and not federation.scoring.classifies:
         raise SettingsError(f"{called(attack)}: needs targets that are class numbers")

@@ -13,7 +13,7 @@ from raysim.config import Settings
 from raysim.core.components import ask, called
 from raysim.core.errors import SettingsError
 from raysim.core.participants import Participants
-from raysim.core.rules import Trained, Upload, View, samples_of
+from raysim.core.rules import Pass, Trained, Upload, View, samples_of
 from raysim.core.seeds import stream
 from raysim.core.selection import (
     Floats,
@@ -27,7 +27,7 @@ from raysim.core.selection import (
 )
 from raysim.core.user_input.columns import OF_CLIENTS, check_names
 from raysim.driver.clock.clock import VirtualClock, VirtualRound
-from raysim.driver.dispatch import Dispatch, Rider
+from raysim.driver.dispatch import After, Dispatch, Rider
 from raysim.driver.hiding import LOSSES, hidden, without_losses
 from raysim.driver.round_log import RoundLog
 from raysim.storage.checkpoints import Checkpoint
@@ -207,11 +207,7 @@ class RoundSelection(Rider):
 
     def dress(self, work: Dispatch) -> Dispatch:
         """Return a training pass whose clients report to the selection."""
-        selection = self.settings.selection
-        plain = type(selection).report is Selection.report
-        if plain or not work.epochs or work.label:
-            return work
-        return work.with_step(self.name, after=partial(_reporting, selection))
+        return work.with_step(self.name, after=reporting(self.settings.selection, work))
 
     def after(self, log: RoundLog) -> tuple[State, Mapping[str, float]]:
         """Return the selection's state after the round, and its metrics.
@@ -263,7 +259,14 @@ def _among(participants: Participants, now: Sampling) -> Sampling:
     )
 
 
-def _reporting(selection: Selection, view: View, trained: Trained, upload: Upload) -> Upload:
+def reporting(selection: Selection, work: Pass) -> After | None:
+    """Return what the clients of a pass that trains do to report; None for nothing."""
+    if type(selection).report is Selection.report or not work.epochs or work.label:
+        return None
+    return partial(_reported, selection)
+
+
+def _reported(selection: Selection, view: View, trained: Trained, upload: Upload) -> Upload:
     """Return the method's upload with a client's report to the selection."""
     report = selection.report(view, trained)
     own = {*upload.scalars, *upload.metrics}

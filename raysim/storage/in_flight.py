@@ -24,12 +24,14 @@ class StartedVersion:
         lr: Their learning rate.
         clients: The clients that started together and count, including arrived ones.
         temperatures: Their temperatures.
+        cohort: All clients that started together, ascending.
     """
 
     groups: Groups
     lr: float
     clients: tuple[int, ...]
     temperatures: Temperatures
+    cohort: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -50,6 +52,7 @@ class InFlight:
             str(number): {
                 "lr": started.lr,
                 "clients": started.clients,
+                "cohort": started.cohort,
                 "temperature": started.temperatures.common,
                 "temperatures": [[client, t] for client, t in started.temperatures.own.items()],
             }
@@ -71,6 +74,7 @@ class InFlight:
                 about["lr"],
                 tuple(about["clients"]),
                 Temperatures(about["temperature"], dict(about["temperatures"])),
+                tuple(about["cohort"]),
             )
             for number, about in values["versions"].items()
         }

@@ -273,15 +273,24 @@ def test_noise_has_its_deviation(tmp_path):
     assert moved.mean() == pytest.approx(0, abs=0.05)
 
 
-@pytest.mark.parametrize(("target", "wrong"), [(None, lambda y: 2 - y), (1, np.ones_like)])
-def test_flipped_labels_are_those_of_a_task_that_has_them(tmp_path, target, wrong):
+@pytest.mark.parametrize(
+    ("target", "wrong", "method"),
+    [
+        (None, lambda y: 2 - y, "fedavg"),
+        (1, np.ones_like, "fedavg"),
+        (None, lambda y: 2 - y, "fedbuff"),
+    ],
+)
+def test_flipped_labels_are_those_of_a_task_that_has_them(tmp_path, target, wrong, method):
     """The bits of a run without attack on samples whose labels are wrong."""
-    run(tmp_path / "attack", rounds=2, attack={"name": "label_flip", "target": target})
+    own = {"rounds": 4, "method.name": method}
+    attack = {"name": "label_flip", "target": target, "fraction": 0.5}
+    run(tmp_path / "attack", attack=attack, **own)
     bad = {client for client, each in bad_of(tmp_path / "attack").items() if each}
-    own = [samples(size, key) for key, size in enumerate(SIZES)]
-    own = [(x, wrong(np.asarray(y)) if k in bad else y) for k, (x, y) in enumerate(own)]
-    task = raysim.Task(model=make_task(SIZES).model, clients=own, test=samples(300, 10_000))
-    raysim.run(make_settings(tmp_path / "plain", rounds=2), task)
+    right = [samples(size, key) for key, size in enumerate(SIZES)]
+    clients = [(x, wrong(np.asarray(y)) if k in bad else y) for k, (x, y) in enumerate(right)]
+    task = raysim.Task(model=make_task(SIZES).model, clients=clients, test=samples(300, 10_000))
+    raysim.run(make_settings(tmp_path / "plain", **own), task)
     assert bad and model_of(tmp_path / "attack") == model_of(tmp_path / "plain")
 
 
@@ -321,6 +330,30 @@ def test_replacement_scales_updates(tmp_path, boost, factor):
     rows, start = vectors(SEEN)
     expected = start + factor * shares_of(sorted(client for client, _, _ in SEEN)) @ rows
     np.testing.assert_allclose(flat(result.params), expected, rtol=1e-6, atol=1e-6)
+
+
+def test_clients_under_way_attack_from_the_version_in_which_they_started(tmp_path):
+    """One that starts in each round is bad; stale updates weigh 1 / sqrt(1 + tau)."""
+    attack = {"name": "replacement", "boost": 7.0, "per_round": 1, "size": 1}
+    overlapping = {"method.name": "fedbuff", "method.buffer": 2, "fraction": 0.8}
+    result = run(tmp_path, rounds=6, seed=1, attack=attack, **overlapping, **WATCH)
+    rows = pq.read_table(tmp_path / "clients.parquet").to_pylist()
+    assert any(row["bad"] and row["staleness"] for row in rows)
+    seen = {(client, int(row["version"])): None for row in rows for client in [row["client"]]}
+    for client in {client for client, _ in seen}:  # in the order of their versions
+        own = (sums["change"] for number, sums, _ in SEEN if number == client)
+        seen |= zip(sorted(key for key in seen if key[0] == client), own, strict=False)
+    for name, tensor in result.params.items():
+        expected = SEEN[0][2][name].astype(np.float64)
+        for row in rows:
+            factor = (7 if row["bad"] else 1) / np.sqrt(1 + row["staleness"]) / 2
+            expected = expected + factor * seen[row["client"], row["version"]][name]
+        np.testing.assert_allclose(tensor.numpy(), expected, rtol=1e-5, atol=1e-5)
+    arrived = [row["round"] for row in rows if row["bad"]]
+    assert result.metrics["bad_clients"].to_pylist() == [arrived.count(n) for n in range(1, 7)]
+    of_version = [[row["bad"] for row in rows if row["version"] == each] for each in range(6)]
+    assert of_version[0] == [0, 0, 0]  # five have started
+    assert all(sum(bad) == (len(bad) == 2) for bad in of_version[1:]) and [0] in of_version
 
 
 @pytest.fixture(scope="module")
@@ -368,14 +401,15 @@ def cohorts(settings: raysim.Settings, rounds: int) -> list[tuple[int, ...]]:
 
 @pytest.mark.usefixtures("resident_actors")
 @pytest.mark.parametrize(
-    "own",
+    ("method", "own"),
     [
-        {"name": "min_max", "per_round": 1},
-        {"name": "replacement", "fraction": 0.34, "size": 1},
+        ("scaffold", {"name": "min_max", "per_round": 1}),
+        ("scaffold", {"name": "replacement", "fraction": 0.34, "size": 1}),
+        ("fedbuff", {"name": "gaussian", "per_round": 1}),
     ],
 )
-def test_the_same_bits_on_actors_and_after_an_interruption(tmp_path, own):
-    more: Mapping[str, Any] = {"method.name": "scaffold", "attack": own, "rounds": 3}
+def test_the_same_bits_on_actors_and_after_an_interruption(tmp_path, method, own):
+    more: Mapping[str, Any] = {"method.name": method, "attack": own, "rounds": 3}
     run(tmp_path / "inline", Wide, **more)
     run(tmp_path / "actors", Wide, **more, **{"engine.backend": "ray", "engine.actors": 2})
     with pytest.raises(KeyboardInterrupt):
@@ -404,7 +438,7 @@ def test_a_bad_attack_is_refused_before_anything_starts(tmp_path, own, message):
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        ({"method.name": "fedbuff"}, "rounds overlap"),
+        ({"method.name": "fedbuff", "attack.name": "alie"}, "rounds overlap"),
         ({"method.name": "fsvrg", "attack.name": "ipm"}, "passes are over more clients"),
         ({"method.name": "centralized", "attack.name": "label_flip"}, "samples are pooled"),
     ],

@@ -19,7 +19,6 @@ from raysim.driver.asynchronous.draws import Draws, always
 from raysim.driver.asynchronous.plan import Plan
 from raysim.driver.asynchronous.rounds import AsynchronousRounds
 from raysim.driver.asynchronous.times import DeviceTimes, equal_devices
-from raysim.driver.channel import Channel, sending
 from raysim.driver.clock.clock import VirtualClock
 from raysim.driver.context import RunContext
 from raysim.driver.dispatch import Dispatch
@@ -118,9 +117,7 @@ def asynchronous_rounds(
     )
     queue = Queue.from_json(under_way.queue) if under_way else Queue()
     plan = Plan(asynchrony, tiers, queue, settings.rounds)
-    first = Dispatch.of(_first_pass(run))
-    first = first.with_step(Channel.name, after=sending(settings.stages, first.moved_from))
-    return AsynchronousRounds(passes, plan, times, under_way, first)
+    return AsynchronousRounds(passes, plan, times, under_way, _first_pass(run))
 
 
 def _device_times(run: RunContext, clock: VirtualClock, passes: PassContext) -> DeviceTimes:

@@ -23,9 +23,12 @@ from raysim.driver.asynchronous.checks import check_alike, check_pass
 from raysim.driver.asynchronous.plan import Plan
 from raysim.driver.asynchronous.times import DeviceTimes
 from raysim.driver.asynchronous.traffic import bytes_of, sent_late
+from raysim.driver.attacking import Attacking, attacked, attacking
+from raysim.driver.channel import Channel, sending
 from raysim.driver.clock.lost import LostRoundError
 from raysim.driver.dispatch import Dispatch
 from raysim.driver.passes import PassContext, RoundRunner
+from raysim.driver.selecting import RoundSelection, reporting
 from raysim.execution.base import Item
 from raysim.execution.messages import Entry, FailedItem, Failure, PassMessage, WorkerResult
 from raysim.execution.partial_sum import Columns, PartialSum, Sums
@@ -76,7 +79,7 @@ class AsynchronousRounds:
         plan: Plan,
         times: DeviceTimes | None,
         in_flight: InFlight | None,
-        first: Dispatch,
+        first: Pass,
     ) -> None:
         """Continue with the clients under way at a checkpoint, if there is one.
 
@@ -85,7 +88,7 @@ class AsynchronousRounds:
             plan: The plan, from the checkpoint's queue on.
             times: The clients' times, if the run has a clock.
             in_flight: The clients under way.
-            first: The pass of the first round, with what its clients do to uploads.
+            first: The pass of the first round.
         """
         self._context, self._plan, self._times, self._first = context, plan, times, first
         self._versions: dict[int, _Version] = {}
@@ -102,7 +105,7 @@ class AsynchronousRounds:
         """Return the clients that start in a round, ascending; there may be none."""
         return tuple(sorted(flight.client for flight in self._plan.round(number).started))
 
-    def run(self, runner: RoundRunner, work: Pass) -> Reduced:
+    def run(self, runner: RoundRunner, work: Dispatch) -> Reduced:
         """Start the clients of a round's pass; return the result of its arrivals.
 
         Raises:
@@ -168,7 +171,8 @@ class AsynchronousRounds:
         flights = {f.client: f for f in planned.started if self._plan.target(f) is not None}
         if flights and not isinstance(work.lr, Mapping):
             temperatures = runner.temperature.of_clients([*flights])
-            started = StartedVersion(work.broadcast, work.lr, tuple(flights), temperatures)
+            cohort = self.cohort(planned.number)
+            started = StartedVersion(work.broadcast, work.lr, tuple(flights), temperatures, cohort)
             self._versions[planned.number] = _Version(started, flights)
 
     def _submit(self, runner: RoundRunner, work: Pass) -> None:
@@ -248,14 +252,10 @@ class AsynchronousRounds:
         """Return the message to the clients that started from a version."""
         started, flights = version.started, version.flights
         entries = {c: self._entry(work, flights[c]) for c in started.clients if c in flights}
+        dispatch = self._dispatch(number, started)
+        sent = dispatch.of_clients
         return PassMessage.of(
-            # The first round's rules serve all: a retried client may have started in any round.
-            replace(
-                (first := self._first.of_clients),
-                broadcast=started.groups,
-                lr=started.lr,
-                rules=runner.temperature.rules(first.rules),
-            ),
+            replace(sent, rules=runner.temperature.rules(sent.rules)),
             round_number=number,
             pass_number=0,
             total_weight=0,
@@ -264,7 +264,27 @@ class AsynchronousRounds:
             temperatures=started.temperatures,
             arrived=frozenset(started.clients) - entries.keys(),
             entries=entries,
+            attackers=dispatch.attackers or frozenset(),
         )
+
+    def _dispatch(self, number: int, started: StartedVersion) -> Dispatch:
+        """Return the pass from a version, with the steps that riders put on the way of uploads.
+
+        The first round's rules serve all, as a client may start again in any round; it depends on
+        what the version seals.
+        """
+        settings = self._context.settings
+        first = replace(
+            self._first, clients=started.cohort, broadcast=started.groups, lr=started.lr
+        )
+        work = attacked(settings, number, started.cohort, Dispatch.of(first))
+        for name, after in (
+            (RoundSelection.name, reporting(settings.selection, work)),
+            (Channel.name, sending(settings.stages, work.moved_from)),
+            (Attacking.name, attacking(settings, work)),
+        ):
+            work = work.with_step(name, after=after)
+        return work
 
     def _entry(self, work: Pass, flight: Flight) -> Entry:
         """Return the entry of an update: its round, and its weight there."""
@@ -283,7 +303,7 @@ class AsynchronousRounds:
     def _count(
         self,
         runner: RoundRunner,
-        work: Pass,
+        work: Dispatch,
         planned: PlannedRound,
         moved: tuple[int, int],
         columns: Columns,
@@ -296,6 +316,10 @@ class AsynchronousRounds:
             "staleness": np.array([planned.staleness(f) for f in flights], dtype=np.float64),
             **(self._times.columns(flights) if self._times else {}),
         }
+        if work.attackers is not None:
+            numbers = {flight.version for flight in flights}
+            bad = {n: self._dispatch(n, self._versions[n].started).attackers or () for n in numbers}
+            added["bad"] = np.array([float(f.client in bad[f.version]) for f in flights])
         runner.log.count(work, *moved, {**columns, **added}, 0)
 
 
