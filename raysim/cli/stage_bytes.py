@@ -13,7 +13,7 @@ from torch import nn
 import raysim
 from raysim.channel import STAGES
 from raysim.cli.live_view import loading
-from raysim.core.channel import Stages, secure_sum_of, sent_bytes, with_effect
+from raysim.core.channel import Stages, declared, secure_sum_of, sent_bytes, with_effect
 from raysim.core.components import build_component
 from raysim.core.differences import Differences
 from raysim.core.encoding import Encoded
@@ -65,7 +65,7 @@ def sizes(source: str) -> list[dict[str, Any]]:
     encoded = Encoded.of(layout, buffer_names(network))
     plain, rows = nbytes(base, frozen), []
     for row in _rows(settings):
-        up = sent_bytes(row.stages, encoded, plain, 0) if row.up else None
+        up = sent_bytes(declared(row.stages, encoded, 0), plain) if row.up else None
         if up is not None and (secure := secure_sum_of(row.stages)):
             up += secure.bytes_up(settings.cohort_size)
         down = expected_bytes(row.stages, model, network) if row.down else None

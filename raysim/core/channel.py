@@ -301,30 +301,29 @@ def secure_sum_of(stages: Stages) -> SecureSum | None:
     return next(filter(None, (stage.secure_sum for stage in stages.values())), None)
 
 
-def sent_bytes(stages: Stages, encoded: Encoded, total: int, client: int) -> int:
-    """Return the bytes that a client sends, as its stages declare them.
+def declared(stages: Stages, encoded: Encoded, client: int) -> Encoded:
+    """Return the encoding of a client's differences behind stages, as these declare it.
 
     Args:
         stages: The stages.
-        encoded: Encoding of the differences, without stages.
-        total: Bytes that it would send without stages.
+        encoded: The encoding without stages.
         client: The client.
     """
     for stage in stages.values():
         before, seen = encoded.seen_by(leaves_buffers=stage.leaves_buffers)
         after = encoded_by(stage, before, seen, client)
         encoded = encoded.behind(after, leaves_buffers=stage.leaves_buffers)
-    return sent_with(encoded.whole, encoded.layout, total)
+    return encoded
 
 
-def sent_with(encoding: Encoding, layout: Layout, total: int) -> int:
+def sent_bytes(encoded: Encoded, total: int) -> int:
     """Return the bytes that a client sends, given the encoding of its differences.
 
     Args:
-        encoding: The encoding.
-        layout: Layout of the differences, without stages.
+        encoded: The encoding, declared or as it was sent.
         total: Bytes that it would send without stages.
     """
+    encoding, layout = encoded.whole, encoded.layout
     if encoding == Encoding.of(layout):  # the method may send less than its tensors
         return total
     return max(total - layout.nbytes, 0) + encoding.nbytes

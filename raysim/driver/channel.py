@@ -17,9 +17,9 @@ from raysim.core.channel import (
     Received,
     Stage,
     Stages,
+    declared,
     encoded_by,
     sent_bytes,
-    sent_with,
     shared_or_not,
 )
 from raysim.core.components import ask, called, calling, checked, shown
@@ -231,7 +231,7 @@ def _staged(
         "scalars": {**upload.scalars, **sent.scalars},
         "metrics": {**upload.metrics, **sent.metrics},
         "state": {**upload.state, **sent.state},
-        "bytes_up": sent_with(sent.encoding, layout, upload.sent_bytes(view.frozen)),
+        "bytes_up": sent_bytes(sent.encoded, upload.sent_bytes(view.frozen)),
     }
 
 
@@ -242,8 +242,8 @@ def _encode(
     layout = layout_of(
         upload.sums, dict(bases), view.broadcast, frozen=view.frozen, params=view.params
     )
-    encoded, total = Encoded.of(layout, view.buffers), upload.sent_bytes(view.frozen)
-    return replace(upload, bytes_up=sent_bytes(dict(stages), encoded, total, view.client))
+    encoded = declared(dict(stages), Encoded.of(layout, view.buffers), view.client)
+    return replace(upload, bytes_up=sent_bytes(encoded, upload.sent_bytes(view.frozen)))
 
 
 @dataclass(frozen=True)
@@ -252,14 +252,14 @@ class Sent:
 
     Attributes:
         changes: The differences behind the last stage.
-        encoding: Their encoding.
+        encoded: Their encoding.
         metrics: Numbers that stages report of the client.
         state: Groups that the client keeps for them.
         scalars: Numbers that it sends for them.
     """
 
     changes: Groups
-    encoding: Encoding
+    encoded: Encoded
     metrics: Mapping[str, float]
     state: Groups
     scalars: Mapping[str, float]
@@ -302,7 +302,7 @@ def through_stages(
         sums, _ = _parted(given.sums, view.buffers if stage.leaves_buffers else ())
         kept = {**after.state, **_remembered(stage, own, after, sums)}
         state |= {f"{name}{OF_STAGE}{group}": tensors for group, tensors in kept.items()}
-    return Sent(given.sums, encoded.whole, metrics, state, scalars)
+    return Sent(given.sums, encoded, metrics, state, scalars)
 
 
 def _copies(sums: Groups) -> Groups:
@@ -326,9 +326,9 @@ def _encoding_behind(
 ) -> Encoding:
     """Return how differences are encoded behind a stage: as it sent them, or as it declares."""
     before = given.encoding or Encoding.of(layout)
-    declared = encoded_by(stage, before, layout, client)
+    expected = encoded_by(stage, before, layout, client)
     if after.encoding is None or after.encoding is given.encoding:
-        return declared
+        return expected
     return shared_or_not(stage, before, after.encoding)
 
 

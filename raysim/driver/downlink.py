@@ -34,7 +34,7 @@ import torch
 from torch import nn
 
 from raysim.config import Settings
-from raysim.core.channel import Stages, sent_bytes, sent_with
+from raysim.core.channel import Stages, declared, sent_bytes
 from raysim.core.components import called
 from raysim.core.differences import Differences
 from raysim.core.encoding import Encoded
@@ -180,7 +180,7 @@ def coded(
     found, sent = send_down(stages, model, known, source, network)
     after = found.means_with(sent.changes)[MODEL] if found.changes else dict(model)
     total = nbytes({MODEL: model}, frozen_names(network))
-    return after, sent_with(sent.encoding, found.layout, total)
+    return after, sent_bytes(sent.encoded, total)
 
 
 def send_down(
@@ -210,7 +210,7 @@ def expected_bytes(stages: Stages, model: Tensors, network: nn.Module) -> int:
     """Return the bytes of a model's increment, as stages declare them."""
     whole = nbytes({MODEL: model}, frozen_names(network))
     encoded = Encoded.of(_differences(model, model, network).layout, ())
-    return min(whole, sent_bytes(stages, encoded, whole, SERVER))
+    return min(whole, sent_bytes(declared(stages, encoded, SERVER), whole))
 
 
 def _differences(model: Tensors, known: Tensors, network: nn.Module) -> Differences:

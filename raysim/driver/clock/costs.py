@@ -12,7 +12,7 @@ import numpy.typing as npt
 from torch import nn
 
 from raysim.config import Settings
-from raysim.core.channel import secure_sum_of, sent_bytes
+from raysim.core.channel import declared, secure_sum_of, sent_bytes
 from raysim.core.encoding import Encoded
 from raysim.core.rules import LocalSteps, Pass, count_of
 from raysim.core.tensors import CPU, Groups, Tensors, buffer_names, frozen_names
@@ -140,8 +140,8 @@ class WorkCosts:
         if not self._encodes:
             return np.full(len(clients), kind.bytes_up)
         encoded = Encoded.of(kind.differences, buffer_names(self._network))
-        sent = partial(sent_bytes, stages, encoded, kind.bytes_up)
-        return np.fromiter(map(sent, clients.tolist()), np.int64)
+        behind = (declared(stages, encoded, client) for client in clients.tolist())
+        return np.fromiter((sent_bytes(each, kind.bytes_up) for each in behind), np.int64)
 
     def _state(self, runner: RoundRunner, client: int) -> Groups:
         """Return the state with which a client would begin."""
