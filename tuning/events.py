@@ -14,17 +14,20 @@ from optuna.distributions import CategoricalDistribution
 from tensorboard.plugins.hparams import summary_v2 as summaries
 from torch.utils.tensorboard import SummaryWriter
 
+from raysim.core.scoring import ACCURACY, HOLDOUT, LOSS
 from raysim.storage.rows.tags import tag_of
 from raysim.tuning.studies.ranges import Range, of_one_type
-from raysim.tuning.studies.samplers import TITLES
+from raysim.tuning.studies.samplers import OBJECTIVES
 
 TOTALS = {
-    "bytes": tag_of("bytes"),
-    "virtual_seconds": tag_of("total_virtual_seconds"),
-    "virtual_joules": tag_of("total_virtual_joules"),
+    "bytes": "bytes/total",
+    "virtual_seconds": "virtual/total_seconds",
+    "virtual_joules": "virtual/total_joules",
 }
 """Tags of whole trials by objective; runs write the scalars of their rounds."""
-TAGS = {"accuracy": tag_of("holdout_accuracy"), "loss": tag_of("holdout_loss"), **TOTALS}
+TAGS = {
+    score.name: tag_of(score.of(HOLDOUT._replace(score=score.name))) for score in (ACCURACY, LOSS)
+} | TOTALS
 """Tags of a trial by objective; its run writes those of held-out samples."""
 
 
@@ -34,7 +37,7 @@ def describe(out: Path, space: Mapping[str, Range], objectives: tuple[str, ...])
         old.unlink()
     parameters = [summaries.HParam(key, _domain(values)) for key, values in space.items()]
     metrics = [
-        summaries.Metric(TAGS[name], display_name=TITLES[name])
+        summaries.Metric(TAGS[name], display_name=OBJECTIVES[name].name)
         for name in dict.fromkeys(("accuracy", *objectives))
     ]
     with SummaryWriter(str(out)) as events:

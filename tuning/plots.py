@@ -14,7 +14,7 @@ import optuna
 from optuna.trial import TrialState
 
 from raysim.core.canvas import INK, SIZE, set_whole, style
-from raysim.tuning.studies.samplers import TITLES, SearchOptions
+from raysim.tuning.studies.samplers import OBJECTIVES, SearchOptions
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -75,7 +75,7 @@ def _draw(study: optuna.Study, options: SearchOptions, done: int) -> dict[str, A
     from optuna.visualization import matplotlib as visual
 
     axes: dict[str, Any] = {}
-    titles = [TITLES[name] for name in options.objectives]
+    titles = [OBJECTIVES[name].name for name in options.objectives]
     first: dict[str, Any] = {"target_name": titles[0]}
     if len(options.objectives) > 1:
         first["target"] = lambda trial: trial.values[0]
@@ -83,7 +83,7 @@ def _draw(study: optuna.Study, options: SearchOptions, done: int) -> dict[str, A
         axes["history"] = visual.plot_optimization_history(study, **first)
         if any(trial.intermediate_values for trial in study.get_trials(deepcopy=False)):
             axes["curves"] = visual.plot_intermediate_values(study)
-            axes["curves"].set(xlabel="round", ylabel=TITLES["accuracy"])
+            axes["curves"].set(xlabel="round", ylabel=OBJECTIVES["accuracy"].name)
     if 1 < len(options.objectives) <= MOST_AXES:
         axes["pareto"] = visual.plot_pareto_front(study, target_names=titles)
     axes["slice"] = visual.plot_slice(study, **first)
@@ -165,7 +165,7 @@ def _set_ticks(axis: Axis, few: int) -> None:
 
     label = LABELS.get(axis.get_label_text(), axis.get_label_text())
     axis.set_label_text(label)
-    if label == TITLES["accuracy"]:
+    if label == OBJECTIVES["accuracy"].name:
         axis.set_major_formatter(PercentFormatter(1))
     if axis.get_scale() == "log":
         parts = parts_of_powers(*sorted(axis.get_view_interval()))

@@ -8,7 +8,6 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 
 from raysim.core.canvas import to_svg, written
@@ -27,13 +26,12 @@ from raysim.tuning.search.record import record_of
 from raysim.tuning.search.results import exceeded, quantity, reported
 from raysim.tuning.search.search import Search
 from raysim.tuning.studies.ranges import alternatives, format_range
-from raysim.tuning.studies.samplers import OBJECTIVES, TITLES, scored
+from raysim.tuning.studies.samplers import OBJECTIVES
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 FILES = Path(__file__).parent
-MAXIMIZE = StudyDirection.MAXIMIZE
 PLOTS = {
     "history": "best value so far by trial",
     "curves": "held-out accuracy of each trial by round",
@@ -102,7 +100,7 @@ def _page(search: Search, best: Sequence[FrozenTrial], charts: Mapping[str, Char
         "study_page.html",
         FILES,
         title=f"raysim: study {search.study.study_name}",
-        objectives=", ".join(TITLES[name] for name in search.options.objectives),
+        objectives=", ".join(OBJECTIVES[name].name for name in search.options.objectives),
         heading=_heading(search, best, trials),
         text=_outcome_in_words(search, best, trials),
         first=first,
@@ -121,7 +119,7 @@ def _history(search: Search, trials: Sequence[FrozenTrial]) -> dict[str, Chart]:
     if len(search.options.objectives) > 1 or not done:
         return {}
     (name,) = search.options.objectives
-    return {"history": searches({"best so far": done}, scored(name))}
+    return {"history": searches({"best so far": done}, OBJECTIVES[name])}
 
 
 def _heading(search: Search, best: Sequence[FrozenTrial], trials: Sequence[FrozenTrial]) -> str:
@@ -148,7 +146,7 @@ def _outcome_in_words(
     if not best:
         return f"{counted} trials are complete."
     (name,) = search.options.objectives
-    value = f"Its {TITLES[name]} is {_value(name, best[0].values[0])}"
+    value = f"Its {OBJECTIVES[name].name} is {_value(name, best[0].values[0])}"
     others = [
         trial
         for trial in trials
@@ -168,7 +166,7 @@ def _search_in_words(search: Search, trials: Sequence[FrozenTrial]) -> list[tupl
     options, states = search.options, Counter(trial.state.name.lower() for trial in trials)
     by = {"mean": "their mean", "lower": "their mean less its standard error"}[options.over_seeds]
     aims = [
-        f"{TITLES[name]}, the {'largest' if OBJECTIVES[name] is MAXIMIZE else 'smallest'}"
+        f"{OBJECTIVES[name].name}, the {'largest' if OBJECTIVES[name].larger else 'smallest'}"
         for name in options.objectives
     ]
     facts = {
@@ -225,7 +223,7 @@ def _table(search: Search, trials: Sequence[FrozenTrial], title: str) -> Grid:
     judge = "loss" if "loss" in search.options.objectives else "accuracy"
     summaries = [_summary(trial) or {} for trial in trials]
     score, scores = reported(summaries, search.resolved.settings)
-    outcomes = (f"held-out {judge}", score.replace("_", " "), "sent", "seconds", "state")
+    outcomes = (f"held-out {judge}", score.name.replace("_", " "), "sent", "seconds", "state")
     form = ".2%" if is_accuracy(score) else ".4g"
     rows = tuple(
         (

@@ -280,7 +280,7 @@ def _table(tuner: Tuner) -> pa.Table:
                 "trial": trial.number,
                 "state": trial.state.name.lower(),
                 **dict(zip(search.options.objectives, values, strict=True)),
-                score: figure,
+                score.name: figure,
                 **_feasible(trial, search),
                 "run_dir": str(tuner.folder.trial(trial.number)),
                 **{key: trial.params.get(key) for key in search.resolved.space},

@@ -14,6 +14,7 @@ steps: tau is to be tuned. A pass in which clients send several groups clips the
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import ClassVar
 
 from pydantic import Field
@@ -21,6 +22,7 @@ from torch import Tensor
 
 from raysim.aggregation.robust import inner_products
 from raysim.core.aggregation import Aggregation, AggregationPlan, ArrivedUpdates, Updates
+from raysim.core.columns import Column
 
 
 class CentredClipping(Aggregation):
@@ -32,6 +34,7 @@ class CentredClipping(Aggregation):
     """
 
     keeps_last: ClassVar[bool] = True
+    columns: ClassVar[Sequence[Column]] = (Column("clipped_clients"),)
 
     tau: float = Field(default=10.0, gt=0, description="largest distance from the last aggregate")
     iterations: int = Field(default=1, ge=1, description="number of iterations")

@@ -16,7 +16,8 @@ three iterations (`start="zero"`): there the model that the clients received is 
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Sequence
+from typing import ClassVar, Literal
 
 import torch
 from pydantic import Field
@@ -24,6 +25,7 @@ from torch import Tensor
 
 from raysim.aggregation.robust import inner_products
 from raysim.core.aggregation import Aggregation, AggregationPlan, ArrivedUpdates, Updates
+from raysim.core.columns import Column
 
 
 class GeometricMedian(Aggregation):
@@ -36,6 +38,8 @@ class GeometricMedian(Aggregation):
     products. `weiszfeld_iterations` are those of a round; `median_distance` of a client in the
     tables is that of its update.
     """
+
+    columns: ClassVar[Sequence[Column]] = (Column("weiszfeld_iterations"),)
 
     start: Literal["mean", "zero"] = Field(
         default="mean", description="start at the mean of the updates, or at 0"

@@ -12,11 +12,15 @@ replaces its message does not.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import ClassVar
+
 import torch
 from pydantic import Field
 from torch import Tensor
 
 from raysim.core.aggregation import Aggregation, AggregationPlan, ArrivedUpdates, Updates
+from raysim.core.columns import Column
 
 
 class NormBound(Aggregation):
@@ -26,6 +30,8 @@ class NormBound(Aggregation):
     at once; not against many small ones. Costs a file of each update, read twice. `update_norm` of
     a client in the tables is its norm before; `clipped_clients` are those beyond the bound.
     """
+
+    columns: ClassVar[Sequence[Column]] = (Column("clipped_clients"),)
 
     norm: float = Field(default=1.0, gt=0, description="largest Euclidean norm of an update")
 

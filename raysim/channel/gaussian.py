@@ -27,7 +27,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Annotated, Self
+from typing import Annotated, ClassVar, Self
 
 import numpy as np
 import torch
@@ -35,6 +35,7 @@ from pydantic import Field, model_validator
 from torch import Tensor
 
 from raysim.core.channel import Received, Stage
+from raysim.core.columns import Column
 from raysim.core.components import called
 from raysim.core.encoding import Encoding
 from raysim.core.errors import SettingsError
@@ -65,6 +66,8 @@ class Gaussian(Stage):
     pass over each upload and a draw for each coordinate, and accuracy: the fewer clients take part
     in a round, the more. `norm_to_clip` of a client in the tables is the norm of its differences.
     """
+
+    columns: ClassVar[Sequence[Column]] = (Column("clip"),)
 
     clip: Positive | None = Field(
         default=1.0, description="largest Euclidean norm C of the differences; none: no limit"

@@ -89,6 +89,7 @@ def _place(folder: str) -> Path:
 
 def _told(run: Path) -> dict[str, Any]:
     """Return method, data, seed and last score of a run, or its error where it is damaged."""
+    from raysim.core.scoring import ACCURACY, LOSS, TEST
     from raysim.results.compare import common_score
     from raysim.results.runs import read_run
 
@@ -102,7 +103,7 @@ def _told(run: Path) -> dict[str, Any]:
     settings = record.settings
     last = record.metrics.to_pylist()[-1] if len(record.metrics) else {}
     score = common_score([record])
-    samples = score.name.rpartition("_")[0] if score else "test"
+    of = score.scored if score and score.scored else TEST
     return told | {
         "method": str(settings.get("method.name", "")),
         "dataset": "" if record.own_task else str(settings.get("dataset.name", "")),
@@ -111,8 +112,8 @@ def _told(run: Path) -> dict[str, Any]:
         "rounds": len(record.metrics),
         "of": settings.get("rounds"),
         "state": record.state,
-        "accuracy": last.get(f"{samples}_accuracy"),
-        "loss": last.get(f"{samples}_loss"),
+        "accuracy": last.get(of._replace(score=ACCURACY.name).name),
+        "loss": last.get(of._replace(score=LOSS.name).name),
     }
 
 

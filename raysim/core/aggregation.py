@@ -106,8 +106,7 @@ class Aggregation(Component):
     revision: ClassVar[int] = 1
     """Raised when the same settings give other bits; a run resumes in its own revision only."""
     columns: ClassVar[Sequence[Column]] = ()
-    """Declarations of the columns of `metrics.parquet` that it writes: which of two values is
-    better, and their unit."""
+    """Declarations of the columns of `metrics.parquet` that it writes."""
     sees_updates: ClassVar[bool] = True
     """Whether `combine` replaces the mean, at the cost of a file per update."""
     keeps_last: ClassVar[bool] = False

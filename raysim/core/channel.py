@@ -63,8 +63,7 @@ class Stage(Component, ABC):
     revision: ClassVar[int] = 1
     """Raised when the same settings give other bits; a run goes on in its own revision alone."""
     columns: ClassVar[Sequence[Column]] = ()
-    """Declarations of the columns of `metrics.parquet` that it writes: which of two values is
-    better, and their unit."""
+    """Declarations of the columns of `metrics.parquet` that it writes."""
     acts_on_empty_rounds: ClassVar[bool] = False
     """Whether a round without clients, or whose clients are all lost, runs for `receive`: its mean
     differences are 0."""

@@ -1,19 +1,49 @@
-"""Columns of a run's rounds: which of two values is the better one, and their unit.
+"""Columns of a run's rounds: which value is better, their unit, and how rounds add up.
 
 Who writes a column declares it; nothing is read from its name. A task declares its metrics in
-`Scoring.columns`, a component those of its numbers in `columns`, and the engine its own here. The
-declarations are kept with the run, in the fields of `metrics.parquet`.
+`Scoring.columns`, a component those of its numbers in `columns`, and the engine its own here and in
+`core.scoring`. The declarations are kept with the run, in the fields of `metrics.parquet`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Literal, get_args
+from itertools import count, takewhile
+from typing import Literal, NamedTuple, get_args
 
 from raysim.core.errors import SettingsError, visible
 
 Better = Literal["larger", "smaller"]
+Fold = Literal["sum", "last"]
+
+
+class Scored(NamedTuple):
+    """Content of a column of the evaluations: a score of a set of samples, by a model.
+
+    Attributes:
+        samples: The set: "test", "holdout", "local_test", "train_set", or another one.
+        score: Name of the score; empty for a set with only one.
+        model: "personal", what each client deploys, or "finetuned"; empty for the global model.
+        clients: "new", "seen" or "unseen" clients; empty for all that may train.
+        spread: Figure of the clients' scores, such as "mean"; empty for all samples together.
+    """
+
+    samples: str
+    score: str = ""
+    model: str = ""
+    clients: str = ""
+    spread: str = ""
+
+    @property
+    def set(self) -> str:
+        """Name of the samples with the model, as names of columns begin."""
+        return "_".join(filter(None, (self.model, self.clients, self.samples)))
+
+    @property
+    def name(self) -> str:
+        """Name of the column."""
+        return "_".join(filter(None, (self.set, self.score, self.spread)))
 
 
 @dataclass(frozen=True)
@@ -26,29 +56,57 @@ class Column:
             is unknown; such a column has no best value, and rows are not compared by it.
         unit: Unit in which tables and charts show it: "%" of a fraction, "B", "s" or "J" of what
             is measured in bytes, seconds or joules, or any other word.
+        fold: Figure of all rounds in `summary.json`: "sum", the total, under the column's name, and
+            tables have it by round as `total_NAME`; "last", the value of the last evaluated round,
+            as `final_NAME`. None: no figure.
+        title: Name of a task's metric beside the loss, where the progress of a run is shown; an
+            empty one is not shown there.
+        tag: Tag in TensorBoard, such as `train/loss`; empty for `method/NAME`.
+        numbered: Whether it stands for NAME_1, NAME_2 and so on, as many as a round has.
+        scored: What it holds, if it is one of evaluations; the engine sets it.
 
     Raises:
-        SettingsError: a part is no text, or `better` is another word.
+        SettingsError: a part is no text, or `better` or `fold` is another word.
     """
 
     name: str
     better: Better | None = None
     unit: str = ""
+    fold: Fold | None = None
+    title: str = ""
+    tag: str = ""
+    numbered: bool = False
+    scored: Scored | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name:
             raise SettingsError(f"Column.name={self.name!r:.80}: must be a text")
         what = f"Column({visible(repr(self.name))})"
-        if self.better not in (None, *get_args(Better)):
-            raise SettingsError(
-                f"{what}: better={self.better!r:.80}: must be 'larger', 'smaller' or None"
-            )
-        if not isinstance(self.unit, str):
-            raise SettingsError(f"{what}: unit={self.unit!r:.80}: must be a text")
+        for part, words in (("better", get_args(Better)), ("fold", get_args(Fold))):
+            if (given := getattr(self, part)) not in (None, *words):
+                known = ", ".join(map(repr, words))
+                raise SettingsError(f"{what}: {part}={given!r:.80}: must be {known} or None")
+        for part in ("unit", "title", "tag"):
+            if not isinstance(given := getattr(self, part), str):
+                raise SettingsError(f"{what}: {part}={given!r:.80}: must be a text")
 
     def named(self, name: str) -> Column:
-        """Return the same declaration of another name."""
-        return replace(self, name=name)
+        """Return a column of the same better values and unit, and nothing else."""
+        return Column(name, self.better, self.unit)
+
+    def of(self, scored: Scored) -> Column:
+        """Return the column of the evaluations that has this score."""
+        return replace(self, name=scored.name, fold="last", scored=scored)
+
+    def numbers(self, names: Container[str]) -> Iterator[Column]:
+        """Yield the columns that a numbered one stands for, among the names of a round's."""
+        members = (f"{self.name}_{number}" for number in count(1))
+        yield from map(self.named, takewhile(lambda name: name in names, members))
+
+    @property
+    def total(self) -> Column:
+        """The column of tables in which this one is added up over the rounds so far."""
+        return self.named(f"total_{self.name}")
 
     @property
     def larger(self) -> bool | None:
@@ -67,36 +125,55 @@ def by_name(columns: Iterable[Column]) -> dict[str, Column]:
     return {column.name: column for column in columns}
 
 
-def undeclared(name: str, *, of_task: bool) -> str:
-    """Return in words how to declare which values of a column are better.
+def by_scored(columns: Iterable[Column]) -> dict[Scored, Column]:
+    """Return the columns of evaluations, by what they hold."""
+    return {column.scored: column for column in columns if column.scored}
 
-    Args:
-        name: The column, or the metric of a task.
-        of_task: Whether it is a metric of a task.
-    """
-    place = "Scoring.columns" if of_task else "`columns` of the component that writes it"
+
+def undeclared(column: Column) -> str:
+    """Return in words how to declare which values of a column are better."""
+    name = column.scored.score if column.scored else column.name
+    place = "Scoring.columns" if column.scored else "`columns` of the component that writes it"
     return (
         "it is not declared whether larger or smaller values are better; declare"
         f" raysim.Column({visible(repr(name))}, better='larger'), or 'smaller', in {place}"
     )
 
 
-def _smaller(unit: str, *names: str) -> list[Column]:
-    return [Column(name, "smaller", unit) for name in names]
+def _smaller(unit: str, fold: Fold | None, **tags: str) -> list[Column]:
+    """Return columns of which less is better, from their tags by name."""
+    return [Column(name, "smaller", unit, fold, tag=tag) for name, tag in tags.items()]
 
 
+SUMS: Mapping[str, tuple[str, ...]] = {
+    "bytes": ("bytes_up", "bytes_down"),
+    "total_seconds": ("seconds", "evaluation_seconds", "checkpoint_seconds"),
+}
+"""Columns of tables that add up several ones over the rounds so far."""
+_WRITTEN = [
+    *map(Column, ("round", "temperature", "server_lr")),
+    *map(Column, ("aggregation_cut", "bad_clients", "bad_clients_cut")),
+    Column("lr", tag="train/lr"),
+    Column("clients", tag="clients/counted"),
+    *(Column(name, tag=f"clients/{name}") for name in ("staleness_mean", "staleness_max")),
+    *_smaller("", None, train_loss="train/loss", objective="train/objective", root_train_loss=""),
+    *_smaller("", None, clients_dropped="clients/dropped"),
+    *_smaller("", None, updates_dropped="clients/updates_dropped"),
+    *_smaller("s", None, seconds="seconds/round", evaluation_seconds="seconds/evaluation"),
+    *_smaller("s", None, checkpoint_seconds="seconds/checkpoint"),
+    *_smaller("B", "sum", bytes_up="bytes/up", bytes_down="bytes/down"),
+    *_smaller("s", "sum", virtual_seconds="virtual/seconds"),
+    *_smaller("J", "sum", virtual_joules="virtual/joules"),
+    *_smaller("", "sum", lost_clients="clients/lost", bad_clients_beyond_bound=""),
+    Column("attack_success_rate", "smaller", "%").of(Scored("attack_success_rate")),
+]
 OF_ENGINE = by_name(
     [
-        *map(Column, ("round", "lr", "temperature", "clients", "staleness_mean", "staleness_max")),
-        *map(Column, ("aggregation_cut", "bad_clients", "bad_clients_cut")),
-        *_smaller("", "train_loss", "objective", "root_train_loss"),
-        *_smaller("", "clients_dropped", "updates_dropped", "lost_clients", "total_lost_clients"),
-        *_smaller("", "bad_clients_beyond_bound", "total_bad_clients_beyond_bound"),
-        *_smaller("s", "seconds", "evaluation_seconds", "checkpoint_seconds", "total_seconds"),
-        *_smaller("s", "virtual_seconds", "total_virtual_seconds"),
-        *_smaller("J", "virtual_joules", "total_virtual_joules"),
-        *_smaller("B", "bytes_up", "bytes_down", "bytes", "total_bytes_up"),
-        *_smaller("%", "attack_success_rate"),
+        *_WRITTEN,
+        *(column.total for column in _WRITTEN if column.fold == "sum"),
+        *_smaller("B", None, bytes=""),
+        *_smaller("s", None, total_seconds=""),
     ]
 )
-"""Columns of `metrics.parquet` that the engine writes or derives, without those of evaluations."""
+"""Columns of `metrics.parquet` that the engine writes, or tables derive, without those of scores
+and traces."""

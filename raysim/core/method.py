@@ -154,8 +154,7 @@ class Method(Component, ABC):
     revision: ClassVar[int] = 1
     """Raised when the same settings give other bits; a run resumes in its own revision only."""
     columns: ClassVar[Sequence[Column]] = ()
-    """Declarations of the columns of `metrics.parquet` that it writes: which of two values is
-    better, and their unit."""
+    """Declarations of the columns of `metrics.parquet` that it writes."""
     staged: ClassVar[bool] = False
     """Whether a network must have the three stages `features`, `hidden` and `head`."""
     real: ClassVar[bool] = False

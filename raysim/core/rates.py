@@ -23,6 +23,8 @@ from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self
 import numpy as np
 from pydantic import BeforeValidator, Field, model_validator
 
+from raysim.core.columns import OF_ENGINE, by_name
+from raysim.core.scoring import ACCURACY, HOLDOUT, LOSS
 from raysim.core.selection import State
 from raysim.core.user_input import as_typed
 from raysim.core.user_input.group import SettingsGroup
@@ -30,6 +32,9 @@ from raysim.core.user_input.limits import MOST
 
 Metric = Literal["train_loss", "holdout_loss", "holdout_accuracy"]
 """Metric of rounds that a plateau watches."""
+WATCHED = by_name(
+    [OF_ENGINE["train_loss"], *(s.of(HOLDOUT._replace(score=s.name)) for s in (LOSS, ACCURACY))]
+)
 METRIC_NEEDS = "needs evaluation.holdout above 0, and for an accuracy a task that has one"
 Between = Literal["hold", "linear", "geometric"]
 Rounds = tuple[Annotated[int, Field(ge=1, le=MOST)], ...]
@@ -72,9 +77,9 @@ class PlateauRule(NamedTuple):
     def _is_better(self, value: float, best: float) -> bool:
         if np.isnan(best):
             return True
-        if self.metric != "holdout_accuracy":
-            return value < best - self.threshold * abs(best)
-        return value > best + self.threshold * abs(best)
+        if WATCHED[self.metric].larger:
+            return value > best + self.threshold * abs(best)
+        return value < best - self.threshold * abs(best)
 
 
 def check_table(rounds: Rounds, values: Values, prefix: str = "") -> None:

@@ -5,9 +5,9 @@ Legend: B batch, N samples of a set, C classes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from raysim.core.columns import Better, Column, by_name
+from raysim.core.columns import Better, Column, Scored, by_name
 from raysim.core.errors import SettingsError
 
 FORWARD_ROWS = 250
@@ -26,30 +26,58 @@ On one core, 2000 images of mnist-cnn-128 took 0.50 s so and 0.76 s by 1000, who
 not stay in the cache; cifar-cnn-5 0.83 and 1.12 s, resnet18 1.88 and 2.20 s.
 """
 AT_TEMPERATURE = "loss_at_temperature"
-"""End of the columns of losses at `local.temperature`, of runs in which it is not 1."""
+"""Score: the loss at `local.temperature`, of runs in which it is not 1."""
 SPREAD = ("mean", *(f"d{tenth}" for tenth in range(1, 10)))
-"""Ends of the columns of a spread over clients: its mean, and its deciles; d5 is the median."""
+"""Figures of a spread over clients: its mean, and its deciles; d5 is the median."""
 JAIN = "jain"
-"""End of the columns of Jain's index, of which more is fairer, also of a loss or an error."""
+"""Jain's index, of which more is fairer, also of a loss or an error."""
 UNEQUAL, GAIN = ("deviation", "worst_tenth", JAIN), "gain"
-"""Further ends of the columns of a spread over clients: how unequal they are, and the mean gain of
-their models over the global one."""
-LOSS = Column("loss", "smaller")
-CLIENT_ACCURACY = Column("client_accuracy", "larger", "%")
-TRAINED_ACCURACY = Column("trained_accuracy", "larger", "%")
+"""Further figures of a spread over clients: how unequal they are, and the mean gain of their models
+over the global one."""
+PERSONAL, FINETUNED = "personal", "finetuned"
+"""Models that are scored besides the global one: those that clients deploy, fine-tuned ones."""
+SEEN, UNSEEN, NEW = "seen", "unseen", "new"
+"""Clients that have trained, that never did, and that are kept out of training."""
+TEST, HOLDOUT, LOCAL_TEST, TRAIN_SET = (
+    Scored(name) for name in ("test", "holdout", "local_test", "train_set")
+)
+"""The test set; held-out samples, the clients' own test samples, and their training samples."""
+LOSS, ACCURACY = Column("loss", "smaller"), Column("accuracy", "larger", "%", title="accuracy")
+CLIENT_ACCURACY = Column("client_accuracy", "larger", "%").of(Scored("client_accuracy"))
+TRAINED_ACCURACY = Column("trained_accuracy", "larger", "%").of(Scored("trained_accuracy"))
 """Accuracies of single clients on test samples of all, and those of their trained models before the
-aggregation, which begin the columns of their spread."""
+aggregation, of which there are columns of their spread."""
 Metric = Callable[[npt.NDArray[Any], npt.NDArray[Any]], float]
 
 
-def spread_column(score: Column, end: str) -> Column:
-    """Return the column of a spread of clients' scores, by its end."""
+def spread_column(score: Column, figure: str) -> Column:
+    """Return the column of a figure of the spread of clients' scores, one of `score`."""
     better: dict[str, Better | None] = {UNEQUAL[0]: "smaller", JAIN: "larger"}
-    return Column(
-        f"{score.name}_{end}",
-        better.get(end, score.better),
-        "" if end == JAIN else score.unit,
-    )
+    of = score.scored or Scored(score.name)
+    unit = "" if figure == JAIN else score.unit
+    return Column("_", better.get(figure, score.better), unit).of(of._replace(spread=figure))
+
+
+@lru_cache
+def evaluated_columns(scores: tuple[Column, ...]) -> Mapping[str, Column]:
+    """Return the columns by name that evaluations of a task with some scores may have."""
+    return by_name(_evaluated_columns(scores))
+
+
+def _evaluated_columns(scores: Iterable[Column]) -> Iterator[Column]:
+    models = ("", PERSONAL, FINETUNED)
+    own = [
+        LOCAL_TEST._replace(model=model, clients=clients)
+        for model in models
+        for clients in ("", SEEN, UNSEEN, NEW)
+    ]
+    sets = [TEST, *(each._replace(model=m) for each in (HOLDOUT, TRAIN_SET) for m in models)]
+    for score in scores:
+        yield from (score.of(each._replace(score=score.name)) for each in sets)
+        for column in (score.of(each._replace(score=score.name)) for each in own):
+            yield from (column, *(spread_column(column, f) for f in (*SPREAD, *UNEQUAL, GAIN)))
+    for column in (CLIENT_ACCURACY, TRAINED_ACCURACY):
+        yield from (spread_column(column, figure) for figure in SPREAD)
 
 
 def identity(outputs: Tensor) -> Tensor:
@@ -249,7 +277,7 @@ CLASSIFICATION = Scoring(
     {"accuracy": accuracy, "macro_f1": macro_f1},
     predicted_classes,
     classifies=True,
-    columns=(Column("accuracy", "larger", "%"), Column("macro_f1", "larger", "%")),
+    columns=(ACCURACY, Column("macro_f1", "larger", "%")),
 )
 
 
@@ -284,7 +312,7 @@ def _errors(predicted: npt.NDArray[Any], targets: npt.NDArray[Any]) -> npt.NDArr
 REGRESSION = Scoring(
     squared_errors,
     {"mae": mean_absolute_error, "r2": r2},
-    columns=(Column("mae", "smaller"), Column("r2", "larger")),
+    columns=(Column("mae", "smaller", title="MAE"), Column("r2", "larger", title="R2")),
 )
 
 

@@ -184,8 +184,7 @@ class Selection(Component, ABC):
     revision: ClassVar[int] = 1
     """Raised when the same settings give other bits; a run resumes in its own revision only."""
     columns: ClassVar[Sequence[Column]] = ()
-    """Declarations of the columns of `metrics.parquet` that it writes: which of two values is
-    better, and their unit."""
+    """Declarations of the columns of `metrics.parquet` that it writes."""
     needs_sample_losses: ClassVar[bool] = False
     """Whether the task's loss must be a mean over samples, not one of whole batches."""
     plans_ahead: ClassVar[bool] = False

@@ -39,11 +39,11 @@ from raysim.core.tensors import (
     frozen_names,
     unflatten,
 )
-from raysim.core.user_input.columns import OF_CLIENTS, check_metrics, check_names
 from raysim.driver.dispatch import After, Dispatch, Rider
 from raysim.driver.hiding import hidden_clients
 from raysim.driver.sending import send_changed
 from raysim.storage.client_states import OF_STAGE, owner_of
+from raysim.storage.column_names import OF_CLIENTS, check_metrics, check_names
 
 SHOWN = 5
 """Names that an error shows."""

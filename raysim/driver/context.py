@@ -32,6 +32,7 @@ from raysim.storage.client_states import ClientStates
 from raysim.storage.declared import of_components
 from raysim.storage.environment import node_differences
 from raysim.storage.recorder import Row
+from raysim.storage.rows.metrics import declared_in
 from raysim.storage.run_directory import RunDirectory
 from raysim.storage.trace import COLUMNS as TRACED
 from raysim.storage.trace import Stopwatch
@@ -55,14 +56,15 @@ class Result:
     params: dict[str, Tensor]
 
     def __repr__(self) -> str:
-        score = " ".join(final_score(self.summary) or ())
+        score = " ".join(final_score(self.summary, declared_in(self.metrics.schema)) or ())
         rounds, seconds = self.summary["rounds"], self.summary["seconds"]
         ended = [score, f"{rounds} rounds", f"{seconds:.1f} s"]
         return f"Result({str(self.run_dir)!r}: {', '.join(filter(None, ended))})"
 
     def _repr_html_(self) -> str:
         """Return a table of the summary, for notebooks."""
-        return values_table(result_values(self.summary) | self._parts())
+        columns = declared_in(self.metrics.schema)
+        return values_table(result_values(self.summary, columns) | self._parts())
 
     def _parts(self) -> dict[str, str]:
         """Return what there is besides the summary, as text."""

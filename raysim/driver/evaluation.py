@@ -16,11 +16,22 @@ from torch import nn
 
 from raysim.config import Settings
 from raysim.core.class_metrics import with_metrics
-from raysim.core.columns import OF_ENGINE, Column, by_name
+from raysim.core.columns import OF_ENGINE, Column, Scored, by_name
 from raysim.core.errors import RunError
 from raysim.core.method import ServerState
 from raysim.core.rules import Pass
-from raysim.core.scoring import AT_TEMPERATURE, CLIENT_ACCURACY, LOSS, TRAINED_ACCURACY
+from raysim.core.scoring import (
+    AT_TEMPERATURE,
+    CLIENT_ACCURACY,
+    HOLDOUT,
+    LOCAL_TEST,
+    LOSS,
+    NEW,
+    SEEN,
+    TEST,
+    TRAINED_ACCURACY,
+    UNSEEN,
+)
 from raysim.core.tensors.packed import PackedTensors
 from raysim.driver.client_scores import (
     Floats,
@@ -36,15 +47,7 @@ from raysim.driver.client_scores import (
     spread_columns,
 )
 from raysim.driver.deployments import Deployment
-from raysim.driver.evaluated_sets import (
-    CLIENTS,
-    HOLDOUT,
-    LOCAL_TEST,
-    NEW,
-    TRIGGERED,
-    EvaluatedSets,
-    global_name,
-)
+from raysim.driver.evaluated_sets import CLIENTS, TRIGGERED, EvaluatedSets
 from raysim.driver.temperatures import RoundTemperature
 from raysim.execution.base import Executor, Item
 from raysim.execution.messages import EvaluationMessage, FailedItem, PassMessage, Score, Scores
@@ -54,8 +57,6 @@ from raysim.storage.checkpoints import Checkpoint
 from raysim.storage.summary import SUCCESS
 from raysim.storage.trace import Span
 
-PARTS = ("seen_", "unseen_")
-"""Parts of a set of clients that may train: those that took part, and those that never did."""
 Figures = dict[str, float | None]
 """Columns of `metrics.parquet`, by name."""
 Values = npt.NDArray[Any]
@@ -120,9 +121,9 @@ class Evaluator:
         self._chosen = EvaluatedSets.of(settings, federation)
         self._sets, self._client_set = {**self._chosen.sets}, self._chosen.clients
         self.evaluated_sets = tuple(self._sets.values())
-        self._sets |= {name: self._sets[of] for name, of in self._chosen.deployed.items()}
-        self._targets: dict[str, Values] = {"test": y["test"]} | {
-            name: y[chosen.split][chosen.samples.indices] for name, chosen in self._sets.items()
+        self._sets |= {of: self._sets[same] for of, same in self._chosen.deployed.items()}
+        self._targets: dict[Scored, Values] = {TEST: y["test"]} | {
+            of: y[chosen.split][chosen.samples.indices] for of, chosen in self._sets.items()
         }
         self._wide = settings.evaluation.local_test > 0
         self._of_outputs = settings.evaluation.metrics
@@ -139,24 +140,24 @@ class Evaluator:
         """Number of held-out samples, for `summary.json`; empty without any."""
         return {"held_out_samples": len(self._targets[HOLDOUT])} if HOLDOUT in self._targets else {}
 
-    def _score(self, name: str, score: str) -> Column:
+    def _score(self, of: Scored, score: str) -> Column:
         """Return the column of a score of a set."""
-        return self._scores[score].named(f"{name}_{score}")
+        return self._scores[score].of(of._replace(score=score))
 
     def _columns(self) -> Iterator[Column]:
         """Yield the columns of the figures of an evaluation."""
         scores = (*self._losses, *self._metrics)
-        yield from (self._score(name, each) for name in self._scored_sets() for each in scores)
+        yield from (self._score(of, each) for of in self._scored_sets() for each in scores)
         if TRIGGERED in self._sets:
             yield OF_ENGINE[SUCCESS]
         if self._client_set:
             yield from spread_columns(CLIENT_ACCURACY)
         if self._settings.evaluation.trained:
             yield from spread_columns(TRAINED_ACCURACY)
-        for name, metric in self._local_scores():
-            more = {"wide": self._wide, "gain": self._wide and name != global_name(name)}
-            yield from spread_columns(self._score(name, metric), **more)
-            for each in self._parts_of(name):
+        for of, metric in self._local_scores():
+            more = {"wide": self._wide, "gain": self._wide and bool(of.model)}
+            yield from spread_columns(self._score(of, metric), **more)
+            for each in self._parts_of(of):
                 score = self._score(each, metric)
                 yield from (score, *spread_columns(score, **more))
 
@@ -181,15 +182,15 @@ class Evaluator:
         made = self.deployment(committed) if committed else None
         message = self._message(temperature, state, committed, made)
         found, spans = self._predictions(executor, message, made)
-        found |= {name: found[of] for name, of in self._chosen.deployed.items()}
+        found |= {of: found[same] for of, same in self._chosen.deployed.items()}
         figures: Figures = {}
-        for name in self._scored_sets():
-            targets = self._targets[name]
-            for column, loss in zip(self._losses, found[name][0], strict=True):
-                figures[f"{name}_{column}"] = loss / len(targets)
+        for of in self._scored_sets():
+            targets = self._targets[of]
+            for column, loss in zip(self._losses, found[of][0], strict=True):
+                figures[self._score(of, column).name] = loss / len(targets)
             for metric, figure in self._metrics.items():
-                given = self._given(metric, found[name])
-                figures[f"{name}_{metric}"] = score_of(metric, figure, given, targets)
+                score = score_of(metric, figure, self._given(metric, found[of]), targets)
+                figures[self._score(of, metric).name] = score
         if TRIGGERED in found:
             predicted = found[TRIGGERED][1][0].copy()
             targets = self._targets[TRIGGERED].copy()
@@ -204,14 +205,16 @@ class Evaluator:
             of_clients, of_metric = self._local_figures(metric, found, times)
             figures |= of_metric
             tables += of_clients
-        predicted = found["test"][1][0] if "test" in found else self._targets["test"]
+        predicted = found[TEST][1][0] if TEST in found else self._targets[TEST]
         return Evaluation(figures, joined(tables), predicted=predicted, spans=spans)
 
     def _given(self, metric: str, scored: Score) -> Values:
         """Return what a metric compares with targets: predictions, or outputs."""
         return scored[1][-1 if metric in self._of_outputs else 0]
 
-    def _client_accuracies(self, client_set: EvaluationSet, found: Mapping[str, Score]) -> Floats:
+    def _client_accuracies(
+        self, client_set: EvaluationSet, found: Mapping[Scored, Score]
+    ) -> Floats:
         """Return the accuracy of each client on its drawn test samples [n].
 
         It is the metric `accuracy` where predictions are no classes, probabilities say.
@@ -220,7 +223,7 @@ class Evaluator:
             predicted, targets = found[CLIENTS][1][0], self._targets[CLIENTS]
         else:  # clients see one test set, so its predictions serve them all
             drawn = client_set.samples.indices
-            predicted, targets = found["test"][1][0][drawn], self._targets["test"][drawn]
+            predicted, targets = found[TEST][1][0][drawn], self._targets[TEST][drawn]
         if are_classes(predicted):
             return client_accuracies(client_set, np.asarray(predicted == targets))
         metric = self._metrics["accuracy"]
@@ -235,7 +238,7 @@ class Evaluator:
         return times
 
     def _local_figures(
-        self, metric: str, found: Mapping[str, Score], times: Values
+        self, metric: str, found: Mapping[Scored, Score], times: Values
     ) -> tuple[list[Table], Figures]:
         """Return tables of clients' own scores by a metric, and columns of their spread.
 
@@ -244,32 +247,28 @@ class Evaluator:
             found: What each set's evaluation found.
             times: Rounds in which each client has taken part [K].
         """
-        scores: dict[str, Floats] = {}
+        scores: dict[Scored, Floats] = {}
         figures: Figures = {}
         tables = []
-        for name in self._local_sets:
-            samples, targets, function = (
-                self._sets[name],
-                self._targets[name],
-                self._metrics[metric],
-            )
-            predicted = self._given(metric, found[name])
-            own = scores[name] = client_scores(metric, samples, function, predicted, targets)
-            shared = scores[global_name(name)] if name != global_name(name) else None
-            base = shared if self._wide else None
-            figures |= spread(self._score(name, metric), own, wide=self._wide, base=base)
+        function = self._metrics[metric]
+        for of in self._local_sets:
+            samples, targets = self._sets[of], self._targets[of]
+            predicted = self._given(metric, found[of])
+            own = scores[of] = client_scores(metric, samples, function, predicted, targets)
+            base = scores[of._replace(model="")] if of.model and self._wide else None
+            figures |= spread(self._score(of, metric), own, wide=self._wide, base=base)
             took_part = times[samples.clients] > 0
-            for each, clients in zip(self._parts_of(name), (took_part, ~took_part), strict=False):
+            for each, clients in zip(self._parts_of(of), (took_part, ~took_part), strict=False):
                 score, of_part = part(metric, function, samples, (predicted, targets, own), clients)
-                figures[f"{each}_{metric}"] = score
-                base_of_part = None if base is None else base[clients]
                 in_part = self._score(each, metric)
+                figures[in_part.name] = score
+                base_of_part = None if base is None else base[clients]
                 figures |= spread(in_part, of_part, wide=True, base=base_of_part)
-            columns: dict[str, Values] = {f"{name.replace(NEW, '')}_{metric}": own}
+            columns: dict[str, Values] = {self._score(of._replace(clients=""), metric).name: own}
             if self._wide:
-                is_new = np.full(len(own), NEW in name, dtype=np.int64)
+                is_new = np.full(len(own), of.clients == NEW, dtype=np.int64)
                 columns |= {"participations": times[samples.clients], "is_new": is_new}
-            tables.append(client_table(samples, f"{LOCAL_TEST}_", columns))
+            tables.append(client_table(samples, f"{LOCAL_TEST.name}_", columns))
         return tables, figures
 
     def deployment(self, committed: Checkpoint) -> Deployment | None:
@@ -327,33 +326,33 @@ class Evaluator:
         return float(sum(made.samples(client, tuned=tuned) for client in clients))
 
     @property
-    def _local_sets(self) -> list[str]:
+    def _local_sets(self) -> list[Scored]:
         """The sets of which clients have scores of their own; the global model's come first."""
-        return [name for name in self._sets if global_name(name).removeprefix(NEW) == LOCAL_TEST]
+        return [of for of in self._sets if of.samples == LOCAL_TEST.samples]
 
-    def _local_scores(self) -> list[tuple[str, str]]:
+    def _local_scores(self) -> list[tuple[Scored, str]]:
         """Return of which sets clients have scores of their own, and by which metrics."""
-        return [(name, metric) for metric in self._metrics for name in self._local_sets]
+        return [(of, metric) for metric in self._metrics for of in self._local_sets]
 
-    def _parts_of(self, name: str) -> tuple[str, ...]:
-        """Return the names of the parts of a set: clients that took part, and the others."""
-        if not self._wide or NEW in name:
+    def _parts_of(self, of: Scored) -> tuple[Scored, ...]:
+        """Return the parts of a set: clients that took part, and the others."""
+        if not self._wide or of.clients:
             return ()
-        return tuple(name.replace(LOCAL_TEST, f"{each}{LOCAL_TEST}") for each in PARTS)
+        return of._replace(clients=SEEN), of._replace(clients=UNSEEN)
 
-    def _scored_sets(self) -> list[str]:
-        """Return the names of the sets that have a score of their own; a task may lack a test."""
+    def _scored_sets(self) -> list[Scored]:
+        """Return the sets that have a score of their own; a task may lack a test."""
         return [
-            name
-            for name, targets in self._targets.items()
-            if name not in (CLIENTS, TRIGGERED) and len(targets)
+            of
+            for of, targets in self._targets.items()
+            if of not in (CLIENTS, TRIGGERED) and len(targets)
         ]
 
     def _predictions(
         self, executor: Executor, message: EvaluationMessage, made: Deployment | None
-    ) -> tuple[dict[str, Score], dict[str, list[Span]]]:
+    ) -> tuple[dict[Scored, Score], dict[str, list[Span]]]:
         """Return for each set the score of its samples; the spans."""
-        rows = len(self._targets["test"])
+        rows = len(self._targets[TEST])
         cuts = [*range(0, rows, EVALUATION_ROWS), rows]
         sizes = [np.diff(cuts), *(samples.batch_sizes for samples in self.evaluated_sets)]
         costs: dict[Item, float] = {
@@ -378,12 +377,12 @@ class Evaluator:
         if failed:  # only now: a run goes on without an analysis, and nothing is left for later
             raise RunError(f"the model cannot be evaluated: {failed[0].cause}")
         found = {}
-        for number, name in enumerate([*self._targets][: len(sizes)]):
+        for number, of in enumerate([*self._targets][: len(sizes)]):
             if not len(sizes[number]):
                 continue
             losses, arrays = zip(
                 *(scores[number, batch] for batch in range(len(sizes[number]))), strict=True
             )
             sums: tuple[float, ...] = tuple(map(sum, zip(*losses, strict=True)))
-            found[name] = sums, tuple(map(np.concatenate, zip(*arrays, strict=True)))
+            found[of] = sums, tuple(map(np.concatenate, zip(*arrays, strict=True)))
         return found, spans

@@ -21,13 +21,13 @@ from raysim.core.errors import RunError, SettingsError
 from raysim.core.rules import send_model
 from raysim.core.selection import State
 from raysim.core.tensors import Layout, Tensors, is_finite
-from raysim.core.user_input.columns import OF_CLIENTS, OF_ROUNDS, check_names
 from raysim.driver.dispatch import Dispatch
 from raysim.driver.round_log import RoundLog
 from raysim.execution.base import Call, Executor, Item
 from raysim.execution.messages import AggregationMessage, FailedItem
 from raysim.execution.partial_sum import Columns, Kept
 from raysim.execution.update_blocks import decided, decided_by
+from raysim.storage.column_names import OF_CLIENTS, OF_ROUNDS, check_names
 from raysim.storage.updates import UpdateFiles, blocks_of
 
 ROOT_PASS = 1 << 16

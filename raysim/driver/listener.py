@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from raysim.core.columns import Column
+
 
 @dataclass(frozen=True)
 class Started:
@@ -23,6 +25,7 @@ class Started:
         clients: Clients in all.
         target: Accuracy at which the run stops, or None.
         score: Column of its main score; None where nothing is evaluated.
+        columns: Columns of its rounds by name, as they are declared.
     """
 
     path: Path
@@ -33,6 +36,7 @@ class Started:
     clients: int
     target: float | None
     score: str | None
+    columns: Mapping[str, Column]
 
 
 class Listener:

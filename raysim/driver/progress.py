@@ -2,46 +2,68 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from time import perf_counter
 from typing import Any
 
+from raysim.core.columns import Column, Scored
+from raysim.core.scoring import HOLDOUT, LOCAL_TEST, LOSS, PERSONAL, TEST, TRAIN_SET
 from raysim.core.units import in_fitting_unit
 from raysim.driver.listener import Listener, Started
+from raysim.storage.column_names import OF_SCORES
 from raysim.storage.summary import (
     EPSILON,
     HYPOTHETICAL,
     LOST,
-    MODELS,
     ROUNDS_BEYOND,
     SUCCESS,
     VIRTUAL_JOULES,
     VIRTUAL_SECONDS,
+    final_name,
     is_accuracy,
 )
 
 SETS = {
-    "test": "",
-    "holdout": "held-out ",
-    "local_test": "local test ",
-    "train_set": "training ",
+    TEST.samples: "",
+    HOLDOUT.samples: "held-out ",
+    LOCAL_TEST.samples: "local test ",
+    TRAIN_SET.samples: "training ",
 }
 """Sets of samples of the main score in words."""
 
 
-def words_of(column: str) -> str:
-    """Return a column of a loss or an accuracy in words, as "own held-out accuracy"."""
-    of, _, score = column.rpartition("_")
-    shared = of.removeprefix(MODELS[0])
-    return f"{'own ' if shared != of else ''}{SETS.get(shared, f'{shared} ')}{score}"
+def words_of(column: Column) -> str:
+    """Return a column of the rounds in words, a main score as "own held-out accuracy"."""
+    of = column.scored
+    return f"{_set_of(of)}{of.score}" if of else column.name.replace("_", " ")
 
 
-SHOWN: Mapping[str, tuple[str, Callable[[float], str]]] = {
-    "accuracy": ("accuracy", "{:.2%}".format),
-    "mae": ("MAE", "{:.4g}".format),
-    "r2": ("R2", "{:.4f}".format),
-}
-"""Scores that are shown next to the loss, by the end of their column: name, and value as text."""
+def _set_of(of: Scored) -> str:
+    """Return the samples and the model of a main score in words, with a space behind them."""
+    own = "own " if of.model == PERSONAL else ""
+    return f"{own}{SETS[of.samples]}"
+
+
+def _shown(score: Column, columns: Mapping[str, Column]) -> dict[str, Column]:
+    """Return the main score and titled ones on its samples, but for the loss, by their names."""
+    same = [(column, column.scored) for column in columns.values() if column.scored]
+    return {
+        column.title or of.score: column
+        for column, of in same
+        if of.score != LOSS.name and of == _beside(score, of.score)
+        if column.title or column == score
+    }
+
+
+def _beside(score: Column, name: str) -> Scored:
+    """Return a score by name on the samples of the main score."""
+    return (score.scored or TEST)._replace(score=name)
+
+
+def _text(column: Column, value: float | None) -> str:
+    if value is None:
+        return "-"
+    return f"{value:.2%}" if column.unit == "%" else f"{value:.4g}"
 
 
 class RunProgress(Listener):
@@ -68,18 +90,18 @@ class RunProgress(Listener):
         }
 
     def _scores(self, row: Mapping[str, Any]) -> dict[str, str]:
-        """Return a round's scores of SHOWN that the task has, and its loss, on the main samples."""
-        column = self._run.score if self._run else None
-        if column is None:
+        """Return a round's titled scores and its loss, on the samples of the main score."""
+        run = self._run
+        if run is None or run.score is None:
             return {}
-        of = column.rpartition("_")[0]
-        words = words_of(f"{of}_loss").removesuffix("loss")
+        score = run.columns[run.score]
+        words, shown = _set_of(_beside(score, "")), _shown(score, run.columns)
         found = {
-            f"{words}{shown}": "-" if (value := row[f"{of}_{name}"]) is None else text(value)
-            for name, (shown, text) in SHOWN.items()
-            if f"{of}_{name}" in row
+            f"{words}{title}": _text(each, row[each.name])
+            for title, each in shown.items()
+            if each.name in row
         }
-        return {**found, f"{words}loss": _loss(row.get(f"{of}_loss"))}
+        return {**found, f"{words}loss": _loss(row.get(_beside(score, LOSS.name).name))}
 
     def _time_left(self, number: int) -> str:
         if self._run is None:
@@ -123,18 +145,27 @@ def _loss(value: float | None) -> str:
     return f"{value:.4f}" if value < 10 else f"{value:.5g}" if value < 99_999.5 else f"{value:.1e}"
 
 
-def final_score(summary: Mapping[str, Any]) -> tuple[str, str] | None:
-    """Return the main score in words and its last value: an accuracy, an error or a loss."""
-    column, value = summary["score"], summary["final_score"]
-    if column is None or value is None:
+def final_score(
+    summary: Mapping[str, Any], columns: Mapping[str, Column]
+) -> tuple[str, str] | None:
+    """Return the main score in words and its last value: an accuracy, titled scores or a loss.
+
+    Args:
+        summary: The figures of the run.
+        columns: Columns of its rounds by name, as they are declared.
+    """
+    value, score = summary["final_score"], columns.get(summary["score"] or "")
+    if score is None or value is None:
         return None
-    if is_accuracy(column):
-        return words_of(column), f"{value:.2%} (best {summary['best_score']:.2%})"
-    of = column.removesuffix("loss")
-    mae, r2 = (summary.get(f"final_{of.removeprefix('test_')}{name}") for name in ("mae", "r2"))
-    if mae is not None and r2 is not None:
-        return f"{words_of(column).removesuffix('loss')}MAE", f"{mae:.4g}, R2 {r2:.4f}"
-    return words_of(column), f"{value:.4f}"
+    if is_accuracy(score):
+        return words_of(score), f"{value:.2%} (best {summary['best_score']:.2%})"
+    shown = {title: (of, final_name(of)) for title, of in _shown(score, columns).items()}
+    last = {t: _text(of, summary[n]) for t, (of, n) in shown.items() if summary.get(n) is not None}
+    if not last:
+        return words_of(score), f"{value:.4f}"
+    first, *others = last
+    texts = [last[first], *(f"{title} {last[title]}" for title in others)]
+    return f"{_set_of(_beside(score, ''))}{first}", ", ".join(texts)
 
 
 def _took(summary: Mapping[str, Any]) -> str:
@@ -148,7 +179,7 @@ def closing_lines(
 ) -> list[str]:
     """Return the final lines of a run: its values beside the published values."""
     lines, rounds = [], summary["rounds"]
-    if score := final_score(summary):
+    if score := final_score(summary, run.columns if run else OF_SCORES):
         lines.append(
             f"{' '.join(score)} after {rounds} round{'s' * (rounds != 1)}, {_took(summary)}"
         )
@@ -193,11 +224,11 @@ def _beyond(summary: Mapping[str, Any]) -> str:
     return f"in {summary[ROUNDS_BEYOND]} of {summary['rounds']} rounds"
 
 
-def result_values(summary: Mapping[str, Any]) -> dict[str, str]:
-    """Return the figures of a finished run as text, by name."""
+def result_values(summary: Mapping[str, Any], columns: Mapping[str, Column]) -> dict[str, str]:
+    """Return the figures of a finished run as text, by name; of its columns, as declared."""
     reason = summary.get("stopped_by", "rounds")
     up, down = (in_fitting_unit(summary[f"bytes_{way}"], "B") for way in ("up", "down"))
-    values = dict(filter(None, [final_score(summary)]))
+    values = dict(filter(None, [final_score(summary, columns)]))
     values["rounds"] = f"{summary['rounds']}{'' if reason == 'rounds' else f', ended by {reason}'}"
     if (reached := summary["rounds_to_target"]) is not None:
         values["rounds to target_accuracy"] = f"{reached:.1f}"

@@ -10,9 +10,9 @@ import numpy as np
 from raysim.core.columns import OF_ENGINE, Column, by_name
 from raysim.core.rules import Pass
 from raysim.core.selection import Results
-from raysim.core.user_input.columns import OF_ROUNDS, check_names
 from raysim.execution.messages import Failure
 from raysim.execution.partial_sum import Columns
+from raysim.storage.column_names import OF_ROUNDS, check_names
 from raysim.storage.summary import DROPPED
 from raysim.storage.trace import Span
 

@@ -25,12 +25,12 @@ from raysim.core.selection import (
     are_arrays,
     read_only,
 )
-from raysim.core.user_input.columns import OF_CLIENTS, check_names
 from raysim.driver.clock.clock import VirtualClock, VirtualRound
 from raysim.driver.dispatch import After, Dispatch, Rider
 from raysim.driver.hiding import LOSSES, hidden, without_losses
 from raysim.driver.round_log import RoundLog
 from raysim.storage.checkpoints import Checkpoint
+from raysim.storage.column_names import OF_CLIENTS, check_names
 
 SHOWN = 10
 """Most clients that an error shows."""

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from raysim.config import Settings
-from raysim.core.columns import undeclared
+from raysim.core.columns import Scored, undeclared
 from raysim.core.components import called
 from raysim.core.next_state import ASKED, given_state
 from raysim.core.scoring import Scoring
@@ -240,8 +240,9 @@ def _with_test_samples(
 
 def _of_undeclared(scoring: Scoring) -> str:
     """Return which metrics of a task lack a declaration, in a line; "" for none."""
-    names = [name for name, score in scoring.scores.items() if score.better is None]
-    return f"metric {', '.join(names)}: {undeclared(names[0], of_task=True)}" if names else ""
+    scores = {n: score for n, score in scoring.scores.items() if score.better is None}
+    how = [undeclared(score.of(Scored("", name))) for name, score in scores.items()]
+    return f"metric {', '.join(scores)}: {how[0]}" if how else ""
 
 
 def _of_local_test(settings: Settings, federation: Federation) -> str:

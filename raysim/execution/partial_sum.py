@@ -21,7 +21,7 @@ from raysim.core.tensors import CPU, Layout, flatten, is_finite, unflatten
 from raysim.core.tensors.exact import Addend, ExactSum
 from raysim.core.tensors.magnitudes import LIMIT
 from raysim.core.tensors.packed import PackedTensors
-from raysim.core.user_input.columns import OF_CLIENTS, check_names
+from raysim.storage.column_names import OF_CLIENTS, check_names
 
 Columns = dict[str, npt.NDArray[np.float64]]
 EMPTY = np.empty(0, dtype=np.int64)

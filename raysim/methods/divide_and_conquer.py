@@ -65,6 +65,7 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
+from raysim.core.columns import Column
 from raysim.core.errors import SettingsError
 from raysim.core.layers import STAGES, WeightLayer, misplaced, weight_layers
 from raysim.core.method import Passes, Round, ServerState
@@ -92,6 +93,11 @@ class DivideAndConquer(FedAvg):
     reads_beside: ClassVar[str] = "what they send in its further passes"
     has_parts: ClassVar[str] = "the layers that did not change since they last took part"
     staged: ClassVar[bool] = True
+    columns: ClassVar[Sequence[Column]] = (
+        *map(Column, ("phase", "split", "spread")),
+        Column(ACCURACY, "larger", "%"),
+        Column("divergence", numbered=True),
+    )
 
     split: Count | Literal["auto"] = Field(
         default="auto", description='layers of feature-learning, 1 to L-1; "auto" runs a pre-pass'

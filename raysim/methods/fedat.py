@@ -21,6 +21,7 @@ fewer clients of a tier are available than it draws, it trains with those.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import reduce
 from operator import add
 from typing import ClassVar
@@ -29,6 +30,7 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
+from raysim.core.columns import Column
 from raysim.core.method import Asynchrony, Metrics, Round, ServerState
 from raysim.core.rules import Reduced
 from raysim.core.tensors import as_real, like
@@ -45,6 +47,7 @@ class FedAt(FedProx):
     """
 
     own_round: ClassVar[str] = "a version of the model, made of the updates of one tier"
+    columns: ClassVar[Sequence[Column]] = (Column("tier"),)
 
     mu: float = Field(default=0.4, ge=0, description="strength of the proximal term")
     tiers: Count = Field(default=5, description="M, parts of the clients, by speed")

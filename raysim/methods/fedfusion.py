@@ -32,6 +32,7 @@ their last layer is no convolution, [B, C] or [B, length, C].
 from __future__ import annotations
 
 import copy
+from collections.abc import Sequence
 from typing import ClassVar, Literal, Self
 
 import torch
@@ -39,6 +40,7 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor, nn
 
+from raysim.core.columns import Column
 from raysim.core.errors import SettingsError
 from raysim.core.layers import CONVOLUTIONS
 from raysim.core.method import Metrics, Round, ServerState
@@ -62,6 +64,10 @@ class FedFusion(FedAvg):
 
     staged: ClassVar[bool] = True
     real: ClassVar[bool] = True
+    columns: ClassVar[Sequence[Column]] = (
+        *map(Column, ("fusion_local_norm", "fusion_frozen_norm")),
+        *map(Column, ("fusion_mean", "fusion_min", "fusion_max")),
+    )
 
     operator: Operator = Field(default="multi", description="how the features are fused")
     conv_start: ConvStart = Field(

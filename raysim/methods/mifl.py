@@ -71,6 +71,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
+from raysim.core.columns import Column
 from raysim.core.method import Passes, Round, ServerState
 from raysim.core.rules import (
     Batch,
@@ -108,6 +109,9 @@ class Mifl(FedAvg):
 
     reads_beside: ClassVar[str] = "the mutual information of each"
     reads_each: ClassVar[str] = "mutual information"
+    columns: ClassVar[Sequence[Column]] = [
+        *map(Column, ("mi_mean", "mi_low", "mi_high", "pruned_low", "pruned_high"))
+    ]
 
     prune: float = Field(
         default=0.025, ge=0, lt=0.5, description="share of the cohort dropped at each end"

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from raysim.core.columns import Column
 from raysim.core.method import Metrics, Round, ServerState
 from raysim.core.rules import CHANGE, Bases, Pass, Reduced, Rules, Trained, Upload, View, Weighting
 from raysim.core.tensors import add_scaled
@@ -34,6 +35,7 @@ class Reweighted(FedAvg):
     reads_beside: ClassVar[str] = "their losses"
     needs_mean: ClassVar[str] = "changes times their weights"
     needs_sample_losses: ClassVar[bool] = True
+    columns: ClassVar[Sequence[Column]] = (Column("lambda_max"), Column("lambda_min"))
     weighting: ClassVar[Weighting | None] = "uniform"
     bases: ClassVar[Bases | None] = {"d": CHANGE, "buffers": "model"}
 

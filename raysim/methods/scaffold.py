@@ -18,12 +18,13 @@ The norm of c is `c_norm` of a round in the tables, that of c_k `c_norm` of a cl
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 from pydantic import Field
 from torch import nn
 
+from raysim.core.columns import Column
 from raysim.core.method import Metrics, Round, ServerState
 from raysim.core.rules import (
     CHANGE,
@@ -58,6 +59,7 @@ class Scaffold(FedAvg):
     """
 
     reads_beside: ClassVar[str] = "control variates"
+    columns: ClassVar[Sequence[Column]] = (Column("c_norm"),)
 
     weighting: ClassVar[Weighting | None] = "uniform"
     bases: ClassVar[Bases | None] = {"model": "model", "c": CHANGE}

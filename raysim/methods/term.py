@@ -19,6 +19,7 @@ become the uniform mean. A temperature, class weights and label smoothing are a 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import ClassVar
 
@@ -26,6 +27,7 @@ import numpy as np
 import torch
 from pydantic import Field
 
+from raysim.core.columns import Column
 from raysim.core.method import Metrics, Passes, Round, ServerState
 from raysim.core.rules import Pass, Rules, nothing_received
 from raysim.methods.reweighted import Reweighted
@@ -43,6 +45,7 @@ class Term(Reweighted):
     """
 
     reads_each: ClassVar[str] = "losses"
+    columns: ClassVar[Sequence[Column]] = (Column(Z),)
 
     t: float = Field(default=0.1, ge=0, description="tilt to large losses; 0 is FedAvg")
 

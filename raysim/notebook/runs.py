@@ -8,6 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from raysim.core.columns import OF_ENGINE
 from raysim.core.notebook import in_notebook
 from raysim.driver.listener import Listener, Started
 from raysim.driver.progress import RunProgress, closing_lines, opening_line, words_of
@@ -86,10 +87,11 @@ class RunView(RunProgress):
 
     def _add(self, row: Mapping[str, Any]) -> None:
         """Add a round to the curve."""
-        column = (self._run.score if self._run else None) or "train_loss"
+        run = self._run
+        column = run.columns[run.score] if run and run.score else OF_ENGINE["train_loss"]
         self._view.axes = words_of(column), "round"
-        if row[column] is not None:
-            self._view.points.append((row["round"], row[column]))
+        if row[column.name] is not None:
+            self._view.points.append((row["round"], row[column.name]))
 
 
 @contextmanager

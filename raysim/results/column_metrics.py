@@ -3,28 +3,31 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from raysim.config import Settings
-from raysim.core.columns import OF_ENGINE, Column, undeclared
+from raysim.core.columns import OF_ENGINE, Column, Scored, by_scored, undeclared
 from raysim.core.components import suggest
 from raysim.core.data import may_have_own_tests
 from raysim.core.errors import SettingsError
-from raysim.core.scoring import AT_TEMPERATURE, GAIN, UNEQUAL
-from raysim.results.runs import CUMULATED, RunRecord
-from raysim.storage.declared import column_of, is_main_score
-from raysim.storage.summary import (
-    BAD,
-    BEYOND,
-    SUCCESS,
-    TOTAL_BEYOND,
-    VIRTUAL,
-    is_evaluated,
-    reached_at,
-    score_of,
+from raysim.core.scoring import (
+    CLIENT_ACCURACY,
+    FINETUNED,
+    GAIN,
+    HOLDOUT,
+    LOCAL_TEST,
+    NEW,
+    SEEN,
+    TEST,
+    TRAIN_SET,
+    TRAINED_ACCURACY,
+    UNEQUAL,
+    UNSEEN,
 )
+from raysim.results.runs import RunRecord
+from raysim.storage.declared import column_of, columns_of, is_main_score
+from raysim.storage.summary import BAD, BEYOND, SUCCESS, VIRTUAL, reached_at
 
 LAST = 10
 OVER_LOCAL = "over_local"
@@ -54,20 +57,15 @@ AT_BEST = "at_best"
 NAMES = (*OF_COLUMN, AT_BEST, *TARGETS)
 COSTS = ("train_loss", "bytes_up", "bytes_down", "bytes", "total_bytes_up", "total_seconds")
 """Columns of every run, besides the scores."""
-TRAINED = "trained_accuracy_"
-OF_CLIENTS = ("client_accuracy_", TRAINED)
-"""Prefixes of the columns that summarise scores of single clients on test samples of all."""
+OF_CLOCK = (*VIRTUAL, *(OF_ENGINE[name].total.name for name in VIRTUAL))
+"""Columns of runs in virtual time."""
+OF_BOUND = (BEYOND, OF_ENGINE[BEYOND].total.name)
 OF_ATTACK: Mapping[str, str] = {
     BAD: "an attack; attack.name is none",
-    **dict.fromkeys(
-        (BEYOND, TOTAL_BEYOND), "an attack, and an aggregation that states a bound, as trimmed_mean"
-    ),
+    **dict.fromkeys(OF_BOUND, "an attack, and an aggregation that states a bound, as trimmed_mean"),
     SUCCESS: "an attack with a trigger, as backdoor, and evaluation.test=true",
 }
 """Columns of runs under attack, and what they need."""
-OWN_TEST = re.compile(r"(personal_|finetuned_)?(seen_|unseen_|new_)?local_test_\w+?")
-"""Columns of clients' own tests."""
-WIDE_END = re.compile(rf"_({'|'.join((*UNEQUAL, GAIN))})$")
 
 
 @dataclass(frozen=True)
@@ -150,7 +148,7 @@ class Metric:
         columns = record.metrics.column_names
         for column in self._columns:
             if record.rounds and column not in columns:
-                clock = "; run it with clock.name=devices" if "virtual" in column else ""
+                clock = "; run it with clock.name=devices" if column in OF_CLOCK else ""
                 raise SettingsError(
                     f"{self}: {record.path} has no column {column!r}{clock}; "
                     + suggest(column, columns)
@@ -215,61 +213,26 @@ class Metric:
             SettingsError: it is not.
         """
         if column.better is None:
-            of_task = is_evaluated(column.name)
-            name = score_of(column.name) if of_task else column.name
-            raise SettingsError(f"{self}: {undeclared(name, of_task=of_task)}")
+            raise SettingsError(f"{self}: {undeclared(column)}")
 
-    def _check_column(self, settings: Settings, column: str) -> None:
-        if self._is_of_clients(settings, column):
-            return
-        sets = ["test", "holdout", "train_set"]
-        if column.startswith(("personal_", "finetuned_")):
-            sets += [f"{column.partition('_')[0]}_{name}" for name in sets[1:]]
-        scores = ("loss", *settings.dataset.scoring.metrics, *settings.evaluation.metrics)
-        if settings.dataset.scoring.classifies:
-            scores += (AT_TEMPERATURE,)
-        columns = [f"{of}_{score}" for of in sets for score in scores] + [*COSTS]
-        if column in OF_ATTACK:
-            if column not in _columns_of_attack(settings):
-                raise SettingsError(f"{self}: needs {OF_ATTACK[column]}")
-            return
-        if settings.clock.has_time:
-            others = (*COSTS, *OF_ATTACK)
-            columns += [*VIRTUAL, *(name for name in CUMULATED if name not in others)]
-        elif "virtual" in f"{column} {self._place}":
-            raise SettingsError(f"{self}: needs clock.name=devices; it is none")
-        if column not in columns:
-            raise SettingsError(
-                f"{self}: a run on {settings.dataset.title} has no column {column!r};"
-                f" {suggest(column, columns)}"
-            )
-
-    def _is_of_clients(self, settings: Settings, column: str) -> bool:
-        """Return whether a column is of single clients; check that the run evaluates them.
-
-        Raises:
-            SettingsError: the run does not evaluate them.
-        """
-        is_own = OWN_TEST.fullmatch(column) is not None
-        evaluation = settings.evaluation
-        needs = _needed_for_own_tests(settings, column) if is_own else ""
-        if is_own:
-            pass
-        elif column.startswith("finetuned_holdout_") and not evaluation.finetuning:
-            needs = "evaluation.finetune_epochs or .finetune_steps above 0"
-        elif column.startswith(OF_CLIENTS) and not evaluation.clients:
-            needs = "evaluation.clients=true"
-        elif column.startswith(TRAINED) and not evaluation.trained:
-            needs = "evaluation.trained=true"
-        elif column.startswith("test_") and not evaluation.test:
-            needs = "evaluation.test=true"
-        elif "holdout_" in column and not evaluation.holdout:
-            needs = "evaluation.holdout above 0"
-        elif "train_set_" in column and not evaluation.train_set:
-            needs = "evaluation.train_set=true"
+    def _check_column(self, settings: Settings, name: str) -> None:
+        known = columns_of(settings)
+        scored = {column.name: of for of, column in by_scored(known.values()).items()}
+        if {name, self._place} & {*OF_CLOCK} and not settings.clock.has_time:
+            needs = "clock.name=devices; it is none"
+        elif name in OF_ATTACK:
+            needs = "" if name in _columns_of_attack(settings) else OF_ATTACK[name]
+        else:
+            needs = _needs(settings, scored[name]) if name in scored else ""
         if needs:
             raise SettingsError(f"{self}: needs {needs}")
-        return is_own or column.startswith(OF_CLIENTS)
+        clock = OF_CLOCK if settings.clock.has_time else ()
+        columns = [*scored, *OF_ATTACK, *COSTS, *clock, *(n for n in known if n not in OF_ENGINE)]
+        if name not in columns:
+            raise SettingsError(
+                f"{self}: a run on {settings.dataset.title} has no column {name!r};"
+                f" {suggest(name, columns)}"
+            )
 
     @property
     def _columns(self) -> tuple[str, ...]:
@@ -307,32 +270,59 @@ def _columns_of_attack(settings: Settings) -> Iterator[str]:
     if attack.acts:
         yield BAD
         if settings.aggregation.bears_with(settings.cohort_size) is not None:
-            yield from (BEYOND, TOTAL_BEYOND)
+            yield from OF_BOUND
     if attack.triggers and settings.evaluation.test:
         yield SUCCESS
 
 
-def _needed_for_own_tests(settings: Settings, column: str) -> str:
-    """Return what a column of clients' own tests needs and a run lacks; "" for nothing."""
+def _needs(settings: Settings, of: Scored) -> str:
+    """Return what a score of an evaluation needs and a run lacks; "" for nothing."""
+    evaluation = settings.evaluation
+    tunes = "evaluation.finetune_epochs or .finetune_steps above 0"
+    needed = {tunes: of.model == FINETUNED and not evaluation.finetuning}
+    if of.samples == LOCAL_TEST.samples:
+        needed = _needed_for_own_tests(settings, of, needed)
+    elif of.samples in (CLIENT_ACCURACY.name, TRAINED_ACCURACY.name):
+        trained = of.samples == TRAINED_ACCURACY.name
+        needed["evaluation.clients=true"] = not evaluation.clients
+        needed["evaluation.trained=true"] = trained and not evaluation.trained
+    else:
+        needed |= {
+            "evaluation.test=true": of.samples == TEST.samples and not evaluation.test,
+            "evaluation.holdout above 0": (
+                of.samples == HOLDOUT.samples and not evaluation.holdout
+            ),
+            "evaluation.train_set=true": (
+                of.samples == TRAIN_SET.samples and not evaluation.train_set
+            ),
+        }
+    return next((need for need, lacking in needed.items() if lacking), "")
+
+
+def _needed_for_own_tests(
+    settings: Settings, of: Scored, tuned: Mapping[str, bool]
+) -> dict[str, bool]:
+    """Return what a score of clients' own tests needs, and whether a run lacks it.
+
+    Args:
+        settings: The settings of the run.
+        of: The score.
+        tuned: The same for its model.
+    """
     evaluation, cut = settings.evaluation, settings.evaluation.local_test > 0
     or_cut = ", or evaluation.local_test above 0"
     has_own = may_have_own_tests(type(settings.partition))
-    is_wide = "seen_local_test_" in column or WIDE_END.search(column)
-    needs = {
+    is_wide = of.clients in (SEEN, UNSEEN) or of.spread in (*UNEQUAL, GAIN)
+    return {
         "evaluation.test=true": not evaluation.test,
-        "evaluation.finetune_epochs or .finetune_steps above 0": (
-            column.startswith("finetuned_") and not evaluation.finetuning
-        ),
-        "evaluation.new_clients above 0": (
-            "new_local_test_" in column and not evaluation.new_clients
-        ),
+        **tuned,
+        "evaluation.new_clients above 0": of.clients == NEW and not evaluation.new_clients,
         "evaluation.local_test above 0": is_wide and not cut,
         f"evaluation.clients=true{or_cut}": not (cut or evaluation.clients),
         f"a partition whose clients have own test samples, such as by_key{or_cut}": (
             not (cut or has_own)
         ),
     }
-    return next((need for need, lacking in needs.items() if lacking), "")
 
 
 def _at_best(

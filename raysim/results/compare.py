@@ -7,8 +7,9 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from raysim.core.columns import Column
+from raysim.core.columns import OF_ENGINE, Column, by_name, by_scored
 from raysim.core.errors import SettingsError
+from raysim.core.scoring import HOLDOUT, LOCAL_TEST, PERSONAL, TEST, TRAIN_SET
 from raysim.core.units import UNITS, fitting_unit
 from raysim.core.user_input import key_text, label_text
 from raysim.results.metrics import Metric
@@ -21,11 +22,10 @@ from raysim.results.tables import ResultCell, ResultTable, differing_keys
 from raysim.storage.checkpoints import LOCAL_TEST_SAMPLES, TEST_SAMPLES
 from raysim.storage.schema import table_of
 from raysim.storage.summary import (
+    BEYOND,
     EPSILON,
     HYPOTHETICAL,
-    MODELS,
     SUCCESS,
-    TOTAL_BEYOND,
     is_accuracy,
     main_score,
 )
@@ -57,9 +57,16 @@ OF_PRIVACY: Mapping[str, Metric] = {
 """The same of runs that claim differential privacy."""
 OF_ATTACK: Mapping[str, Metric] = {
     "attack success": Metric("final", SUCCESS),
-    "bad beyond bound": Metric("final", TOTAL_BEYOND),
+    "bad beyond bound": Metric("final", OF_ENGINE[BEYOND].total.name),
 }
 """The same of runs under attack."""
+SETS = {
+    TEST.samples: "",
+    LOCAL_TEST.samples: "own test ",
+    HOLDOUT.samples: "held-out ",
+    TRAIN_SET.samples: "train set ",
+}
+"""Sets of samples of the main score in words."""
 COMPONENTS = ("dataset.name", "partition.name", "model.name", "method.name")
 
 
@@ -156,7 +163,8 @@ def _client_tests(record: RunRecord) -> str:
 
 def _measured(record: RunRecord) -> str:
     """Return the metrics of the test set, only accuracy if it is one; "" before the first round."""
-    names = [name for name in record.metrics.column_names if name.startswith("test_")]
+    scored = by_scored(map(record.column, record.metrics.column_names))
+    names = [column.name for of, column in scored.items() if of.set == TEST.set]
     return "test_accuracy" if "test_accuracy" in names else ", ".join(sorted(names))
 
 
@@ -219,10 +227,10 @@ def compared_metrics(
         SettingsError: a run lacks the column of an additional metric.
     """
     records = [record for group in groups for record in group.records]
-    measured = {name for record in records for name in record.metrics.column_names}
-    score = common_score(records)
-    column = score.name if score else "train_loss"
-    name, unit = in_words(column), unit_of(Metric("final", column), records)
+    measured = {n: record.column(n) for record in records for n in record.metrics.column_names}
+    score = common_score(records) or OF_ENGINE["train_loss"]
+    column = score.name
+    name, unit = in_words(score), unit_of(Metric("final", column), records)
     given = {group.settings.get("target_accuracy") for group in groups}
     targets = {each for each in given if isinstance(each, float)} if target is None else {target}
     for metric in further:
@@ -238,12 +246,12 @@ def compared_metrics(
         *(
             (f"rounds to {each:g}", Metric("rounds_to", column, each), "rounds")
             for each in sorted(targets)
-            if is_accuracy(column)
+            if is_accuracy(score)
         ),
         *((str(each), each, unit_of(each, records)) for each in further),
         *(
             [(GLOBAL, Metric("final", "test_accuracy"), unit)]
-            if is_accuracy(column) and "test_accuracy" in measured - {column}
+            if is_accuracy(score) and "test_accuracy" in measured.keys() - {column}
             else []
         ),
         *(
@@ -263,17 +271,17 @@ def common_score(records: Sequence[RunRecord]) -> Column | None:
     begun = [record for record in records if record.rounds]
     columns = [{*record.metrics.column_names} for record in begun]
     shared = set.intersection(*columns) if columns else set()
+    found = [begun[0].column(name) for name in shared]
     if not any(record.own_models for record in begun):
-        shared = {name for name in shared if not name.startswith(MODELS[0])}
-    return main_score({name: begun[0].column(name) for name in shared})
+        found = [column for column in found if column.scored and column.scored.model != PERSONAL]
+    return main_score(by_name(found))
 
 
-def in_words(column: str) -> str:
+def in_words(column: Column) -> str:
     """Return a main score in the words of a table's head."""
-    words = {"test_": "", "local_test_": "own test ", "holdout_": "held-out ", "train_": "train "}
-    name = column.removeprefix(MODELS[0])
-    found = ((name.removeprefix(start), word) for start, word in words.items())
-    return next((f"{word}{rest}" for rest, word in found if rest != name), name.replace("_", " "))
+    if (of := column.scored) is None:
+        return column.name.replace("_", " ")
+    return f"{SETS[of.samples]}{of.score}"
 
 
 def unit_of(metric: Metric, records: Sequence[RunRecord]) -> str:

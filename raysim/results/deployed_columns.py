@@ -4,9 +4,20 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from raysim.core.scoring import GAIN, UNEQUAL, spread_column
+from raysim.core.columns import by_scored
+from raysim.core.scoring import (
+    GAIN,
+    HOLDOUT,
+    JAIN,
+    LOCAL_TEST,
+    PERSONAL,
+    TRAIN_SET,
+    spread_column,
+)
 from raysim.storage.rows.metrics import declared_field, declared_in
-from raysim.storage.summary import MODELS
+
+OF_CLIENTS = {of.samples for of in (LOCAL_TEST, HOLDOUT, TRAIN_SET)}
+"""Sets of the clients' samples."""
 
 
 def with_deployed(metrics: pa.Table) -> pa.Table:
@@ -14,19 +25,17 @@ def with_deployed(metrics: pa.Table) -> pa.Table:
 
     So rows of a table have one metric: `final(personal_local_test_accuracy)`. Gains are 0.
     """
-    columns = metrics.column_names
-    of_sets = [n for n in columns if "local_test_" in n or n.startswith(("holdout_", "train_set_"))]
-    shared = [n for n in of_sets if not n.startswith(MODELS)]
-    declared = declared_in(metrics.schema)
-    if any(n.startswith(MODELS[0]) for n in columns):
+    known = by_scored(declared_in(metrics.schema).values())
+    if any(of.model == PERSONAL for of in known):
         return metrics
-    for name in shared:
-        field = metrics.field(name)
-        metrics = metrics.append_column(field.with_name(f"personal_{name}"), metrics[name])
-        score = name.removesuffix(f"_{UNEQUAL[-1]}")
-        if score != name:
-            zeros = [None if value is None else 0.0 for value in metrics[name].to_pylist()]
-            added = pa.array(zeros, pa.float64())
-            gain = spread_column(declared[score].named(f"personal_{score}"), GAIN)
-            metrics = metrics.append_column(declared_field(gain, pa.float64()), added)
+    for of, column in known.items():
+        if of.model or of.samples not in OF_CLIENTS:
+            continue
+        own, values = column.of(of._replace(model=PERSONAL)), metrics[column.name]
+        metrics = metrics.append_column(declared_field(own, values.type), values)
+        if of.spread == JAIN:
+            zeros = [None if value is None else 0.0 for value in values.to_pylist()]
+            score = known[of._replace(spread="")].of(of._replace(model=PERSONAL, spread=""))
+            field = declared_field(spread_column(score, GAIN), pa.float64())
+            metrics = metrics.append_column(field, pa.array(zeros, pa.float64()))
     return metrics

@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from raysim.core.scoring import GAIN, UNEQUAL
+from raysim.core.columns import Column, by_scored
+from raysim.core.scoring import (
+    ACCURACY,
+    FINETUNED,
+    GAIN,
+    HOLDOUT,
+    LOSS,
+    NEW,
+    PERSONAL,
+    SPREAD,
+    UNEQUAL,
+)
 from raysim.results.column_metrics import OVER_LOCAL, Metric
 from raysim.results.tables import ResultCell
 from raysim.storage.summary import headlines
 
-PERSONAL, FINETUNED = "personal_", "finetuned_"
 LOCAL = "local"
 """Name of the method whose clients never communicate."""
 GLOBAL = "test set, global model"
@@ -37,38 +47,42 @@ Key = TypeVar("Key", bound=Hashable)
 
 
 def own_test_columns(
-    measured: Collection[str], *, has_local: bool
+    measured: Mapping[str, Column], *, has_local: bool
 ) -> list[tuple[str, Metric, str]]:
     """Return the columns of a comparison on clients' own tests: name, metric and unit.
 
     Without these, of `evaluation.clients`: mean and lowest decile of the clients' accuracies.
 
     Args:
-        measured: The columns of the runs.
+        measured: The columns of the runs by name, as they are declared.
         has_local: Whether there is a row of local training.
     """
-    scores = [name for name in headlines(measured) if name.startswith(f"{PERSONAL}local_test_")]
-    if not scores:
+    scored = [(column, column.scored) for column in headlines(measured) if column.scored]
+    column, of = next((each for each in scored if each[1].model == PERSONAL), (None, None))
+    if column is None or of is None:
         return [(n, Metric("final", c), "%") for n, c in OF_CLIENTS if c in measured]
-    score, by_client = scores[:2]
-    by = f"{PERSONAL}holdout_{'accuracy' if 'accuracy' in score else 'loss'}"
-    unit = "%" if "accuracy" in score else ""
-    tuned, new = (score.replace(PERSONAL, p) for p in (FINETUNED, f"{PERSONAL}new_"))
-    final = [
-        ("own test, by sample", score),
-        ("own test, by client", by_client),
-        ("deviation", f"{score}_{UNEQUAL[0]}"),
-        ("worst tenth", f"{score}_{UNEQUAL[1]}"),
-        ("gain over global", f"{score}_{GAIN}"),
-        ("fine-tuned", tuned),
-        ("new clients", new),
+    by_score = ACCURACY if of.score == ACCURACY.name else LOSS
+    by = HOLDOUT._replace(score=by_score.name, model=PERSONAL)
+    final = {
+        "own test, by sample": of,
+        "own test, by client": of._replace(spread=SPREAD[0]),
+        "deviation": of._replace(spread=UNEQUAL[0]),
+        "worst tenth": of._replace(spread=UNEQUAL[1]),
+        "gain over global": of._replace(spread=GAIN),
+        "fine-tuned": of._replace(model=FINETUNED),
+        "new clients": of._replace(clients=NEW),
+    }
+    known, unit = by_scored(measured.values()), column.unit
+    columns = [
+        (name, Metric("final", known[each].name), unit)
+        for name, each in final.items()
+        if each in known
     ]
-    columns = [(n, Metric("final", column), unit) for n, column in final if column in measured]
     if has_local:
-        columns.append(("gain over local", Metric(OVER_LOCAL, score), unit))
-    if by in measured:
-        columns.append(("at best holdout", Metric("at_best", score, by=by), unit))
-    columns.append(("best on test", Metric("best", score), unit))
+        columns.append(("gain over local", Metric(OVER_LOCAL, column.name), unit))
+    if by in known:
+        columns.append(("at best holdout", Metric("at_best", column.name, by=known[by].name), unit))
+    columns.append(("best on test", Metric("best", column.name), unit))
     return columns
 
 

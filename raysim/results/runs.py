@@ -17,10 +17,10 @@ import pyarrow.compute as pc
 
 from raysim import methods  # noqa: F401 - registers them
 from raysim.core.arrow import checksum
-from raysim.core.columns import OF_ENGINE, Column
+from raysim.core.columns import OF_ENGINE, SUMS, Column, by_scored
 from raysim.core.errors import RunError, SettingsError
 from raysim.core.method import METHODS
-from raysim.core.scoring import AT_TEMPERATURE
+from raysim.core.scoring import ACCURACY, AT_TEMPERATURE, LOSS, PERSONAL
 from raysim.core.user_input import canonical, decides_result, parse_json
 from raysim.results.deployed_columns import with_deployed
 from raysim.results.failures import INFINITE_LOSS, failure_of, read_failure
@@ -32,30 +32,12 @@ from raysim.storage.rows.parted import read_table
 from raysim.storage.run_directory import RunDirectory
 from raysim.storage.schema import GRIDS, recorded_settings
 from raysim.storage.sealed.models import model_problem
-from raysim.storage.summary import (
-    BEYOND,
-    DROPPED,
-    MODELS,
-    TOTAL_BEYOND,
-    end_of,
-    is_counted,
-    is_evaluated,
-)
+from raysim.storage.summary import DROPPED, end_of, is_counted
 
 State = Literal["finished", "running", "interrupted", "diverged", "failed"]
 PAGE = "report.html"
 """Name of the page in the folder of a table's, a sweep's or a study's runs."""
 LOSSES = ("train_loss", "test_loss")
-CUMULATED: Mapping[str, tuple[str, ...]] = {
-    "bytes": ("bytes_up", "bytes_down"),
-    "total_bytes_up": ("bytes_up",),
-    "total_seconds": ("seconds", "evaluation_seconds", "checkpoint_seconds"),
-    "total_virtual_seconds": ("virtual_seconds",),
-    "total_virtual_joules": ("virtual_joules",),
-    "total_lost_clients": ("lost_clients",),
-    TOTAL_BEYOND: (BEYOND,),
-}
-"""Columns added to `metrics.parquet`: sums of columns, cumulated over rounds."""
 
 
 @dataclass(frozen=True)
@@ -66,8 +48,8 @@ class RunRecord:
         path: The run directory.
         settings: Values by dotted key, as `canonical` returns them.
         own_task: Whether the run has a task of its own.
-        metrics: A row per committed round, with the columns of CUMULATED, of a run at T=1 with its
-            losses as those at its temperature, and of one whose clients deploy the global model
+        metrics: A row per committed round, with sums over the rounds so far, of a run at T=1 with
+            its losses as those at its temperature, and of one whose clients deploy the global model
             with its scores as those of what they deploy; empty before the first.
         own_models: Whether it evaluates models that clients deploy in place of the global one.
         summary: `summary.json`; None for an unfinished run.
@@ -157,7 +139,7 @@ class RunRecord:
         values = self.metrics[column].to_pylist()
         numbers = self.metrics["round"].to_pylist()
         points = [(n, v) for n, v in zip(numbers, values, strict=True) if v is not None]
-        if not is_evaluated(column):
+        if self.column(column).scored is None:
             return points
         every = self.settings["evaluation.every"]
         rounds = end_of(self.summary or {}, self.settings["rounds"])
@@ -192,7 +174,8 @@ def read_run(path: Path) -> RunRecord:
     metrics = _metrics(directory, rounds, notes.append)
     if settings["local.temperature"] == 1:
         metrics = _with_losses(metrics)
-    own_models = any(name.startswith(MODELS[0]) for name in metrics.column_names)
+    scored = by_scored(declared_in(metrics.schema).values())
+    own_models = any(of.model == PERSONAL for of in scored)
     metrics = with_deployed(metrics)
     every = settings["evaluation.every"]
     finished = directory.is_finished(target, rounds, every)
@@ -313,14 +296,17 @@ def _table(path: Path, rounds: int) -> tuple[pa.Table | None, str]:
 
 
 def _with_cumulated(table: pa.Table) -> pa.Table:
-    for name, parts in CUMULATED.items():
+    """Add the sums over the rounds so far: of columns that declare them, and SUMS."""
+    summed = [column for column in declared_in(table.schema).values() if column.fold == "sum"]
+    totals = {column.total: (column.name,) for column in summed}
+    for total_of, parts in {**{OF_ENGINE[name]: of for name, of in SUMS.items()}, **totals}.items():
         columns = [table[part].to_pylist() for part in parts if part in table.column_names]
         total, sums = 0.0, []
         for values in zip(*columns, strict=True):
             total += sum(value or 0 for value in values)
             sums.append(total)
         if columns:
-            field = declared_field(OF_ENGINE[name], pa.float64())
+            field = declared_field(total_of, pa.float64())
             table = table.append_column(field, pa.array(sums, pa.float64()))
     return table
 
@@ -330,11 +316,13 @@ def _with_losses(table: pa.Table) -> pa.Table:
 
     Such a run has no columns of its own for them, unless the temperature varies.
     """
-    for name in table.column_names:
-        of = name.removesuffix("loss")
-        own = f"{of}{AT_TEMPERATURE}"
-        if of != name and f"{of}accuracy" in table.column_names and own not in table.column_names:
-            table = table.append_column(table.field(name).with_name(own), table[name])
+    known = by_scored(declared_in(table.schema).values())
+    for of, column in known.items():
+        own = of._replace(score=AT_TEMPERATURE)
+        accuracy = of._replace(score=ACCURACY.name)
+        if of.score == LOSS.name and accuracy in known and own not in known:
+            field = declared_field(column.of(own), table.field(column.name).type)
+            table = table.append_column(field, table[column.name])
     return table
 
 

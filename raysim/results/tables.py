@@ -12,7 +12,6 @@ from raysim.core.columns import Column, undeclared
 from raysim.results import statistics
 from raysim.results.metrics import Metric, parse_metric
 from raysim.results.statistics import Difference
-from raysim.storage.summary import is_evaluated, score_of
 
 
 @dataclass(frozen=True)
@@ -132,10 +131,7 @@ class ResultTable:
         cell = next(found, None)
         if cell is None or cell.column is None:
             return ""
-        name = cell.column.name
-        of_task = is_evaluated(name)
-        how = undeclared(score_of(name) if of_task else name, of_task=of_task)
-        return f"{self.metric_of(cell)}: {how}"
+        return f"{self.metric_of(cell)}: {undeclared(cell.column)}"
 
     def unit_of(self, cell: ResultCell) -> str:
         """Return the unit of a cell."""

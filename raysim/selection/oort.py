@@ -48,6 +48,7 @@ from typing import ClassVar
 import numpy as np
 from pydantic import Field
 
+from raysim.core.columns import Column
 from raysim.core.rules import Trained, View
 from raysim.core.scoring import FORWARD_ROWS
 from raysim.core.selection import Flags, Floats, Integers, Results, Sampling, Selection, State
@@ -71,6 +72,7 @@ class Oort(Selection):
     """
 
     needs_sample_losses: ClassVar[bool] = True
+    columns: ClassVar[Sequence[Column]] = (Column(UTILITY),)
     reads_losses: ClassVar[bool] = True
     alpha: float = Field(default=2.0, ge=0, le=100, description="exponent of T / duration")
     epsilon: float = Field(default=0.9, ge=0, le=1, description="share of new clients, at first")

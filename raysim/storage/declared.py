@@ -6,21 +6,21 @@ from collections.abc import Iterator
 from typing import Any
 
 from raysim.config import Settings
+from raysim.core.class_metrics import COLUMNS as METRICS
 from raysim.core.columns import OF_ENGINE, Column, by_name
 from raysim.core.components import Component, called
 from raysim.core.errors import SettingsError
 from raysim.core.scoring import (
     AT_TEMPERATURE,
-    CLIENT_ACCURACY,
-    GAIN,
+    HOLDOUT,
+    LOCAL_TEST,
     LOSS,
-    SPREAD,
-    TRAINED_ACCURACY,
-    UNEQUAL,
-    spread_column,
+    TEST,
+    TRAIN_SET,
+    evaluated_columns,
 )
-from raysim.core.user_input.columns import OF_ROUNDS, check_names
-from raysim.storage.summary import EVALUATED, MODELS, main_score
+from raysim.storage.column_names import OF_ROUNDS, check_names
+from raysim.storage.summary import main_score
 
 
 def of_components(settings: Settings) -> dict[str, Column]:
@@ -58,19 +58,19 @@ def main_score_of(settings: Settings, *, own_models: bool) -> Column | None:
     """
     evaluation = settings.evaluation
     sets = {
-        "local_test": evaluation.test and evaluation.local_test > 0,
-        "holdout": evaluation.holdout > 0,
-        "test": evaluation.test,
-        "train_set": evaluation.train_set,
+        LOCAL_TEST.samples: evaluation.test and evaluation.local_test > 0,
+        HOLDOUT.samples: evaluation.holdout > 0,
+        TEST.samples: evaluation.test,
+        TRAIN_SET.samples: evaluation.train_set,
     }
-    names = [
-        f"{model}{name}_{score}"
-        for name, is_evaluated in sets.items()
-        for model in ("", *MODELS[:1] * (own_models and name != "test"))
-        for score in ("accuracy", "loss")
-        if is_evaluated
-    ]
-    return main_score({name: column_of(settings, name) for name in names})
+    columns = columns_of(settings).items()
+    return main_score(
+        {
+            name: column
+            for name, column in columns
+            if (of := column.scored) and sets.get(of.samples) and (own_models or not of.model)
+        }
+    )
 
 
 def is_main_score(settings: Settings, column: str) -> bool:
@@ -85,14 +85,16 @@ def deploys_own_models(settings: Settings) -> bool:
     return settings.method.deploys_client_models or settings.evaluation.when == "after"
 
 
+def columns_of(settings: Settings) -> dict[str, Column]:
+    """Return the columns by name that a run on a dataset may have, from its settings."""
+    scoring = settings.dataset.scoring
+    metrics = [column for column in METRICS if column.name in settings.evaluation.metrics]
+    scores = [*scoring.scores.values(), *metrics]
+    at_temperature = [LOSS.named(AT_TEMPERATURE)] if scoring.classifies else []
+    evaluated = evaluated_columns((*scores, *at_temperature))
+    return {**of_components(settings), **OF_ENGINE, **evaluated}
+
+
 def column_of(settings: Settings, name: str) -> Column:
     """Return the declaration of a column that a run on a dataset may have, from its settings."""
-    known = OF_ENGINE | of_components(settings)
-    if name in known:
-        return known[name]
-    scores = [*settings.dataset.scoring.scores.values(), LOSS.named(AT_TEMPERATURE)]
-    prefixes = [prefix for prefix in ("test_", *EVALUATED) if name.startswith(prefix)]
-    wholes = [score.named(f"{prefix}{score.name}") for score in scores for prefix in prefixes]
-    wholes += [CLIENT_ACCURACY, TRAINED_ACCURACY]
-    spreads = (spread_column(each, end) for each in wholes for end in (*SPREAD, *UNEQUAL, GAIN))
-    return next((each for each in (*wholes, *spreads) if each.name == name), Column(name))
+    return columns_of(settings).get(name, Column(name))

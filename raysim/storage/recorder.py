@@ -22,9 +22,10 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from raysim.core.columns import OF_ENGINE, Column
+from raysim.core.columns import OF_ENGINE, Column, by_name
 from raysim.core.user_input import canonical
 from raysim.storage.atomic import remove, replace_file
+from raysim.storage.column_names import COUNTS
 from raysim.storage.rows.metrics import declared_in, read_metrics, with_declared
 from raysim.storage.rows.parted import PartedTable, reading, with_names
 
@@ -155,6 +156,8 @@ class RunRecorder:
             analyses: Columns of the analyses by name; an analysis without columns has no rows.
             declared: Further columns of the row that are declared.
         """
+        numbered = [column for column in self.declared.values() if column.numbered]
+        self.declared |= by_name(each for column in numbered for each in column.numbers(row))
         self.declared |= declared or {}
         self.rows.append(row)
         for values in columns:
@@ -241,10 +244,13 @@ class RunRecorder:
         if self._events is None:
             return
         if row["round"] == self.rows[0]["round"]:
-            self._events.charts(row)
+            self._events.charts(map(self._column, row))
         for name, value in row.items():
             if name != "round" and isinstance(value, int | float) and math.isfinite(value):
-                self._events.scalar(name, value, row["round"], moment)
+                self._events.scalar(self._column(name), value, row["round"], moment)
+
+    def _column(self, name: str) -> Column:
+        return self.declared.get(name) or Column(name)
 
     def _emit_hyperparameters(self, events: Events) -> None:
         values = {
@@ -255,11 +261,7 @@ class RunRecorder:
 
 
 def _client_table(number: int, columns: Columns, names: Sequence[str]) -> pa.Table:
-    integers = (
-        *("client", "samples", "local_test_samples", "steps", "pass", "version", "staleness"),
-        *("participations", "is_new", "bad"),
-    )
-    typed = {n: v.astype(np.int64) if n in integers else v for n, v in columns.items()}
+    typed = {n: v.astype(np.int64) if n in COUNTS else v for n, v in columns.items()}
     return _table(number, with_names(typed, names))
 
 

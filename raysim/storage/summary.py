@@ -8,32 +8,30 @@ from typing import Any
 
 import numpy as np
 
-from raysim.core.columns import Column
-from raysim.core.scoring import GAIN, SPREAD, UNEQUAL
+from raysim.core.columns import Column, Scored, by_scored
+from raysim.core.scoring import (
+    ACCURACY,
+    HOLDOUT,
+    JAIN,
+    LOCAL_TEST,
+    LOSS,
+    PERSONAL,
+    SPREAD,
+    TEST,
+    TRAIN_SET,
+)
 from raysim.storage.recorder import Row
 
 DROPPED = "clients_dropped"
 """Column of the number of clients dropped after errors, in runs with any."""
-MODELS, PARTS = ("personal_", "finetuned_"), ("seen_", "unseen_", "new_")
-"""Begins of the columns of sets that are scored by other models than the global one; after them,
-those of a part of the clients."""
 SUCCESS = "attack_success_rate"
 """Column of the success rate of an attack's trigger."""
-EVALUATED = (
-    *("holdout_", "client_accuracy_", "trained_accuracy_", "train_set_"),
-    *("personal_holdout_", "personal_train_set_", "finetuned_holdout_"),
-    SUCCESS,
-    *(f"{model}{part}local_test_" for model in ("", *MODELS) for part in ("", *PARTS)),
-)
-"""Prefixes of the columns of evaluations, besides the test set's."""
 EPSILON, HYPOTHETICAL = "epsilon", "hypothetical_epsilon"
 """Columns of the epsilon of a run, and of that of a population that is not there; the first is
 `stopped_by` of a run that its limit has ended, too."""
 BAD, BEYOND = "bad_clients", "bad_clients_beyond_bound"
 """Columns of rounds under attack: bad clients that arrived, and those of them beyond the number
 that the aggregation bears with."""
-TOTAL_BEYOND = f"total_{BEYOND}"
-"""Column of a run's metrics: the second of these, added up over its rounds."""
 BAD_CUT = "bad_clients_cut"
 """Column of rounds under attack: bad clients whose updates have weight 0 in the aggregate."""
 ROUNDS_BEYOND = "rounds_beyond_bound"
@@ -42,7 +40,7 @@ VIRTUAL_SECONDS = "virtual_seconds"
 VIRTUAL_JOULES = "virtual_joules"
 LOST = "lost_clients"
 VIRTUAL = (VIRTUAL_SECONDS, VIRTUAL_JOULES, LOST)
-"""Columns of a virtual clock, whose sums are in the summary."""
+"""Columns of a virtual clock."""
 
 
 def reached_at(points: Iterable[tuple[float, float]], target: float) -> float | None:
@@ -68,8 +66,8 @@ def reached_at(points: Iterable[tuple[float, float]], target: float) -> float | 
     return None
 
 
-REPORTED = ("local_test", "holdout", "test", "train_set")
-TO_CHOOSE = ("holdout", "local_test", "test", "train_set")
+REPORTED = (LOCAL_TEST, HOLDOUT, TEST, TRAIN_SET)
+TO_CHOOSE = (HOLDOUT, LOCAL_TEST, TEST, TRAIN_SET)
 """Sets of samples of the main score, the first that is evaluated: the clients' own tests, held-out
 samples, the test set, the clients' training samples. Choices by it, which would make a score on
 test samples too good, are by held-out samples first."""
@@ -85,66 +83,46 @@ def main_score(columns: Mapping[str, Column], *, to_choose: bool = False) -> Col
         columns: Columns of the runs by name, as they are declared.
         to_choose: Whether a round, a model or settings are chosen by it.
     """
-    for name in TO_CHOOSE if to_choose else REPORTED:
-        if loss := of_deployed(columns, f"{name}_loss"):
-            accuracy = columns.get(loss.removesuffix("loss") + "accuracy")
-            return accuracy if accuracy and accuracy.larger else columns[loss]
+    found = by_scored(columns.values())
+    for samples in TO_CHOOSE if to_choose else REPORTED:
+        if of := of_deployed(found, samples._replace(score=LOSS.name)):
+            accuracy = found.get(of._replace(score=ACCURACY.name))
+            return accuracy if accuracy and accuracy.larger else found[of]
     return None
 
 
-def of_deployed(columns: Container[str], score: str) -> str | None:
-    """Return the column with a score of the model which clients deploy; None where it is not known.
+def of_deployed(known: Container[Scored], score: Scored) -> Scored | None:
+    """Return a score of the model which clients deploy; None where it is not known.
 
     Args:
-        columns: The columns of a run.
-        score: A score of the global model, such as `holdout_accuracy`.
+        known: The known scores.
+        score: A score of the global model.
     """
-    named = (f"{MODELS[0]}{score}", score)  # of their own models, or else of the global one
-    return next((name for name in named if name in columns), None)
+    named = (score._replace(model=PERSONAL), score)  # of their own models, or of the global one
+    return next((each for each in named if each in known), None)
 
 
-def final_figures(summary: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the last value of each evaluated column, from a run's summary."""
-    names = [key.removeprefix("final_") for key in summary if key.startswith("final_")]
-    return {
-        name if name.startswith(EVALUATED) else f"test_{name}": summary[f"final_{name}"]
-        for name in names
-        if name != "score"
-    }
+def final_name(column: Column) -> str:
+    """Return the name of a column's last value in a summary."""
+    of = column.scored
+    on_test = of is not None and of.set == TEST.set
+    return f"final_{of._replace(samples='').name if of and on_test else column.name}"
 
 
-def is_accuracy(column: str) -> bool:
+def is_accuracy(column: Column | None) -> bool:
     """Return whether a column has the accuracy of a set, which a target is of."""
-    return column.endswith("_accuracy")
+    of = column.scored if column else None
+    return of is not None and of.score == ACCURACY.name and not of.spread
 
 
 def rounds_to_target(
     rows: Sequence[Row], score: Column | None, target: float | None
 ) -> float | None:
     """Return the rounds to an accuracy; None without a target, or if it was not reached."""
-    if target is None or score is None or not is_accuracy(score.name):
+    if target is None or score is None or not is_accuracy(score):
         return None
     accuracies = ((row["round"], row.get(score.name)) for row in rows)
     return reached_at(((n, a) for n, a in accuracies if a is not None), target)
-
-
-SHOWN = ("test_loss", "holdout_loss", "local_test_loss", "train_set_loss")
-"""Columns of evaluated rounds: the first present one tells whether a round was evaluated."""
-
-
-def is_evaluated(column: str) -> bool:
-    """Return whether a column of `metrics.parquet` has values of evaluated rounds alone."""
-    return column.startswith(("test_", *EVALUATED))
-
-
-def score_of(column: str) -> str:
-    """Return the score of an evaluated column: `mape` of `local_test_mape_d1`."""
-    prefixes = [each for each in ("test_", *EVALUATED) if column.startswith(each)]
-    score = column.removeprefix(max(prefixes, key=len, default=""))
-    if "local_test_" not in column:  # whose scores have no spread over clients
-        return score
-    ends = (f"_{end}" for end in (*SPREAD, *UNEQUAL, GAIN) if score.endswith(f"_{end}"))
-    return score.removesuffix(next(ends, ""))
 
 
 def is_counted(number: int, every: int, rounds: int) -> bool:
@@ -188,22 +166,22 @@ def of_local_tests(
     """
     counted = [row for row in rows if is_counted(row["round"], every, rounds)]
     figures: Row = {}
-    for name in headlines(rows[-1]):
+    for column in headlines({name: columns[name] for name in rows[-1] if name in columns}):
         if best_round:
             chosen = next(row for row in counted if row["round"] == best_round)
-            figures[f"at_best_holdout_{name}"] = chosen.get(name)
-        values = [value for row in counted if (value := row.get(name)) is not None]
-        if columns[name].better:
-            figures[f"best_on_test_{name}"] = columns[name].best(values)
+            figures[f"at_best_holdout_{column.name}"] = chosen.get(column.name)
+        values = [value for row in counted if (value := row.get(column.name)) is not None]
+        if column.better:
+            figures[f"best_on_test_{column.name}"] = column.best(values)
     return figures
 
 
-def headlines(columns: Iterable[str]) -> list[str]:
+def headlines(columns: Mapping[str, Column]) -> list[Column]:
     """Return the columns of clients' own tests, by sample and by client, of each model."""
-    sets = [f"{model}local_test_" for model in ("", *MODELS)]
-    names = [name for name in columns if name.startswith((*sets,))]
-    scores = [name for name in names if f"{name}_{UNEQUAL[-1]}" in names]
-    return [each for name in scores for each in (name, f"{name}_mean")]
+    found = by_scored(columns.values())
+    wide = [of for of in found if of.samples == LOCAL_TEST.samples and not of.clients]
+    wide = [of for of in wide if not of.spread and of._replace(spread=JAIN) in found]
+    return [found[each] for of in wide for each in (of, of._replace(spread=SPREAD[0]))]
 
 
 def summarise(
@@ -223,15 +201,17 @@ def summarise(
         every: Rounds between its evaluations.
         rounds: The run's maximum number of rounds.
     """
+    scored = by_scored(columns.values())
+    names = {column.name for column in scored.values()}
     counted: list[Row] = [
         row
         if is_counted(row["round"], every, rounds)
-        else {name: None if is_evaluated(name) else value for name, value in row.items()}
+        else {name: None if name in names else value for name, value in row.items()}
         for row in rows
     ]
-    shown = next((n for n in SHOWN if n in counted[-1]), "test_loss")
-    evaluated = [row for row in counted if row.get(shown) is not None]
-    accuracies = [row["test_accuracy"] for row in evaluated if "test_accuracy" in row]
+    evaluated = [row for row in counted if _is_evaluated(row, scored)]
+    accuracy = scored.get(TEST._replace(score=ACCURACY.name), ACCURACY).name
+    accuracies = [row[accuracy] for row in evaluated if accuracy in row]
     last = (evaluated or counted)[-1]
     score = main_score({name: columns[name] for name in last if name in columns})
     scores = [value for row in evaluated if score and (value := row.get(score.name)) is not None]
@@ -239,14 +219,10 @@ def summarise(
         row["seconds"] + (row["evaluation_seconds"] or 0) + row["checkpoint_seconds"]
         for row in counted
     )
-    return {
+    beyond = [row[BEYOND] or 0 for row in counted if BEYOND in row]
+    figures = {
         "final_accuracy": accuracies[-1] if accuracies else None,
         "best_accuracy": max(accuracies, default=None),
-        **{
-            f"final_{name.removeprefix('test_')}": value
-            for name, value in last.items()
-            if name.startswith(EVALUATED) or (name.startswith("test_") and name != "test_accuracy")
-        },
         "score": score and score.name,
         "final_score": scores[-1] if scores else None,
         "best_score": score.best(filter(math.isfinite, scores)) if score else None,
@@ -254,14 +230,24 @@ def summarise(
         "rounds": len(counted),
         "seconds": seconds,
         "seconds_per_round": float(np.median([row["seconds"] for row in counted])),
-        "bytes_up": sum(row["bytes_up"] for row in counted),
-        "bytes_down": sum(row["bytes_down"] for row in counted),
-        **{name: sum(row[name] for row in counted) for name in VIRTUAL if name in counted[-1]},
-        **_beyond_bound(counted),
+        **({ROUNDS_BEYOND: sum(each > 0 for each in beyond)} if beyond else {}),
+    }
+    return {**_folded(counted, last, columns), **figures}
+
+
+def _folded(rows: Sequence[Row], last: Row, columns: Mapping[str, Column]) -> Row:
+    """Return the figures of columns that declare one; `last` is the last evaluated row."""
+    names = dict.fromkeys(name for row in rows for name in row if name in columns)
+    sums = [name for name in names if columns[name].fold == "sum"]
+    ends = [columns[name] for name in last if name in names and columns[name].fold == "last"]
+    return {
+        **{final_name(column): last[column.name] for column in ends},
+        **{name: sum(row.get(name) or 0 for row in rows) for name in sums},
     }
 
 
-def _beyond_bound(rows: Sequence[Row]) -> Row:
-    """Return the rounds with more bad clients than the aggregation bears with; empty without."""
-    found = [row[BEYOND] or 0 for row in rows if BEYOND in row]
-    return {ROUNDS_BEYOND: sum(each > 0 for each in found)} if found else {}
+def _is_evaluated(row: Row, scored: Mapping[Scored, Column]) -> bool:
+    """Return whether a round was evaluated, which the first of its losses tells."""
+    losses = (each._replace(score=LOSS.name) for each in (TEST, HOLDOUT, LOCAL_TEST, TRAIN_SET))
+    known = [scored[of].name for of in losses if of in scored and scored[of].name in row]
+    return bool(known) and row[known[0]] is not None

@@ -33,13 +33,13 @@ Spans = Mapping[str, Sequence[Span]]
 WORKER_PHASES: tuple[Phase, ...] = ("broadcast", "data", "training", "reduction")
 DRIVER_PHASES: tuple[Phase, ...] = ("broadcast", "placement", "reduction")
 DRIVER = "driver"
+OF_WORKERS = {f"worker_{phase}_seconds": phase for phase in (*WORKER_PHASES, "waiting")}
+OF_DRIVER = {f"driver_{phase}_seconds": phase for phase in DRIVER_PHASES}
+"""Phases of workers and of the driver, by their columns."""
 COLUMNS = by_name(
-    Column(f"{whose}_{phase}_seconds", "smaller", "s")
-    for whose, phases in (
-        ("worker", (*WORKER_PHASES, "waiting")),
-        (DRIVER, DRIVER_PHASES),
-    )
-    for phase in phases
+    Column(name, "smaller", "s", tag=f"seconds/{whose}_{phase}")
+    for whose, columns in (("worker", OF_WORKERS), (DRIVER, OF_DRIVER))
+    for name, phase in columns.items()
 )
 """Columns of `metrics.parquet` of traced runs."""
 
@@ -122,8 +122,8 @@ class TraceWriter:
         waiting = max(workers, len(busy)) * seconds - sum(totals.values())
         totals["waiting"] = max(waiting, 0.0)
         own = spans.get(DRIVER, ())
-        return {f"worker_{phase}_seconds": total for phase, total in totals.items()} | {
-            f"driver_{phase}_seconds": _total(own, phase) for phase in DRIVER_PHASES
+        return {name: totals[phase] for name, phase in OF_WORKERS.items()} | {
+            name: _total(own, phase) for name, phase in OF_DRIVER.items()
         }
 
     def _write(self, number: int, spans: Sequence[tuple[str, Sequence[NamedSpan]]]) -> None:

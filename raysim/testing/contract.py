@@ -22,6 +22,7 @@ from raysim.core.tensors import Tensors, flatten
 from raysim.core.tensors.digests import tensors_digest
 from raysim.execution.client_jobs import ClientJobs
 from raysim.execution.messages import PassMessage
+from raysim.storage.rows.metrics import declared_in
 from raysim.testing.tasks import SIZES, small_task
 from raysim.training.job import ClientJob
 
@@ -125,6 +126,8 @@ class ComponentContract:
         result = raysim.run(settings, small_task(family, sizes))
         for name, tensor in result.params.items():
             require(bool(tensor.isfinite().all()), f"{name} is not finite")
+        undeclared = [field.name for field in result.metrics.schema if not field.metadata]
+        require(not undeclared, f"`columns` lacks a raysim.Column of {undeclared}")
         rows = result.metrics.to_pylist()
         numbers = [row["round"] for row in rows if row["round"] > 0]
         require(numbers == [1, 2], f"metrics.parquet has the rounds {numbers}")
@@ -157,8 +160,10 @@ class ComponentContract:
         for backend in ("inline", "ray"):
             engine = {"engine.backend": backend, "engine.actors": actors, "rounds": 3}
             settings = self.settings_for(folder / backend, {**engine, **overrides})
-            rows = raysim.run(settings, small_task(family)).metrics.to_pylist()
-            tables.append([{k: v for k, v in r.items() if not k.endswith("seconds")} for r in rows])
+            metrics = raysim.run(settings, small_task(family)).metrics
+            declared = declared_in(metrics.schema).values()
+            timed = [column.name for column in declared if column.unit == "s"]
+            tables.append(metrics.drop_columns(timed).to_pylist())
         require_same_model(folder / "inline", folder / "ray")
         require(tables[0] == tables[1], f"inline: {tables[0]}\non actors: {tables[1]}")
 

@@ -15,6 +15,7 @@ from raysim.cli.live_view import LiveView, PlainOutput, make_listener
 from raysim.driver import progress
 from raysim.driver.listener import Started
 from raysim.driver.progress import closing_lines
+from raysim.storage.column_names import OF_SCORES
 
 SUMMARY = {
     "score": "test_accuracy",
@@ -39,6 +40,7 @@ def started(**changes):
         "clients": 100,
         "target": 0.97,
         "score": "test_accuracy",
+        "columns": OF_SCORES,
     }
     return Started(**(values | changes))
 

@@ -12,6 +12,7 @@ from raysim.core.scoring import CLASSIFICATION, REGRESSION, squared_errors
 REFUSED = {
     "better": (lambda: Column("mape", better="lower"), r"^Column\('mape'\): better='lower': must"),
     "mode": (lambda: Column("mape", better="min"), "must be 'larger', 'smaller' or None$"),
+    "fold": (lambda: Column("x", fold="mean"), "fold='mean': must be 'sum', 'last' or None$"),
     "name": (lambda: Column(""), "^Column.name='': must be a text$"),
     "unit": (lambda: Column("mape", unit=100), r"^Column\('mape'\): unit=100: must be a text$"),
     "no column": (

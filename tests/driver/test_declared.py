@@ -11,17 +11,27 @@ import pytest
 
 import raysim
 from raysim import Column
+from raysim.core.aggregation import AGGREGATIONS
+from raysim.core.channel import STAGES
+from raysim.core.columns import by_name
 from raysim.core.scoring import CLASSIFICATION, accuracy
+from raysim.core.selection import SELECTIONS
 from raysim.methods.fedavg import FedAvg
-from raysim.results.compare import compared_metrics, comparison_tables, group_runs
+from raysim.results.compare import common_score, compared_metrics, comparison_tables, group_runs
 from raysim.results.metrics import parse_metric
 from raysim.results.runs import read_run
 from raysim.storage.declared import of_components
+from raysim.storage.rows.metrics import declared_in, with_declared
+from raysim.storage.rows.tags import tag_of
+from raysim.storage.summary import summarise
 from tests.tasks import Notes, make_settings, make_task
 
 CLIENTS = (40, 30, 20, 60)
 CURVE = (3.0, 1.0, 2.0, 2.0, 1.5, 0.5)
-COLUMNS: Any = (Column("regret", "smaller", "s"), Column("phase"))
+COLUMNS: Any = (
+    *(Column("regret", "smaller", "s"), Column("phase", fold="sum"), Column("spent", fold="last")),
+    *(Column("part", "larger", numbered=True), Column("mood", tag="train/mood")),
+)
 """What the method here declares."""
 
 
@@ -43,7 +53,8 @@ class Regrets(FedAvg):
 
     def round(self, now, state):
         after, _ = yield from super().round(now, state)
-        return after, {"regret": CURVE[now.number], "phase": now.number}
+        parts = {"part_1": 0.5, "part_2": 0.25, "spent": 2 * now.number, "mood": 0}
+        return after, {"regret": CURVE[now.number], "phase": now.number, **parts}
 
 
 OPTIONS: dict[str, Any] = {"rounds": 4, "evaluation.local_test": 0.5, "local.lr": 0.05}
@@ -75,7 +86,7 @@ def test_a_run_follows_the_declared_direction(tmp_path, name):
     assert result.metrics[f"local_test_{name}_worst_tenth"].to_pylist()[-1] == worst
     record = read_run(tmp_path)
     for column in (f"test_{name}", f"local_test_{name}_d1", f"personal_local_test_{name}_mean"):
-        assert record.column(column) == Column(column, better, "%")
+        assert record.column(column).named(column) == Column(column, better, "%")
     assert record.column(f"local_test_{name}_jain").better == "larger"
     assert record.column(f"local_test_{name}_deviation").better == "smaller"
     assert parse_metric(f"best(test_{name})").of(record) == choose(values)
@@ -130,6 +141,9 @@ def test_a_metric_of_a_method_is_followed(tmp_path):
     assert result.metrics.num_rows == 4
     record = read_run(tmp_path)
     assert record.column("regret") == COLUMNS[0] and record.column("phase").better is None
+    assert record.column("part_2").better == "larger" and record.column("part_3").better is None
+    assert (result.summary["phase"], result.summary["final_spent"]) == (0 + 1 + 2 + 3, 6)
+    assert dict(record.points("total_phase"))[4] == 6
 
 
 def test_patience_follows_the_loss_of_training(tmp_path):
@@ -175,6 +189,52 @@ def test_members_of_a_chain_and_stages_declare_theirs(tmp_path):
     assert {*of_components(settings)} == {"time_to_x", "noise"}
 
 
+NEEDS: dict[str, dict[str, Any]] = {
+    "gaussian": {
+        "aggregation.weighting": "fixed",
+        "channel.gaussian.quantile": 0.5,
+        "channel.gaussian.noise": 0.1,
+    },
+    "poisson": {"aggregation.weighting": "fixed"},
+    "fltrust": {"aggregation.root": 4},
+    "error_feedback": {"channel": {"topk": {}, "error_feedback": {}}},
+}
+WRITERS = [
+    *(("selection.name", name) for name in SELECTIONS),
+    *(("aggregation.name", name) for name in AGGREGATIONS),
+    *(("channel", name) for name in STAGES),
+]
+
+
+@pytest.mark.parametrize(("setting", "name"), WRITERS)
+def test_every_column_that_a_component_writes_is_declared(tmp_path, setting, name):
+    """Those of methods are looked at by their contract."""
+    chosen = {setting: {name: {}} if setting == "channel" else name}
+    options = {**chosen, "fraction": 1.0, "rounds": 2, **NEEDS.get(name, {})}
+    result = raysim.run(make_settings(tmp_path, **options), make_task((*CLIENTS, *CLIENTS)))
+    assert [field.name for field in result.metrics.schema if not field.metadata] == []
+
+
+def test_a_renamed_column_keeps_its_treatment(tmp_path):
+    options = {"evaluation.holdout": 0.3, "rounds": 3, "evaluation.every": 2}
+    result = raysim.run(make_settings(tmp_path, **options), make_task(CLIENTS))
+    columns = declared_in(result.metrics.schema)
+    names = [f"x{number}" if columns[n].scored else n for number, n in enumerate(columns)]
+    renamed = {
+        old: replace(columns[old], name=new) for old, new in zip(columns, names, strict=True)
+    }
+    table = with_declared(result.metrics.rename_columns(names), by_name(renamed.values()))
+    pq.write_table(table, tmp_path / "metrics.parquet")
+    record = read_run(tmp_path)
+    score = common_score([record])
+    assert score == renamed["holdout_accuracy"]
+    assert [number for number, _ in record.points(score.name)] == [2, 3]
+    summary = summarise(table.to_pylist(), by_name(renamed.values()), None, every=2, rounds=3)
+    assert summary["final_score"] == result.summary["final_score"]
+    assert summary["final_accuracy"] == result.summary["final_accuracy"]
+    assert tag_of(renamed["test_loss"]) == "test/loss"
+
+
 OF_ENGINE = {
     "attack_success_rate": ("smaller", "%"),
     "train_loss": ("smaller", ""),
@@ -195,5 +255,5 @@ def test_the_engine_declares_its_own(tmp_path):
     found = {name: record.column(name) for name in OF_ENGINE}
     assert {name: (column.better, column.unit) for name, column in found.items()} == OF_ENGINE
     stored = pq.read_schema(tmp_path / "metrics.parquet").field("attack_success_rate").metadata
-    assert stored == {b"better": b"smaller", b"unit": b"%"}
+    assert {stored[b"better"], stored[b"unit"]} == {b"smaller", b"%"}
     assert np.isfinite(parse_metric("best(attack_success_rate)").of(record))

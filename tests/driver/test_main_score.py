@@ -8,10 +8,10 @@ from itertools import product
 import pytest
 
 import raysim
-from raysim.core.columns import Column, by_name
 from raysim.results.compare import common_score, compared_metrics, comparison_tables, group_runs
 from raysim.results.runs import read_run
 from raysim.results.verdict import verdicts
+from raysim.storage.column_names import OF_SCORES
 from raysim.storage.declared import main_score_of
 from raysim.storage.summary import main_score
 from raysim.workloads.sweeps import read_sweep
@@ -42,8 +42,8 @@ def test_what_clients_deploy_decides(tmp_path, case, method):
     followed = result.metrics[f"{chosen}_accuracy"].to_pylist()
     assert summary["best_round"] == 1 + followed.index(max(followed))
     record = read_run(tmp_path)
-    assert common_score([record]) == Column(score, "larger", "%")
-    assert main_score_of(settings, own_models=method == "local") == Column(score, "larger", "%")
+    assert common_score([record]) == OF_SCORES[score]
+    assert main_score_of(settings, own_models=method == "local") == OF_SCORES[score]
     said = [note for note in notes.notes if "which nothing evaluates" in note]
     assert len(said) == (case == "test" and method == "local")
 
@@ -104,7 +104,8 @@ def test_a_sweep_shows_the_main_score_of_all_its_methods(metric):
 
 
 def test_without_a_declared_accuracy_the_loss_counts():
-    losses = {name: Column(name, "smaller") for name in ("test_loss", "personal_train_set_loss")}
+    losses = {name: OF_SCORES[name] for name in ("test_loss", "personal_train_set_loss")}
+    accuracy = replace(OF_SCORES["test_accuracy"], better=None)
     assert main_score(losses) == losses["test_loss"]
-    assert main_score(losses | by_name([Column("test_accuracy")])) == losses["test_loss"]
+    assert main_score(losses | {"test_accuracy": accuracy}) == losses["test_loss"]
     assert main_score({}) is None

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file
 
 import raysim
-from raysim.core.columns import Column, by_name
 from raysim.driver.run import commits
 from raysim.driver.run.stopping import Stopping
 from raysim.storage import checkpoints
+from raysim.storage.column_names import OF_SCORES
 from raysim.testing.contract import StopAfter
 from tests.faults.forked import Child
 from tests.tasks import UNEQUAL, SmallNet, make_settings, make_task, model_of
@@ -23,7 +23,7 @@ from tests.tasks import UNEQUAL, SmallNet, make_settings, make_task, model_of
 NAN = float("nan")
 WORSE = {"patience_metric": "test_loss", "patience_mode": "max"}
 """As the loss falls, the first evaluation stays the best."""
-COLUMNS = by_name([Column("test_loss", "smaller"), Column("test_accuracy", "larger")])
+COLUMNS = {name: OF_SCORES[name] for name in ("test_loss", "test_accuracy")}
 CURVES = {
     "equal is no improvement": ({"patience": 2}, [0.5, 0.6, 0.6, 0.6], (2, 4, "patience")),
     "late": ({"patience": 2}, [0.5, 0.4, 0.6, 0.5, 0.7, 0.6], (5, 6, "rounds")),

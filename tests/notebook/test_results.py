@@ -11,10 +11,13 @@ import torch
 
 import raysim
 from raysim.driver import context
+from raysim.storage.column_names import OF_SCORES
+from raysim.storage.rows.metrics import with_declared
 from tests.cli import test_live_view
 
 SUMMARY = {**test_live_view.SUMMARY, "stopped_by": "patience"}
-METRICS = pa.table({"round": [1, 2], "test_loss": [1.0, 0.5]})
+VALUES = {"round": [1, 2], "test_loss": [1.0, 0.5], "test_accuracy": [0.25, 0.75]}
+METRICS = with_declared(pa.table(VALUES), OF_SCORES)
 PARAMS = {"weight": torch.zeros(40, 30), "bias": torch.zeros(40)}
 
 
@@ -58,7 +61,7 @@ def test_its_table():
         "rounds to target_accuracy": "46.2",
         "time": "12.3 s, median 0.234 s a round",
         "sent": "up 1.5 MB, down 2.5 MB",
-        "metrics": "2 rounds, 2 columns; as a data frame: .metrics.to_pandas()",
+        "metrics": "2 rounds, 3 columns; as a data frame: .metrics.to_pandas()",
         "params": "2 tensors, 1,240 values",
         "run_dir": "runs/<mine>",
     }

@@ -5,17 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from raysim.core.columns import OF_ENGINE, Column, by_name
+from raysim.core.columns import OF_ENGINE
 from raysim.results.metrics import parse_metric
 from raysim.results.tables import ResultCell
+from raysim.storage.column_names import OF_SCORES
 
 Place = tuple[str, str]
-COLUMNS = OF_ENGINE | by_name(
-    [
-        *(Column(name, "larger", "%") for name in ("test_accuracy", "client_accuracy_d1")),
-        Column("test_loss", "smaller"),
-    ]
-)
+COLUMNS = {**OF_ENGINE, **OF_SCORES}
 
 
 def declared(cells: Mapping[Place, ResultCell], metric: str) -> dict[Place, ResultCell]:

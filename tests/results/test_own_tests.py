@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from raysim.core.scoring import REGRESSION, evaluated_columns
 from raysim.results import report
 from raysim.results.compare import (
     compared_metrics,
@@ -97,7 +98,9 @@ def test_without_an_accuracy_the_held_out_loss_chooses_the_round():
     """As the run does itself: `at_best_holdout_...` of its summary."""
     names = [f"personal_{name}" for name in ("local_test_mae", "holdout_mae", "holdout_loss")]
     names += [f"personal_local_test_mae_{end}" for end in ("mean", "jain")]
-    columns = {name: metric for name, metric, _ in own_test_columns(names, has_local=False)}
+    known = evaluated_columns((*REGRESSION.scores.values(),))
+    measured = {name: known[name] for name in names}
+    columns = {name: metric for name, metric, _ in own_test_columns(measured, has_local=False)}
     chosen = "at_best(personal_local_test_mae, personal_holdout_loss)"
     assert str(columns["at best holdout"]) == chosen
 

@@ -8,11 +8,13 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.plugins.custom_scalar.layout_pb2 import Layout
 
-from raysim.core.columns import Column, by_name
+from raysim.core.columns import OF_ENGINE, Column, Scored
 from raysim.core.errors import RunError
+from raysim.storage.column_names import OF_SCORES
 from raysim.storage.recorder import RunRecorder, SealedTables
 from raysim.storage.rows import parted
 from raysim.storage.summary import rounds_to_target, summarise
+from raysim.storage.trace import COLUMNS as TRACED
 from tests.tuning.test_events import hparams_tab
 
 SETTINGS = {"method": {"name": "fedavg"}, "local": {"lr": 0.1}, "out": None, "rounds": 9}
@@ -38,7 +40,7 @@ def curve(*points):
     return [row(number, accuracy) for number, accuracy in points]
 
 
-COLUMNS = by_name([Column("test_accuracy", "larger", "%"), Column("test_loss", "smaller")])
+COLUMNS = {**OF_ENGINE, **TRACED, **OF_SCORES}
 TARGETS = {
     "between two evaluations": ([(1, 0.5), (2, 0.75), (3, 1.0)], 0.875, 2.5),
     "from the running maximum": ([(1, 0.5), (2, 0.25), (3, 0.75)], 0.625, 2.5),
@@ -135,7 +137,7 @@ def record(tmp_path, tmp_path_factory):
     opened, sealed = [], {}
 
     def go(first, last, close=True, after=None, accuracy=0.5):
-        recorder = RunRecorder(tmp_path, SETTINGS)
+        recorder = RunRecorder(tmp_path, SETTINGS, COLUMNS)
         opened.append(recorder)
         recorder.open(sealed.get(first - 1 if after is None else after))
         for number in range(first, last + 1):
@@ -184,7 +186,7 @@ def test_records_are_readable_while_open(tmp_path, record):
 
 
 def test_the_first_round_is_published_at_once(tmp_path):
-    recorder = RunRecorder(tmp_path, SETTINGS)
+    recorder = RunRecorder(tmp_path, SETTINGS, COLUMNS)
     recorder.open()
     recorder.add(values := row(1), [columns(1)])
     recorder.publish(values)
@@ -211,7 +213,7 @@ def test_half_written_tables_are_not_read(tmp_path, record):
 
 
 def test_metrics_of_a_method_may_appear_later(tmp_path):
-    recorder = RunRecorder(tmp_path, SETTINGS)
+    recorder = RunRecorder(tmp_path, SETTINGS, COLUMNS)
     recorder.open()
     for number, own in [(1, {}), (2, {"pruned": 3})]:
         recorder.add(row(number, None, **own), [])
@@ -251,14 +253,18 @@ def test_columns_are_grouped_each_under_a_tag_of_its_own(tmp_path):
         "lr": "train/lr",
         "objective": "train/objective",
         "evaluation_seconds": "seconds/evaluation",
-        "worker_local_steps_seconds": "seconds/worker_local_steps",
+        "worker_training_seconds": "seconds/worker_training",
+        "trained_accuracy_d1": "trained_accuracy/d1",
+        "train_set_loss": "train_set/loss",
         "virtual_seconds": "virtual/seconds",
         "lost_clients": "clients/lost",
         "clients": "clients/counted",
         "prepass_bytes_up": "method/prepass_bytes_up",
+        "train_share": "method/train_share",
         "client_accuracy_gap": "method/client_accuracy_gap",
     }
-    recorder = RunRecorder(tmp_path, SETTINGS)
+    mae = Column("mae", "smaller").of(Scored("test", "mae"))
+    recorder = RunRecorder(tmp_path, SETTINGS, {**COLUMNS, "test_mae": mae})
     recorder.open()
     values = {name: float(number) for number, name in enumerate(columns)}
     recorder.add(given := {"round": 1, **values}, [])
@@ -383,7 +389,7 @@ def test_sealed_rows_come_back(tmp_path, record, monkeypatch, lost, last):
     sealed = sealed_at(tmp_path, record, monkeypatch, last)
     for name in LOST[lost]:
         (tmp_path / name).unlink()
-    recorder = RunRecorder(tmp_path, SETTINGS)
+    recorder = RunRecorder(tmp_path, SETTINGS, COLUMNS)
     recorder.check(sealed)
     recorder.open(sealed)
     recorder.close()
@@ -401,7 +407,7 @@ def test_a_closed_file_that_is_not_as_it_was_sealed_is_named(
     if content is not None:
         path.write_bytes(content)
     with pytest.raises((ValueError, OSError)) as caught:
-        RunRecorder(tmp_path, SETTINGS).check(sealed)
+        RunRecorder(tmp_path, SETTINGS, COLUMNS).check(sealed)
     assert str(path) in str(caught.value)
 
 
@@ -411,5 +417,5 @@ def test_a_damaged_table_is_named(tmp_path, record, monkeypatch, name):
     path = sealed.folder / name
     path.write_bytes(path.read_bytes()[:-9])
     with pytest.raises(RunError, match="is damaged") as caught:
-        RunRecorder(tmp_path, SETTINGS).open(sealed)
+        RunRecorder(tmp_path, SETTINGS, COLUMNS).open(sealed)
     assert str(path) in str(caught.value)

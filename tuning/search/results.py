@@ -11,21 +11,25 @@ import optuna
 from optuna.trial import FrozenTrial, TrialState
 
 from raysim.config import Settings
-from raysim.storage.declared import column_of
-from raysim.storage.summary import MODELS, final_figures, main_score, of_deployed
+from raysim.core.columns import Column
+from raysim.core.scoring import ACCURACY, HOLDOUT, PERSONAL, TEST
+from raysim.storage.declared import columns_of
+from raysim.storage.summary import final_name, main_score
 
 AVERAGED = (
     *("held_out_samples", "bytes_up", "bytes_down"),
     *("seconds", "virtual_seconds", "virtual_joules"),
 )
 """Values in the summary of a trial of several runs, beside last scores, if its runs have them."""
-OF_CHOICE = "holdout_"
-"""Part of the columns of samples that choose settings, whose scores are too good for the chosen."""
-NO_SCORE = "test_accuracy"
+NO_SCORE = ACCURACY.of(TEST._replace(score=ACCURACY.name))
 """Column of the main score while no trial has one."""
 HELD_OUT = {"accuracy": "final_holdout_accuracy", "loss": "final_holdout_loss"}
 """Values in a summary of the objectives on held-out samples."""
-JUDGING = tuple(HELD_OUT.values())
+OF_DEPLOYED = {
+    f"final_{of.name}": f"final_{of._replace(model=PERSONAL).name}"
+    for of in (HOLDOUT._replace(score=name) for name in HELD_OUT)
+}
+"""By these, the values of the models that clients deploy."""
 
 
 def combined(summaries: Sequence[Mapping[str, Any]], over_seeds: str) -> dict[str, Any]:
@@ -49,12 +53,12 @@ def combined(summaries: Sequence[Mapping[str, Any]], over_seeds: str) -> dict[st
 
 def _judged(summary: Mapping[str, Any]) -> dict[str, Any]:
     """Return the summary of a run, with the held-out scores of the deployed models."""
-    figures = final_figures(summary)
-    columns = {name: of_deployed(figures, name.removeprefix("final_")) for name in JUDGING}
-    return {**summary, **{name: figures[of] for name, of in columns.items() if of}}
+    return {**summary, **{name: summary[of] for name, of in OF_DEPLOYED.items() if of in summary}}
 
 
-def reported(summaries: Iterable[Mapping[str, Any]], settings: Settings) -> tuple[str, list[Any]]:
+def reported(
+    summaries: Iterable[Mapping[str, Any]], settings: Settings
+) -> tuple[Column, list[Any]]:
     """Return the main score that did not choose between trials: its column, and each one's value.
 
     Where the clients of some trials deploy models of their own, it has the name of these.
@@ -63,13 +67,15 @@ def reported(summaries: Iterable[Mapping[str, Any]], settings: Settings) -> tupl
         summaries: The summary of each trial; empty where it has none.
         settings: Settings of a trial.
     """
-    names, values = set[str](), list[Any]()
-    for figures in map(final_figures, summaries):
-        known = (n for n, value in figures.items() if value is not None and OF_CHOICE not in n)
-        score = main_score({name: column_of(settings, name) for name in known})
-        names |= {score.name} if score else set()
-        values.append(score and figures[score.name])
-    return next(iter(sorted(names, key=lambda name: MODELS[0] not in name)), NO_SCORE), values
+    columns, scores = columns_of(settings), list[Column | None]()
+    columns = {n: c for n, c in columns.items() if c.scored and c.scored.samples != HOLDOUT.samples}
+    values = list[Any]()
+    for summary in summaries:
+        known = {n: c for n, c in columns.items() if summary.get(final_name(c)) is not None}
+        scores.append(score := main_score(known))
+        values.append(score and summary[final_name(score)])
+    found = sorted(filter(None, scores), key=lambda c: not (c.scored and c.scored.model))
+    return found[0] if found else NO_SCORE, values
 
 
 def _is_number(value: Any) -> bool:

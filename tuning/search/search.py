@@ -13,6 +13,7 @@ from uuid import uuid4
 import optuna
 from optuna.exceptions import ExperimentalWarning
 from optuna.samplers import BaseSampler, RandomSampler
+from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, Trial, TrialState
 
 from raysim.core.errors import RunError, without_passwords
@@ -30,7 +31,7 @@ from raysim.tuning.search.storage import (
     open_storage,
     refusal,
 )
-from raysim.tuning.studies.samplers import OBJECTIVES, TITLES, SearchOptions
+from raysim.tuning.studies.samplers import OBJECTIVES, SearchOptions
 from raysim.tuning.studies.study import ResolvedStudy, check_together
 
 RETRY_OF = "retry_of"
@@ -67,7 +68,8 @@ class Search:
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         try:
             self._storage = open_storage(storage)
-            directions = [OBJECTIVES[objective] for objective in options.objectives]
+            kinds = {True: StudyDirection.MAXIMIZE, False: StudyDirection.MINIMIZE}
+            directions = [kinds[OBJECTIVES[each].larger is True] for each in options.objectives]
             created = optuna.create_study(
                 study_name=name, storage=self._storage, directions=directions, load_if_exists=True
             )
@@ -134,7 +136,7 @@ class Search:
                 )
         for key in expected.keys() - {*fixed}:
             self.study.set_user_attr(key, expected[key])
-        titles = [TITLES[name] for name in self.options.objectives]
+        titles = [OBJECTIVES[name].name for name in self.options.objectives]
         if self.study.metric_names != titles:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", ExperimentalWarning)

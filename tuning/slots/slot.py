@@ -22,6 +22,7 @@ import raysim
 from raysim.config import parse
 from raysim.core.errors import MachineError, RunError
 from raysim.core.exits import interruptible
+from raysim.core.scoring import ACCURACY, HOLDOUT, PERSONAL
 from raysim.core.user_input import parse_json
 from raysim.execution.cluster_health import NodeLostError
 from raysim.execution.process import mps_limits
@@ -29,7 +30,6 @@ from raysim.execution.resources import ABSENT_GPUS
 from raysim.storage.lock import lock_folder
 from raysim.storage.recorder import METRICS
 from raysim.storage.run_directory import RunDirectory
-from raysim.storage.summary import of_deployed
 from raysim.tuning.slots.report import Report, causes, error_line, machine_failure
 
 Order = tuple[dict[str, Any], bool, bool]
@@ -60,8 +60,9 @@ def _rows(folder: Path) -> list[dict[str, Any]]:
 
 def _curve(rows: Iterable[Mapping[str, Any]]) -> dict[int, float]:
     """Return the accuracy of deployed models on held-out samples by evaluated round."""
-    column = "holdout_accuracy"
-    accuracies = {row["round"]: row.get(of_deployed(row, column) or column) for row in rows}
+    shared = HOLDOUT._replace(score=ACCURACY.name)
+    own = shared._replace(model=PERSONAL)
+    accuracies = {row["round"]: row.get(own.name, row.get(shared.name)) for row in rows}
     return {number: value for number, value in accuracies.items() if value is not None}
 
 

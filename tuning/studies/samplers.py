@@ -23,7 +23,6 @@ from optuna.samplers import (
     RandomSampler,
     TPESampler,
 )
-from optuna.study import StudyDirection
 
 import raysim
 from raysim.core.columns import Column
@@ -52,31 +51,14 @@ PRUNERS: Mapping[str, type[BasePruner]] = {
     "none": NopPruner,
 }
 OBJECTIVES = {
-    "accuracy": StudyDirection.MAXIMIZE,
-    "loss": StudyDirection.MINIMIZE,
-    "bytes": StudyDirection.MINIMIZE,
-    "virtual_seconds": StudyDirection.MINIMIZE,
-    "virtual_joules": StudyDirection.MINIMIZE,
+    "accuracy": Column("held-out accuracy", "larger", "%"),
+    "loss": Column("held-out loss", "smaller"),
+    "bytes": Column("bytes sent both ways", "smaller"),
+    "virtual_seconds": Column("virtual seconds", "smaller"),
+    "virtual_joules": Column("virtual joules", "smaller"),
 }
-"""Objectives: accuracy or loss on the held-out samples; bytes sent both ways; virtual time and
-energy."""
-TITLES = {
-    "accuracy": "held-out accuracy",
-    "loss": "held-out loss",
-    "bytes": "bytes sent both ways",
-    "virtual_seconds": "virtual seconds",
-    "virtual_joules": "virtual joules",
-}
-"""Objectives in words, as Optuna's dashboard, plots, pages and TensorBoard name them."""
-
-
-def scored(objective: str) -> Column:
-    """Return an objective as a column of a chart, in words."""
-    larger = OBJECTIVES[objective] is StudyDirection.MAXIMIZE
-    unit = "%" if objective == "accuracy" else ""
-    return Column(TITLES[objective], "larger" if larger else "smaller", unit)
-
-
+"""Objectives as columns in words, as Optuna's dashboard, plots, pages and TensorBoard name them:
+accuracy or loss on the held-out samples; bytes sent both ways; virtual time and energy."""
 JUDGED = ("accuracy",)
 """Objectives of a study whose trials a pruner may judge: evaluations report accuracy."""
 STATISTICS = ("mean", "lower")

@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 import raysim
 from raysim.core.errors import SettingsError
+from raysim.storage.summary import VIRTUAL
 from raysim.tuning.studies.entries import read_entries
 from raysim.tuning.studies.reading import read_first, read_space
 from raysim.tuning.studies.samplers import SearchOptions
@@ -169,7 +170,7 @@ def check_together(options: SearchOptions, resolved: ResolvedStudy) -> None:
             f"{options.label('objectives')}=accuracy: dataset.name={name} has none; use loss"
         )
     for objective in options.objectives:
-        if objective.startswith("virtual_") and not resolved.settings.clock.has_time:
+        if objective in VIRTUAL and not resolved.settings.clock.has_time:
             label = options.label("objectives")
             raise SettingsError(f"{label}={objective}: needs clock.name=devices; it is none")
 

@@ -16,7 +16,7 @@ from raysim.results.tables import ResultTable
 from raysim.storage.atomic import replace_file
 from raysim.tuning.runs.folder import RunsFolder
 from raysim.tuning.runs.run import Run
-from raysim.tuning.studies.samplers import scored
+from raysim.tuning.studies.samplers import OBJECTIVES
 from raysim.tuning.tables.results import TableResults
 from raysim.tuning.tables.tuned import Chosen
 from raysim.workloads.datasets.labels import training_labels
@@ -36,7 +36,7 @@ def write_page(
     tuning = _tuning(chosen) if chosen else None
     drawn = {each.title: each.curve for each in chosen if each.curve}
     objective = next((each.objective for each in chosen if each.curve), "")
-    searches = [charts.searches(drawn, scored(objective))] if drawn else []
+    searches = [charts.searches(drawn, OBJECTIVES[objective])] if drawn else []
     text = report.report(
         panels,
         grid_of(table),

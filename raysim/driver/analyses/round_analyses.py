@@ -17,7 +17,6 @@ from raysim.core.rules import Reduced, Rules
 from raysim.core.scoring import TRAINED_ACCURACY
 from raysim.core.seeds import stream
 from raysim.core.tensors import Groups, Tensors
-from raysim.core.user_input.columns import OF_ANALYSES, check_names
 from raysim.driver.analyses.riding import (
     Figures,
     for_round_alone,
@@ -33,6 +32,7 @@ from raysim.driver.round_inputs import passes_of, round_inputs, run_round
 from raysim.driver.round_log import RoundLog
 from raysim.storage.checkpoints import Checkpoint
 from raysim.storage.client_states import StateVersion
+from raysim.storage.column_names import OF_ANALYSES, check_names
 from raysim.storage.declared import deploys_own_models
 
 NO_GROUPS: Groups = MappingProxyType({})

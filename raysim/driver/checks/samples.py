@@ -17,7 +17,7 @@ from raysim.core.components import called, cause
 from raysim.core.errors import DataError, SettingsError, visible
 from raysim.core.method import Method
 from raysim.core.rules import Batch
-from raysim.core.scoring import Scoring, cross_entropies
+from raysim.core.scoring import TEST, Scoring, cross_entropies
 from raysim.core.tensors import at_least_float32
 from raysim.core.user_input import as_typed
 from raysim.driver.client_scores import are_classes
@@ -81,7 +81,8 @@ def check_scoring(settings: Settings, scoring: Scoring) -> None:
     accuracy = scoring.scores.get("accuracy")
     if target is not None and (accuracy is None or not accuracy.larger):
         if accuracy:
-            raise SettingsError(f"target_accuracy={target}: {undeclared('accuracy', of_task=True)}")
+            how = undeclared(accuracy.of(TEST._replace(score=accuracy.name)))
+            raise SettingsError(f"target_accuracy={target}: {how}")
         raise SettingsError(
             f"target_accuracy={target}: the task's metrics are {given}; use target_accuracy=none"
         )

@@ -7,8 +7,10 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
+from raysim.core.columns import Column
 from raysim.core.errors import RunError
 from raysim.core.exits import delay_signals
+from raysim.core.scoring import HOLDOUT
 from raysim.core.tensors import Tensors, flatten
 from raysim.core.tensors.digests import checksums
 from raysim.driver.context import Result, RunContext
@@ -105,9 +107,9 @@ class Commits:
             self.recorder.check(checkpoint.tables)
 
     @property
-    def score(self) -> str | None:
+    def score(self) -> Column | None:
         """Column of the main score; None where nothing is evaluated."""
-        return self._stopping.score.name if self._stopping.score else None
+        return self._stopping.score
 
     @property
     def needed_from(self) -> int:
@@ -241,8 +243,8 @@ class Commits:
         every, rounds = settings.evaluation.every, self.last_round
         recorded = self.recorder.rows, self.recorder.declared
         summary = summarise(*recorded, settings.target_accuracy, every=every, rounds=rounds)
-        by_holdout = "holdout_" in (self._stopping.metric or "")
-        best = self._stopping.best if by_holdout else None
+        of = self._stopping.metric and self._stopping.metric.scored
+        best = self._stopping.best if of and of.samples == HOLDOUT.samples else None
         summary |= of_local_tests(*recorded, every, rounds, best)
         summary |= self._context.evaluator.held_out_samples
         summary |= {"best_round": self._stopping.best or None, "stopped_by": self._reason}

@@ -13,8 +13,8 @@ from raysim.core.exits import with_hint
 from raysim.core.local_cut import without_cut
 from raysim.core.method import Metrics, Passes, Round, ServerState
 from raysim.core.next_state import ASKED, given_state
+from raysim.core.scoring import PERSONAL
 from raysim.core.tensors import frozen_names
-from raysim.core.user_input.columns import check_metrics
 from raysim.driver.aggregating import Aggregated
 from raysim.driver.analyses.round_analyses import RoundAnalyses
 from raysim.driver.asynchronous.opening import asynchronous_rounds
@@ -49,9 +49,10 @@ from raysim.driver.temperatures import RoundTemperature
 from raysim.storage.checkpoints import Checkpoint
 from raysim.storage.client_models import ClientModels
 from raysim.storage.client_states import updated
+from raysim.storage.column_names import check_metrics
 from raysim.storage.declared import deploys_own_models
 from raysim.storage.recorder import Row
-from raysim.storage.summary import MODELS, is_counted
+from raysim.storage.summary import is_counted
 from raysim.storage.trace import DRIVER
 
 NO_METRICS: Metrics = {}
@@ -170,10 +171,12 @@ class Run:
 
     def _started(self) -> Started:
         settings, score = self.settings, self.commits.score
-        if deploys_own_models(settings) and score and not score.startswith(MODELS[0]):
+        of = score and score.scored
+        if deploys_own_models(settings) and score and of and of.model != PERSONAL:
             self.context.listener.note(
-                f"clients deploy models of their own, which nothing evaluates: {score} is that of"
-                " the global model; evaluation.local_test or evaluation.holdout evaluates theirs"
+                "clients deploy models of their own, which nothing evaluates:"
+                f" {score.name} is that of the global model; evaluation.local_test or"
+                " evaluation.holdout evaluates theirs"
             )
         return Started(
             path=self.context.run_dir.path,
@@ -183,7 +186,8 @@ class Run:
             cohort=settings.cohort_size,
             clients=self.clients,
             target=settings.target_accuracy,
-            score=score,
+            score=score.name if score else None,
+            columns=self.context.declared,
         )
 
     @cached_property

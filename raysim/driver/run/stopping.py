@@ -14,14 +14,7 @@ from raysim.core.components import suggest
 from raysim.core.errors import SettingsError
 from raysim.storage.declared import of_components
 from raysim.storage.recorder import Row
-from raysim.storage.summary import (
-    EPSILON,
-    is_accuracy,
-    is_counted,
-    is_evaluated,
-    main_score,
-    score_of,
-)
+from raysim.storage.summary import EPSILON, is_accuracy, is_counted, main_score
 
 TRAINED = ("train_loss", "objective")
 """Columns of every round that patience may follow, besides those of evaluations and components."""
@@ -53,18 +46,18 @@ class Stopping:
                 its values are better.
         """
         self._settings, self._end = settings, last
-        evaluated = {name: of for name, of in columns.items() if is_evaluated(name)}
+        evaluated = {name: of for name, of in columns.items() if of.scored}
         trained = {name: OF_ENGINE[name] for name in TRAINED}
         columns = {**trained, **of_components(settings), **columns}
         chosen = main_score(evaluated, to_choose=True)
-        self.metric = settings.patience_metric or (chosen.name if chosen else None)
         self.score = main_score(evaluated)
         _check(settings, columns, self.score)
+        self.metric = metric = columns.get(settings.patience_metric or "") or chosen
         if settings.patience_mode == "auto":
-            larger = self.metric is not None and columns[self.metric].larger
+            larger = metric is not None and metric.larger
         else:
             larger = settings.patience_mode == "max"
-        self._every = settings.evaluation.every if is_evaluated(self.metric or "") else 1
+        self._every = settings.evaluation.every if metric and metric.scored else 1
         self._sign = 1 if larger else -1
         self.best = self.regular_best = 0
         self._best_value = float("-inf")
@@ -81,7 +74,7 @@ class Stopping:
         if is_counted(number, every, self._end):
             value = row.get(self.score.name) if self.score else None
             self._has_reached = target is not None and value is not None and value >= target
-        value = row.get(self.metric) if self.metric else None
+        value = row.get(self.metric.name) if self.metric else None
         if value is None or not is_counted(number, self._every, self._end):
             return
         self._last = number
@@ -111,7 +104,7 @@ class Stopping:
 
 def _check(settings: Settings, columns: Mapping[str, Column], score: Column | None) -> None:
     chosen, target = settings.patience_metric, settings.target_accuracy
-    if target is not None and (score is None or not is_accuracy(score.name)):
+    if target is not None and not is_accuracy(score):
         raise SettingsError(
             f"target_accuracy={target:g}: the run's main score is {score and score.name}, no"
             " accuracy; use target_accuracy=none"
@@ -128,6 +121,5 @@ def _check(settings: Settings, columns: Mapping[str, Column], score: Column | No
             f"patience_metric={chosen}: is no column of this run's rounds; {suggest(chosen, known)}"
         )
     elif settings.patience_mode == "auto" and columns[chosen].better is None:
-        of_task = is_evaluated(chosen)
-        how = undeclared(score_of(chosen) if of_task else chosen, of_task=of_task)
+        how = undeclared(columns[chosen])
         raise SettingsError(f"patience_metric={chosen}: {how}, or give patience_mode")

@@ -46,6 +46,7 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
+from raysim.core.columns import Column
 from raysim.core.errors import SettingsError
 from raysim.core.method import Method, Passes, Round, ServerState
 from raysim.core.rules import Batch, Pass, Reduced, Rules, Trained, Upload, View
@@ -74,6 +75,7 @@ class FedMa(Method):
     reads_each: ClassVar[str] = "layers"
     changes_shapes: ClassVar[bool] = True
     staged: ClassVar[bool] = True
+    columns: ClassVar[Sequence[Column]] = (Column("width", numbered=True),)
     real: ClassVar[bool] = True
     own_round: ClassVar[str] = "a pass over the layers, with a trip to the clients for each layer"
 

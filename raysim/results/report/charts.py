@@ -5,7 +5,6 @@ Legend: K clients, C classes.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +29,7 @@ from raysim.results.report.drawing import (
 from raysim.results.runs import RunRecord
 from raysim.results.tables import ResultTable
 from raysim.storage.summary import EPSILON, HYPOTHETICAL
+from raysim.storage.trace import OF_WORKERS
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -47,7 +47,6 @@ AGAINST: Mapping[str, str] = {
 }
 """Columns against which curves are drawn, in words."""
 TIMES = {"seconds": "rounds", "evaluation_seconds": "evaluation", "checkpoint_seconds": "saving"}
-WORKER = re.compile(r"worker_(\w+)_seconds")
 
 
 def label_of(title: str, unit: str) -> str:
@@ -215,10 +214,8 @@ def times(groups: Sequence[RunGroup], name: str) -> Chart | None:
 
 def phases(groups: Sequence[RunGroup], name: str) -> Chart | None:
     """Draw the workers' seconds by phase of traced runs, means over seeds."""
-    columns = dict.fromkeys(
-        column for g in groups for r in averaged(g) for column in r.metrics.column_names
-    )
-    names = {c: match[1] for c in columns if (match := WORKER.fullmatch(c))}
+    columns = {column for g in groups for r in averaged(g) for column in r.metrics.column_names}
+    names = {column: phase for column, phase in OF_WORKERS.items() if column in columns}
     return _bars("time of workers by phase", groups, [_sums(g, names) for g in groups], name)
 
 

@@ -5,6 +5,7 @@ The fields of its schema hold the declarations of its columns, as metadata.
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,11 +13,11 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from raysim.core.columns import Column
+from raysim.core.columns import Column, Scored
 from raysim.core.errors import SettingsError
 
-BETTER, UNIT = b"better", b"unit"
-"""Keys of the metadata of a field."""
+TEXTS, SCORED = ("better", "unit", "fold", "title"), "scored"
+"""Parts of a declaration in the metadata of a field: texts, and a list as JSON."""
 
 
 def read_metrics(path: Path, rounds: int) -> pa.Table:
@@ -69,8 +70,10 @@ def _field(field: pa.Field, columns: Mapping[str, Column]) -> pa.Field:
 
 def declared_field(column: Column, kind: pa.DataType) -> pa.Field:
     """Return a field of a table that holds a column's declaration."""
-    known = {BETTER: column.better or "", UNIT: column.unit}
-    return pa.field(column.name, kind, metadata={key: text for key, text in known.items() if text})
+    known = {part: getattr(column, part) or "" for part in TEXTS}
+    known[SCORED] = json.dumps(column.scored) if column.scored else ""
+    written = {key: text for key, text in known.items() if text or key == "better"}
+    return pa.field(column.name, kind, metadata=written)
 
 
 def declared_in(schema: pa.Schema) -> dict[str, Column]:
@@ -79,8 +82,10 @@ def declared_in(schema: pa.Schema) -> dict[str, Column]:
 
 
 def _read(field: pa.Field) -> Column:
-    known = {key: text.decode("utf-8", "replace") for key, text in (field.metadata or {}).items()}
+    found = {key.decode("utf-8", "replace"): text for key, text in (field.metadata or {}).items()}
+    known = {part: found[part].decode("utf-8", "replace") for part in TEXTS if found.get(part)}
     try:
-        return Column(field.name, known.get(BETTER), known.get(UNIT, ""))
-    except SettingsError:
+        scored = Scored(*map(str, json.loads(found[SCORED]))) if SCORED in found else None
+        return Column(field.name, **known, scored=scored)
+    except (SettingsError, TypeError, ValueError):
         return Column(field.name or "-")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Collection, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from time import time
 from typing import Any, BinaryIO, Self
@@ -17,6 +17,7 @@ from tensorboard.compat.proto.event_pb2 import Event
 from tensorboard.summary.writer.record_writer import RecordWriter
 from torch.utils.tensorboard.summary import custom_scalars, hparams, scalar
 
+from raysim.core.columns import Column
 from raysim.storage.atomic import writing
 from raysim.storage.rows.tags import charts_of, tag_of
 
@@ -42,7 +43,7 @@ class Events:
         events.flush()
         return events
 
-    def charts(self, columns: Collection[str]) -> None:
+    def charts(self, columns: Iterable[Column]) -> None:
         """Write the charts of the tab Custom Scalars, of the columns that a run has."""
         layout = {
             category: {title: ["Multiline", tags] for title, tags in charts.items()}
@@ -50,7 +51,7 @@ class Events:
         }
         self._write(summary=custom_scalars(layout))  # type: ignore[no-untyped-call]
 
-    def scalar(self, column: str, value: float, step: int, moment: float) -> None:
+    def scalar(self, column: Column, value: float, step: int, moment: float) -> None:
         """Write a column's value of a round; `moment` is in seconds since the epoch."""
         summary = scalar(tag_of(column), value)  # type: ignore[no-untyped-call]
         self._write(summary=summary, step=step, wall_time=moment)

@@ -3,28 +3,32 @@
 from __future__ import annotations
 
 import numbers
-import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 import numpy as np
 
 from raysim.core.columns import OF_ENGINE
 from raysim.core.errors import SettingsError
+from raysim.core.scoring import AT_TEMPERATURE, CLASSIFICATION, LOSS, REGRESSION, evaluated_columns
+from raysim.storage.trace import COLUMNS as TRACED
 
-OF_ROUNDS = re.compile(
-    f"{'|'.join(OF_ENGINE)}"
-    r"|(client|trained)_accuracy_(mean|d[1-9])"
-    r"|(test|holdout|train_set)_(loss(_at_temperature)?|accuracy|macro_f1)"
-    r"|(worker|driver)_.*_seconds|bad_clients_.*"
-)
+_SCORES = {**CLASSIFICATION.scores, **REGRESSION.scores, AT_TEMPERATURE: LOSS.named(AT_TEMPERATURE)}
+OF_SCORES = evaluated_columns((*_SCORES.values(),))
+"""Columns of evaluations by the engine's own scores."""
+OF_ROUNDS: Collection[str] = {**OF_ENGINE, **TRACED, **OF_SCORES}
 """Columns of `metrics.parquet`, including derived ones."""
-OF_CLIENTS = re.compile(
-    r"round|client|name|samples|steps|train_loss|objective|pass|version|staleness|temperature"
-    r"|virtual_(start|seconds|joules)|aggregation_weight|bad"
+COUNTS = (
+    *("client", "samples", "local_test_samples", "steps", "pass", "version", "staleness"),
+    *("participations", "is_new", "bad"),
 )
-"""Columns of `clients.parquet`."""
-OF_ANALYSES = re.compile("round")
+"""Columns of `clients.parquet` and `client_accuracy.parquet` with whole numbers."""
+OF_CLIENTS: Collection[str] = (
+    *("round", "name", "train_loss", "objective", "temperature", "aggregation_weight"),
+    *("virtual_start", "virtual_seconds", "virtual_joules", *COUNTS),
+)
+"""All columns of them that the engine writes, without scores."""
+OF_ANALYSES: Collection[str] = ("round",)
 """Columns of `analysis/NAME.parquet` that the engine adds."""
 
 
@@ -45,12 +49,12 @@ def check_metrics(given: Mapping[str, Any], row: Iterable[str], whose: str) -> N
             raise SettingsError(f"{whose}: the metric {name!r} is {value!r:.80}; must be a number")
 
 
-def check_names(given: Iterable[Any], own: re.Pattern[str], more: Iterable[str], what: str) -> None:
+def check_names(given: Iterable[Any], own: Collection[str], more: Iterable[str], what: str) -> None:
     """Check that names of columns are not the engine's.
 
     Args:
         given: The names.
-        own: Pattern of the engine's names.
+        own: The engine's names.
         more: Further names of the engine.
         what: The named thing, for the error.
 
@@ -61,7 +65,7 @@ def check_names(given: Iterable[Any], own: re.Pattern[str], more: Iterable[str],
     for name in given:
         if not isinstance(name, str) or not name:
             raise SettingsError(f"{what} {name!r} has no name of a column; must be a text")
-        if name in known or own.fullmatch(name):
+        if name in known or name in own:
             raise SettingsError(
                 f"{what} {name!r} has the name of a column of the engine; choose another name"
             )
