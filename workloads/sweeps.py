@@ -19,7 +19,7 @@ paper's file is a sweep once it stands in a file of its own.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from itertools import combinations, product
@@ -43,11 +43,10 @@ from raysim.workloads.papers.table import PaperCell, PaperTable
 from raysim.workloads.papers.table_file import (
     METRIC,
     SEEDS,
-    Column,
-    Heading,
     Line,
     Row,
     TableEntry,
+    combined,
     to_table,
     validated,
 )
@@ -133,12 +132,12 @@ def _table(
         by = by or next(iter(lines), "")
         if by and by not in lines:
             raise SettingsError(f"--rows={visible(by)}: must be one of {', '.join(lines)}")
-        named = lines.pop(by) if by else [Column(name="all")]
+        named = lines.pop(by) if by else [Line(name="all")]
         rows = tuple(Row(name=line.name, settings=line.settings) for line in named)
     elif by:
         raise SettingsError(f"--rows={visible(by)}: the file gives the rows")
     asked = [*(metrics or given.metrics or [given.metric])]
-    columns = [*_headings(product(*parts, *lines.values()), asked)]
+    columns, groups = _columns(product(*parts, *lines.values()), asked)
     if (count := len(rows) * len(columns)) > MOST_VALUES:
         raise SettingsError(f"{count} cells: must be at most {MOST_VALUES}")
     stem = short_name(config)
@@ -146,7 +145,8 @@ def _table(
     changes["name"] = given.name or f"{portable_name(stem)}-sweep"
     changes["title"] = given.title or f"Sweep of {stem}"
     entry = given.model_copy(update=changes)
-    return _to_the_end(to_table(entry, columns, distances, {**given.tune, **(tune or {})}))
+    tune = {**given.tune, **(tune or {})}
+    return _to_the_end(to_table(entry, columns, distances, groups, tune))
 
 
 def _to_the_end(table: PaperTable) -> PaperTable:
@@ -301,13 +301,19 @@ def _check_seeds(settings: Mapping[str, Any], seeds: int | str | Sequence[int] |
         )
 
 
-def _headings(combined: Iterable[tuple[Column, ...]], metrics: Sequence[str]) -> Iterator[Heading]:
-    """Yield the columns: a line of each axis combined, again for each metric."""
-    for lines in combined:
+def _columns(
+    products: Iterable[tuple[Line, ...]], metrics: Sequence[str]
+) -> tuple[list[Line], dict[str, tuple[str, str]]]:
+    """Return the columns: a line of each axis combined, again for each metric; and their groups."""
+    columns, groups = list[Line](), dict[str, tuple[str, str]]()
+    for lines in products:
         own = [line.metric for line in lines if line.metric][:1] or metrics
         for metric in own:
-            names = (*(line.name for line in lines), *[metric] * (len(own) > 1))
-            yield Heading(names or (metric,), lines, metric)
+            names = [*(line.name for line in lines), *[metric] * (len(own) > 1)] or [metric]
+            columns.append(combined(lines, " ".join(names), metric))
+            if len(names) > 1:
+                groups[columns[-1].name] = (" ".join(names[:-1]), names[-1])
+    return columns, groups
 
 
 def _from_file(config: str) -> _File | None:
@@ -346,14 +352,14 @@ def _preset(config: str, preset: str) -> str:
     return str(beside) if beside.is_file() else preset
 
 
-def _lines_of(key: str, values: Sequence[Any] | str, axes: Sequence[str]) -> list[Column]:
+def _lines_of(key: str, values: Sequence[Any] | str, axes: Sequence[str]) -> list[Line]:
     """Return a line for each value of an axis; it is named in full where another ends likewise."""
     if isinstance(values, str):
         _, values = override_values(f"{key}={values}")
     short = key.rpartition(".")[2]
     if short != "name" and [each.rpartition(".")[2] for each in axes].count(short) > 1:
         short = key
-    return [Column(name=_named(short, value), settings={key: value}) for value in values]
+    return [Line(name=_named(short, value), settings={key: value}) for value in values]
 
 
 def _named(short: str, value: Any) -> str:

@@ -381,8 +381,8 @@ def test_what_is_no_sweep_is_one_line(overrides):
         ),
         (
             ('name = "FedAvg"', 'name = "FedAvg", colour = "x"'),
-            "rows.0.colour: no such key; known are name, preset, settings, suspect, metric, values,"
-            " deviations",
+            "rows.0.colour: no such key; known are name, preset, settings, suspect, metric, unit,"
+            " values, deviations",
         ),
         (("[1, 5]", "[]"), "local.epochs: an axis must have a value"),
         (('seeds = "1..2"', "seeds = 0"), "seeds=0: must be from 1 to 10000"),

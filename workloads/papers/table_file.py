@@ -1,11 +1,11 @@
 """Tables in TOML files: those of papers, and those of one's own, which `workloads.sweeps` reads.
 
 A table has a preset, settings, a metric and a unit for all cells, and `rows` and `columns` with a
-name each, and a preset, settings or a reason to doubt their values (`suspect`) of their own. A
-column may have a metric and a unit; a row may have published values: a value and a deviation per
-column. A value in words is printed by the paper in place of a number; with "" it prints none. A
-cell's settings are the table's, the column's and the row's, in this order; "none" turns one off. A
-row's metric is before a column's. Single cells are doubted by `suspects`.
+name each, and a preset, settings, a metric, a unit or a reason to doubt their values (`suspect`) of
+their own. A row may have published values: a value and a deviation per column. A value in words is
+printed by the paper in place of a number; with "" it prints none. A cell's settings are the
+table's, the column's and the row's, in this order; "none" turns one off. A row's metric and unit
+are before a column's. Single cells are doubted by `suspects`.
 
 A paper's file holds `[[table]]` entries. Each setting there has an origin: it is one of the table's
 `printed`, `inferred` or `chosen` keys.
@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar, get_args
 
@@ -39,17 +39,12 @@ class _Entry(BaseModel):
 
 
 class Line(_Entry):
-    """A row or a column."""
+    """A row or a column; it may have a metric of its own."""
 
     name: str
     preset: str = ""
     settings: dict[str, Any] = {}
     suspect: str = ""
-
-
-class Column(Line):
-    """A column; it may have a metric of its own."""
-
     metric: str = ""
     unit: str | None = None
 
@@ -57,7 +52,6 @@ class Column(Line):
 class Row(Line):
     """A row, and what a paper prints there; its metric, if it has one, is before a column's."""
 
-    metric: str = ""
     values: tuple[float | str, ...] = ()
     deviations: tuple[float, ...] = ()
 
@@ -78,7 +72,7 @@ class TableEntry(_Entry):
     metric: str = METRIC
     unit: str | None = None
     settings: dict[str, Any] = {}
-    columns: tuple[Column, ...] = ()
+    columns: tuple[Line, ...] = ()
     rows: tuple[Row, ...] = ()
     baseline: str = ""
     note: str = ""
@@ -95,7 +89,7 @@ class _OfPaper(TableEntry):
     reference: str
     metric: str
     unit: str
-    columns: tuple[Column, ...]
+    columns: tuple[Line, ...]
     rows: tuple[Row, ...]
     seeds: int = SEEDS
 
@@ -149,7 +143,7 @@ def _of_paper(entry: _OfPaper) -> PaperTable:
     Raises:
         ValueError: the table is inconsistent; the message names it.
     """
-    columns = [Heading((c.name,), (c,), c.metric or entry.metric) for c in entry.columns]
+    columns = [combined((c,), c.name, c.metric or entry.metric) for c in entry.columns]
     try:
         table = to_table(entry, columns, range(entry.seeds))
     except SettingsError as error:
@@ -174,35 +168,27 @@ def _problems(entry: _OfPaper, cells: Sequence[PaperCell]) -> Iterator[str]:
     yield from (f"{key}: has an origin, but no value" for key in marked if key not in set_keys)
 
 
-@dataclass(frozen=True)
-class Heading:
-    """A column of a table.
+def combined(lines: Sequence[Line], name: str, metric: str) -> Line:
+    """Return the column of a name and a metric in which lines are combined.
 
-    Attributes:
-        parts: Parts of its name: its groups, from the outermost, and its name there.
-        lines: The lines that are combined in it.
-        metric: Metric of its cells.
+    Its settings are theirs, of two with the same key the later; its preset, unit and doubt are
+    those of the first line that has them.
     """
-
-    parts: tuple[str, ...]
-    lines: tuple[Column, ...]
-    metric: str
-
-    @property
-    def name(self) -> str:
-        """Its name in full."""
-        return " ".join(self.parts)
-
-    @property
-    def unit(self) -> str | None:
-        """Unit that a line gives; None if none does."""
-        return next((line.unit for line in self.lines if line.unit is not None), None)
+    return Line(
+        name=name,
+        preset=next((line.preset for line in lines if line.preset), ""),
+        settings={key: value for line in lines for key, value in dotted(line.settings).items()},
+        suspect=next((line.suspect for line in lines if line.suspect), ""),
+        metric=metric,
+        unit=next((line.unit for line in lines if line.unit is not None), None),
+    )
 
 
 def to_table(
     entry: TableEntry,
-    columns: Sequence[Heading],
+    columns: Sequence[Line],
     seeds: Sequence[int],
+    groups: Mapping[str, tuple[str, str]] | None = None,
     tune: Mapping[str, Any] | None = None,
 ) -> PaperTable:
     """Return the table of an entry's rows and of columns.
@@ -211,6 +197,7 @@ def to_table(
         entry: The entry.
         columns: The columns.
         seeds: Seeds of each cell, counted from its setting `seed`.
+        groups: Group of a column and its name there, by its full name.
         tune: Table `[tune]` of a sweep.
 
     Raises:
@@ -218,7 +205,7 @@ def to_table(
     """
     if problem := next(_inconsistencies(entry, [column.name for column in columns]), ""):
         raise SettingsError(problem)
-    parts, unit = [column.parts for column in columns], entry.unit
+    unit = entry.unit
     if unit is None:
         first = next(_cells(entry, columns, {}), None)
         asked = {each.metric for each in columns} | {row.metric for row in entry.rows}
@@ -240,13 +227,13 @@ def to_table(
         baseline=entry.baseline,
         note=entry.note,
         reference_row=entry.reference_row,
-        groups={" ".join(p): (" ".join(p[:-1]), p[-1]) for p in parts if len(p) > 1},
+        groups=groups or {},
         tune=tune or {},
     )
 
 
 def _cells(
-    entry: TableEntry, columns: Sequence[Heading], units: Mapping[str, str]
+    entry: TableEntry, columns: Sequence[Line], units: Mapping[str, str]
 ) -> Iterator[PaperCell]:
     """Yield the cells of a table, row by row, those without a unit with that of their metric.
 
@@ -257,27 +244,26 @@ def _cells(
     doubts = {(each.row, each.column): each.reason for each in entry.suspects}
     for row in entry.rows:
         for number, column in enumerate(columns):
-            lines: list[TableEntry | Line] = [entry, *column.lines, row]
-            nearest: list[TableEntry | Line] = [row, *column.lines, entry]
-            settings = {k: v for line in lines for k, v in dotted(line.settings).items()}
-            presets = [line.preset for line in nearest if line.preset]
-            if not presets:
+            given = (entry.settings, column.settings, row.settings)
+            settings = {k: v for each in given for k, v in dotted(each).items()}
+            preset = row.preset or column.preset or entry.preset
+            if not preset:
                 raise SettingsError(f"{visible(f'{row.name}, {column.name}')}: has no preset")
             value = row.values[number] if row.values else None
             metric = row.metric or column.metric
-            reasons = (line.suspect for line in (row, *column.lines) if line.suspect)
+            unit = column.unit if row.unit is None else row.unit
             yield PaperCell(
                 row.name,
                 column.name,
-                presets[0],
+                preset,
                 {key: None if value == "none" else value for key, value in settings.items()},
                 {key: marks.get(key, "") for key in settings},
                 None if isinstance(value, str) else value,
                 row.deviations[number] if row.deviations else None,
                 value if isinstance(value, str) else "",
-                doubts.get((row.name, column.name)) or next(reasons, ""),
+                doubts.get((row.name, column.name)) or row.suspect or column.suspect,
                 "" if metric == entry.metric else metric,
-                units.get(metric) if column.unit is None else column.unit,
+                units.get(metric) if unit is None else unit,
             )
 
 

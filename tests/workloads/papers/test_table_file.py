@@ -87,6 +87,14 @@ def test_a_cell_inherits_from_table_column_and_row(tmp_path):
     assert (table.metric_of(b), table.unit_of(b)) == ("final(test_loss)", "")
 
 
+def test_a_rows_metric_and_unit_are_before_a_columns(tmp_path):
+    own = 'preset = "mnist-noniid"\nmetric = "best(test_loss)"\nunit = "nats"'
+    (table,) = read(tmp_path, SMALL.replace('preset = "mnist-noniid"', own))
+    found = [(table.metric_of(cell), table.unit_of(cell)) for cell in table.cells]
+    assert found[2:] == [("best(test_loss)", "nats")] * 2
+    assert found[:2] == [("final(test_accuracy)", "%"), ("final(test_loss)", "")]
+
+
 MALFORMED = {
     "an unknown key": (
         'unit = "%"',
