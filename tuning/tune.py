@@ -29,7 +29,7 @@ from raysim.tuning.search.search import Search
 from raysim.tuning.search.storage import default_storage, read_url
 from raysim.tuning.studies import find, read_study, read_table
 from raysim.tuning.studies.ranges import of_one_type
-from raysim.tuning.studies.samplers import SearchOptions
+from raysim.tuning.studies.samplers import OBJECTIVES, SearchOptions
 from raysim.tuning.studies.study import Study
 from raysim.tuning.tuner import StudyListener, StudyResult, Tuner
 
@@ -210,7 +210,8 @@ class _Callbacks(StudyListener):
         least = self._search.study.directions[0] is StudyDirection.MINIMIZE
         best = accumulate(values, min if least else max)
         self._view.progress(sum(t.state.is_finished() for t in trials), self._trials)
-        self._view.curve([*enumerate(best, 1)], f"best {objective} so far", "completed trial")
+        of = OBJECTIVES[objective].named(f"best {objective} so far")
+        self._view.curve([*enumerate(best, 1)], of, "completed trial")
 
 
 @contextmanager

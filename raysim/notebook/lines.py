@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
+from raysim.core.columns import Column
 from raysim.core.exits import hinting_at
 from raysim.core.notebook import in_notebook
 from raysim.notebook.curve import Point
@@ -28,10 +29,10 @@ class LinesView:
         self._view.done = done / max(total, 1)
         self._update()
 
-    def curve(self, points: Sequence[Point], name: str, x: str) -> None:
+    def curve(self, points: Sequence[Point], of: Column, x: str) -> None:
         """Show a curve."""
         view = self._view
-        view.points, view.axes = [*points], (name, x)
+        view.points, view.axes = [*points], (of, x)
         view.last = max((round(at) for at, _ in points), default=1)
         self._update()
 

@@ -89,7 +89,7 @@ class RunView(RunProgress):
         """Add a round to the curve."""
         run = self._run
         column = run.columns[run.score] if run and run.score else OF_ENGINE["train_loss"]
-        self._view.axes = words_of(column), "round"
+        self._view.axes = column.named(words_of(column)), "round"
         if row[column.name] is not None:
             self._view.points.append((row["round"], row[column.name]))
 

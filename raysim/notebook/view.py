@@ -8,6 +8,7 @@ from importlib import import_module
 from time import perf_counter
 from typing import Any
 
+from raysim.core.columns import Column
 from raysim.notebook.curve import Point, curve
 
 SECONDS = 0.2
@@ -27,7 +28,7 @@ class View:
         notes: Lines at the end, of which the last are shown.
         done: How much is done, from 0 to 1; None shows no bar.
         points: Points of the curve.
-        axes: Names of the curve's values and of its axis.
+        axes: The curve's values as a column, and the name of its axis.
         last: Where the axis ends.
         goal: Value of a dashed line, or None.
     """
@@ -38,7 +39,7 @@ class View:
         self.notes: list[str] = []
         self.done: float | None = None
         self.points: list[Point] = []
-        self.axes = ("", "round")
+        self.axes = (Column("value"), "round")
         self.last = 1
         self.goal: float | None = None
         self._handle: Any = None
@@ -70,12 +71,12 @@ class View:
         if self.done is not None:
             width = 'aria-label="done" style="width: 100%"'
             bar = f'<progress value="{self.done:.4f}" {width}></progress>'
-        name, x = self.axes
+        of, x = self.axes
         parts = [
             *map(_line, filter(None, [self.title])),
             bar,
             *map(_line, self.lines),
-            curve(self.points, name, last=self.last, x=x, goal=self.goal),
+            curve(self.points, of, last=self.last, x=x, goal=self.goal),
             *map(_line, self._last_notes()),
         ]
         return f'<div style="max-width: 40em; margin-bottom: 0.6em">{"".join(parts)}</div>'

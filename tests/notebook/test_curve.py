@@ -9,6 +9,8 @@ from xml.etree import ElementTree
 
 import pytest
 
+from raysim.core.columns import Column
+from raysim.core.scoring import ACCURACY, LOSS
 from raysim.notebook.curve import MOST_POINTS, curve
 
 
@@ -31,7 +33,7 @@ def drawn(text: str) -> tuple[list[tuple[float, float]], list[str]]:
 
 def test_places_and_units_of_points():
     """Of rounds 1, 2 and 4, the second is a third of the way, at the largest of the values."""
-    places, texts = drawn(curve([(1, 0.1), (2, 0.5), (4, 0.3)], "accuracy", last=4))
+    places, texts = drawn(curve([(1, 0.1), (2, 0.5), (4, 0.3)], ACCURACY, last=4))
     (x1, y1), (x2, y2), (x3, y3) = places
     assert (x2 - x1) / (x3 - x1) == pytest.approx(1 / 3, abs=1e-3)
     assert (y1 - y3) / (y1 - y2) == pytest.approx(1 / 2, abs=1e-3)
@@ -40,33 +42,33 @@ def test_places_and_units_of_points():
 
 @pytest.mark.parametrize(("last", "rounds"), [(1, ["0", "1"]), (2, ["0", "1", "2"])])
 def test_rounds_of_the_axis_are_whole(last, rounds):
-    _, texts = drawn(curve([(1, 0.5)], "loss", last=last))
+    _, texts = drawn(curve([(1, 0.5)], LOSS, last=last))
     assert [text for text in texts if re.fullmatch(r"\d+", text)] == rounds
 
 
 def test_values_that_are_not_finite_are_left_out():
-    places, _ = drawn(curve([(1, 1.0), (2, math.nan), (3, math.inf), (4, 2.0)], "loss", last=4))
+    places, _ = drawn(curve([(1, 1.0), (2, math.nan), (3, math.inf), (4, 2.0)], LOSS, last=4))
     assert len(places) == 2
-    assert curve([(1, math.nan)], "loss", last=4) == "" == curve([], "loss", last=4)
+    assert curve([(1, math.nan)], LOSS, last=4) == "" == curve([], LOSS, last=4)
 
 
 def test_of_many_points_some_are_drawn():
     points = [(number, float(number % 7)) for number in range(1, 10_001)]
-    places, _ = drawn(curve(points, "loss", last=10_000))
+    places, _ = drawn(curve(points, LOSS, last=10_000))
     assert 2 < len(places) <= MOST_POINTS
 
 
 def test_a_goal_is_a_line_on_the_axis():
-    svg = parsed(curve([(1, 0.5)], "accuracy", last=3, goal=0.97))
+    svg = parsed(curve([(1, 0.5)], ACCURACY, last=3, goal=0.97))
     assert len(named(svg, "goal")) == 1
-    assert not named(parsed(curve([(1, 0.5)], "accuracy", last=3)), "goal")
+    assert not named(parsed(curve([(1, 0.5)], ACCURACY, last=3)), "goal")
 
 
 def test_names_are_escaped_and_read_out():
-    svg = parsed(curve([(3, 0.25)], 'held-out "a<b" $accuracy$', last=3))
+    svg = parsed(curve([(3, 0.25)], Column('held-out "a<b" $accuracy$', unit="%"), last=3))
     assert svg.attrib["aria-label"] == 'held-out "a<b" $accuracy$ by round: 25.00% at round 3'
 
 
 def test_there_is_no_curve_without_matplotlib(monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    assert curve([(1, 0.5)], "loss", last=3) == ""
+    assert curve([(1, 0.5)], LOSS, last=3) == ""
