@@ -15,6 +15,18 @@ Said = tuple[int, str, str]
 
 
 @pytest.fixture
+def drawn() -> None:
+    """Ask for the charts of pages, which take half of a command's time."""
+
+
+@pytest.fixture(autouse=True)
+def not_drawn(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave the charts of pages empty, unless a test asks for them."""
+    if "drawn" not in request.fixturenames:
+        monkeypatch.setattr("raysim.results.report.drawing.to_svg", lambda *_, **named: "<svg/>")
+
+
+@pytest.fixture
 def slots(monkeypatch: pytest.MonkeyPatch) -> LocalSlots:
     """Have tables use a slot in this process."""
     found = LocalSlots(key=run_of)

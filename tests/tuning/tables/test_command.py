@@ -116,7 +116,7 @@ def test_a_shortened_table_says_so_in_every_output(table, tmp_path):
     assert config["rounds"] == 3 and config["local"]["lr"] == 0.04
 
 
-def test_a_table_has_a_page_with_a_panel_for_each_column(table, tmp_path):
+def test_a_table_has_a_page_with_a_panel_for_each_column(table, drawn, tmp_path):
     _, said, _ = table("--rounds", "3", "--seeds", "1")
     assert "report: out/report.html" in said
     text = (tmp_path / "out" / "report.html").read_text()

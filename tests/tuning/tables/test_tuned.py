@@ -62,7 +62,7 @@ def trials_of(out: Path, method: str) -> dict[float, float]:
 
 
 def test_each_row_is_searched_with_the_same_budget_and_trained_with_its_best(
-    sweep, slots, tmp_path
+    sweep, slots, drawn, tmp_path
 ):
     code, said, err = sweep(*METHODS, "seed=3..4", *SEARCH, *FEW)
     assert (code, err) == (0, "") and len(slots.started) == 2 * 3 + 2 * 2
