@@ -49,6 +49,7 @@ from raysim.core.scoring import Scoring as Scoring
 from raysim.core.selection import Results as Results
 from raysim.core.selection import Sampling as Sampling
 from raysim.core.selection import Selection as Selection
+from raysim.core.server import ServerRule as ServerRule
 from raysim.core.temperature import Temperature as Temperature
 from raysim.core.temperature import TemperatureRound as TemperatureRound
 from raysim.driver.context import Result as Result

@@ -37,7 +37,7 @@ from raysim.core.errors import SettingsError, visible
 from raysim.core.method import METHODS, Asynchrony, Method
 from raysim.core.optimizer import OPTIMIZER, build_optimizer
 from raysim.core.participants import Participants, participants_of
-from raysim.core.rates import RateSettings, ServerSettings
+from raysim.core.rates import RateSettings
 from raysim.core.rules import Batching, LocalSteps, LocalWork, Weighting
 from raysim.core.selection import State
 from raysim.core.user_input import (
@@ -64,6 +64,8 @@ from raysim.core.user_input.limits import (
 from raysim.optimizers import Optimizer
 from raysim.selection import SELECTIONS, Selection
 from raysim.selection.uniform import Uniform
+from raysim.server import SERVER_RULES, ServerRule
+from raysim.server.mean import ModelMean
 from raysim.temperature import TEMPERATURES, Temperature
 from raysim.temperature.constant import Constant
 
@@ -444,7 +446,7 @@ class Settings(SettingsGroup):
         " tensors training starts",
     )
     local: LocalSettings = LocalSettings()
-    server: ServerSettings = ServerSettings()
+    server: Annotated[ServerRule, *component_field(SERVER_RULES)] = ModelMean()
     evaluation: EvaluationSettings = EvaluationSettings()
     engine: EngineSettings = EngineSettings()
 
@@ -516,29 +518,36 @@ class Settings(SettingsGroup):
         return self
 
     @model_validator(mode="after")
-    def _server_has_a_rate(self) -> Self:
-        if not self.has_server_schedule:
-            return self
-        if self.method.server_lr is None:
-            name, value = next(
-                (name, value)
-                for name, value in self.server
-                if value != ServerSettings.model_fields[name].default
-            )
+    def _server_suits_method(self) -> Self:
+        method, plain = self.method, isinstance(self.server, ModelMean)
+        if method.own_server and not plain:
             raise ValueError(
-                f"server.{name}={as_typed(value)}: the server of {called(self.method)} has no"
-                " learning rate of its own; leave it out (those of fedadam, fedbuff, scaffold have)"
+                f"{called(self.server)}: does not go with {called(method)}, whose server"
+                f" {method.own_server}; leave it out"
             )
-        try:
-            self.server.check_rate(self.method.server_lr, f"the rate of {called(self.method)}, ")
-        except ValueError as error:
-            raise ValueError(f"server.{error}") from error
+        for name, value in self.server.scheduled.items() if self.server_lr is None else ():
+            raise ValueError(
+                f"server.{name}={as_typed(value)}: the server of {called(method)} has no learning"
+                " rate of its own; leave it out, or choose one that has: server.name=momentum"
+                " server.beta=0"
+            )
+        if self.server_lr is not None:
+            rate = f"the rate of {called(method)}, " if plain else "server.lr="
+            try:
+                self.server.check_rate(self.server_lr, rate)
+            except ValueError as error:
+                raise ValueError(f"server.{error}") from error
         return self
 
     @property
-    def has_server_schedule(self) -> bool:
-        """True if the server's learning rate differs between rounds."""
-        return self.server != ServerSettings()
+    def server_rule(self) -> ServerRule:
+        """The rule of the server: that of a method which is a name for a pair, or `server`."""
+        return self.method.server_rule or self.server
+
+    @property
+    def server_lr(self) -> float | None:
+        """The full learning rate that `server.schedule` has: the rule's or the method's, if any."""
+        return self.method.server_lr if self.server.rate is None else self.server.rate
 
     @property
     def data(self) -> Dataset:
@@ -637,7 +646,7 @@ def _of_components(raw: Mapping[str, Any], name: str) -> list[str]:
     """Return the settings of a name that components of a run have, by dotted key."""
     keys = []
     components = (METHODS, PARTITIONS, DATASETS, MODELS, SELECTIONS, AGGREGATIONS, CLOCKS)
-    for registry in (*components, ATTACKS, TEMPERATURES):
+    for registry in (*components, ATTACKS, TEMPERATURES, SERVER_RULES):
         with suppress(Exception):  # no such component; the first error is of another setting
             component = registry.get(raw[registry.kind]["name"])
             keys += [f"{registry.kind}.{name}"] if name in component.model_fields else []

@@ -42,7 +42,7 @@ DEADLINE = 0.06
 ASYNCHRONOUS = ("fedasync", "fedat", "fedbuff")
 NEEDED: dict[str, Settings] = {
     "afl": {"fraction": 1.0},
-    "chain": {"method.methods": {"fedprox": {"mu": 0.1}, "scaffold": {}, "fedadam": {}}},
+    "chain": {"method.methods": {"fedprox": {"mu": 0.1}, "scaffold": {}}, "server.name": "adam"},
     "dp_ftrl": {"aggregation.weighting": "fixed"},
     "fedfusion": {"method.operator": "single"},
 }

@@ -190,7 +190,7 @@ def test_a_whole_group_is_replaced_before_its_fields_are(keys):
 STAGES = [
     ("method.name", "chain"),
     ("method.methods.fedprox.mu", 0.3),
-    ("method.methods.fedadam", {}),
+    ("method.methods.momentum", {}),
     ("method.methods.fedmax.beta", 10),
     ("method.methods.fedmax", {"beta": 1}),
 ]
@@ -202,7 +202,7 @@ def test_an_ordered_mapping_has_the_order_in_which_overrides_name_it(pairs):
     settings = raysim.load_config("mnist-fedavg", dict(pairs))
     assert [*settings.method.methods] == [*dict.fromkeys(named)]
     assert settings.method.methods["fedmax"].beta == 10
-    more = {"method.methods.fedadam.lr_server": 1, "method.methods.scaffold": {}}
+    more = {"method.methods.momentum.gamma": 0.1, "method.methods.scaffold": {}}
     assert [*settings.override(more).method.methods] == [*dict.fromkeys(named), "scaffold"]
 
 

@@ -18,7 +18,7 @@ UPPER = ("workloads", "tuning", "cluster")
 
 ENGINE = (
     *("core", "config", "methods", "selection", "channel", "aggregation", "attack", "optimizers"),
-    *("temperature", "analysis", "clock", "storage"),
+    *("server", "temperature", "analysis", "clock", "storage"),
     *("federation", "training", "execution"),
 )
 ALLOWED: dict[str, tuple[str, ...]] = {
@@ -30,10 +30,11 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "aggregation": ("core",),
     "attack": ("core",),
     "optimizers": ("core",),
+    "server": ("core",),
     "temperature": ("core",),
     "config": (
         *("core", "analysis", "clock", "selection", "channel"),
-        *("aggregation", "attack", "optimizers", "temperature"),
+        *("aggregation", "attack", "optimizers", "server", "temperature"),
     ),
     "methods": ("core",),
     "storage": ("core", "config"),

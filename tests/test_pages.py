@@ -15,6 +15,7 @@ from raysim.config import Settings
 from raysim.core.components import Component
 from raysim.methods import METHODS
 from raysim.selection import SELECTIONS
+from raysim.server import SERVER_RULES
 
 ROOT = Path(__file__).parents[1]
 PAGES = ("*.md", "[a-z]*/*.md", "tests/*/*.md", "workloads/*/*.md")
@@ -76,7 +77,7 @@ def test_the_table_of_settings_is_complete():
 
 def test_every_component_is_in_the_page_of_formulas():
     page = (ROOT / "docs/formulas.md").read_text(encoding="utf-8")
-    kinds = (METHODS, AGGREGATIONS, ATTACKS, SELECTIONS, STAGES)
+    kinds = (METHODS, AGGREGATIONS, SERVER_RULES, ATTACKS, SELECTIONS, STAGES)
     for table, known in zip(page.split("\n## ")[1:], kinds, strict=True):
         firsts = re.findall(r"^\| (`.*?) \|", table, re.MULTILINE)
         named = [name for first in firsts for name in re.findall(r"`(\w+)`", first)]

@@ -64,7 +64,7 @@ console = Console()
 KINDS = (
     *("presets", "methods", "datasets", "partitions", "models"),
     *("optimizers", "selections", "stages", "aggregations", "attacks"),
-    *("clocks", "temperatures"),
+    *("servers", "clocks", "temperatures"),
     *("tables", "figures", "studies", "profiles", "manifests", "runs"),
 )
 
@@ -145,8 +145,8 @@ def list_(
         str,
         typer.Argument(
             help="presets, methods, datasets, partitions, models, optimizers, selections, stages,"
-            " aggregations, attacks, clocks, temperatures, tables, figures, studies, profiles,"
-            " manifests or runs",
+            " aggregations, attacks, servers, clocks, temperatures, tables, figures, studies,"
+            " profiles, manifests or runs",
             autocompletion=complete_kind,
         ),
     ] = "",

@@ -22,7 +22,7 @@ from raysim.core.user_input import DATASET, may_change, may_grow
 FILE = Path(__file__).with_name("completion.json")
 COMPONENTS = (
     *("dataset", "partition", "model", "method"),
-    *("selection", "aggregation", "attack", "clock", "temperature"),
+    *("selection", "aggregation", "attack", "server", "clock", "temperature"),
 )
 
 OF_STAGES = ("channel", "downlink")
@@ -163,9 +163,9 @@ def collect() -> dict[str, Any]:
             settings[f"{key}.name"] = [*registry]
             for name in registry:
                 fields[f"{key}.name={name}"] = _fields(registry.get(name), f"{key}.")
-        elif isinstance(field.default, SettingsGroup):
+        if isinstance(field.default, SettingsGroup):
             settings |= _fields(type(field.default), f"{key}.")
-        elif key not in OF_STAGES:
+        elif key not in (*COMPONENTS, *OF_STAGES):
             settings[key] = _choices(field)
     stages = registry_of("stages")
     for group, name in product(OF_STAGES, stages):

@@ -134,10 +134,11 @@ def registry_of(kind: str) -> Registry[Any]:
     from raysim.core.method import METHODS
     from raysim.optimizers import OPTIMIZERS
     from raysim.selection import SELECTIONS
+    from raysim.server import SERVER_RULES
     from raysim.temperature import TEMPERATURES
 
     components: tuple[Registry[Any], ...] = (METHODS, DATASETS, PARTITIONS, MODELS)
-    around = (SELECTIONS, STAGES, AGGREGATIONS, ATTACKS, CLOCKS, TEMPERATURES)
+    around = (SELECTIONS, STAGES, AGGREGATIONS, ATTACKS, CLOCKS, TEMPERATURES, SERVER_RULES)
     registries = (*components, OPTIMIZERS, *around)
     return next(registry for registry in registries if f"{registry.kind}s" == kind)
 

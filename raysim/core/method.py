@@ -5,7 +5,8 @@ generator of one or more passes over clients, which returns the next server stat
 
 - One pass, one rule: FedAvg; FedMAX, activation-L2, FedMMD, two-stream L2 (a penalty); FedProx (a
   transform of the gradient).
-- Server optimisers: `FedAvg.server_update`, the hook between the mean update and the next state.
+- Server optimisers: a `ServerRule` moves the model of the state that a round returns, whatever the
+  method; `FedAvg.server_update` makes that state of the means.
 - FedFusion: `network` wraps the model with the frozen extractor and the fusion operator.
 - SCAFFOLD, FedDyn: a further group beside the model, client state, a transform, `Rules.finish`.
 - FSVRG: a pass of 0 epochs over all clients whose `finish` sends `view.gradient`, then a
@@ -47,6 +48,7 @@ from raysim.core.errors import SettingsError
 from raysim.core.privacy import PrivacyClaim
 from raysim.core.rules import LocalWork, Pass, Reduced, Weighting
 from raysim.core.selection import Selection
+from raysim.core.server import ServerRule
 from raysim.core.tensors import Groups, Tensors, nbytes
 
 Metrics = Mapping[str, float]
@@ -91,8 +93,10 @@ class Round:
         size: m, the clients of a round.
         expected: Expected number of clients of a round, by which `aggregation.weighting=fixed`
             divides.
-        server_lr: Learning rate of the server in this round, `Method.server_lr` by the settings
-            `server`; 1 of a method without one.
+        server_lr: Learning rate of the method's own server in this round, `Method.server_lr` by the
+            settings `server`; 1 of a method without one.
+        server_rule: The server's rule, with its rate of this round: the engine applies it to the
+            state that `round` returns. None takes that state as it is.
     """
 
     number: int
@@ -112,6 +116,7 @@ class Round:
     size: int = 1
     expected: float = 1.0
     server_lr: float = 1.0
+    server_rule: ServerRule | None = None
 
     def __post_init__(self) -> None:
         """Take all K clients for `everyone` if it is not given."""
@@ -171,6 +176,9 @@ class Method(Component, ABC):
     server_rate: ClassVar[str] = ""
     """Name of the field that is the learning rate of its server; empty without one. Its formula has
     `Round.server_lr` in place of the field, which then follows the settings `server`."""
+    own_server: ClassVar[str] = ""
+    """In words, what its server does that goes with no `server.name` but `mean`, which would move
+    the model beside it; empty if each goes."""
     needs_mean: ClassVar[str] = ""
     """In words, what clients send in place of their changes, of which no aggregation but the mean
     makes a step; empty if they send changes."""
@@ -223,6 +231,15 @@ class Method(Component, ABC):
             )
         rate: float | None = getattr(self, self.server_rate)
         return rate
+
+    @property
+    def server_rule(self) -> ServerRule | None:
+        """The rule of its server, if it is a name for a pair of a method and a rule.
+
+        Such a method says in `own_server` that it takes no other, and in `server_rate` which of its
+        fields is the rule's `lr`.
+        """
+        return None
 
     @property
     def selection(self) -> Selection | None:

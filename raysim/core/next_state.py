@@ -1,4 +1,4 @@
-"""Checks of the states that a method's server is given and returns: a mistake stops in one line."""
+"""States that a method's server and its rule are given and return: mistakes stop in one line."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from raysim.core.components import ask, called, shown
+from raysim.core.components import Component, ask, called, shown
 from raysim.core.errors import RunError, SettingsError
 from raysim.core.given import Given
 from raysim.core.method import Method, ServerState
-from raysim.core.tensors import Tensors, flatten, is_finite
+from raysim.core.server import ServerRule
+from raysim.core.tensors import Tensors, as_real, flatten, is_finite, like, parameter_names
 from raysim.core.tensors.digests import checksums
 
 NAME = "model"
@@ -21,11 +22,11 @@ ASKED = "a function that is asked of a state (deployment, client_init)"
 """Functions of a method that are given a state outside of its round, in an error."""
 
 
-def check_state(method: Method, function: str, after: Any) -> None:
+def check_state(component: Component, function: str, after: Any) -> None:
     """Check that a state can be kept: groups of finite tensors, and numbers and words.
 
     Args:
-        method: The method.
+        component: The method, or the server's rule.
         function: The function that has returned it.
         after: What that has returned.
 
@@ -33,7 +34,7 @@ def check_state(method: Method, function: str, after: Any) -> None:
         SettingsError: it is something else; the message names the part.
         RunError: a value is not finite; the message names the tensor.
     """
-    whose = f"{called(method)}: {function} returned"
+    whose = f"{called(component)}: {function} returned"
     if not isinstance(after, ServerState):
         raise SettingsError(
             f"{whose} {shown(after)}; must return a ServerState, such as state.replace(model=...)"
@@ -92,6 +93,77 @@ def check_deployed(method: Method, state: ServerState, network: nn.Module) -> No
         expected="the network's tensors by name",
     )
     left.check_left("deployed", called(method))
+
+
+def with_kept(
+    rule: ServerRule, method: Method, network: nn.Module, state: ServerState
+) -> ServerState:
+    """Return a method's state before the first round, with what the server's rule keeps.
+
+    Raises:
+        SettingsError: that is something else than it says, or of a name that the method uses.
+        RunError: a value of it is not finite.
+    """
+    if both := sorted({*rule.keeps} & state.groups.keys()):
+        raise SettingsError(
+            f"{called(rule)}: keeps a group {both[0]!r}, and so does {called(method)}; one of them"
+            " must name it otherwise"
+        )
+    kept = ask(
+        rule,
+        "init",
+        _parameters(network, state),
+        returns=lambda groups: groups.keys() == {*rule.keeps},
+        expected="the groups of `keeps`",
+    )
+    state = state.replace(**kept)
+    check_state(rule, "init", state)
+    return state
+
+
+def moved(
+    rule: ServerRule, network: nn.Module, before: ServerState, after: ServerState
+) -> ServerState:
+    """Return the state after a round, its model moved by the server's rule.
+
+    Args:
+        rule: The rule, with its learning rate of the round.
+        network: The network as it was built.
+        before: The state before the round.
+        after: The one that the method makes, which `check_state` and `check_model` have checked.
+
+    Raises:
+        SettingsError: the rule fails, returns something else, or changes the state in place.
+        RunError: a value is not finite.
+    """
+    mean, left = _parameters(network, after), given_state(before)
+    params, kept = ask(
+        rule,
+        "step",
+        _parameters(network, before),
+        mean,
+        {group: before.groups[group] for group in rule.keeps},
+        returns=lambda found: (
+            {name: (t.shape, t.dtype) for name, t in found[0].items()}
+            == {name: (t.shape, t.dtype) for name, t in mean.items()}
+            and found[1].keys() == {*rule.keeps}
+        ),
+        expected="parameters with the names, shapes and dtypes of `mean`, and the groups of `keeps`",
+    )
+    left.check_left("step", called(rule))
+    if params is mean and not kept:
+        return after
+    model = after.groups[NAME]
+    stepped = {name: like(tensor, model[name]) for name, tensor in params.items()}
+    result = after.replace(**{NAME: {**model, **stepped}, **kept})
+    check_state(rule, "step", result)
+    return result
+
+
+def _parameters(network: nn.Module, state: ServerState) -> Tensors:
+    """Return the trainable parameters of a state's model, complex ones as pairs of reals."""
+    model, names = state.groups.get(NAME, {}), parameter_names(network)
+    return {name: as_real(tensor) for name, tensor in model.items() if name in names}
 
 
 def given_state(state: ServerState) -> Given:

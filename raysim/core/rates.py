@@ -173,6 +173,12 @@ class RateSettings(SettingsGroup):
     )
 
     @property
+    def scheduled(self) -> dict[str, Any]:
+        """The settings of the schedule that differ from their defaults."""
+        fields = RateSettings.model_fields.items()
+        return {name: getattr(self, name) for name, f in fields if getattr(self, name) != f.default}
+
+    @property
     def plateau(self) -> PlateauRule | None:
         """The rule by which the rate falls; None of a rate that follows the number of rounds."""
         if self.schedule != "plateau":
@@ -261,9 +267,3 @@ class RateSettings(SettingsGroup):
                         f"{name}={as_typed(value)}: needs {self._of}.schedule={needed}"
                     )
         return self
-
-
-class ServerSettings(RateSettings):
-    """Schedule of the server's learning rate, of methods that have one."""
-
-    _of: ClassVar[str] = "server"

@@ -38,8 +38,8 @@ def client_rate(settings: Settings) -> Rate:
 
 
 def server_rate(settings: Settings) -> Rate:
-    """Return the rate of the server; 1 of a method without one."""
-    full = settings.method.server_lr
+    """Return the rate of the server; 1 without one."""
+    full = settings.server_lr
     return Rate("server", settings.server, 1.0 if full is None else full)
 
 
@@ -50,7 +50,7 @@ def _rates(settings: Settings) -> Iterator[Rate]:
 
 def rate_figures(settings: Settings, before: Checkpoint) -> Row:
     """Return columns of `metrics.parquet`: `lr`, and `server_lr` where that has a schedule."""
-    rates = [*_rates(settings)] if settings.has_server_schedule else [client_rate(settings)]
+    rates = [*_rates(settings)] if settings.server.scheduled else [client_rate(settings)]
     columns = {"local": "lr", "server": "server_lr"}
     return {columns[rate.name]: rate.at(settings, before, before.number) for rate in rates}
 

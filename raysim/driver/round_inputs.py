@@ -26,6 +26,7 @@ from raysim.core.next_state import (
     check_model,
     check_state,
     given_state,
+    moved,
 )
 from raysim.core.rules import CHANGE, Pass, Reduced
 from raysim.core.seeds import sample_cohort, stream, torch_generator
@@ -87,6 +88,8 @@ def round_inputs(
     number, participants = before.number, settings.participants
     unseen = hidden(settings, settings.method, SIZES)
     lr_at = partial(client_rate(settings).at, settings, before)
+    rate = server_rate(settings).at(settings, before, number)
+    own = rate if settings.server.rate is None else settings.method.server_lr
     return Round(
         number=number,
         cohort=cohort,
@@ -104,7 +107,8 @@ def round_inputs(
         samples=sizes if unseen is None else unseen,
         size=settings.cohort_size,
         expected=settings.expected_cohort,
-        server_lr=server_rate(settings).at(settings, before, number),
+        server_lr=1.0 if own is None else own,
+        server_rule=settings.server_rule.model_copy(update={"lr": rate}),
     )
 
 
@@ -152,10 +156,7 @@ def passes_of(method: Method, now: Round, state: ServerState, unseen: Any = None
             except StopIteration as end:
                 after, metrics = _checked_next(method, end.value)
                 own.check_left(method, ended=True)
-                check_state(method, "round", after)
-                check_model(method, "round", after, state)
-                check_deployed(method, after, now.network)
-                return after, metrics
+                return _next_state(method, now, state, after), metrics
             finally:
                 value = error = None
             own.check_left(method)
@@ -177,6 +178,16 @@ def passes_of(method: Method, now: Round, state: ServerState, unseen: Any = None
             raise
         except BaseException as raised:  # the method may catch it, or clean up
             error = raised
+
+
+def _next_state(method: Method, now: Round, before: ServerState, after: Any) -> ServerState:
+    """Return the state that a round has returned, checked and moved by the server's rule."""
+    check_state(method, "round", after)
+    check_model(method, "round", after, before)
+    if now.server_rule:
+        after = moved(now.server_rule, now.network, before, after)
+    check_deployed(method, after, now.network)
+    return after
 
 
 def _hiding(given: D, unseen: Any, *names: str) -> D:

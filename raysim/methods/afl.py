@@ -28,9 +28,15 @@ from pydantic import Field
 from raysim.core.method import Passes, Round, ServerState
 from raysim.core.rules import Rules, Trained, Upload, View
 from raysim.core.tensors import Tensors, only
-from raysim.methods.reweighted import LAMBDA, KeepsWeights, places, send_scaled
-from raysim.methods.simplex import projected
-from raysim.methods.starting_loss import LOSS, starting_loss
+from raysim.methods.reweighted import (
+    LAMBDA,
+    LOSS,
+    KeepsWeights,
+    places,
+    projected,
+    send_scaled,
+    starting_loss,
+)
 
 AVERAGE = "average"
 
@@ -50,6 +56,11 @@ class Afl(KeepsWeights):
     deploy: Literal["average", "last"] = Field(
         default="average", description="the mean of the models of all rounds, or the last one"
     )
+
+    @property
+    def own_server(self) -> str:  # type: ignore[override]  # a constant of other methods
+        """Words for the mean of its models, if it is deployed."""
+        return "deploys the mean of the models it makes" if self.deploy == "average" else ""
 
     def rules(self) -> Rules:
         """Return the rules of local training: SGD, and the loss before it."""

@@ -91,6 +91,7 @@ class DivideAndConquer(FedAvg):
     """
 
     reads_beside: ClassVar[str] = "what they send in its further passes"
+    own_server: ClassVar[str] = "moves a part of the layers in each round"
     has_parts: ClassVar[str] = "the layers that did not change since they last took part"
     staged: ClassVar[bool] = True
     columns: ClassVar[Sequence[Column]] = (

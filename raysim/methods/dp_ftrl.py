@@ -79,6 +79,7 @@ class DpFtrl(FedAvg):
     what FedAvg costs.
     """
 
+    own_server: ClassVar[str] = "makes each model from that at the start of its tree"
     weighting: ClassVar[Weighting | None] = "uniform"
     bases: ClassVar[Bases | None] = {SENT: CHANGE}
 

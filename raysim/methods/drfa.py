@@ -45,9 +45,16 @@ from raysim.core.rules import (
     View,
 )
 from raysim.core.tensors import Tensors, number_beside, only
-from raysim.methods.reweighted import LAMBDA, KeepsWeights, places, send_scaled
-from raysim.methods.simplex import Floats, projected
-from raysim.methods.starting_loss import LOSS, send_loss
+from raysim.methods.reweighted import (
+    LAMBDA,
+    LOSS,
+    Floats,
+    KeepsWeights,
+    places,
+    projected,
+    send_loss,
+    send_scaled,
+)
 
 SNAPSHOT, STEP = "snapshot", "step"
 COUNT = "steps so far"

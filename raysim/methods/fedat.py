@@ -46,6 +46,7 @@ class FedAt(FedProx):
     the model. Bytes of an update are FedAvg's.
     """
 
+    own_server: ClassVar[str] = "makes each model of those of its tiers"
     own_round: ClassVar[str] = "a version of the model, made of the updates of one tier"
     columns: ClassVar[Sequence[Column]] = (Column("tier"),)
 

@@ -113,6 +113,7 @@ class FedProto(FedAvg):
     """
 
     reads_beside: ClassVar[str] = "prototypes of their classes"
+    own_server: ClassVar[str] = "receives prototypes, and no model"
     staged: ClassVar[bool] = True
     real: ClassVar[bool] = True
     weighting: ClassVar[Weighting | None] = "uniform"

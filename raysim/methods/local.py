@@ -12,6 +12,8 @@ start, in every round: see the columns of the clients' own models.
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from torch import nn
 
 from raysim.core.tensors import state_of
@@ -24,6 +26,8 @@ class Local(PartlyShared):
     The floor of every table: helps to see what federation is worth to a client. Against FedAvg it
     costs no bytes, and a model kept by each client that ever took part.
     """
+
+    own_server: ClassVar[str] = "receives no model"
 
     def own_tensors(self, network: nn.Module) -> frozenset[str]:
         """Return the names of all tensors."""

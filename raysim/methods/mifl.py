@@ -151,6 +151,11 @@ class Mifl(FedAvg):
         return "objective=penalty" if self.update and self.objective == "penalty" else ""
 
     @property
+    def own_server(self) -> str:  # type: ignore[override]  # a constant of other methods
+        """Words for the model that is delivered before the rule could move it, if it is."""
+        return "" if self.delivery == "later" else "delivers the model it makes within the round"
+
+    @property
     def has_parts(self) -> str:  # type: ignore[override]  # a constant of other methods
         """Words for the model that dropped clients have, if it is delivered to them."""
         return "" if self.delivery == "later" else "the model that was delivered to them"

@@ -30,7 +30,7 @@ from raysim.core.method import Round, ServerState
 from raysim.core.rules import CHANGE, Bases, Reduced, Rules, Trained, Upload, View, Weighting
 from raysim.core.tensors import add_scaled, norm, number_beside
 from raysim.methods.fedavg import FedAvg
-from raysim.methods.starting_loss import LOSS, starting_loss
+from raysim.methods.reweighted import LOSS, starting_loss
 
 FLOAT32 = torch.finfo(torch.float32)
 LEAST = 1e-10
@@ -49,6 +49,7 @@ class Qffl(FedAvg):
     needs_mean: ClassVar[str] = (
         "changes, and bounds of their curvature, times powers of their losses"
     )
+    own_server: ClassVar[str] = "takes steps of a length that losses give"
     needs_sample_losses: ClassVar[bool] = True
     weighting: ClassVar[Weighting | None] = "uniform"
     bases: ClassVar[Bases | None] = {"d": CHANGE, "buffers": "model"}

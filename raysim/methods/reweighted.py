@@ -1,4 +1,7 @@
-"""Clients that scale what they send by weights of the server, for methods that set these."""
+"""Clients that scale what they send by weights of the server, for methods that set these.
+
+The weights follow the losses that clients have where they start, and may be kept on the simplex.
+"""
 
 from __future__ import annotations
 
@@ -13,10 +16,13 @@ import torch
 from raysim.core.columns import Column
 from raysim.core.method import Metrics, Round, ServerState
 from raysim.core.rules import CHANGE, Bases, Pass, Reduced, Rules, Trained, Upload, View, Weighting
-from raysim.core.tensors import add_scaled
+from raysim.core.tensors import add_scaled, at_least_float32
 from raysim.methods.fedavg import FedAvg
-from raysim.methods.simplex import Floats
+from raysim.methods.mifl import logits_of
 
+Floats = npt.NDArray[np.float64]
+LOSS = "start_loss"
+"""Name of the loss at the tensors with which a client starts."""
 WEIGHT = "weight"
 """Group that a client alone receives: its weight."""
 LAMBDA = "lambda"
@@ -85,3 +91,31 @@ def send_scaled(view: View, trained: Trained) -> Upload:
 def places(now: Round, clients: Sequence[int]) -> npt.NDArray[np.int64]:
     """Return the places [n] of clients among those that may take part, whose weights are kept."""
     return np.searchsorted(np.asarray(now.everyone), clients)
+
+
+def starting_loss(view: View, trained: Trained) -> float:
+    """Return F_k: the mean loss that is minimised, of all samples where the client started.
+
+    It is taken in evaluation mode, at the client's temperature, without penalties or weight decay.
+    """
+    logits = at_least_float32(logits_of(view, view.start, trained.data))
+    return float(trained.data.loss(logits / view.temperature))
+
+
+def send_loss(view: View, trained: Trained) -> Upload:
+    """Send the loss alone."""
+    return Upload(scalars={LOSS: starting_loss(view, trained)})
+
+
+def projected(values: Floats) -> Floats:
+    """Return the point of the simplex that is nearest to values [n].
+
+    Source: Duchi, Shalev-Shwartz, Singer and Chandra, "Efficient Projections onto the l1-Ball for
+    Learning in High Dimensions", ICML 2008, figure 1: max(v - theta, 0), where theta is such that
+    the sum is 1.
+    """
+    ordered = np.sort(values - values.max())[::-1]  # a common shift changes nothing
+    thetas = (np.cumsum(ordered) - 1) / np.arange(1, len(ordered) + 1)
+    theta = thetas[ordered > thetas][-1]
+    found: Floats = np.maximum(values - values.max() - theta, 0)
+    return found

@@ -30,8 +30,7 @@ from pydantic import Field
 from raysim.core.columns import Column
 from raysim.core.method import Metrics, Passes, Round, ServerState
 from raysim.core.rules import Pass, Rules, nothing_received
-from raysim.methods.reweighted import Reweighted
-from raysim.methods.starting_loss import LOSS, send_loss
+from raysim.methods.reweighted import LOSS, Reweighted, send_loss
 
 Z = "z"
 

@@ -11,6 +11,7 @@ FORMULA = "revision of the method's formula"
 CLOCK, SELECTION = "revision of the clock", "revision of the selection"
 AGGREGATION, OPTIMIZER = "revision of the aggregation", "revision of the optimizer"
 TEMPERATURE, ATTACK = "revision of the temperature", "revision of the attack"
+SERVER = "revision of the server's rule"
 STAGES, DOWN_STAGES = "revisions of the channel's stages", "revisions of the down-link's stages"
 COMPONENTS = {
     SELECTION: "selection.",
@@ -19,6 +20,7 @@ COMPONENTS = {
     OPTIMIZER: "local.",
     TEMPERATURE: "temperature.",
     ATTACK: "attack.",
+    SERVER: "server.",
     STAGES: "channel.",
     DOWN_STAGES: "downlink.",
 }
@@ -35,6 +37,7 @@ def revisions_of(settings: Settings) -> dict[str, Any]:
         OPTIMIZER: settings.local.build_optimizer().revision,
         TEMPERATURE: settings.temperature.revision,
         ATTACK: settings.attack.revision,
+        SERVER: settings.server_rule.revision,
         STAGES: {name: stage.revision for name, stage in settings.channel.items()},
         DOWN_STAGES: {name: stage.revision for name, stage in settings.downlink.items()},
     }

@@ -43,6 +43,7 @@ ELSEWHERE = {
     ("CONTRIBUTING.md", "from raysim.testing"): "tests/driver/test_components.py",
     ("ARCHITECTURE.md", " "): NOTHING,
     ("raysim/README.md", "class Signs"): "tests/training/test_optimizers.py",
+    ("raysim/README.md", "import raysim\nfrom pydantic"): "tests/server/test_rules.py",
     ("raysim/README.md", "with raysim.rounds"): "tests/driver/test_iterator.py",
     ("raysim/README.md", "client,speed"): NOTHING,
     ("raysim/README.md", "    def asynchrony"): "tests/methods/test_asynchronous.py",

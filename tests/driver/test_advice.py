@@ -155,21 +155,21 @@ class Stepping(FedAvg):
 @pytest.mark.parametrize(
     ("more", "key"),
     [
-        ({"method.name": "fedadam", "method.lr_server": 1e-6}, "lr_server"),
-        ({"method.name": "scaffold", "method.lr_global": 1e-6}, "lr_global"),
+        ({"method.name": "fedadam", "method.lr_server": 1e-6}, "method.lr_server"),
+        ({"method.name": "scaffold", "method.lr_global": 1e-6}, "method.lr_global"),
         (
-            {"method.name": "chain", "method.methods": {"fedadam": {"lr_server": 1e-6}}},
-            "methods.fedadam.lr_server",
+            {"method.name": "chain", "method.methods": {"scaffold": {"lr_global": 1e-6}}},
+            "method.methods.scaffold.lr_global",
         ),
-        ({"method.name": f"{__name__}:Stepping", "method.eta": 1e-6}, "eta"),
-        ({"method.name": "fedadam", "method.lr_server": 1e-6, "method.beta1": 1e-6}, "lr_server"),
+        ({"server.name": "momentum", "server.lr": 1e-6}, "server.lr"),
+        ({"method.name": f"{__name__}:Stepping", "method.eta": 1e-6}, "method.eta"),
     ],
 )
 @pytest.mark.parametrize("epochs", [1, 5])
 def test_a_server_that_moves_nothing_is_told_of(tmp_path, more, key, epochs):
     more = {"rounds": 12, "local.lr": 0.1, "local.epochs": epochs, **more}
     (note,) = notes_of(tmp_path / "run", task_of([0] * 8), **more)
-    assert note.endswith(f": the server hardly moves the model; try more than method.{key}=1e-06")
+    assert note.endswith(f": the server hardly moves the model; try more than {key}=1e-06")
 
 
 def make_mlp():

@@ -13,6 +13,7 @@ from raysim.channel import STAGES
 from raysim.cli.pages import allowed
 from raysim.core.components import Registry
 from raysim.selection import SELECTIONS
+from raysim.server import SERVER_RULES
 from raysim.temperature import TEMPERATURES
 from raysim.testing import ComponentContract
 
@@ -78,6 +79,7 @@ CONTRACTS = [
     *(contract(STAGES, name, {f"channel.{name}": {}}) for name in OF_STAGES),
     *(contract(AGGREGATIONS, name, {"aggregation.name": name}) for name in KINDS),
     *(contract(TEMPERATURES, name, {"temperature.name": name}) for name in TEMPERATURES),
+    contract(SERVER_RULES, "yogi", {"server.name": "yogi"}),
 ]
 globals().update({each.__name__: each for each in CONTRACTS})
 
@@ -85,8 +87,9 @@ globals().update({each.__name__: each for each in CONTRACTS})
 def test_every_component_has_its_contract():
     others = [(AGGREGATIONS, name) for name in AGGREGATIONS if name not in KINDS]
     others += [(STAGES, name) for name in STAGES if name not in OF_STAGES]
-    found = len([*SELECTIONS, *STAGES, *AGGREGATIONS, *TEMPERATURES]) - len(others)
-    assert len(CONTRACTS) == found == 20
+    others += [(SERVER_RULES, name) for name in SERVER_RULES if name != "yogi"]
+    every = [*SELECTIONS, *STAGES, *AGGREGATIONS, *TEMPERATURES, *SERVER_RULES]
+    assert len(CONTRACTS) == len(every) - len(others) == 21
     for registry, name in others:
         check_page(registry, name)
     for name in ATTACKS:  # in runs: test_attacks.py

@@ -124,6 +124,7 @@ WAYS = {
     "table": OF_TABLE,
     "cosine": COSINE,
     "own": OWN,
+    "rule": {"server.name": "momentum", "server.schedule": "cosine"},
     "overlapping rounds": OVERLAPPING,
 }
 
@@ -195,6 +196,10 @@ def test_a_grown_run_goes_on_with_its_rates(tmp_path, way):
         (
             {"server.schedule": "linear", "method.name": "fedadam", "server.lr_min": 0.5},
             "server.lr_min=0.5: must be below the rate of method.name=fedadam, 0.01",
+        ),
+        (
+            {"server.name": "adam", "server.schedule": "linear", "server.lr_min": 0.5},
+            "server.lr_min=0.5: must be below server.lr=0.01",
         ),
         (
             {"method.name": "fedadam", "server.warmup_rounds": 100},

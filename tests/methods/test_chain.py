@@ -4,34 +4,23 @@ from __future__ import annotations
 
 import json
 from types import SimpleNamespace
-from typing import ClassVar
 
-import numpy as np
 import pytest
 import torch
 
 import raysim
 from raysim.channel.gaussian import Gaussian
 from raysim.config import parse
-from raysim.core.rules import CHANGE
 from raysim.methods.chain import Chain
 from raysim.methods.fedavg import FedAvg
 from raysim.methods.fedprox import FedProx
-from tests.methods import test_fedadam, test_fednova
-from tests.methods.test_fedadam import BETA1, BETA2, LR_SERVER, TAU
-from tests.methods.test_oracle import NAMES, assert_close, run
+from tests.methods.test_oracle import assert_close
 from tests.methods.test_transforms import EVERYTHING, METHODS, MU, oracle, run_half
 from tests.tasks import UNEQUAL, make_settings, make_task, model_of
 
 CHAIN = {"method.name": "chain"}
 PROX = {"method.methods.fedprox.mu": MU}
 SCAFFOLD = {"method.methods.scaffold.lr_global": 1}
-ADAM = {
-    "method.methods.fedadam.lr_server": LR_SERVER,
-    "method.methods.fedadam.beta1": BETA1,
-    "method.methods.fedadam.beta2": BETA2,
-    "method.methods.fedadam.tau": TAU,
-}
 
 
 @pytest.mark.parametrize("stacked", [0, 2])
@@ -52,7 +41,6 @@ ALONE = {
     "fedprox": {"mu": MU},
     "scaffold": {"lr_global": 0.5},
     "momentum": {"gamma": 0.5},
-    "fedadam": {"beta1": 0.5},
     "feddyn": {"alpha": 0.3},
     "fednova": {"max_epochs": 3},
 }
@@ -79,84 +67,6 @@ def test_no_method_is_fedavg(tmp_path):
     for name in ("fedavg", "chain"):
         raysim.run(make_settings(tmp_path / name, **{"method.name": name}), make_task(UNEQUAL))
     assert model_of(tmp_path / "fedavg") == model_of(tmp_path / "chain")
-
-
-@pytest.mark.parametrize("first", [True, False])
-def test_a_server_optimiser_before_or_behind_another_method(tmp_path, first):
-    """Momentum's d is averaged beside FedAdam, whatever their order; gamma=0 leaves SGD."""
-    others = {"method.methods.momentum.gamma": 0}
-    both = {**ADAM, **others} if first else {**others, **ADAM}
-    result, w, clients, cohorts = run_half(tmp_path, {**CHAIN, **both})
-    if first:  # momentum's update takes FedAdam's model as the mean, and keeps it
-        assert list(result_methods(result)) == ["fedadam", "momentum"]
-    assert_close(result.params, test_fedadam.fedadam(w, clients, cohorts, {}, "examples")[0])
-
-
-def result_methods(result):
-    return json.loads((result.run_dir / "config.json").read_text())["method"]["methods"]
-
-
-def test_the_model_goes_from_one_update_to_the_next(tmp_path):
-    """FedNova, then FedAdam along the change that FedNova makes."""
-    overrides = {**CHAIN, "method.methods.fednova.max_epochs": 4, **ADAM}
-    result, w, clients, cohorts = run_half(tmp_path, overrides)
-    steps = test_fednova.steps_of(result)
-    m, v = [np.zeros_like(p) for p in w], [np.full_like(p, TAU**2) for p in w]
-    for number, cohort in enumerate(cohorts):
-        own = {(0, k): steps[number, k] for k in cohort}
-        mean = test_fednova.fednova(w, clients, [cohort], own)
-        delta = [q - p for p, q in zip(w, mean, strict=True)]
-        m = [BETA1 * a + (1 - BETA1) * d for a, d in zip(m, delta, strict=True)]
-        v = [BETA2 * a + (1 - BETA2) * d**2 for a, d in zip(v, delta, strict=True)]
-        w = [p + LR_SERVER * a / (np.sqrt(b) + TAU) for p, a, b in zip(w, m, v, strict=True)]
-    assert_close(result.params, w)
-
-
-class SendsChange(FedAvg):
-    """FedAvg of changes, which moves the model before the round."""
-
-    bases: ClassVar = {"change": CHANGE}
-
-    def rules(self):
-        return raysim.Rules(finish=lambda view, trained: raysim.Upload())
-
-    def server_update(self, now, state, reduced):
-        return state
-
-
-class Uncompressed(FedAvg):
-    """FedAvg whose model no stage of the channel changes."""
-
-    bases: ClassVar = {}
-
-
-@pytest.mark.parametrize("last", ["fednova", f"{__name__}:SendsChange"])
-@pytest.mark.parametrize("other", ["fedasync", "fedadam", "scaffold", "feddyn"])
-@pytest.mark.parametrize("between", [(), ("fedmax",)])
-def test_no_method_drops_the_model_of_one_before_it(other, between, last):
-    message = (
-        f"^method.methods: {other} cannot stand before {last}, which moves the model before the"
-        f" round and would drop what {other} makes of it; put {last} before {other}$"
-    )
-    with pytest.raises(raysim.SettingsError, match=message):
-        Chain(methods={name: {} for name in (other, *between, last)})
-    put = (*between, last, other)
-    assert [*Chain(methods={name: {} for name in put}).methods] == [*put]
-
-
-def test_a_method_that_sends_the_model_stands_behind_any():
-    for name in ("momentum", "scaffold", "fedasync", f"{__name__}:Uncompressed"):
-        assert Chain(methods={"fedadam": {}, name: {}}).methods
-
-
-@pytest.mark.parametrize("alpha", [0.1, 1.0])
-def test_fedasync_mixes_in_what_fednova_makes(tmp_path, alpha):
-    """FedNova's model of one client that is not stale is the client's."""
-    own, ends = {"fedasync": {"alpha": alpha, "concurrency": 1}}, []
-    for name, methods in (("both", {"fednova": {}, **own}), ("alone", own)):
-        result, *_ = run(tmp_path / name, rounds=4, **CHAIN, **{"method.methods": methods})
-        ends.append(result.params)
-    assert_close(ends[0], [ends[1][name].numpy() for name in NAMES])
 
 
 class Uniform(FedAvg):
@@ -210,7 +120,7 @@ def name_of(kind):
 
 
 def test_a_method_that_has_other_bits_raises_the_revision(monkeypatch):
-    both, revisions = Chain(methods={"fedadam": {}, "fedprox": {}}), []
+    both, revisions = Chain(methods={"scaffold": {}, "fedprox": {}}), []
     for revision in (1, 3):
         monkeypatch.setattr(FedProx, "revision", revision)
         revisions.append(both.revision)
@@ -255,8 +165,20 @@ REFUSED = {
     "round": ({f"{MIXED}.fsvrg": {}}, f"{MIXED}.fsvrg: cannot be chained"),
     "own round": ({MIXED: {name_of(RoundOfItsOwn): {}}}, "RoundOfItsOwn: cannot be chained"),
     "chain": ({f"{MIXED}.chain": {}}, f"{MIXED}.chain: cannot be chained"),
-    "no settings": ({f"{MIXED}.fedprox": 3}, f"{MIXED}.fedprox=3: must be the method's settings"),
-    "no mapping": ({MIXED: ["fedprox"]}, f"{MIXED}=.*must map names of methods"),
+    "no settings": ({f"{MIXED}.fedprox": 3}, f"{MIXED}.fedprox=3: must be its settings; {{}} for"),
+    "no mapping": ({MIXED: ["fedprox"]}, f"{MIXED}=.*must map each method to its settings"),
+    "server rule": (
+        {f"{MIXED}.fedadam": {}},
+        f"{MIXED}.fedadam: cannot be chained: .*; set server.name=adam in its place$",
+    ),
+    "pooled": ({f"{MIXED}.centralized": {}}, f"{MIXED}.centralized: .*: it has no clients$"),
+    **{
+        f"servers {other}": (
+            {f"{MIXED}.{name}": {} for name in ("fednova", "fedprox", other)},
+            f"{MIXED}: fednova and {other} each have a server_update of their own$",
+        )
+        for other in ("fedasync", "scaffold", "pfedme")
+    },
     "hooks": ({MIXED: {name_of(Uniform): {}, name_of(Other): {}}}, "each have a deployed of"),
     "weighting": (
         {MIXED: {name_of(Uniform): {}, name_of(Weighted): {}}},
@@ -278,9 +200,9 @@ def test_bad_settings_are_refused_in_one_line(case):
 
 
 def test_settings_round_trip_in_their_order():
-    overrides = {**CHAIN, **SCAFFOLD, f"{MIXED}.fedadam": {}, **PROX}
+    overrides = {**CHAIN, **SCAFFOLD, f"{MIXED}.momentum": {}, **PROX}
     settings = raysim.load_config("mnist-fedavg", overrides)
-    assert list(settings.method.methods) == ["scaffold", "fedadam", "fedprox"]
+    assert list(settings.method.methods) == ["scaffold", "momentum", "fedprox"]
     assert settings.method.methods["fedprox"] == FedProx(mu=MU)
     again = parse(json.loads(json.dumps(settings.to_dict())))
     assert again == settings and list(again.method.methods) == list(settings.method.methods)

@@ -15,7 +15,7 @@ from scipy.optimize import brentq
 
 import raysim
 from raysim.core.seeds import torch_generator
-from raysim.methods.simplex import projected
+from raysim.methods.reweighted import projected
 from raysim.testing.contract import StopAfter
 from tests.methods import common
 from tests.methods.common import outputs

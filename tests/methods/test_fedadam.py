@@ -10,7 +10,6 @@ from safetensors.numpy import load_file
 import raysim
 from raysim.methods.fedavg import FedAvg
 from raysim.testing.contract import StopAfter
-from tests.methods import common
 from tests.methods.test_oracle import LR, NAMES, SIZES, assert_close
 from tests.methods.test_transforms import MOMENTUM, ROUNDS, local_training, run_half
 from tests.tasks import make_settings, make_task
@@ -54,10 +53,6 @@ def test_rounds(tmp_path, local, weighting):
     state = load_file(result.run_dir / f"checkpoints/round_{ROUNDS:06d}/state.safetensors")
     for group, values in (("m", m), ("v", v)):
         assert_close(state, values, [f"{group}/{name}" for name in NAMES])
-
-
-def test_buffers_become_the_mean(tmp_path):
-    common.assert_buffers_become_the_mean(tmp_path, NAME)
 
 
 class Counted(FedAvg):

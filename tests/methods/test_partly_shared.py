@@ -178,7 +178,6 @@ CHAINED = {
     "fedprox": {"fedper": {}, "fedprox": {"mu": 0.5}},
     "fedlc": {"fedlc": {}, "fedper": {}},
     "fedmmd": {"fedbn": {}, "fedmmd": {}},
-    "fedadam-first": {"fedadam": {}, "fedper": {}},
 }
 
 

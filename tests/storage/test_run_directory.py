@@ -141,12 +141,12 @@ def test_a_field_that_one_method_has_and_the_other_has_not_is_named(tmp_path):
     )
 
 
-CHAIN = {"fedprox": {"mu": 0.1}, "fedadam": {}, "fedavg": {}}
+CHAIN = {"fedprox": {"mu": 0.1}, "momentum": {}, "fedavg": {}}
 
 
 @pytest.mark.parametrize(
     "others",
-    [("fedadam", "fedprox", "fedavg"), ("fedprox", "fedadam"), ("fedprox", "fedavg")],
+    [("momentum", "fedprox", "fedavg"), ("fedprox", "momentum"), ("fedprox", "fedavg")],
     ids="-".join,
 )
 def test_settings_whose_order_counts_are_compared_in_order_and_completely(tmp_path, others):
@@ -158,7 +158,7 @@ def test_settings_whose_order_counts_are_compared_in_order_and_completely(tmp_pa
     if len(others) == 2:
         assert "holds a run with method.methods" in said
     else:
-        expected = "fedprox, fedadam, fedavg (here fedadam, fedprox, fedavg)"
+        expected = "fedprox, momentum, fedavg (here momentum, fedprox, fedavg)"
         assert f"holds a run with method.methods={expected}; " in said
 
 

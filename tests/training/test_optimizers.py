@@ -462,7 +462,7 @@ REFUSED = {
     "a chain's": (
         {
             "method.name": "chain",
-            "method.methods": {"fedprox": {}, "fednova": {}, "fedadam": {}},
+            "method.methods": {"fedprox": {}, "fednova": {}, "momentum": {}},
             "local.optimizer": "adam",
         },
         "local.optimizer=adam: must be sgd with method.methods.fednova",

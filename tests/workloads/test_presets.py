@@ -198,7 +198,7 @@ def test_published_figures_need_the_same_settings():
 
 
 def test_published_figures_need_the_same_order():
-    methods = {"fedprox": {"mu": 0.1}, "fedadam": {}}
+    methods = {"fedprox": {"mu": 0.1}, "momentum": {}}
     preset = PRESETS["mnist-fedavg"].replace(
         "chain", method={"name": "chain", "methods": methods}, published={"final_accuracy": 0.9}
     )

@@ -12,7 +12,7 @@ from raysim.config import Settings
 from raysim.core.components import ask, called, calling
 from raysim.core.errors import SettingsError
 from raysim.core.method import Method, ServerState
-from raysim.core.next_state import ASKED, check_deployed, check_state, given_state
+from raysim.core.next_state import ASKED, check_deployed, check_state, given_state, with_kept
 from raysim.core.seeds import seeded
 from raysim.core.selection import History, Selection, State, are_arrays
 from raysim.core.temperature import Temperature
@@ -59,7 +59,7 @@ def initial_checkpoint(settings: Settings, federation: Federation) -> tuple[nn.M
         )
     clients = len(federation.training_sizes)
     never = np.full((clients, len(NEVER)), NEVER)
-    state, history = _initial_state(method, network), History.empty(clients)
+    state, history = _initial_state(settings, network), History.empty(clients)
     initial = Checkpoint(
         *(0, state, history, never),
         selection=_state_of(settings.selection, len(settings.participants)),
@@ -114,16 +114,18 @@ def _state_of(component: Selection | Temperature, clients: int) -> State:
     return {name: np.array(value) for name, value in state.items()}
 
 
-def _initial_state(method: Method, network: nn.Module) -> ServerState:
+def _initial_state(settings: Settings, network: nn.Module) -> ServerState:
     """Return the server's initial state.
 
     Raises:
         SettingsError: it, or a value that the method derives from it, is of another type.
         RunError: a value of it is not finite.
     """
+    method = settings.method
     with calling(method, "init"):
         state = method.init(network)
     check_state(method, "init", state)
+    state = with_kept(settings.server_rule, method, network, state)
     check_deployed(method, state, network)
     left = given_state(state)
     ask(

@@ -150,7 +150,7 @@ def _cause(
     )
     if min(len(losses), len(tests)) < ROUNDS or not math.isfinite(began):
         return ""
-    late, clients, server = _late(losses), _rate_of_clients(settings), [*_rates_of(settings.method)]
+    late, clients, server = _late(losses), _rate_of_clients(settings), [*_rates_of_server(settings)]
     rates = [clients, *server]
     short = [rate for rate in rates if rate.value < rate.usual] or rates
     held, guessed = [*_hindering(settings)], -float(shares @ np.log(shares))
@@ -228,6 +228,12 @@ class _Rate(NamedTuple):
 
 def _rate_of_clients(settings: Settings) -> _Rate:
     return _rate("local.", "lr", settings.local)
+
+
+def _rates_of_server(settings: Settings) -> Iterator[_Rate]:
+    if settings.server.rate is not None:
+        yield _rate("server.", "lr", settings.server)
+    yield from _rates_of(settings.method)
 
 
 def _rates_of(method: Method, prefix: str = "method.") -> Iterator[_Rate]:

@@ -77,6 +77,7 @@ class FedMa(Method):
     staged: ClassVar[bool] = True
     columns: ClassVar[Sequence[Column]] = (Column("width", numbered=True),)
     real: ClassVar[bool] = True
+    own_server: ClassVar[str] = "matches neurons, and their number changes"
     own_round: ClassVar[str] = "a pass over the layers, with a trip to the clients for each layer"
 
     sigma: float = Field(default=1.0, gt=0, description="deviation of neurons around their atom")

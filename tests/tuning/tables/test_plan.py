@@ -80,13 +80,13 @@ def test_what_makes_the_rows_is_not_overridden(name, only, key):
 
 CHAINS = {
     " ".join(names): {"method.name": "chain", **{f"method.methods.{name}": {} for name in names}}
-    for names in (("fedprox", "fedadam"), ("fedadam", "fedprox"))
+    for names in (("fedprox", "momentum"), ("momentum", "fedprox"))
 }
 
 
 def test_rows_of_chains_in_another_order_are_not_overridden_by_one_chain(tmp_path):
     table = make_table(tmp_path, CHAINS)
-    options = TableOptions(overrides={"method.methods": {"fedadam": {}, "fedprox": {}}})
+    options = TableOptions(overrides={"method.methods": {"momentum": {}, "fedprox": {}}})
     with pytest.raises(SettingsError, match=r"^'method.methods=.* follows from the rows; leave it"):
         make_plan(table, options)
     runs = make_plan(table, TableOptions(overrides={"method.methods.fedprox.mu": 0.5})).first_runs
@@ -103,8 +103,8 @@ def test_a_folder_of_a_chain_is_refused_to_one_in_another_order(
         code, _, err = table(*words)
         assert code == (2 if refused else 0), err
     assert err == (
-        "raysim: out=out: chain, IID, short: has runs with method.methods=fedprox, fedadam (here"
-        " fedadam, fedprox); choose another --out\n"
+        "raysim: out=out: chain, IID, short: has runs with method.methods=fedprox, momentum (here"
+        " momentum, fedprox); choose another --out\n"
     )
     assert len(slots.started) == 1
 

@@ -1,0 +1,19 @@
+"""Rules of the server, by which a round moves the model.
+
+In: the parameters before a round, and those that a method makes of what clients send. Out: the next
+ones. Imported by `raysim.config`; imports core alone.
+"""
+
+from raysim.core.server import SERVER_RULES, ServerRule
+
+SERVER_RULES.add(
+    {
+        "adagrad": "raysim.server.adaptive:Adagrad",
+        "adam": "raysim.server.adaptive:Adam",
+        "mean": "raysim.server.mean:ModelMean",
+        "momentum": "raysim.server.momentum:ServerMomentum",
+        "yogi": "raysim.server.adaptive:Yogi",
+    }
+)
+
+__all__ = ["SERVER_RULES", "ServerRule"]

@@ -1,0 +1,23 @@
+"""Mean: the server takes what the method makes of the clients' models, as it is.
+
+Source: McMahan et al., "Communication-Efficient Learning of Deep Networks from Decentralized
+Data", AISTATS 2017, algorithm 1.
+
+    w <- sum_k p_k w_k        p_k as in FedAvg
+"""
+
+from __future__ import annotations
+
+from raysim.core.server import ServerRule
+from raysim.core.tensors import Groups, Tensors
+
+
+class ModelMean(ServerRule):
+    """The clients' mean, or what else a method makes of their models, becomes the model.
+
+    The default. Has no learning rate: `server.schedule` is that of the method's own, if it has one.
+    """
+
+    def step(self, params: Tensors, mean: Tensors, kept: Groups) -> tuple[Tensors, Groups]:
+        """Return the mean itself."""
+        return mean, kept
