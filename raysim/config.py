@@ -39,7 +39,6 @@ from raysim.core.optimizer import OPTIMIZER, build_optimizer
 from raysim.core.participants import Participants, participants_of
 from raysim.core.rates import RateSettings
 from raysim.core.rules import Batching, LocalSteps, LocalWork, Weighting
-from raysim.core.selection import State
 from raysim.core.user_input import (
     RepeatedKeyError,
     as_typed,
@@ -164,23 +163,18 @@ class LocalSettings(RateSettings):
         """Batches of an epoch."""
         return Batching(self.batch_size, self.drop_last)
 
-    def lr_at(self, round_number: int, rounds: int, state: State | None = None) -> float:
-        """Return the learning rate of a round, counted from 0; see `rate_at`."""
-        return self.rate_at(round_number, rounds, self.lr, state)
-
     def build_optimizer(self) -> Optimizer:
         """Return the optimizer with its settings."""
         given = [(name, getattr(self, name)) for name in OF_OPTIMIZERS]
         return build_optimizer(self.optimizer, tuple(each for each in given if each[1] is not None))
 
     @model_validator(mode="after")
-    def _one_way_each(self) -> Self:
+    def _epochs_or_steps(self) -> Self:
         if self.steps is not None and self.epochs != 1:
             raise ValueError(
                 f"steps={self.steps}: takes the place of local.epochs={self.epochs}; with it, give"
                 " local.epochs=1"
             )
-        self.check_rate(self.lr, "local.lr=")
         return self
 
     @model_validator(mode="after")
@@ -509,18 +503,17 @@ class Settings(SettingsGroup):
         return self
 
     @model_validator(mode="after")
-    def _warmup_ends(self) -> Self:
-        for name, rates in (("local", self.local), ("server", self.server)):
-            if (warmup := rates.warmup_rounds) and warmup >= self.rounds:
-                raise ValueError(
-                    f"{name}.warmup_rounds={warmup}: must be below rounds={self.rounds}"
-                )
+    def _rates_suit_rounds(self) -> Self:
+        self.local.check_rate(self.rounds, self.local.lr, "local.lr=")
+        own = self.server.rate is not None
+        key = "server.lr=" if own else f"the rate of {called(self.method)}, "
+        self.server.check_rate(self.rounds, self.server_lr, key)
         return self
 
     @model_validator(mode="after")
     def _server_suits_method(self) -> Self:
-        method, plain = self.method, isinstance(self.server, ModelMean)
-        if method.own_server and not plain:
+        method = self.method
+        if method.own_server and not isinstance(self.server, ModelMean):
             raise ValueError(
                 f"{called(self.server)}: does not go with {called(method)}, whose server"
                 f" {method.own_server}; leave it out"
@@ -531,12 +524,6 @@ class Settings(SettingsGroup):
                 " rate of its own; leave it out, or choose one that has: server.name=momentum"
                 " server.beta=0"
             )
-        if self.server_lr is not None:
-            rate = f"the rate of {called(method)}, " if plain else "server.lr="
-            try:
-                self.server.check_rate(self.server_lr, rate)
-            except ValueError as error:
-                raise ValueError(f"server.{error}") from error
         return self
 
     @property

@@ -380,7 +380,7 @@ def test_the_first_learning_rate_at_or_below_the_least_stays(lr_min, expected):
     local = raysim.load_config(
         "mnist-fedavg", {"local.lr": 0.1, "local.lr_decay": 0.5, "local.lr_min": lr_min}
     ).local
-    assert [local.lr_at(number, 5) for number in range(5)] == expected
+    assert [local.rate_at(number, 5, 0.1) for number in range(5)] == expected
 
 
 def test_a_setting_that_the_method_needs_otherwise_is_refused():

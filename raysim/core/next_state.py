@@ -148,7 +148,7 @@ def moved(
             == {name: (t.shape, t.dtype) for name, t in mean.items()}
             and found[1].keys() == {*rule.keeps}
         ),
-        expected="parameters with the names, shapes and dtypes of `mean`, and the groups of `keeps`",
+        expected="parameters with the names, shapes, dtypes of `mean`, and the groups of `keeps`",
     )
     left.check_left("step", called(rule))
     if params is mean and not kept:

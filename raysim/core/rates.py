@@ -231,18 +231,21 @@ class RateSettings(SettingsGroup):
         reached = bisect_left(range(number), True, key=is_least)
         return lr * self.lr_decay**reached
 
-    def check_rate(self, lr: float, key: str) -> None:
-        """Check that the least rate is below the full one.
+    def check_rate(self, rounds: int, lr: float | None, key: str) -> None:
+        """Check that the warm-up ends, and that the least rate is below the full one.
 
         Args:
-            lr: The full rate.
+            rounds: Rounds of the run.
+            lr: The full rate; None without one.
             key: What it is, before its value.
 
         Raises:
-            ValueError: it is not.
+            ValueError: it is not so.
         """
-        if self.schedule in (*ENDING, "plateau") and self.lr_min >= lr:
-            raise ValueError(f"lr_min={self.lr_min}: must be below {key}{lr}")
+        if (warmup := self.warmup_rounds) and warmup >= rounds:
+            raise ValueError(f"{self._of}.warmup_rounds={warmup}: must be below rounds={rounds}")
+        if lr is not None and self.schedule in (*ENDING, "plateau") and self.lr_min >= lr:
+            raise ValueError(f"{self._of}.lr_min={self.lr_min}: must be below {key}{lr}")
 
     @model_validator(mode="after")
     def _of_its_schedule(self) -> Self:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -32,27 +32,20 @@ class Rate(NamedTuple):
         return self.schedule.rate_at(number, settings.rounds, self.full, state)
 
 
-def client_rate(settings: Settings) -> Rate:
-    """Return the rate of clients."""
-    return Rate("local", settings.local, settings.local.lr)
-
-
-def server_rate(settings: Settings) -> Rate:
-    """Return the rate of the server; 1 without one."""
-    full = settings.server_lr
-    return Rate("server", settings.server, 1.0 if full is None else full)
-
-
-def _rates(settings: Settings) -> Iterator[Rate]:
-    yield client_rate(settings)
-    yield server_rate(settings)
+def rates_of(settings: Settings) -> dict[str, Rate]:
+    """Return the rates of clients and of the server, which is 1 without one, by their group."""
+    full = 1.0 if settings.server_lr is None else settings.server_lr
+    return {
+        "local": Rate("local", settings.local, settings.local.lr),
+        "server": Rate("server", settings.server, full),
+    }
 
 
 def rate_figures(settings: Settings, before: Checkpoint) -> Row:
     """Return columns of `metrics.parquet`: `lr`, and `server_lr` where that has a schedule."""
-    rates = [*_rates(settings)] if settings.server.scheduled else [client_rate(settings)]
-    columns = {"local": "lr", "server": "server_lr"}
-    return {columns[rate.name]: rate.at(settings, before, before.number) for rate in rates}
+    columns = {"local": "lr"} | ({"server": "server_lr"} if settings.server.scheduled else {})
+    rates = rates_of(settings)
+    return {c: rates[name].at(settings, before, before.number) for name, c in columns.items()}
 
 
 def check_rates(settings: Settings, evaluated: Collection[str]) -> None:
@@ -65,7 +58,7 @@ def check_rates(settings: Settings, evaluated: Collection[str]) -> None:
     Raises:
         SettingsError: they have not.
     """
-    for rate in _rates(settings):
+    for rate in rates_of(settings).values():
         rule = rate.schedule.plateau
         if rule and rule.metric not in ("train_loss", *evaluated):
             raise SettingsError(f"{rate.name}.lr_metric={rule.metric}: {METRIC_NEEDS}")
@@ -80,7 +73,7 @@ def with_rates(settings: Settings, after: Checkpoint, row: Mapping[str, Any]) ->
         row: The round's row of `metrics.parquet`.
     """
     states = {}
-    for rate in _rates(settings):
+    for rate in rates_of(settings).values():
         before = after.rates.get(rate.name, {})
         if found := rate.schedule.after(after.number - 1, rate.full, before, row):
             states[rate.name] = found

@@ -33,7 +33,7 @@ from raysim.core.seeds import sample_cohort, stream, torch_generator
 from raysim.core.tensors import Tensors, zeros_like
 from raysim.driver.dispatch import Dispatch, Rider
 from raysim.driver.hiding import SIZES, hidden
-from raysim.driver.rates import client_rate, server_rate
+from raysim.driver.rates import rates_of
 from raysim.storage.checkpoints import Checkpoint
 from raysim.training.job import batch_bounds, steps_of
 from raysim.training.network import has_batch_norm
@@ -87,9 +87,9 @@ def round_inputs(
     """
     number, participants = before.number, settings.participants
     unseen = hidden(settings, settings.method, SIZES)
-    lr_at = partial(client_rate(settings).at, settings, before)
-    rate = server_rate(settings).at(settings, before, number)
-    own = rate if settings.server.rate is None else settings.method.server_lr
+    rates = rates_of(settings)
+    lr_at = partial(rates["local"].at, settings, before)
+    rate = rates["server"].at(settings, before, number)
     return Round(
         number=number,
         cohort=cohort,
@@ -107,7 +107,7 @@ def round_inputs(
         samples=sizes if unseen is None else unseen,
         size=settings.cohort_size,
         expected=settings.expected_cohort,
-        server_lr=1.0 if own is None else own,
+        server_lr=rate if settings.server.rate is None else settings.method.server_lr or 1.0,
         server_rule=settings.server_rule.model_copy(update={"lr": rate}),
     )
 
@@ -180,7 +180,7 @@ def passes_of(method: Method, now: Round, state: ServerState, unseen: Any = None
             error = raised
 
 
-def _next_state(method: Method, now: Round, before: ServerState, after: Any) -> ServerState:
+def _next_state(method: Method, now: Round, before: ServerState, after: ServerState) -> ServerState:
     """Return the state that a round has returned, checked and moved by the server's rule."""
     check_state(method, "round", after)
     check_model(method, "round", after, before)

@@ -44,9 +44,6 @@ class Centralized(FedAvg):
             epochs=LocalSteps(sum(map(now.steps, now.cohort))),
         )
 
-    def deployment_after(self, now: Round, state: ServerState) -> None:
-        """Say that no client trains by itself."""
-
 
 def _keep(view: View, trained: Trained) -> Upload:
     return Upload(sums={"model": view.params}, bytes_up=0)

@@ -178,6 +178,11 @@ REFUSED: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     ({"low_rank": {}, "int8": {}}, {}, "downlink.int8: cannot stand behind downlink.low_rank"),
     ({"topkk": {}}, {}, "downlink.topkk: no such stage; did you mean 'topk'"),
     (TOPK, {"method.name": "fedbuff"}, "downlink: .*method.name=fedbuff, whose round is a version"),
+    (
+        TOPK,
+        {"method.name": "chain", "method.methods": {"fedprox": {}, "fedbuff": {}}},
+        "downlink: .*method.name=chain, whose round is a version",
+    ),
     (TOPK, {"method.name": "fedproto"}, "downlink: .*method.name=fedproto, whose clients send no"),
     (TOPK, {"method.name": "divide_and_conquer"}, "downlink: .* clients have the layers that did"),
     (TOPK, MIFL, "downlink: .*method.name=mifl, whose clients have the model that was delivered"),

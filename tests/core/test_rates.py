@@ -66,7 +66,7 @@ def test_a_plateau_is_that_of_torch(metric, values, patience):
     )
     state, found = {}, []
     for number, value in enumerate([0.0, 0.0, *(v for each in values for v in (each, None))]):
-        found.append(settings.lr_at(number, 100, state))
+        found.append(settings.rate_at(number, 100, 0.1, state))
         state = settings.after(number, 0.1, state, {metric: value})
     assert found[:2] == pytest.approx([0.1 / 3, 0.2 / 3])
     assert found[2::2] == pytest.approx(expected, rel=1e-12) and len({*expected}) > 1
@@ -77,7 +77,7 @@ def test_a_table_of_steps_is_that_of_torch():
         warnings.simplefilter("error")
         expected = rates_of_torch(lambda o: MultiStepLR(o, milestones=[3, 5], gamma=0.1), [()] * 8)
     settings = local(lr=0.1, schedule="table", lr_rounds=[4, 6], lr_values=[0.01, 0.001])
-    found = [settings.lr_at(number, 8) for number in range(8)]
+    found = [settings.rate_at(number, 8, 0.1) for number in range(8)]
     assert found == pytest.approx(expected, rel=1e-12) and len({*found}) == 3
 
 

@@ -196,7 +196,7 @@ def test_the_rule_of_the_page(tmp_path, monkeypatch):
     blocks = blocks_of(ROOT / "raysim/README.md")
     (text,) = (block.text for block in blocks if "raysim.ServerRule" in block.text)
     (tmp_path / "my_rule.py").write_text(text)
-    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
     own = {"server.name": "my_rule:SignStep", "server.lr": 0.02, "server.lr_decay": 0.5}
     prox = {"method.name": "fedprox", "method.mu": MU}
     result, w, clients, cohorts = run_half(tmp_path, {**prox, **own})
