@@ -462,7 +462,7 @@ REFUSED = {
     "a chain's": (
         {
             "method.name": "chain",
-            "method.methods": {"fedprox": {}, "fednova": {}, "momentum": {}},
+            "method.methods": {"fedprox": {}, "fednova": {}, "fedavg": {}},
             "local.optimizer": "adam",
         },
         "local.optimizer=adam: must be sgd with method.methods.fednova",
