@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
-from typing import ClassVar
 
 import numpy as np
 import torch
@@ -14,79 +13,65 @@ from raysim.core.aggregation import Aggregation, ArrivedUpdates, Updates
 from raysim.core.components import Component, called
 from raysim.core.differences import Differences
 from raysim.core.errors import SettingsError
-from raysim.core.rules import Pass, Reduced
+from raysim.core.rules import Reduced
 from raysim.driver.analyses.riding import rows_beside
-from raysim.driver.dispatch import Dispatch, Rider
+from raysim.driver.dispatch import Dispatch
 from raysim.driver.parts import RunParts
 from raysim.driver.weights import check_own_weights
 from raysim.execution.update_blocks import bound_of, combined, decided, factor_of, measured
 
 
-@dataclass
-class Aggregated(Rider):
-    """Aggregation of the passes of a round.
+def with_aggregation(settings: Settings, frozen: frozenset[str], work: Dispatch) -> Dispatch:
+    """Return a pass for the aggregation, whose updates are kept if it sees them.
 
-    Attributes:
+    Args:
         settings: The run's settings.
         frozen: Names of the network's frozen parameters.
+        work: The pass.
     """
-
-    name: ClassVar[str] = "aggregation"
-    needs_clients: ClassVar[bool] = False
-
-    settings: Settings
-    frozen: frozenset[str]
-
-    def dress(self, work: Dispatch) -> Dispatch:
-        """Return the pass; its updates are kept if the aggregation sees them."""
-        aggregation = self.settings.aggregation
-        check_own_weights(self.settings, work)
-        seen = self._seen_by(work) is not None
-        stored = work.moved_from if seen else {}
-        weighting = (_trains(work) and aggregation.weights) or work.weighting
-        work = replace(work, stored_groups=stored, weighting=weighting)
-        return work.with_step(self.name, server=partial(self._received, work))
-
-    def _received(self, work: Dispatch, reduced: Reduced) -> Reduced:
-        """Return the result with the factor of the mean.
-
-        Raises:
-            SettingsError: the aggregation or the attack cannot see the clients' uploads.
-        """
-        aggregation = self.settings.aggregation
-        if seeing := self._seen_by(work):
-            self._check_groups(work, reduced, seeing)
-        arrived, expected = len(reduced.clients), self.settings.expected_cohort
-        factor = factor_of(aggregation, arrived, expected)
-        if factor == 1 or not _trains(work):
-            return reduced
-        moved = Differences.of(reduced.means, work.moved_from, work.broadcast, frozen=self.frozen)
-        changed = {g: {n: factor * d for n, d in of.items()} for g, of in moved.changes.items()}
-        return replace(reduced, means=moved.means_with(changed))
-
-    def _seen_by(self, work: Dispatch) -> Component | None:
-        """Return what sees the updates of a pass one by one; None if nothing does."""
-        aggregation, attack = self.settings.aggregation, self.settings.attack
-        if aggregation.sees_updates:
-            return aggregation
-        return attack if attack.knows_updates and work.attackers else None
-
-    def _check_groups(self, work: Dispatch, reduced: Reduced, seeing: Component) -> None:
-        """Check that an aggregation or attack has seen all updates of a pass."""
-        unseen = rows_beside(reduced)
-        if not reduced.means.keys() & work.stored_groups.keys():
-            unseen += sorted(reduced.means)
-        if unseen:
-            raise SettingsError(
-                f"{called(seeing)}: does not go with {called(self.settings.method)}, whose clients"
-                f" send {unseen[0]!r} without a base from which it has moved; choose"
-                f" {'mean' if seeing is self.settings.aggregation else 'none'}"
-            )
+    check_own_weights(settings, work)
+    stored = work.moved_from if _seeing(settings, work) else {}
+    weighting = (work.epochs and settings.aggregation.weights) or work.weighting
+    work = replace(work, stored_groups=stored, weighting=weighting)
+    return work.with_step("aggregation", server=partial(_received, settings, frozen, work))
 
 
-def _trains(work: Pass) -> bool:
-    """Return whether the aggregation's weights and factor apply to a pass."""
-    return bool(work.epochs)
+def _received(
+    settings: Settings, frozen: frozenset[str], work: Dispatch, reduced: Reduced
+) -> Reduced:
+    """Return the result with the factor of the mean.
+
+    Raises:
+        SettingsError: the aggregation or the attack cannot see the clients' uploads.
+    """
+    if seeing := _seeing(settings, work):
+        _check_groups(settings, work, reduced, seeing)
+    factor = factor_of(settings.aggregation, len(reduced.clients), settings.expected_cohort)
+    if factor == 1 or not work.epochs:
+        return reduced
+    moved = Differences.of(reduced.means, work.moved_from, work.broadcast, frozen=frozen)
+    changed = {g: {n: factor * d for n, d in of.items()} for g, of in moved.changes.items()}
+    return replace(reduced, means=moved.means_with(changed))
+
+
+def _seeing(settings: Settings, work: Dispatch) -> Component | None:
+    """Return what sees the updates of a pass one by one; None if nothing does."""
+    if settings.aggregation.sees_updates:
+        return settings.aggregation
+    return settings.attack if settings.attack.knows_updates and work.attackers else None
+
+
+def _check_groups(settings: Settings, work: Dispatch, reduced: Reduced, seeing: Component) -> None:
+    """Check that an aggregation or attack has seen all updates of a pass."""
+    unseen = rows_beside(reduced)
+    if not reduced.means.keys() & work.stored_groups.keys():
+        unseen += sorted(reduced.means)
+    if unseen:
+        raise SettingsError(
+            f"{called(seeing)}: does not go with {called(settings.method)}, whose clients send"
+            f" {unseen[0]!r} without a base from which it has moved; choose"
+            f" {'mean' if seeing is settings.aggregation else 'none'}"
+        )
 
 
 def check_aggregation(parts: RunParts) -> None:

@@ -7,9 +7,9 @@ round's cohort, drawn by seed and round.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache, partial
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -21,12 +21,11 @@ from raysim.core.components import called, calling, shown
 from raysim.core.differences import same_shapes
 from raysim.core.errors import RunError, SettingsError
 from raysim.core.given import Given
-from raysim.core.method import Round
 from raysim.core.rules import Bases, Pass, Reduced, Trained, Upload, View
 from raysim.core.seeds import sample_cohort, stream
 from raysim.core.tensors import CPU, Groups, Layout, flatten, is_finite
 from raysim.driver.analyses.riding import rows_beside
-from raysim.driver.dispatch import After, Dispatch, Rider
+from raysim.driver.dispatch import Dispatch
 from raysim.driver.parts import RunParts
 from raysim.driver.round_log import RoundLog
 from raysim.driver.sending import send_changed
@@ -69,108 +68,91 @@ def bad_in_round(settings: Settings, number: int, cohort: Sequence[int]) -> Clie
     return np.array(cohort, dtype=np.int64)[ranks]
 
 
-def attacked(settings: Settings, number: int, cohort: Sequence[int], work: Dispatch) -> Dispatch:
-    """Return a pass that knows its bad clients; other arguments as of `bad_in_round`."""
-    bad = np.intersect1d(bad_in_round(settings, number, cohort), np.asarray(work.clients))
-    return replace(work, attackers=frozenset(bad.tolist()))
+def with_attack(settings: Settings, bad: Clients, log: RoundLog, work: Dispatch) -> Dispatch:
+    """Return a pass that knows its bad clients, and whose bad clients send what they please.
 
-
-def attacking(settings: Settings, work: Dispatch) -> After | None:
-    """Return what bad clients of a pass do to what they would send; None for nothing."""
-    attack, bad, bases = settings.attack, work.attackers, work.moved_from
-    if not (attack.changes_uploads and bad and bases):
-        return None
-    return partial(_send, _Sent(attack, bad, bases, len(work.clients)))
-
-
-@dataclass
-class Attacking(Rider):
-    """Attack on the passes of one round.
-
-    Attributes:
+    Args:
         settings: The run's settings.
-        now: The input of the method's round.
+        bad: The bad clients of the round, ascending.
         log: Receives numbers of the round.
+        work: The pass.
     """
-
-    name: ClassVar[str] = "attack"
-
-    settings: Settings
-    now: Round
-    log: RoundLog
-
-    def dress(self, work: Dispatch) -> Dispatch:
-        """Return a pass that knows its bad clients, and whose bad clients send what they please."""
-        work = attacked(self.settings, self.now.number, self.now.cohort, work)
-        after = attacking(self.settings, work)
-        replaced = {*work.moved_from} if after and work.epochs else set[str]()
-        return work.with_step(self.name, after=after, server=partial(self._received, replaced))
-
-    def _received(self, replaced: set[str], reduced: Reduced) -> Reduced:
-        """Count the bad clients that arrived, and those beyond the aggregation's bound.
-
-        Raises:
-            SettingsError: nothing of what they sent could be replaced.
-        """
-        if replaced:
-            self._check_replaced(replaced, reduced)
-        arrived = int(self.log.columns[-1]["bad"].sum())
-        counts = {BAD: arrived}
-        bound = bound_of(self.settings.aggregation, len(reduced.clients))
-        if bound is not None:
-            counts[BEYOND] = max(arrived - bound, 0)
-        self.log.more |= {name: max(self.log.more.get(name, 0), n) for name, n in counts.items()}
-        return reduced
-
-    def _check_replaced(self, replaced: set[str], reduced: Reduced) -> None:
-        """Check that something of what bad clients send after training could be replaced."""
-        sent = [*sorted(reduced.means), *rows_beside(reduced)]
-        if sent and not replaced & reduced.means.keys():
-            raise SettingsError(
-                f"{called(self.settings.attack)}: does not go with {called(self.settings.method)},"
-                f" whose clients send {sent[0]!r} without a base from which it has moved; choose"
-                " an attack on samples"
-            )
+    attack, bases = settings.attack, work.moved_from
+    own = frozenset(np.intersect1d(bad, np.asarray(work.clients)).tolist())
+    replaces = bool(attack.changes_uploads and own and bases)
+    replaced = {*bases} if replaces and work.epochs else set[str]()
+    return replace(work, attackers=own).with_step(
+        "attack",
+        after=(
+            partial(_send, attack=attack, bad=own, bases=bases, clients=len(work.clients))
+            if replaces
+            else None
+        ),
+        server=partial(_received, settings, log, replaced),
+    )
 
 
-@dataclass(frozen=True)
-class _Sent:
-    """Replacement of what bad clients of a pass send.
+def _received(settings: Settings, log: RoundLog, replaced: set[str], reduced: Reduced) -> Reduced:
+    """Count the bad clients that arrived, and those beyond the aggregation's bound.
 
-    Attributes:
+    Raises:
+        SettingsError: nothing of what they sent after training could be replaced.
+    """
+    sent = [*sorted(reduced.means), *rows_beside(reduced)]
+    if replaced and sent and not replaced & reduced.means.keys():
+        raise SettingsError(
+            f"{called(settings.attack)}: does not go with {called(settings.method)}, whose clients"
+            f" send {sent[0]!r} without a base from which it has moved; choose an attack on samples"
+        )
+    arrived = int(log.columns[-1]["bad"].sum())
+    counts = {BAD: arrived}
+    bound = bound_of(settings.aggregation, len(reduced.clients))
+    if bound is not None:
+        counts[BEYOND] = max(arrived - bound, 0)
+    log.more |= {name: max(log.more.get(name, 0), n) for name, n in counts.items()}
+    return reduced
+
+
+def _send(
+    view: View,
+    trained: Trained,
+    upload: Upload,
+    *,
+    attack: Attack,
+    bad: frozenset[int],
+    bases: Bases,
+    clients: int,
+) -> Upload:
+    """Return the upload of a client; of a bad one, what the attack makes of it.
+
+    Args:
+        view: The client.
+        trained: The end of its training.
+        upload: What it would send.
         attack: The attack.
         bad: The bad clients.
         bases: The bases of the groups that they send.
         clients: m, the clients of the pass.
-    """
-
-    attack: Attack
-    bad: frozenset[int]
-    bases: Bases
-    clients: int
-
-
-def _send(sent: _Sent, view: View, trained: Trained, upload: Upload) -> Upload:
-    """Return the upload of a client; of a bad one, what the attack makes of it.
 
     Raises:
         RunError: a value of that is not finite in the dtype in which it is sent.
     """
-    if view.client not in sent.bad:
+    if view.client not in bad:
         return upload
-    upload = send_changed(sent.bases, partial(_replaced, sent), view, trained, upload)
+    change = partial(_replaced, attack=attack, clients=clients)
+    upload = send_changed(bases, change, view, trained, upload)
     for name, tensor in flatten(upload.sums).items():
         if not is_finite(tensor.to(upload.dtypes.get(name, tensor.dtype))):
-            raise RunError(f"{called(sent.attack)}: its update is not finite (tensor {name})")
+            raise RunError(f"{called(attack)}: its update is not finite (tensor {name})")
     return upload
 
 
 def _replaced(
-    sent: _Sent, view: View, upload: Upload, given: Upload, layout: Layout
+    view: View, upload: Upload, given: Upload, layout: Layout, *, attack: Attack, clients: int
 ) -> tuple[Groups, Mapping[str, Any]]:
     """Return the differences that a bad client sends, in as many bytes."""
     seen = replace(view, generator=partial(_generator, view.generator), state={}, stages={})
-    after = _attacked(sent.attack, seen, given, sent.clients)
+    after = _attacked(attack, seen, given, clients)
     return after.sums, {"bytes_up": upload.sent_bytes(view.frozen)}
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import combinations
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -28,7 +28,7 @@ from raysim.core.encoding import Encoded, Encoding
 from raysim.core.errors import SettingsError
 from raysim.core.given import Given
 from raysim.core.method import Round
-from raysim.core.rules import Bases, Reduced, Trained, Upload, View
+from raysim.core.rules import Reduced, Trained, Upload, View
 from raysim.core.seeds import torch_generator
 from raysim.core.selection import State, are_arrays, read_only
 from raysim.core.tensors import (
@@ -39,7 +39,7 @@ from raysim.core.tensors import (
     frozen_names,
     unflatten,
 )
-from raysim.driver.dispatch import After, Dispatch, Rider
+from raysim.driver.dispatch import Dispatch
 from raysim.driver.hiding import hidden_clients
 from raysim.driver.sending import send_changed
 from raysim.storage.client_states import OF_STAGE, owner_of
@@ -51,18 +51,20 @@ Named = tuple[tuple[str, Stage], ...]
 """Stages by name, in order."""
 
 
-def sending(stages: Stages, bases: Bases) -> After | None:
-    """Return what clients do to send groups with bases through stages; None without any."""
-    if not stages or not bases:
-        return None
-    named = tuple(stages.items())
-    if any(stage.has_client_part() for stage in stages.values()):
-        return partial(send_changed, bases, partial(_staged, named))
-    return partial(_encode, named, tuple(bases.items()))
+def with_stages(
+    stages: Stages, work: Dispatch, server: Callable[[Reduced], Reduced] | None = None
+) -> Dispatch:
+    """Return a pass whose clients send through stages, before the server's part of these."""
+    named, bases, after = tuple(stages.items()), work.moved_from, None
+    if any(stage.has_client_part() for stage in stages.values()) and bases:
+        after = partial(send_changed, bases, partial(_staged, named))
+    elif stages and bases:
+        after = partial(_encode, named, tuple(bases.items()))
+    return work.with_step("channel", after=after, server=server)
 
 
 @dataclass
-class Channel(Rider):
+class Channel:
     """The stages of the channel in one round.
 
     Attributes:
@@ -71,9 +73,6 @@ class Channel(Rider):
         now: The input of the method's round.
         states: What the server keeps for stages, by their names.
     """
-
-    name: ClassVar[str] = "channel"
-    needs_clients: ClassVar[bool] = False
 
     settings: Settings
     stages: Stages
@@ -84,8 +83,7 @@ class Channel(Rider):
 
     def dress(self, work: Dispatch) -> Dispatch:
         """Return a pass whose clients send through the stages."""
-        after = sending(self._present, work.moved_from)
-        return work.with_step(self.name, after=after, server=partial(self._received, work))
+        return with_stages(self._present, work, partial(self._received, work))
 
     @property
     def _present(self) -> dict[str, Stage]:

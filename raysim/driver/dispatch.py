@@ -8,10 +8,10 @@ checkpoint seals alone.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 from raysim.core.rules import Bases, Finish, LocalWork, Pass, Reduced, Trained, Upload, View
 
@@ -21,6 +21,10 @@ ORDER = (
 )
 """Order in which riders dress a pass and clients take their parts; the server takes its own in
 reverse. The virtual clock counts the work and the bytes of the parts before its own."""
+ON_EMPTY_ROUNDS = ("channel", "aggregation")
+"""Riders of the passes of a round without clients, too."""
+Rider = Callable[["Dispatch"], "Dispatch"]
+"""Returns the pass that runs in place of a given one."""
 Before = Callable[[View], None]
 """Called before the method makes an upload."""
 After = Callable[[View, Trained, Upload], Upload]
@@ -117,21 +121,3 @@ def _through(
         if after:
             upload = after(view, trained, upload)
     return upload
-
-
-class Rider:
-    """Rider of passes, which dresses each of them before it runs."""
-
-    name: ClassVar[str]
-    """Its place in ORDER, and that of its step."""
-    needs_clients: ClassVar[bool] = True
-    """Whether it rides on passes over clients alone, not on those of a round without any."""
-
-    def dress(self, work: Dispatch) -> Dispatch:
-        """Return the pass that runs in place of the given one."""
-        raise NotImplementedError
-
-
-def in_order(riders: Iterable[Rider]) -> list[Rider]:
-    """Return riders in the order in which they dress a pass."""
-    return sorted(riders, key=lambda rider: ORDER.index(rider.name))

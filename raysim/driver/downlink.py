@@ -28,7 +28,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import nn
@@ -52,7 +52,7 @@ from raysim.core.tensors import (
     without,
 )
 from raysim.driver.channel import Sent, through_stages
-from raysim.driver.dispatch import Dispatch, Rider
+from raysim.driver.dispatch import Dispatch
 from raysim.storage.checkpoints import Checkpoint
 
 MODEL, BYTES = "model", "bytes"
@@ -62,7 +62,7 @@ SERVER = -1
 
 
 @dataclass
-class Downlink(Rider):
+class Downlink:
     """Down-link of one round.
 
     Attributes:
@@ -71,8 +71,6 @@ class Downlink(Rider):
         before: The committed state before the round.
         state: What the server keeps for the down-link; after the round, that of the next one.
     """
-
-    name: ClassVar[str] = "downlink"
 
     settings: Settings
     network: nn.Module
@@ -95,7 +93,7 @@ class Downlink(Rider):
         sent = replace(work, broadcast={**work.broadcast, MODEL: model})
         if first or not work.bytes_down:
             sent = replace(sent, bytes_down=partial(self._received_bytes, work, known))
-        return sent.with_step(self.name, server=partial(self._received, sent, self._sent))
+        return sent.with_step("downlink", server=partial(self._received, sent, self._sent))
 
     def _received(self, work: Dispatch, server: Tensors, reduced: Reduced) -> Reduced:
         """Return the result as if clients had moved from the server's model.

@@ -6,33 +6,25 @@ round. A pass of a deployment and those of analyses start afresh, and keep nothi
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
-from typing import ClassVar
 
 from raysim.core.rules import Trained, Upload, View
-from raysim.driver.dispatch import Dispatch, Rider
+from raysim.driver.dispatch import Dispatch
 from raysim.driver.passes import RoundRunner
 from raysim.storage.client_states import optimizer_group
 
 
-@dataclass
-class Keeping(Rider):
-    """Rider of a round's passes whose clients keep the optimizer's state.
+def with_kept_optimizers(runner: RoundRunner, work: Dispatch) -> Dispatch:
+    """Return a pass whose clients keep what the optimizer keeps.
 
-    Attributes:
+    Args:
         runner: Runs the passes, and counts them.
+        work: The pass.
     """
-
-    name: ClassVar[str] = "optimizer"
-
-    runner: RoundRunner
-
-    def dress(self, work: Dispatch) -> Dispatch:
-        """Return a pass whose clients keep what the optimizer keeps."""
-        if not work.epochs:
-            return work
-        return work.with_step(self.name, after=partial(_keeping, self.runner.passes))
+    if not work.epochs:
+        return work
+    return work.with_step("optimizer", after=partial(_keeping, runner.passes))
 
 
 def _keeping(pass_number: int, view: View, trained: Trained, upload: Upload) -> Upload:

@@ -7,9 +7,8 @@ the first round.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
-from typing import ClassVar, Self
 
 from raysim.config import Settings
 from raysim.core.channel import Stage
@@ -21,7 +20,7 @@ from raysim.core.masking import Masks
 from raysim.core.rules import Pass, Reduced, Trained, Upload, View
 from raysim.core.selection import Selection
 from raysim.core.tensors import Layout, Tensors, flatten, without
-from raysim.driver.dispatch import Dispatch, Rider
+from raysim.driver.dispatch import Dispatch
 from raysim.driver.hiding import LOSSES, masking_of
 from raysim.driver.parts import RunParts
 from raysim.execution.partial_sum import EMPTY, PartialSum
@@ -52,59 +51,50 @@ def traffic(
     return sent, received
 
 
-@dataclass(frozen=True)
-class MaskedUploads(Rider):
-    """Masks of the passes of a round: who agrees on them, and what the server does not see.
+def with_masks(settings: Settings, note: Callable[[str], None], work: Dispatch) -> Dispatch:
+    """Return a pass whose clients agree on masks; as it is in runs without any.
 
-    It rides before the virtual clock, which knows who is lost.
+    The virtual clock, which comes later, knows who is lost.
 
-    Attributes:
+    Args:
         settings: The run's settings.
-        stage: The stage that states a secure aggregation.
         note: Shows the user, once, what is sent in the clear.
+        work: The pass.
     """
+    stage = masking_of(settings)
+    if stage is None:
+        return work
+    bits = stage.secure_sum.bits if stage.secure_sum else 0
+    bases = tuple(sorted(work.moved_from.items()))
+    return replace(work, mask_parties=tuple(map(int, work.clients))).with_step(
+        "masks",
+        after=partial(_in_words, bits, bases),
+        server=partial(_received, settings, stage, note),
+    )
 
-    name: ClassVar[str] = "masks"
 
-    settings: Settings
-    stage: Stage
-    note: Callable[[str], None]
+def _received(
+    settings: Settings, stage: Stage, note: Callable[[str], None], reduced: Reduced
+) -> Reduced:
+    """Return the result without the samples of single clients.
 
-    @classmethod
-    def of(cls, settings: Settings, note: Callable[[str], None]) -> Self | None:
-        """Return the masks of a round; None in runs without any."""
-        stage = masking_of(settings)
-        return cls(settings, stage, note) if stage else None
-
-    def dress(self, work: Dispatch) -> Dispatch:
-        """Return a pass whose clients agree on masks."""
-        secure = self.stage.secure_sum
-        bits, bases = secure.bits if secure else 0, tuple(sorted(work.moved_from.items()))
-        work = replace(work, mask_parties=tuple(map(int, work.clients)))
-        return work.with_step(
-            self.name, after=partial(_in_words, bits, bases), server=self._received
+    Raises:
+        SettingsError: clients have sent what is read one by one.
+    """
+    rows = {name for groups in reduced.rows.values() for name in groups}
+    named = [n for n in reduced.scalars if not owner_of(n, settings.stages)]
+    if seen := sorted(rows) + named:
+        raise SettingsError(
+            f"{called(stage)}: does not go with {called(settings.method)}, whose server reads"
+            f" {seen[0]!r} of single clients"
         )
-
-    def _received(self, reduced: Reduced) -> Reduced:
-        """Return the result without the samples of single clients.
-
-        Raises:
-            SettingsError: clients have sent what is read one by one.
-        """
-        rows = {name for groups in reduced.rows.values() for name in groups}
-        named = [n for n in reduced.scalars if not owner_of(n, self.settings.stages)]
-        if seen := sorted(rows) + named:
-            raise SettingsError(
-                f"{called(self.stage)}: does not go with {called(self.settings.method)}, whose"
-                f" server reads {seen[0]!r} of single clients"
-            )
-        if clear := sorted({name for of in reduced.means.values() for name in _whole(of)}):
-            more = f" and {len(clear) - 1} more" if clear[1:] else ""
-            self.note(
-                f"{called(self.stage)}: clients send {clear[0]!r}{more} in the clear, whole numbers"
-                " of which the server takes the largest"
-            )
-        return replace(reduced, samples=EMPTY)
+    if clear := sorted({name for of in reduced.means.values() for name in _whole(of)}):
+        more = f" and {len(clear) - 1} more" if clear[1:] else ""
+        note(
+            f"{called(stage)}: clients send {clear[0]!r}{more} in the clear, whole numbers of which"
+            " the server takes the largest"
+        )
+    return replace(reduced, samples=EMPTY)
 
 
 def check_masks(parts: RunParts) -> None:

@@ -242,7 +242,7 @@ def run_round(
         try:
             sent = Dispatch.of(work)
             for rider in riders:
-                sent = rider.dress(sent)
+                sent = rider(sent)
             value = sent.received(run(sent))
         except BaseException as raised:  # goes to where the method yielded the pass
             error = raised

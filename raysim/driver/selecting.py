@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -13,7 +13,7 @@ from raysim.config import Settings
 from raysim.core.components import ask, called
 from raysim.core.errors import SettingsError
 from raysim.core.participants import Participants
-from raysim.core.rules import Pass, Trained, Upload, View, samples_of
+from raysim.core.rules import Trained, Upload, View, samples_of
 from raysim.core.seeds import stream
 from raysim.core.selection import (
     Floats,
@@ -26,7 +26,7 @@ from raysim.core.selection import (
     read_only,
 )
 from raysim.driver.clock.clock import VirtualClock, VirtualRound
-from raysim.driver.dispatch import After, Dispatch, Rider
+from raysim.driver.dispatch import Dispatch
 from raysim.driver.hiding import LOSSES, hidden, without_losses
 from raysim.driver.round_log import RoundLog
 from raysim.storage.checkpoints import Checkpoint
@@ -143,7 +143,7 @@ def _bad(selection: Selection, now: Sampling, rule: str, chosen: Sequence[int]) 
 
 
 @dataclass(frozen=True)
-class RoundSelection(Rider):
+class RoundSelection:
     """Selection of one round, to which clients report on passes that train.
 
     If some clients are kept out of training, it knows none of them: the others are numbered anew.
@@ -153,8 +153,6 @@ class RoundSelection(Rider):
         now: The input of its selection.
         selected: The clients in its order, by its numbers.
     """
-
-    name: ClassVar[str] = "report"
 
     settings: Settings
     now: Sampling
@@ -204,10 +202,6 @@ class RoundSelection(Rider):
     def cohort(self) -> tuple[int, ...]:
         """The selected clients, ascending."""
         return tuple(self.settings.participants.at(sorted(self.selected)).tolist())
-
-    def dress(self, work: Dispatch) -> Dispatch:
-        """Return a training pass whose clients report to the selection."""
-        return work.with_step(self.name, after=reporting(self.settings.selection, work))
 
     def after(self, log: RoundLog) -> tuple[State, Mapping[str, float]]:
         """Return the selection's state after the round, and its metrics.
@@ -259,11 +253,11 @@ def _among(participants: Participants, now: Sampling) -> Sampling:
     )
 
 
-def reporting(selection: Selection, work: Pass) -> After | None:
-    """Return what the clients of a pass that trains do to report; None for nothing."""
+def with_report(selection: Selection, work: Dispatch) -> Dispatch:
+    """Return a pass whose clients report to the selection, if they train in it."""
     if type(selection).report is Selection.report or not work.epochs or work.label:
-        return None
-    return partial(_reported, selection)
+        return work
+    return work.with_step("report", after=partial(_reported, selection))
 
 
 def _reported(selection: Selection, view: View, trained: Trained, upload: Upload) -> Upload:

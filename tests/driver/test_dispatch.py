@@ -6,7 +6,7 @@ from functools import partial
 from typing import Any
 
 from raysim import Pass, Reduced, Rules, Upload
-from raysim.driver.dispatch import ORDER, Dispatch, Rider, in_order
+from raysim.driver.dispatch import Dispatch
 from raysim.training.rule_keys import key_of_function
 
 
@@ -43,12 +43,6 @@ def test_clients_take_steps_in_order_and_the_server_in_reverse():
     work.received(Reduced((), {}, {}, {}))
     assert at_server == ["attack", "channel", "masks"]
     assert work.rules.finish is made and work.of_clients.epochs == 2
-
-
-def test_riders_dress_in_the_same_order():
-    riders = [type(name, (Rider,), {"name": name})() for name in ("clock", "channel", "downlink")]
-    assert [rider.name for rider in in_order(riders)] == ["downlink", "clock", "channel"]
-    assert len({*ORDER}) == len(ORDER)
 
 
 def test_a_way_has_a_key_if_its_steps_have():

@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from types import MappingProxyType
-from typing import ClassVar
 
 import numpy as np
 
@@ -25,7 +24,7 @@ from raysim.driver.analyses.riding import (
 )
 from raysim.driver.analyses.run_analyses import TRAINED, Analyses
 from raysim.driver.client_scores import spread
-from raysim.driver.dispatch import Dispatch, Rider
+from raysim.driver.dispatch import Dispatch
 from raysim.driver.evaluation import Evaluation
 from raysim.driver.passes import RoundRunner
 from raysim.driver.round_inputs import passes_of, round_inputs, run_round
@@ -38,14 +37,12 @@ from raysim.storage.declared import deploys_own_models
 NO_GROUPS: Groups = MappingProxyType({})
 
 
-class RoundAnalyses(Rider):
+class RoundAnalyses:
     """Analyses of one round; client parts ride on the passes that train.
 
     Attributes:
         obsolete: Clients' state versions that nothing reads after the analyses.
     """
-
-    name: ClassVar[str] = "analyses"
 
     def __init__(self, analyses: Analyses, runner: RoundRunner) -> None:
         """Begin a round.

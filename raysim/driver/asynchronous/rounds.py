@@ -23,12 +23,13 @@ from raysim.driver.asynchronous.checks import check_alike, check_pass
 from raysim.driver.asynchronous.plan import Plan
 from raysim.driver.asynchronous.times import DeviceTimes
 from raysim.driver.asynchronous.traffic import bytes_of, sent_late
-from raysim.driver.attacking import Attacking, attacked, attacking
-from raysim.driver.channel import Channel, sending
+from raysim.driver.attacking import bad_in_round, with_attack
+from raysim.driver.channel import with_stages
 from raysim.driver.clock.lost import LostRoundError
 from raysim.driver.dispatch import Dispatch
 from raysim.driver.passes import PassContext, RoundRunner
-from raysim.driver.selecting import RoundSelection, reporting
+from raysim.driver.round_log import RoundLog
+from raysim.driver.selecting import with_report
 from raysim.execution.base import Item
 from raysim.execution.messages import Entry, FailedItem, Failure, PassMessage, WorkerResult
 from raysim.execution.partial_sum import Columns, PartialSum, Sums
@@ -277,14 +278,10 @@ class AsynchronousRounds:
         first = replace(
             self._first, clients=started.cohort, broadcast=started.groups, lr=started.lr
         )
-        work = attacked(settings, number, started.cohort, Dispatch.of(first))
-        for name, after in (
-            (RoundSelection.name, reporting(settings.selection, work)),
-            (Channel.name, sending(settings.stages, work.moved_from)),
-            (Attacking.name, attacking(settings, work)),
-        ):
-            work = work.with_step(name, after=after)
-        return work
+        work = with_report(settings.selection, Dispatch.of(first))
+        work = with_stages(settings.stages, work)
+        bad = bad_in_round(settings, number, started.cohort)
+        return with_attack(settings, bad, RoundLog(), work)
 
     def _entry(self, work: Pass, flight: Flight) -> Entry:
         """Return the entry of an update: its round, and its weight there."""

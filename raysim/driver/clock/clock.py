@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -22,7 +22,7 @@ from raysim.core.tensors import Tensors
 from raysim.driver.clock.costs import PassCosts, WorkCosts
 from raysim.driver.clock.lost import LostRoundError
 from raysim.driver.clock.policies import Outcome, outcome_of, sent_in_vain
-from raysim.driver.dispatch import Dispatch, Rider
+from raysim.driver.dispatch import Dispatch
 from raysim.driver.parts import RunParts
 from raysim.driver.passes import RoundRunner
 from raysim.execution.partial_sum import Columns
@@ -114,7 +114,7 @@ class _Timed:
 
 
 @dataclass
-class VirtualRound(Rider):
+class VirtualRound:
     """One round in virtual time: its passes are run on the clients whose results count.
 
     Attributes:
@@ -124,8 +124,6 @@ class VirtualRound(Rider):
         now: Tick that it has reached.
         joules: Energy that all clients have spent.
     """
-
-    name: ClassVar[str] = "clock"
 
     clock: VirtualClock
     runner: RoundRunner
@@ -184,7 +182,7 @@ class VirtualRound(Rider):
             counts = zip(clients, outcome.epochs[kept].tolist(), strict=True)
             own_work = {client: with_count(work.epochs_of(client), n) for client, n in counts}
             work = replace(work, epochs=own_work, full_epochs=work.epochs)
-        return work.with_step(self.name, server=partial(self._received, timed))
+        return work.with_step("clock", server=partial(self._received, timed))
 
     def _received(self, timed: _Timed, reduced: Reduced) -> Reduced:
         """Add virtual times and energy to the rows of the pass that was just run."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import ClassVar
 
 from raysim.core.components import Component, called
 from raysim.core.differences import moving_names
@@ -12,14 +11,14 @@ from raysim.core.errors import SettingsError
 from raysim.core.rules import CHANGE, Pass, Reduced
 from raysim.driver.analyses.riding import GROUP
 from raysim.driver.channel import of_stage
-from raysim.driver.dispatch import Dispatch, Rider
+from raysim.driver.dispatch import Dispatch
 from raysim.driver.passes import RoundRunner
 from raysim.driver.privacy.accounting import Accounting
 from raysim.storage.client_states import owner_of
 
 
 @dataclass
-class AccountedUploads(Rider):
+class AccountedUploads:
     """Check of each pass of a round: what clients send is one change, which stages bound.
 
     It sees what methods do not state.
@@ -30,8 +29,6 @@ class AccountedUploads(Rider):
         cohort: The selected clients.
     """
 
-    name: ClassVar[str] = "accounting"
-
     accounting: Accounting
     runner: RoundRunner
     cohort: tuple[int, ...]
@@ -39,7 +36,7 @@ class AccountedUploads(Rider):
 
     def dress(self, work: Dispatch) -> Dispatch:
         """Return the pass, whose result is checked."""
-        return work.with_step(self.name, server=partial(self._received, work))
+        return work.with_step("accounting", server=partial(self._received, work))
 
     def _received(self, work: Pass, reduced: Reduced) -> Reduced:
         """Return the result as it is.

@@ -15,22 +15,22 @@ from raysim.core.method import Metrics, Passes, Round, ServerState
 from raysim.core.next_state import ASKED, given_state
 from raysim.core.scoring import PERSONAL
 from raysim.core.tensors import frozen_names
-from raysim.driver.aggregating import Aggregated
+from raysim.driver.aggregating import with_aggregation
 from raysim.driver.analyses.round_analyses import RoundAnalyses
 from raysim.driver.asynchronous.opening import asynchronous_rounds
 from raysim.driver.asynchronous.rounds import AsynchronousRounds
-from raysim.driver.attacking import Attacking
+from raysim.driver.attacking import bad_in_round, with_attack
 from raysim.driver.channel import Channel
 from raysim.driver.clock.clock import VirtualRound
 from raysim.driver.clock.lost import noted_if_lost
 from raysim.driver.context import Rounds, RunContext
-from raysim.driver.dispatch import Rider, in_order
+from raysim.driver.dispatch import ON_EMPTY_ROUNDS, ORDER, Rider
 from raysim.driver.downlink import Downlink
 from raysim.driver.evaluation import Evaluation
 from raysim.driver.hiding import hidden_clients
-from raysim.driver.keeping import Keeping
+from raysim.driver.keeping import with_kept_optimizers
 from raysim.driver.listener import Started
-from raysim.driver.masking import MaskedUploads
+from raysim.driver.masking import with_masks
 from raysim.driver.passes import PassContext, RoundRunner
 from raysim.driver.privacy.uploads import AccountedUploads
 from raysim.driver.rates import rate_figures, with_rates
@@ -41,9 +41,9 @@ from raysim.driver.round_inputs import (
     run_round,
     run_without_clients,
 )
-from raysim.driver.run.client_models import KeptClients
+from raysim.driver.run.client_models import with_kept_models
 from raysim.driver.run.commits import Commits
-from raysim.driver.selecting import RoundSelection, expected_seconds
+from raysim.driver.selecting import RoundSelection, expected_seconds, with_report
 from raysim.driver.stacking import decide_stack_size
 from raysim.driver.temperatures import RoundTemperature
 from raysim.storage.checkpoints import Checkpoint
@@ -67,7 +67,6 @@ class _Begun:
         has_clients: Whether clients were selected, or rounds overlap.
         runner: Runs its passes.
         run: Runs a pass.
-        riders: Ride on the passes of the method.
         analyses: Its analyses.
         selection: The selection of its clients; None if rounds overlap.
         rates: Its learning rates, columns of `metrics.parquet`.
@@ -81,7 +80,6 @@ class _Begun:
     has_clients: bool
     runner: RoundRunner
     run: RunPass
-    riders: list[Rider]
     analyses: RoundAnalyses
     selection: RoundSelection | None
     rates: Row
@@ -279,12 +277,14 @@ class Run:
         """
         method, stages = self.settings.method, self.settings.stages.values()
         unseen = hidden_clients(self.settings, method)
+        riders = sorted(self._riders(begun), key=lambda each: ORDER.index(each[0]))
         if begun.has_clients:
-            yield passes_of(method, begun.now, before.state, unseen), begun.run, begun.riders
+            passes = passes_of(method, begun.now, before.state, unseen)
+            yield passes, begun.run, [rider for _, rider in riders]
         if any(stage.acts_on_empty_rounds for stage in stages):
             passes = passes_of(method, replace(begun.now, cohort=()), before.state, unseen)
-            riders = [rider for rider in begun.riders if not rider.needs_clients]
-            yield passes, run_without_clients, riders
+            left = [rider for name, rider in riders if name in ON_EMPTY_ROUNDS]
+            yield passes, run_without_clients, left
 
     def _whole_row(self, own: Row, begun: _Begun, selected: Metrics, metrics: Metrics) -> Row:
         """Return a row with epsilon, and the metrics of stages, the selection and the method.
@@ -314,7 +314,6 @@ class Run:
         if before.number == 0:
             runner.log.sent_before = self.clients * context.federation.shared_bytes
         clock = selection = None
-        riders: list[Rider] = []
         if overlapping:
             run: RunPass = partial(overlapping.run, runner)
             cohort = overlapping.cohort(before.number)
@@ -322,9 +321,7 @@ class Run:
             run = runner.run
             if context.clock:
                 clock = VirtualRound.after(context.clock, runner, before.ticks or 0)
-                riders.append(clock)
             selection = RoundSelection.of(self.settings, before, sizes, context.clock, clock)
-            riders.append(selection)
             cohort = selection.cohort
         given = (self.settings, context.network, before)
         note = context.listener.note
@@ -332,10 +329,8 @@ class Run:
         has_clients = bool(cohort or overlapping)
         analyses = RoundAnalyses(context.analyses, runner)
         channel, downlink = self._channel(now, before), self._downlink(before)
-        riders += filter(None, (channel, downlink))
-        riders += self._riders(before.number + 1, now, runner, analyses)
         return _Begun(
-            *(now, has_clients, runner, run, in_order(riders), analyses, selection),
+            *(now, has_clients, runner, run, analyses, selection),
             *(rate_figures(self.settings, before), temperature, clock, channel, downlink),
         )
 
@@ -347,27 +342,30 @@ class Run:
         stages = self.settings.down_stages
         return Downlink(self.settings, self.context.network, before) if stages else None
 
-    def _riders(
-        self,
-        number: int,
-        now: Round,
-        runner: RoundRunner,
-        analyses: RoundAnalyses,
-    ) -> Iterator[Rider]:
-        """Yield what rides on the passes of a round, but for what the round itself needs."""
-        if masked := MaskedUploads.of(self.settings, self._passes.note_once):
-            yield masked
-        if self._is_due(number):
-            yield analyses
-        if self._client_models:
-            yield KeptClients(self._client_models, number)
+    def _riders(self, begun: _Begun) -> Iterator[tuple[str, Rider]]:
+        """Yield what rides on the passes of a round, by name."""
+        settings, runner, now = self.settings, begun.runner, begun.now
+        if begun.downlink:
+            yield "downlink", begun.downlink.dress
+        yield "masks", partial(with_masks, settings, self._passes.note_once)
+        if begun.clock:
+            yield "clock", begun.clock.dress
+        if begun.selection:
+            yield "report", partial(with_report, settings.selection)
+        if self._is_due(now.number + 1):
+            yield "analyses", begun.analyses.dress
+        if models := self._client_models:
+            yield "models", partial(with_kept_models, models, now.number + 1)
+        if begun.channel:
+            yield "channel", begun.channel.dress
         if accounting := self.context.privacy:
-            yield AccountedUploads(accounting, runner, now.cohort)
-        if self.settings.local.keep:
-            yield Keeping(runner)
-        if self.settings.attack.acts:
-            yield Attacking(self.settings, now, runner.log)
-        yield Aggregated(self.settings, self._passes.frozen)
+            yield "accounting", AccountedUploads(accounting, runner, now.cohort).dress
+        if settings.local.keep:
+            yield "optimizer", partial(with_kept_optimizers, runner)
+        if settings.attack.acts:
+            bad = bad_in_round(settings, now.number, now.cohort)
+            yield "attack", partial(with_attack, settings, bad, runner.log)
+        yield "aggregation", partial(with_aggregation, settings, self._passes.frozen)
 
     def _after(
         self, before: Checkpoint, state: ServerState, begun: _Begun
