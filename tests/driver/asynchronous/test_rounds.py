@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 from unittest import mock
 
 import numpy as np
@@ -22,6 +22,7 @@ from raysim.driver.asynchronous.rounds import AsynchronousRounds
 from raysim.execution.base import InlineExecutor
 from raysim.methods.fedbuff import FedBuff
 from raysim.methods.fedprox import proximal
+from raysim.selection.uniform import Uniform
 from raysim.testing.contract import StopAfter
 from tests.driver.asynchronous.draws import uniform_draws
 from tests.tasks import Notes, make_settings, make_task, model_of
@@ -317,6 +318,22 @@ class NoPass(FedBuff):
     def round(self, now, state):
         yield from ()
         return state, {}
+
+
+class Reporting(Uniform):
+    """Has clients report what they have done."""
+
+    plans_ahead: ClassVar[bool] = True
+
+    def report(self, view, trained):
+        return {"taken": float(trained.steps)}
+
+
+def test_clients_under_way_report_to_the_selection(tmp_path):
+    own = {"selection.name": f"{__name__}:Reporting"}
+    raysim.run(make_settings(tmp_path, **BUFFERED, **own), make_task(SIZES))
+    rows = rows_of(tmp_path)
+    assert [row["taken"] for row in rows] == [row["steps"] for row in rows]
 
 
 @pytest.mark.parametrize(
