@@ -11,7 +11,6 @@ import torch
 from raysim.config import Settings
 from raysim.core.aggregation import Aggregation, ArrivedUpdates, Updates
 from raysim.core.components import Component, called
-from raysim.core.differences import Differences
 from raysim.core.errors import SettingsError
 from raysim.core.rules import Reduced
 from raysim.driver.analyses.riding import rows_beside
@@ -21,24 +20,21 @@ from raysim.driver.weights import check_own_weights
 from raysim.execution.update_blocks import bound_of, combined, decided, factor_of, measured
 
 
-def with_aggregation(settings: Settings, frozen: frozenset[str], work: Dispatch) -> Dispatch:
+def with_aggregation(settings: Settings, work: Dispatch) -> Dispatch:
     """Return a pass for the aggregation, whose updates are kept if it sees them.
 
     Args:
         settings: The run's settings.
-        frozen: Names of the network's frozen parameters.
         work: The pass.
     """
     check_own_weights(settings, work)
     stored = work.moved_from if _seeing(settings, work) else {}
     weighting = (work.epochs and settings.aggregation.weights) or work.weighting
     work = replace(work, stored_groups=stored, weighting=weighting)
-    return work.with_step("aggregation", server=partial(_received, settings, frozen, work))
+    return work.with_step("aggregation", server=partial(_received, settings, work))
 
 
-def _received(
-    settings: Settings, frozen: frozenset[str], work: Dispatch, reduced: Reduced
-) -> Reduced:
+def _received(settings: Settings, work: Dispatch, reduced: Reduced) -> Reduced:
     """Return the result with the factor of the mean.
 
     Raises:
@@ -49,7 +45,7 @@ def _received(
     factor = factor_of(settings.aggregation, len(reduced.clients), settings.expected_cohort)
     if factor == 1 or not work.epochs:
         return reduced
-    moved = Differences.of(reduced.means, work.moved_from, work.broadcast, frozen=frozen)
+    moved = work.differences(reduced)
     changed = {g: {n: factor * d for n, d in of.items()} for g, of in moved.changes.items()}
     return replace(reduced, means=moved.means_with(changed))
 

@@ -23,7 +23,7 @@ from raysim.core.channel import (
     shared_or_not,
 )
 from raysim.core.components import ask, called, calling, checked, shown
-from raysim.core.differences import Differences, layout_of, same_shapes
+from raysim.core.differences import layout_of, same_shapes
 from raysim.core.encoding import Encoded, Encoding
 from raysim.core.errors import SettingsError
 from raysim.core.given import Given
@@ -36,7 +36,6 @@ from raysim.core.tensors import (
     Layout,
     Tensors,
     flatten,
-    frozen_names,
     unflatten,
 )
 from raysim.driver.dispatch import Dispatch
@@ -100,8 +99,7 @@ class Channel:
         stages = [(n, s) for n, s in self._present.items() if s.has_server_part()]
         if not stages:
             return reduced
-        frozen = frozen_names(self.now.network)
-        found = Differences.of(reduced.means, work.moved_from, work.broadcast, frozen=frozen)
+        found = work.differences(reduced)
         means: Groups = found.changes
         for name, stage in stages:
             source = partial(_generator, (self.settings.seed, name, self.now.number, number))

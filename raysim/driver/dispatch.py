@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from typing import Any, NamedTuple, Self
 
+from raysim.core.differences import Differences
 from raysim.core.rules import Bases, Finish, LocalWork, Pass, Reduced, Trained, Upload, View
 
 ORDER = (
@@ -60,6 +61,7 @@ class Dispatch(Pass):
             have sent anything included. Empty without masks.
         full_epochs: The epochs before a virtual clock cut those of some clients; None where it cut
             none.
+        frozen: Names of the network's frozen parameters, which do not travel.
     """
 
     steps: tuple[UploadStep, ...] = ()
@@ -67,11 +69,12 @@ class Dispatch(Pass):
     attackers: frozenset[int] | None = None
     mask_parties: Sequence[int] = ()
     full_epochs: LocalWork | Mapping[int, LocalWork] | None = None
+    frozen: frozenset[str] = frozenset()
 
     @classmethod
-    def of(cls, work: Pass) -> Self:
+    def of(cls, work: Pass, frozen: frozenset[str]) -> Self:
         """Return a method's pass, to which nothing has been done."""
-        return cls(**_parts(work))
+        return cls(**_parts(work), frozen=frozen)
 
     def with_step(
         self,
@@ -94,6 +97,10 @@ class Dispatch(Pass):
             return work
         finish = partial(_through, work.rules.finish, parts)
         return replace(work, rules=replace(work.rules, finish=finish))
+
+    def differences(self, reduced: Reduced) -> Differences:
+        """Return the differences of the means of a result from what was broadcast."""
+        return Differences.of(reduced.means, self.moved_from, self.broadcast, frozen=self.frozen)
 
     def received(self, reduced: Reduced) -> Reduced:
         """Return what the server goes on with, from the result of the pass."""

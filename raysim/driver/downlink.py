@@ -107,7 +107,7 @@ class Downlink:
                 " model without a base from which it has moved"
             )
         bases = {group: base for group, base in work.moved_from.items() if base == MODEL}
-        found = Differences.of(reduced.means, bases, work.broadcast, frozen=self._frozen)
+        found = Differences.of(reduced.means, bases, work.broadcast, frozen=work.frozen)
         model = {**work.broadcast[MODEL], **server}
         return replace(reduced, means=found.moved_to(bases, {MODEL: model}))
 

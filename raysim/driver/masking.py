@@ -6,7 +6,7 @@ the first round.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -28,11 +28,7 @@ from raysim.storage.client_states import owner_of
 
 
 def traffic(
-    work: Pass,
-    total: PartialSum,
-    clients: Sequence[int],
-    frozen: Collection[str],
-    masks: Masks | None,
+    work: Dispatch, total: PartialSum, clients: Sequence[int], masks: Masks | None
 ) -> tuple[int, int]:
     """Return the bytes that the clients of a pass have sent and received, those of masks included.
 
@@ -40,10 +36,9 @@ def traffic(
         work: The pass.
         total: All that has arrived.
         clients: Its clients.
-        frozen: Names of the network's frozen parameters, which do not travel.
         masks: Its masks, if it has any.
     """
-    sent, received = total.bytes_up, int(work.received_bytes(clients, frozen).sum())
+    sent, received = total.bytes_up, int(work.received_bytes(clients, work.frozen).sum())
     if masks and sent:
         agreed = len(masks.clients)
         sent += len(total.clients) * masks.secure.bytes_up(agreed)

@@ -166,7 +166,7 @@ class RoundRunner:
                     f"round {self.number + 1}: no client is left; the last one, client"
                     f" {failed[-1].client}, failed: {failed[-1].cause}"
                 )
-            sent, received = traffic(work, total, clients, context.frozen, message.masks)
+            sent, received = traffic(work, total, clients, message.masks)
             if message.masks:
                 with context.watch("reduction"):
                     total.unmask(message.masks)

@@ -220,7 +220,10 @@ def run_without_clients(work: Pass) -> Reduced:
 
 
 def run_round(
-    passes: Passes, run: RunPass, riders: Sequence[Rider] = ()
+    passes: Passes,
+    run: RunPass,
+    riders: Sequence[Rider] = (),
+    frozen: frozenset[str] = frozenset(),
 ) -> tuple[ServerState, Metrics]:
     """Run the passes of a round; return the next state and metrics.
 
@@ -228,6 +231,7 @@ def run_round(
         passes: The passes, by `passes_of`.
         run: Runs a pass.
         riders: Dress each pass, in this order.
+        frozen: Names of the network's frozen parameters, which do not travel.
     """
     value: Reduced | None = None
     error: BaseException | None = None
@@ -240,7 +244,7 @@ def run_round(
         finally:
             value = error = None
         try:
-            sent = Dispatch.of(work)
+            sent = Dispatch.of(work, frozen)
             for rider in riders:
                 sent = rider(sent)
             value = sent.received(run(sent))

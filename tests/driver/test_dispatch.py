@@ -31,7 +31,7 @@ def received(names: list[str], name: str, reduced: Reduced) -> Reduced:
 
 def test_clients_take_steps_in_order_and_the_server_in_reverse():
     names, at_server = ["attack", "masks", "channel"], list[str]()
-    work = Dispatch.of(Pass((1,), {}, Rules(finish=made), epochs=2))
+    work = Dispatch.of(Pass((1,), {}, Rules(finish=made), epochs=2), frozenset())
     for name in names:
         server = partial(received, at_server, name)
         work = work.with_step(name, after=partial(taken, name), server=server)

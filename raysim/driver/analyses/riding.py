@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -32,7 +32,6 @@ def with_parts(
     work: Dispatch,
     parts: Mapping[str, ClientPart],
     extras: Extras,
-    frozen: Collection[str],
     keep: Callable[[Figures], None],
 ) -> Dispatch:
     """Return a pass on which client parts ride; it counts the same bytes.
@@ -41,21 +40,20 @@ def with_parts(
         work: The pass.
         parts: The client parts, by analysis.
         extras: Groups that are sent for them.
-        frozen: Names of the network's frozen parameters, which are not counted.
         keep: Called with the figures that have arrived.
     """
     groups, personal = extras
     added = (*groups, *(["own_test"] if personal else []))
     sent = {**work.personal}
     sent |= {client: {**work.personal.get(client, {}), **own} for client, own in personal.items()}
-    bytes_down = work.received_bytes(work.clients, frozen).tolist()
+    bytes_down = work.received_bytes(work.clients, work.frozen).tolist()
     received = dict(zip(work.clients, bytes_down, strict=True))
     riding = replace(
         work,
         rules=replace(work.rules, start=partial(_start, work.rules.start, added)),
         broadcast={**work.broadcast, **groups},
         personal=sent,
-        bytes_down=lambda client: received[client] - nbytes(sent.get(client, {}), frozen),
+        bytes_down=lambda client: received[client] - nbytes(sent.get(client, {}), work.frozen),
     )
     return riding.with_step(
         "analyses", after=partial(_figures, parts), server=partial(_received, keep)

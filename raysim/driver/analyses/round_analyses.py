@@ -61,8 +61,7 @@ class RoundAnalyses:
         if not analyses.parts or not work.epochs or work.label:
             return work
         extras = analyses.extras(analyses.extras_of_parts, work.clients)
-        frozen = self._runner.context.frozen
-        return with_parts(work, analyses.parts, extras, frozen, self._keep)
+        return with_parts(work, analyses.parts, extras, self._keep)
 
     def _keep(self, figures: Figures) -> None:
         """Keep the figures of the client parts."""
@@ -206,7 +205,8 @@ class _Passes:
     ) -> Mapping[int, Tensors]:
         """Run a client part on clients with the global model, without training."""
         model = self.analyses.settings.method.deployed(self.after.state)
-        work = Dispatch(clients, {"model": model, **groups}, Rules(finish=nothing))
+        rules, frozen = Rules(finish=nothing), self.runner.context.frozen
+        work = Dispatch(clients, {"model": model, **groups}, rules, frozen=frozen)
         return self._figures(work, part, extras)[1]
 
     def train(self, part: ClientPart, client: int, epochs: int) -> Mapping[int, Tensors]:
@@ -236,7 +236,7 @@ class _Passes:
             cohort=(client,),
         )
         passes = passes_of(settings.method, now, self.after.state)
-        run_round(passes, run)
+        run_round(passes, run, frozen=self.runner.context.frozen)
         return measured
 
     def _figures(
@@ -244,8 +244,7 @@ class _Passes:
     ) -> tuple[Reduced, dict[int, Tensors]]:
         """Run a pass with one client part; return the result, and the part's figures."""
         brought, figures = self.analyses.extras(extras, work.clients), Figures()
-        frozen = self.runner.context.frozen
-        work = with_parts(work, {"": part}, brought, frozen, figures.update)
+        work = with_parts(work, {"": part}, brought, figures.update)
         reduced = work.received(self.runner.run(work))
         return reduced, figures.get("", {})
 

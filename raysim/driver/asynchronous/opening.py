@@ -123,7 +123,9 @@ def asynchronous_rounds(
 def _device_times(run: RunContext, clock: VirtualClock, passes: PassContext) -> DeviceTimes:
     """Return the times of all clients in the first round's pass, also of a resumed run."""
     initial = run.initial
-    work = Dispatch.of(replace(_first_pass(run), clients=range(run.settings.clients)))
+    work = Dispatch.of(
+        replace(_first_pass(run), clients=range(run.settings.clients)), passes.frozen
+    )
     seconds = expected_seconds(run.settings, initial, passes.sizes, None)
     temperature = RoundTemperature.of(run.settings, initial, passes.sizes, seconds)
     runner = RoundRunner(passes, initial.number, initial.state, initial.versions, 0, temperature)

@@ -127,7 +127,7 @@ class AsynchronousRounds:
             **(self._times.figures(planned) if self._times else {}),
         }
         total = self._sums.pop(planned.number, PartialSum())
-        moved = bytes_of(work, planned, total, self._times, self._context.frozen)
+        moved = bytes_of(work, planned, total, self._times)
         if not total.clients:
             runner.log.count_in_vain(work, *moved)
             raise LostRoundError(f"round {planned.number + 1}: no client's update arrives")
@@ -278,7 +278,7 @@ class AsynchronousRounds:
         first = replace(
             self._first, clients=started.cohort, broadcast=started.groups, lr=started.lr
         )
-        work = with_report(settings.selection, Dispatch.of(first))
+        work = with_report(settings.selection, Dispatch.of(first, self._context.frozen))
         work = with_stages(settings.stages, work)
         bad = bad_in_round(settings, number, started.cohort)
         return with_attack(settings, bad, RoundLog(), work)

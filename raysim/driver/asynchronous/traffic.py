@@ -5,11 +5,9 @@ A client that drops out has received and sent as much as it had time for.
 
 from __future__ import annotations
 
-from collections.abc import Collection
-
-from raysim.core.rules import Pass
 from raysim.driver.asynchronous.arrivals import PlannedRound
 from raysim.driver.asynchronous.times import DeviceTimes
+from raysim.driver.dispatch import Dispatch
 from raysim.execution.partial_sum import PartialSum
 
 
@@ -19,11 +17,10 @@ def sent_late(planned: PlannedRound) -> int:
 
 
 def bytes_of(
-    work: Pass,
+    work: Dispatch,
     planned: PlannedRound,
     total: PartialSum,
     times: DeviceTimes | None,
-    frozen: Collection[str],
 ) -> tuple[int, int]:
     """Return the bytes that all clients sent and received in a round.
 
@@ -32,7 +29,6 @@ def bytes_of(
         planned: The round.
         total: The sum of its arrivals.
         times: The clients' times; without a clock no client is lost.
-        frozen: Names of the network's frozen parameters, which are not counted.
     """
     sent, received = 0, 0
     if times:
@@ -40,4 +36,4 @@ def bytes_of(
     # A dropped update is not computed, but its device would have sent it.
     sent += total.bytes_up + sent_late(planned) * total.bytes_up // max(len(total.clients), 1)
     whole = [flight.client for flight in planned.started if not flight.lost]
-    return sent, received + int(work.received_bytes(whole, frozen).sum())
+    return sent, received + int(work.received_bytes(whole, work.frozen).sum())

@@ -91,7 +91,9 @@ class WorkCosts:
         settings' size agrees on them.
         """
         local, stages = self._settings.local, self._settings.down_stages
-        work = Dispatch(clients, {"model": model}, epochs=local.work, lr=local.lr)
+        work = Dispatch(
+            clients, {"model": model}, epochs=local.work, lr=local.lr, frozen=self._frozen
+        )
         if stages:
             received = expected_bytes(stages, model, self._network)
             work = replace(work, bytes_down=lambda client: received)
@@ -117,7 +119,7 @@ class WorkCosts:
             epoch=self._each(work, kind, clients),
             finish=kind.finish.at(sizes.astype(np.float64)),
             bytes_up=self._bytes_up(kind, clients) + up,
-            bytes_down=work.received_bytes(clients.tolist(), self._frozen) + down,
+            bytes_down=work.received_bytes(clients.tolist(), work.frozen) + down,
             trips=secure.trips if secure else 1,
         )
 

@@ -8,7 +8,7 @@ from functools import partial
 from raysim.core.components import Component, called
 from raysim.core.differences import moving_names
 from raysim.core.errors import SettingsError
-from raysim.core.rules import CHANGE, Pass, Reduced
+from raysim.core.rules import CHANGE, Reduced
 from raysim.driver.analyses.riding import GROUP
 from raysim.driver.channel import of_stage
 from raysim.driver.dispatch import Dispatch
@@ -38,7 +38,7 @@ class AccountedUploads:
         """Return the pass, whose result is checked."""
         return work.with_step("accounting", server=partial(self._received, work))
 
-    def _received(self, work: Pass, reduced: Reduced) -> Reduced:
+    def _received(self, work: Dispatch, reduced: Reduced) -> Reduced:
         """Return the result as it is.
 
         Raises:
@@ -57,9 +57,9 @@ class AccountedUploads:
             )
         return reduced
 
-    def _beside(self, work: Pass, reduced: Reduced) -> str:
+    def _beside(self, work: Dispatch, reduced: Reduced) -> str:
         """Return what clients have sent that is not accounted, in words; empty for nothing."""
-        stages, frozen = self.runner.context.settings.stages, self.runner.context.frozen
+        stages, frozen = self.runner.context.settings.stages, work.frozen
         rows = {name for groups in reduced.rows.values() for name in groups}
         named = [name for name in sorted(rows) if not name.startswith(GROUP)]
         named += [n for n in reduced.scalars if not owner_of(n, stages)]

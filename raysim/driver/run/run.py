@@ -227,7 +227,7 @@ class Run:
         state, metrics = before.state, NO_METRICS
         for attempt in self._attempts(before, begun):
             with noted_if_lost(context.listener.note):
-                state, metrics = run_round(*attempt)
+                state, metrics = run_round(*attempt, self._passes.frozen)
                 break
         left.append(given_state(state))
         self._finish_passes(runner, number)
@@ -365,7 +365,7 @@ class Run:
         if settings.attack.acts:
             bad = bad_in_round(settings, now.number, now.cohort)
             yield "attack", partial(with_attack, settings, bad, runner.log)
-        yield "aggregation", partial(with_aggregation, settings, self._passes.frozen)
+        yield "aggregation", partial(with_aggregation, settings)
 
     def _after(
         self, before: Checkpoint, state: ServerState, begun: _Begun
