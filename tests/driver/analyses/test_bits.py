@@ -71,13 +71,13 @@ def test_rows_are_the_same_on_actors(actors, runs, tmp_path, resident_actors):
 
 def test_a_client_that_joins_has_no_state_of_the_training_before(tmp_path, monkeypatch):
     norms: list[float] = []
-    finish = riding._finish
+    figures = riding._figures
 
-    def noting(own: Any, parts: Any, view: View, trained: Trained) -> Upload:
+    def noting(parts: Any, view: View, trained: Trained, upload: Upload) -> Upload:
         norms.append(sum(float(t.norm()) for g in view.state.values() for t in g.values()))
-        return finish(own, parts, view, trained)
+        return figures(parts, view, trained, upload)
 
-    monkeypatch.setattr(riding, "_finish", noting)
+    monkeypatch.setattr(riding, "_figures", noting)
     scaffold = {"method.name": "scaffold", "evaluation.clients": True, "fraction": 0.3, "rounds": 1}
     options = scaffold | {"analysis": "new_client"}
     raysim.run(make_settings(tmp_path, **options), make_task((20,) * 6))
