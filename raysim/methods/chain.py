@@ -234,7 +234,7 @@ def _why_alone(method: Method) -> str:
 
 
 class _First:
-    """What the first method of a chain states that states something of this name."""
+    """Statement of the first method of a chain that states something of this name."""
 
     def __init__(self, name: str) -> None:
         """Take the name of a constant or property of methods."""
