@@ -13,7 +13,6 @@ import raysim
 from raysim.core.rules import Rules
 from raysim.core.seeds import stream
 from raysim.federation.task import from_task
-from raysim.methods.centralized import Centralized
 from raysim.methods.fedavg import FedAvg
 from raysim.methods.fedbuff import FedBuff
 from raysim.testing.tasks import SmallNet
@@ -42,10 +41,6 @@ class BufferedBody(OnlyBody, FedBuff):
     """FedBuff that trains all but the head."""
 
 
-class PooledBody(OnlyBody, Centralized):
-    """Training in one place of all but the head."""
-
-
 def with_fedbabu(name):
     return {"method.name": "chain", "method.methods": {name: {}, "fedbabu": {}}}
 
@@ -56,7 +51,6 @@ IDENTITIES = {
     "fedper-all": ({"method.name": "fedper", "method.own": "all"}, "local", common.Normed),
     "fedbabu": ({"method.name": "fedbabu"}, BODY, common.Normed),
     "fedbabu-buffered": (with_fedbabu("fedbuff"), f"{__name__}:BufferedBody", common.Normed),
-    "fedbabu-pooled": (with_fedbabu("centralized"), f"{__name__}:PooledBody", common.Normed),
     "fedbn-without": ({"method.name": "fedbn"}, "fedavg", SmallNet),
     "ditto-free": ({"method.name": "ditto", "method.lam": 0.0}, "local", common.Normed),
 }
