@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from difflib import get_close_matches
 
 from raysim.config import Settings
 from raysim.core.columns import OF_ENGINE, Column, Scored, by_scored, undeclared
@@ -227,11 +228,14 @@ class Metric:
         if needs:
             raise SettingsError(f"{self}: needs {needs}")
         clock = OF_CLOCK if settings.clock.has_time else ()
-        columns = [*scored, *OF_ATTACK, *COSTS, *clock, *(n for n in known if n not in OF_ENGINE)]
-        if name not in columns:
+        more = [*OF_ATTACK, *COSTS, *clock, *(n for n in known if n not in OF_ENGINE)]
+        if name not in (*scored, *more):
+            here = [column for column, of in scored.items() if not _needs(settings, of)]
+            here += [n for n in more if n not in OF_ATTACK]
+            near = get_close_matches(name, [*scored, *more], n=1)
             raise SettingsError(
                 f"{self}: a run on {settings.dataset.title} has no column {name!r};"
-                f" {suggest(name, columns)}"
+                f" {suggest(name, near or [*dict.fromkeys(here)])}"
             )
 
     @property
