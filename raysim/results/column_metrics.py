@@ -231,11 +231,11 @@ class Metric:
         more = [*OF_ATTACK, *COSTS, *clock, *(n for n in known if n not in OF_ENGINE)]
         if name not in (*scored, *more):
             here = [column for column, of in scored.items() if not _needs(settings, of)]
-            here += [n for n in more if n not in OF_ATTACK]
+            here = [column for column in (*here, *more) if column not in OF_ATTACK]
             near = get_close_matches(name, [*scored, *more], n=1)
             raise SettingsError(
                 f"{self}: a run on {settings.dataset.title} has no column {name!r};"
-                f" {suggest(name, near or [*dict.fromkeys(here)])}"
+                f" {suggest(name, near or here)}"
             )
 
     @property

@@ -29,6 +29,8 @@ class Streaming(FedAvg):
 class Halves(FedAvg):
     """FedAvg of the slow and of the fast clients, each in rounds of their own."""
 
+    columns = (raysim.Column("tiers_seen"),)
+
     def asynchrony(self, size):
         return raysim.Asynchrony(None, size, tiers=2)
 

@@ -20,7 +20,8 @@ from raysim.core.client_indices import ListedIndices
 from raysim.core.errors import RunError
 from raysim.core.source import source
 from raysim.methods.fedavg import FedAvg
-from raysim.storage.rows.metrics import declared_in
+from raysim.storage.declared import columns_of
+from raysim.storage.rows.metrics import declared_in, with_declared
 from raysim.storage.run_directory import RunDirectory
 from raysim.storage.summary import summarise
 from tests.tasks import make_settings
@@ -44,7 +45,8 @@ def start(path, own_task=False, finished=False, recorded=True, **overrides):
     if recorded:
         directory.checkpoints.mkdir(exist_ok=True)
     if finished:
-        table = pa.Table.from_pylist([ROW])
+        declared = columns_of(make_settings(path, **overrides))
+        table = with_declared(pa.Table.from_pylist([ROW]), declared)
         pq.write_table(table, directory.metrics)
         summary = summarise([ROW], declared_in(table.schema), None)
         directory.summary.write_text(json.dumps(summary))
