@@ -11,6 +11,7 @@ import pytest
 from nbclient import NotebookClient
 
 import raysim
+from tests.notebook.test_curve import drawn
 
 pytestmark = pytest.mark.ci
 
@@ -99,7 +100,8 @@ def test_cells_of_an_executed_notebook(backend, first, tmp_path, monkeypatch):
     hint = "interrupted after 2 of 4 rounds; resume with: raysim.resume('other', task=task)"
     assert "stopped after 2 of 4 rounds" in view.text and error.text == hint
     (view,) = resumed
-    assert len(re.findall(r'points="([^"]+)"', view.html)[0].split()) == 4
+    (svg,) = re.findall(r"<svg.*?</svg>", view.html, re.DOTALL)
+    assert len(drawn(svg)[0]) == 4
     assert [each.text for each in silent] == ["'first'"]
     line = "SettingsError: method.nam: no such setting; did you mean 'method.name'?"
     assert [each.text for each in wrong] == [line]
