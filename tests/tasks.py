@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 import raysim
+from raysim.driver.listener import Forwarding
 from raysim.testing.tasks import SmallNet, samples
 
 torch.set_num_threads(1)
@@ -75,6 +76,19 @@ class Notes(raysim.Listener):
     def of_clients(self) -> list[str]:
         """Those about single clients."""
         return [note for note in self.notes if "client " in note]
+
+
+class Fresh(Forwarding):
+    """Clears lists when a run starts, of what its checks and its rehearsal have left in them."""
+
+    def __init__(self, *lists: list[Any], to: raysim.Listener | None = None) -> None:
+        super().__init__(to or raysim.Listener())
+        self._lists = lists
+
+    def started(self, run: raysim.Started) -> None:
+        for each in self._lists:
+            each.clear()
+        super().started(run)
 
 
 def model_of(run: Path) -> bytes:

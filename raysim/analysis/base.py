@@ -68,7 +68,7 @@ class MeasuredRound:
         first: Whether it is the first evaluated round.
         lr: Its learning rate.
         cohort: The clients that were trained, ascending.
-        clients: K, the number of clients in all.
+        everyone: The clients that may take part, ascending.
         network: The network's structure, without values, in evaluation mode.
         initial: The deployed tensors before the first round.
         before: The deployed tensors before the round.
@@ -91,7 +91,7 @@ class MeasuredRound:
     first: bool
     lr: float
     cohort: tuple[int, ...]
-    clients: int
+    everyone: Sequence[int]
     network: nn.Module
     initial: Tensors
     before: Tensors

@@ -81,8 +81,9 @@ class LabelInformation(Analysis):
 
     def rows(self, evaluated: MeasuredRound) -> Columns:
         """Return one row: `train`, `test`, and of logits `train_gaussian` and `test_gaussian`."""
-        count = min(evaluated.clients, MOST_CLIENTS)
-        clients = np.linspace(0, evaluated.clients - 1, count).astype(np.int64).tolist()
+        everyone = evaluated.everyone
+        places = np.linspace(0, len(everyone) - 1, min(len(everyone), MOST_CLIENTS))
+        clients = [everyone[place] for place in places.astype(np.int64)]
         measured = [*evaluated.measure(_predictions, clients).values()]
         if not measured:
             return {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 
@@ -133,3 +134,23 @@ def _check_steps(aggregation: Aggregation, cohort: int) -> None:
     if plan.weights is not None:
         updates = replace(updates, weights=plan.weights.double())
     combined(aggregation, updates)
+
+
+def fewest_clients(settings: Settings, least: int) -> int:
+    """Return the clients that a round needs at least, of a cohort.
+
+    An attack that knows updates has one bad client, and one that is not.
+
+    Args:
+        settings: The run's settings.
+        least: Their number at least.
+    """
+    aggregation, cohort = settings.aggregation, settings.cohort_size
+    if settings.attack.knows_updates:
+        least = max(least, 2)
+    while aggregation.sees_updates and least < cohort:
+        with suppress(SettingsError):
+            _check_steps(aggregation, least)
+            break
+        least *= 2
+    return min(least, cohort)

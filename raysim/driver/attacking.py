@@ -16,23 +16,21 @@ import numpy.typing as npt
 import torch
 
 from raysim.config import Settings
-from raysim.core.attack import Attack, KnownUpdates, MeasuredUpdates
+from raysim.core.attack import Attack
 from raysim.core.components import called, calling, shown
 from raysim.core.differences import same_shapes
 from raysim.core.errors import RunError, SettingsError
 from raysim.core.given import Given
-from raysim.core.rules import Bases, Pass, Reduced, Trained, Upload, View
+from raysim.core.rules import Bases, Reduced, Trained, Upload, View
 from raysim.core.seeds import sample_cohort, stream
-from raysim.core.tensors import CPU, Groups, Layout, flatten, is_finite
+from raysim.core.tensors import Groups, Layout, flatten, is_finite
 from raysim.driver.analyses.riding import rows_beside
 from raysim.driver.dispatch import Dispatch
 from raysim.driver.parts import RunParts
 from raysim.driver.round_log import RoundLog
 from raysim.driver.sending import send_changed
-from raysim.execution.client_jobs import poisoned
-from raysim.execution.update_blocks import bound_of, decided_by, forged, kept_by, measured
+from raysim.execution.update_blocks import bound_of
 from raysim.federation.federation import Federation
-from raysim.federation.opened import OpenedSamples
 from raysim.storage.summary import BAD, BEYOND
 
 Clients = npt.NDArray[np.int64]
@@ -207,13 +205,8 @@ def check_attack(parts: RunParts, federation: Federation, note: Callable[[str], 
     first = parts.first
     if first and first.pooled:
         raise SettingsError(f"{refused} clients' samples are pooled in one place; choose none")
-    if first and (attack.changes_uploads or attack.knows_updates):
-        _check_uploads(settings, first, refused)
-    if attack.knows_updates:
-        _check_steps(attack)
-    if attack.changes_samples:
-        opened = OpenedSamples(federation, CPU)
-        poisoned(attack, opened.client(0), opened.classes, torch.Generator())
+    if first and attack.knows_updates and len(first.clients) > settings.cohort_size:
+        raise SettingsError(f"{refused} passes are over more clients than the cohort")
 
 
 def _note_unused(attack: Attack, note: Callable[[str], None]) -> None:
@@ -247,43 +240,6 @@ def _check_numbers(settings: Settings, note: Callable[[str], None]) -> None:
         raise SettingsError(f"{setting}: must leave clients that are not bad{known}")
     if attack.fraction and not bad:
         note(f"{setting}: none of {len(settings.participants)} clients is bad")
-
-
-def _check_uploads(settings: Settings, first: Pass, refused: str) -> None:
-    """Check that an attack sees what clients send in their first pass, if they train in it.
-
-    Args:
-        settings: The run's settings.
-        first: The pass.
-        refused: Begin of the error.
-
-    Raises:
-        SettingsError: it does not.
-    """
-    if first.epochs and not first.moved_from:
-        raise SettingsError(
-            f"{refused} clients send nothing that has a base from which it has moved; choose an"
-            " attack on samples"
-        )
-    if settings.attack.knows_updates and len(first.clients) > settings.cohort_size:
-        raise SettingsError(f"{refused} passes are over more clients than the cohort")
-
-
-def _check_steps(attack: Attack) -> None:
-    """Check the steps of an attack on made-up updates.
-
-    Raises:
-        SettingsError: one fails, or returns something else.
-    """
-    draws = torch.Generator().manual_seed(0)
-    rows = torch.randn(5, 4, generator=draws, dtype=torch.float64)
-    known = KnownUpdates(rows[:3], rows[3:], kept=rows.new_zeros((attack.vectors, 4)))
-    if attack.measures:
-        found = MeasuredUpdates(torch.from_numpy(measured(attack, known)), np.arange(3))
-        known = replace(known, decided=decided_by(attack, found))
-    forged(attack, known)
-    if attack.vectors:
-        kept_by(attack, known)
 
 
 def recorded_bad(settings: Settings) -> Mapping[str, Any]:

@@ -97,7 +97,10 @@ class Evaluator:
         evaluated_sets: Sets that workers evaluate besides the test set, numbered from 1.
         columns: Columns of its figures by name, as they are declared.
         skipped: The evaluation of a round in which none is due; its figures are None.
+        few: Whether the first batch of each set is scored alone, and stands for all of the set.
     """
+
+    few = False
 
     def __init__(self, settings: Settings, federation: Federation, network: nn.Module) -> None:
         """Choose the samples.
@@ -359,7 +362,7 @@ class Evaluator:
             (number, batch): float(size) + self._training(message, made, number, batch)
             for number, batches in enumerate(sizes)
             if number not in message.finetuned.values() or not number
-            for batch, size in enumerate(batches)
+            for batch, size in enumerate(batches[:1] if self.few else batches)
         }
         scores: Scores = {}
         spans: dict[str, list[Span]] = {}
@@ -380,9 +383,11 @@ class Evaluator:
         for number, of in enumerate([*self._targets][: len(sizes)]):
             if not len(sizes[number]):
                 continue
-            losses, arrays = zip(
-                *(scores[number, batch] for batch in range(len(sizes[number]))), strict=True
-            )
+            batches = [scores[each] for each in sorted(scores) if each[0] == number]
+            losses, parts = zip(*batches, strict=True)
             sums: tuple[float, ...] = tuple(map(sum, zip(*losses, strict=True)))
-            found[of] = sums, tuple(map(np.concatenate, zip(*arrays, strict=True)))
+            arrays: Iterator[Values] = map(np.concatenate, zip(*parts, strict=True))
+            if self.few:
+                arrays = (np.resize(a, (sizes[number].sum(), *a.shape[1:])) for a in arrays)
+            found[of] = sums, tuple(arrays)
         return found, spans

@@ -204,7 +204,12 @@ class KeptUpdates:
             raise SettingsError(f"round {self.number + 1}: {error}") from error
         whose = f"{called(self.aggregation)}: its number"
         check_names(plan.metrics, OF_ROUNDS, (), whose)
-        check_names(plan.columns, OF_CLIENTS, taken, whose)
+        check_names(plan.columns, OF_CLIENTS, (), whose)
+        if both := sorted(plan.columns.keys() & {*taken}):
+            raise SettingsError(
+                f"{whose} {both[0]!r} has the name of one that clients report, as for a stage of"
+                " the channel; leave one of the two out"
+            )
         self.log.more |= plan.metrics
         if plan.weights is not None:
             self.log.more[CUT] = int((plan.weights == 0).sum())

@@ -20,7 +20,7 @@ from raysim.core.differences import NO_TENSORS
 from raysim.core.errors import RunError, SettingsError, without_passwords
 from raysim.core.masking import Masks
 from raysim.core.method import ServerState
-from raysim.core.rules import Pass, Reduced, samples_of
+from raysim.core.rules import LocalSteps, Pass, Reduced, samples_of
 from raysim.core.selection import State
 from raysim.core.tensors import Tensors, flatten, unflatten
 from raysim.driver.clock.lost import LostRoundError
@@ -107,6 +107,7 @@ class RoundRunner:
         needed_from: Oldest round whose client state a checkpoint needs.
         temperature: Temperature of the round.
         last_aggregates: State of the aggregation, from the round before.
+        few: Clients that stand for all, with one local step each; empty: all train, all steps.
         log: Figures of the passes so far.
         written: Per client, the state version that this round wrote last.
         obsolete: Clients' versions that nothing reads after the round.
@@ -120,6 +121,7 @@ class RoundRunner:
     needed_from: int
     temperature: RoundTemperature
     last_aggregates: State = field(default_factory=dict)
+    few: tuple[int, ...] = ()
     log: RoundLog = field(default_factory=RoundLog)
     written: dict[int, StateVersion] = field(default_factory=dict)
     obsolete: list[tuple[int, StateVersion]] = field(default_factory=list)
@@ -151,7 +153,9 @@ class RoundRunner:
             SettingsError: a client is kept out of training.
         """
         context = self.context
-        with self._counted(work) as clients:
+        with self._counted(work) as asked:
+            work = _of_few(work, self.few) if self.few else work
+            clients = [*work.clients] if self.few else asked
             with context.watch("broadcast"):
                 message = self._message(work, clients, self.passes)
             stacks = stacks_of(clients, context.sizes, context.stack_size if work.epochs else 1)
@@ -162,10 +166,7 @@ class RoundRunner:
             self._forget_states(failure.client for failure in failed)
             total = sums.get(self.number, PartialSum())
             if not total.clients:
-                raise RunError(
-                    f"round {self.number + 1}: no client is left; the last one, client"
-                    f" {failed[-1].client}, failed: {failed[-1].cause}"
-                )
+                raise self._all_failed(failed[-1])
             sent, received = traffic(work, total, clients, message.masks)
             if message.masks:
                 with context.watch("reduction"):
@@ -189,6 +190,15 @@ class RoundRunner:
             self.log.count(work, sent, received, columns, self.passes)
             self._record_versions(total)
             return reduced
+
+    def _all_failed(self, last: Failure) -> RunError:
+        """Return the error of a pass of which no client is left, given the last one's failure."""
+        if self.few:
+            return RunError(f"{last.cause} (in a rehearsal of round 1)")
+        return RunError(
+            f"round {self.number + 1}: no client is left; the last one, client {last.client},"
+            f" failed: {last.cause}"
+        )
 
     @contextmanager
     def _counted(self, work: Pass) -> Iterator[list[int]]:
@@ -448,3 +458,21 @@ class RoundRunner:
             self.obsolete += [(client, latest[client]) for client in digests if client in latest]
             for client, digest in digests.items():
                 latest[client] = StateVersion(self.number, self.passes, in_round, digest)
+
+
+def _of_few(work: Dispatch, few: Sequence[int]) -> Dispatch:
+    """Return a pass over those of its clients that stand for all, with one local step each.
+
+    Args:
+        work: The pass.
+        few: The clients; of a pass over none of them, its first ones take their place.
+    """
+    clients = [c for c in few if c in work.clients] or [*map(int, work.clients[: len(few)])]
+    trains = any(work.epochs_of(client) for client in clients)
+    return replace(
+        work,
+        clients=clients,
+        epochs=LocalSteps(1) if trains else 0,
+        personal={c: groups for c, groups in work.personal.items() if c in clients},
+        mask_parties=clients if len(work.mask_parties) else (),
+    )

@@ -39,13 +39,13 @@ from raysim.driver.parts import RunParts
 from raysim.driver.privacy.accounting import with_accounted_noise
 from raysim.driver.privacy.checks import accounting_for
 from raysim.driver.rates import check_rates
+from raysim.driver.rehearsal import rehearse
 from raysim.driver.run import Run
 from raysim.driver.run.client_models import check_kept_clients
-from raysim.driver.run.stopping import Stopping
 from raysim.driver.selecting import RoundSelection, expected_seconds
 from raysim.driver.temperatures import RoundTemperature
 from raysim.driver.trackers import tracked
-from raysim.driver.weights import check_weights
+from raysim.driver.weights import weights_of_file
 from raysim.execution.process import threads_of
 from raysim.execution.ray_runtime import open_executor, ray_runtime
 from raysim.federation.federation import Federation
@@ -97,6 +97,9 @@ def drive(
             return finished
         for part in not_comparable(checked.identity):
             tracking.note(f"{part}: a run that is interrupted goes on with force=True alone")
+        fresh = not any(run_dir.checkpoints.glob("round_*"))
+        kept = rehearse(checked) if fresh else 0
+        check_space(checked.settings, checked.states, checked.initial.state, kept)
         watch = Stopwatch(settings.trace)
         with (
             threads_of(settings.engine),
@@ -161,17 +164,15 @@ def check_run(
     settings = with_accounted_noise(settings, privacy)
     initial = replace(initial, channel=first_states(settings.stages))
     parts = RunParts(settings, network, initial, sizes)
-    check_space(settings, states, initial.state, check_stages(parts))
+    check_stages(parts)
     evaluator = Evaluator(settings, federation, network)
-    evaluator.deployment(initial)  # refuses one that fails
-    Stopping(settings, evaluator.columns, settings.rounds)
     check_kept_clients(settings)
     analyses = Analyses(settings, federation, network, initial, note)
     check_asynchrony(parts, analyses.parts)
     clock = open_clock(settings, federation, network, states)
     check_places(parts, clock)
     _check_messages(parts, federation, note)
-    weights = check_weights(parts)
+    weights = weights_of_file(settings)
     _check_first_round(parts, clock, evaluator)
     for line in notes_on(parts):
         note(line)
@@ -214,7 +215,7 @@ def _check_first_round(parts: RunParts, clock: VirtualClock | None, evaluator: E
     check_rates(settings, evaluator.skipped.figures)
     seconds = expected_seconds(settings, initial, sizes, clock)
     temperature = RoundTemperature.of(settings, initial, sizes, seconds)
-    temperature.check(evaluator.skipped.figures, settings.cohort_size)
+    temperature.check(evaluator.skipped.figures)
     if not settings.asynchrony:
         RoundSelection.of(settings, initial, sizes, clock)
 

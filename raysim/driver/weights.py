@@ -15,7 +15,6 @@ from raysim.core.components import called
 from raysim.core.errors import DataError, SettingsError
 from raysim.core.rules import Pass
 from raysim.core.user_input.limits import MOST
-from raysim.driver.parts import RunParts
 
 Weights = npt.NDArray[np.int64]
 STEPS = 2**24
@@ -129,19 +128,3 @@ def check_own_weights(settings: Settings, work: Pass) -> None:
             f"weighting={settings.weighting}: does not go with {called(owner)} so set, which weighs"
             " clients by itself; leave it out"
         )
-
-
-def check_weights(parts: RunParts) -> Weights | None:
-    """Return the weights of a user's table [K], if there is one, once they are checked.
-
-    Args:
-        parts: The run's parts.
-
-    Raises:
-        DataError: the table is none, or lacks a client.
-        SettingsError: the method or the aggregation has weights of its own.
-    """
-    given = weights_of_file(parts.settings)
-    if given is not None and parts.first:
-        check_own_weights(parts.settings, parts.first)
-    return given

@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Literal, get_args
 
+from torch import nn
+
 from raysim.core.errors import MachineError
 from raysim.execution.messages import FailedItem, WorkerResult
 from raysim.execution.process import configure, is_device_error
@@ -94,9 +96,15 @@ def device_errors(work: str) -> Iterator[None]:
 class InlineExecutor(Executor):
     """Executor in this process, one item after another, in which breakpoints stop."""
 
-    def __init__(self, spec: WorkerSpec) -> None:
+    def __init__(self, spec: WorkerSpec, network: nn.Module | None = None) -> None:
+        """Set this process up, and build the worker.
+
+        Args:
+            spec: Specification of the worker.
+            network: The network, which is trained in place; None: it is built anew.
+        """
         with configure(spec.settings.engine) as undo:
-            self._worker = Worker(spec)
+            self._worker = Worker(spec, network)
             self._undo = undo.pop_all()
         self._waiting: dict[Call, deque[tuple[Any, list[Item]]]] = {
             call: deque() for call in get_args(Call)

@@ -19,10 +19,11 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import nn
 
 from raysim.config import Settings
 from raysim.core.aggregation import Floats
-from raysim.core.components import called
+from raysim.core.components import called, cause
 from raysim.core.differences import flat_values, kept_apart
 from raysim.core.errors import ChangedInputError, MachineError, RaysimError, RunError
 from raysim.core.rules import Batch, Upload
@@ -93,17 +94,24 @@ class Worker:
         making: Makes the models that clients deploy.
     """
 
-    def __init__(self, spec: WorkerSpec) -> None:
+    def __init__(self, spec: WorkerSpec, network: nn.Module | None = None) -> None:
+        """Open a run's samples, and build its network.
+
+        Args:
+            spec: All that it needs.
+            network: The network, if there is one already, which is trained in place.
+        """
         settings = spec.settings
         self._settings = settings
         self.watch = Stopwatch(settings.trace)
         self.device = device_of(settings.engine)
         federation = spec.federation.on_this_node()
-        model = federation.network(settings.seed)
-        with seeded(settings.seed, "network"):
-            module = settings.method.network(model)
-        network = Network(module).placed(self.device)
-        self.sequential = SequentialTrainer(network, settings.local, settings.engine.precision)
+        if network is None:
+            model = federation.network(settings.seed)
+            with seeded(settings.seed, "network"):
+                network = settings.method.network(model)
+        placed = Network(network).placed(self.device)
+        self.sequential = SequentialTrainer(placed, settings.local, settings.engine.precision)
         samples = OpenedSamples(federation, self.device)
         self._jobs = ClientJobs(settings, federation, spec.states, samples)
         self._updates = UpdateFiles(spec.updates)
@@ -187,9 +195,9 @@ class Worker:
         except Exception as error:
             if is_device_error(error):
                 raise  # whoever comes next in this process fails too
-            cause = str(error) if isinstance(error, RaysimError) else repr(error)
+            line = str(error) if isinstance(error, RaysimError) else cause(error)
             trace = traceback.format_exc()
-            self._results["train"].failures += [Failure(c, cause, trace, stack) for c in clients]
+            self._results["train"].failures += [Failure(c, line, trace, stack) for c in clients]
 
     def _accept(self, message: PassMessage, upload: Upload, record: dict[str, float]) -> None:
         """Check an upload, write the client's states, then add it: all of it or nothing."""

@@ -61,6 +61,10 @@ class EvaluationSet:
         samples = ListedIndices.of([indices for indices in per_client if len(indices)])
         return cls(split, clients[filled], samples, _cuts(samples.offsets))
 
+    def first(self, most: int) -> EvaluationSet:
+        """Return the set of its first client alone, with at most so many samples."""
+        return EvaluationSet.of(self.split, self.clients[:1], [self.samples[0][:most]])
+
     @property
     def batch_sizes(self) -> Indices:
         """Samples per batch."""

@@ -96,6 +96,8 @@ class Federation:
         root: Numbers of the training samples that the server has for itself, if any.
         test_rows: Numbers of the test samples that the test set has, ascending; None: all.
         names: Names of the clients [K]; empty if they have numbers alone.
+        most: Most samples that are opened of a client, of the server's root samples and of a batch
+            of the test set; None: all.
     """
 
     train: Split | Path
@@ -115,6 +117,7 @@ class Federation:
     test_rows: Indices | None = None
     root: Indices = field(default_factory=_no_samples)
     names: tuple[str, ...] = ()
+    most: int | None = None
 
     @property
     def has_test(self) -> bool:

@@ -42,7 +42,8 @@ class OpenedSamples:
             device: Where they are trained on; a set stays there if it fits into its share.
         """
         self._client_indices = federation.client_indices
-        self._root = federation.root
+        self._root = federation.root[: federation.most]
+        self._most = federation.most
         self._holdout = federation.holdout
         self._scoring = federation.scoring
         self._training = federation.training or federation.scoring
@@ -63,9 +64,9 @@ class OpenedSamples:
     def client(self, client: int) -> Batch:
         """Return one client's training samples, decoded."""
         whole = self._whole(client)._replace(scoring=self._training)
-        if not self._holdout.fraction:
-            return whole
-        return _selected(whole, self._holdout.divide(client, len(whole.y))[0])
+        if self._holdout.fraction:
+            whole = _selected(whole, self._holdout.divide(client, len(whole.y))[0])
+        return whole._replace(x=whole.x[: self._most], y=whole.y[: self._most])
 
     @cached_property
     def classes(self) -> int:
@@ -74,6 +75,7 @@ class OpenedSamples:
 
     def pooled(self, clients: Sequence[int]) -> Batch:
         """Return the training samples of clients, decoded, in the order of the clients."""
+        clients = clients[: self._most]
         if self._inputs.per_client:
             own = [self.client(client) for client in clients]
             x, y = (torch.cat(parts) for parts in ([b.x for b in own], [b.y for b in own]))
@@ -126,6 +128,7 @@ class OpenedSamples:
     def test(self, start: int, stop: int) -> Batch:
         """Return a range of test samples, decoded; of a task, its own array of inputs."""
         samples = self._splits["test"]
+        stop = stop if self._most is None else min(stop, start + self._most)
         x, y = samples.take(slice(start, stop), self.device)
         rows = samples.numbers(torch.arange(start, start + len(y)))
         return self._batch(self._inputs.test(x, rows), y)

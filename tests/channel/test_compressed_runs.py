@@ -15,7 +15,7 @@ import raysim
 from raysim.core.tensors import flatten
 from raysim.storage.client_states import ClientStates
 from raysim.testing.tasks import SmallNet
-from tests.tasks import make_settings, make_task, model_of
+from tests.tasks import Fresh, make_settings, make_task, model_of
 
 HERE = "tests.channel.test_compressed_runs"
 SIZES = (2, 3, 160, 17, 40, 80)
@@ -51,10 +51,8 @@ class Normalised(SmallNet):
 
 
 def run(path: Any, channel: dict[str, Any], model: Any = SmallNet, **more: Any) -> raysim.Result:
-    for seen in SEEN.values():
-        seen.clear()
     settings = make_settings(path, channel=channel, **{"fraction": 0.5, **more})
-    return raysim.run(settings, make_task(SIZES, model))
+    return raysim.run(settings, make_task(SIZES, model), Fresh(*SEEN.values()))
 
 
 def watched(**stages: Any) -> dict[str, Any]:
@@ -92,7 +90,6 @@ def test_one_memory_holds_what_two_coders_leave_out(tmp_path):
     coders = {"error_feedback": {}, "topk": {"fraction": 0.1}, "int8": {"block": 8}}
     more = {"method.name": "scaffold", "rounds": 4, "fraction": 0.7, "checkpoint_every": 9}
     result = run(tmp_path, watched(**coders), **more)
-    del SEEN["Before"][:2], SEEN["After"][:2]  # of the check before the start
     memory: dict[tuple[int, str], np.ndarray] = {}
     again = 0
     for (client, given), (other, sent) in zip(*SEEN.values(), strict=True):
@@ -126,7 +123,7 @@ CODERS: dict[str, dict[str, Any]] = {
 def test_the_server_s_model_is_the_exact_mean_of_what_it_decodes(tmp_path, name):
     """By fractions, rounded once; that workers change no bit of a sum is the engine's."""
     result = run(tmp_path, watched(**CODERS[name]), rounds=1)
-    arrived = SEEN["After"][-3:]  # behind those of the check before the start
+    arrived = SEEN["After"][-3:]
     total = sum(SIZES[client] for client, _ in arrived)
     for key, tensor in result.params.items():
         sent = [(SIZES[client], found[f"model/{key}"].ravel()) for client, found in arrived]

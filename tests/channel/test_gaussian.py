@@ -20,7 +20,7 @@ from raysim.testing.contract import StopAfter
 from raysim.testing.tasks import SmallNet, samples
 from tests.driver.test_channel import HERE as WATCHING
 from tests.driver.test_channel import SEEN, SIZES, norm_of
-from tests.tasks import make_settings, make_task, model_of
+from tests.tasks import Fresh, make_settings, make_task, model_of
 
 WATCH = f"{WATCHING}:Watch"
 FIXED = {"aggregation.weighting": "fixed"}
@@ -45,10 +45,8 @@ class Normalised(SmallNet):
 
 
 def run(path, model=SmallNet, *, listener=None, **more: Any) -> raysim.Result:
-    SEEN.clear()
-    result = raysim.run(make_settings(path, **more), make_task(SIZES, model), listener)
-    del SEEN[:1]  # of the check before the start
-    return result
+    fresh = Fresh(SEEN, to=listener)
+    return raysim.run(make_settings(path, **more), make_task(SIZES, model), fresh)
 
 
 def flat(params) -> Any:

@@ -31,7 +31,7 @@ import raysim
 
 class Net(nn.Linear):
     def forward(self, x):
-        if self.training:
+        if self.training and len(x) > 8:  # more than in the rehearsal, which takes no GPU
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
         return super().forward(x.flatten(1))
 

@@ -25,7 +25,7 @@ from raysim.testing.tasks import SmallNet
 from tests.aggregation.test_numpy import centred, fltrust, geometric_median, multi_krum
 from tests.driver import test_channel
 from tests.driver.test_channel import SEEN, SIZES, Normalised
-from tests.tasks import EQUAL, Notes, make_settings, make_task, model_of
+from tests.tasks import EQUAL, Fresh, Notes, make_settings, make_task, model_of
 
 HERE = "tests.driver.test_aggregation"
 WATCH = {"channel": {"tests.driver.test_channel:Watch": {}}}
@@ -171,9 +171,7 @@ def test_clients_that_are_dropped_have_no_part_in_it(tmp_path):
     notes = Notes()
     more = {"on_client_error": "drop", "fraction": 1.0, "local.batch_size": "full", **MEDIAN}
     settings = make_settings(tmp_path / "run", rounds=1, **more, **WATCH)
-    SEEN.clear()
-    result = raysim.run(settings, make_task(SIZES, Broken), notes)
-    del SEEN[:1]
+    result = raysim.run(settings, make_task(SIZES, Broken), Fresh(SEEN, to=notes))
     assert "client 3 was dropped" in notes.of_clients[0]
     last = {client: (sums, start) for client, sums, start in SEEN}  # who was tried again is twice
     assert {*last} == {0, 1, 2, 4, 5}

@@ -24,7 +24,7 @@ from raysim.testing.contract import StopAfter
 from raysim.testing.tasks import samples
 from tests.driver.test_aggregation import WATCH, Wide, flat, run, shares_of, vectors
 from tests.driver.test_channel import SEEN, SIZES
-from tests.tasks import Notes, make_settings, make_task, model_of
+from tests.tasks import Fresh, Notes, make_settings, make_task, model_of
 
 HERE = "tests.driver.test_attacks"
 HALF = {"attack.fraction": 0.5, "fraction": 0.8}
@@ -295,10 +295,9 @@ def test_flipped_labels_are_those_of_a_task_that_has_them(tmp_path, target, wron
 
 
 def test_a_bad_client_has_the_same_labels_in_all_rounds(tmp_path):
-    LABELS.clear()
     own = {"attack.name": f"{HERE}:Logged", "attack.fraction": 1.0, "fraction": 1.0}
-    run(tmp_path, rounds=2, **own)
-    first, second = LABELS[1:7], LABELS[7:]  # behind the check before the start
+    raysim.run(make_settings(tmp_path, rounds=2, **own), make_task(SIZES), Fresh(LABELS))
+    first, second = LABELS[:6], LABELS[6:]
     assert sorted(map(len, first)) == sorted(SIZES)
     assert all(np.array_equal(*both) for both in zip(first, second, strict=True))
     largest, next_one = first[:2]
@@ -487,7 +486,7 @@ def test_bad_clients_without_an_attack_are_noted(tmp_path):
 
 
 def test_what_an_attack_sends_has_the_shapes_of_updates(tmp_path):
-    with pytest.raises(raysim.RunError, match="send must return an Upload whose sums"):
+    with pytest.raises(raysim.RaysimError, match="send must return an Upload whose sums"):
         run(tmp_path, attack={"name": f"{HERE}:Lacking", "fraction": 1.0})
 
 
@@ -546,15 +545,15 @@ def test_mimic_is_numpy_s(tmp_path):
 @pytest.mark.parametrize(
     ("attack", "aggregation", "begin"),
     [
-        ("Sending", "mean", rf"client \d: failed twice in round 1: attack\.name={HERE}:Sending"),
-        ("Sending", "krum", rf"client \d: failed twice in round 1: attack\.name={HERE}:Sending"),
+        ("Sending", "mean", rf"attack\.name={HERE}:Sending"),
+        ("Sending", "krum", rf"attack\.name={HERE}:Sending"),
         ("Forging", "mean", r"round 1: aggregation\.name=mean"),
     ],
 )
 def test_updates_beyond_float32_are_named(tmp_path, attack, aggregation, begin):
     """They are no part of a model, and no reason to change the learning rate."""
     own = {"attack.name": f"{HERE}:{attack}", "aggregation.name": aggregation, "fraction": 1.0}
-    with pytest.raises(raysim.RunError, match=rf"^{begin}: its update is not finite") as caught:
+    with pytest.raises(raysim.RaysimError, match=rf"^{begin}: its update is not finite") as caught:
         run(tmp_path, **own)
     assert "local.lr" not in str(caught.value) and is_divergence(str(caught.value))
 

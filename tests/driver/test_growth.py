@@ -124,7 +124,7 @@ def test_one_whose_checkpoints_are_gone_stays(tmp_path, every):
     assert (tmp_path / "metrics.parquet").read_bytes() == rows_before
 
 
-@pytest.mark.parametrize(("kind", "name"), [(Run, "_round"), (Commits, "save")])
+@pytest.mark.parametrize(("kind", "name"), [(Run, "done_round"), (Commits, "save")])
 def test_a_killed_one_goes_on(tmp_path, monkeypatch, kind, name):
     """Before its first new round, and before the first new checkpoint."""
     raysim.run(make_settings(tmp_path / "grown", rounds=2), make_task(UNEQUAL))

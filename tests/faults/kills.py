@@ -128,7 +128,7 @@ def _phase() -> Iterator[mmap.mmap]:
             return noted
 
         with (
-            mock.patch.object(Run, "_round", noting(Run._round, IN_ROUND, IN_ROUND)),
+            mock.patch.object(Run, "done_round", noting(Run.done_round, IN_ROUND, IN_ROUND)),
             mock.patch.object(Commits, "finish", noting(Commits.finish, ENDING, ENDING)),
             mock.patch.object(Checkpoints, "save", noting(Checkpoints.save, IN_COMMIT, IN_ROUND)),
         ):

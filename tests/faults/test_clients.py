@@ -73,7 +73,7 @@ def test_a_client_that_no_worker_of_a_foreman_survives_is_dropped(tmp_path, monk
     causes = {
         "hangs": "its worker died 3 times: no answer within engine.client_timeout=2 s a client",
         "kills its process": "its worker died 3 times: ",
-        "allocates too much": "RuntimeError(",
+        "allocates too much": "RuntimeError: ",
     }
     drops, failing = {"on_client_error": "drop", "rounds": 2}, "allocates too much"
     alone = settings_of(tmp_path / "inline", **drops, **{"engine.backend": "inline"})
@@ -101,7 +101,7 @@ def refusal(settings: raysim.Settings, spring: str) -> str:
 def test_a_client_that_runs_out_of_memory_is_named(tmp_path):
     settings = settings_of(tmp_path, **{"engine.backend": "inline"})
     found = refusal(settings, "allocates too much")
-    assert found.startswith(f"client {BAD}: failed twice in round 1: RuntimeError(")
+    assert found.startswith(f"client {BAD}: failed twice in round 1: RuntimeError: ")
     assert "memory" in found
 
 

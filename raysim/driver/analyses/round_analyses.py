@@ -174,7 +174,7 @@ class _Passes:
             first=number == min(settings.evaluation.every, settings.rounds),
             lr=now.lr,
             cohort=now.cohort,
-            clients=now.clients,
+            everyone=now.everyone,
             network=analyses.structure,
             initial=analyses.initial,
             before=settings.method.deployed(before.state),

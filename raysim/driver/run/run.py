@@ -7,24 +7,27 @@ from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from time import perf_counter
 
+import numpy as np
+
 from raysim.core.components import called
 from raysim.core.errors import DamagedStateError, MachineError, MovedError
 from raysim.core.exits import with_hint
 from raysim.core.local_cut import without_cut
 from raysim.core.method import Metrics, Passes, Round, ServerState
 from raysim.core.next_state import ASKED, given_state
+from raysim.core.rules import Reduced
 from raysim.core.scoring import PERSONAL
 from raysim.core.tensors import frozen_names
 from raysim.driver.aggregating import with_aggregation
 from raysim.driver.analyses.round_analyses import RoundAnalyses
 from raysim.driver.asynchronous.opening import asynchronous_rounds
 from raysim.driver.asynchronous.rounds import AsynchronousRounds
-from raysim.driver.attacking import bad_in_round, with_attack
+from raysim.driver.attacking import Clients, bad_clients, bad_in_round, with_attack
 from raysim.driver.channel import Channel
 from raysim.driver.clock.clock import VirtualRound
 from raysim.driver.clock.lost import noted_if_lost
 from raysim.driver.context import Rounds, RunContext
-from raysim.driver.dispatch import ON_EMPTY_ROUNDS, ORDER, Rider
+from raysim.driver.dispatch import ON_EMPTY_ROUNDS, ORDER, Dispatch, Rider
 from raysim.driver.downlink import Downlink
 from raysim.driver.evaluation import Evaluation
 from raysim.driver.hiding import hidden_clients
@@ -41,6 +44,7 @@ from raysim.driver.round_inputs import (
     run_round,
     run_without_clients,
 )
+from raysim.driver.round_log import RoundLog
 from raysim.driver.run.client_models import with_kept_models
 from raysim.driver.run.commits import Commits
 from raysim.driver.selecting import RoundSelection, expected_seconds, with_report
@@ -98,10 +102,11 @@ class Run:
 
     Attributes:
         commits: The committed rounds.
+        few: Clients of a round that stand for all, in a rehearsal; 0: all train.
     """
 
-    def __init__(self, context: RunContext) -> None:
-        self.context = context
+    def __init__(self, context: RunContext, *, few: int = 0) -> None:
+        self.context, self.few = context, few
         self.settings = context.settings
         self.clients = len(context.federation.training_sizes)
         self.commits = Commits(context)
@@ -121,7 +126,7 @@ class Run:
             self._decide_stack_size()
             context.listener.started(self._started())
             while not commits.are_done:
-                self._round(commits.committed)
+                self._commit(*self.done_round(commits.committed))
                 if (yield {**commits.recorder.rows[-1]}):
                     commits.end()
         except MovedError:
@@ -215,10 +220,24 @@ class Run:
     @cached_property
     def _asynchronous(self) -> AsynchronousRounds | None:
         """Asynchronous rounds from the last checkpoint on; None if rounds do not overlap."""
+        if self.few:
+            return None
         return asynchronous_rounds(self.context, self._passes, self.commits.committed)
 
-    def _round(self, before: Checkpoint) -> None:
-        """Run, evaluate, record and, if due, checkpoint one round."""
+    def _commit(self, after: Checkpoint, row: Row, log: RoundLog, evaluation: Evaluation) -> None:
+        """Record a round and, if due, checkpoint it."""
+        self.context.run_dir.check_place()
+        self.commits.note_workers()
+        if self._client_models:
+            self._client_models.keep_only(after.number)
+        self.commits.commit(after, row, log, evaluation)
+
+    def done_round(self, before: Checkpoint) -> tuple[Checkpoint, Row, RoundLog, Evaluation]:
+        """Run and evaluate the round after a committed state; return what is to be committed.
+
+        Raises:
+            RaysimError: the method, a client or another component fails.
+        """
         start = perf_counter()
         context, number = self.context, before.number + 1
         left = [given_state(before.state)]
@@ -250,15 +269,11 @@ class Run:
             workers = len(context.executor.describe()["actors"])
             evaluated = {**evaluation.spans, DRIVER: context.watch.take()}
             row |= self.commits.trace.round(number, seconds, workers, spans, evaluated)
-        context.run_dir.check_place()
-        self.commits.note_workers()
-        if self._client_models:
-            self._client_models.keep_only(number)
         counted = self._as_in_longer_runs(row, evaluation)
         after = with_rates(self.settings, begun.temperature.after(after, counted), counted)
         for given in left:
             given.check_left(ASKED, called(self.settings.method))
-        self.commits.commit(after, row, runner.log, evaluation)
+        return after, row, runner.log, evaluation
 
     def _finish_passes(self, runner: RoundRunner, number: int) -> None:
         """Receive what an analysis must not find under way, and delete obsolete client states."""
@@ -323,6 +338,10 @@ class Run:
                 clock = VirtualRound.after(context.clock, runner, before.ticks or 0)
             selection = RoundSelection.of(self.settings, before, sizes, context.clock, clock)
             cohort = selection.cohort
+        if self.few:
+            cohort = cohort or tuple(self.settings.participants.listed[:1])
+            runner.few = cohort[: self.few]
+            run = partial(_arrived_at_once, run) if self.settings.asynchrony else run
         given = (self.settings, context.network, before)
         note = context.listener.note
         now = round_inputs(*given, sizes=sizes, note=note, cohort=cohort)
@@ -363,9 +382,19 @@ class Run:
         if settings.local.keep:
             yield "optimizer", partial(with_kept_optimizers, runner)
         if settings.attack.acts:
-            bad = bad_in_round(settings, now.number, now.cohort)
-            yield "attack", partial(with_attack, settings, bad, runner.log)
+            yield "attack", partial(with_attack, settings, self._bad(now), runner.log)
         yield "aggregation", partial(with_aggregation, settings)
+
+    def _bad(self, now: Round) -> Clients:
+        """Return the bad clients of a round; in a rehearsal the first ones are, if anybody is."""
+        if not self.few:
+            return bad_in_round(self.settings, now.number, now.cohort)
+        attack, most = self.settings.attack, self.few
+        if not (attack.per_round or len(bad_clients(self.settings))):
+            most = 0
+        elif attack.knows_updates:  # of others
+            most = 1
+        return np.array(now.cohort[:most], dtype=np.int64)
 
     def _after(
         self, before: Checkpoint, state: ServerState, begun: _Begun
@@ -417,3 +446,10 @@ class Run:
     def _is_due(self, number: int) -> bool:
         """Return whether a round, counted from 1, is evaluated."""
         return is_counted(number, self.settings.evaluation.every, self.commits.last_round)
+
+
+def _arrived_at_once(run: RunPass, work: Dispatch) -> Reduced:
+    """Return the result of a pass as that of an asynchronous round to which nobody is late."""
+    reduced = run(work)
+    none = dict.fromkeys(reduced.clients, 0)
+    return replace(reduced, staleness=none, tiers=none)
