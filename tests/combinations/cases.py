@@ -119,15 +119,22 @@ class Case:
 
         A run that diverges starts again with learning rates with which none should.
         """
-        outcome = self.run("whole")
-        while outcome.refused and not outcome.crashed and len(self.refusals) < ATTEMPTS:
-            self.refusals.append(outcome.error)
-            self.settings = self._without(outcome.error)
-            outcome = self.run("whole")
+        outcome = self._accepted()
         if outcome.diverged:
             shutil.rmtree(self.folder / "whole", ignore_errors=True)
             rates = {k for k in self.settings if re.fullmatch(r"method\.(.*_)?lr(_.*)?", k)}
             self.settings |= dict.fromkeys({"local.lr", *rates}, SMALL)
+            outcome = self._accepted()
+        return outcome
+
+    def _accepted(self) -> Outcome:
+        """Leave out settings until the whole run is accepted, or diverges in its rehearsal."""
+        outcome = self.run("whole")
+        while outcome.refused and not outcome.diverged and len(self.refusals) < ATTEMPTS:
+            if outcome.crashed:
+                break
+            self.refusals.append(outcome.error)
+            self.settings = self._without(outcome.error)
             outcome = self.run("whole")
         return outcome
 

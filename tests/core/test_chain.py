@@ -66,7 +66,7 @@ def test_bytes_are_those_of_all_and_the_shared_model_counts_once():
 
 def test_a_generator_is_for_finish_alone(tmp_path):
     settings = make_settings(tmp_path / "run", **{"method.name": "tests.core.test_chain:Drawing"})
-    with pytest.raises(raysim.RunError, match="is for `finish` alone"):
+    with pytest.raises(raysim.SettingsError, match="is for `finish` alone"):
         raysim.run(settings, make_task(EQUAL))
 
 

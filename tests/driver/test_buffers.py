@@ -129,7 +129,7 @@ def test_buffers_may_be_bound_to_each_other(tmp_path, method, stacked):
 @pytest.mark.parametrize("stacked", [0, 2])
 def test_a_buffer_of_two_names_is_assigned_by_both(tmp_path, stacked):
     settings = make_settings(tmp_path / "run", **{"engine.vectorize": stacked})
-    with pytest.raises(raysim.RunError, match=r"buffer second\.mean, but not first\.mean"):
+    with pytest.raises(raysim.SettingsError, match=r"buffer second\.mean, but not first\.mean"):
         raysim.run(settings, make_task((40,) * 4, partial(Several, "alias")))
 
 
@@ -220,7 +220,7 @@ REFUSED = {
 @pytest.mark.parametrize("how", REFUSED)
 def test_a_tensor_must_stay_what_it_is(tmp_path, how, stacked):
     settings = make_settings(tmp_path / "run", **{"engine.vectorize": stacked})
-    with pytest.raises(raysim.RunError, match=REFUSED[how]) as refused:
+    with pytest.raises(raysim.SettingsError, match=REFUSED[how]) as refused:
         raysim.run(settings, make_task((40,) * 4, lambda: Counting(how)))
     assert "\n" not in str(refused.value)
 

@@ -239,7 +239,7 @@ def test_a_killed_run_goes_on_with_the_same_state(tmp_path, method):
 def test_losses_without_a_power(tmp_path, loss, message):
     scoring = raysim.Scoring(lambda outputs, y: outputs.mean(1) * 0 + loss, {})
     task = raysim.Task(**{**vars(make_task(SIZES)), "scoring": scoring})
-    with pytest.raises(raysim.RunError, match=message):
+    with pytest.raises(raysim.SettingsError, match=message):
         raysim.run(make_settings(tmp_path / "run", **{"method.name": "qffl", "method.q": 20}), task)
 
 

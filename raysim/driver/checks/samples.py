@@ -190,6 +190,7 @@ def check_samples(method: Method, module: nn.Module, samples: Batch) -> Tensor:
     network.bindings.check_registered()
     if method.staged:
         _check_composition(method, network, samples)
+    network.bindings.restore()  # for copies: a call may bind other buffers
     if outputs.dim() < 2 or len(outputs) != len(samples.y) or not outputs.shape[-1]:
         raise SettingsError(
             f"the model's outputs have shape {[*outputs.shape]}: must be [B, ...] with two"

@@ -350,7 +350,7 @@ def test_a_sampled_cohort_learns(tmp_path):
 
 
 def test_a_layer_that_is_not_finite_stops_the_run(tmp_path):
-    with pytest.raises(raysim.RaysimError, match=r"client \d.*smaller local\.lr"):
+    with pytest.raises(raysim.RaysimError, match=r"update is not finite .*smaller local\.lr"):
         run(tmp_path, "mlp", **{"local.lr": 3e38})
 
 
