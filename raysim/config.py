@@ -31,7 +31,7 @@ from raysim.clock import CLOCKS, Clock
 from raysim.clock.none import NoClock
 from raysim.core.channel import with_effect
 from raysim.core.class_metrics import metric_names
-from raysim.core.components import ask, called, explain
+from raysim.core.components import ask, called, explain, registries
 from raysim.core.data import DATASETS, MODELS, PARTITIONS, Dataset, Model, Partition
 from raysim.core.errors import SettingsError, visible
 from raysim.core.method import METHODS, Asynchrony, Method
@@ -632,8 +632,7 @@ def parse(raw: Mapping[str, Any]) -> Settings:
 def _of_components(raw: Mapping[str, Any], name: str) -> list[str]:
     """Return the settings of a name that components of a run have, by dotted key."""
     keys = []
-    components = (METHODS, PARTITIONS, DATASETS, MODELS, SELECTIONS, AGGREGATIONS, CLOCKS)
-    for registry in (*components, ATTACKS, TEMPERATURES, SERVER_RULES):
+    for registry in registries():
         with suppress(Exception):  # no such component; the first error is of another setting
             component = registry.get(raw[registry.kind]["name"])
             keys += [f"{registry.kind}.{name}"] if name in component.model_fields else []

@@ -144,9 +144,7 @@ def list_(
     kind: Annotated[
         str,
         typer.Argument(
-            help="presets, methods, datasets, partitions, models, optimizers, selections, stages,"
-            " aggregations, attacks, servers, clocks, temperatures, tables, figures, studies,"
-            " profiles, manifests or runs",
+            help=f"{', '.join(KINDS[:-1])} or {KINDS[-1]}",
             autocompletion=complete_kind,
         ),
     ] = "",

@@ -20,11 +20,6 @@ import typer
 from raysim.core.user_input import DATASET, may_change, may_grow
 
 FILE = Path(__file__).with_name("completion.json")
-COMPONENTS = (
-    *("dataset", "partition", "model", "method"),
-    *("selection", "aggregation", "attack", "server", "clock", "temperature"),
-)
-
 OF_STAGES = ("channel", "downlink")
 """Settings that map names of stages to these."""
 
@@ -152,20 +147,21 @@ def collect() -> dict[str, Any]:
     from raysim.cli.pages import names_of, registry_of
     from raysim.config import Settings
     from raysim.core.class_metrics import METRICS
+    from raysim.core.components import registries
     from raysim.core.user_input.group import SettingsGroup
     from raysim.facade.settings import PLAIN
     from raysim.workloads.presets import PRESETS
 
     settings, fields = dict[str, list[str]](), dict[str, dict[str, list[str]]]()
+    kinds = {r.kind: r for r in registries() if r.kind not in LISTS}
     for key, field in Settings.model_fields.items():
-        if key in COMPONENTS:
-            registry = registry_of(f"{key}s")
+        if registry := kinds.get(key):
             settings[f"{key}.name"] = [*registry]
             for name in registry:
                 fields[f"{key}.name={name}"] = _fields(registry.get(name), f"{key}.")
         if isinstance(field.default, SettingsGroup):
             settings |= _fields(type(field.default), f"{key}.")
-        elif key not in (*COMPONENTS, *OF_STAGES):
+        elif key not in (*kinds, *OF_STAGES):
             settings[key] = _choices(field)
     stages = registry_of("stages")
     for group, name in product(OF_STAGES, stages):
@@ -183,7 +179,8 @@ def collect() -> dict[str, Any]:
 
 def _components(settings: Any) -> dict[str, str]:
     values = settings.to_dict()
-    return {f"{kind}.name": values[kind]["name"] for kind in COMPONENTS}
+    named = {key: value for key, value in values.items() if isinstance(value, dict)}
+    return {f"{key}.name": value["name"] for key, value in named.items() if "name" in value}
 
 
 def _fields(kind: Any, prefix: str) -> dict[str, list[str]]:

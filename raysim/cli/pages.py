@@ -17,7 +17,7 @@ from rich.padding import Padding
 from rich.table import Column, Table
 from rich.text import Text
 
-from raysim.core.components import Component, Registry, look_up
+from raysim.core.components import Component, Registry, look_up, registries
 from raysim.core.user_input import override_text
 
 FORMULA = 4 * " "
@@ -125,22 +125,9 @@ def names_of(kind: str) -> list[str]:
 
 def registry_of(kind: str) -> Registry[Any]:
     """Return the filled registry of a kind of components."""
-    from raysim import methods, workloads  # noqa: F401 - registers the components
-    from raysim.aggregation import AGGREGATIONS
-    from raysim.attack import ATTACKS
-    from raysim.channel import STAGES
-    from raysim.clock import CLOCKS
-    from raysim.core.data import DATASETS, MODELS, PARTITIONS
-    from raysim.core.method import METHODS
-    from raysim.optimizers import OPTIMIZERS
-    from raysim.selection import SELECTIONS
-    from raysim.server import SERVER_RULES
-    from raysim.temperature import TEMPERATURES
+    from raysim import config, methods, workloads  # noqa: F401 - register kinds and components
 
-    components: tuple[Registry[Any], ...] = (METHODS, DATASETS, PARTITIONS, MODELS)
-    around = (SELECTIONS, STAGES, AGGREGATIONS, ATTACKS, CLOCKS, TEMPERATURES, SERVER_RULES)
-    registries = (*components, OPTIMIZERS, *around)
-    return next(registry for registry in registries if f"{registry.kind}s" == kind)
+    return next(registry for registry in registries() if f"{registry.kind}s" == kind)
 
 
 def components(registry: Registry[Any]) -> RenderableType:

@@ -397,6 +397,11 @@ def shown(value: Any) -> str:
     return visible(" ".join(repr(value).split()))
 
 
+def registries() -> list[Registry[Any]]:
+    """Return the registries of all kinds of components that are imported."""
+    return [*_REGISTRIES.values()]
+
+
 def called(component: Component) -> str:
     """Return the setting that names a component, `method.name=fedavg`."""
     key = next(key for base, key in _KEYS.items() if isinstance(component, base))

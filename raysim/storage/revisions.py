@@ -6,21 +6,20 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from raysim.config import Settings
+from raysim.core.components import Component
 
 FORMULA = "revision of the method's formula"
-CLOCK, SELECTION = "revision of the clock", "revision of the selection"
-AGGREGATION, OPTIMIZER = "revision of the aggregation", "revision of the optimizer"
-TEMPERATURE, ATTACK = "revision of the temperature", "revision of the attack"
-SERVER = "revision of the server's rule"
+SERVER, OPTIMIZER = "revision of the server", "revision of the optimizer"
 STAGES, DOWN_STAGES = "revisions of the channel's stages", "revisions of the down-link's stages"
+KINDS = {
+    f"revision of the {key}": key
+    for key, field in Settings.model_fields.items()
+    if isinstance(field.default, Component)
+}
+"""Settings of the components that a run has by default."""
 COMPONENTS = {
-    SELECTION: "selection.",
-    AGGREGATION: "aggregation.",
-    CLOCK: "clock.",
+    **{name: f"{key}." for name, key in KINDS.items()},
     OPTIMIZER: "local.",
-    TEMPERATURE: "temperature.",
-    ATTACK: "attack.",
-    SERVER: "server.",
     STAGES: "channel.",
     DOWN_STAGES: "downlink.",
 }
@@ -31,13 +30,9 @@ def revisions_of(settings: Settings) -> dict[str, Any]:
     """Return the present revisions of the components that settings name."""
     return {
         FORMULA: settings.method.revision,
-        CLOCK: settings.clock.revision,
-        SELECTION: settings.selection.revision,
-        AGGREGATION: settings.aggregation.revision,
+        **{name: getattr(settings, key).revision for name, key in KINDS.items()},
+        SERVER: settings.server_rule.revision,  # the method's own, if it has one
         OPTIMIZER: settings.local.build_optimizer().revision,
-        TEMPERATURE: settings.temperature.revision,
-        ATTACK: settings.attack.revision,
-        SERVER: settings.server_rule.revision,
         STAGES: {name: stage.revision for name, stage in settings.channel.items()},
         DOWN_STAGES: {name: stage.revision for name, stage in settings.downlink.items()},
     }

@@ -14,7 +14,7 @@ from raysim.methods.fedavg import FedAvg
 from raysim.results.compare import compared_metrics, comparison, group_runs, judged_columns
 from raysim.results.metrics import parse_metric
 from raysim.results.runs import read_run
-from raysim.storage.revisions import AGGREGATION, COMPONENTS, DOWN_STAGES, FORMULA, STAGES
+from raysim.storage.revisions import COMPONENTS, DOWN_STAGES, FORMULA, STAGES
 from raysim.testing.tasks import samples
 from tests.cli.test_app import raysim_command  # noqa: F401 - a fixture
 from tests.driver.test_lost_files import StopAfter
@@ -348,7 +348,7 @@ def test_a_run_before_its_first_round_has_no_values(grouped):
 FIRST = {**dict.fromkeys((FORMULA, *COMPONENTS), 1), STAGES: {}, DOWN_STAGES: {}}
 LATER = {
     "formula": {**FIRST, FORMULA: 2},
-    "mean": {**FIRST, AGGREGATION: 2},
+    "mean": {**FIRST, "revision of the aggregation": 2},
     "stage": {**FIRST, STAGES: {"clip": 1, "topk": 3}},
 }
 

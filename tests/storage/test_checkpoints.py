@@ -16,7 +16,7 @@ from raysim.core.method import ServerState
 from raysim.core.selection import History
 from raysim.storage.checkpoints import Checkpoint, Checkpoints
 from raysim.storage.client_states import NEVER
-from raysim.storage.revisions import AGGREGATION, COMPONENTS, FORMULA, STAGES
+from raysim.storage.revisions import COMPONENTS, FORMULA, STAGES
 
 CLIENTS = 3
 
@@ -292,7 +292,7 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path):
 def test_revisions_are_those_of_the_identity(tmp_path):
     checkpoints, revisions = Checkpoints(tmp_path), {name: 1 for name in (FORMULA, *COMPONENTS)}
     assert checkpoints.revisions() is None
-    revisions |= {FORMULA: 3, AGGREGATION: 2, STAGES: {"topk": 2}}
+    revisions |= {FORMULA: 3, "revision of the aggregation": 2, STAGES: {"topk": 2}}
     checkpoints.save(replace(checkpoint(1), identity={**revisions, "network": "0a"}))
     assert checkpoints.revisions() == revisions
     cut_words(tmp_path / "round_000001")
