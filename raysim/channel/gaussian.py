@@ -41,7 +41,7 @@ from raysim.core.encoding import Encoding
 from raysim.core.errors import SettingsError
 from raysim.core.privacy import Accountant, PrivacyClaim, multiplier_of
 from raysim.core.rules import Reduced, Upload, View
-from raysim.core.selection import State
+from raysim.core.state import State
 from raysim.core.tensors import (
     Groups,
     Layout,

@@ -23,7 +23,7 @@ from raysim.core.encoding import Encoded, Encoding
 from raysim.core.masking import SecureSum
 from raysim.core.privacy import PrivacyClaim
 from raysim.core.rules import Reduced, Upload, View
-from raysim.core.selection import State
+from raysim.core.state import State
 from raysim.core.tensors import Groups, Layout
 
 

@@ -25,7 +25,7 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from raysim.core.columns import OF_ENGINE, by_name
 from raysim.core.scoring import ACCURACY, HOLDOUT, LOSS
-from raysim.core.selection import State
+from raysim.core.state import State
 from raysim.core.user_input import as_typed
 from raysim.core.user_input.group import SettingsGroup
 from raysim.core.user_input.limits import MOST

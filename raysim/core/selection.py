@@ -23,25 +23,11 @@ from raysim.core.components import Component, Registry
 from raysim.core.errors import SettingsError
 from raysim.core.privacy import Draw
 from raysim.core.rules import Trained, View, Weighting
+from raysim.core.state import State
 
 Flags = npt.NDArray[np.bool_]
 Floats = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int64]
-State = Mapping[str, npt.NDArray[Any]]
-"""Arrays, by name, that a selection keeps between rounds; a number is an array []."""
-
-
-def are_arrays(state: Mapping[str, Any]) -> bool:
-    """Return whether the values of a state are numbers, or arrays of numbers."""
-    return all(np.asarray(value).dtype.kind in "biuf" for value in state.values())
-
-
-def read_only(state: State) -> State:
-    """Return a state with read-only arrays."""
-    views = {name: array.view() for name, array in state.items()}
-    for view in views.values():
-        view.flags.writeable = False
-    return views
 
 
 @dataclass(frozen=True)

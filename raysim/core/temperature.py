@@ -19,7 +19,8 @@ from torch import Tensor
 
 from raysim.core.components import Component, Registry
 from raysim.core.rules import Batch, Outputs, View
-from raysim.core.selection import Floats, History, Integers, State
+from raysim.core.selection import Floats, History, Integers
+from raysim.core.state import State
 
 
 @dataclass(frozen=True)

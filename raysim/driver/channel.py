@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import combinations
@@ -30,7 +30,7 @@ from raysim.core.given import Given
 from raysim.core.method import Round
 from raysim.core.rules import Reduced, Trained, Upload, View
 from raysim.core.seeds import torch_generator
-from raysim.core.selection import State, are_arrays, read_only
+from raysim.core.state import State, are_arrays, read_only
 from raysim.core.tensors import (
     Groups,
     Layout,
@@ -43,6 +43,7 @@ from raysim.driver.hiding import hidden_clients, masking_of
 from raysim.driver.sending import send_changed
 from raysim.storage.client_states import OF_STAGE, owner_of
 from raysim.storage.column_names import OF_CLIENTS, check_metrics, check_names
+from raysim.storage.run_state import RunState
 
 SHOWN = 5
 """Names that an error shows."""
@@ -211,6 +212,21 @@ def first_states(stages: Stages) -> dict[str, State]:
         if checked(stage, "init", state, are_arrays, expected):
             found[name] = _arrays(state)
     return found
+
+
+def states_of(run: RunState, stages: Iterable[str]) -> dict[str, State]:
+    """Return what the server keeps for stages of a run, by their names."""
+    kept = {name: run.kept(_owner(name)) for name in stages}
+    return {name: state for name, state in kept.items() if state}
+
+
+def by_owner(states: Mapping[str, State]) -> dict[str, State]:
+    """Return the states of stages by their owners in a run's state."""
+    return {_owner(name): state for name, state in states.items()}
+
+
+def _owner(stage: str) -> str:
+    return f"channel.{stage}"
 
 
 def updated_by(stage: Stage, now: Received, given: Reduced) -> tuple[State, Mapping[str, float]]:

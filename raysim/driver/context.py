@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -27,7 +27,6 @@ from raysim.execution.base import Executor
 from raysim.execution.resources import ABSENT_GPUS
 from raysim.execution.worker import WorkerSpec
 from raysim.federation.federation import Federation
-from raysim.storage.checkpoints import Checkpoint
 from raysim.storage.client_states import ClientStates
 from raysim.storage.declared import of_components
 from raysim.storage.environment import node_differences
@@ -160,17 +159,20 @@ class RunContext(CheckedRun):
         path = self.run_dir.path
         return resume_advice(path, own_task=self.own_task, force=force, overrides=overrides)
 
-    def note_workers(self, before: Mapping[str, Any], committed: Checkpoint) -> dict[str, Any]:
+    def note_workers(
+        self, before: Mapping[str, Any], *, stack_size: int | None, forced: Sequence[str]
+    ) -> dict[str, Any]:
         """Record the description of the workers if it has changed; return it.
 
         Args:
             before: The last description; empty before the first round.
-            committed: The last committed round.
+            stack_size: Clients that are trained stacked, if it is decided.
+            forced: Differences of identity with which the run was made to go on.
         """
         workers = self.executor.describe()
         if workers == before:
             return workers
-        more: dict[str, Any] = {"stack_size": committed.stack_size, "forced": committed.forced}
+        more: dict[str, Any] = {"stack_size": stack_size, "forced": forced}
         if self.federation.class_names:
             more["class_names"] = self.federation.class_names
         more |= recorded_bad(self.settings)

@@ -21,8 +21,8 @@ from raysim.core.rules import Pass, samples_of
 from raysim.driver.round_inputs import round_inputs
 from raysim.driver.temperatures import RoundTemperature
 from raysim.execution.messages import PassMessage
-from raysim.storage.checkpoints import Checkpoint
 from raysim.storage.client_states import latest_versions
+from raysim.storage.run_state import RunState
 
 NUMBER, FINETUNING = -1, -100
 """Numbers of the first pass of a deployment, the later ones below it; and of the fine-tuning."""
@@ -42,7 +42,7 @@ class Deployment:
 
     settings: Settings
     sizes: npt.NDArray[np.int64]
-    committed: Checkpoint
+    committed: RunState
     passes: tuple[Pass, ...]
     finetuning: Pass | None
 
@@ -52,7 +52,7 @@ class Deployment:
         settings: Settings,
         network: nn.Module,
         sizes: npt.NDArray[np.int64],
-        committed: Checkpoint,
+        committed: RunState,
         clients: Sequence[int],
     ) -> Deployment:
         """Ask the method for the passes.

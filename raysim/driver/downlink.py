@@ -53,7 +53,7 @@ from raysim.core.tensors import (
 )
 from raysim.driver.channel import Sent, through_stages
 from raysim.driver.dispatch import Dispatch
-from raysim.storage.checkpoints import Checkpoint
+from raysim.storage.run_state import RunState
 
 MODEL, BYTES = "model", "bytes"
 """Groups that a checkpoint keeps: v, and the bytes of increments, without buffers."""
@@ -74,7 +74,7 @@ class Downlink:
 
     settings: Settings
     network: nn.Module
-    before: Checkpoint
+    before: RunState
     state: Groups = field(init=False)
     _sent: Tensors | None = field(default=None, repr=False)
 

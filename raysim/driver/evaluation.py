@@ -53,7 +53,7 @@ from raysim.execution.base import Executor, Item
 from raysim.execution.messages import EvaluationMessage, FailedItem, PassMessage, Score, Scores
 from raysim.federation.evaluation_sets import EVALUATION_ROWS, EvaluationSet
 from raysim.federation.federation import Federation, open_samples
-from raysim.storage.checkpoints import Checkpoint
+from raysim.storage.run_state import RunState
 from raysim.storage.summary import SUCCESS
 from raysim.storage.trace import Span
 
@@ -169,7 +169,7 @@ class Evaluator:
         executor: Executor,
         temperature: RoundTemperature,
         state: ServerState,
-        committed: Checkpoint | None,
+        committed: RunState | None,
         trained: Collection[int] = (),
     ) -> Evaluation:
         """Evaluate the model of a server state.
@@ -232,7 +232,7 @@ class Evaluator:
         metric = self._metrics["accuracy"]
         return client_scores("accuracy", client_set, metric, predicted, targets)
 
-    def _times(self, committed: Checkpoint | None, trained: Collection[int]) -> Values:
+    def _times(self, committed: RunState | None, trained: Collection[int]) -> Values:
         """Return the rounds in which each client has taken part [K]."""
         times = np.zeros(len(self._sizes), dtype=np.int64)
         if committed:
@@ -274,7 +274,7 @@ class Evaluator:
             tables.append(client_table(samples, f"{LOCAL_TEST.name}_", columns))
         return tables, figures
 
-    def deployment(self, committed: Checkpoint) -> Deployment | None:
+    def deployment(self, committed: RunState) -> Deployment | None:
         """Return what makes the models that clients deploy; None if they deploy the global one.
 
         Raises:
@@ -292,7 +292,7 @@ class Evaluator:
         self,
         temperature: RoundTemperature,
         state: ServerState,
-        committed: Checkpoint | None,
+        committed: RunState | None,
         made: Deployment | None,
     ) -> EvaluationMessage:
         first, *later = made.messages(temperature) if made and made.passes else ({},)

@@ -49,9 +49,10 @@ def client_model(
     """
     client = _number(client, settings.clients, federation.names)
     checked = check_run(settings, federation, run_dir, note)
-    committed = _committed(run_dir, settings)
+    checkpoint = _committed(run_dir, settings)
+    committed = checkpoint.run
     own = {name: value for name, value in checked.identity.items() if name != INITIAL_MODEL}
-    if parts := differing_parts(committed.identity, own):
+    if parts := differing_parts(checkpoint.identity, own):
         raise RunError(f"{run_dir.path}: is not of the present data and code: {', '.join(parts)}")
     sizes = checked.federation.training_sizes
     deployment = Deployment.of(settings, checked.network, sizes, committed, [client])

@@ -133,7 +133,7 @@ def accepted(checkpoint: Checkpoint, context: RunContext) -> Checkpoint:
     if not parts:
         return replace(checkpoint, identity=identity)
     other = ", ".join(parts)
-    path, where = context.run_dir.path, f"after round {checkpoint.number}"
+    path, where = context.run_dir.path, f"after round {checkpoint.run.number}"
     if not context.force:
         known = [part for part in parts if NOT_COMPARABLE not in part]
         raise RunError(

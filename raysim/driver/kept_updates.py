@@ -19,7 +19,7 @@ from raysim.core.components import called
 from raysim.core.differences import NO_TENSORS, Values, flat_values, of_flat_values
 from raysim.core.errors import RunError, SettingsError
 from raysim.core.rules import send_model
-from raysim.core.selection import State
+from raysim.core.state import State
 from raysim.core.tensors import Layout, Tensors, is_finite
 from raysim.driver.dispatch import Dispatch
 from raysim.driver.round_log import RoundLog

@@ -15,7 +15,7 @@ from raysim.core.rules import Pass
 from raysim.driver.hiding import hidden_clients
 from raysim.driver.listener import Listener
 from raysim.driver.round_inputs import passes_of, round_inputs
-from raysim.storage.checkpoints import Checkpoint
+from raysim.storage.run_state import RunState
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class RunParts:
 
     settings: Settings
     network: nn.Module
-    initial: Checkpoint
+    initial: RunState
     sizes: npt.NDArray[np.int64]
 
     @cached_property

@@ -21,7 +21,7 @@ from raysim.core.errors import RunError, SettingsError, without_passwords
 from raysim.core.masking import Masks
 from raysim.core.method import ServerState
 from raysim.core.rules import LocalSteps, Pass, Reduced, samples_of
-from raysim.core.selection import State
+from raysim.core.state import State
 from raysim.core.tensors import Tensors, flatten, unflatten
 from raysim.driver.clock.lost import LostRoundError
 from raysim.driver.dispatch import Dispatch

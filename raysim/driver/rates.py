@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 from raysim.config import Settings
 from raysim.core.errors import SettingsError
 from raysim.core.rates import METRIC_NEEDS, RateSettings
-from raysim.storage.checkpoints import Checkpoint
 from raysim.storage.recorder import Row
+from raysim.storage.run_state import RunState
 
 
 class Rate(NamedTuple):
@@ -26,9 +25,9 @@ class Rate(NamedTuple):
     schedule: RateSettings
     full: float
 
-    def at(self, settings: Settings, before: Checkpoint, number: int) -> float:
+    def at(self, settings: Settings, before: RunState, number: int) -> float:
         """Return the rate of a round, counted from 0, as it is known before the next one."""
-        state = before.rates.get(self.name)
+        state = before.kept(f"{self.name}.lr")
         return self.schedule.rate_at(number, settings.rounds, self.full, state)
 
 
@@ -41,7 +40,7 @@ def rates_of(settings: Settings) -> dict[str, Rate]:
     }
 
 
-def rate_figures(settings: Settings, before: Checkpoint) -> Row:
+def rate_figures(settings: Settings, before: RunState) -> Row:
     """Return columns of `metrics.parquet`: `lr`, and `server_lr` where that has a schedule."""
     columns = {"local": "lr"} | ({"server": "server_lr"} if settings.server.scheduled else {})
     rates = rates_of(settings)
@@ -64,7 +63,7 @@ def check_rates(settings: Settings, evaluated: Collection[str]) -> None:
             raise SettingsError(f"{rate.name}.lr_metric={rule.metric}: {METRIC_NEEDS}")
 
 
-def with_rates(settings: Settings, after: Checkpoint, row: Mapping[str, Any]) -> Checkpoint:
+def with_rates(settings: Settings, after: RunState, row: Mapping[str, Any]) -> RunState:
     """Return the state after a round, with those of the rates.
 
     Args:
@@ -74,7 +73,7 @@ def with_rates(settings: Settings, after: Checkpoint, row: Mapping[str, Any]) ->
     """
     states = {}
     for rate in rates_of(settings).values():
-        before = after.rates.get(rate.name, {})
+        before = after.kept(owner := f"{rate.name}.lr")
         if found := rate.schedule.after(after.number - 1, rate.full, before, row):
-            states[rate.name] = found
-    return replace(after, rates=states)
+            states[owner] = found
+    return after.keeping(states)

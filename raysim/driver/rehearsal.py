@@ -28,14 +28,15 @@ import torch
 from raysim.core.errors import MachineError, RunError, SettingsError
 from raysim.core.tensors import CPU, Groups, nbytes
 from raysim.driver.aggregating import fewest_clients
+from raysim.driver.channel import states_of
 from raysim.driver.checks.stages import check_keepers
 from raysim.driver.context import CheckedRun, RunContext
 from raysim.driver.listener import Listener
 from raysim.driver.run import Run
 from raysim.execution.base import InlineExecutor
-from raysim.storage.checkpoints import Checkpoint
 from raysim.storage.client_states import NEVER, ClientStates, latest_versions, owner_of
 from raysim.storage.run_directory import RunDirectory
+from raysim.storage.run_state import RunState
 from raysim.storage.trace import Stopwatch
 
 FEW, MORE = (1, 8), (20, 1000)
@@ -63,7 +64,7 @@ def rehearse(checked: CheckedRun) -> int:
             with _rehearsing(checked, *few) as run:
                 after, *_ = run.done_round(run.context.initial)
                 kept = _kept_for_stages(run.context, after)
-                if kept or after.channel:  # once more with it
+                if kept or states_of(after, settings.stages):  # once more with it
                     run.done_round(after)
             break
         except OF_MACHINES:
@@ -118,7 +119,7 @@ def _rehearsing(checked: CheckedRun, clients: int, samples: int) -> Iterator[Run
             yield Run(context, few=fewest_clients(settings, clients))
 
 
-def _kept_for_stages(context: RunContext, after: Checkpoint) -> Groups:
+def _kept_for_stages(context: RunContext, after: RunState) -> Groups:
     """Return the groups that the first client with a state keeps for stages after a round."""
     first = np.flatnonzero(after.versions[:, 0] != NEVER[0])[:1].tolist()
     for client, (version,) in latest_versions(after.versions, first).items():

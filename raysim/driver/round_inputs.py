@@ -34,7 +34,7 @@ from raysim.core.tensors import Tensors, zeros_like
 from raysim.driver.dispatch import Dispatch, Rider
 from raysim.driver.hiding import SIZES, hidden
 from raysim.driver.rates import rates_of
-from raysim.storage.checkpoints import Checkpoint
+from raysim.storage.run_state import RunState
 from raysim.training.job import batch_bounds, steps_of
 from raysim.training.network import has_batch_norm
 
@@ -69,7 +69,7 @@ def resumed(passes: Passes, result: Any, error: BaseException | None) -> Any:
 def round_inputs(
     settings: Settings,
     network: nn.Module,
-    before: Checkpoint,
+    before: RunState,
     *,
     sizes: npt.NDArray[np.int64],
     note: Callable[[str], None],
@@ -116,7 +116,7 @@ def _steps(local: LocalSettings, sizes: npt.NDArray[np.int64], joins: bool, clie
     return steps_of(local.work, len(batch_bounds(int(sizes[client]), local.batching, joins)))
 
 
-def _sample(settings: Settings, before: Checkpoint, *keys: int) -> tuple[int, ...]:
+def _sample(settings: Settings, before: RunState, *keys: int) -> tuple[int, ...]:
     generator = stream(settings.seed, "sample", before.number, *keys)
     participants = settings.participants
     ranks = sample_cohort(generator, len(participants), settings.cohort_size)

@@ -15,22 +15,14 @@ from raysim.core.errors import SettingsError
 from raysim.core.participants import Participants
 from raysim.core.rules import Trained, Upload, View, samples_of
 from raysim.core.seeds import stream
-from raysim.core.selection import (
-    Floats,
-    History,
-    Integers,
-    Sampling,
-    Selection,
-    State,
-    are_arrays,
-    read_only,
-)
+from raysim.core.selection import Floats, History, Integers, Sampling, Selection
+from raysim.core.state import State, are_arrays, read_only
 from raysim.driver.clock.clock import VirtualClock, VirtualRound
 from raysim.driver.dispatch import Dispatch
 from raysim.driver.hiding import LOSSES, hidden, without_losses
 from raysim.driver.round_log import RoundLog
-from raysim.storage.checkpoints import Checkpoint
 from raysim.storage.column_names import OF_CLIENTS, check_names
+from raysim.storage.run_state import RunState
 
 SHOWN = 10
 """Most clients that an error shows."""
@@ -50,7 +42,7 @@ def generator(seed: int, keys: Sequence[int], purpose: str = "") -> np.random.Ge
 
 def sampling_of(
     settings: Settings,
-    before: Checkpoint,
+    before: RunState,
     sizes: Integers,
     clock: VirtualClock | None,
     tick: int = 0,
@@ -73,7 +65,7 @@ def sampling_of(
         samples=sizes,
         generator=partial(generator, settings.seed, [before.number]),
         seconds=partial(_work, samples_of(settings.local.work, sizes, settings.local.batching)),
-        state=read_only(before.selection),
+        state=read_only(before.kept("selection")),
         history=before.history.for_reading(),
     )
     if clock is None:
@@ -89,7 +81,7 @@ def sampling_of(
 
 
 def expected_seconds(
-    settings: Settings, before: Checkpoint, sizes: Integers, clock: VirtualClock | None
+    settings: Settings, before: RunState, sizes: Integers, clock: VirtualClock | None
 ) -> Callable[[Any], Floats]:
     """Return the function of the expected durations of clients; see `Sampling.seconds`.
 
@@ -162,7 +154,7 @@ class RoundSelection:
     def of(
         cls,
         settings: Settings,
-        before: Checkpoint,
+        before: RunState,
         sizes: Integers,
         clock: VirtualClock | None = None,
         timed: VirtualRound | None = None,

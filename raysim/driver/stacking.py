@@ -26,7 +26,7 @@ from raysim.driver.temperatures import with_samples
 from raysim.execution.partial_sum import PartialSum
 from raysim.federation.federation import Federation
 from raysim.federation.opened import OpenedSamples
-from raysim.storage.checkpoints import Checkpoint
+from raysim.storage.run_state import RunState
 from raysim.training.job import ClientJob
 from raysim.training.network import Network
 from raysim.training.sequential import SequentialTrainer
@@ -43,7 +43,7 @@ def decide_stack_size(
     settings: Settings,
     federation: Federation,
     network: nn.Module,
-    checkpoint: Checkpoint,
+    checkpoint: RunState,
     *,
     describe: Callable[[], dict[str, Any]],
     note: Callable[[str], None],
@@ -84,7 +84,7 @@ class Rehearsal:
         self._initial_state: Groups = {}
         self._states: dict[int, Groups] = {}
 
-    def unsupported_reason(self, checkpoint: Checkpoint) -> str | None:
+    def unsupported_reason(self, checkpoint: RunState) -> str | None:
         """Return why a round from this checkpoint cannot be stacked, or None if it can."""
         method = self._settings.method
         self._initial_state = method.client_init(checkpoint.state)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, closing, contextmanager
-from dataclasses import replace
 from typing import Any
 
 from raysim.config import Settings
@@ -17,7 +16,7 @@ from raysim.driver.aggregating import check_aggregation
 from raysim.driver.analyses.run_analyses import Analyses
 from raysim.driver.asynchronous.opening import check_asynchrony
 from raysim.driver.attacking import check_attack
-from raysim.driver.channel import first_states
+from raysim.driver.channel import by_owner, first_states
 from raysim.driver.checks.downlink import check_downlink
 from raysim.driver.checks.notes import notes_on
 from raysim.driver.checks.preflight import check_actors, check_space, initial_checkpoint
@@ -162,7 +161,7 @@ def check_run(
     check_actors(parts)
     privacy = accounting_for(parts, note)
     settings = with_accounted_noise(settings, privacy)
-    initial = replace(initial, channel=first_states(settings.stages))
+    initial = initial.keeping(by_owner(first_states(settings.stages)))
     parts = RunParts(settings, network, initial, sizes)
     check_stages(parts)
     evaluator = Evaluator(settings, federation, network)

@@ -15,11 +15,12 @@ from raysim.core.components import ask
 from raysim.core.errors import SettingsError
 from raysim.core.rules import Rules
 from raysim.core.seeds import stream
-from raysim.core.selection import Floats, Integers, are_arrays, read_only
+from raysim.core.selection import Floats, Integers
+from raysim.core.state import are_arrays, read_only
 from raysim.core.temperature import Temperature, TemperatureRound, Temperatures
 from raysim.driver.hiding import SIZES, claiming_of, hidden, without_losses
-from raysim.storage.checkpoints import Checkpoint
 from raysim.storage.recorder import Row
+from raysim.storage.run_state import RunState
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,7 @@ class RoundTemperature:
     def of(
         cls,
         settings: Settings,
-        before: Checkpoint,
+        before: RunState,
         sizes: Integers,
         seconds: Callable[[Any], Floats],
     ) -> RoundTemperature:
@@ -62,7 +63,7 @@ class RoundTemperature:
             history=before.history.for_reading(),
             seconds=seconds,
             generator=partial(_generator, settings.seed, before.number),
-            state=read_only(before.temperature),
+            state=read_only(before.kept("temperature")),
         )
         component = settings.temperature
         now = _as_seen(settings, component, now)
@@ -107,7 +108,7 @@ class RoundTemperature:
         """Return columns of `metrics.parquet`."""
         return {"temperature": self.value} if self.component.varies else {}
 
-    def after(self, after: Checkpoint, row: Mapping[str, Any]) -> Checkpoint:
+    def after(self, after: RunState, row: Mapping[str, Any]) -> RunState:
         """Return the state after the round, with the component's own.
 
         Args:
@@ -125,7 +126,7 @@ class RoundTemperature:
             expected="its state, a dict of arrays of numbers",
         )
         own = {name: np.array(value) for name, value in state.items()}
-        return replace(after, temperature=own)
+        return after.keeping({"temperature": own})
 
 
 EXPECTED = "a temperature, a number above 0"

@@ -10,7 +10,8 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from raysim.core.selection import Results, Sampling, Selection, State
+from raysim.core.selection import Results, Sampling, Selection
+from raysim.core.state import State
 
 
 class RoundRobin(Selection):

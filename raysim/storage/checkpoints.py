@@ -13,9 +13,10 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from safetensors import SafetensorError
 from safetensors.numpy import load as load_arrays
@@ -25,8 +26,9 @@ from safetensors.torch import load, save_file
 from raysim.core.arrow import checksum
 from raysim.core.errors import RunError
 from raysim.core.method import ServerState
-from raysim.core.selection import History, State
-from raysim.core.tensors import Groups, Tensors, aligned, contiguous, flatten, unflatten
+from raysim.core.selection import History
+from raysim.core.state import State
+from raysim.core.tensors import Tensors, aligned, contiguous, flatten, unflatten
 from raysim.storage.atomic import (
     discard_folder,
     force_to_disk,
@@ -35,20 +37,19 @@ from raysim.storage.atomic import (
     replace_folder,
     sweep,
 )
-from raysim.storage.client_states import NEVER, Versions
+from raysim.storage.client_states import NEVER
 from raysim.storage.in_flight import InFlight
 from raysim.storage.recorder import METRICS, SealedTables
 from raysim.storage.revisions import sealed_revisions
+from raysim.storage.run_state import Best, RunState
 from raysim.storage.sealed.words import read_sealed, write_sealed
 
 KEPT_CHECKPOINTS = 2
 MODEL, BEST_MODEL = "model.safetensors", "model_best.safetensors"
 """Names of a run's models, the last one and the best one."""
 STATE, CLIENTS = "state.safetensors", "clients.safetensors"
-IN_FLIGHT, SELECTION = "in_flight.safetensors", "selection.safetensors"
-TEMPERATURE, CHANNEL = "temperature.safetensors", "channel.safetensors"
-RATES = "rates.safetensors"
-AGGREGATION, DOWNLINK = "aggregation.safetensors", "downlink.safetensors"
+IN_FLIGHT, DOWNLINK = "in_flight.safetensors", "downlink.safetensors"
+COMPONENTS = "components.safetensors"
 TRAINING_SAMPLES, TEST_SAMPLES = "training samples", "test samples"
 LOCAL_TEST_SAMPLES, REFERENCE = "clients' own test samples", "model of the reference"
 """Names of digests in an identity."""
@@ -58,62 +59,22 @@ SAMPLES = {"train": TRAINING_SAMPLES, "test": TEST_SAMPLES}
 """Those of a dataset's splits."""
 
 
-class Best(NamedTuple):
-    """Best model of a run's rounds.
-
-    Attributes:
-        number: Its round, counted from 1.
-        model: The deployed tensors; None where it is the checkpoint's own round.
-    """
-
-    number: int
-    model: Tensors | None
-
-
 @dataclass(frozen=True)
 class Checkpoint:
-    """State of a committed round, from which a run resumes.
+    """Checkpoint of a run: the state from which it resumes, and what is sealed with it.
 
     Attributes:
-        number: Rounds committed; the number of the next round.
-        state: The server's state.
-        history: Participations of the clients.
-        versions: Version of each client's state [K, 3], or NEVER.
-        stack_size: Clients that are trained stacked; None where a run has not decided it yet.
+        run: The state.
         identity: What decides the bits of a result, by name.
         forced: Differences of identity with which the run was made to go on.
-        in_flight: Clients under way, where rounds are asynchronous.
-        selection: State of the selection.
-        temperature: State of the temperature.
-        rates: States of learning rates on a plateau, by the names of their groups of settings.
-        aggregation: State of the aggregation.
-        channel: What the server keeps for stages of the channel, by their names.
-        downlink: What the server keeps for the down-link: the model that clients have, and bytes.
-        ticks: Virtual time since the start of the run.
-        costs: FLOPs that the virtual clock has counted, by kinds of passes.
         ended: Whether it is the end of a run that has not run all rounds.
-        best: The best model until its round; None before the first, or where nothing is evaluated.
         tables: The tables as of its round, of one that was read.
     """
 
-    number: int
-    state: ServerState
-    history: History
-    versions: Versions
-    stack_size: int | None = None
+    run: RunState
     identity: Mapping[str, Any] = field(default_factory=dict)
     forced: tuple[str, ...] = ()
-    in_flight: InFlight | None = None
-    selection: State = field(default_factory=dict)
-    temperature: State = field(default_factory=dict)
-    rates: Mapping[str, State] = field(default_factory=dict)
-    aggregation: State = field(default_factory=dict)
-    channel: Mapping[str, State] = field(default_factory=dict)
-    downlink: Groups = field(default_factory=dict)
-    ticks: int = 0
-    costs: Mapping[str, list[Any]] = field(default_factory=dict)
     ended: bool = False
-    best: Best | None = None
     tables: SealedTables | None = None
 
 
@@ -152,39 +113,31 @@ class Checkpoints:
         """
 
         def write(folder: Path) -> None:
-            for name, tensors in _tensors_of(checkpoint).items():
+            run = checkpoint.run
+            for name, tensors in _tensors_of(run).items():
                 save_file(contiguous(tensors), folder / name)
-            states = {
-                SELECTION: checkpoint.selection,
-                TEMPERATURE: checkpoint.temperature,
-                RATES: _flat(checkpoint.rates),
-                AGGREGATION: checkpoint.aggregation,
-                CHANNEL: _flat(checkpoint.channel),
-            }
-            for name, state in states.items():
-                if state:
-                    save_arrays({n: a.copy("C") for n, a in state.items()}, folder / name)
-            best, under_way = checkpoint.best, checkpoint.in_flight
+            if states := _flat(run.components):
+                save_arrays(states, folder / COMPONENTS)
             force_to_disk(sorted(folder.glob("*.safetensors")))
             body = {
-                "round": checkpoint.number,
-                "info": dict(checkpoint.state.info),
-                "stack_size": checkpoint.stack_size,
+                "round": run.number,
+                "info": dict(run.state.info),
+                "stack_size": run.stack_size,
                 "identity": dict(checkpoint.identity),
                 "forced": checkpoint.forced,
-                "ticks": checkpoint.ticks,
-                **({"costs": dict(checkpoint.costs)} if checkpoint.costs else {}),
+                "ticks": run.ticks,
+                **({"costs": dict(run.costs)} if run.costs else {}),
                 **({"ended": True} if checkpoint.ended else {}),
-                **({"in_flight": under_way.to_json()} if under_way else {}),
+                **({"in_flight": run.in_flight.to_json()} if run.in_flight else {}),
                 "config": self._config,
-                **({"best": best.number} if best else {}),
+                **({"best": run.best.number} if run.best else {}),
                 **{path.stem: checksum(path) for path in models},
                 "closed": dict(seal_tables(folder)),
                 "sha256": {path.name: checksum(path) for path in sorted(folder.iterdir())},
             }
             write_sealed(folder, body)
 
-        replace_folder(self._path(checkpoint.number), write)
+        replace_folder(self._path(checkpoint.run.number), write)
         for number in self.numbers()[:-KEPT_CHECKPOINTS]:
             discard_folder(self._path(number))
         sweep(self._folder)
@@ -299,35 +252,29 @@ class Checkpoints:
         history.times[found["client"]] = found["times"]
         versions[found["state_client"]] = found["state_version"]
         under_way = body.get("in_flight")
-        return Checkpoint(
+        run = RunState(
             number=body["round"],
             state=ServerState(unflatten(_in_order(contents[STATE])), body["info"]),
             history=history,
             versions=versions,
             stack_size=body["stack_size"],
-            identity=body["identity"],
-            forced=tuple(body["forced"]),
-            ended=body.get("ended", False),
             best=_best(body, contents),
-            selection=_arrays(contents, SELECTION),
-            temperature=_arrays(contents, TEMPERATURE),
-            rates=_by_owner(_arrays(contents, RATES)),
-            aggregation=_arrays(contents, AGGREGATION),
-            channel=_by_owner(_arrays(contents, CHANNEL)),
+            components=_by_owner(contents),
             downlink=unflatten(_in_order(contents[DOWNLINK])) if DOWNLINK in contents else {},
             ticks=body["ticks"],
             costs=body.get("costs", {}),
             in_flight=under_way and InFlight.of(under_way, _in_order(contents[IN_FLIGHT])),
+        )
+        return Checkpoint(
+            run,
+            identity=body["identity"],
+            forced=tuple(body["forced"]),
+            ended=body.get("ended", False),
             tables=SealedTables(folder, body["closed"]),
         )
 
     def _path(self, number: int) -> Path:
         return self._folder / f"round_{number:06d}"
-
-
-def _arrays(contents: Mapping[str, bytes], name: str) -> State:
-    """Return a component's state from its file; empty without one."""
-    return load_arrays(contents[name]) if name in contents else {}
 
 
 def _in_order(content: bytes) -> dict[str, torch.Tensor]:
@@ -342,45 +289,47 @@ def _best(body: Mapping[str, Any], contents: Mapping[str, bytes]) -> Best | None
     return Best(body["best"], _in_order(contents[BEST_MODEL]) if BEST_MODEL in contents else None)
 
 
-def _flat(states: Mapping[str, State]) -> State:
+def _flat(states: Mapping[str, State]) -> dict[str, npt.NDArray[Any]]:
     """Return the states of several owners as one, with arrays named `owner/name`."""
-    return {f"{owner}/{name}": a for owner, state in states.items() for name, a in state.items()}
+    named = ((f"{owner}/{n}", a) for owner, state in states.items() for n, a in state.items())
+    return {name: array.copy("C") for name, array in named}
 
 
-def _by_owner(arrays: State) -> dict[str, State]:
-    """Return the states of several owners, from arrays named `owner/name`."""
+def _by_owner(contents: Mapping[str, bytes]) -> dict[str, State]:
+    """Return the states of components by owner, from their file; without one there are none."""
     states: dict[str, dict[str, Any]] = {}
+    arrays = load_arrays(contents[COMPONENTS]) if COMPONENTS in contents else {}
     for key, array in arrays.items():
         owner, _, name = key.partition("/")
         states.setdefault(owner, {})[name] = array
     return dict(states)
 
 
-def _tensors_of(checkpoint: Checkpoint) -> dict[str, Tensors]:
-    """Return the tensors of a checkpoint by their files; what there need not be has none."""
-    best, under_way = checkpoint.best, checkpoint.in_flight
+def _tensors_of(run: RunState) -> dict[str, Tensors]:
+    """Return the tensors of a state by their files; what there need not be has none."""
+    best, under_way = run.best, run.in_flight
     found = {
-        STATE: flatten(checkpoint.state.groups),
-        CLIENTS: _of_clients(checkpoint),
-        DOWNLINK: flatten(checkpoint.downlink) or None,
+        STATE: flatten(run.state.groups),
+        CLIENTS: _of_clients(run),
+        DOWNLINK: flatten(run.downlink) or None,
         BEST_MODEL: best.model if best else None,
         IN_FLIGHT: under_way.tensors() if under_way else None,
     }
     return {name: tensors for name, tensors in found.items() if tensors is not None}
 
 
-def _of_clients(checkpoint: Checkpoint) -> dict[str, torch.Tensor]:
+def _of_clients(run: RunState) -> dict[str, torch.Tensor]:
     """Return losses and versions of the clients that have one, so that others cost nothing."""
-    history = checkpoint.history
+    history = run.history
     known = np.flatnonzero(~np.isnan(history.losses) | (history.times > 0))
-    stateful = np.flatnonzero(checkpoint.versions[:, 0] != NEVER[0])
+    stateful = np.flatnonzero(run.versions[:, 0] != NEVER[0])
     values = {
         "client": known,
         "loss": history.losses[known],
         "last_round": history.last_round[known],
         "times": history.times[known],
         "state_client": stateful,
-        "state_version": checkpoint.versions[stateful],
+        "state_version": run.versions[stateful],
     }
     return {name: torch.from_numpy(array) for name, array in values.items()}
 

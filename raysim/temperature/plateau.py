@@ -20,7 +20,7 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from raysim.core.rates import METRIC_NEEDS, Metric, PlateauRule
-from raysim.core.selection import State
+from raysim.core.state import State
 from raysim.core.temperature import Temperature, TemperatureRound
 from raysim.core.user_input.limits import MOST
 

@@ -91,7 +91,7 @@ def test_models_and_bytes_are_numpy_s(tmp_path, up):
     w, v, received = oracle(start, clients, cohorts, up)
     assert_close(result.params, w)
     checkpoints = Checkpoints(result.run_dir / "checkpoints")
-    last = checkpoints.latest(len(clients), print)
+    last = checkpoints.latest(len(clients), print).run
     assert_close(last.downlink["model"], v)
     assert abs(np.concatenate([d.ravel() for d in minus(w, v)])).max() > 1e-3
     assert result.metrics["bytes_down"].to_pylist() == received
@@ -137,9 +137,9 @@ def test_buffers_travel_as_they_are(tmp_path):
     settings = make_settings(tmp_path, downlink={"sign": {}}, rounds=3, fraction=0.5)
     result = raysim.run(settings, make_task(SIZES, RawNet))
     checkpoints = Checkpoints(result.run_dir / "checkpoints")
-    found = checkpoints.latest(len(SIZES), print).downlink["model"]
+    found = checkpoints.latest(len(SIZES), print).run.downlink["model"]
     shutil.rmtree(tmp_path / "checkpoints" / "round_000003")
-    model = checkpoints.latest(len(SIZES), print).state.groups["model"]
+    model = checkpoints.latest(len(SIZES), print).run.state.groups["model"]
     equal = {name: float((found[name] == t).double().mean()) for name, t in model.items()}
     assert equal["features.mean"] == equal["features.square"] == 1
     assert equal["head.weight"] < 0.5

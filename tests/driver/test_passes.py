@@ -23,8 +23,8 @@ from raysim.driver.temperatures import RoundTemperature
 from raysim.execution.base import Item
 from raysim.execution.messages import FailedItem, Failure, PassMessage, WorkerResult
 from raysim.execution.partial_sum import PartialSum
-from raysim.storage.checkpoints import Checkpoint
 from raysim.storage.client_states import NEVER
+from raysim.storage.run_state import RunState
 from raysim.storage.trace import Stopwatch
 from raysim.storage.updates import UpdateFiles
 from tests.tasks import Notes, make_settings
@@ -154,7 +154,7 @@ def context_of(executor: FakeExecutor, errors: Path, **options: Any) -> PassCont
 
 def round_of(context: PassContext, latest: Any = None, number: int = ROUND) -> RoundRunner:
     latest = np.full((len(SIZES), 3), NEVER) if latest is None else latest
-    before = Checkpoint(number, ServerState({}), History.empty(len(SIZES)), latest)
+    before = RunState(number, ServerState({}), History.empty(len(SIZES)), latest)
     temperature = RoundTemperature.of(context.settings, before, SIZES, len)
     return RoundRunner(context, number, before.state, latest, number, temperature)
 

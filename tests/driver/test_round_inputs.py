@@ -15,8 +15,8 @@ from raysim import Round, ServerState
 from raysim.core.selection import History
 from raysim.driver.round_inputs import round_inputs
 from raysim.driver.selecting import RoundSelection
-from raysim.storage.checkpoints import Checkpoint
 from raysim.storage.client_states import NEVER
+from raysim.storage.run_state import RunState
 from tests.tasks import make_settings
 
 CLIENTS = 10
@@ -30,7 +30,7 @@ def inputs(seed: int = 0, number: int = 3, losses: Any = None) -> Round:
     overrides = {"seed": seed, "clients": CLIENTS, "fraction": 0.3, "local.lr_decay": 0.5}
     run = make_settings(Path("run"), **overrides)
     state = ServerState({"model": {"w": torch.zeros(2)}}, {"stage": 2})
-    checkpoint = Checkpoint(number, state, history, np.full((CLIENTS, len(NEVER)), NEVER))
+    checkpoint = RunState(number, state, history, np.full((CLIENTS, len(NEVER)), NEVER))
     cohort = RoundSelection.of(run, checkpoint, SIZES).cohort
     return round_inputs(run, nn.Linear(1, 1), checkpoint, sizes=SIZES, note=print, cohort=cohort)
 

@@ -17,6 +17,7 @@ from raysim.core.selection import History
 from raysim.storage.checkpoints import Checkpoint, Checkpoints
 from raysim.storage.client_states import NEVER
 from raysim.storage.revisions import COMPONENTS, FORMULA, STAGES
+from raysim.storage.run_state import RunState
 
 CLIENTS = 3
 
@@ -37,27 +38,37 @@ def checkpoint(number, value=None, **info):
     losses = np.array([np.nan, number / 3, np.nan])
     versions = np.array([NEVER, (number - 1, 2, -(2**62) - number), NEVER])
     history = History(losses, np.array([0, number, 0]), np.array([0, 3, 0]))
-    return Checkpoint(
+    run = RunState(
         number,
         ServerState(groups, info),
         history,
         versions,
         stack_size=number,
-        selection={"next": np.array(number), "seen": np.array([value, -0.0])},
+        components={
+            "selection": {"next": np.array(number), "seen": np.array([value, -0.0])},
+            "channel.topk": {"left/over": np.full((2, 0), value)},
+        },
         ticks=2**53 + number,
     )
+    return Checkpoint(run)
+
+
+def with_state(state, number):
+    return Checkpoint(replace(checkpoint(number).run, state=state))
 
 
 def assert_equal(found, expected):
+    found, expected = found.run, expected.run
     assert found.number == expected.number
     assert found.state.info == expected.state.info
     for name in ("losses", "last_round", "times"):
         one, other = (getattr(each.history, name) for each in (found, expected))
         assert one.dtype == other.dtype and one.tobytes() == other.tobytes()
-    assert found.selection.keys() == expected.selection.keys()
-    for name, array in expected.selection.items():
-        assert found.selection[name].shape == array.shape
-        assert found.selection[name].tobytes() == array.tobytes()
+    assert found.components.keys() == expected.components.keys()
+    for owner, name in ((owner, name) for owner, of in expected.components.items() for name in of):
+        one, other = (each.kept(owner)[name] for each in (found, expected))
+        assert (one.dtype, one.shape) == (other.dtype, other.shape)
+        assert one.tobytes() == other.tobytes()
     assert found.ticks == expected.ticks
     assert found.versions.tolist() == expected.versions.tolist()
     assert found.stack_size == expected.stack_size
@@ -117,7 +128,7 @@ def test_tensors_that_several_groups_share_are_saved(tmp_path):
     """A method may keep the model under two names, or keep a part of it."""
     tensor = torch.arange(6.0)
     groups = {"model": {"a": tensor}, "best": {"a": tensor}, "part": {"a": tensor[:3]}}
-    saved = replace(checkpoint(1), state=ServerState(groups))
+    saved = with_state(ServerState(groups), 1)
     Checkpoints(tmp_path).save(saved)
     assert_equal(Checkpoints(tmp_path).latest(CLIENTS, never), saved)
 
@@ -191,7 +202,7 @@ def test_a_damaged_one_is_none_of_the_last_two(tmp_path):
     for number in (4, 6):
         store.save(checkpoint(number))
     flip(tmp_path / "round_000006")
-    assert store.latest(CLIENTS, lambda text: None).number == 4
+    assert store.latest(CLIENTS, lambda text: None).run.number == 4
     store.save(checkpoint(5))
     cut(tmp_path / "round_000005")
     assert_equal(store.latest(CLIENTS, lambda text: None), checkpoint(4))
@@ -251,7 +262,7 @@ def test_one_that_a_check_refuses_is_damaged(two):
     """It seals files outside its folder."""
 
     def check(found):
-        if found.number == 4:
+        if found.run.number == 4:
             raise ValueError("clients/7 does not match its checksum")
 
     reports = []
@@ -260,14 +271,10 @@ def test_one_that_a_check_refuses_is_damaged(two):
 
 
 def failing(kind):
-    groups = checkpoint(5).state.groups
+    groups = checkpoint(5).run.state.groups
     if kind == "tensors":  # refused by safetensors: the folder is there, and empty
-        return replace(
-            checkpoint(5), state=ServerState({**groups, "x": {"a": torch.eye(2).to_sparse()}})
-        )
-    return replace(
-        checkpoint(5), state=ServerState(groups, {"x": object()})
-    )  # refused after the tensors
+        return with_state(ServerState({**groups, "x": {"a": torch.eye(2).to_sparse()}}), 5)
+    return with_state(ServerState(groups, {"x": object()}), 5)  # refused after the tensors
 
 
 @pytest.mark.parametrize("kind", ["tensors", "words"])

@@ -29,10 +29,10 @@ from raysim.driver.evaluation import Evaluation
 from raysim.driver.passes import RoundRunner
 from raysim.driver.round_inputs import passes_of, round_inputs, run_round
 from raysim.driver.round_log import RoundLog
-from raysim.storage.checkpoints import Checkpoint
 from raysim.storage.client_states import StateVersion
 from raysim.storage.column_names import OF_ANALYSES, check_names
 from raysim.storage.declared import deploys_own_models
+from raysim.storage.run_state import RunState
 
 NO_GROUPS: Groups = MappingProxyType({})
 
@@ -78,10 +78,10 @@ class RoundAnalyses:
     def columns(
         self,
         now: Round,
-        before: Checkpoint,
-        after: Checkpoint,
+        before: RunState,
+        after: RunState,
         evaluation: Evaluation,
-        evaluate: Callable[[ServerState, Checkpoint | None], Evaluation],
+        evaluate: Callable[[ServerState, RunState | None], Evaluation],
     ) -> dict[str, Columns]:
         """Return the columns of each analysis, after the round and its evaluation.
 
@@ -158,12 +158,12 @@ class _Passes:
 
     analyses: Analyses
     runner: RoundRunner
-    after: Checkpoint
+    after: RunState
 
     def measured_round(
         self,
         now: Round,
-        before: Checkpoint,
+        before: RunState,
         evaluation: Evaluation,
         accuracies: Callable[[ServerState], Mapping[int, float]],
     ) -> MeasuredRound:
@@ -250,7 +250,7 @@ class _Passes:
 
 
 def _new_clients(
-    analyses: Analyses, before: Checkpoint, cohort: Sequence[int], most: int
+    analyses: Analyses, before: RunState, cohort: Sequence[int], most: int
 ) -> list[int]:
     """Return clients that never took part, drawn by the seed, ascending."""
     draws = stream(analyses.settings.seed, "new-clients")

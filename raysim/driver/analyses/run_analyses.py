@@ -31,7 +31,7 @@ from raysim.driver.client_scores import are_classes
 from raysim.federation.evaluation_sets import EvaluationSet, client_test_set
 from raysim.federation.federation import Federation, open_samples
 from raysim.federation.opened import OpenedSamples
-from raysim.storage.checkpoints import Checkpoint
+from raysim.storage.run_state import RunState
 from raysim.storage.sealed.models import read_model
 from raysim.training.network import STAGES, Network, lacking_stages
 
@@ -58,7 +58,7 @@ class Analyses:
         settings: Settings,
         federation: Federation,
         network: nn.Module,
-        initial: Checkpoint,
+        initial: RunState,
         note: Callable[[str], None],
     ) -> None:
         """Check that the run can be measured.

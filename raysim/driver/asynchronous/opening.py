@@ -26,7 +26,7 @@ from raysim.driver.parts import RunParts
 from raysim.driver.passes import PassContext, RoundRunner
 from raysim.driver.selecting import expected_seconds
 from raysim.driver.temperatures import RoundTemperature
-from raysim.storage.checkpoints import Checkpoint
+from raysim.storage.run_state import RunState
 
 
 def check_asynchrony(parts: RunParts, measured: Collection[str]) -> None:
@@ -96,7 +96,7 @@ def _check_selection_and_clock(settings: Settings) -> None:
 
 
 def asynchronous_rounds(
-    run: RunContext, passes: PassContext, committed: Checkpoint
+    run: RunContext, passes: PassContext, committed: RunState
 ) -> AsynchronousRounds | None:
     """Return the rounds of a run from a checkpoint on; None if they do not overlap.
 

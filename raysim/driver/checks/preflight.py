@@ -14,7 +14,8 @@ from raysim.core.errors import SettingsError
 from raysim.core.method import Method, ServerState
 from raysim.core.next_state import ASKED, check_deployed, check_state, given_state, with_kept
 from raysim.core.seeds import seeded
-from raysim.core.selection import History, Selection, State, are_arrays
+from raysim.core.selection import History, Selection
+from raysim.core.state import State, are_arrays
 from raysim.core.temperature import Temperature
 from raysim.core.tensors import CPU, nbytes
 from raysim.driver.checks.model import check_model
@@ -31,12 +32,12 @@ from raysim.federation.federation import Federation, sample_dtype
 from raysim.federation.opened import OpenedSamples
 from raysim.federation.several_inputs import LAYOUT, SeveralInputs
 from raysim.federation.task import Task
-from raysim.storage.checkpoints import Checkpoint
 from raysim.storage.client_states import NEVER, ClientStates
+from raysim.storage.run_state import RunState
 from raysim.training.network import STAGES, lacking_stages
 
 
-def initial_checkpoint(settings: Settings, federation: Federation) -> tuple[nn.Module, Checkpoint]:
+def initial_checkpoint(settings: Settings, federation: Federation) -> tuple[nn.Module, RunState]:
     """Build the network; return it and the checkpoint before the first round.
 
     Raises:
@@ -60,10 +61,12 @@ def initial_checkpoint(settings: Settings, federation: Federation) -> tuple[nn.M
     clients = len(federation.training_sizes)
     never = np.full((clients, len(NEVER)), NEVER)
     state, history = _initial_state(settings, network), History.empty(clients)
-    initial = Checkpoint(
+    initial = RunState(
         *(0, state, history, never),
-        selection=_state_of(settings.selection, len(settings.participants)),
-        temperature=_state_of(settings.temperature, clients),
+        components={
+            "selection": _state_of(settings.selection, len(settings.participants)),
+            "temperature": _state_of(settings.temperature, clients),
+        },
     )
     check_scoring(settings, federation.scoring)
     if not federation.has_test:

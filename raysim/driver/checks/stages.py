@@ -8,7 +8,7 @@ from raysim.config import Settings
 from raysim.core.components import called
 from raysim.core.errors import RaysimError, SettingsError
 from raysim.core.withheld import WithheldError
-from raysim.driver.channel import check_order
+from raysim.driver.channel import check_order, states_of
 from raysim.driver.hiding import COHORT, claiming_of, hidden_clients
 from raysim.driver.listener import Listener
 from raysim.driver.parts import RunParts
@@ -35,7 +35,7 @@ def check_stages(parts: RunParts) -> None:
     """
     settings, stages = parts.settings, parts.settings.stages
     check_order(stages, "channel")
-    check_keepers(settings, [*parts.initial.channel], "the server keeps")
+    check_keepers(settings, [*states_of(parts.initial, settings.stages)], "the server keeps")
     _check_rounds_without_clients(parts)
 
 

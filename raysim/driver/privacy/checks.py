@@ -20,7 +20,7 @@ from raysim.core.tensors import frozen_names
 from raysim.driver.hiding import claiming_of
 from raysim.driver.parts import RunParts
 from raysim.driver.privacy.accounting import Accounting, Cohorts, accounting_of
-from raysim.storage.checkpoints import Checkpoint
+from raysim.storage.run_state import RunState
 
 
 def accounting_for(parts: RunParts, note: Callable[[str], None]) -> Accounting | None:
@@ -148,7 +148,7 @@ def _of_clients(settings: Settings) -> Iterator[str]:
         )
 
 
-def _of_states(settings: Settings, claim: PrivacyClaim, initial: Checkpoint) -> Iterator[str]:
+def _of_states(settings: Settings, claim: PrivacyClaim, initial: RunState) -> Iterator[str]:
     """Yield the rule on what clients keep between rounds if settings break it.
 
     It tells in which rounds they have taken part. Under Poisson selection that says nothing of

@@ -21,8 +21,9 @@ from raysim.driver.run.advice import deadline_note, guessing_note
 from raysim.driver.run.stopping import Stopping
 from raysim.execution.process import release_freed_memory
 from raysim.storage.atomic import remove, write_json
-from raysim.storage.checkpoints import Best, Checkpoint, Checkpoints, save_tensors
+from raysim.storage.checkpoints import Checkpoint, Checkpoints, save_tensors
 from raysim.storage.recorder import Row, RunRecorder
+from raysim.storage.run_state import Best, RunState
 from raysim.storage.summary import of_local_tests, summarise
 from raysim.storage.trace import TraceWriter
 
@@ -50,7 +51,9 @@ class Commits:
             context.federation.names,
         )
         self.trace: TraceWriter | None = None
-        self.committed = replace(context.initial, identity=context.identity)
+        self.committed = context.initial
+        self._sealed = Checkpoint(context.initial, context.identity)
+        """The last checkpoint that was read, or that of the initial state."""
         self._sums = checksums(flatten(self.committed.state.groups))
         self.last_round = context.last_round
         self._stopping = Stopping(self._settings, context.evaluator.columns, self.last_round)
@@ -69,21 +72,22 @@ class Commits:
         note = context.listener.note
         latest = self._checkpoints.latest(self._clients, note, self._check_files)
         if latest:
-            self.committed = accepted(latest, context)
+            self._sealed = accepted(latest, context)
+            self.committed = self._sealed.run
             # A rolled-back run has the model of a later round.
             save_tensors(context.run_dir.model, self._deployed())
         number = self.committed.number
         context.states.roll_back(number)
         context.updates.clear()
         self._on_disk = number
-        self.recorder.open(self.committed.tables)
+        self.recorder.open(self._sealed.tables)
         if context.clock:
             context.clock.costs.counter.restore(self.committed.costs)
         if self._settings.trace:
             self.trace = TraceWriter(context.run_dir.path, number + 1)
         if context.run_dir.grows:
             context.run_dir.grow()
-            self.committed = replace(self.committed, ended=False)
+            self._sealed = replace(self._sealed, ended=False)
         self._restore_best()
 
     def _restore_best(self) -> None:
@@ -102,7 +106,7 @@ class Commits:
 
     def _check_files(self, checkpoint: Checkpoint) -> None:
         """Check the files outside a checkpoint's folder that it seals."""
-        self._context.states.check(checkpoint.versions)
+        self._context.states.check(checkpoint.run.versions)
         if checkpoint.tables is not None:
             self.recorder.check(checkpoint.tables)
 
@@ -123,7 +127,7 @@ class Commits:
 
     @property
     def _reason(self) -> str | None:
-        return self._stopping.reason(self.committed.number, ended=self.committed.ended)
+        return self._stopping.reason(self.committed.number, ended=self._sealed.ended)
 
     @delay_signals()
     def end(self) -> None:
@@ -133,15 +137,17 @@ class Commits:
             MachineError: a file cannot be written.
         """
         self._context.run_dir.check_place()
-        self.committed = replace(self.committed, ended=True)
+        self._sealed = replace(self._sealed, ended=True)
         self.save()
 
     def note_workers(self) -> None:
         """Record the description of the workers if it has changed."""
-        self._workers = self._context.note_workers(self._workers, self.committed)
+        self._workers = self._context.note_workers(
+            self._workers, stack_size=self.committed.stack_size, forced=self._sealed.forced
+        )
 
     @delay_signals()
-    def commit(self, after: Checkpoint, row: Row, log: RoundLog, evaluation: Evaluation) -> None:
+    def commit(self, after: RunState, row: Row, log: RoundLog, evaluation: Evaluation) -> None:
         """Commit a round, and checkpoint it if due.
 
         Args:
@@ -196,8 +202,7 @@ class Commits:
     def save(self) -> None:
         """Write models and checkpoint; the row has their seconds before the checkpoint is seen."""
         start, number = perf_counter(), self.committed.number
-        identity = with_environments(self.committed.identity, self._workers.get("actors", ()))
-        self.committed = replace(self.committed, identity=identity)
+        identity = with_environments(self._sealed.identity, self._workers.get("actors", ()))
         if clock := self._context.clock:
             self.committed = replace(self.committed, costs=clock.costs.counter.counts())
         model, regular = self._context.run_dir.model, self._stopping.regular_best
@@ -206,9 +211,10 @@ class Commits:
             own = regular == number
             best = Best(regular, None if own else self._best[regular])
             self.committed = replace(self.committed, best=best)
+        self._sealed = replace(self._sealed, run=self.committed, identity=identity)
         self._context.states.force_to_disk(self.committed.versions, self._on_disk)
         self._checkpoints.save(
-            self.committed,
+            self._sealed,
             lambda folder: self.recorder.seal(folder, number, perf_counter() - start),
             models=[model, *self._save_best()],
         )
@@ -250,8 +256,8 @@ class Commits:
         summary |= {"best_round": self._stopping.best or None, "stopped_by": self._reason}
         if privacy := self._context.privacy:
             summary |= privacy.summary(len(self.recorder.rows))
-        if self.committed.forced:
-            summary["forced"] = [*self.committed.forced]
+        if self._sealed.forced:
+            summary["forced"] = [*self._sealed.forced]
         write_json(run_dir.summary, summary)
         if said := deadline_note(self.recorder.rows, settings):
             self._context.listener.note(said)

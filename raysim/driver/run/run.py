@@ -23,7 +23,7 @@ from raysim.driver.analyses.round_analyses import RoundAnalyses
 from raysim.driver.asynchronous.opening import asynchronous_rounds
 from raysim.driver.asynchronous.rounds import AsynchronousRounds
 from raysim.driver.attacking import Clients, bad_clients, bad_in_round, with_attack
-from raysim.driver.channel import Channel
+from raysim.driver.channel import Channel, by_owner, states_of
 from raysim.driver.clock.clock import VirtualRound
 from raysim.driver.clock.lost import noted_if_lost
 from raysim.driver.context import Rounds, RunContext
@@ -50,12 +50,12 @@ from raysim.driver.run.commits import Commits
 from raysim.driver.selecting import RoundSelection, expected_seconds, with_report
 from raysim.driver.stacking import decide_stack_size
 from raysim.driver.temperatures import RoundTemperature
-from raysim.storage.checkpoints import Checkpoint
 from raysim.storage.client_models import ClientModels
 from raysim.storage.client_states import updated
 from raysim.storage.column_names import check_metrics
 from raysim.storage.declared import deploys_own_models
 from raysim.storage.recorder import Row
+from raysim.storage.run_state import RunState
 from raysim.storage.summary import is_counted
 from raysim.storage.trace import DRIVER
 
@@ -224,7 +224,7 @@ class Run:
             return None
         return asynchronous_rounds(self.context, self._passes, self.commits.committed)
 
-    def _commit(self, after: Checkpoint, row: Row, log: RoundLog, evaluation: Evaluation) -> None:
+    def _commit(self, after: RunState, row: Row, log: RoundLog, evaluation: Evaluation) -> None:
         """Record a round and, if due, checkpoint it."""
         self.context.run_dir.check_place()
         self.commits.note_workers()
@@ -232,7 +232,7 @@ class Run:
             self._client_models.keep_only(after.number)
         self.commits.commit(after, row, log, evaluation)
 
-    def done_round(self, before: Checkpoint) -> tuple[Checkpoint, Row, RoundLog, Evaluation]:
+    def done_round(self, before: RunState) -> tuple[RunState, Row, RoundLog, Evaluation]:
         """Run and evaluate the round after a committed state; return what is to be committed.
 
         Raises:
@@ -283,7 +283,7 @@ class Run:
         self.context.states.delete(runner.obsolete)
 
     def _attempts(
-        self, before: Checkpoint, begun: _Begun
+        self, before: RunState, begun: _Begun
     ) -> Iterator[tuple[Passes, RunPass, Sequence[Rider]]]:
         """Yield the passes of a round, what runs them, and their riders, until one is not lost.
 
@@ -317,7 +317,7 @@ class Run:
         check_metrics(metrics, {**row, **selected}, called(self.settings.method))
         return {**row, **selected, **metrics}
 
-    def _begin(self, before: Checkpoint) -> _Begun:
+    def _begin(self, before: RunState) -> _Begun:
         """Begin the next round."""
         context, overlapping = self.context, self._asynchronous
         sizes = context.federation.training_sizes
@@ -325,7 +325,8 @@ class Run:
         temperature = RoundTemperature.of(self.settings, before, sizes, seconds)
         needed_from = self.commits.needed_from
         committed = before.number, before.state, before.versions
-        runner = RoundRunner(self._passes, *committed, needed_from, temperature, before.aggregation)
+        last = before.kept("aggregation")
+        runner = RoundRunner(self._passes, *committed, needed_from, temperature, last)
         if before.number == 0:
             runner.log.sent_before = self.clients * context.federation.shared_bytes
         clock = selection = None
@@ -353,11 +354,11 @@ class Run:
             *(rate_figures(self.settings, before), temperature, clock, channel, downlink),
         )
 
-    def _channel(self, now: Round, before: Checkpoint) -> Channel | None:
+    def _channel(self, now: Round, before: RunState) -> Channel | None:
         stages = self.settings.stages
-        return Channel(self.settings, stages, now, {**before.channel}) if stages else None
+        return Channel(self.settings, stages, now, states_of(before, stages)) if stages else None
 
-    def _downlink(self, before: Checkpoint) -> Downlink | None:
+    def _downlink(self, before: RunState) -> Downlink | None:
         stages = self.settings.down_stages
         return Downlink(self.settings, self.context.network, before) if stages else None
 
@@ -397,28 +398,28 @@ class Run:
         return np.array(now.cohort[:most], dtype=np.int64)
 
     def _after(
-        self, before: Checkpoint, state: ServerState, begun: _Begun
-    ) -> tuple[Checkpoint, Metrics]:
+        self, before: RunState, state: ServerState, begun: _Begun
+    ) -> tuple[RunState, Metrics]:
         """Return the state after a round whose passes have ended, and the selection's metrics."""
-        overlapping, kept, metrics = self._asynchronous, before.selection, NO_METRICS
+        overlapping, metrics = self._asynchronous, NO_METRICS
+        kept = {"aggregation": begun.runner.updates.last}
         if begun.selection:
-            kept, metrics = begun.selection.after(begun.runner.log)
+            kept["selection"], metrics = begun.selection.after(begun.runner.log)
+        if begun.channel:
+            kept |= by_owner(begun.channel.states)
         after = replace(
             before,
             number=before.number + 1,
             state=state,
             versions=updated(before.versions, begun.runner.written),
             in_flight=overlapping.commit(before.number) if overlapping else None,
-            selection=kept,
-            aggregation=begun.runner.updates.last,
             ticks=begun.clock.now if begun.clock else before.ticks,
-            channel=begun.channel.states if begun.channel else before.channel,
             downlink=begun.downlink.state if begun.downlink else before.downlink,
         )
-        return after, metrics
+        return after.keeping(kept), metrics
 
     def _evaluate(
-        self, before: Checkpoint, after: Checkpoint, begun: _Begun
+        self, before: RunState, after: RunState, begun: _Begun
     ) -> tuple[Evaluation, float]:
         """Evaluate and analyse a round if due; return the evaluation and its seconds."""
         context, analyses, start = self.context, begun.analyses, perf_counter()
