@@ -4,9 +4,11 @@ Source: the composition of gradient transformations in DeepMind's Optax (optax.c
 to the rules of local training. No paper describes it.
 
     client:  rules of all methods as `raysim.chain` merges them: penalties and transforms in order
-    server:  the means; at most one method has an update of its own, such as SCAFFOLD or FedNova
+    server:  the updates of all methods in turn, each given as the mean what the one before makes
 
-A rule of the server, `server.name=adam`, stands beside the chain and moves the model last.
+A method that sends no model, FedNova, moves the one before the round: it stands before others whose
+server does more than take the mean, such as SCAFFOLD. A rule of the server, `server.name=adam`,
+stands beside the chain and moves the model last.
 
 `methods` maps a method's name to its settings, in order; {} takes its defaults:
 
@@ -84,7 +86,6 @@ class Chain(FedAvg):
             if why := _why_alone(member):
                 raise SettingsError(f"{KEY}.{name}: cannot be chained: {why}")
         try:
-            self._only("server_update")
             check_pulls(self.methods)
             check_single(self.methods)
             self.rules()
@@ -93,6 +94,7 @@ class Chain(FedAvg):
             if len({member.weighting for member in self.methods.values()} - {None}) > 1:
                 raise SettingsError("two methods each set the weighting of the mean")
             self._check_discount()
+            check_servers(self.methods)
         except SettingsError as error:
             raise SettingsError(f"{KEY}: {error}") from error
         return self
@@ -134,10 +136,12 @@ class Chain(FedAvg):
         return chain(*(member.rules() for member in self.methods.values()))
 
     def init(self, network: nn.Module) -> ServerState:
-        """Merge the states of all methods."""
-        states = [member.init(network) for member in self.methods.values()]
-        groups = _merged("server state", [without_model(state.groups) for state in states])
-        info = _merged("server state", [state.info for state in states])
+        """Merge the states of all methods; `info` names the method that keeps each group."""
+        states = {name: member.init(network) for name, member in self.methods.items()}
+        own = {name: without_model(state.groups) for name, state in states.items()}
+        owners = {_owner_of(group): name for name, groups in own.items() for group in groups}
+        groups = _merged("server state", own.values())
+        info = _merged("server state", [owners, *(state.info for state in states.values())])
         state = ServerState({**super().init(network).groups, **groups}, info)
         self.broadcast(state)  # refuses names that two of them use
         self.client_init(state)
@@ -182,14 +186,23 @@ class Chain(FedAvg):
         return replace(plain, rules=replace(plain.rules, finish=finish), bases=bases, **changes)
 
     def server_update(self, now: Round, state: ServerState, reduced: Reduced) -> ServerState:
-        """Take the means of all groups, but for what one method updates otherwise."""
-        after = super().server_update(now, state, reduced)
-        if (member := self._only("server_update")) is None:
-            return after
-        means = {**reduced.means, MODEL: after.groups[MODEL]}
-        own = member.server_update(now, state, replace(reduced, means=means))
-        changed = {g: t for g, t in own.groups.items() if t is not state.groups.get(g)}
-        return ServerState({**after.groups, **changed}, own.info)
+        """Update the state by each method in turn, given as the mean what the one before makes.
+
+        A method sees the state before the round, and no means of others' groups.
+        """
+        if not self.methods:
+            return super().server_update(now, state, reduced)
+        groups, info = {**state.groups}, {**state.info}
+        groups[MODEL] = {**groups[MODEL], **reduced.means.get(MODEL, {})}
+        for name, member in self.methods.items():
+            others = {g for g in groups if g != MODEL and info.get(_owner_of(g), name) != name}
+            means = {g: mean for g, mean in reduced.means.items() if g not in others}
+            means[MODEL] = groups[MODEL]
+            own = member.server_update(now, state, replace(reduced, means=means))
+            groups |= {g: tensors for g, tensors in own.groups.items() if g not in others}
+            info |= {key: value for key, value in own.info.items() if value != state.info.get(key)}
+            info |= {_owner_of(group): name for group in own.groups.keys() - state.groups.keys()}
+        return ServerState(groups, info)
 
     def metrics(self, state: ServerState) -> Metrics:
         """Merge the methods' own metrics."""
@@ -202,11 +215,13 @@ class Chain(FedAvg):
         """
         discounting = self._only("discount")
         for name, member in self.methods.items() if discounting else ():
-            if member is not discounting and member.rules().finish is not send_model:
+            plain = updates_plainly(member) and member.rules().finish is send_model
+            if member is not discounting and not plain:
                 (first,) = (n for n, m in self.methods.items() if m is discounting)
                 raise SettingsError(
                     f"{name} cannot be chained with {first}, which discounts stale updates: allowed"
-                    " are methods whose clients send the model and keep nothing"
+                    " are methods whose clients send the model and keep nothing, and whose server"
+                    " takes its mean"
                 )
 
     def _only(self, hook: str) -> FedAvg | None:
@@ -281,6 +296,11 @@ def _without(own: Collection[str], groups: Groups) -> Groups:
     return {name: tensors for name, tensors in left.items() if tensors}
 
 
+def _owner_of(group: str) -> str:
+    """Return the key in `info` of the method that keeps a group."""
+    return f"owner of {group}"
+
+
 def _merged(what: str, parts: Iterable[Mapping[str, V]]) -> dict[str, V]:
     """Return the union of mappings whose names are distinct."""
     merged: dict[str, V] = {}
@@ -289,6 +309,27 @@ def _merged(what: str, parts: Iterable[Mapping[str, V]]) -> dict[str, V]:
             raise SettingsError(f"{KEY}: two methods each have {min(both)!r} in their {what}")
         merged |= part
     return merged
+
+
+def check_servers(methods: Methods) -> None:
+    """Check that no method's server drops the model of one before it, or takes another's rate."""
+    before, rated = "", [name for name, each in methods.items() if each.server_lr is not None]
+    if len(rated) > 1:
+        raise SettingsError(f"{' and '.join(rated)} each have a learning rate of the server")
+    for name, member in methods.items():
+        if updates_plainly(member):
+            continue
+        if before and not sends_model(member):
+            if not sends_model(methods[before]):
+                raise SettingsError(
+                    f"{before} cannot be chained with {name}: neither sends a model, from which the"
+                    " other could go on"
+                )
+            raise SettingsError(
+                f"{before} cannot stand before {name}, which moves the model before the round"
+                f" and would drop what {before} makes of it; put {name} before {before}"
+            )
+        before = name
 
 
 def check_pulls(methods: Methods) -> None:

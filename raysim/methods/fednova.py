@@ -5,7 +5,7 @@ Heterogeneous Federated Optimization", NeurIPS 2020; the authors' code, github.c
 
 A client of tau_k local steps moves by w - w_k = eta * sum_i a_i g_i, i from 0 to tau_k - 1, where
 g_i is the gradient of step i. With rho of `local.momentum` and mu of a proximal term, in a `chain`
-with FedProx:
+with FedProx (mu) or FedDyn (alpha):
 
     SGD                 a_i = 1                                      ||a_k||_1 = tau_k
     momentum            a_i = (1 - rho^(tau_k - i)) / (1 - rho)
@@ -21,7 +21,7 @@ with FedProx:
     tau_eff = sum_k p_k tau_k            with tau_eff="steps": the code with a proximal term
 
 "steps" goes further than the clients by tau_k / ||a_k||_1, which has no bound with a proximal term:
-many steps diverge. Constants added to gradients leave a_k as it is, and so
+many steps diverge. Constants added to gradients (SCAFFOLD's c - c_k) leave a_k as it is, and so
 does all that is a part of the objective or of its gradient: penalties, a criterion,
 `local.weight_decay`, `local.clip_norm`. A chain with changes of another kind is refused: momentum
 kept from round to round (MFA's), FedProx's mean by tensor.
@@ -31,7 +31,7 @@ With a proximal term and momentum, entries of a_k may be below 0, which the pape
 the steps taken; the code's is not, with both terms (its norm for one step is 2 - eta mu, not 1) and
 with Nesterov's momentum (it has plain momentum's).
 
-A chain with methods whose server does more than take the mean, such as SCAFFOLD, is refused.
+In a chain it goes on from no other method's model: those before it keep FedAvg's `server_update`.
 
 With max_epochs above 0 each client of the cohort does 1 to max_epochs local epochs, drawn anew
 every round from a generator keyed by seed and round; with 0 all do `local.epochs`. d_k covers the

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from types import SimpleNamespace
+from typing import ClassVar
 
 import pytest
 import torch
@@ -11,10 +12,12 @@ import torch
 import raysim
 from raysim.channel.gaussian import Gaussian
 from raysim.config import parse
+from raysim.core.rules import CHANGE
 from raysim.methods.chain import Chain
 from raysim.methods.fedavg import FedAvg
 from raysim.methods.fedprox import FedProx
-from tests.methods.test_oracle import assert_close
+from raysim.testing.tasks import SmallNet
+from tests.methods.test_oracle import NAMES, assert_close, run
 from tests.methods.test_transforms import EVERYTHING, METHODS, MU, oracle, run_half
 from tests.tasks import UNEQUAL, make_settings, make_task, model_of
 
@@ -67,6 +70,88 @@ def test_no_method_is_fedavg(tmp_path):
     for name in ("fedavg", "chain"):
         raysim.run(make_settings(tmp_path / name, **{"method.name": name}), make_task(UNEQUAL))
     assert model_of(tmp_path / "fedavg") == model_of(tmp_path / "chain")
+
+
+class SendsChange(FedAvg):
+    """FedAvg of changes, which moves the model before the round."""
+
+    bases: ClassVar = {"change": CHANGE}
+
+    def rules(self):
+        return raysim.Rules(finish=lambda view, trained: raysim.Upload())
+
+    def server_update(self, now, state, reduced):
+        return state
+
+
+@pytest.mark.parametrize("last", ["fednova", f"{__name__}:SendsChange"])
+@pytest.mark.parametrize("other", ["fedasync", "scaffold", "feddyn"])
+@pytest.mark.parametrize("between", [(), ("fedmax",)])
+def test_no_method_drops_the_model_of_one_before_it(other, between, last):
+    message = (
+        f"^method.methods: {other} cannot stand before {last}, which moves the model before the"
+        f" round and would drop what {other} makes of it; put {last} before {other}$"
+    )
+    with pytest.raises(raysim.SettingsError, match=message):
+        Chain(methods={name: {} for name in (other, *between, last)})
+    put = (*between, last, other)
+    assert [*Chain(methods={name: {} for name in put}).methods] == [*put]
+
+
+@pytest.mark.parametrize("alpha", [0.1, 1.0])
+def test_fedasync_mixes_in_what_fednova_makes(tmp_path, alpha):
+    """FedNova's model of one client that is not stale is the client's."""
+    own, ends = {"fedasync": {"alpha": alpha, "concurrency": 1}}, []
+    for name, methods in (("both", {"fednova": {}, **own}), ("alone", own)):
+        result, *_ = run(tmp_path / name, rounds=4, **CHAIN, **{"method.methods": methods})
+        ends.append(result.params)
+    assert_close(ends[0], [ends[1][name].numpy() for name in NAMES])
+
+
+class Rated(FedAvg):
+    """FedAvg with a rate of its server, whose update takes the means of all that it is given."""
+
+    server_rate: ClassVar = "eta"
+    eta: float = 1.0
+
+    def server_update(self, now, state, reduced):
+        return super().server_update(now, state, reduced)
+
+
+class Doubting(Rated):
+    """FedAvg with a group of its own, which keeps what it has in the first round."""
+
+    server_rate: ClassVar = ""
+    bases: ClassVar = {"model": "model", "seen": CHANGE}
+
+    def init(self, network):
+        return super().init(network).replace(seen={"seen": torch.zeros(1)})
+
+    def rules(self):
+        return raysim.Rules(finish=self._finish)
+
+    def _finish(self, view, trained):
+        return raysim.Upload(sums={"model": view.params, "seen": {"seen": torch.ones(1)}})
+
+    def server_update(self, now, state, reduced):
+        return state if not now.number else super().server_update(now, state, reduced)
+
+
+@pytest.mark.parametrize("number", [0, 1])
+@pytest.mark.parametrize("names", [("own",), ("own", "scaffold"), ("scaffold", "own")], ids=str)
+def test_each_method_makes_the_next_state_of_its_groups_alone(names, number):
+    """One may leave all as it is, or take the mean of every group that it is given."""
+    chained = Chain(methods={name_of(Doubting) if n == "own" else n: {} for n in names})
+    state = chained.init(SmallNet())
+    model, seen = state.groups["model"], number * 5.0
+    c = {name: torch.ones_like(tensor) for name, tensor in state.groups.get("c", {}).items()}
+    means = {"model": {n: t + 1 for n, t in model.items()}, "seen": {"seen": torch.tensor([5.0])}}
+    reduced = raysim.Reduced((0, 1), {**means, **({"c": c} if c else {})}, {}, {})
+    now = SimpleNamespace(number=number, clients=4, server_lr=1.0)
+    after = chained.server_update(now, state, reduced).groups
+    torch.testing.assert_close(after["model"], {n: t + number for n, t in model.items()})
+    assert after["seen"] == {"seen": seen}
+    assert all((tensor == 0.5).all() for tensor in after.get("c", {}).values())
 
 
 class Uniform(FedAvg):
@@ -172,13 +257,10 @@ REFUSED = {
         f"{MIXED}.fedadam: cannot be chained: .*; set server.name=adam in its place$",
     ),
     "pooled": ({f"{MIXED}.centralized": {}}, f"{MIXED}.centralized: .*: it has no clients$"),
-    **{
-        f"servers {other}": (
-            {f"{MIXED}.{name}": {} for name in ("fednova", "fedprox", other)},
-            f"{MIXED}: fednova and {other} each have a server_update of their own$",
-        )
-        for other in ("fedasync", "scaffold", "pfedme")
-    },
+    "rates": (
+        {MIXED: {"scaffold": {}, name_of(Rated): {}}},
+        f"{MIXED}: scaffold and .*Rated each have a learning rate of the server$",
+    ),
     "hooks": ({MIXED: {name_of(Uniform): {}, name_of(Other): {}}}, "each have a deployed of"),
     "weighting": (
         {MIXED: {name_of(Uniform): {}, name_of(Weighted): {}}},

@@ -174,6 +174,8 @@ FIXED_POINTS = {
     "proximal": (PROX | NOVA, 0.0, BEST),
     "both": (PROX | NOVA, 0.5, BEST),
     "both, with weights below 0": (PROX | NOVA, 0.95, BEST),
+    "feddyn": (NOVA | {"feddyn": {"alpha": 40}}, 0.9, BEST),
+    "scaffold": (NOVA | {"scaffold": {}}, 0.9, BEST),
 }
 
 

@@ -18,7 +18,7 @@ NO_ROUND = "its round is not FedAvg's"
 NO_MODEL = "sends no model"
 NOT_SENT = "which does not send"
 NO_PULL = "states no `pull`"
-TWO = "each have a server_update of their own"
+PROTOTYPES = "neither sends a model"
 EXTRA = {"fedprox": 0, "momentum": PARAMETERS, "scaffold": PARAMETERS, "fednova": 4}
 """Bytes that a method's clients send beside the model, or the tensors in its place."""
 
@@ -41,14 +41,14 @@ CHAINS = {
     "feddbe": partly(MODEL),
     "fedlc": beside(MODEL),
     "fedper": partly(BODY),
-    "fedproto": partly(HEAD) | {"fednova": TWO, "scaffold": TWO, "fedprox": NO_MODEL},
+    "fedproto": partly(HEAD) | {"fednova": PROTOTYPES, "fedprox": NO_MODEL},
     "fedrep": dict.fromkeys(EXTRA, NO_ROUND),
     "fedrod": partly(MODEL),
     "lg_fedavg": partly(HEAD),
     "local": partly(0) | dict.fromkeys(("fednova", "fedprox"), NO_MODEL),
     "moon": beside(MODEL),
     "per_fedavg": beside(MODEL, fednova=NO_PULL),
-    "pfedme": beside(MODEL, fednova=TWO, scaffold=TWO),
+    "pfedme": beside(MODEL, fednova=NO_PULL),
 }
 """Per method and another, the bytes that a client sends, or why they are not chained."""
 
@@ -60,6 +60,8 @@ def test_a_chain_sends_no_more_than_each_method_or_is_refused_before_it_starts(
 ):
     expected, out = CHAINS[method][other], tmp_path / "run"
     given = {method: {"projection": None} if method == "moon" else {}, other: {}}
+    if other == "fednova":  # moves the model first
+        given = dict(reversed(given.items()))
     task = make_task((9, 30, 17), common.Normed)
     chained = {"method.name": "chain", "method.methods": given, "rounds": 1, "local.epochs": 1}
     if isinstance(expected, str):
@@ -75,11 +77,11 @@ def test_a_chain_sends_no_more_than_each_method_or_is_refused_before_it_starts(
 def test_beside_fednova_no_model_travels(tmp_path):
     chained = {
         "method.name": "chain",
-        "method.methods": {"fednova": {}, "moon": {"projection": None}},
+        "method.methods": {"fednova": {}, "scaffold": {}, "moon": {"projection": None}},
     }
     settings = make_settings(tmp_path, **chained, rounds=1, fraction=1.0)
     result = raysim.run(settings, make_task((9, 30), common.Normed))
-    assert result.metrics["bytes_up"].to_pylist() == [2 * (MODEL + 4)]
+    assert result.metrics["bytes_up"].to_pylist() == [2 * (MODEL + 4 + PARAMETERS)]
 
 
 @pytest.mark.parametrize("stacked", [0, 2])
