@@ -5,7 +5,9 @@ the server returns. What fails in it would have failed in the first round, so th
 before actors start and before anything is written. It is the round that the run begins with, with
 its evaluation and analyses, in this process and on the CPU, on copies of network and state, with
 folders and an executor of its own, and without virtual time, in which clients may drop out. The
-clients of an asynchronous method arrive at once.
+clients of an asynchronous method arrive at once. Columns of virtual time and of staleness are 0.
+
+Clients that fail do not refuse a run on GPUs, where they may do what they cannot on a CPU.
 
 A run that is resumed is not rehearsed: its settings and code are those of its first round.
 """
@@ -25,6 +27,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from raysim.config import Settings
 from raysim.core.errors import MachineError, RunError, SettingsError
 from raysim.core.tensors import CPU, Groups, nbytes
 from raysim.driver.aggregating import fewest_clients
@@ -70,7 +73,10 @@ def rehearse(checked: CheckedRun) -> int:
         except OF_MACHINES:
             break
         except Exception as error:  # of a user's code it may be any
-            if few is MORE and isinstance(error, RunError):  # of clients
+            of_clients = isinstance(error, RunError)
+            if few is MORE and of_clients and settings.engine.gpus_per_actor:
+                break  # on a GPU they may do what they cannot here
+            if few is MORE and of_clients:
                 raise SettingsError(str(error)) from error
             if few is MORE:
                 raise
@@ -116,7 +122,14 @@ def _rehearsing(checked: CheckedRun, clients: int, samples: int) -> Iterator[Run
             watch, listener = Stopwatch(False), Listener()
             given: dict[str, Any] = {"watch": watch, "listener": listener, "run_dir": run_dir}
             context = RunContext(**own, **given, executor=executor)
-            yield Run(context, few=fewest_clients(settings, clients))
+            yield Run(context, few=_few(settings, clients))
+
+
+def _few(settings: Settings, clients: int) -> int:
+    """Return the clients of a rehearsal: those of a version at most, where rounds overlap."""
+    asynchrony = settings.asynchrony
+    most = asynchrony.buffer if asynchrony and asynchrony.buffer else clients
+    return fewest_clients(settings, min(clients, most))
 
 
 def _kept_for_stages(context: RunContext, after: RunState) -> Groups:

@@ -14,6 +14,7 @@ from raysim.driver.context import Result
 from raysim.driver.iterator import RoundIterator
 from raysim.driver.listener import Listener
 from raysim.driver.loading import read_start
+from raysim.driver.rehearsal import rehearse
 from raysim.driver.start import check_run, drive, reserved_directory
 from raysim.driver.trackers import check_tracker
 from raysim.facade.settings import loaded_settings
@@ -28,7 +29,7 @@ from raysim.workloads.datasets.fetch import data_root
 def check(
     settings: Settings | str | Path, task: Task | None = None, listener: Listener | None = None
 ) -> None:
-    """Check that a run can start, as `run` does: with its data, network and analyses.
+    """Check that a run can start, as `run` does: with its data, network and a rehearsal.
 
     Data that is missing is fetched; nothing is written to the run directory.
 
@@ -44,7 +45,8 @@ def check(
     check_tracker(settings)
     with shown(listener) as told:
         federation = federation_of(settings, task, told)
-        check_run(settings, federation, RunDirectory(Path(settings.out or "runs")), told.note)
+        run_dir = RunDirectory(Path(settings.out or "runs"))
+        rehearse(check_run(settings, federation, run_dir, told.note))
 
 
 def rounds(

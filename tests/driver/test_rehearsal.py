@@ -14,6 +14,7 @@ import torch
 
 import raysim
 from raysim.driver import start
+from raysim.methods.fedasync import FedAsync
 from raysim.methods.fedavg import FedAvg
 from raysim.testing.tasks import SmallNet
 from raysim.training.update import Update
@@ -51,6 +52,37 @@ class Overlapping(Fails):
 
     def asynchrony(self, size: int) -> raysim.Asynchrony:
         return raysim.Asynchrony(buffer=2, concurrency=size)
+
+
+class OneByOne(FedAsync):
+    """FedAsync, whose versions take one update, with a bug behind that."""
+
+    def metrics(self, state: Any) -> Any:
+        raise ValueError("a bug in the metrics")
+
+
+class Timed(raysim.Temperature):
+    """Temperature that keeps a column of the round."""
+
+    column: str
+
+    def choose(self, now: Any) -> float:
+        return 1.0
+
+    def update(self, now: Any, temperature: float, row: Any) -> Any:
+        return {"kept": row[self.column]}
+
+
+class Reports(raysim.Selection):
+    """Selection that keeps a column of the clients."""
+
+    column: str
+
+    def select(self, now: Any) -> list[int]:
+        return [*range(now.wanted)]
+
+    def update(self, now: Any, selected: Any, results: Any) -> Any:
+        return {"kept": results.reports[self.column]}, {}
 
 
 class Compares(FedAvg):
@@ -93,6 +125,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "penalty": ({"method.name": f"{__name__}:Fails"}, "ValueError: a bug in the penalty (test_re"),
     "overlap": ({"method.name": f"{__name__}:Overlapping"}, "ValueError: a bug in the penalty"),
+    "version": ({"method.name": f"{__name__}:OneByOne"}, "ValueError: a bug in the metrics"),
 }
 
 
@@ -106,7 +139,36 @@ def test_what_fails_in_the_first_round_is_refused_before_it(tmp_path, case):
     assert not listener.has_started and not (tmp_path / "run").exists()
 
 
+def test_a_check_rehearses(tmp_path):
+    settings = make_settings(tmp_path / "run", **{"method.name": f"{__name__}:Fails"})
+    with pytest.raises(raysim.SettingsError, match="a bug in the penalty"):
+        raysim.check(settings, make_task(UNEQUAL))
+
+
+def test_what_clients_cannot_do_on_a_cpu_they_may_do_on_a_gpu(tmp_path):
+    own = {"method.name": f"{__name__}:Fails", "engine.gpus_per_actor": 1}
+    with pytest.raises(raysim.RaysimError) as caught:
+        raysim.run(make_settings(tmp_path / "run", **own), make_task(UNEQUAL))
+    assert "rehearsal" not in str(caught.value)
+
+
+def of_column(kind: str, column: str) -> dict[str, Any]:
+    """Return the settings of a component that needs a column."""
+    component = {"temperature": "Timed", "selection": "Reports"}[kind]
+    return {f"{kind}.name": f"{__name__}:{component}", f"{kind}.column": column}
+
+
 WORKS: dict[str, dict[str, Any]] = {
+    **{
+        f"{kind}'s {column}": {"clock.name": "devices", **of_column(kind, column)}
+        for kind, column in (
+            ("temperature", "virtual_joules"),
+            ("temperature", "lost_clients"),
+            ("selection", "virtual_start"),
+            ("selection", "virtual_seconds"),
+        )
+    },
+    "staleness": {"method.name": "fedbuff", **of_column("temperature", "staleness_max")},
     "new clients": {
         "evaluation.local_test": 0.25,
         "evaluation.new_clients": 0.3,

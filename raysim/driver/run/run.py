@@ -9,6 +9,7 @@ from time import perf_counter
 
 import numpy as np
 
+from raysim.config import Settings
 from raysim.core.components import called
 from raysim.core.errors import DamagedStateError, MachineError, MovedError
 from raysim.core.exits import with_hint
@@ -56,7 +57,7 @@ from raysim.storage.column_names import check_metrics
 from raysim.storage.declared import deploys_own_models
 from raysim.storage.recorder import Row
 from raysim.storage.run_state import RunState
-from raysim.storage.summary import is_counted
+from raysim.storage.summary import VIRTUAL, is_counted
 from raysim.storage.trace import DRIVER
 
 NO_METRICS: Metrics = {}
@@ -342,7 +343,6 @@ class Run:
         if self.few:
             cohort = cohort or tuple(self.settings.participants.listed[:1])
             runner.few = cohort[: self.few]
-            run = partial(_arrived_at_once, run) if self.settings.asynchrony else run
         given = (self.settings, context.network, before)
         note = context.listener.note
         now = round_inputs(*given, sizes=sizes, note=note, cohort=cohort)
@@ -368,8 +368,9 @@ class Run:
         if begun.downlink:
             yield "downlink", begun.downlink.dress
         yield "masks", partial(with_masks, settings, self._passes.note_once)
-        if begun.clock:
-            yield "clock", begun.clock.dress
+        in_no_time = partial(_in_no_time, settings, runner.log)
+        if begun.clock or self.few:
+            yield "clock", begun.clock.dress if begun.clock else in_no_time
         if begun.selection:
             yield "report", partial(with_report, settings.selection)
         if self._is_due(now.number + 1):
@@ -449,8 +450,21 @@ class Run:
         return is_counted(number, self.settings.evaluation.every, self.commits.last_round)
 
 
-def _arrived_at_once(run: RunPass, work: Dispatch) -> Reduced:
-    """Return the result of a pass as that of an asynchronous round to which nobody is late."""
-    reduced = run(work)
-    none = dict.fromkeys(reduced.clients, 0)
-    return replace(reduced, staleness=none, tiers=none)
+def _in_no_time(settings: Settings, log: RoundLog, work: Dispatch) -> Dispatch:
+    """Return a pass of a rehearsal, which takes no virtual time, and to which nobody is late."""
+    return work.with_step("clock", server=partial(_arrived_at_once, settings, log))
+
+
+def _arrived_at_once(settings: Settings, log: RoundLog, reduced: Reduced) -> Reduced:
+    times, figures = list[str](), list[str]()
+    if settings.clock.has_time:
+        times += ["virtual_start", *VIRTUAL[:2]]
+        figures += VIRTUAL
+    if settings.asynchrony:
+        times += ["version", "staleness"]
+        figures += ["staleness_mean", "staleness_max", "updates_dropped"]
+        none = dict.fromkeys(reduced.clients, 0)
+        reduced = replace(reduced, staleness=none, tiers=none)
+    log.columns[-1].update(dict.fromkeys(times, np.zeros(len(reduced.clients))))
+    log.more |= dict.fromkeys(figures, 0.0)
+    return reduced
