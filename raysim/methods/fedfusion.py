@@ -62,7 +62,6 @@ class FedFusion(FedAvg):
     conv_start="torch" C more, or C, or 1 numbers.
     """
 
-    own_server: ClassVar[str] = "keeps the features that clients were sent"
     staged: ClassVar[bool] = True
     real: ClassVar[bool] = True
     columns: ClassVar[Sequence[Column]] = (

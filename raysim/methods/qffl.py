@@ -49,7 +49,6 @@ class Qffl(FedAvg):
     needs_mean: ClassVar[str] = (
         "changes, and bounds of their curvature, times powers of their losses"
     )
-    own_server: ClassVar[str] = "takes steps of a length that losses give"
     needs_sample_losses: ClassVar[bool] = True
     weighting: ClassVar[Weighting | None] = "uniform"
     bases: ClassVar[Bases | None] = {"d": CHANGE, "buffers": "model"}

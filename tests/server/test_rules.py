@@ -100,15 +100,17 @@ def test_buffers_become_the_mean(tmp_path):
     common.assert_buffers_become_the_mean(tmp_path, {"server.name": "yogi"})
 
 
-REFUSED = {"divide_and_conquer", "dp_ftrl", "fedat", "fedfusion", "fedma", "fedproto", "local"}
-REFUSED |= {"afl", "fedadam", "qffl"}
+REFUSED = {"divide_and_conquer", "dp_ftrl", "fedat", "fedma", "fedproto", "local"}
+REFUSED |= {"afl", "fedadam"}
 """Methods whose server does what no rule goes with, by their defaults."""
 NEEDED = {
-    "chain": {"method.methods": {"fedprox": {}, "scaffold": {}, "moon": {"projection": None}}}
+    "chain": {"method.methods": {"fedprox": {}, "scaffold": {}, "moon": {"projection": None}}},
+    "fedfusion": {"method.operator": "single"},
 }
 OTHERWISE = (
     *("centralized", "chain", "ditto", "drfa", "fedala", "fedasync", "fedbabu", "fedbuff"),
-    *("feddyn", "fedrep", "fsvrg", "mifl", "momentum", "pfedme", "powersgd", "scaffold", "term"),
+    *("feddyn", "fedfusion", "fedrep", "fsvrg", "mifl", "momentum", "pfedme", "powersgd", "qffl"),
+    *("scaffold", "term"),
 )
 """Methods with a round, a server or a state of their own that go with every rule."""
 
