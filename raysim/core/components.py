@@ -181,10 +181,14 @@ def name_of(component: type[Component]) -> str:
     return _NAMES.get(target, target)
 
 
-def suggest(word: str, known: list[str], prefix: str = "") -> str:
-    """Return "did you mean ...?" for a near miss, with a prefix, else the list of known words."""
+def suggest(word: str, known: list[str], prefix: str = "", listed: Iterable[str] = ()) -> str:
+    """Return "did you mean ...?" for a near miss of a known word, with a prefix.
+
+    Else the list of the known words, or of `listed`.
+    """
     near = [each for each in known if each == word.lower()] or get_close_matches(word, known, n=1)
-    return f"did you mean {prefix + near[0]!r}?" if near else f"known are {', '.join(known)}"
+    names = ", ".join(listed or known)
+    return f"did you mean {prefix + near[0]!r}?" if near else f"known are {names}"
 
 
 def listed_names(value: Any, known: Iterable[str], kind: str, kinds: str) -> Any:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from difflib import get_close_matches
 
 from raysim.config import Settings
 from raysim.core.columns import OF_ENGINE, Column, Scored, by_scored, undeclared
@@ -191,10 +190,11 @@ class Metric:
                 f"target_accuracy={stop:g}: runs stop there, before {self}; must be at least"
                 f" {self.target:g}, or none"
             )
+        known = columns_of(settings)
         for column in (self.column, *([self.by] if self.by else [])):
-            self._check_column(settings, column)
+            self._check_column(settings, known, column)
         if self._chooses_by:
-            self._check_declared(column_of(settings, self._chooses_by))
+            self._check_declared(known.get(self._chooses_by, Column(self._chooses_by)))
 
     def is_declared(self, record: RunRecord) -> bool:
         """Return whether a run declares what the metric needs to choose a round."""
@@ -216,8 +216,7 @@ class Metric:
         if column.better is None:
             raise SettingsError(f"{self}: {undeclared(column)}")
 
-    def _check_column(self, settings: Settings, name: str) -> None:
-        known = columns_of(settings)
+    def _check_column(self, settings: Settings, known: Mapping[str, Column], name: str) -> None:
         scored = {column.name: of for of, column in by_scored(known.values()).items()}
         if {name, self._place} & {*OF_CLOCK} and not settings.clock.has_time:
             needs = "clock.name=devices; it is none"
@@ -232,10 +231,9 @@ class Metric:
         if name not in (*scored, *more):
             here = [column for column, of in scored.items() if not _needs(settings, of)]
             here = [column for column in (*here, *more) if column not in OF_ATTACK]
-            near = get_close_matches(name, [*scored, *more], n=1)
             raise SettingsError(
                 f"{self}: a run on {settings.dataset.title} has no column {name!r};"
-                f" {suggest(name, near or here)}"
+                f" {suggest(name, [*scored, *more], listed=here)}"
             )
 
     @property

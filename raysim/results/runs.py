@@ -78,12 +78,13 @@ class RunRecord:
 
     @property
     def own_round(self) -> str:
-        """The method's round in words if it is no communication round.
+        """The method's round in words if it is no communication round; of a chain the first such.
 
         Empty for a user's own class, which is not imported.
         """
-        name = str(self.settings.get("method.name"))
-        return METHODS.get(name).own_round if name in {*METHODS} else ""
+        named = (str(self.settings.get(f"method.{key}", "")) for key in ("name", "methods"))
+        known = [name for name in ", ".join(named).split(", ") if name in {*METHODS}]
+        return next(filter(None, (METHODS.get(name).own_round for name in known)), "")
 
     @property
     def revisions(self) -> dict[str, Any] | None:

@@ -41,6 +41,21 @@ def test_a_finished_run(tmp_path):
     assert record.metrics["total_seconds"][-1].as_py() == pytest.approx(result.summary["seconds"])
 
 
+@pytest.mark.parametrize(
+    ("method", "words"),
+    [
+        ({"method.name": "fedbuff"}, "a version of the model, made of the updates that have"),
+        ({"method.methods": {"fedprox": {}, "fedbuff": {}}}, "a version of the model, made of the"),
+        ({"method.methods": {"fedprox": {}}}, ""),
+    ],
+)
+def test_the_round_of_a_method_in_words(tmp_path, method, words):
+    settings = make_settings(tmp_path / "run", rounds=1, **{"method.name": "chain", **method})
+    raysim.run(settings, make_task((8, 8, 8)))
+    found = read_run(tmp_path / "run").own_round
+    assert found == settings.method.own_round and found[: len(words) or None] == words
+
+
 def test_an_interrupted_run_and_its_damaged_table(tmp_path):
     path = tmp_path / "run"
     with pytest.raises(KeyboardInterrupt):
