@@ -29,6 +29,7 @@ from raysim.attack.none import NoAttack
 from raysim.channel import STAGES, Stage
 from raysim.clock import CLOCKS, Clock
 from raysim.clock.none import NoClock
+from raysim.combinations import check_rules
 from raysim.core.channel import with_effect
 from raysim.core.class_metrics import metric_names
 from raysim.core.components import ask, called, explain, registries
@@ -447,46 +448,19 @@ class Settings(SettingsGroup):
     @field_validator("selection")
     @classmethod
     def _of_method(cls, given: Selection, others: ValidationInfo) -> Selection:
-        """Return the method's own selection, if it has one.
-
-        Raises:
-            SettingsError: another one is given, or other settings of it.
-        """
+        """Return the method's own selection, if it has one that does not contradict the given."""
         method: Method | None = others.data.get("method")  # None: it is refused already
         if method is None or (own := method.selection) is None:
             return given
-        if given != Uniform() and type(given) is not type(own):
-            raise SettingsError(
-                f"{called(given)}: does not go with {called(method)}, which selects clients by"
-                f" {own.title}; leave it out"
-            )
-        for name, value in own:
-            typed = getattr(given, name, value)
-            if typed not in (value, type(own).model_fields[name].default):
-                raise SettingsError(
-                    f"selection.{name}={as_typed(typed)}: must be {as_typed(value)} with"
-                    f" {called(method)}, which sets it; leave it out"
-                )
-        return own
+        unlike = [name for name, value in own if getattr(given, name, value) != value]
+        defaults = type(own).model_fields
+        changed = [name for name in unlike if getattr(given, name) != defaults[name].default]
+        fits = given == Uniform() or type(given) is type(own)
+        return own if fits and not changed else given
 
     @model_validator(mode="after")
-    def _local_suits_method(self) -> Self:
-        for name, value in self.method.needs_local.items():
-            if (given := getattr(self.local, name)) != value:
-                key = self.method.needing(name)
-                raise ValueError(
-                    f"local.{name}={as_typed(given)}: must be {as_typed(value)} with {key}"
-                )
-        return self
-
-    @model_validator(mode="after")
-    def _everyone_takes_part(self) -> Self:
-        if self.method.needs_everyone and self.fraction < 1:
-            raise ValueError(
-                f"fraction={self.fraction:g}: must be 1 with method.name={self.method.title}, in"
-                " which all clients take part in every round; of sampled clients take"
-                f" method.name={self.method.needs_everyone}"
-            )
+    def _parts_go_together(self) -> Self:
+        check_rules(self)
         return self
 
     @model_validator(mode="after")
@@ -497,33 +471,11 @@ class Settings(SettingsGroup):
         return self
 
     @model_validator(mode="after")
-    def _optimizer_state_is_used(self) -> Self:
-        if self.evaluation.when == "after" and self.local.keep:
-            raise ValueError("evaluation.when=after: does not go with local.keep=true")
-        return self
-
-    @model_validator(mode="after")
     def _rates_suit_rounds(self) -> Self:
         self.local.check_rate(self.rounds, self.local.lr, "local.lr=")
         own = self.server.rate is not None
         key = "server.lr=" if own else f"the rate of {called(self.method)}, "
         self.server.check_rate(self.rounds, self.server_lr, key)
-        return self
-
-    @model_validator(mode="after")
-    def _server_suits_method(self) -> Self:
-        method = self.method
-        if method.own_server and not isinstance(self.server, ModelMean):
-            raise ValueError(
-                f"{called(self.server)}: does not go with {called(method)}, whose server"
-                f" {method.own_server}; leave it out"
-            )
-        for name, value in self.server.scheduled.items() if self.server_lr is None else ():
-            raise ValueError(
-                f"server.{name}={as_typed(value)}: the server of {called(method)} has no learning"
-                " rate of its own; leave it out, or choose one that has: server.name=momentum"
-                " server.beta=0"
-            )
         return self
 
     @property

@@ -383,13 +383,6 @@ def test_the_first_learning_rate_at_or_below_the_least_stays(lr_min, expected):
     assert [local.rate_at(number, 5, 0.1) for number in range(5)] == expected
 
 
-def test_a_setting_that_the_method_needs_otherwise_is_refused():
-    with pytest.raises(
-        SettingsError, match=r"^local\.momentum=0\.9: must be 0\.0 with method\.name"
-    ):
-        raysim.load_config("mnist-fedavg", {"method.name": "fsvrg", "local.momentum": 0.9})
-
-
 @pytest.mark.parametrize(
     "written", ["cka,activations", "[cka, activations]", '["cka","activations","cka"]']
 )

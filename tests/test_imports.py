@@ -32,8 +32,9 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "optimizers": ("core",),
     "server": ("core",),
     "temperature": ("core",),
+    "combinations": ("core", "analysis", "config", "server"),
     "config": (
-        *("core", "analysis", "clock", "selection", "channel"),
+        *("core", "analysis", "clock", "selection", "channel", "combinations"),
         *("aggregation", "attack", "optimizers", "server", "temperature"),
     ),
     "methods": ("core",),
@@ -42,13 +43,13 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "training": ("core", "config", "federation"),
     "execution": ("core", "config", "storage", "federation", "training"),
     "driver": (
-        *("core", "config", "analysis", "clock", "storage"),
+        *("core", "combinations", "config", "analysis", "clock", "storage"),
         *("federation", "training", "execution"),
     ),
     "results": ("core", "config", "methods", "analysis", "storage"),
     "notebook": ("core", "storage", "driver"),
     "facade": (*ENGINE, "driver", "notebook", *UPPER),
-    "cli": (*ENGINE, "facade", "driver", "results", *UPPER),
+    "cli": (*ENGINE, "combinations", "facade", "driver", "results", *UPPER),
     "workloads": ("core", "config", "methods", "storage", "federation", "results", "facade"),
     "tuning": (
         "core",

@@ -65,7 +65,7 @@ KINDS = (
     *("presets", "methods", "datasets", "partitions", "models"),
     *("optimizers", "selections", "stages", "aggregations", "attacks"),
     *("servers", "clocks", "temperatures"),
-    *("tables", "figures", "studies", "profiles", "manifests", "runs"),
+    *("tables", "figures", "studies", "profiles", "manifests", "rules", "runs"),
 )
 
 
@@ -151,7 +151,7 @@ def list_(
     name: Annotated[
         str,
         typer.Argument(
-            help="name of one entry, to print its page; of runs, their folder",
+            help="name of one entry, to print its page; of rules a component, of runs a folder",
             autocompletion=complete_entry,
         ),
     ] = "",
@@ -192,7 +192,7 @@ def list_(
 
         page = stage_bytes(of)
     else:
-        page = page_of(kind, name) if kind else kinds_page(KINDS[:-1])
+        page = page_of(kind, name) if kind else kinds_page(KINDS[:-2])
     console.print(uncut(page, console.width))
 
 

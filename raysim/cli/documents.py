@@ -24,7 +24,7 @@ def listed(kind: str, name: str, of: str = "") -> dict[str, Any]:
     from raysim.cli.app import KINDS
 
     if not kind:
-        return {each: names_of(each) for each in KINDS if each != "runs"}
+        return {each: names_of(each) for each in KINDS[:-2]}
     if kind == "runs":
         from raysim.cli.runs import runs_in
 
@@ -33,7 +33,9 @@ def listed(kind: str, name: str, of: str = "") -> dict[str, Any]:
         from raysim.cli.stage_bytes import sizes
 
         return {kind: sizes(of)}
-    return _entry(kind, name) if name else {kind: _rows(page_of(kind, ""))}
+    if name and kind != "rules":
+        return _entry(kind, name)
+    return {kind: _rows(page_of(kind, name))}
 
 
 def _entry(kind: str, name: str) -> dict[str, Any]:

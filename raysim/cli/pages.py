@@ -28,8 +28,16 @@ NAMED: Mapping[str, tuple[str, str]] = {
     "figures": ("raysim.workloads.figures", "FIGURES"),
     "studies": ("raysim.tuning.studies", "STUDIES"),
     "profiles": ("raysim.cluster.profiles", "PROFILES"),
+    "rules": ("raysim.cli.rules", "NAMES"),
 }
-"""Modules of kinds that are no components, and their mappings by name."""
+"""Modules of kinds that are no components, and their names or mappings by name."""
+PAGES = {
+    "tables": "raysim.workloads.papers.table_pages",
+    "figures": "raysim.workloads.papers.figure_pages",
+    "studies": "raysim.tuning.pages",
+    "rules": "raysim.cli.rules",
+}
+"""Modules of kinds whose pages are made by a function `page` of theirs, given a name or none."""
 FEW = 4
 """Names of a kind that a list of kinds shows."""
 PADDING = 2
@@ -43,18 +51,9 @@ def page_of(kind: str, name: str) -> RenderableType:
         from raysim.workloads.presets import PRESETS
 
         return preset(PRESETS, name) if name else presets(PRESETS)
-    if kind == "tables":
-        from raysim.workloads.papers.table_pages import page as table_page
-
-        return table_page(name)
-    if kind == "studies":
-        from raysim.tuning.pages import page
-
-        return page(name)
-    if kind == "figures":
-        from raysim.workloads.papers.figure_pages import page as figure_page
-
-        return figure_page(name)
+    if kind in PAGES:
+        page: RenderableType = import_module(PAGES[kind]).page(name)
+        return page
     if kind in ("profiles", "manifests"):
         from raysim.cluster.pages import manifests, profiles
 
@@ -70,6 +69,7 @@ def kinds_page(kinds: Sequence[str]) -> RenderableType:
         names = names_of(kind)
         shown = ", ".join(names[:FEW]) + (", ..." if len(names) > FEW else "")
         table.add_row(kind, str(len(names)), shown)
+    table.add_row("rules", "", "what goes with what: raysim list rules [COMPONENT]")
     table.add_row("runs", "", "those in a folder: raysim list runs [FOLDER]")
     return table
 

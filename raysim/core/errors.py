@@ -94,6 +94,10 @@ class SettingsError(RaysimError):
     """Error of a setting: unknown, of the wrong type or out of range."""
 
 
+class RuleError(SettingsError):
+    """Error of two parts of a run that do not go together."""
+
+
 class ChangedInputError(SettingsError):
     """Error of a function that changes what others read, too, in place: the run stops.
 

@@ -83,21 +83,10 @@ def check_aggregation(parts: RunParts) -> None:
         SettingsError: it does not.
     """
     settings, aggregation = parts.settings, parts.settings.aggregation
-    if settings.asynchrony and (aggregation.sees_updates or aggregation.weights):
-        raise SettingsError(
-            f"{called(aggregation)}: does not go with"
-            f" {called(settings.method)}, whose rounds overlap; choose"
-            f" aggregation.{'weighting=arrived' if aggregation.title == 'mean' else 'name=mean'}"
-        )
     factor_of(aggregation, settings.cohort_size, settings.expected_cohort)
     bound_of(aggregation, settings.cohort_size)
     if not aggregation.sees_updates:
         return
-    if settings.method.needs_mean:
-        raise SettingsError(
-            f"{called(aggregation)}: does not go with {called(settings.method)}, whose clients send"
-            f" {settings.method.needs_mean}: of these the mean alone is a step; choose mean"
-        )
     first = parts.first
     if first and len(first.clients) > settings.cohort_size:
         raise SettingsError(

@@ -195,10 +195,6 @@ def check_attack(parts: RunParts, federation: Federation, note: Callable[[str], 
         _note_unused(attack, note)
         return
     refused = f"{called(attack)}: does not go with {called(method)}, whose"
-    if settings.asynchrony and attack.knows_updates:
-        raise SettingsError(
-            f"{refused} rounds overlap: nobody knows the updates of others; choose sign_flip"
-        )
     _check_numbers(settings, note)
     if attack.needs_classes and not federation.scoring.classifies:
         raise SettingsError(f"{called(attack)}: needs targets that are class numbers")

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import combinations
 from typing import Any
 
 import numpy as np
@@ -479,32 +478,3 @@ def _other_groups(
 
 def _of_stage(generator: Callable[[str], torch.Generator], stage: str, purpose: str) -> Any:
     return generator(f"channel/{stage}/{purpose}")
-
-
-def check_order(stages: Stages, setting: str) -> None:
-    """Check that what each stage does can be done behind those before it.
-
-    Args:
-        stages: The stages, in order.
-        setting: The setting that has them.
-
-    Raises:
-        SettingsError: it cannot.
-    """
-    for (one, before), (other, stage) in combinations(stages.items(), 2):
-        refused = f"{setting}.{other}: cannot stand behind {setting}.{one}, which"
-        if before.keeps_residual and not stage.is_contraction:
-            raise SettingsError(
-                f"{refused} would send again what it changes, as it is no contraction at its"
-                " settings; put it before"
-            )
-        if before.secure_sum and stage.has_client_part():
-            raise SettingsError(
-                f"{refused} sends words that hide what it would change; put it before"
-            )
-        encodes = stage.declares_bytes() and not stage.secure_sum
-        if not before.sends_coordinates and encodes:
-            raise SettingsError(
-                f"{refused} sends no coordinates that it could encode; put it before, or leave it"
-                " out"
-            )

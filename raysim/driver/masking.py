@@ -110,21 +110,10 @@ def check_masks(parts: RunParts) -> None:
 
 def _broken(settings: Settings, first: Pass | None) -> Iterator[str]:
     """Yield the rules that settings break, given the first pass of a round."""
-    method, attack = settings.method, settings.attack
-    if len(names := [n for n, stage in settings.stages.items() if stage.secure_sum]) > 1:
-        yield f"masks beside channel.{names[1]}; one stage may"
+    method = settings.method
     if settings.cohort_size < 2:
         more = "fraction" if len(settings.participants) > 1 else "clients"
         yield f"a round has one client, whose sum is its own; raise {more}"
-    if settings.asynchrony:
-        yield f"does not go with {called(method)}, whose rounds overlap"
-    if settings.aggregation.sees_updates:
-        yield (
-            f"does not go with {called(settings.aggregation)}, which sees updates one by one;"
-            " choose aggregation.name=mean"
-        )
-    if attack.acts and attack.knows_updates:
-        yield f"does not go with {called(attack)}, whose clients know the updates of others"
     reports = type(settings.selection).report is not Selection.report
     if settings.selection.reads_losses or reports:
         yield (

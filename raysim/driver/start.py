@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, closing, contextmanager
 from typing import Any
 
+from raysim.combinations import check_rules
 from raysim.config import Settings
 from raysim.core.columns import Scored, undeclared
 from raysim.core.components import called
@@ -20,7 +21,7 @@ from raysim.driver.channel import by_owner, first_states
 from raysim.driver.checks.downlink import check_downlink
 from raysim.driver.checks.notes import notes_on
 from raysim.driver.checks.preflight import check_actors, check_space, initial_checkpoint
-from raysim.driver.checks.stages import check_stages
+from raysim.driver.checks.stages import check_rounds_without_clients
 from raysim.driver.clock.clock import VirtualClock, check_places, open_clock
 from raysim.driver.context import CheckedRun, Rounds, RunContext
 from raysim.driver.evaluation import Evaluator
@@ -40,7 +41,6 @@ from raysim.driver.privacy.checks import accounting_for
 from raysim.driver.rates import check_rates
 from raysim.driver.rehearsal import rehearse
 from raysim.driver.run import Run
-from raysim.driver.run.client_models import check_kept_clients
 from raysim.driver.selecting import RoundSelection, expected_seconds
 from raysim.driver.temperatures import RoundTemperature
 from raysim.driver.trackers import tracked
@@ -152,6 +152,7 @@ def check_run(
     Raises:
         RaysimError: a setting or a file does not allow the run.
     """
+    check_rules(settings)
     states = ClientStates(run_dir.states.absolute())
     federation = _with_test_samples(settings, federation, note)
     network, initial = initial_checkpoint(settings, federation)
@@ -163,11 +164,10 @@ def check_run(
     settings = with_accounted_noise(settings, privacy)
     initial = initial.keeping(by_owner(first_states(settings.stages)))
     parts = RunParts(settings, network, initial, sizes)
-    check_stages(parts)
+    check_rounds_without_clients(parts)
     evaluator = Evaluator(settings, federation, network)
-    check_kept_clients(settings)
     analyses = Analyses(settings, federation, network, initial, note)
-    check_asynchrony(parts, analyses.parts)
+    check_asynchrony(parts)
     clock = open_clock(settings, federation, network, states)
     check_places(parts, clock)
     _check_messages(parts, federation, note)

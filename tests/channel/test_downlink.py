@@ -169,22 +169,10 @@ def test_only_the_model_of_the_round_s_start_is_coded(tmp_path, method):
     assert result.metrics["bytes_down"].to_pylist() == [plain[0], plain[1] - len(SIZES) * saved]
 
 
-CLIP, FEDBACK, NONE = {"clip": {}}, {"error_feedback": {}, **TOPK}, "which needs contractions"
 MIFL = {"method.name": "mifl", "method.delivery": "global"}
 REFUSED: list[tuple[dict[str, Any], dict[str, Any], str]] = [
-    (CLIP, {}, f"downlink.clip: cannot be a stage of the down-link, {NONE}"),
-    ({"randk": {"fraction": 0.1}}, {}, f"downlink.randk: .*{NONE}; at its settings it is none"),
-    (FEDBACK, {}, "downlink.error_feedback: the server keeps what it has not sent as it is"),
-    ({"low_rank": {}, "int8": {}}, {}, "downlink.int8: cannot stand behind downlink.low_rank"),
     ({"topkk": {}}, {}, "downlink.topkk: no such stage; did you mean 'topk'"),
-    (TOPK, {"method.name": "fedbuff"}, "downlink: .*method.name=fedbuff, whose round is a version"),
-    (
-        TOPK,
-        {"method.name": "chain", "method.methods": {"fedprox": {}, "fedbuff": {}}},
-        "downlink: .*method.name=chain, whose round is a version",
-    ),
     (TOPK, {"method.name": "fedproto"}, "downlink: .*method.name=fedproto, whose clients send no"),
-    (TOPK, {"method.name": "divide_and_conquer"}, "downlink: .* clients have the layers that did"),
     (TOPK, MIFL, "downlink: .*method.name=mifl, whose clients have the model that was delivered"),
     (TOPK, {"method.name": "powersgd"}, "downlink: .*method.name=powersgd, whose clients send no"),
 ]

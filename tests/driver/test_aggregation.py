@@ -430,13 +430,6 @@ def test_a_fixed_divisor_is_for_passes_in_which_clients_train(tmp_path):
         assert torch.equal(tensor, fixed.params[name])
 
 
-@pytest.mark.parametrize("method", ["fedbuff", "fedasync"])
-def test_a_fixed_divisor_is_refused_where_rounds_overlap(tmp_path, method):
-    with pytest.raises(raysim.SettingsError, match=r"does not go with method\.name=fed"):
-        run(tmp_path / "run", **{"method.name": method, "aggregation.weighting": "fixed"})
-    assert not (tmp_path / "run").exists()
-
-
 REFUSED = {
     f"{HERE}:Shape": "combine returned tensor",
     f"{HERE}:NoNumber": "combine returned a value that is not finite",
@@ -461,7 +454,6 @@ def test_a_bad_aggregation_is_refused_before_anything_starts(tmp_path, name):
     [
         ("fedma", "whose clients send 'layer' without a base"),
         ("fsvrg", "whose passes are over more clients than the cohort; choose mean"),
-        ("fedbuff", "whose rounds overlap; choose aggregation.name=mean"),
     ],
 )
 def test_methods_whose_updates_it_cannot_see_are_refused(tmp_path, method, message):

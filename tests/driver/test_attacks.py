@@ -437,7 +437,6 @@ def test_a_bad_attack_is_refused_before_anything_starts(tmp_path, own, message):
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        ({"method.name": "fedbuff", "attack.name": "alie"}, "rounds overlap"),
         ({"method.name": "fsvrg", "attack.name": "ipm"}, "passes are over more clients"),
         ({"method.name": "centralized", "attack.name": "label_flip"}, "samples are pooled"),
     ],

@@ -81,10 +81,3 @@ def test_a_client_that_is_dropped_after_its_training_has_none(tmp_path):
     options = {"fraction": 1.0, "on_client_error": "drop", "rounds": 1}
     raysim.run(make_settings(tmp_path, **OPTIONS | options), task)
     assert {*kept(tmp_path)[1]} == {0, 1, 3, 4, 5}
-
-
-def test_methods_whose_rounds_overlap_refuse(tmp_path):
-    message = "^keep_clients=true: does not go with method.name=fedbuff, whose rounds overlap$"
-    with pytest.raises(raysim.SettingsError, match=message):
-        run(tmp_path / "run", **{"method.name": "fedbuff", "method.buffer": 2})
-    assert not (tmp_path / "run").exists()

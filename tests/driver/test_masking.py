@@ -264,7 +264,6 @@ def test_bytes_and_trips_are_counted_and_take_time(tmp_path, case, k, bits):
 
 REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"aggregation.name": "median"}, "with aggregation.name=median, which sees updates one by one"),
-    ({"attack.name": "alie"}, "does not go with attack.name=alie, whose clients know the updates"),
     ({"selection.name": "oort"}, "with selection.name=oort, which reads the losses of single"),
     ({"selection.name": "power_of_choice"}, "with selection.name=power_of_choice, which reads"),
     ({"selection.name": f"{HERE}:Reporting"}, "reads the losses of single clients, or what they"),
@@ -280,12 +279,9 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ),
     ({"method.name": "term"}, "does not go with method.name=term, whose server reads losses"),
     ({"method.name": "fedma"}, "does not go with method.name=fedma, whose server reads layers"),
-    ({"method.name": "fedbuff"}, "does not go with method.name=fedbuff, whose rounds overlap"),
     ({"method.name": "centralized"}, "with method.name=centralized, whose clients' samples are in"),
     ({"fraction": 0.2}, "a round has one client, whose sum is its own; raise fraction"),
     ({"channel.masks.neighbours": 3}, "channel.masks.neighbours=3: must be even, from 2 on"),
-    ({"behind": "clip"}, "channel.clip: cannot stand behind channel.masks, which sends words"),
-    ({"behind": f"{HERE}:Both"}, f"masks beside channel.{HERE}:Both; one stage may"),
     ({"before": f"{HERE}:Each"}, "leave it out: it changes 'update' of Gaussian, whose 'sums_num"),
     ({"before": f"{HERE}:Telling"}, f"with channel.{HERE}:Telling, which reads numbers of single"),
     ({"method.name": f"{REFUSING}:Scalars"}, "whose server reads 'loss' of single clients"),

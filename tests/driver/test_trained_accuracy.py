@@ -86,10 +86,6 @@ def test_they_choose_the_best_model_and_change_no_bit(tmp_path):
 
 REFUSED = {
     "clients": ({"evaluation.clients": False}, "evaluation.trained=true: needs evaluation.clients"),
-    "overlapping": (
-        {"method.name": "fedbuff", "method.buffer": 2},
-        "evaluation.trained=true: measures the cohort of a round; with method.name=fedbuff",
-    ),
     "not measured": (
         {"evaluation.trained": False, "patience_metric": "trained_accuracy_mean"},
         "patience_metric=trained_accuracy_mean: is no column of this run's rounds",

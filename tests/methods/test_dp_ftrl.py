@@ -329,35 +329,14 @@ class Normalised(SmallNet):
 
 
 REFUSED = {
-    "selection.name=poisson: does not go with method.name=dp_ftrl, which selects clients by": {
-        "selection.name": "poisson"
-    },
-    "selection.rounds=2: must be 3 with method.name=dp_ftrl, which sets it; leave it out": {
-        **{"selection.name": "reshuffled", "selection.rounds": 2, "method.restart": 3},
-    },
-    "method.name=dp_ftrl: does not go with aggregation.name=mean so set": {
-        "aggregation.weighting": "arrived"
-    },
     "method.name=dp_ftrl: restart=4: must be at most 3, as each client": {"method.restart": 4},
     "selection.name=reshuffled: rounds=4: must be at most 3, as each client": {
         **{"method.restart": 4, "method.noise": 0},
     },
     "method.name=dp_ftrl: delta=0.5: must be at most 1/K": {"method.delta": 0.5},
     "method.epsilon=2.0: needs noise above 0": {"method.noise": 0, "method.epsilon": 2.0},
-    "method.name=dp_ftrl: channel.randk behind it may exceed the clip; leave it out": {
-        "channel.randk.fraction": 0.5
-    },
-    "method.name=dp_ftrl: channel.tests.driver.privacy.test_refusals:Counts before it reads": {
-        "channel": {"tests.driver.privacy.test_refusals:Counts": {}}
-    },
-    "method.name=dp_ftrl: claims privacy beside channel.gaussian; one of them may": {
-        "channel.gaussian.clip": 1.0
-    },
     "method.methods.dp_ftrl: cannot be chained: it claims privacy": {
         **{"method.name": "chain", "method.methods": {"dp_ftrl": {}}, "method.clip": None},
-    },
-    "channel.gaussian: does not go with selection.name=reshuffled, whose cohorts": {
-        **{"method.name": "fedavg", "channel.gaussian.noise": 1, "selection.name": "reshuffled"},
     },
 }
 

@@ -246,11 +246,6 @@ def test_losses_without_a_power(tmp_path, loss, message):
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        (
-            {"method.name": "afl", "fraction": 0.5},
-            "^fraction=0.5: must be 1 with method.name=afl, .* take method.name=drfa$",
-        ),
-        ({"method.name": "qffl", "local.optimizer": "adam"}, "must be sgd with method.name=qffl"),
         ({"method.name": "qffl", "method.q": -1}, "method.q=-1: must be"),
         ({"method.name": "term", "method.t": -1}, "method.t=-1: must be"),
         ({"method.name": "drfa", "method.floor": 1}, "method.floor=1: must be"),

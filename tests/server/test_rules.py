@@ -221,7 +221,7 @@ class Signed(raysim.ServerRule):
 
 def test_a_rule_without_a_rate_leaves_the_schedule_to_the_method():
     own, schedule = {"server.name": f"{__name__}:Signed"}, {"server.lr_decay": 0.9}
-    with pytest.raises(raysim.SettingsError, match=r"^server.lr_decay=0.9: the server of"):
+    with pytest.raises(raysim.SettingsError, match=r"^server.lr_decay=0.9: does not go with"):
         raysim.load_config("mnist-fedavg", own | schedule)
     settings = raysim.load_config("mnist-fedavg", {**own, **schedule, "method.name": "scaffold"})
     assert settings.server_lr == 1.0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from dataclasses import replace
 
 import numpy as np
@@ -12,7 +11,6 @@ from raysim.core.components import called
 from raysim.core.errors import SettingsError
 from raysim.core.method import Asynchrony
 from raysim.core.rules import Pass
-from raysim.driver.analyses.run_analyses import TRAINED
 from raysim.driver.asynchronous.arrivals import Queue
 from raysim.driver.asynchronous.checks import check_alike, check_pass
 from raysim.driver.asynchronous.draws import Draws, always
@@ -29,12 +27,11 @@ from raysim.driver.temperatures import RoundTemperature
 from raysim.storage.run_state import RunState
 
 
-def check_asynchrony(parts: RunParts, measured: Collection[str]) -> None:
+def check_asynchrony(parts: RunParts) -> None:
     """Check that a run's settings go with asynchronous rounds, if its method has them.
 
     Args:
         parts: The run's parts.
-        measured: Names of client parts of analyses.
 
     Raises:
         SettingsError: a setting does not.
@@ -45,10 +42,8 @@ def check_asynchrony(parts: RunParts, measured: Collection[str]) -> None:
         return
     _check_numbers(settings, asynchrony)
     key = f"method.name={method.title}: asynchronous rounds need"
-    if method.client_bytes(initial.state) or settings.local.keep:
-        kept = ", as of local.keep=true," if settings.local.keep else ","
-        raise SettingsError(f"{key} clients without state{kept} which their order would change")
-    _check_selection_and_clock(settings)
+    if method.client_bytes(initial.state):
+        raise SettingsError(f"{key} clients without state, which their order would change")
     ones = np.ones_like(parts.sizes)
     draws = Draws(settings, parts.sizes, settings.participants.numbers, ones, always)
     if not draws(0, 0, asynchrony.concurrency, (), 0):
@@ -57,12 +52,6 @@ def check_asynchrony(parts: RunParts, measured: Collection[str]) -> None:
     for number in (1, settings.rounds - 1):
         later = _first_pass(replace(parts, initial=replace(initial, number=number)))
         check_alike(settings, first, later, number)
-    if measured:
-        setting = f"{TRAINED}=true" if TRAINED in measured else f"analysis={min(measured)}"
-        raise SettingsError(
-            f"{setting}: measures the cohort of a round; with"
-            f" method.name={method.title} clients of several rounds overlap"
-        )
 
 
 def _check_numbers(settings: Settings, asynchrony: Asynchrony) -> None:
@@ -78,21 +67,6 @@ def _check_numbers(settings: Settings, asynchrony: Asynchrony) -> None:
             own = name in type(method).model_fields
             key = f"method.{name}" if own else f"method.name={method.title}: its {name}"
             raise SettingsError(f"{key}={value}: must be from 1 to the {whose}, {most}")
-
-
-def _check_selection_and_clock(settings: Settings) -> None:
-    selection, name = settings.selection, settings.method.title
-    policy = settings.clock.server_policy
-    if not selection.plans_ahead:
-        raise SettingsError(
-            f"{called(selection)}: does not go with method.name={name}, whose clients start one by"
-            " one, before there are results; choose uniform or weighted"
-        )
-    if not policy.waits:
-        raise SettingsError(
-            f"clock.policy={policy.name}: must be wait with method.name={name}: asynchronous"
-            " rounds wait for no client"
-        )
 
 
 def asynchronous_rounds(

@@ -8,12 +8,11 @@ from functools import partial
 import torch
 from torch import nn
 
-from raysim.core.channel import Stage, Stages
+from raysim.core.channel import Stages
 from raysim.core.components import called
 from raysim.core.errors import SettingsError
 from raysim.core.seeds import torch_generator
 from raysim.core.tensors import Tensors
-from raysim.driver.channel import check_order
 from raysim.driver.downlink import MODEL, send_down
 from raysim.driver.parts import RunParts
 
@@ -32,14 +31,7 @@ def check_downlink(parts: RunParts) -> None:
     stages, method = parts.settings.down_stages, parts.settings.method
     if not stages:
         return
-    for name, stage in stages.items():
-        _check_stage(f"downlink.{name}", stage)
-    check_order(stages, "downlink")
     refused = f"downlink: does not go with {called(method)}, whose"
-    if method.own_round:
-        raise SettingsError(f"{refused} round is {method.own_round}; leave it out")
-    if method.has_parts:
-        raise SettingsError(f"{refused} clients have {method.has_parts}; leave it out")
     first = parts.first
     bases: Mapping[str, str] = first.moved_from if first else {}
     if first and first.epochs and not (MODEL in first.broadcast and MODEL in bases.values()):
@@ -48,21 +40,6 @@ def check_downlink(parts: RunParts) -> None:
             " broadcasts; leave it out"
         )
     _try(stages, method.deployed(parts.initial.state), parts.network)
-
-
-def _check_stage(key: str, stage: Stage) -> None:
-    """Check that a stage can be one of the down-link.
-
-    Raises:
-        SettingsError: it cannot.
-    """
-    if stage.keeps_residual:
-        raise SettingsError(f"{key}: the server keeps what it has not sent as it is; leave it out")
-    if not stage.goes_down:
-        raise SettingsError(
-            f"{key}: cannot be a stage of the down-link, which needs contractions; at its settings"
-            " it is none"
-        )
 
 
 def _try(stages: Stages, model: Tensors, network: nn.Module) -> None:

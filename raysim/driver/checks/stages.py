@@ -1,4 +1,4 @@
-"""Checks of what the stages of the channel state, before anything starts."""
+"""Checks of stages of the channel that no rule has: of what is kept, and rounds without clients."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from raysim.config import Settings
 from raysim.core.components import called
 from raysim.core.errors import RaysimError, SettingsError
 from raysim.core.withheld import WithheldError
-from raysim.driver.channel import check_order, states_of
 from raysim.driver.hiding import COHORT, claiming_of, hidden_clients
 from raysim.driver.listener import Listener
 from raysim.driver.parts import RunParts
@@ -19,24 +18,6 @@ from raysim.driver.round_inputs import (
     run_round,
     run_without_clients,
 )
-
-
-def check_stages(parts: RunParts) -> None:
-    """Check what stages of the channel state, and the method's rounds without clients.
-
-    What they do is seen in the rehearsal.
-
-    Args:
-        parts: The run's parts.
-
-    Raises:
-        SettingsError: they cannot stand in their order, or the server keeps a state for one where
-            rounds overlap; the method's round fails without clients, and a stage acts on it.
-    """
-    settings, stages = parts.settings, parts.settings.stages
-    check_order(stages, "channel")
-    check_keepers(settings, [*states_of(parts.initial, settings.stages)], "the server keeps")
-    _check_rounds_without_clients(parts)
 
 
 def check_keepers(settings: Settings, keepers: Sequence[str], who: str) -> None:
@@ -57,10 +38,13 @@ def check_keepers(settings: Settings, keepers: Sequence[str], who: str) -> None:
         )
 
 
-def _check_rounds_without_clients(parts: RunParts) -> None:
+def check_rounds_without_clients(parts: RunParts) -> None:
     """Check that a method's round runs without clients, where one may be and a stage acts on it.
 
     A round is without clients if none is selected, or if all drop out.
+
+    Args:
+        parts: The run's parts.
 
     Raises:
         SettingsError: it fails, or has passes over clients that were not selected.

@@ -5,9 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
-from raysim.config import Settings
-from raysim.core.components import called
-from raysim.core.errors import SettingsError
 from raysim.core.rules import Reduced, View
 from raysim.driver.dispatch import Dispatch
 from raysim.storage.client_models import ClientModels
@@ -40,15 +37,3 @@ def _received(
 
 def _save(models: ClientModels, number: int, view: View) -> None:
     models.save(number, view.client, view.params)
-
-
-def check_kept_clients(settings: Settings) -> None:
-    """Check that the networks of the clients of a round can be kept.
-
-    Raises:
-        SettingsError: rounds overlap.
-    """
-    if settings.keep_clients and settings.asynchrony:
-        raise SettingsError(
-            f"keep_clients=true: does not go with {called(settings.method)}, whose rounds overlap"
-        )

@@ -356,7 +356,6 @@ def test_clients_under_way_report_to_the_selection(tmp_path):
                 ("NoPass", "asynchronous rounds have one pass; it runs none"),
             )
         ),
-        ({"analysis": ["kl_activations"]}, "analysis=kl_activations: measures the cohort"),
     ],
 )
 def test_refused_before_anything_starts(tmp_path, overrides, message):

@@ -306,22 +306,3 @@ def test_a_client_that_drops_out_has_worked_until_then():
         "virtual_joules": pytest.approx(3.0 + 8.0 * 501 / 2001),
         "lost_clients": 1,
     }
-
-
-@pytest.mark.parametrize(
-    ("clock", "message"),
-    [
-        (
-            {"clock.policy": "deadline", "clock.deadline": 2.0},
-            r"clock\.policy=deadline: must be wait with method\.name=fedbuff",
-        ),
-        (
-            {"selection.name": "oort"},
-            r"selection\.name=oort: does not go with method\.name=fedbuff",
-        ),
-    ],
-)
-def test_what_chooses_a_cohort_by_results_is_refused(tmp_path, clock, message):
-    with pytest.raises(raysim.SettingsError, match=message):
-        raysim.run(make_settings(tmp_path / "run", **(BUFFERED | clock)), make_task(SIZES))
-    assert not (tmp_path / "run").exists()

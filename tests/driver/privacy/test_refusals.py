@@ -35,22 +35,6 @@ class Double(raysim.Stage):
         )
 
 
-class Residual(raysim.Stage):
-    """States that it sends what was left before."""
-
-    @property
-    def keeps_residual(self) -> bool:
-        return True
-
-
-class Again(raysim.Stage):
-    """Claims privacy, too."""
-
-    @property
-    def privacy(self) -> Any:
-        return Gaussian().privacy
-
-
 class Counts(raysim.Stage):
     """Has clients send a number, and reads their sum at the server."""
 
@@ -269,20 +253,6 @@ def behind(stage: str) -> dict[str, Any]:
 LEFT_OUT = "left out"
 """Value of a setting that another component has not."""
 REFUSED: dict[str, dict[str, Any]] = {
-    "does not go with selection.name=power_of_choice, whose cohorts": {
-        "selection.name": "power_of_choice"
-    },
-    "does not go with method.name=fedbuff, whose rounds overlap": {
-        **UNIFORM,
-        "method.name": "fedbuff",
-    },
-    "accountant=pld does not go with selection.name=uniform": {
-        **UNIFORM,
-        "channel.gaussian.accountant": "pld",
-    },
-    "does not go with clock.policy=over_selection": {
-        **{"clock.name": "devices", "clock.policy": "over_selection", "clock.extra": 1},
-    },
     f"does not go with selection.name={HERE}:First, whose cohorts cannot be accounted; choose"
     " selection.name=poisson, or uniform for fixed cohorts: it changes 'select' of Poisson, whose"
     " 'draw' rests on it; leave that as it is, or state 'draw' in the class itself": {
@@ -291,13 +261,14 @@ REFUSED: dict[str, dict[str, Any]] = {
     f"does not go with selection.name={HERE}:Looked, whose cohorts cannot be accounted": {
         "selection.name": f"{HERE}:Looked"
     },
-    f"selection.name={HERE}:Attribute has an attribute 'select' that is no setting": {
+    f"does not go with selection.name={HERE}:Attribute, which has an attribute 'select' that is": {
         "selection.name": f"{HERE}:Attribute"
     },
-    f"does not go with aggregation.name={HERE}:Tenfold so set, which does not": {
+    f"does not go with aggregation.name={HERE}:Tenfold, which so set does not": {
         "aggregation.name": f"{HERE}:Tenfold"
     },
-    f"channel.{HERE}:Longer behind it may exceed the clip": behind("Longer"),
+    f"channel.{HERE}:Longer: cannot stand behind channel.gaussian, whose clip it may exceed; put it"
+    " before: it changes": behind("Longer"),
     **{
         f"does not go with temperature.name={HERE}:ByRound, which reads the {words}": {
             "temperature": {"name": f"{HERE}:ByRound", "what": what}
@@ -311,16 +282,6 @@ REFUSED: dict[str, dict[str, Any]] = {
         "method.name": f"{HERE}:Sized"
     },
     "delta=0.5: must be at most 1/K": {"channel.gaussian.delta": 0.5},
-    "does not go with aggregation.name=median so set, which does not divide by the expected clients"
-    " alone; choose aggregation.name=mean aggregation.weighting=fixed": {
-        "aggregation.name": "median",
-        "aggregation.weighting": LEFT_OUT,
-    },
-    "does not go with aggregation.name=mean so set, which does not divide by the expected clients"
-    " alone; choose aggregation.weighting=fixed": {"aggregation.weighting": "arrived"},
-    "does not go with temperature.name=plateau": {"temperature.name": "plateau"},
-    "does not go with local.schedule=plateau: lr would follow": {"local.schedule": "plateau"},
-    "does not go with temperature.name=stragglers": {"temperature.name": "stragglers"},
     "does not go with method.name=scaffold, whose server": {"method.name": "scaffold"},
     "does not go with method.name=feddyn, which reads the clients of a round": {
         "method.name": "feddyn"
@@ -341,24 +302,9 @@ REFUSED: dict[str, dict[str, Any]] = {
             "powersgd": "products of their changes",
         }.items()
     },
-    "does not go with attack.name=sign_flip, whose bad clients send what is not clipped": {
-        "attack.name": "sign_flip"
-    },
-    "does not go with attack.name=mimic, whose bad": {"attack.name": "mimic"},
-    "does not go with attack.per_round=1, by which": {
-        **{"attack.name": "label_flip", "attack.per_round": 1}
-    },
-    "does not go with local.class_weights=balanced, which": {"local.class_weights": "balanced"},
-    f"channel.{HERE}:Counts before it reads the sum without noise": {
-        "channel": {f"{HERE}:Counts": {}, "gaussian": {}}
-    },
-    f"channel.{HERE}:Double behind it may exceed the clip": behind("Double"),
-    f"channel.{HERE}:Residual behind it keeps": behind("Residual"),
-    f"claims privacy beside channel.{HERE}:Again": behind("Again"),
-    "does not go with method.name=ditto in fixed cohorts": {**UNIFORM, "method.name": "ditto"},
-    "does not go with local.keep=true in fixed cohorts": {
+    "privacy: does not go with a method or stage whose clients keep a state between rounds, in": {
         **UNIFORM,
-        **{"local.optimizer": "adam", "local.lr": 0.01, "local.keep": True},
+        "method.name": "ditto",
     },
 }
 
@@ -373,7 +319,7 @@ def go(path, model=SmallNet, **more: Any) -> raysim.Result:
 def test_what_is_not_accounted_is_refused_before_anything_starts(tmp_path, message):
     with pytest.raises(raysim.SettingsError) as caught:
         go(tmp_path / "run", **REFUSED[message])
-    assert str(caught.value).startswith(f"channel.gaussian: {message}")
+    assert message in str(caught.value)
     assert not (tmp_path / "run").exists()
 
 
@@ -408,7 +354,9 @@ def test_a_class_that_changes_what_its_base_claims_for_is_refused(tmp_path, stag
 )
 def test_a_function_set_on_a_class_of_raysim_is_refused(tmp_path, monkeypatch, kind, name, own):
     monkeypatch.setattr(kind, name, own)
-    said = rf"channel\.gaussian: .* has a function '{name}' that was set on its class, and may"
+    said = (
+        rf"channel\.gaussian: .* which has a function '{name}' that was set on its class, and may"
+    )
     with pytest.raises(raysim.SettingsError, match=said):
         go(tmp_path / "run")
     assert not (tmp_path / "run").exists()

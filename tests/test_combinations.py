@@ -1,0 +1,324 @@
+"""Every row of the table of rules: a pair of settings that breaks it, and one nearby that does not.
+
+Settings are parsed alone: no data is fetched, and no network is built.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+import raysim
+from raysim.channel.gaussian import Gaussian
+from raysim.channel.masks import Masks
+from raysim.cli.documents import listed
+from raysim.cli.rules import PAGE, markdown
+from raysim.combinations import RULES, Rule
+from raysim.core.errors import RuleError
+from raysim.methods.fedavg import FedAvg
+
+FEDBUFF = {"method.name": "fedbuff"}
+DEADLINE = {"clock.name": "devices", "clock.policy": "deadline", "clock.deadline": 9.0}
+ADAM = {"local.optimizer": "adam", "local.keep": True}
+MASKS = {"channel.masks": {}}
+TOPK = {"topk": {}}
+DOWN = {"downlink.topk": {}}
+CLAIM = {
+    **{"channel": {"gaussian": {"noise": 1.0}}, "aggregation.weighting": "fixed"},
+    **{"selection.name": "poisson", "weighting": "uniform"},
+}
+FIXED = {**CLAIM, "selection.name": "uniform"}
+FTRL = {"method.name": "dp_ftrl", "aggregation.weighting": "fixed", "weighting": "uniform"}
+CLIENTS = {"evaluation.clients": True}
+
+
+class More(Masks):
+    """Other masks."""
+
+
+class Noisier(Gaussian):
+    """Claims privacy, too."""
+
+
+class Counts(raysim.Stage):
+    """A stage that lengthens no change, and has a part at the server."""
+
+    def receive(self, now: Any, reduced: Any) -> Any:
+        return replace(reduced)
+
+
+class Overlapping(FedAvg):
+    """A user's own method, whose rounds overlap."""
+
+    def asynchrony(self, size: int) -> raysim.Asynchrony:
+        return raysim.Asynchrony(buffer=size, concurrency=size)
+
+
+def own(kind: type) -> str:
+    return f"{__name__}:{kind.__name__}"
+
+
+CASES: Mapping[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "local.momentum=0.9: does not go with method.name=fsvrg, which needs local.momentum=0.0": (
+        {"method.name": "fsvrg", "local.momentum": 0.9},
+        {"method.name": "fedprox", "local.momentum": 0.9},
+    ),
+    "local.keep=true: does not go with method.name=chain, which needs local.keep=false with"
+    " method.methods.fedlc": (
+        {"method.name": "chain", "method.methods": {"fedlc": {"counts": "global"}}, **ADAM},
+        {"method.name": "chain", "method.methods": {"fedprox": {}}, **ADAM},
+    ),
+    "selection.name=poisson: does not go with method.name=dp_ftrl, which selects clients by"
+    " reshuffled; leave it out": ({**FTRL, "selection.name": "poisson"}, FTRL),
+    "selection.rounds=2: does not go with method.name=dp_ftrl, which sets it to 3; leave it out": (
+        {**FTRL, "method.restart": 3, "selection.name": "reshuffled", "selection.rounds": 2},
+        {**FTRL, "method.restart": 3, "selection.name": "reshuffled"},
+    ),
+    "fraction=0.5: does not go with method.name=afl, in which all clients take part in every round;"
+    " for sampled clients choose method.name=drfa": (
+        {"method.name": "afl", "fraction": 0.5},
+        {"method.name": "afl", "fraction": 1.0},
+    ),
+    "evaluation.when=after: does not go with local.keep=true, ": (
+        {**ADAM, **CLIENTS, "evaluation.when": "after"},
+        {**ADAM, **CLIENTS},
+    ),
+    "server.name=adam: does not go with method.name=fedadam, whose server takes steps of Adam"
+    " already; leave it out": (
+        {"method.name": "fedadam", "server.name": "adam"},
+        {"method.name": "scaffold", "server.name": "adam"},
+    ),
+    "server.lr_decay=0.9: does not go with method.name=fedavg, whose server has no learning rate of"
+    " its own; leave it out, or choose one that has: server.name=momentum server.beta=0": (
+        {"server.lr_decay": 0.9},
+        {"server.lr_decay": 0.9, "server.name": "momentum", "server.beta": 0.0},
+    ),
+    "downlink.error_feedback: does not go with downlink, whose server keeps": (
+        {"downlink": {"error_feedback": {}, **TOPK}},
+        DOWN,
+    ),
+    "downlink.clip: does not go with downlink, which needs contractions": (
+        {"downlink.clip": {}},
+        {"channel.clip": {}},
+    ),
+    "channel.clip: cannot stand behind channel.error_feedback, which would send again": (
+        {"channel": {"error_feedback": {}, "clip": {}}},
+        {"channel": {"clip": {}, "error_feedback": {}, **TOPK}},
+    ),
+    "channel.clip: cannot stand behind channel.masks, which sends words that hide": (
+        {"channel": {"masks": {}, "clip": {}}},
+        {"channel": {"clip": {}, "masks": {}}},
+    ),
+    "downlink.int8: cannot stand behind downlink.low_rank, which sends no coordinates that it could"
+    " encode; put it before, or leave it out": (
+        {"downlink": {"low_rank": {}, "int8": {}}},
+        {"downlink": {"low_rank": {}}, "channel": {"int8": {}}},
+    ),
+    "keep_clients=true: does not go with method.name=fedbuff, whose rounds overlap": (
+        {**FEDBUFF, "keep_clients": True},
+        {"keep_clients": True},
+    ),
+    "local.keep=true: does not go with method.name=fedbuff, whose rounds overlap: their order": (
+        {**FEDBUFF, **ADAM},
+        ADAM,
+    ),
+    "channel.error_feedback: does not go with method.name=fedbuff, whose rounds overlap: their": (
+        {**FEDBUFF, "channel": {"error_feedback": {}, **TOPK}},
+        {**FEDBUFF, "channel": TOPK},
+    ),
+    "channel.gaussian: does not go with method.name=fedbuff, whose rounds overlap: their order": (
+        {**FEDBUFF, "channel.gaussian": {"noise": 0.0, "quantile": 0.5}},
+        {**FEDBUFF, "channel.gaussian": {"noise": 0.0}},
+    ),
+    "selection.name=oort: does not go with method.name=fedbuff, whose clients start one by one,"
+    " before there are results; choose selection.name=uniform, or weighted": (
+        {**FEDBUFF, "selection.name": "oort"},
+        {**FEDBUFF, "selection.name": "weighted"},
+    ),
+    "clock.name=devices: does not go with method.name=fedbuff, whose rounds wait for no client;"
+    " choose clock.policy=wait": ({**FEDBUFF, **DEADLINE}, {**FEDBUFF, "clock.name": "devices"}),
+    "evaluation.trained=true: does not go with method.name=fedbuff, whose rounds overlap: it": (
+        {**FEDBUFF, **CLIENTS, "evaluation.trained": True},
+        {**FEDBUFF, **CLIENTS},
+    ),
+    "analysis=activations: does not go with method.name=fedbuff, whose rounds overlap: it": (
+        {**FEDBUFF, "analysis": "activations"},
+        {**FEDBUFF, "analysis": "label_heat_map"},
+    ),
+    "aggregation.name=median: does not go with method.name=fedbuff, whose rounds overlap; choose": (
+        {**FEDBUFF, "aggregation.name": "median"},
+        {"aggregation.name": "median"},
+    ),
+    "aggregation.name=mean: does not go with method.name=fedbuff, whose rounds overlap; choose"
+    " aggregation.name=mean aggregation.weighting=arrived": (
+        {**FEDBUFF, "aggregation.weighting": "fixed"},
+        {**FEDBUFF, "aggregation.weighting": "arrived"},
+    ),
+    "attack.name=alie: does not go with method.name=fedbuff, whose rounds overlap: nobody knows the"
+    " updates of others; choose attack.name=sign_flip attack.of=own": (
+        {**FEDBUFF, "attack.name": "alie"},
+        {**FEDBUFF, "attack.name": "sign_flip", "attack.of": "own"},
+    ),
+    "downlink: does not go with method.name=chain, whose rounds overlap; leave it out": (
+        {"method.name": "chain", "method.methods": {"fedprox": {}, "fedbuff": {}}, **DOWN},
+        {"method.name": "chain", "method.methods": {"fedprox": {}}, **DOWN},
+    ),
+    f"downlink: does not go with method.name={own(Overlapping)}, whose rounds overlap;": (
+        {"method.name": own(Overlapping), **DOWN},
+        {"method.name": own(Overlapping)},
+    ),
+    "aggregation.name=norm_bound: does not go with method.name=chain, whose clients send changes": (
+        {
+            **{"aggregation.name": "norm_bound", "aggregation.norm": 1.0},
+            **{"method.name": "chain", "method.methods": {"qffl": {}, "fedprox": {}}},
+        },
+        {
+            **{"aggregation.name": "norm_bound", "aggregation.norm": 1.0},
+            **{"method.name": "chain", "method.methods": {"fedprox": {}}},
+        },
+    ),
+    "downlink: does not go with method.name=fedma, whose round is a pass over the layers": (
+        {"method.name": "fedma", **DOWN},
+        {"method.name": "ditto", **DOWN},
+    ),
+    "downlink: does not go with method.name=divide_and_conquer, whose clients have the layers that"
+    " did not change since they last took part; leave it out": (
+        {"method.name": "divide_and_conquer", **DOWN},
+        {"method.name": "mifl", "method.delivery": "later", **DOWN},
+    ),
+    f"channel.masks: does not go with channel.{own(More)}, of which a run may have one;": (
+        {"channel": {"masks": {}, own(More): {}}},
+        MASKS,
+    ),
+    "channel.masks: does not go with method.name=fedasync, whose rounds overlap": (
+        {"method.name": "fedasync", **MASKS},
+        MASKS,
+    ),
+    "channel.masks: does not go with aggregation.name=median, which sees updates one by one; choose"
+    " aggregation.name=mean": ({"aggregation.name": "median", **MASKS}, MASKS),
+    "channel.masks: does not go with attack.name=alie, whose clients know the updates of others": (
+        {"attack.name": "alie", **MASKS},
+        {"attack.name": "label_flip", **MASKS},
+    ),
+    "channel.gaussian: does not go with method.name=fedbuff, whose rounds overlap": (
+        {**FEDBUFF, **FIXED, "aggregation.weighting": "arrived"},
+        FIXED,
+    ),
+    "channel.gaussian: does not go with selection.name=power_of_choice, whose cohorts cannot be": (
+        {**CLAIM, "selection.name": "power_of_choice"},
+        CLAIM,
+    ),
+    "channel.gaussian: does not go with selection.name=uniform, for whose cohorts there is no"
+    " accountant=pld; choose rdp, or selection.name=poisson": (
+        {**FIXED, "channel.gaussian.accountant": "pld"},
+        {**CLAIM, "channel.gaussian.accountant": "pld"},
+    ),
+    "channel.gaussian: does not go with clock.name=devices, by whose policy the clients of a": (
+        {**CLAIM, **DEADLINE},
+        {**CLAIM, "clock.name": "devices"},
+    ),
+    f"channel.gaussian: does not go with channel.{own(Noisier)}, which claims privacy, too;": (
+        {**CLAIM, "channel": {"gaussian": {}, own(Noisier): {}}},
+        {**CLAIM, "channel": {own(Noisier): {}}},
+    ),
+    "channel.gaussian: does not go with method.name=dp_ftrl, which claims privacy, too; leave": (
+        {**FTRL, "method.noise": 1.0, "channel.gaussian.noise": 1.0},
+        {**FTRL, "method.noise": 1.0},
+    ),
+    "channel.gaussian: does not go with aggregation.name=median, which so set does not divide by"
+    " the expected clients alone; choose aggregation.name=mean aggregation.weighting=fixed": (
+        {"channel.gaussian": {}, "selection.name": "poisson", "aggregation.name": "median"},
+        CLAIM,
+    ),
+    "channel.gaussian: does not go with temperature.name=stragglers, by which T would follow": (
+        {**CLAIM, "temperature.name": "stragglers"},
+        {**CLAIM, "temperature.name": "constant"},
+    ),
+    "channel.gaussian: does not go with local.schedule=plateau, by which lr would follow the": (
+        {**CLAIM, "local.schedule": "plateau"},
+        {**CLAIM, "local.schedule": "cosine"},
+    ),
+    f"channel.{own(Counts)}: cannot stand before channel.gaussian, as it would read the sum without"
+    " noise; put it behind": (
+        {**CLAIM, "channel": {own(Counts): {}, "gaussian": {}}},
+        {**CLAIM, "channel": {"gaussian": {}, own(Counts): {}}},
+    ),
+    f"channel.{own(Counts)}: cannot stand before method.name=dp_ftrl, as it would read the sum"
+    " without noise; leave it out": (
+        {**FTRL, "channel": {own(Counts): {}}},
+        {**FTRL, "channel": {"clip": {}}},
+    ),
+    "channel.error_feedback: cannot stand behind channel.gaussian, as it keeps what is not sent": (
+        {**CLAIM, "channel": {"gaussian": {}, "error_feedback": {}, **TOPK}},
+        {**CLAIM, "channel": {"gaussian": {}, **TOPK}},
+    ),
+    "channel.randk: cannot stand behind channel.gaussian, whose clip it may exceed; put it": (
+        {**CLAIM, "channel": {"gaussian": {}, "randk": {"fraction": 0.5, "unbiased": True}}},
+        {**CLAIM, "channel": {"randk": {"fraction": 0.5, "unbiased": True}, "gaussian": {}}},
+    ),
+    "channel.randk: cannot stand behind method.name=dp_ftrl, whose clip it may exceed; leave it": (
+        {**FTRL, "channel": {"randk": {"fraction": 0.5, "unbiased": True}}},
+        {**FTRL, "channel": TOPK},
+    ),
+    "channel.gaussian: does not go with attack.name=mimic, whose bad clients send what is not": (
+        {**CLAIM, "attack.name": "mimic"},
+        {**CLAIM, "attack.name": "label_flip"},
+    ),
+    "channel.gaussian: does not go with attack.name=label_flip, of whose attack.per_round each": (
+        {**CLAIM, "attack.name": "label_flip", "attack.per_round": 1},
+        {**CLAIM, "attack.per_round": 1},
+    ),
+    "channel.gaussian: does not go with local.class_weights=balanced, which counts the samples": (
+        {**CLAIM, "local.class_weights": "balanced"},
+        {**CLAIM, "local.class_weights": [1.0] * 10},
+    ),
+    "channel.gaussian: does not go with local.keep=true, which tells in which of them a client was;"
+    " choose selection.name=poisson": ({**FIXED, **ADAM}, {**CLAIM, **ADAM}),
+}
+"""By the line with which they are refused: settings that break a rule, and some nearby."""
+
+
+@pytest.mark.parametrize("line", CASES)
+def test_what_breaks_a_rule_is_refused_as_settings_are_parsed(line):
+    broken, nearby = CASES[line]
+    with pytest.raises(RuleError) as caught:
+        raysim.load_config("mnist-fedavg", broken)
+    assert str(caught.value).startswith(line)
+    raysim.load_config("mnist-fedavg", nearby)
+
+
+def test_every_rule_has_a_case(monkeypatch):
+    """That a component is not what its class says, no settings say: it is seen before the data."""
+    monkeypatch.setattr("raysim.config.check_rules", lambda settings: None)
+    found = set[Rule]()
+    for line, (broken, _) in CASES.items():
+        settings = raysim.load_config("mnist-fedavg", broken)
+        found |= {rule for rule in RULES if any(x.startswith(line) for x in rule.lines(settings))}
+    left = [rule.other.name for rule in RULES if rule not in found]
+    assert left == ["components that are not what their class says"]
+
+
+def test_the_page_has_the_table():
+    """`python -m raysim.cli.rules` writes it."""
+    assert PAGE.read_text(encoding="utf-8").endswith(f"\n\n{markdown()}")
+
+
+def test_the_rules_of_one_component_are_listed():
+    """A name may be of several kinds: `gaussian` is a stage and an attack."""
+    rows = {
+        (row["this"], row["does_not_go"]): row["why"] for row in listed("rules", "fedma")["rules"]
+    }
+    assert rows["the down-link", "with method.name=fedma"].startswith(
+        "whose round is a pass over the l"
+    )
+    assert rows["settings of local training at other values", "with method.name=fedma"] == (
+        "which needs local.keep=false"
+    )
+    assert not any("overlap" in why for why in rows.values())
+    names = {row["this"] for row in listed("rules", "gaussian")["rules"]}
+    assert {"channel.gaussian", "downlink.gaussian"} < names
+    said = [row["does_not_go"] for row in listed("rules", "gaussian")["rules"]]
+    assert "with attack.name=gaussian" in said
