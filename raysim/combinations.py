@@ -22,6 +22,7 @@ from raysim.core.channel import Stage
 from raysim.core.components import called, calling, set_apart, set_on_classes, why_lost
 from raysim.core.errors import RuleError
 from raysim.core.privacy import PrivacyClaim
+from raysim.core.selection import Selection
 from raysim.core.user_input import as_typed
 from raysim.server.mean import ModelMean
 
@@ -391,6 +392,14 @@ RULES = (
     Rule(MASKS, OVERLAPPING, OVERLAP),
     Rule(MASKS, SEEING, "which sees updates one by one", MEAN),
     Rule(MASKS, KNOWING, "whose clients know the updates of others"),
+    Rule(
+        MASKS,
+        Kind(
+            "selections to which clients report",
+            _of("selection", lambda run: type(run.selection).report is not Selection.report),
+        ),
+        *("to which single clients report", "choose selection.name=uniform"),
+    ),
     # differential privacy
     Rule(CLAIMS, CLAIMS, "which claims privacy, too", "leave one out"),
     Rule(

@@ -203,6 +203,10 @@ CASES: Mapping[str, tuple[dict[str, Any], dict[str, Any]]] = {
         {"attack.name": "alie", **MASKS},
         {"attack.name": "label_flip", **MASKS},
     ),
+    "channel.masks: does not go with selection.name=oort, to which single clients report; choose": (
+        {"selection.name": "oort", **MASKS},
+        {"selection.name": "oort"},
+    ),
     "channel.gaussian: does not go with method.name=fedbuff, whose rounds overlap": (
         {**FEDBUFF, **FIXED, "aggregation.weighting": "arrived"},
         FIXED,

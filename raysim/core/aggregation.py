@@ -28,6 +28,7 @@ from torch import Tensor
 from raysim.core.columns import Column
 from raysim.core.components import Component, Registry
 from raysim.core.rules import Weighting
+from raysim.core.withheld import PRIVACY, closed
 
 Floats = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int64]
@@ -66,6 +67,8 @@ class Updates:
 class ArrivedUpdates:
     """Input of `Aggregation.decide`: the updates of a pass that have arrived.
 
+    A claim of privacy withholds samples and shares, and the samples of `Updates`.
+
     Attributes:
         clients: Their clients, ascending [m].
         samples: The clients' samples [m].
@@ -74,8 +77,8 @@ class ArrivedUpdates:
     """
 
     clients: Integers
-    samples: Integers
-    shares: Floats
+    samples: Integers = field(metadata=closed("the sizes of clients", PRIVACY))
+    shares: Floats = field(metadata=closed("the weights of clients", PRIVACY))
     measured: Tensor = field(default_factory=_nothing)
 
 

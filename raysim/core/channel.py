@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from abc import ABC
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 import torch
@@ -25,6 +25,7 @@ from raysim.core.privacy import PrivacyClaim
 from raysim.core.rules import Reduced, Upload, View
 from raysim.core.state import State
 from raysim.core.tensors import Groups, Layout
+from raysim.core.withheld import PRIVACY, closed
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,7 @@ class Received:
 
     Attributes:
         number: Rounds committed before this one.
-        cohort: The clients of the round, ascending.
+        cohort: The clients of the round, ascending; withheld by a claim of privacy of another.
         clients: K, the number of clients in all.
         generator: `generator(purpose)`: a generator on the CPU, keyed by seed, round, pass, stage
             and purpose.
@@ -42,7 +43,7 @@ class Received:
     """
 
     number: int
-    cohort: tuple[int, ...]
+    cohort: tuple[int, ...] = field(metadata=closed("the clients of a round", PRIVACY))
     clients: int
     generator: Callable[[str], torch.Generator]
     expected: float

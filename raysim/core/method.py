@@ -50,6 +50,7 @@ from raysim.core.rules import LocalWork, Pass, Reduced, Weighting
 from raysim.core.selection import Selection
 from raysim.core.server import ServerRule
 from raysim.core.tensors import Groups, Tensors, nbytes
+from raysim.core.withheld import MASKS, PRIVACY, closed
 
 Metrics = Mapping[str, float]
 
@@ -73,23 +74,26 @@ class ServerState:
 class Round:
     """Input of `Method.round`.
 
+    What a run withholds, by masks or a claim of privacy, may be passed on but not read: reading it
+    ends the run in one line.
+
     Attributes:
         number: Rounds committed before this one.
-        cohort: The clients that take part, ascending.
+        cohort: The clients that take part, ascending; withheld by a claim. A pass may be over them.
         clients: K, the number of clients in all that may take part.
         epochs: `local.epochs`, or `LocalSteps(local.steps)`: for `Pass.epochs`.
         lr: Learning rate of this round, `lr_at(number)`.
         lr_at: Learning rate of any round.
         weighting: The run's `weighting`, a word or the path of a table.
         network: The network as it was built, for its structure; its tensors are not the state's.
-        steps: `steps(client)`: the local steps of a client in `epochs`.
+        steps: `steps(client)`: the local steps of a client in `epochs`; withheld by masks and a
+            claim.
         sample: `sample(*keys)`: a further uniform cohort of m clients, keyed by seed, round, keys.
         generator: `generator(purpose)`: a generator on the CPU, keyed by seed, round and purpose.
         note: Shows the user one line.
         everyone: The clients that may take part, ascending: all K, or fewer by
             `evaluation.new_clients`; a pass may be over these alone.
-        samples: Training samples of each client, by its number. Masks and a claim of privacy hide
-            them: reading them then raises a `SettingsError`.
+        samples: Training samples of each client, by its number; withheld by masks and a claim.
         size: m, the clients of a round.
         expected: Expected number of clients of a round, by which `aggregation.weighting=fixed`
             divides.
@@ -100,19 +104,29 @@ class Round:
     """
 
     number: int
-    cohort: tuple[int, ...]
+    cohort: tuple[int, ...] = field(
+        metadata=closed(
+            *("the clients of a round", PRIVACY),
+            instead="a method of your own passes now.cohort on unchanged",
+            handle=True,
+        )
+    )
     clients: int
     epochs: LocalWork
     lr: float
     lr_at: Callable[[int], float]
     weighting: Weighting | str
     network: nn.Module
-    steps: Callable[[int], int]
+    steps: Callable[[int], int] = field(
+        metadata=closed("the local steps of clients", MASKS, PRIVACY)
+    )
     sample: Callable[..., tuple[int, ...]]
     generator: Callable[[str], torch.Generator]
     note: Callable[[str], None]
     everyone: Sequence[int] = ()
-    samples: Sequence[int] | npt.NDArray[np.int64] = ()
+    samples: Sequence[int] | npt.NDArray[np.int64] = field(
+        default=(), metadata=closed("the sizes of clients", MASKS, PRIVACY)
+    )
     size: int = 1
     expected: float = 1.0
     server_lr: float = 1.0
@@ -170,9 +184,6 @@ class Method(Component, ABC):
     """Whether its rounds give the model's tensors other shapes."""
     deploys_finetuned: ClassVar[bool] = False
     """Whether clients deploy what they have after `evaluation.finetune_epochs`, where it is set."""
-    reads_beside: ClassVar[str] = ""
-    """In words, what its server reads of clients beside the mean of their changes, which alone
-    differential privacy accounts; empty for nothing."""
     server_rate: ClassVar[str] = ""
     """Name of the field that is the learning rate of its server; empty without one. Its formula has
     `Round.server_lr` in place of the field, which then follows the settings `server`."""
@@ -182,9 +193,6 @@ class Method(Component, ABC):
     needs_mean: ClassVar[str] = ""
     """In words, what clients send in place of their changes, of which no aggregation but the mean
     makes a step; empty if they send changes."""
-    reads_each: ClassVar[str] = ""
-    """In words, what its server reads of single clients, where a sum over them, which is all that
-    masks let it see, would not do; empty for nothing."""
     has_parts: ClassVar[str] = ""
     """In words, what clients have of the broadcast model from before, so that they receive less;
     the down-link says that itself, and does not go with it. Empty for nothing."""
@@ -257,6 +265,11 @@ class Method(Component, ABC):
         A subclass that overrides code of a class with a claim states its own, or is refused.
         """
         return None
+
+    @property
+    def sending(self) -> Method:
+        """The method that says what clients send: of a chain, its only member that does."""
+        return self
 
     def with_noise(self, noise: float) -> Self:
         """Return this method with the noise multiplier that keeps to the epsilon of its claim."""

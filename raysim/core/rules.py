@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from functools import cached_property, partial
 from itertools import pairwise
 from math import ceil
-from typing import Literal, NamedTuple, Protocol
+from typing import Literal, NamedTuple, Protocol, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -26,6 +26,7 @@ from raysim.core.errors import RunError, SettingsError
 from raysim.core.optimizer import Optimizer, effective_steps
 from raysim.core.scoring import CLASSIFICATION, Scoring
 from raysim.core.tensors import Groups, Tensors, at_least_float32, nbytes, number_beside, only
+from raysim.core.withheld import MASKS, PRIVACY, closed
 
 Weighting = Literal["examples", "uniform"]
 Bases = Mapping[str, str]
@@ -509,7 +510,8 @@ class Pass:
         broadcast: Groups sent to all of them; "model" is the network's parameters and buffers.
         rules: What each client does.
         epochs: Local epochs of all clients, or by client; `LocalSteps` in their place.
-        lr: Local learning rate of all clients, or by client.
+        lr: Local learning rate of all clients, by client, or a function of a client's local steps
+            (`Round.steps`).
         trainable: Names of the parameters that are trained; None trains all. Modules whose own
             parameters are all frozen run in evaluation mode, so BatchNorm keeps its statistics.
         weighting: Weights of the mean, a word or a number for each client; None takes the run's
@@ -532,7 +534,7 @@ class Pass:
     broadcast: Groups
     rules: Rules = Rules()
     epochs: LocalWork | Mapping[int, LocalWork] = 0
-    lr: float | Mapping[int, float] = 0.0
+    lr: float | Mapping[int, float] | Callable[[int], float] = 0.0
     trainable: frozenset[str] | None = None
     weighting: Weighting | Mapping[int, float] | None = None
     personal: Mapping[int, Groups] = field(default_factory=dict)
@@ -556,8 +558,10 @@ class Pass:
         return self.epochs[client] if isinstance(self.epochs, Mapping) else self.epochs
 
     def lr_of(self, client: int) -> float:
-        """Return the local learning rate of one client."""
-        return self.lr if isinstance(self.lr, int | float) else self.lr[client]
+        """Return the local learning rate of one client, where the pass has no function for it."""
+        if isinstance(self.lr, int | float):
+            return self.lr
+        return cast(Mapping[int, float], self.lr)[client]
 
     def received_bytes(
         self, clients: Sequence[int], frozen: Collection[str] = ()
@@ -584,20 +588,28 @@ class Pass:
 class Reduced:
     """The result of a pass.
 
+    What a run withholds, by masks or a claim of privacy, may be passed on but not read.
+
     Attributes:
-        clients: The clients whose uploads arrived, ascending; dropped ones are missing.
+        clients: The clients whose uploads arrived, ascending; dropped ones are missing. Withheld by
+            a claim; a pass may be over them.
         means: The weighted mean of every group in `Upload.sums`.
-        rows: Per client, its `Upload.rows`.
+        rows: Per client, its `Upload.rows`; withheld by masks and a claim.
         scalars: Per name, one value per client, in the order of `clients`.
         staleness: Of asynchronous rounds, per client, the versions since its start.
         tiers: Of asynchronous rounds, per client, its tier; 0 is the fastest.
-        samples: Per client, its samples, in the order of `clients`.
+        samples: Per client, its samples, in the order of `clients`; withheld by masks and a claim.
     """
 
-    clients: tuple[int, ...]
+    clients: tuple[int, ...] = field(
+        metadata=closed("the clients of a round that have arrived", PRIVACY, handle=True)
+    )
     means: Groups
-    rows: Mapping[int, Groups]
+    rows: Mapping[int, Groups] = field(metadata=closed("what single clients send", MASKS, PRIVACY))
     scalars: Mapping[str, npt.NDArray[np.float64]]
     staleness: Mapping[int, int] = field(default_factory=dict)
     tiers: Mapping[int, int] = field(default_factory=dict)
-    samples: npt.NDArray[np.int64] = field(default_factory=lambda: np.empty(0, dtype=np.int64))
+    samples: npt.NDArray[np.int64] = field(
+        default_factory=lambda: np.empty(0, dtype=np.int64),
+        metadata=closed("the sizes of clients", MASKS, PRIVACY),
+    )

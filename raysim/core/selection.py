@@ -24,10 +24,15 @@ from raysim.core.errors import SettingsError
 from raysim.core.privacy import Draw
 from raysim.core.rules import Trained, View, Weighting
 from raysim.core.state import State
+from raysim.core.withheld import MASKS, PRIVACY, UNTIMED_MASKS, closed
 
 Flags = npt.NDArray[np.bool_]
 Floats = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int64]
+
+
+LOSSES, SIZES = "the losses of single clients", "the sizes of clients"
+UNIFORM = "choose selection.name=uniform"
 
 
 @dataclass(frozen=True)
@@ -35,13 +40,13 @@ class History:
     """Participations of all clients in the committed rounds.
 
     Attributes:
-        losses: Train loss of each client's last participation [K]; NaN before the first. Masks and
-            a claim of privacy hide them: reading them then raises a `SettingsError`.
+        losses: Train loss of each client's last participation [K]; NaN before the first. Withheld
+            by masks and a claim of privacy.
         last_round: Round of that participation, from 1 [K]; 0 before the first.
         times: Rounds in which each client has taken part [K].
     """
 
-    losses: Floats
+    losses: Floats = field(metadata=closed(LOSSES, MASKS, PRIVACY))
     last_round: Integers
     times: Integers
 
@@ -75,17 +80,20 @@ def all_available(clients: Any) -> Flags:
 class Sampling:
     """Input of `Selection.select`.
 
+    What a run withholds, by masks or a claim of privacy, may be passed on but not read.
+
     Attributes:
         number: Rounds committed.
         clients: K, the number of clients in all.
         fraction: The run's `fraction`.
         size: m, the clients of a round; in asynchronous rounds, those that may start.
         wanted: Number of clients to select: m + `clock.extra`.
-        samples: Training samples of each client [K].
+        samples: Training samples of each client [K]; withheld by masks and a claim.
         generator: `generator()`, `generator(purpose)`: a new source of draws at each call, keyed by
             seed, round and purpose.
         seconds: `seconds(clients)`: expected duration of clients' plain local training [n], in
-            virtual seconds; without a clock, samples times local epochs.
+            virtual seconds; without a clock, samples times local epochs. Withheld by a claim, and
+            by masks without a clock.
         available: `available(clients)`: whether clients are available now [n].
         waits: Whether the server waits until selected clients that are away have come and trained.
         members: In asynchronous rounds, the clients of the tier that starts some, ascending.
@@ -99,9 +107,11 @@ class Sampling:
     fraction: float
     size: int
     wanted: int
-    samples: Integers
+    samples: Integers = field(metadata=closed(SIZES, MASKS, PRIVACY, instead=UNIFORM))
     generator: Callable[..., np.random.Generator]
-    seconds: Callable[[Any], Floats]
+    seconds: Callable[[Any], Floats] = field(
+        metadata=closed("the durations of clients", UNTIMED_MASKS, PRIVACY, instead=UNIFORM)
+    )
     available: Callable[[Any], Flags] = all_available
     waits: bool = True
     members: Integers | None = None
@@ -111,10 +121,7 @@ class Sampling:
 
     @property
     def losses(self) -> Floats:
-        """Train loss of each client's last committed participation [K]; NaN before the first.
-
-        Masks and a claim of privacy hide them: reading them then raises a `SettingsError`.
-        """
+        """Train loss of each client's last committed participation [K]; NaN before the first."""
         return self._known.losses
 
     @property
@@ -149,7 +156,7 @@ class Sampling:
 
 @dataclass(frozen=True)
 class Results:
-    """Results of a round's clients that count.
+    """Results of a round's clients that count; a claim withholds all, masks all but `clients`.
 
     Attributes:
         clients: The clients, ascending [n].
@@ -157,9 +164,11 @@ class Results:
         reports: The numbers of `Selection.report`, by name [n]; NaN for a client without one.
     """
 
-    clients: Integers
-    losses: Floats
-    reports: Mapping[str, Floats]
+    clients: Integers = field(metadata=closed("the clients of a round that have arrived", PRIVACY))
+    losses: Floats = field(metadata=closed(LOSSES, MASKS, PRIVACY, instead=UNIFORM))
+    reports: Mapping[str, Floats] = field(
+        metadata=closed("what single clients report", MASKS, PRIVACY, instead=UNIFORM)
+    )
 
 
 class Selection(Component, ABC):
@@ -180,9 +189,6 @@ class Selection(Component, ABC):
     """How cohorts are drawn, where that depends on nothing that clients have or do; None: in a way
     for which differential privacy cannot be accounted. With "poisson" C*K clients are expected in a
     round, else m. A subclass that overrides `select`, or other code, states it anew or has None."""
-    reads_losses: ClassVar[bool] = False
-    """Whether it depends on the losses of single clients, which masks hide from the server, as they
-    do what clients report."""
     may_be_empty: ClassVar[bool] = False
     """Whether it may select any number of clients, or none: a round without clients runs no
     pass, leaves the model as it is, and takes only the virtual time until one is available."""

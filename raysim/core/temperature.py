@@ -19,8 +19,11 @@ from torch import Tensor
 
 from raysim.core.components import Component, Registry
 from raysim.core.rules import Batch, Outputs, View
-from raysim.core.selection import Floats, History, Integers
+from raysim.core.selection import SIZES, Floats, History, Integers
 from raysim.core.state import State
+from raysim.core.withheld import MASKS, PRIVACY, UNTIMED_MASKS, closed
+
+CONSTANT = "choose temperature.name=constant"
 
 
 @dataclass(frozen=True)
@@ -30,12 +33,12 @@ class TemperatureRound:
     Attributes:
         number: Rounds committed.
         temperature: `local.temperature`.
-        samples: Training samples of each client [K]; hidden under masks and a claim of privacy.
-        history: Losses and participations of all clients in the committed rounds. Masks hide the
-            losses, a claim of privacy all of it, and `seconds`: reading what is hidden raises a
-            `SettingsError`.
+        samples: Training samples of each client [K]; withheld by masks and a claim of privacy.
+        history: Losses and participations of all clients in the committed rounds. Masks withhold
+            the losses, a claim all of it.
         seconds: `seconds(clients)`: expected duration of clients' plain local training [n], in
-            virtual seconds; without a clock, samples times local epochs.
+            virtual seconds; without a clock, samples times local epochs. Withheld by a claim, and
+            by masks without a clock.
         generator: `generator(purpose)`: a new source of draws at each call, keyed by seed, round
             and purpose.
         state: State of the temperature after the last committed round; read-only.
@@ -43,9 +46,15 @@ class TemperatureRound:
 
     number: int
     temperature: float
-    samples: Integers
-    history: History
-    seconds: Callable[[Any], Floats]
+    samples: Integers = field(metadata=closed(SIZES, MASKS, PRIVACY, instead=CONSTANT))
+    history: History = field(
+        metadata=closed(
+            "the participations and losses of single clients", PRIVACY, instead=CONSTANT
+        )
+    )
+    seconds: Callable[[Any], Floats] = field(
+        metadata=closed("the durations of clients", UNTIMED_MASKS, PRIVACY, instead=CONSTANT)
+    )
     generator: Callable[[str], np.random.Generator]
     state: State = field(default_factory=dict)
 

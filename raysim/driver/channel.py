@@ -38,7 +38,7 @@ from raysim.core.tensors import (
     unflatten,
 )
 from raysim.driver.dispatch import Dispatch
-from raysim.driver.hiding import hidden_clients, masking_of
+from raysim.driver.hiding import as_seen, masking_of
 from raysim.driver.sending import send_changed
 from raysim.storage.client_states import OF_STAGE, owner_of
 from raysim.storage.column_names import OF_CLIENTS, check_metrics, check_names
@@ -104,17 +104,11 @@ class Channel:
         means: Groups = found.changes
         for name, stage in stages:
             source = partial(_generator, (self.settings.seed, name, self.now.number, number))
-            unseen = hidden_clients(self.settings, self.settings.stages.get(name, stage))
-            now = Received(
-                self.now.number,
-                self.now.cohort if unseen is None else unseen,
-                self.now.clients,
-                source,
-                self.settings.expected_cohort,
-            )
-            given = replace(reduced, means=means, scalars=of_stage(name, reduced.scalars))
-            if unseen is not None:
-                given = replace(given, clients=unseen, samples=unseen)
+            seen_by = partial(as_seen, self.settings, self.stages.get(name, stage))
+            own = (self.now.number, self.now.cohort, self.now.clients)
+            now = seen_by(Received(*own, source, self.settings.expected_cohort))
+            of_own = of_stage(name, reduced.scalars)
+            given = seen_by(replace(reduced, means=means, scalars=of_own))
             seen = replace(given, means=_copies(means))  # `update` sees what `receive` was given
             means = received_through(stage, now, seen).means
             if found.changes:

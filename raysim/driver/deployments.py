@@ -18,7 +18,8 @@ from raysim.config import Settings
 from raysim.core.components import ask, called
 from raysim.core.errors import SettingsError
 from raysim.core.rules import Pass, samples_of
-from raysim.driver.round_inputs import round_inputs
+from raysim.driver.hiding import as_seen
+from raysim.driver.round_inputs import opened_pass, round_inputs
 from raysim.driver.temperatures import RoundTemperature
 from raysim.execution.messages import PassMessage
 from raysim.storage.client_states import latest_versions
@@ -75,7 +76,9 @@ class Deployment:
             note=lambda text: None,
             cohort=tuple(clients),
         )
-        epochs, asked = settings.evaluation.finetuning, (now, committed.state)
+        seen = as_seen(settings, settings.method, now)
+        seen = replace(seen, cohort=now.cohort)  # it is told who is evaluated, not who trains
+        epochs, asked = settings.evaluation.finetuning, (seen, committed.state)
         tuned = Pass(now.cohort, {}, epochs=epochs, lr=now.lr) if epochs else None
         passes: tuple[Pass, ...] = ()
         if settings.evaluation.when == "after":
@@ -89,7 +92,7 @@ class Deployment:
                 expected="a Pass, or None",
             )
             passes = (work,) if work else ()
-        passes = tuple(replace(work, clients=now.cohort) for work in passes)
+        passes = tuple(opened_pass(replace(work, clients=now.cohort), now) for work in passes)
         return cls(settings, sizes, committed, passes, tuned)
 
     def messages(self, temperature: RoundTemperature) -> tuple[dict[str, Any], ...]:

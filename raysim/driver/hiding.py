@@ -1,15 +1,16 @@
-"""Hiding of values from a run's components: those that masks or a claim of privacy keep secret."""
+"""Hiding of a run's values from its components: what masks or a claim of privacy keep secret."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TypeVar
 
 from raysim.config import Settings
 from raysim.core.channel import Stage
 from raysim.core.components import Component, called
 from raysim.core.method import Method
-from raysim.core.selection import History
-from raysim.core.withheld import Withheld
+from raysim.core.withheld import MASKS, PRIVACY, UNTIMED_MASKS, withheld
+
+V = TypeVar("V")
 
 
 def masking_of(settings: Settings) -> Stage | None:
@@ -27,42 +28,18 @@ def claiming_of(settings: Settings) -> list[Method | Stage]:
     return [part for part in parts if part.privacy]
 
 
-def hidden(settings: Settings, reader: Component, what: str) -> Any:
-    """Return what a component gets in place of a value that the run hides; None if it does not.
+def as_seen(settings: Settings, reader: Component, view: V) -> V:
+    """Return a view as the run's component sees it: without what the run withholds.
+
+    A claim withholds nothing from the component that makes it, and accounts what that reads.
 
     Args:
         settings: The run's settings.
         reader: The component.
-        what: What the value tells, in words.
+        view: What is handed to it.
     """
-    by = masking_of(settings) or next(iter(claiming_of(settings)), None)
-    return None if by is None else _withheld(by, reader, what)
-
-
-def hidden_clients(settings: Settings, reader: Component) -> Any:
-    """Return what a component gets in place of a round's clients, and of their steps.
-
-    Under a claim of privacy that is another's, their number, too, tells of each. None if the run
-    does not hide them.
-
-    Args:
-        settings: The run's settings.
-        reader: The component.
-    """
-    by = next(iter(claiming_of(settings)), None)
-    return None if by is None or by is reader else _withheld(by, reader, CLIENTS)
-
-
-def _withheld(by: Component, reader: Component, what: str) -> Withheld:
-    return Withheld(f"{called(by)}: does not go with {called(reader)}, which reads {what}")
-
-
-LOSSES, SIZES = "the losses of single clients", "the sizes of clients"
-COHORT = "pass now.cohort on unchanged"
-CLIENTS = f"the clients of a round, or their steps; {COHORT}"
-
-
-def without_losses(settings: Settings, reader: Component, history: History) -> History:
-    """Return a history as a component may see it; arguments as of `hidden`."""
-    losses = hidden(settings, reader, LOSSES)
-    return history if losses is None else History(losses, history.last_round, history.times)
+    masks = masking_of(settings)
+    claims = [part for part in claiming_of(settings) if part is not reader]
+    untimed = masks if not settings.clock.has_time else None
+    closing = {MASKS: masks, UNTIMED_MASKS: untimed, PRIVACY: next(iter(claims), None)}
+    return withheld(view, {by: called(part) for by, part in closing.items() if part}, reader)

@@ -1,12 +1,12 @@
 """Masks of a run: what clients send besides the masked words, and what needs single uploads.
 
-Each rule is a property that a component states; what methods of one's own do not state is seen in
-the first round.
+What the server may not read is withheld (`raysim.driver.hiding`); what clients send is seen when it
+arrives, in the rehearsal at first.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -17,13 +17,12 @@ from raysim.core.differences import kept_apart
 from raysim.core.encoding import Encoding
 from raysim.core.errors import SettingsError
 from raysim.core.masking import Masks
-from raysim.core.rules import Pass, Reduced, Trained, Upload, View
-from raysim.core.selection import Selection
+from raysim.core.rules import Reduced, Trained, Upload, View
 from raysim.core.tensors import Layout, Tensors, flatten, without
 from raysim.driver.dispatch import Dispatch
-from raysim.driver.hiding import LOSSES, masking_of
+from raysim.driver.hiding import masking_of
 from raysim.driver.parts import RunParts
-from raysim.execution.partial_sum import EMPTY, PartialSum
+from raysim.execution.partial_sum import PartialSum
 from raysim.storage.client_states import owner_of
 
 
@@ -71,7 +70,7 @@ def with_masks(settings: Settings, note: Callable[[str], None], work: Dispatch) 
 def _received(
     settings: Settings, stage: Stage, note: Callable[[str], None], reduced: Reduced
 ) -> Reduced:
-    """Return the result without the samples of single clients.
+    """Return the result as it is.
 
     Raises:
         SettingsError: clients have sent what is read one by one.
@@ -80,8 +79,8 @@ def _received(
     named = [n for n in reduced.scalars if not owner_of(n, settings.stages)]
     if seen := sorted(rows) + named:
         raise SettingsError(
-            f"{called(stage)}: does not go with {called(settings.method)}, whose server reads"
-            f" {seen[0]!r} of single clients"
+            f"{called(stage)}: does not go with {called(settings.method.sending)}, whose server"
+            f" reads {seen[0]!r} of single clients"
         )
     if clear := sorted({name for of in reduced.means.values() for name in _whole(of)}):
         more = f" and {len(clear) - 1} more" if clear[1:] else ""
@@ -89,7 +88,7 @@ def _received(
             f"{called(stage)}: clients send {clear[0]!r}{more} in the clear, whole numbers of which"
             " the server takes the largest"
         )
-    return replace(reduced, samples=EMPTY)
+    return reduced
 
 
 def check_masks(parts: RunParts) -> None:
@@ -101,32 +100,19 @@ def check_masks(parts: RunParts) -> None:
     Raises:
         SettingsError: it cannot.
     """
-    stage = masking_of(parts.settings)
-    if stage is None:
+    settings = parts.settings
+    if not (stage := masking_of(settings)):
         return
-    if rule := next(_broken(parts.settings, parts.first), None):
-        raise SettingsError(f"{called(stage)}: {rule}")
-
-
-def _broken(settings: Settings, first: Pass | None) -> Iterator[str]:
-    """Yield the rules that settings break, given the first pass of a round."""
-    method = settings.method
     if settings.cohort_size < 2:
         more = "fraction" if len(settings.participants) > 1 else "clients"
-        yield f"a round has one client, whose sum is its own; raise {more}"
-    reports = type(settings.selection).report is not Selection.report
-    if settings.selection.reads_losses or reports:
-        yield (
-            f"does not go with {called(settings.selection)}, which reads {LOSSES}, or what they"
-            " report; choose selection.name=uniform"
+        raise SettingsError(
+            f"{called(stage)}: a round has one client, whose sum is its own; raise {more}"
         )
-    if method.reads_each:
-        yield (
-            f"does not go with {called(method)}, whose server reads {method.reads_each} of single"
-            " clients"
+    if parts.first and parts.first.pooled:
+        raise SettingsError(
+            f"{called(stage)}: does not go with {called(settings.method)}, whose clients' samples"
+            " are in one place"
         )
-    if first and first.pooled:
-        yield f"does not go with {called(method)}, whose clients' samples are in one place"
 
 
 def _whole(tensors: Tensors) -> list[str]:

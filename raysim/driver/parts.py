@@ -12,7 +12,6 @@ from torch import nn
 
 from raysim.config import Settings
 from raysim.core.rules import Pass
-from raysim.driver.hiding import hidden_clients
 from raysim.driver.listener import Listener
 from raysim.driver.round_inputs import passes_of, round_inputs
 from raysim.storage.run_state import RunState
@@ -41,9 +40,8 @@ class RunParts:
         Raises:
             SettingsError: the round fails.
         """
-        method, before, note = self.settings.method, self.initial, Listener().note
+        before, note = self.initial, Listener().note
         given = (self.settings, self.network, before)
         now = round_inputs(*given, sizes=self.sizes, note=note, cohort=(0,))
-        unseen = hidden_clients(self.settings, method)
-        with closing(passes_of(method, now, before.state, unseen)) as passes:
+        with closing(passes_of(self.settings, now, before.state)) as passes:
             return next(passes, None)

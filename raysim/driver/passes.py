@@ -25,6 +25,7 @@ from raysim.core.state import State
 from raysim.core.tensors import Tensors, flatten, unflatten
 from raysim.driver.clock.lost import LostRoundError
 from raysim.driver.dispatch import Dispatch
+from raysim.driver.hiding import as_seen
 from raysim.driver.kept_updates import ROOT_PASS, WEIGHT, KeptUpdates, root_pass
 from raysim.driver.listener import Listener
 from raysim.driver.masking import traffic
@@ -309,6 +310,7 @@ class RoundRunner:
         samples = reduced.samples
         shares = self.context.weights_of(work, reduced.clients).astype(np.float64)
         arrived = ArrivedUpdates(np.array(reduced.clients), samples, shares / shares.sum())
+        arrived = as_seen(self.context.settings, self.context.settings.aggregation, arrived)
         root = NO_TENSORS
         if self.context.settings.aggregation.root_samples:
             root = self._trained_on_root(work)

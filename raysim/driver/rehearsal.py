@@ -32,7 +32,7 @@ from raysim.core.errors import MachineError, RunError, SettingsError
 from raysim.core.tensors import CPU, Groups, nbytes
 from raysim.driver.aggregating import fewest_clients
 from raysim.driver.channel import states_of
-from raysim.driver.checks.stages import check_keepers
+from raysim.driver.checks.stages import check_keepers, check_rounds_without_clients
 from raysim.driver.context import CheckedRun, RunContext
 from raysim.driver.listener import Listener
 from raysim.driver.run import Run
@@ -82,6 +82,7 @@ def rehearse(checked: CheckedRun) -> int:
                 raise
     owners = [owner for group in kept if (owner := owner_of(group, settings.stages))]
     check_keepers(settings, owners, "clients keep")
+    check_rounds_without_clients(checked)
     return nbytes(kept)
 
 

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from inspect import CO_GENERATOR
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -31,19 +31,14 @@ from raysim.core.next_state import (
 from raysim.core.rules import CHANGE, Pass, Reduced
 from raysim.core.seeds import sample_cohort, stream, torch_generator
 from raysim.core.tensors import Tensors, zeros_like
+from raysim.core.withheld import opened
 from raysim.driver.dispatch import Dispatch, Rider
-from raysim.driver.hiding import SIZES, hidden
+from raysim.driver.hiding import as_seen
 from raysim.driver.rates import rates_of
 from raysim.storage.run_state import RunState
 from raysim.training.job import batch_bounds, steps_of
 from raysim.training.network import has_batch_norm
 
-
-class UnselectedError(SettingsError):
-    """Error of a pass over clients that were not selected."""
-
-
-D = TypeVar("D", Round, Reduced)
 RunPass = Callable[[Dispatch], Reduced]
 """Runs a pass."""
 _UNYIELDED: Mapping[type, str] = {
@@ -86,7 +81,6 @@ def round_inputs(
         cohort: The selected clients, ascending.
     """
     number, participants = before.number, settings.participants
-    unseen = hidden(settings, settings.method, SIZES)
     rates = rates_of(settings)
     lr_at = partial(rates["local"].at, settings, before)
     rate = rates["server"].at(settings, before, number)
@@ -104,7 +98,7 @@ def round_inputs(
         generator=partial(_generator, settings.seed, number),
         note=note,
         everyone=participants.listed,
-        samples=sizes if unseen is None else unseen,
+        samples=sizes,
         size=settings.cohort_size,
         expected=settings.expected_cohort,
         server_lr=rate if settings.server.rate is None else settings.method.server_lr or 1.0,
@@ -127,23 +121,23 @@ def _generator(seed: int, number: int, purpose: str) -> torch.Generator:
     return torch_generator(seed, f"server/{purpose}", number)
 
 
-def passes_of(method: Method, now: Round, state: ServerState, unseen: Any = None) -> Passes:
+def passes_of(settings: Settings, now: Round, state: ServerState) -> Passes:
     """Yield the passes of a method's round; return the next state and metrics.
 
     Args:
-        method: The method.
-        now: The input of its round.
+        settings: The run's settings.
+        now: The input of its round, of which the method sees what the run grants.
         state: The committed state before the round.
-        unseen: What it gets in place of the clients of the round (`hidden_clients`); None: them.
 
     Raises:
         SettingsError: the round fails, yields something else, returns something else, or changes
             the given state in place.
         RunError: a value of the next state is not finite.
     """
-    own, left = StateOfRound(state), given_state(state)
+    method, own, left = settings.method, StateOfRound(state), given_state(state)
+    seen_by = partial(as_seen, settings, method)
     with _in_round(method):
-        passes: Any = method.round(_hiding(now, unseen, "cohort", "steps"), own.given)
+        passes: Any = method.round(seen_by(now), own.given)
         if not isinstance(passes, Generator):
             raise _no_passes(method, f"returned {shown(passes)}", passes)
     value: Reduced | None = None
@@ -171,7 +165,7 @@ def passes_of(method: Method, now: Round, state: ServerState, unseen: Any = None
                         " is not broadcast"
                     )
         try:
-            value = _hiding((yield _with_clients(work, now, unseen)), unseen, "clients", "samples")
+            value = seen_by((yield opened_pass(work, now)))
         except GeneratorExit:
             with calling(method, "round"):
                 passes.close()
@@ -190,24 +184,27 @@ def _next_state(method: Method, now: Round, before: ServerState, after: ServerSt
     return after
 
 
-def _hiding(given: D, unseen: Any, *names: str) -> D:
-    """Return what a method is given, with `unseen`, if there is one, in place of some parts."""
-    return given if unseen is None else replace(given, **dict.fromkeys(names, unseen))
+def opened_pass(work: Pass, now: Round) -> Pass:
+    """Return a pass with the clients that its method passed on unread, and rates by client.
 
-
-def _with_clients(work: Pass, now: Round, unseen: Any) -> Pass:
-    """Return a pass over the cohort if it is over what its method has in place of that."""
-    return work if work.clients is not unseen else replace(work, clients=now.cohort)
+    Args:
+        work: The pass.
+        now: The input of the method's round.
+    """
+    clients, lr = opened(work.clients), work.lr
+    if callable(lr):
+        lr = {client: lr(now.steps(client)) for client in clients}
+    return replace(work, clients=clients, lr=lr)
 
 
 def run_without_clients(work: Pass) -> Reduced:
     """Return the result of a pass in a round without clients: nothing that they send has moved.
 
     Raises:
-        UnselectedError: the pass has clients, which were not selected.
+        SettingsError: the pass has clients, which were not selected.
     """
     if len(work.clients):
-        raise UnselectedError("it has a pass over clients that were not selected")
+        raise SettingsError("it has a pass over clients that were not selected")
     means: dict[str, Tensors] = {}
     for group, base in work.moved_from.items():
         if base != CHANGE:

@@ -19,7 +19,7 @@ from raysim.core.selection import Floats, History, Integers, Sampling, Selection
 from raysim.core.state import State, are_arrays, read_only
 from raysim.driver.clock.clock import VirtualClock, VirtualRound
 from raysim.driver.dispatch import Dispatch
-from raysim.driver.hiding import LOSSES, hidden, without_losses
+from raysim.driver.hiding import as_seen
 from raysim.driver.round_log import RoundLog
 from raysim.storage.column_names import OF_CLIENTS, check_names
 from raysim.storage.run_state import RunState
@@ -209,12 +209,10 @@ class RoundSelection:
             return self.now.state, {}
         results = log.results()
         results = replace(results, clients=self.settings.participants.ranks(results.clients))
-        if (unseen := hidden(self.settings, selection, LOSSES)) is not None:
-            results = replace(results, losses=unseen, reports=unseen)
         state, metrics = ask(
             selection,
             "update",
-            *(self.now, self.selected, results),
+            *(self.now, self.selected, as_seen(self.settings, selection, results)),
             returns=lambda pair: are_arrays(pair[0]) and isinstance(pair[1], Mapping),
             expected="its state, a dict of arrays of numbers, and a dict of metrics",
         )
@@ -222,10 +220,8 @@ class RoundSelection:
 
 
 def _as_seen(settings: Settings, now: Sampling) -> Sampling:
-    """Return what a selection sees: the participants, without what the run hides of them."""
-    now = _among(settings.participants, now)
-    known = now.history and without_losses(settings, settings.selection, now.history)
-    return replace(now, history=known)
+    """Return what a selection sees: the participants, without what the run withholds of them."""
+    return as_seen(settings, settings.selection, _among(settings.participants, now))
 
 
 def _among(participants: Participants, now: Sampling) -> Sampling:

@@ -97,7 +97,7 @@ class Rehearsal:
             cohort=tuple(range(self._settings.cohort_size)),
         )
         try:
-            with closing(passes_of(method, now, checkpoint.state)) as passes:
+            with closing(passes_of(self._settings, now, checkpoint.state)) as passes:
                 value: Reduced | None = None
                 error: Exception | None = None
                 while True:

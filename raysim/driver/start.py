@@ -21,7 +21,6 @@ from raysim.driver.channel import by_owner, first_states
 from raysim.driver.checks.downlink import check_downlink
 from raysim.driver.checks.notes import notes_on
 from raysim.driver.checks.preflight import check_actors, check_space, initial_checkpoint
-from raysim.driver.checks.stages import check_rounds_without_clients
 from raysim.driver.clock.clock import VirtualClock, check_places, open_clock
 from raysim.driver.context import CheckedRun, Rounds, RunContext
 from raysim.driver.evaluation import Evaluator
@@ -164,7 +163,6 @@ def check_run(
     settings = with_accounted_noise(settings, privacy)
     initial = initial.keeping(by_owner(first_states(settings.stages)))
     parts = RunParts(settings, network, initial, sizes)
-    check_rounds_without_clients(parts)
     evaluator = Evaluator(settings, federation, network)
     analyses = Analyses(settings, federation, network, initial, note)
     check_asynchrony(parts)

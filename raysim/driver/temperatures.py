@@ -18,7 +18,7 @@ from raysim.core.seeds import stream
 from raysim.core.selection import Floats, Integers
 from raysim.core.state import are_arrays, read_only
 from raysim.core.temperature import Temperature, TemperatureRound, Temperatures
-from raysim.driver.hiding import SIZES, claiming_of, hidden, without_losses
+from raysim.driver.hiding import as_seen
 from raysim.storage.recorder import Row
 from raysim.storage.run_state import RunState
 
@@ -66,7 +66,7 @@ class RoundTemperature:
             state=read_only(before.kept("temperature")),
         )
         component = settings.temperature
-        now = _as_seen(settings, component, now)
+        now = as_seen(settings, component, now)
         given = ask(component, "choose", now, returns=_is_temperature, expected=EXPECTED)
         return cls(component, now, float(given))
 
@@ -137,18 +137,6 @@ def with_samples(component: Temperature, rules: Rules) -> Rules:
     if type(component).of_samples is Temperature.of_samples:
         return rules
     return replace(rules, sample_temperatures=component.of_samples)
-
-
-def _as_seen(settings: Settings, component: Temperature, now: TemperatureRound) -> TemperatureRound:
-    """Return the input of a temperature without what the run hides from it."""
-    sizes = hidden(settings, component, SIZES)
-    if sizes is None:
-        return now
-    history: Any = without_losses(settings, component, now.history)
-    if claiming_of(settings):  # who took part, and for how long, is not accounted either
-        history = hidden(settings, component, "the participations and losses of single clients")
-        now = replace(now, seconds=hidden(settings, component, "the durations of clients"))
-    return replace(now, samples=sizes, history=history)
 
 
 def _is_temperature(value: Any) -> bool:

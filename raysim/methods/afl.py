@@ -49,7 +49,6 @@ class Afl(KeepsWeights):
     more model on the server.
     """
 
-    reads_each: ClassVar[str] = "losses"
     needs_everyone: ClassVar[str] = "drfa"
 
     lr_lambda: float = Field(default=0.1, ge=0, description="step of the clients' weights")

@@ -29,7 +29,6 @@ class Centralized(FedAvg):
     samples of all clients in memory.
     """
 
-    reads_beside: ClassVar[str] = "all their samples"
     pooled: ClassVar[bool] = True
 
     def rules(self) -> Rules:

@@ -61,7 +61,7 @@ Methods = Mapping[str, FedAvg]
 PLAIN = FedAvg()
 FACTS = (
     *("staged", "real", "needs_sample_losses", "needs_classes", "needs_mean"),
-    *("reads_beside", "reads_each", "own_round", "own_server", "server_lr", "weighting"),
+    *("own_round", "own_server", "server_lr", "weighting"),
     *("deploys_finetuned", "deploys_client_models"),
 )
 """What a chain states if one of its methods does."""
@@ -114,6 +114,12 @@ class Chain(FedAvg):
         """The settings that the methods need."""
         needed = [member.needs_local for member in self.methods.values()]
         return {name: value for each in needed for name, value in each.items()}
+
+    @property
+    def sending(self) -> Method:
+        """The only method whose clients send more than the model, or else the chain."""
+        own = [m for m in self.methods.values() if m.rules().finish is not send_model]
+        return self if len(own) != 1 else own[0]
 
     def needing(self, name: str) -> str:
         """Return the key of the method that needs a `local` setting, the last if several do."""

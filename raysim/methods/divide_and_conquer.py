@@ -90,7 +90,6 @@ class DivideAndConquer(FedAvg):
     `move_every` a forward pass over a client's samples, and four bytes, in each round.
     """
 
-    reads_beside: ClassVar[str] = "what they send in its further passes"
     own_server: ClassVar[str] = "moves a part of the layers in each round"
     has_parts: ClassVar[str] = "the layers that did not change since they last took part"
     staged: ClassVar[bool] = True
@@ -135,11 +134,6 @@ class DivideAndConquer(FedAvg):
     def needs_classes(self) -> str:
         """The setting that needs an accuracy, where it is given."""
         return f"move_every={self.move_every}" if self.move_every else ""
-
-    @property
-    def reads_each(self) -> str:  # type: ignore[override]  # a constant of other methods
-        """The accuracy, with `move_every`."""
-        return "accuracy" if self.move_every else ""
 
     def init(self, network: nn.Module) -> ServerState:
         """Find the layers and check the split against them.

@@ -69,7 +69,6 @@ class Drfa(KeepsWeights):
     samples; on a client one more set of parameters, and a pass over them a step.
     """
 
-    reads_each: ClassVar[str] = "losses"
     bases: ClassVar[Bases | None] = {"d": CHANGE, "buffers": "model", SNAPSHOT: "model"}
 
     gamma: float = Field(default=0.1, ge=0, description="step of the clients' weights")

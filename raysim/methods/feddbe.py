@@ -79,7 +79,6 @@ class FedDbe(FedAvg):
     of every client of the population: with 1,000,000 clients, 10,000 rounds of 100.
     """
 
-    reads_beside: ClassVar[str] = "mean features of all of them"
     staged: ClassVar[bool] = True
     real: ClassVar[bool] = True
 

@@ -48,7 +48,6 @@ class FedLc(FedAvg):
     counts="global" it costs C numbers of each client of the population once, and C with each model.
     """
 
-    reads_beside: ClassVar[str] = "counts of their classes"
     staged: ClassVar[bool] = True
 
     tau: float = Field(default=1.0, ge=0, description="strength of the calibration")

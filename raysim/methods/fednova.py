@@ -61,7 +61,6 @@ class FedNova(FedAvg):
     one number more than FedAvg's bytes up, and one pass over the parameters a round.
     """
 
-    reads_beside: ClassVar[str] = "their numbers of local steps"
     bases: ClassVar[Bases | None] = {"d": CHANGE, "buffers": "model"}
     needs_pulls: ClassVar[bool] = True
     max_epochs: int = Field(

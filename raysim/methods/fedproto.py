@@ -112,7 +112,6 @@ class FedProto(FedAvg):
     features every step; it sends F numbers a class both ways, in place of a model.
     """
 
-    reads_beside: ClassVar[str] = "prototypes of their classes"
     own_server: ClassVar[str] = "receives prototypes, and no model"
     staged: ClassVar[bool] = True
     real: ClassVar[bool] = True

@@ -23,7 +23,9 @@ with fraction=1.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
+from operator import truediv
 from typing import ClassVar, Literal
 
 from pydantic import Field
@@ -43,7 +45,6 @@ class Fsvrg(FedAvg):
     the model and sends a gradient; the cohort receives the full gradient besides.
     """
 
-    reads_beside: ClassVar[str] = "gradients of all of them"
     needs_sample_losses: ClassVar[bool] = True
 
     step: Literal["scaled", "constant"] = Field(
@@ -85,11 +86,9 @@ class Fsvrg(FedAvg):
         )
         return self.server_update(now, state, reduced), {}
 
-    def _learning_rates(self, now: Round) -> float | dict[int, float]:
-        if self.step == "constant":
-            return now.lr
+    def _learning_rates(self, now: Round) -> float | Callable[[int], float]:
         h = self.h * now.lr / now.lr_at(0)
-        return {client: h / now.steps(client) for client in now.cohort}
+        return now.lr if self.step == "constant" else partial(truediv, h)
 
 
 def _send_gradient(view: View, trained: Trained) -> Upload:

@@ -107,8 +107,6 @@ class Mifl(FedAvg):
     from the dropped ones; unless delivery="later", one more model down to each of these.
     """
 
-    reads_beside: ClassVar[str] = "the mutual information of each"
-    reads_each: ClassVar[str] = "mutual information"
     columns: ClassVar[Sequence[Column]] = [
         *map(Column, ("mi_mean", "mi_low", "mi_high", "pruned_low", "pruned_high"))
     ]

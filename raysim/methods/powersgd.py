@@ -59,7 +59,6 @@ class PowerSgd(FedAvg):
     that ever took part. Against `channel.low_rank`, the mean is of the rank that is sent.
     """
 
-    reads_beside: ClassVar[str] = "products of their changes with P and Q"
     needs_mean: ClassVar[str] = "products of their changes with P and Q"
     real: ClassVar[bool] = True
     bases: ClassVar[Bases | None] = {}

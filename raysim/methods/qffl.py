@@ -45,7 +45,6 @@ class Qffl(FedAvg):
     further set of parameters in memory, and four bytes up.
     """
 
-    reads_beside: ClassVar[str] = "bounds of their curvature"
     needs_mean: ClassVar[str] = (
         "changes, and bounds of their curvature, times powers of their losses"
     )

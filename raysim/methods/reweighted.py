@@ -38,7 +38,6 @@ class Reweighted(FedAvg):
     Helps methods that say how much each client counts. Costs four bytes more down.
     """
 
-    reads_beside: ClassVar[str] = "their losses"
     needs_mean: ClassVar[str] = "changes times their weights"
     needs_sample_losses: ClassVar[bool] = True
     columns: ClassVar[Sequence[Column]] = (Column("lambda_max"), Column("lambda_min"))

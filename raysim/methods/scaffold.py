@@ -58,7 +58,6 @@ class Scaffold(FedAvg):
     part, an addition a step, and twice FedAvg's bytes both ways.
     """
 
-    reads_beside: ClassVar[str] = "control variates"
     columns: ClassVar[Sequence[Column]] = (Column("c_norm"),)
 
     weighting: ClassVar[Weighting | None] = "uniform"

@@ -43,7 +43,6 @@ class Term(Reweighted):
     the training, and four bytes up and down.
     """
 
-    reads_each: ClassVar[str] = "losses"
     columns: ClassVar[Sequence[Column]] = (Column(Z),)
 
     t: float = Field(default=0.1, ge=0, description="tilt to large losses; 0 is FedAvg")

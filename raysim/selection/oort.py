@@ -74,7 +74,6 @@ class Oort(Selection):
 
     needs_sample_losses: ClassVar[bool] = True
     columns: ClassVar[Sequence[Column]] = (Column(UTILITY),)
-    reads_losses: ClassVar[bool] = True
     alpha: float = Field(default=2.0, ge=0, le=100, description="exponent of T / duration")
     epsilon: float = Field(default=0.9, ge=0, le=1, description="share of new clients, at first")
     decay: float = Field(default=0.95, gt=0, le=1, description="factor of epsilon per round")

@@ -11,7 +11,6 @@ training and infinite before the first, so that nothing is computed or sent for 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar
 
 import numpy as np
 from pydantic import Field
@@ -29,8 +28,6 @@ class PowerOfChoice(Selection):
     Speeds up training on unequal clients and, with a large d, is biased towards clients that the
     model fits worst. Costs time in proportion to the population.
     """
-
-    reads_losses: ClassVar[bool] = True
 
     d: int | None = Field(
         default=None,

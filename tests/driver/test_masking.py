@@ -50,11 +50,40 @@ def _huge(view: raysim.View, trained: raysim.Trained) -> raysim.Upload:
 
 
 class Seeing(FedAvg):
-    """Reports of how many clients its server sees the samples."""
+    """Its server reads the samples of those that have arrived."""
 
-    def round(self, now: Any, state: Any) -> Any:
-        reduced = yield self.training_pass(now, state)
-        return self.server_update(now, state, reduced), {"samples_seen": len(reduced.samples)}
+    def server_update(self, now: Any, state: Any, reduced: Any) -> Any:
+        return super().server_update(now, state, reduced) if len(reduced.samples) else state
+
+
+class Counting(FedAvg):
+    """Its server reads how many steps clients take."""
+
+    def training_pass(self, now: Any, state: Any) -> Any:
+        return replace(super().training_pass(now, state), lr=1 / now.steps(0))
+
+
+class Durations(raysim.Selection):
+    """The fastest clients."""
+
+    def select(self, now: raysim.Sampling) -> list[int]:
+        return [int(c) for c in np.argsort(now.seconds(np.arange(now.clients)))[: now.wanted]]
+
+
+class Weighing(raysim.Stage):
+    """Its server part reads sizes."""
+
+    what: str = "samples"
+
+    def receive(self, now: Any, reduced: raysim.Reduced) -> raysim.Reduced:
+        len(getattr(reduced, self.what))
+        return reduced
+
+
+class Looking(Weighing):
+    """Its server part reads what single clients have sent."""
+
+    what: str = "rows"
 
 
 class Failing(FedAvg):
@@ -71,7 +100,7 @@ def _fail(view: raysim.View, trained: raysim.Trained) -> raysim.Upload:
 
 
 class Reading(raysim.Selection):
-    """Reads losses, and does not state it."""
+    """Reads losses."""
 
     def select(self, now: raysim.Sampling) -> list[int]:
         chosen: list[int] = np.argsort(now.losses)[: now.wanted].tolist()
@@ -100,6 +129,12 @@ class Sized(FedAvg):
 
     def server_update(self, now: Any, state: Any, reduced: Any) -> Any:
         return state if now.samples[0] else super().server_update(now, state, reduced)
+
+
+class Pooled(FedAvg):
+    """Trains on the samples of all clients."""
+
+    pooled = True
 
 
 class Warmest(raysim.Temperature):
@@ -264,22 +299,40 @@ def test_bytes_and_trips_are_counted_and_take_time(tmp_path, case, k, bits):
 
 REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"aggregation.name": "median"}, "with aggregation.name=median, which sees updates one by one"),
-    ({"selection.name": "oort"}, "with selection.name=oort, which reads the losses of single"),
-    ({"selection.name": "power_of_choice"}, "with selection.name=power_of_choice, which reads"),
-    ({"selection.name": f"{HERE}:Reporting"}, "reads the losses of single clients, or what they"),
+    ({"selection.name": "power_of_choice"}, "which reads the sizes of clients (Sampling.samples);"),
+    ({"selection.name": "weighted"}, "selection.name=weighted, which reads the sizes of clients"),
+    ({"selection.name": f"{HERE}:Durations"}, "Durations, which reads the durations of clients"),
+    ({"selection.name": f"{HERE}:Reporting"}, "Reporting, to which single clients report; choose"),
     ({"selection.name": f"{HERE}:Reading"}, "which reads the losses of single clients"),
     ({"selection.name": f"{HERE}:Later"}, "Later, which reads the losses of single clients"),
     ({"temperature.name": f"{HERE}:Warmest"}, "Warmest, which reads the losses of single clients"),
-    ({"method.name": f"{HERE}:Sized"}, "with method.name=tests.driver.test_masking:Sized, which r"),
-    ({"method.name": "mifl"}, "with method.name=mifl, whose server reads mutual information of s"),
-    ({"method.name": "afl", "fraction": 1.0}, "with method.name=afl, whose server reads losses of"),
+    ({"temperature.name": "stragglers"}, "stragglers, which reads the durations of clients (Temp"),
+    ({"method.name": f"{HERE}:Sized"}, "Sized, which reads the sizes of clients (Round.samples)"),
+    (
+        {"method.name": f"{HERE}:Seeing"},
+        "Seeing, which reads the sizes of clients (Reduced.samples)",
+    ),
+    ({"method.name": f"{HERE}:Counting"}, "Counting, which reads the local steps of clients (Rou"),
+    ({"before": f"{HERE}:Weighing"}, "Weighing, which reads the sizes of clients (Reduced.sample"),
+    ({"before": f"{HERE}:Looking"}, "Looking, which reads what single clients send (Reduced.rows)"),
+    ({"method.name": "mifl"}, "with method.name=mifl, whose server reads 'mi' of single clients"),
+    ({"method.name": "afl", "fraction": 1.0}, "with method.name=afl, whose server reads 'start_l"),
     (
         {"method.name": "drfa"},
         "with method.name=drfa, which reads the sizes of clients",
     ),
-    ({"method.name": "term"}, "does not go with method.name=term, whose server reads losses"),
-    ({"method.name": "fedma"}, "does not go with method.name=fedma, whose server reads layers"),
-    ({"method.name": "centralized"}, "with method.name=centralized, whose clients' samples are in"),
+    ({"method.name": "term"}, "does not go with method.name=term, whose server reads 'start_loss"),
+    (
+        {"method.name": "chain", "method.methods": {"fedprox": {}, f"{REFUSING}:Scalars": {}}},
+        f"does not go with method.name={REFUSING}:Scalars, whose server reads 'loss' of single",
+    ),
+    (
+        {"method.name": "chain", "method.methods": {"fedprox": {}, f"{HERE}:Sized": {}}},
+        f"does not go with method.name={HERE}:Sized, which reads the sizes of clients",
+    ),
+    ({"method.name": "fedma"}, "does not go with method.name=fedma, whose server reads 'layer'"),
+    ({"method.name": "centralized"}, "with method.name=centralized, which reads the local steps"),
+    ({"method.name": f"{HERE}:Pooled"}, "Pooled, whose clients' samples are in one place"),
     ({"fraction": 0.2}, "a round has one client, whose sum is its own; raise fraction"),
     ({"channel.masks.neighbours": 3}, "channel.masks.neighbours=3: must be even, from 2 on"),
     ({"before": f"{HERE}:Each"}, "leave it out: it changes 'update' of Gaussian, whose 'sums_num"),
@@ -305,18 +358,23 @@ def test_what_needs_single_uploads_is_refused(tmp_path, given, message):
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.parametrize(("method", "rounds"), [(f"{HERE}:Seeing", 2), ("powersgd", 1)])
-def test_what_is_sent_in_the_clear_is_said_and_samples_are_not_seen(tmp_path, method, rounds):
+@pytest.mark.parametrize("reader", ["selection", "temperature"])
+def test_durations_that_a_clock_shows_are_no_secret(tmp_path, reader):
+    names = {"selection": f"{HERE}:Durations", "temperature": "stragglers"}
+    given = {**CLOCK, **masked({}), f"{reader}.name": names[reader]}
+    assert len(run(tmp_path / "run", rounds=1, **given).metrics) == 1
+
+
+@pytest.mark.parametrize(("method", "rounds"), [("fedavg", 2), ("powersgd", 1)])
+def test_what_is_sent_in_the_clear_is_said(tmp_path, method, rounds):
     """Once, whatever the bases of a method's groups; all else is masked, which no note denies."""
     notes = Notes()
     given = {"method.name": method, "rounds": rounds}
-    result = run(tmp_path, Normalised, listener=notes, **masked({}), **given)
+    run(tmp_path, Normalised, listener=notes, **masked({}), **given)
     assert notes.notes == [
         "channel.masks: clients send 'hidden.1.num_batches_tracked' in the clear, whole numbers of"
         " which the server takes the largest"
     ]
-    if method != "powersgd":
-        assert result.metrics["samples_seen"].to_pylist() == [0, 0]
 
 
 @pytest.mark.parametrize("method", ["fedproto", "fsvrg", "powersgd", "scaffold"])

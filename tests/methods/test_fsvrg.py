@@ -14,6 +14,7 @@ import raysim
 from raysim.config import LocalSettings
 from raysim.core.rules import Transform
 from raysim.core.seeds import stream, torch_generator
+from raysim.driver.round_inputs import opened_pass
 from raysim.federation.input_pipeline import InputPipeline
 from raysim.methods.fsvrg import Fsvrg
 from raysim.testing.tasks import SmallNet
@@ -203,7 +204,7 @@ def test_first_pass_sends_the_gradient_of_all_samples(norm):
     first, second = passes
     assert list(first.clients) == [0, 1, 2, 3, 4] and first.weighting == "examples"
     assert second.clients == (2,) and second.weighting is None
-    assert second.lr_of(2) == pytest.approx(0.6 / 4) and notes == [UNUSED]
+    assert opened_pass(second, now).lr_of(2) == pytest.approx(0.6 / 4) and notes == [UNUSED]
     data, names = samples(20), [name for name, _ in net.named_parameters()]
     there = build(norm=norm)
     there.load_state_dict(before)

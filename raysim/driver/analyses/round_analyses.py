@@ -235,7 +235,7 @@ class _Passes:
             note=lambda text: None,
             cohort=(client,),
         )
-        passes = passes_of(settings.method, now, self.after.state)
+        passes = passes_of(settings, now, self.after.state)
         run_round(passes, run, frozen=self.runner.context.frozen)
         return measured
 

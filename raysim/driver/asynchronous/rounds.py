@@ -170,7 +170,7 @@ class AsynchronousRounds:
     def _start(self, runner: RoundRunner, planned: PlannedRound, work: Pass) -> None:
         """Record the version of a round, with its clients whose updates count."""
         flights = {f.client: f for f in planned.started if self._plan.target(f) is not None}
-        if flights and not isinstance(work.lr, Mapping):
+        if flights and isinstance(work.lr, int | float):
             temperatures = runner.temperature.of_clients([*flights])
             cohort = self.cohort(planned.number)
             started = StartedVersion(work.broadcast, work.lr, tuple(flights), temperatures, cohort)

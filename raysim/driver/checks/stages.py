@@ -7,12 +7,9 @@ from collections.abc import Sequence
 from raysim.config import Settings
 from raysim.core.components import called
 from raysim.core.errors import RaysimError, SettingsError
-from raysim.core.withheld import WithheldError
-from raysim.driver.hiding import COHORT, claiming_of, hidden_clients
 from raysim.driver.listener import Listener
 from raysim.driver.parts import RunParts
 from raysim.driver.round_inputs import (
-    UnselectedError,
     passes_of,
     round_inputs,
     run_round,
@@ -57,19 +54,13 @@ def check_rounds_without_clients(parts: RunParts) -> None:
     note = Listener().note
     given = (settings, parts.network, initial)
     now = round_inputs(*given, sizes=parts.sizes, note=note, cohort=())
-    unseen = hidden_clients(settings, settings.method)
-    passes = passes_of(settings.method, now, initial.state, unseen)
+    passes = passes_of(settings, now, initial.state)
     try:
         for _ in run_round(passes, run_without_clients):
             pass
-    except WithheldError:
-        raise  # in a round with clients, too
     except RaysimError as error:
         others = ["selection.name=uniform"] * may_be_empty + ["clock.name=none"] * may_be_lost
-        way = f"choose {' '.join(others)}"
-        if isinstance(error, UnselectedError) and claiming_of(settings):  # refused in any round
-            way = f"let it {COHORT}"
         raise SettingsError(
             f"{called(acting[0])}: acts on rounds without clients, in which"
-            f" {called(settings.method)} fails: {error}; {way}"
+            f" {called(settings.method)} fails: {error}; choose {' '.join(others)}"
         ) from error

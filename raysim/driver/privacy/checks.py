@@ -35,7 +35,7 @@ def accounting_for(parts: RunParts, note: Callable[[str], None]) -> Accounting |
     settings, claiming = parts.settings, claiming_of(parts.settings)
     if not claiming or not (claim := claiming[0].privacy):
         return None
-    broken = chain(_of_method(settings), _of_numbers(settings, claim), _not_clipped(parts))
+    broken = chain(_of_numbers(settings, claim), _not_clipped(parts))
     if rule := next(broken, None):
         raise SettingsError(f"{called(claiming[0])}: {rule}")
     key = settings_key(claiming[0])
@@ -57,16 +57,6 @@ def settings_key(claiming: Method | Stage) -> str:
 def _cohorts(settings: Settings, claim: PrivacyClaim) -> Cohorts:
     draw, clients = settings.selection.draw or "fixed", len(settings.participants)
     return Cohorts(draw, settings.expected_cohort, clients, claim.tree)
-
-
-def _of_method(settings: Settings) -> Iterator[str]:
-    """Yield what a method states that its server reads, which is not accounted."""
-    method = settings.method
-    if method.reads_beside:
-        yield (
-            f"does not go with {called(method)}, whose server reads of clients"
-            f" {method.reads_beside}, which is not accounted"
-        )
 
 
 def _of_numbers(settings: Settings, claim: PrivacyClaim) -> Iterator[str]:

@@ -12,6 +12,7 @@ from raysim.core.rules import CHANGE, Reduced
 from raysim.driver.analyses.riding import GROUP
 from raysim.driver.channel import of_stage
 from raysim.driver.dispatch import Dispatch
+from raysim.driver.hiding import claiming_of
 from raysim.driver.passes import RoundRunner
 from raysim.driver.privacy.accounting import Accounting
 from raysim.storage.client_states import owner_of
@@ -47,18 +48,30 @@ class AccountedUploads:
         settings = self.runner.context.settings
         for name, stage in settings.stages.items():
             if not stage.privacy and (numbers := sorted(of_stage(name, reduced.scalars))):
-                raise _not_accounted(stage, f"the number {numbers[0]!r}")
+                raise self._not_accounted(stage, f"the number {numbers[0]!r}")
         if beside := self._beside(work, reduced):
-            raise _not_accounted(settings.method, beside)
+            raise self._not_accounted(settings.method.sending, beside)
         if self.accounting.cohorts.draw == "fixed" and self.runner.written:
             raise SettingsError(
-                "privacy: does not go with a method or stage whose clients keep a state between"
-                " rounds, in fixed cohorts; choose selection.name=poisson"
+                f"{self._claim}: does not go with a method or stage whose clients keep a state"
+                " between rounds, in fixed cohorts; choose selection.name=poisson"
             )
         return reduced
 
+    @property
+    def _claim(self) -> str:
+        return called(claiming_of(self.runner.context.settings)[0])
+
+    def _not_accounted(self, part: Component, sent: str) -> SettingsError:
+        return SettingsError(
+            f"{self._claim}: does not go with {called(part)}, whose clients send {sent}, which is"
+            " not accounted"
+        )
+
     def _beside(self, work: Dispatch, reduced: Reduced) -> str:
         """Return what clients have sent that is not accounted, in words; empty for nothing."""
+        if work.pooled:
+            return "all their samples"
         stages, frozen = self.runner.context.settings.stages, work.frozen
         rows = {name for groups in reduced.rows.values() for name in groups}
         named = [name for name in sorted(rows) if not name.startswith(GROUP)]
@@ -75,13 +88,6 @@ class AccountedUploads:
             return "changes in more than one pass of a round"
         if reduced.means and not work.epochs:
             return "changes in a pass in which they do not train"
-        if reduced.means and not {*reduced.clients} <= {*self.cohort}:
+        if reduced.means and not {*work.clients} <= {*self.cohort}:
             return "changes though they were not selected"
         return ""
-
-
-def _not_accounted(part: Component, sent: str) -> SettingsError:
-    return SettingsError(
-        f"privacy: does not go with {called(part)}, whose clients send {sent}, which is not"
-        " accounted"
-    )

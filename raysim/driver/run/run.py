@@ -31,7 +31,6 @@ from raysim.driver.context import Rounds, RunContext
 from raysim.driver.dispatch import ON_EMPTY_ROUNDS, ORDER, Dispatch, Rider
 from raysim.driver.downlink import Downlink
 from raysim.driver.evaluation import Evaluation
-from raysim.driver.hiding import hidden_clients
 from raysim.driver.keeping import with_kept_optimizers
 from raysim.driver.listener import Started
 from raysim.driver.masking import with_masks
@@ -291,14 +290,13 @@ class Run:
         A round without clients, or one that is lost, runs for stages that act on empty rounds: no
         absence of noise may tell that clients were selected.
         """
-        method, stages = self.settings.method, self.settings.stages.values()
-        unseen = hidden_clients(self.settings, method)
+        settings = self.settings
         riders = sorted(self._riders(begun), key=lambda each: ORDER.index(each[0]))
         if begun.has_clients:
-            passes = passes_of(method, begun.now, before.state, unseen)
+            passes = passes_of(settings, begun.now, before.state)
             yield passes, begun.run, [rider for _, rider in riders]
-        if any(stage.acts_on_empty_rounds for stage in stages):
-            passes = passes_of(method, replace(begun.now, cohort=()), before.state, unseen)
+        if any(stage.acts_on_empty_rounds for stage in settings.stages.values()):
+            passes = passes_of(settings, replace(begun.now, cohort=()), before.state)
             left = [rider for name, rider in riders if name in ON_EMPTY_ROUNDS]
             yield passes, run_without_clients, left
 

@@ -71,8 +71,6 @@ class FedMa(Method):
     once more.
     """
 
-    reads_beside: ClassVar[str] = "the layers of each"
-    reads_each: ClassVar[str] = "layers"
     changes_shapes: ClassVar[bool] = True
     staged: ClassVar[bool] = True
     columns: ClassVar[Sequence[Column]] = (Column("width", numbered=True),)

@@ -1,4 +1,4 @@
-"""What no accountant covers is refused in one line, by what components state or clients send."""
+"""What no accountant covers is refused in one line: what is stated, read or sent."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 import torch
 from torch import nn
@@ -33,6 +34,12 @@ class Double(raysim.Stage):
         return raysim.Upload(
             {g: {n: d * 2 for n, d in of.items()} for g, of in upload.sums.items()}
         )
+
+
+class Pooled(FedAvg):
+    """Trains on the samples of all clients."""
+
+    pooled = True
 
 
 class Counts(raysim.Stage):
@@ -125,6 +132,23 @@ class Counted(FedAvg):
         given = {"arrived": reduced.clients, "selected": now.cohort, "samples": reduced.samples}
         float(now.steps(0) if self.what == "steps" else len(given[self.what]))
         return super().server_update(now, state, reduced)
+
+
+class Follows(FedAvg):
+    """Has those whose updates have arrived train once more, and drops that; odd clients fail."""
+
+    def round(self, now: Any, state: Any) -> Any:
+        work = replace(self.training_pass(now, state), lr=lambda steps: 0.1 / steps)
+        reduced = yield replace(work, rules=raysim.Rules(finish=_even))
+        nothing = raysim.Rules(finish=lambda view, trained: raysim.Upload())
+        yield replace(work, clients=reduced.clients, rules=nothing, bases={})
+        return self.server_update(now, state, reduced), {}
+
+
+def _even(view: raysim.View, trained: raysim.Trained) -> raysim.Upload:
+    if view.client % 2:
+        raise ValueError("no")
+    return raysim.Upload(sums={"model": view.params})
 
 
 class Present(raysim.Stage):
@@ -282,27 +306,39 @@ REFUSED: dict[str, dict[str, Any]] = {
         "method.name": f"{HERE}:Sized"
     },
     "delta=0.5: must be at most 1/K": {"channel.gaussian.delta": 0.5},
-    "does not go with method.name=scaffold, whose server": {"method.name": "scaffold"},
+    "does not go with method.name=scaffold, which reads the clients of a round that have arrived"
+    " (Reduced.clients)": {"method.name": "scaffold"},
     "does not go with method.name=feddyn, which reads the clients of a round": {
         "method.name": "feddyn"
     },
-    "does not go with method.name=centralized, whose server": {"method.name": "centralized"},
-    "does not go with method.name=chain, whose server": {
-        "method.name": "chain",
-        "method.methods": {"fedprox": {}, "scaffold": {}},
+    "does not go with method.name=centralized, which reads the clients of a round (Round.cohort); a"
+    " method of your own passes now.cohort on unchanged": {"method.name": "centralized"},
+    **{
+        f"does not go with method.name={name}, {what}": {
+            **{"method.name": "chain", "method.methods": {"fedprox": {}, name: {}}},
+        }
+        for name, what in {
+            "scaffold": "which reads the clients of a round",
+            "qffl": "whose clients send 'h/h' beside the change of their tensors",
+        }.items()
+    },
+    "does not go with method.name=powersgd, whose clients send 'model/": {
+        "method.name": "powersgd"
     },
     **{
-        f"does not go with method.name={name}, whose server reads of clients {what}": {
+        f"does not go with method.name={name}, {what}": {
             **UNIFORM,
             **{"method.name": name, "fraction": 1.0},
         }
         for name, what in {
-            **dict.fromkeys(("afl", "drfa", "term"), "their losses"),
-            "qffl": "bounds of their curvature",
-            "powersgd": "products of their changes",
+            "afl": "which reads the clients of a round (Round.cohort)",
+            "drfa": "which reads the sizes of clients (Round.samples)",
+            "term": "whose clients send 'start_loss' beside",
+            "fsvrg": "whose clients send 'gradient/",
+            f"{HERE}:Pooled": "whose clients send all their samples, which is not accounted",
         }.items()
     },
-    "privacy: does not go with a method or stage whose clients keep a state between rounds, in": {
+    "does not go with a method or stage whose clients keep a state between rounds, in": {
         **UNIFORM,
         "method.name": "ditto",
     },
@@ -387,21 +423,35 @@ def test_a_method_that_reads_who_takes_part_is_refused_before_anything_starts(tm
     own = {"method": {"name": f"{HERE}:Counted", "what": what}}
     with pytest.raises(raysim.SettingsError) as caught:
         go(tmp_path / "run", **own)
-    assert str(caught.value).startswith(
-        f"channel.gaussian: does not go with method.name={HERE}:Counted, which reads the clients of"
-    )
+    said = {
+        "arrived": "clients of a round that have arrived (Reduced.clients)",
+        "selected": "clients of a round (Round.cohort); a method of your own passes now.cohort on",
+        "samples": "sizes of clients (Reduced.samples)",
+        "steps": "local steps of clients (Round.steps)",
+    }
+    begins = f"channel.gaussian: does not go with method.name={HERE}:Counted, which reads the "
+    assert str(caught.value).startswith(begins + said[what])
     assert not (tmp_path / "run").exists()
     assert len(go(tmp_path / "none", **own, **{"channel.gaussian.noise": 0}).metrics) == 2
 
 
+def test_a_pass_over_those_that_have_arrived_is_over_these_alone(tmp_path):
+    """Its method knows none of them; rates may be a function of steps that it does not see."""
+    result = go(tmp_path, **{"method.name": f"{HERE}:Follows", "on_client_error": "drop"})
+    assert sum(result.metrics["clients_dropped"].to_pylist()) > 0
+    rows = pq.read_table(tmp_path / "clients.parquet").to_pylist()
+    passes = [[(r["round"], r["client"]) for r in rows if r["pass"] == n] for n in (0, 1)]
+    assert passes[0] and passes[0] == passes[1]
+
+
 @pytest.mark.parametrize("what", ["arrived", "selected"])
-def test_a_stage_that_reads_who_takes_part_is_refused_in_the_first_round(tmp_path, what):
+def test_a_stage_that_reads_who_takes_part_is_refused_before_anything_starts(tmp_path, what):
     with pytest.raises(raysim.SettingsError) as caught:
-        go(tmp_path, channel={"gaussian": {}, f"{HERE}:Present": {"what": what}})
+        go(tmp_path / "run", channel={"gaussian": {}, f"{HERE}:Present": {"what": what}})
     assert str(caught.value).startswith(
         f"channel.gaussian: does not go with channel.{HERE}:Present, which reads the clients of"
     )
-    assert not [*(tmp_path / "checkpoints").glob("round_*")]
+    assert not (tmp_path / "run").exists()
 
 
 def test_what_passes_by_the_clip_is_refused(tmp_path):
@@ -422,22 +472,18 @@ BESIDE = {
 
 
 @pytest.mark.parametrize("method", BESIDE)
-def test_what_a_method_does_not_state_is_refused_in_its_first_round(tmp_path, method):
+@pytest.mark.parametrize("selection", ["uniform", "poisson"])
+def test_what_clients_send_beside_one_change_is_refused_before_anything_starts(
+    tmp_path, method, selection
+):
+    """`check` finds it, too."""
+    given = {**BASE, "selection.name": selection, "method.name": f"{HERE}:{method}"}
     with pytest.raises(raysim.SettingsError) as caught:
-        go(tmp_path, **UNIFORM, **{"method.name": f"{HERE}:{method}"})
-    assert str(caught.value).startswith(f"privacy: does not go with method.name={HERE}:{method}")
-    assert BESIDE[method] in str(caught.value)
-    assert not [*(tmp_path / "checkpoints").glob("round_*")]
-
-
-def test_passes_over_others_than_the_cohort_are_refused_with_what_helps(tmp_path):
-    """Where rounds may be empty, they are found before the start; `uniform` is no way out."""
-    with pytest.raises(raysim.SettingsError) as caught:
-        go(tmp_path / "run", **{"method.name": f"{HERE}:Everyone"})
-    assert str(caught.value).endswith(
-        "fails: it has a pass over clients that were not selected; let it pass now.cohort on"
-        " unchanged"
-    )
+        raysim.check(make_settings(tmp_path / "run", **given), make_task(SIZES))
+    begins = f"channel.gaussian: does not go with method.name={HERE}:{method}, whose clients "
+    assert str(caught.value) == f"{begins}{BESIDE[method]}, which is not accounted"
+    with pytest.raises(raysim.SettingsError, match=begins):
+        go(tmp_path / "run", **given)
     assert not (tmp_path / "run").exists()
 
 
