@@ -117,7 +117,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "two claims": (
         {"method.name": "dp_ftrl", "channel": {"gaussian": {}}, "aggregation.weighting": "fixed"},
-        "claims privacy beside channel.gaussian",
+        "does not go with method.name=dp_ftrl, which claims privacy, too",
     ),
     "root": (
         {"method.name": "mifl", "aggregation.name": "fltrust", "aggregation.root": 10},
