@@ -26,8 +26,6 @@ from itertools import combinations, product
 from pathlib import Path
 from typing import Any
 
-from pydantic import Field
-
 from raysim.core.errors import SettingsError, told_of, visible
 from raysim.core.user_input import (
     as_typed,
@@ -44,7 +42,6 @@ from raysim.workloads.papers.table_file import (
     METRIC,
     SEEDS,
     Line,
-    Row,
     TableEntry,
     combined,
     to_table,
@@ -57,15 +54,6 @@ FILE_KEYS = ("rows", "columns", "axes", "tune", "table")
 """Keys of a file of a sweep, of which one of settings has none."""
 STOPS = ("target_accuracy", "patience")
 """Settings that stop a run before its last round."""
-
-
-class _File(TableEntry):
-    """A sweep in a file."""
-
-    metrics: tuple[str, ...] = ()
-    seeds: int | str | tuple[int, ...] | None = None
-    axes: dict[str, tuple[Any, ...] | str] = Field(default={})
-    tune: dict[str, Any] = Field(default={})
 
 
 def read_sweep(
@@ -96,7 +84,7 @@ def read_sweep(
     """
     from_file = _from_file(config)
     with told_of(f"{config}: " if from_file else ""):
-        given, more = from_file or _File(preset=config), (settings, axes, seeds)
+        given, more = from_file or TableEntry(preset=config), (settings, axes, seeds)
         table = _table(given, config, *more, metrics=metrics, tune=tune, by=by)
         asked = metrics or given.metrics or "metric" in given.model_fields_set
         if not asked and (metric := _main_metric(table)) != METRIC:
@@ -105,7 +93,7 @@ def read_sweep(
 
 
 def _table(
-    given: _File,
+    given: TableEntry,
     config: str,
     settings: Mapping[str, Any] | None,
     axes: Mapping[str, Sequence[Any]] | None,
@@ -133,7 +121,7 @@ def _table(
         if by and by not in lines:
             raise SettingsError(f"--rows={visible(by)}: must be one of {', '.join(lines)}")
         named = lines.pop(by) if by else [Line(name="all")]
-        rows = tuple(Row(name=line.name, settings=line.settings) for line in named)
+        rows = tuple(Line(name=line.name, settings=line.settings) for line in named)
     elif by:
         raise SettingsError(f"--rows={visible(by)}: the file gives the rows")
     asked = [*(metrics or given.metrics or [given.metric])]
@@ -259,7 +247,7 @@ def differs_by_cell(key: str) -> bool:
 
 
 def _check_keys(
-    given: _File, settings: Mapping[str, Any], axes: Mapping[str, Sequence[Any]]
+    given: TableEntry, settings: Mapping[str, Any], axes: Mapping[str, Sequence[Any]]
 ) -> None:
     """Check which settings rows, columns, axes and the command set.
 
@@ -316,7 +304,7 @@ def _columns(
     return columns, groups
 
 
-def _from_file(config: str) -> _File | None:
+def _from_file(config: str) -> TableEntry | None:
     """Return the sweep of a file; None where it is no file, or one of settings.
 
     Raises:
@@ -334,7 +322,8 @@ def _from_file(config: str) -> _File | None:
         (values,) = tables
     if not {*FILE_KEYS} & values.keys():
         return None
-    given = validated(_File, values, config)
+    with told_of(f"{config}: "):
+        given = validated(values)
     changes = {"preset": _preset(config, given.preset)}
     lines = {"rows": given.rows, "columns": given.columns}
     return given.model_copy(update=changes | {k: _beside(config, v) for k, v in lines.items()})

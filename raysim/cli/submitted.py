@@ -8,7 +8,7 @@ from typing import Any
 
 import raysim
 from raysim.cli.options import changes
-from raysim.cli.tables import given_sweep, table_options
+from raysim.cli.tables import given_sweep, planner_of
 
 Options = Mapping[str, Any]
 """Values of a command's options and arguments by name."""
@@ -52,21 +52,19 @@ def _tune(options: Options) -> None:
 
 
 def _table(options: Options) -> None:
-    from raysim.tuning.tables.plan import make_plan
     from raysim.workloads.tables import find
 
     chosen = options["only"], options["rounds"], options["seeds"]
-    make_plan(find(options["name"]), table_options(*chosen, _overrides(options)))
+    planner_of(*chosen, _overrides(options))(find(options["name"]))
     _check_folder("--out", options["out"])
 
 
 def _sweep(options: Options) -> None:
-    from raysim.tuning.tables.plan import make_plan
     from raysim.tuning.tables.searches import read_tune, to_search
 
     table = given_sweep(options["config"], options["overrides"], options)
     profile = changes(None, options["profile"])
-    plan = make_plan(table, table_options(options["only"], options["rounds"], None, profile))
+    plan = planner_of(options["only"], options["rounds"], None, profile)(table)
     if table.tune:
         to_search(plan, read_tune(table.tune))
     _check_file(options["config"])

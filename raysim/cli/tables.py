@@ -26,7 +26,7 @@ from raysim.cli.output import resumable, to_json
 from raysim.core.errors import SettingsError
 
 if TYPE_CHECKING:
-    from raysim.tuning.tables.plan import TableOptions
+    from raysim.tuning.tables.plan import Planner
     from raysim.workloads.tables import PaperTable
 
 console = Console()
@@ -71,10 +71,10 @@ def table(
     profile: ProfileName = None,
 ) -> None:
     """Run a published table beside its values; the same command resumes an interrupted one."""
-    options = table_options(only, rounds, seeds, changes(overrides, profile))
+    planner = planner_of(only, rounds, seeds, changes(overrides, profile))
     folder = out or Path("runs") / (f"{name}-tuned" if tune else name)
     given = partial(_given_table, name, tune or (), tune_trials)
-    _run_or_tell("table", given, options, jobs, folder, dry_run=dry_run, json=json)
+    _run_or_tell("table", given, planner, jobs, folder, dry_run=dry_run, json=json)
 
 
 def _given_table(name: str, ranges: Sequence[str], trials: int | None) -> PaperTable:
@@ -145,11 +145,11 @@ def sweep(
     from raysim.workloads.sweep_values import parse_axes
     from raysim.workloads.sweeps import default_folder
 
-    options = table_options(only, rounds, None, changes(None, profile))
+    planner = planner_of(only, rounds, None, changes(None, profile))
     asked = {"metric": metric, "rows": rows, "tune": tune, "tune_trials": tune_trials}
     given = partial(given_sweep, config, overrides, asked)
     folder = out or default_folder(config, parse_axes(overrides or ())[0])
-    _run_or_tell("sweep", given, options, jobs, folder, dry_run=dry_run, json=json)
+    _run_or_tell("sweep", given, planner, jobs, folder, dry_run=dry_run, json=json)
 
 
 def given_sweep(config: str, overrides: list[str] | None, options: Mapping[str, Any]) -> PaperTable:
@@ -175,7 +175,7 @@ def given_sweep(config: str, overrides: list[str] | None, options: Mapping[str, 
 def _run_or_tell(
     kind: str,
     table: Callable[[], PaperTable],
-    options: TableOptions,
+    planner: Planner,
     jobs: int | None,
     folder: Path,
     *,
@@ -188,18 +188,18 @@ def _run_or_tell(
     if json and dry_run:
         raise SettingsError("--json: does not go with --dry-run")
     if json:
-        _print_document(kind, table(), options, jobs, folder)
+        _print_document(kind, table(), planner, jobs, folder)
         return
     if dry_run:
         with resumable(console, lambda: ""):
-            command.dry_run(table(), options, jobs=jobs, out=folder, console=console)
+            command.dry_run(table(), planner, jobs=jobs, out=folder, console=console)
         return
     with resumable(console, lambda: f"interrupted; the same command resumes the {kind}"):
-        command.print_table(table(), options, jobs=jobs, out=folder, console=console)
+        command.print_table(table(), planner, jobs=jobs, out=folder, console=console)
 
 
 def _print_document(
-    kind: str, table: PaperTable, options: TableOptions, jobs: int | None, folder: Path
+    kind: str, table: PaperTable, planner: Planner, jobs: int | None, folder: Path
 ) -> None:
     """Run a table; print its values as JSON, and messages on stderr."""
     from raysim.results.render import to_document
@@ -208,21 +208,21 @@ def _print_document(
     messages = Console(stderr=True)
     line = partial(messages.print, highlight=False, markup=False, soft_wrap=True)
     with resumable(messages, lambda: f"interrupted; the same command resumes the {kind}"):
-        ended = command.run_table(table, options, jobs=jobs, out=folder, line=line)
+        ended = command.run_table(table, planner, jobs=jobs, out=folder, line=line)
         command.write_outputs(ended, line)
     typer.echo(to_json({**to_document(ended.table), "folder": str(folder)}))
     ended.raise_failure()
 
 
-def table_options(
+def planner_of(
     only: list[str] | None, rounds: int | None, seeds: str | None, overrides: dict[str, Any]
-) -> TableOptions:
-    """Return the options of a table's plan; `seeds` is a number of seeds, or several seeds.
+) -> Planner:
+    """Return what plans a table by options; `seeds` is a number of seeds, or several seeds.
 
     Raises:
         SettingsError: the seeds are wrong.
     """
-    from raysim.tuning.tables.plan import TableOptions
+    from raysim.tuning.tables.plan import make_plan
     from raysim.workloads.sweep_values import counted, seeds_of
 
     distances = None
@@ -233,4 +233,4 @@ def table_options(
             raise SettingsError(f"seed={overrides['seed']}: --seeds={seeds} gives the seeds")
         first, distances = counted(given)
         overrides = overrides if number is not None else {**overrides, "seed": first}
-    return TableOptions(tuple(only or ()), rounds, distances, overrides)
+    return partial(make_plan, only=only or (), rounds=rounds, seeds=distances, overrides=overrides)

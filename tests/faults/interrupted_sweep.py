@@ -14,8 +14,8 @@ import pyarrow.parquet as pq
 
 from raysim.cli import app
 from raysim.tuning.runs.queue import Runs
-from raysim.tuning.runs.run import Run
 from raysim.tuning.slots.report import Report
+from raysim.workloads.papers.run import Run
 from tests.faults.forked import Ended
 from tests.faults.interrupted_study import here
 from tests.tuning.common import PRESET, LocalSlots

@@ -7,8 +7,8 @@ import pytest
 from raysim.config import apply_overrides, parse
 from raysim.tuning.runs.folder import RunsFolder
 from raysim.tuning.runs.queue import Runs
-from raysim.tuning.runs.run import Run
 from raysim.tuning.slots.report import Report
+from raysim.workloads.papers.run import Run
 from tests.tuning.common import PRESET
 
 REFERENCES = {"b": "a", "c": "a", "d": "c"}

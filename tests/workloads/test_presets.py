@@ -10,6 +10,7 @@ import pytest
 from rich.console import Console
 
 from raysim.cli import pages
+from raysim.core.errors import SettingsError
 from raysim.core.user_input import dotted
 from raysim.workloads.papers.preset import ORIGINS, departures, names, origins
 from raysim.workloads.partitions.iid import Iid
@@ -153,7 +154,7 @@ def test_a_key_has_one_origin():
         "d": "inferred",
         "e": "chosen",
     }
-    with pytest.raises(ValueError, match="lr: is printed and chosen"):
+    with pytest.raises(SettingsError, match="lr: is printed and chosen"):
         origins(printed="epochs lr", chosen="lr")
 
 

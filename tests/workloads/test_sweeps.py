@@ -254,7 +254,7 @@ def test_an_entry_of_a_paper_is_a_sweep_with_its_published_values(tmp_path, name
             replace(c, settings=c.settings | seed, origins={**c.origins, "seed": ""}) for c in cells
         )
     found = sweep_of(str(path))
-    assert replace(found, seeds=range(len(found.seeds))) == replace(table, paper=None, cells=cells)
+    assert replace(found, seeds=(*found.seeds,)) == replace(table, paper=None, cells=cells)
     assert [*found.seeds] == [*table.seeds]
 
 
@@ -385,6 +385,14 @@ def test_what_is_no_sweep_is_one_line(overrides):
             " values, deviations",
         ),
         (("[1, 5]", "[]"), "local.epochs: an axis must have a value"),
+        (
+            ('preset = "mnist-noniid"', 'preset = "mnist-noniid"\nprinted = "a"\nchosen = "a"'),
+            "a: is printed and chosen",
+        ),
+        (
+            ('name = "few"', 'name = "few", values = [1]'),
+            "column few epochs=1 batch_size=10: values and deviations are a row's",
+        ),
         (('seeds = "1..2"', "seeds = 0"), "seeds=0: must be from 1 to 10000"),
     ],
 )

@@ -12,7 +12,7 @@ from raysim.core.errors import SettingsError
 from raysim.core.user_input import dotted
 from raysim.results.metrics import parse_metric
 from raysim.results.tables import ResultCell, ResultTable
-from raysim.tuning.tables.plan import TableOptions, make_plan
+from raysim.tuning.tables.plan import make_plan
 from raysim.workloads.datasets.prepared import missing_files
 from raysim.workloads.papers.preset import ORIGINS
 from raysim.workloads.tables import TABLES, PaperCell, find
@@ -250,14 +250,14 @@ def test_metrics_are_columns_of_the_cells_runs_and_targets_can_be_reached(resolv
 
 
 def test_analyses_compare_with_the_run_of_the_reference_row():
-    plan = make_plan(TABLES["flexchill-8"], TableOptions())
-    runs = {cell.paper.row: cell.run for cell in plan.cells}
+    plan = make_plan(TABLES["flexchill-8"])
+    runs = {cell.row: cell.run for cell in plan.cells}
     reference = runs.pop("reference (T=1, iid)")
     assert (reference.settings.analysis, reference.reference) == ((), None)
     for run in runs.values():
         assert (run.settings.analysis, run.reference) == (("cka",), reference)
     assert len({run.name for run in (*runs.values(), reference)}) == 12
-    joining = make_plan(TABLES["fedfusion-fig6"], TableOptions())
+    joining = make_plan(TABLES["fedfusion-fig6"])
     assert {cell.run.settings.analysis for cell in joining.cells} == {("new_client",)}
 
 
@@ -374,9 +374,9 @@ def test_overrides_come_after_the_cell_s():
 
 def test_a_cell_names_the_files_that_it_needs(tmp_path, monkeypatch):
     monkeypatch.setenv("RAYSIM_DATA", str(tmp_path))
-    needs = cell_of("fedmax-1", "FedAvg", "cifar100 iid T=600").missing()
+    needs = cell_of("fedmax-1", "FedAvg", "cifar100 iid T=600").missing
     assert f"{tmp_path / 'cifar100'}: train.bin, test.bin missing" in needs
-    assert cell_of("fedmax-1", "FedAvg", "cifar10 iid T=600").missing() == ""
+    assert cell_of("fedmax-1", "FedAvg", "cifar10 iid T=600").missing == ""
 
 
 def test_commands_select_by_words_of_rows_and_columns():

@@ -15,9 +15,9 @@ from raysim.tuning.changes import (
     has_words,
     shortened,
 )
-from raysim.tuning.runs.run import Run
 from raysim.workloads.figures import find
 from raysim.workloads.papers.figure import Figure, FigureRun
+from raysim.workloads.papers.run import Run
 
 FIXED = dict.fromkeys(("analysis", "reference"), "the figure")
 """Origin of the settings that cannot be changed, by key."""

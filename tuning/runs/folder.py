@@ -18,7 +18,7 @@ from raysim.storage.plugins import sources_of
 from raysim.storage.revisions import revisions_of
 from raysim.storage.run_directory import RunDirectory, difference_from
 from raysim.storage.schema import GRIDS, SCHEMA, check_claim, check_schema
-from raysim.tuning.runs.run import Run
+from raysim.workloads.papers.run import Run
 
 
 class RunsFolder:

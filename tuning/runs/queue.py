@@ -12,11 +12,11 @@ from raysim.core.errors import RaysimError, RunError
 from raysim.results.failures import is_divergence
 from raysim.results.runs import infinite_loss
 from raysim.tuning.runs.folder import RunsFolder, reference_failed
-from raysim.tuning.runs.run import Run
 from raysim.tuning.slots.fitting import at_most
 from raysim.tuning.slots.pool import open_slots
 from raysim.tuning.slots.queue import RunQueue, run_in_slots
 from raysim.tuning.slots.report import Report
+from raysim.workloads.papers.run import Run
 
 
 class Runs(RunQueue[Run]):

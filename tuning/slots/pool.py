@@ -113,7 +113,7 @@ class SlotPool:
         return bool(self._free)
 
     def start(self, settings: raysim.Settings, pausing: bool, forced: bool = False) -> Slot:
-        """Start a run in a free slot; see `Order`."""
+        """Start a run in a free slot; see `SlotActor.advance`."""
         slot = self._free.pop(0)
         self._usage.run_started(slot)
         slot.order = settings.override(slot.engine).to_dict(), pausing, forced

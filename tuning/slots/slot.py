@@ -32,9 +32,6 @@ from raysim.storage.recorder import METRICS
 from raysim.storage.run_directory import RunDirectory
 from raysim.tuning.slots.report import Report, causes, error_line, machine_failure
 
-Order = tuple[dict[str, Any], bool, bool]
-"""Settings of a run, whether it pauses after each evaluation, and whether it is forced to continue
-with other data, versions or machines."""
 LOCK_SECONDS = 30.0
 """Seconds to wait for a run directory, as a slot briefly outlives its killed command."""
 
@@ -162,11 +159,13 @@ class SlotActor:
         node_id: str = ray.get_runtime_context().get_node_id()
         return node_id
 
-    def advance(self, order: Order | None) -> tuple[Report, list[str]]:
+    def advance(self, order: tuple[dict[str, Any], bool, bool] | None) -> tuple[Report, list[str]]:
         """Advance the run to its next report.
 
         Args:
-            order: The run to start; None: the paused run goes on.
+            order: Settings of the run to start, whether it pauses after each evaluation, and
+                whether it is forced to continue with other data, versions or machines. None: the
+                paused run goes on.
 
         Returns:
             Report of a pause or of the end of the run, and lines for the user.
@@ -205,7 +204,7 @@ class Slot:
         asked: When it was asked to start.
         called: Whether a call of its actor has not returned.
         running: Whether it has a run.
-        order: The run to start with the next call.
+        order: The run to start with the next call, as `SlotActor.advance` takes it.
         actor: Its actor, once it was asked to start.
     """
 
@@ -217,7 +216,7 @@ class Slot:
     asked: float = 0.0
     called: bool = False
     running: bool = False
-    order: Order | None = None
+    order: tuple[dict[str, Any], bool, bool] | None = None
     actor: Any = None
 
     def close(self, silent: bool) -> None:

@@ -21,16 +21,15 @@ from raysim.results.tables import ResultTable
 from raysim.storage.lock import removed_if_refused
 from raysim.tuning.runs.folder import RunsFolder
 from raysim.tuning.runs.queue import Runs
-from raysim.tuning.runs.run import Run
 from raysim.tuning.slots.fitting import count_slots
 from raysim.tuning.slots.report import hinting
-from raysim.tuning.studies.entries import by_key
 from raysim.tuning.tables.page import write_page
-from raysim.tuning.tables.plan import TableOptions, TablePlan, make_plan
+from raysim.tuning.tables.plan import Planner
 from raysim.tuning.tables.results import FILES, TableResults
 from raysim.tuning.tables.searches import budget, read_tune, to_search
 from raysim.tuning.tables.tuned import Chosen, tuned
 from raysim.tuning.tables.work import Workload, time_in_slots
+from raysim.workloads.papers.run import Run
 from raysim.workloads.tables import PaperTable
 
 PIPE_WIDTH = 10_000
@@ -44,13 +43,13 @@ def next_step(table: PaperTable) -> str:
 
 
 def print_table(
-    table: PaperTable, options: TableOptions, *, jobs: int | None, out: Path, console: Console
+    table: PaperTable, planner: Planner, *, jobs: int | None, out: Path, console: Console
 ) -> None:
     """Run or resume a table, and print it.
 
     Args:
         table: The table.
-        options: Its cells, rounds, seeds and overrides.
+        planner: Plans it: its cells, rounds, seeds and overrides.
         jobs: Number of slots; None takes as many as fit.
         out: Folder of the runs and of the table's files.
         console: Console for messages.
@@ -59,8 +58,8 @@ def print_table(
         RaysimError: an option, a setting, the data, the folder or the cluster does not allow it, or
             a run failed, after the others have ended.
     """
-    line = _line_of(console)
-    ended = run_table(table, options, jobs=jobs, out=out, line=line)
+    line = partial(print_line, console)
+    ended = run_table(table, planner, jobs=jobs, out=out, line=line)
     _print_table(console, to_rich(grid_of(ended.table)))
     write_outputs(ended, line)
     ended.raise_failure()
@@ -68,9 +67,9 @@ def print_table(
 
 def write_outputs(ended: EndedTable, line: Callable[[str], None]) -> None:
     """Write the page of a table, and print its files."""
-    line(f"{', '.join(FILES)} in {ended.folder.path}")
+    line(f"{', '.join(FILES)} in {ended.results.folder.path}")
     try:
-        path = write_page(ended.folder, ended.results, ended.table, ended.chosen)
+        path = write_page(ended.results, ended.table, ended.chosen)
     except SettingsError as lacking:
         line(f"note: no page: {lacking}")
     else:
@@ -82,18 +81,14 @@ class EndedTable:
     """A table whose runs have ended.
 
     Attributes:
-        plan: The table's plan, with the settings that were chosen by tuning.
-        folder: The folder of its runs.
-        runs: Their queue, of which some may have failed.
-        results: The shown cells and runs.
+        results: The shown cells and runs, with the plan and the folder of the table.
+        runs: The queue of the runs, of which some may have failed.
         table: Their values.
         chosen: Outcomes of the searches before the runs, if there were any.
     """
 
-    plan: TablePlan
-    folder: RunsFolder
-    runs: Runs
     results: TableResults
+    runs: Runs
     table: ResultTable
     chosen: Sequence[Chosen] = ()
 
@@ -103,7 +98,7 @@ class EndedTable:
         Raises:
             RunError: one failed, other than by divergence.
         """
-        resume = next_step(self.plan.table)
+        resume = next_step(self.results.plan)
         self.runs.raise_failure(resume)
         for each in self.chosen:
             if each.error and not is_divergence(each.error):
@@ -112,7 +107,7 @@ class EndedTable:
 
 def run_table(
     table: PaperTable,
-    options: TableOptions,
+    planner: Planner,
     *,
     jobs: int | None,
     out: Path,
@@ -123,7 +118,7 @@ def run_table(
 
     Args:
         table: The table.
-        options: Its cells, rounds, seeds and overrides.
+        planner: Plans it: its cells, rounds, seeds and overrides.
         jobs: Number of slots; None takes as many as fit.
         out: Folder of the runs and of the table's files.
         line: Prints a line.
@@ -132,24 +127,24 @@ def run_table(
     Raises:
         RaysimError: an option, a setting, the data, the folder or the cluster does not allow it.
     """
-    plan, folder, work = make_plan(table, options), folder_of(table, out), Workload()
+    results, work = TableResults(planner(table), folder_of(table, out)), Workload()
+    plan, folder = results.plan, results.folder
     plan.check_data()
     tune = read_tune(table.tune) if table.tune else None
     with hinting(next_step(table)), removed_if_refused(out), folder.lock():
         chosen: list[Chosen] = []
         if tune:
             searched = to_search(plan, tune)
-            queue_of(plan, folder, work, line, TableResults(plan, folder)).check()
+            queue_of(results, work, line).check()
             table, chosen = tuned(table, tune, searched, out=out, jobs=jobs, line=line)
-            plan = make_plan(table, options)
-        free = dict(by_key(tune.space)) if tune else ()
-        folder.enter(plan.labels, [cell.label for cell in plan.chosen], free)
-        results = TableResults(plan, folder)
-        runs = queue_of(plan, folder, work, line, results, progress=progress)
+            results = TableResults(planner(table), folder)
+            plan = results.plan
+        folder.enter(plan.labels, [cell.label for cell in plan.chosen], results.searched)
+        runs = queue_of(results, work, line, progress=progress)
         runs.check()
         folder.seal()
         runs.run(jobs)
-        return EndedTable(plan, folder, runs, results, results.write(), chosen)
+        return EndedTable(results, runs, results.write(), chosen)
 
 
 def folder_of(table: PaperTable, path: Path) -> RunsFolder:
@@ -158,23 +153,22 @@ def folder_of(table: PaperTable, path: Path) -> RunsFolder:
 
 
 def queue_of(
-    plan: TablePlan,
-    folder: RunsFolder,
+    results: TableResults,
     work: Workload,
     line: Callable[[str], None],
-    results: TableResults,
     *,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Runs:
     """Return the queue of a table's runs: references first, then those of the most work."""
+    plan = results.plan
     for cell in plan.cells:
         if cell.chosen and cell.missing:
             line(f"note: {cell.label}: left out: {cell.missing}")
     references = {run.reference for run in plan.runs}
     return Runs(
-        plan.table.name,
+        plan.name,
         plan.runs,
-        folder,
+        results.folder,
         line,
         order=lambda run: (run not in references, -work.sample_steps(run.settings)),
         text_of=results.text_of,
@@ -184,7 +178,7 @@ def queue_of(
 
 
 def dry_run(
-    table: PaperTable, options: TableOptions, *, jobs: int | None, out: Path, console: Console
+    table: PaperTable, planner: Planner, *, jobs: int | None, out: Path, console: Console
 ) -> None:
     """Print the cells of a table by run, with the work and an estimated time; run nothing.
 
@@ -194,14 +188,15 @@ def dry_run(
     Raises:
         RaysimError: an option, a setting, the data or the folder does not allow the table.
     """
-    plan, folder, work = make_plan(table, options), folder_of(table, out), Workload()
+    results, work = TableResults(planner(table), folder_of(table, out)), Workload()
+    plan = results.plan
     plan.check_data()
     tune = read_tune(table.tune) if table.tune else None
-    folder.check(plan.labels, dict(by_key(tune.space)) if tune else ())
-    line = _line_of(console)
+    results.folder.check(plan.labels, results.searched)
+    line = partial(print_line, console)
     if tune:
         line(f"{budget(tune, to_search(plan, tune))}; the estimate leaves the trials out")
-    runs = queue_of(plan, folder, work, line, TableResults(plan, folder))
+    runs = queue_of(results, work, line)
     runs.check()
     slots = count_slots(plan.first_runs[0].settings, jobs)
     firsts = {run.digest: run for run in plan.first_runs}
@@ -239,10 +234,10 @@ def _estimate(work: Workload, run: Run) -> float | str:
 
 
 def _runs(
-    plan: TablePlan, left: Sequence[Run], work: Workload, estimates: Mapping[Run, float | str]
+    plan: PaperTable, left: Sequence[Run], work: Workload, estimates: Mapping[Run, float | str]
 ) -> Table:
     """Return the table of the runs: their cells, rounds, remaining seeds, and work."""
-    listed = Table(title=plan.table.name, title_justify="left", box=None)
+    listed = Table(title=plan.name, title_justify="left", box=None)
     for name in ("cells of a run", "rounds", "runs left", "sample-steps", "time of a run"):
         listed.add_column(name, justify="left" if name == "cells of a run" else "right")
     waiting = Counter(left)
@@ -257,13 +252,13 @@ def _runs(
     return listed
 
 
-def _cells_of(plan: TablePlan, run: Run) -> str:
+def _cells_of(plan: PaperTable, run: Run) -> str:
     """Return the chosen cells of a run: each row, with its columns if other runs have some."""
     columns: dict[str, list[str]] = {}
     for cell in plan.chosen:
         if cell.run == run:
-            columns.setdefault(cell.paper.row, []).append(cell.paper.column)
-    all_columns = Counter(cell.paper.row for cell in plan.chosen)
+            columns.setdefault(cell.row, []).append(cell.column)
+    all_columns = Counter(cell.row for cell in plan.chosen)
     rows = [
         row if len(names) == all_columns[row] > 1 else f"{row}, {'; '.join(names)}"
         for row, names in columns.items()
@@ -271,15 +266,10 @@ def _cells_of(plan: TablePlan, run: Run) -> str:
     return "; ".join(rows) or f"{run.label} (the reference of others)"
 
 
-def _rounds_of(plan: TablePlan, run: Run) -> str:
+def _rounds_of(plan: PaperTable, run: Run) -> str:
     """Return the rounds of a run, and the most rounds of its cells if these are shortened."""
     rounds, full = run.settings.rounds, max(c.full_rounds for c in plan.cells if c.run == run)
     return str(rounds) if rounds == full else f"{rounds} of {full}"
-
-
-def _line_of(console: Console) -> Callable[[str], None]:
-    """Return a function that prints a line without markup."""
-    return partial(print_line, console)
 
 
 def _print_table(console: Console, table: RenderableType) -> None:

@@ -14,17 +14,14 @@ from raysim.results.report import charts
 from raysim.results.runs import PAGE, result_settings
 from raysim.results.tables import ResultTable
 from raysim.storage.atomic import replace_file
-from raysim.tuning.runs.folder import RunsFolder
-from raysim.tuning.runs.run import Run
 from raysim.tuning.studies.samplers import OBJECTIVES
 from raysim.tuning.tables.results import TableResults
 from raysim.tuning.tables.tuned import Chosen
 from raysim.workloads.datasets.labels import training_labels
+from raysim.workloads.papers.run import Run
 
 
-def write_page(
-    folder: RunsFolder, results: TableResults, table: ResultTable, chosen: Sequence[Chosen]
-) -> Path:
+def write_page(results: TableResults, table: ResultTable, chosen: Sequence[Chosen]) -> Path:
     """Write the page into the folder of a table or a sweep, and return its path.
 
     Raises:
@@ -46,7 +43,7 @@ def write_page(
         tuning=tuning,
         searches=searches,
     )
-    path = folder.path / PAGE
+    path = results.folder.path / PAGE
     replace_file(path, lambda aside: aside.write_text(text, encoding="utf-8"))
     return path
 
@@ -64,7 +61,7 @@ def _panels(results: TableResults) -> list[report.Panel]:
     columns: dict[str, dict[str, str]] = {}
     for cell in results.cells:
         if cell.run.digest in of_digest:
-            columns.setdefault(cell.paper.column, {})[cell.paper.row] = cell.run.digest
+            columns.setdefault(cell.column, {})[cell.row] = cell.run.digest
     titles: dict[tuple[tuple[str, str], ...], list[str]] = {}
     for column, rows in columns.items():
         titles.setdefault((*rows.items(),), []).append(column)

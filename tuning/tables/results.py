@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -32,13 +33,11 @@ from raysim.storage.atomic import replace_file
 from raysim.storage.checkpoints import SAMPLES
 from raysim.tuning.changes import changed_settings
 from raysim.tuning.runs.folder import RunsFolder
-from raysim.tuning.runs.run import Run
 from raysim.tuning.studies.entries import by_key
-from raysim.tuning.tables.cells import Cell
-from raysim.tuning.tables.plan import TablePlan
 from raysim.workloads.datasets.fetch import data_root
+from raysim.workloads.papers.run import Run
 from raysim.workloads.sweeps import STOPS
-from raysim.workloads.tables import PaperCell
+from raysim.workloads.tables import PaperCell, PaperTable
 
 FILES = ("table.md", "table.tex", "table.html", "table.parquet")
 WEIGHTS = {"examples": "by their samples", "uniform": "all alike"}
@@ -75,24 +74,24 @@ class _Ended:
 
 
 class TableResults:
-    """Values of the runs in a table's folder, which reads a finished run once."""
+    """Values of the runs in a table's folder, which reads a finished run once.
 
-    def __init__(self, plan: TablePlan, folder: RunsFolder) -> None:
-        self._plan, self._folder = plan, folder
+    Attributes:
+        plan: The plan of the table.
+        folder: Folder of its runs.
+    """
+
+    def __init__(self, plan: PaperTable, folder: RunsFolder) -> None:
+        self.plan, self.folder = plan, folder
         self._finished: dict[Run, _Ended] = {}
         self._data: dict[str, Mapping[str, str]] = {}
-        self._known = [
-            cell
-            for cell in plan.cells
-            if folder.index.get(cell.label) == cell.run.digest or (cell.chosen and cell.missing)
-        ]
 
     def write(self) -> ResultTable:
         """Write table.md, table.tex, table.html and table.parquet; return the table."""
         table = self.table()
         grids = [grid for grid in (grid_of(table), differences_of(table)) if grid]
         texts = (to_markdown(*grids), to_latex(*grids), to_html(*grids))
-        *paths, parquet = (self._folder.path / name for name in FILES)
+        *paths, parquet = (self.folder.path / name for name in FILES)
         for path, text in zip(paths, texts, strict=True):
             _write_text(path, text)
         replace_file(parquet, lambda aside: pq.write_table(to_arrow(table), aside))
@@ -102,8 +101,8 @@ class TableResults:
         """Return the values of a finished run as text."""
         if not (cells := self._cells_of(run)):
             return "the reference of others"
-        finished, paper = self._finished[run], self._plan.table
-        units = {paper.metric_of(cell): paper.unit_of(cell) for cell in cells}
+        finished, plan = self._finished[run], self.plan
+        units = {plan.metric_of(cell): plan.unit_of(cell) for cell in cells}
         texts = []
         for metric, value in finished.values.items():
             absent = "has no value" if parse_metric(metric).target is None else "not reached"
@@ -114,36 +113,46 @@ class TableResults:
 
     def table(self) -> ResultTable:
         """Return the table of the shown cells, with the ended runs of the seeds that were asked."""
-        paper = self._plan.table
+        plan = self.plan
         ended = {cell: self._runs_of(cell) for cell in self.cells}
-        places = {_place(cell) for cell in ended}
+        places = {cell.place for cell in ended}
         # Ratios need the published values of the baseline even if its row is not shown.
-        baseline = [cell for cell in self._plan.cells if cell.paper.row == paper.baseline]
+        baseline = [cell for cell in plan.cells if cell.row == plan.baseline]
         known = dict.fromkeys([*ended, *baseline])
         return ResultTable(
-            title=f"{paper.title} ({paper.source})" if paper.source else paper.title,
-            metric=paper.metric,
-            unit=paper.unit,
-            rows=tuple(row for row in paper.rows if row in {row for row, _ in places}),
-            columns=tuple(name for name in paper.columns if name in {name for _, name in places}),
+            title=f"{plan.title} ({plan.source})" if plan.source else plan.title,
+            metric=plan.metric,
+            unit=plan.unit,
+            rows=tuple(row for row in plan.rows if row in {row for row, _ in places}),
+            columns=tuple(name for name in plan.columns if name in {name for _, name in places}),
             cells=_with_differences(
                 self._result_cells({cell: ended.get(cell, {}) for cell in known}),
-                {_place(c): _settings_of(c, self._searched) for c, runs in ended.items() if runs},
-                frozenset.intersection(*paper.row_keys.values()),
+                {c.place: _settings_of(c, self.searched) for c, runs in ended.items() if runs},
+                frozenset.intersection(*plan.row_keys.values()),
             ),
             notes=tuple(self._notes(ended)),
-            ratio_to=paper.baseline,
-            reference_row=paper.reference_row,
-            groups=paper.groups,
+            ratio_to=plan.baseline,
+            reference_row=plan.reference_row,
+            groups=plan.groups,
         )
 
-    @property
-    def _searched(self) -> set[str]:
-        """Settings that were searched, of which each row has its own value."""
-        return {*dict(by_key(self._plan.table.tune.get("space", {})))}
+    @cached_property
+    def _known(self) -> list[PaperCell]:
+        """Cells whose runs were entered into the folder, and chosen ones that have none."""
+        entered = self.folder.index.items()
+        return [
+            cell
+            for cell in self.plan.cells
+            if (cell.label, cell.run.digest) in entered or (cell.chosen and cell.missing)
+        ]
 
     @property
-    def cells(self) -> list[Cell]:
+    def searched(self) -> list[str]:
+        """Settings that are searched, of which each row has its own value."""
+        return [*dict(by_key(self.plan.tune.get("space", {})))]
+
+    @property
+    def cells(self) -> list[PaperCell]:
         """The shown cells; one that `--only` leaves out is shown if a run of it has begun."""
         return [cell for cell in self._known if cell.chosen or self._asked(cell)]
 
@@ -158,20 +167,20 @@ class TableResults:
         found = dict[Run, RunRecord]()
         for run in self.runs:
             with suppress(RunError):
-                found[run] = read_run(self._folder.path_of(run))
+                found[run] = read_run(self.folder.path_of(run))
         return found
 
-    def _asked(self, cell: Cell) -> list[Run]:
+    def _asked(self, cell: PaperCell) -> list[Run]:
         """Return the runs of a cell by seed: those of the plan's seeds; of an unchosen one, begun.
 
         Runs of other seeds stay in the folder, and are shown to a command that asks for them.
         """
         if cell.missing:
             return []
-        asked = sorted(cell.run.seeds(self._plan.seeds), key=lambda run: run.seed)
-        return asked if cell.chosen else [run for run in asked if self._folder.has_begun(run)]
+        asked = sorted(cell.run.seeds(self.plan.seeds), key=lambda run: run.seed)
+        return asked if cell.chosen else [run for run in asked if self.folder.has_begun(run)]
 
-    def _runs_of(self, cell: Cell) -> dict[Run, _Ended]:
+    def _runs_of(self, cell: PaperCell) -> dict[Run, _Ended]:
         """Return the ended runs of a cell."""
         found = {}
         for run in self._asked(cell):
@@ -184,22 +193,22 @@ class TableResults:
     def _cells_of(self, run: Run) -> list[PaperCell]:
         """Return the cells of a run."""
         digest = run.digest
-        return [c.paper for c in self._known if c.run.digest == digest and not c.lacking]
+        return [c for c in self._known if c.run.digest == digest and not c.lacking]
 
     def _read(self, run: Run) -> _Ended | None:
-        if (error := self._folder.failure(run)) is not None:
-            own = self._folder.own_failure(run)
+        if (error := self.folder.failure(run)) is not None:
+            own = self.folder.own_failure(run)
             return _Ended(error=error, diverged=is_divergence(own or ""))
-        if not self._folder.is_finished(run):
+        if not self.folder.is_finished(run):
             return None
-        record = read_run(self._folder.path_of(run))
-        metrics = {m: parse_metric(m) for m in map(self._plan.table.metric_of, self._cells_of(run))}
+        record = read_run(self.folder.path_of(run))
+        metrics = {m: parse_metric(m) for m in map(self.plan.metric_of, self._cells_of(run))}
         values = {name: metric.of(record) for name, metric in metrics.items()}
         nearest = {name: metric.nearest(record) for name, metric in metrics.items()}
         columns = {name: metric.column_in(record) for name, metric in metrics.items()}
         notes = (
             *record.notes,
-            *reference_notes(record, self._folder.settings(run).reference),
+            *reference_notes(record, self.folder.settings(run).reference),
         )
         return _Ended(
             values,
@@ -218,45 +227,47 @@ class TableResults:
         digests = self._data[key].items()
         return any(record.sealed(SAMPLES[split]) not in (None, now) for split, now in digests)
 
-    def _result_cells(self, known: Mapping[Cell, Mapping[Run, _Ended]]) -> dict[Place, ResultCell]:
+    def _result_cells(
+        self, known: Mapping[PaperCell, Mapping[Run, _Ended]]
+    ) -> dict[Place, ResultCell]:
         """Return cells by place; gains over local training are over their column's row of it."""
-        metrics = {_place(c): parse_metric(self._plan.table.metric_of(c.paper)) for c in known}
-        cells = {_place(cell): self._result_cell(cell, runs) for cell, runs in known.items()}
+        metrics = {c.place: parse_metric(self.plan.metric_of(c)) for c in known}
+        cells = {cell.place: self._result_cell(cell, runs) for cell, runs in known.items()}
         gains = {place for place, metric in metrics.items() if metric.name == OVER_LOCAL}
-        settings = {_place(cell): _settings_of(cell, self._searched) for cell in known}
+        settings = {cell.place: _settings_of(cell, self.searched) for cell in known}
         return over_local(cells, metrics, local_rows({p: settings[p] for p in gains}))
 
-    def _result_cell(self, cell: Cell, runs: Mapping[Run, _Ended]) -> ResultCell:
-        paper, metric = cell.paper, self._plan.table.metric_of(cell.paper)
+    def _result_cell(self, cell: PaperCell, runs: Mapping[Run, _Ended]) -> ResultCell:
+        metric = self.plan.metric_of(cell)
         return ResultCell(
             values={
                 run.seed: ended.values[metric] for run, ended in runs.items() if not ended.error
             },
             diverged=sum(ended.diverged for ended in runs.values()),
             failed=sum(ended.error != "" and not ended.diverged for ended in runs.values()),
-            published=paper.value,
-            published_deviation=paper.deviation,
-            suspect=paper.suspect,
+            published=cell.value,
+            published_deviation=cell.deviation,
+            suspect=cell.suspect,
             missing=cell.missing,
-            metric=paper.metric,
-            unit=paper.unit,
+            metric=cell.metric,
+            unit=cell.unit,
             own_round=cell.run.settings.method.own_round,
             nearest=tuple(each.nearest[metric] for each in runs.values() if metric in each.nearest),
             column=next((e.columns[metric] for e in runs.values() if metric in e.columns), None),
         )
 
-    def _notes(self, ended: Mapping[Cell, Mapping[Run, _Ended]]) -> Iterator[str]:
+    def _notes(self, ended: Mapping[PaperCell, Mapping[Run, _Ended]]) -> Iterator[str]:
         """Yield the notes on the values for the reader."""
-        plan, paper = self._plan, self._plan.table
+        plan = self.plan
         shown = [cell for cell in ended if not cell.missing]
         if any(cell.run.settings.rounds < cell.full_rounds for cell in shown):
             yield f"Shortened to {_by_level(shown, _rounds)}."
             if longer := [cell.label for cell in shown if _exceeds_share(cell, plan.cells)]:
                 yield f"More than in proportion, as one round is the least: {'; '.join(longer)}."
         counts = {len(self._asked(cell)) for cell in shown}
-        if any(count < len(paper.seeds) for count in counts):
-            yield f"Shortened to {_span(counts)} of {len(paper.seeds)} seeds."
-        yield from changed_settings(plan.options.overrides)
+        if any(count < plan.full_seeds for count in counts):
+            yield f"Shortened to {_span(counts)} of {plan.full_seeds} seeds."
+        yield from changed_settings(plan.overrides)
         if len({_weights(cell) for cell in shown}) > 1:
             yield f"Clients weigh {_by_level(shown, _weights)}."
         asked = {run for cell in shown for run in self._asked(cell)}
@@ -264,21 +275,21 @@ class TableResults:
         if waiting := len(asked - known.keys()):
             yield f"Unfinished: {waiting} of {len(asked)} runs."
         for cell in ended:
-            if cell.paper.text:
-                yield f"{cell.label}: the paper prints {cell.paper.text!r}."
+            if cell.text:
+                yield f"{cell.label}: the paper prints {cell.text!r}."
         yield from (f"{run.title}: {each.error}" for run, each in known.items() if each.error)
         yield from (note for each in known.values() for note in each.notes)
-        if paper.paper is None:
+        if plan.paper is None:
             stops = Counter(each.stopped for each in known.values() if each.stopped)
             yield from (f"Stopped by {by}: {of} of {len(known)} runs." for by, of in stops.items())
         if changed := [run for run, each in known.items() if each.other_data]:
             first, *_ = changed
             yield (
                 f"The data has changed since {len(changed)} of {len(known)} runs, the first"
-                f" {first.title}; to run it again, delete {self._folder.path}/runs/{first.name}."
+                f" {first.title}; to run it again, delete {self.folder.path}/runs/{first.name}."
             )
         yield from origin_notes({run.title: each.origins for run, each in known.items()})
-        yield from paper.note.splitlines()
+        yield from plan.note.splitlines()
 
 
 def _stopped(record: RunRecord) -> str:
@@ -286,11 +297,7 @@ def _stopped(record: RunRecord) -> str:
     return f"{by}={record.settings[by]}" if by in STOPS else ""
 
 
-def _place(cell: Cell) -> Place:
-    return cell.paper.row, cell.paper.column
-
-
-def _settings_of(cell: Cell, searched: Collection[str]) -> dict[str, Any]:
+def _settings_of(cell: PaperCell, searched: Collection[str]) -> dict[str, Any]:
     """Return the settings of a cell's runs on which their models depend.
 
     The seed is left out, and so are settings that were searched, which the notes name.
@@ -328,11 +335,11 @@ def _of_rows(
     return of_method if len(methods) == len(rows) else of_method.union(of_every_row)
 
 
-def _rounds(cell: Cell) -> str:
+def _rounds(cell: PaperCell) -> str:
     return f"{cell.run.settings.rounds} of {cell.full_rounds} rounds"
 
 
-def _weights(cell: Cell) -> str:
+def _weights(cell: PaperCell) -> str:
     """Return how clients weigh in the aggregate of their models."""
     settings = cell.run.settings
     if settings.aggregation.sees_updates:
@@ -341,12 +348,12 @@ def _weights(cell: Cell) -> str:
     return WEIGHTS.get(own or "", WEIGHTS[settings.weighting])
 
 
-def _by_level(cells: Sequence[Cell], text_of: Callable[[Cell], str]) -> str:
+def _by_level(cells: Sequence[PaperCell], text_of: Callable[[PaperCell], str]) -> str:
     """Return a text about cells; if it differs, by column, row or cell."""
-    levels: tuple[Callable[[Cell], str], ...] = (
+    levels: tuple[Callable[[PaperCell], str], ...] = (
         lambda cell: "",
-        lambda cell: cell.paper.column,
-        lambda cell: cell.paper.row,
+        lambda cell: cell.column,
+        lambda cell: cell.row,
         lambda cell: cell.label,
     )
     for name_of in levels:
@@ -361,9 +368,9 @@ def _by_level(cells: Sequence[Cell], text_of: Callable[[Cell], str]) -> str:
     return ", ".join(f"{text} ({'; '.join(of)})" if any(of) else text for text, of in names.items())
 
 
-def _exceeds_share(cell: Cell, cells: Sequence[Cell]) -> bool:
+def _exceeds_share(cell: PaperCell, cells: Sequence[PaperCell]) -> bool:
     """Return whether a cell is shortened less than the longest cell of its column."""
-    column = [each for each in cells if each.paper.column == cell.paper.column]
+    column = [each for each in cells if each.column == cell.column]
     longest = max(column, key=lambda each: each.full_rounds)
     done = cell.run.settings.rounds * longest.full_rounds
     return done > longest.run.settings.rounds * cell.full_rounds

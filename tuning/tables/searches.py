@@ -22,9 +22,8 @@ from raysim.tuning.studies.entries import Entry, by_key, read_entries
 from raysim.tuning.studies.ranges import contains, typed
 from raysim.tuning.studies.samplers import SearchOptions
 from raysim.tuning.studies.study import ResolvedStudy, Study, StudyTable
-from raysim.tuning.tables.cells import Cell
-from raysim.tuning.tables.plan import TablePlan
 from raysim.workloads.sweeps import differs_by_cell
+from raysim.workloads.tables import PaperCell, PaperTable
 
 FIXED = ("rounds", "seed", "target_accuracy", "patience", "patience_metric", "patience_mode")
 FIXED_GROUPS = ("evaluation.", "engine.")
@@ -75,7 +74,7 @@ class Searched:
     """
 
     title: str
-    cells: tuple[Cell, ...]
+    cells: tuple[PaperCell, ...]
     study: ResolvedStudy | None
     options: SearchOptions
 
@@ -85,7 +84,7 @@ class Searched:
         return any(cell.chosen and not cell.missing for cell in self.cells)
 
 
-def to_search(plan: TablePlan, tune: TuneTable) -> list[Searched]:
+def to_search(plan: PaperTable, tune: TuneTable) -> list[Searched]:
     """Return the searches of a plan's cells.
 
     Raises:
@@ -102,7 +101,7 @@ def to_search(plan: TablePlan, tune: TuneTable) -> list[Searched]:
             raise SettingsError(
                 f"tune.space.{key}: cannot be searched; all trials have one budget and one judge"
             )
-        if len({repr(cell.settings.get(key)) for cell in plan.table.cells}) > 1:
+        if len({repr(cell.settings.get(key)) for cell in plan.cells}) > 1:
             raise SettingsError(f"tune.space.{key}: is set by rows or columns; leave it out there")
     units = [*(_by_row(plan, tune) if tune.each == "row" else _by_cell(plan))]
     searched = list[Searched]()
@@ -174,24 +173,26 @@ def _named(title: str = "") -> Iterator[None]:
         raise SettingsError(f"{title}: {own}" if title else own) from error
 
 
-def _by_row(plan: TablePlan, tune: TuneTable) -> Iterator[tuple[str, tuple[Cell, ...], Settings]]:
-    columns = plan.table.columns
+def _by_row(
+    plan: PaperTable, tune: TuneTable
+) -> Iterator[tuple[str, tuple[PaperCell, ...], Settings]]:
+    columns = plan.columns
     if tune.column and tune.column not in columns:
         raise SettingsError(f"tune.column={tune.column}: must be one of {'; '.join(columns)}")
-    for row in dict.fromkeys(cell.paper.row for cell in plan.cells):
-        cells = tuple(cell for cell in plan.cells if cell.paper.row == row)
+    for row in dict.fromkeys(cell.row for cell in plan.cells):
+        cells = tuple(cell for cell in plan.cells if cell.row == row)
         with_data = [cell for cell in cells if not cell.run.missing]
-        asked = [cell for cell in cells if cell.paper.column == tune.column]
+        asked = [cell for cell in cells if cell.column == tune.column]
         on = [*asked, *with_data, *cells][0]
         if on.run.missing and any(cell.chosen for cell in with_data):
             raise SettingsError(
                 f"{row}: tune.column={tune.column}: {on.run.missing}; choose a column with data"
             )
-        title = row if len({cell.run for cell in cells}) == 1 else f"{row} (on {on.paper.column})"
+        title = row if len({cell.run for cell in cells}) == 1 else f"{row} (on {on.column})"
         yield title, cells, on.run.settings
 
 
-def _by_cell(plan: TablePlan) -> Iterator[tuple[str, tuple[Cell, ...], Settings]]:
+def _by_cell(plan: PaperTable) -> Iterator[tuple[str, tuple[PaperCell, ...], Settings]]:
     for run in dict.fromkeys(cell.run for cell in plan.cells):
         cells = tuple(cell for cell in plan.cells if cell.run == run)
         yield run.label, cells, run.settings

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +16,9 @@ from raysim.core.user_input import as_typed, canonical, user_path
 from raysim.notebook.lines import shown_lines
 from raysim.results.metrics import parse_metric
 from raysim.results.render import grid_of, html_table, to_arrow
-from raysim.tuning.studies.entries import by_key
 from raysim.tuning.tables.command import run_table, write_outputs
-from raysim.tuning.tables.plan import TableOptions
+from raysim.tuning.tables.plan import make_plan
 from raysim.tuning.tables.results import TableResults
-from raysim.workloads.papers.table import PaperTable
 from raysim.workloads.sweep_values import override_values
 from raysim.workloads.sweeps import check_axes, default_folder, read_sweep
 
@@ -94,17 +93,16 @@ def sweep(
     settings |= overrides or {}
     table = read_sweep(str(config), settings, several, seeds, metrics=metrics, tune=tune, by=rows)
     check_axes(table, {key: of for key, of in several.items() if isinstance(axes[key], str)})
-    options = TableOptions(only, rounds)
+    planner = partial(make_plan, only=only, rounds=rounds)
     folder = user_path(out) if out else default_folder(config, settings)
     with shown_lines("sweep") as view:
         ended = run_table(
-            table, options, jobs=jobs, out=folder, line=view.line, progress=view.progress
+            table, planner, jobs=jobs, out=folder, line=view.line, progress=view.progress
         )
         write_outputs(ended, view.line)
     ended.raise_failure()
-    results = ended.table
-    runs = _runs_of(ended.results, ended.plan.table, several)
-    return Sweep(runs, to_arrow(results), styled(html_table(grid_of(results))))
+    cells = to_arrow(ended.table)
+    return Sweep(_runs_of(ended.results, several), cells, styled(html_table(grid_of(ended.table))))
 
 
 def _settings_and_axes(axes: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Sequence[Any]]]:
@@ -127,11 +125,12 @@ def _settings_and_axes(axes: Mapping[str, Any]) -> tuple[dict[str, Any], dict[st
     return settings, several
 
 
-def _runs_of(results: TableResults, table: PaperTable, axes: Iterable[str]) -> pa.Table:
+def _runs_of(results: TableResults, axes: Iterable[str]) -> pa.Table:
     """Return a row for each run that has begun; one without a recorded end has no values."""
+    table = results.plan
     keys = dict.fromkeys(key for cell in table.cells for key in cell.settings)
     differing = [key for key in keys if len({repr(c.settings.get(key)) for c in table.cells}) > 1]
-    named = [*dict.fromkeys([*axes, *differing, *dict(by_key(table.tune.get("space", {})))])]
+    named = [*dict.fromkeys([*axes, *differing, *results.searched])]
     records = results.records()
     settings = [canonical(run.settings.to_dict()) for run in records]
     columns: dict[str, Any] = {

@@ -23,7 +23,6 @@ from raysim.federation.prepared import digests_of
 from raysim.results.failures import is_divergence
 from raysim.storage.lock import make_folder
 from raysim.tuning.runs.folder import check_folders
-from raysim.tuning.runs.run import digest_of
 from raysim.tuning.search.record import record_of
 from raysim.tuning.search.results import trial_line
 from raysim.tuning.search.search import RETRY_OF, Search
@@ -37,6 +36,7 @@ from raysim.tuning.studies.study import ResolvedStudy
 from raysim.tuning.tables.searches import Searched, TuneTable, budget
 from raysim.tuning.tuner import StudyListener, Tuner
 from raysim.workloads.datasets.fetch import data_root
+from raysim.workloads.papers.run import digest_of
 from raysim.workloads.tables import PaperCell, PaperTable
 
 NAME = "tuning"
@@ -186,11 +186,9 @@ def _with_values(
 ) -> tuple[PaperCell, ...]:
     """Return a table's cells with what was chosen for them, without those of failed searches."""
     by_place = {
-        (cell.paper.row, cell.paper.column): each
-        for of, each in zip(searched, found, strict=True)
-        for cell in of.cells
+        cell.place: each for of, each in zip(searched, found, strict=True) for cell in of.cells
     }
-    chosen = [(cell, by_place.get((cell.row, cell.column))) for cell in table.cells]
+    chosen = [(cell, by_place.get(cell.place)) for cell in table.cells]
     return tuple(
         replace(cell, settings={**cell.settings, **each.values}) if each else cell
         for cell, each in chosen

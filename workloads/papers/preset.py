@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from raysim.core.errors import SettingsError
 from raysim.core.user_input import canonical, decides_result, dotted
 
 if TYPE_CHECKING:
@@ -49,13 +50,13 @@ def origins(printed: str = "", inferred: str = "", chosen: str = "") -> dict[str
         chosen: The same.
 
     Raises:
-        ValueError: a key is named twice.
+        SettingsError: a key is named twice.
     """
     marks: dict[str, str] = {}
     for origin, keys in zip(ORIGINS, (printed, inferred, chosen), strict=True):
         for key in keys.split():
             if key in marks:
-                raise ValueError(f"{key}: is {marks[key]} and {origin}")
+                raise SettingsError(f"{key}: is {marks[key]} and {origin}")
             marks[key] = origin
     return marks
 

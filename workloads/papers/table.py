@@ -1,19 +1,23 @@
-"""A table of a paper: the settings of each cell, its metric, and its published value.
+"""A table, of a paper or one's own: the settings of each cell, its metric, and its published value.
 
 Settings are held as overrides of a preset, and are validated when they are asked for: the
-components that they name import torch, which a list of tables does not need.
+components that they name import torch, which a list of tables does not need. A plan of a table
+(`tuning.tables.plan`) is the same table, whose cells have their runs.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from raysim.core.errors import SettingsError
 from raysim.workloads.presets import Paper
 
 if TYPE_CHECKING:
     from raysim.config import Settings
+    from raysim.workloads.papers.run import Run
 
 
 @dataclass(frozen=True)
@@ -32,6 +36,10 @@ class PaperCell:
         suspect: Reason to doubt the published value; empty if there is none.
         metric: Metric of the cell, if not the table's.
         unit: Unit of the cell, if not the table's.
+        planned: Run of its first seed in a plan; None runs its settings as they are.
+        full_rounds: Rounds of the run without shortening, in a plan.
+        chosen: Whether the plan's options choose it.
+        lacking: What it needs besides data, and has not.
     """
 
     row: str
@@ -45,6 +53,23 @@ class PaperCell:
     suspect: str = ""
     metric: str = ""
     unit: str | None = None
+    planned: Run | None = None
+    full_rounds: int = 0
+    chosen: bool = True
+    lacking: str = ""
+
+    def __hash__(self) -> int:
+        return hash(self.place)
+
+    @property
+    def place(self) -> tuple[str, str]:
+        """Its row and its column."""
+        return self.row, self.column
+
+    @property
+    def label(self) -> str:
+        """The same in words."""
+        return ", ".join(self.place)
 
     @property
     def published(self) -> bool:
@@ -61,12 +86,17 @@ class PaperCell:
 
         return load_config(self.preset, {**self.settings, **(overrides or {})})
 
-    def missing(self) -> str:
-        """Return the missing files that cannot be fetched; empty if there are none."""
-        from raysim.workloads.datasets.fetch import data_root
-        from raysim.workloads.datasets.prepared import missing_files
+    @property
+    def run(self) -> Run:
+        """Run of its first seed."""
+        from raysim.workloads.papers.run import Run
 
-        return missing_files(self.resolve().dataset, data_root())
+        return self.planned or Run.of(self.label, self.resolve())
+
+    @property
+    def missing(self) -> str:
+        """Missing files that the user must provide for it, or other unmet needs."""
+        return self.lacking or self.run.missing
 
 
 @dataclass(frozen=True)
@@ -92,6 +122,8 @@ class PaperTable:
         tune: Table `[tune]` of a sweep: a search of each row before its runs; empty without one.
         reference_row: The row whose models the analyses of the others compare with; empty without
             such analyses.
+        overrides: Settings of all runs by dotted key, in a plan.
+        full_seeds: Number of seeds without shortening, in a plan.
     """
 
     name: str
@@ -110,6 +142,8 @@ class PaperTable:
     reference_row: str = ""
     groups: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     tune: Mapping[str, Any] = field(default_factory=dict)
+    overrides: Mapping[str, Any] = field(default_factory=dict)
+    full_seeds: int = 0
 
     @property
     def source(self) -> str:
@@ -120,6 +154,37 @@ class PaperTable:
     def metrics(self) -> tuple[str, ...]:
         """The metrics of its cells; the table's own is the first."""
         return tuple(dict.fromkeys([self.metric, *map(self.metric_of, self.cells)]))
+
+    @property
+    def chosen(self) -> list[PaperCell]:
+        """Chosen cells whose data is available."""
+        return [cell for cell in self.cells if cell.chosen and not cell.missing]
+
+    @cached_property
+    def first_runs(self) -> list[Run]:
+        """Distinct runs of the chosen cells, and the references of their analyses; of one seed."""
+        pairs = ((cell.run.reference, cell.run) for cell in self.chosen)
+        return [*dict.fromkeys(run for pair in pairs for run in pair if run)]
+
+    @property
+    def runs(self) -> list[Run]:
+        """The same, of all seeds."""
+        return [*dict.fromkeys(each for run in self.first_runs for each in run.seeds(self.seeds))]
+
+    @property
+    def labels(self) -> dict[str, Run]:
+        """Run of each cell by the cell's label."""
+        return {cell.label: cell.run for cell in self.cells}
+
+    def check_data(self) -> None:
+        """Check that a chosen cell has its data.
+
+        Raises:
+            SettingsError: no chosen cell has its data.
+        """
+        if not self.chosen:
+            missing = next(cell.missing for cell in self.cells if cell.chosen)
+            raise SettingsError(f"{self.name}: no chosen cell can be run: {missing}")
 
     def cell(self, row: str, column: str) -> PaperCell:
         """Return the cell of a row and a column."""

@@ -7,39 +7,44 @@ printed by the paper in place of a number; with "" it prints none. A cell's sett
 table's, the column's and the row's, in this order; "none" turns one off. A row's metric and unit
 are before a column's. Single cells are doubted by `suspects`.
 
-A paper's file holds `[[table]]` entries. Each setting there has an origin: it is one of the table's
-`printed`, `inferred` or `chosen` keys.
+A paper's file holds `[[table]]` entries, each with all keys of OF_PAPER. Each setting there has an
+origin: it is one of the table's `printed`, `inferred` or `chosen` keys.
 """
 
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar, get_args
+from typing import Any, get_args
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from raysim.core.components import suggest
-from raysim.core.errors import SettingsError, visible
+from raysim.core.errors import SettingsError, told_of, visible
 from raysim.core.user_input import dotted
 from raysim.workloads.papers.preset import origins
 from raysim.workloads.papers.table import PaperCell, PaperTable
-from raysim.workloads.presets import PRESETS
+from raysim.workloads.presets import PRESETS, Paper
+from raysim.workloads.sweep_values import counted, seeds_of
 
 SEEDS = 3
 """Seeds of a cell if the paper prints no number: the fewest that give a deviation."""
 METRIC = "last_ten(test_accuracy)"
-Kind = TypeVar("Kind", bound=BaseModel)
+OF_PAPER = ("title", "reference", "metric", "unit", "columns", "rows")
+"""Keys that the tables of all papers have, beside a name."""
 
 
-class _Entry(BaseModel):
+class _Keys(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-class Line(_Entry):
-    """A row or a column; it may have a metric of its own."""
+class Line(_Keys):
+    """A row or a column.
+
+    What a paper prints there is a row's alone, whose metric, if it has one, is before a column's.
+    """
 
     name: str
     preset: str = ""
@@ -47,23 +52,18 @@ class Line(_Entry):
     suspect: str = ""
     metric: str = ""
     unit: str | None = None
-
-
-class Row(Line):
-    """A row, and what a paper prints there; its metric, if it has one, is before a column's."""
-
     values: tuple[float | str, ...] = ()
     deviations: tuple[float, ...] = ()
 
 
-class _Suspect(_Entry):
+class _Suspect(_Keys):
     row: str
     column: str
     reason: str
 
 
-class TableEntry(_Entry):
-    """Keys of every table."""
+class TableEntry(_Keys):
+    """Keys of a table; the last four are a sweep's, of which a paper's may have `seeds`."""
 
     name: str = ""
     title: str = ""
@@ -73,7 +73,7 @@ class TableEntry(_Entry):
     unit: str | None = None
     settings: dict[str, Any] = {}
     columns: tuple[Line, ...] = ()
-    rows: tuple[Row, ...] = ()
+    rows: tuple[Line, ...] = ()
     baseline: str = ""
     note: str = ""
     reference_row: str = ""
@@ -81,21 +81,10 @@ class TableEntry(_Entry):
     inferred: str = ""
     chosen: str = ""
     suspects: tuple[_Suspect, ...] = ()
-
-
-class _OfPaper(TableEntry):
-    name: str
-    title: str
-    reference: str
-    metric: str
-    unit: str
-    columns: tuple[Line, ...]
-    rows: tuple[Row, ...]
-    seeds: int = SEEDS
-
-
-class _File(_Entry):
-    table: tuple[_OfPaper, ...]
+    metrics: tuple[str, ...] = ()
+    seeds: int | str | tuple[int, ...] | None = None
+    axes: dict[str, tuple[Any, ...] | str] = {}
+    tune: dict[str, Any] = {}
 
 
 def read_tables(path: Path) -> list[PaperTable]:
@@ -105,65 +94,71 @@ def read_tables(path: Path) -> list[PaperTable]:
         SettingsError: the file is no TOML, has an unknown key or lacks one, or a table is
             inconsistent.
     """
-    try:
-        values = tomllib.loads(path.read_text(encoding="utf-8"))
-        return [_of_paper(entry) for entry in validated(_File, values, str(path)).table]
-    except ValueError as error:
-        raise SettingsError(f"{path}: {error}") from error
+    with told_of(f"{path}: "):
+        try:
+            tables = tomllib.loads(path.read_text(encoding="utf-8"))["table"]
+        except ValueError as error:
+            raise SettingsError(str(error)) from error
+        return [_of_paper(values) for values in tables]
 
 
-def validated(kind: type[Kind], values: Mapping[str, Any], path: str) -> Kind:
-    """Return the keys of a file.
+def validated(values: Mapping[str, Any]) -> TableEntry:
+    """Return the keys of a table in a file.
 
     Raises:
         SettingsError: one is unknown or lacking, or has a value of another type.
     """
     try:
-        return kind.model_validate(values)
+        return TableEntry.model_validate(values)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         place, text = ".".join(str(part) for part in first["loc"]), first["msg"]
         if first["type"] == "extra_forbidden":
             *parents, last = first["loc"]
-            text = f"no such key; {suggest(str(last), _keys_at(kind, parents))}"
-        raise SettingsError(f"{path}: {visible(place)}: {text}") from error
+            text = f"no such key; {suggest(str(last), _keys_at(parents))}"
+        raise SettingsError(f"{visible(place)}: {text}") from error
 
 
-def _keys_at(kind: type[BaseModel], location: Sequence[int | str]) -> list[str]:
+def _keys_at(location: Sequence[int | str]) -> list[str]:
     """Return the keys that a file may have at a location; each of its names is a list of lines."""
+    kind: type[BaseModel] = TableEntry
     for part in location:
         if isinstance(part, str):
             kind, *_ = get_args(kind.model_fields[part].annotation)
     return [*kind.model_fields]
 
 
-def _of_paper(entry: _OfPaper) -> PaperTable:
+def _of_paper(values: Mapping[str, Any]) -> PaperTable:
     """Return a table of a paper.
 
     Raises:
-        ValueError: the table is inconsistent; the message names it.
+        SettingsError: a key is wrong, or the table is inconsistent; the message names it.
     """
-    columns = [combined((c,), c.name, c.metric or entry.metric) for c in entry.columns]
-    try:
-        table = to_table(entry, columns, range(entry.seeds))
-    except SettingsError as error:
-        raise ValueError(f"{entry.name}: {error}") from error
-    if problem := next(_problems(entry, table.cells), ""):
-        raise ValueError(f"{entry.name}: {problem}")
-    papers = {PRESETS[cell.preset].paper for cell in table.cells}
-    paper = papers.pop()
-    if paper is None or papers:
-        raise ValueError(f"{entry.name}: its presets must be of one paper")
-    return replace(table, paper=paper)
+    with told_of(f"{values['name']}: "):
+        entry = validated(values)
+        columns = [combined((c,), c.name, c.metric or entry.metric) for c in entry.columns]
+        _, seeds = counted(seeds_of(entry.seeds or SEEDS, "seeds"))
+        table = to_table(entry, columns, seeds)
+        papers = {PRESETS[cell.preset].paper for cell in table.cells if cell.preset in PRESETS}
+        if problem := next(_problems(entry, table.cells, papers), ""):
+            raise SettingsError(problem)
+    return replace(table, paper=papers.pop())
 
 
-def _problems(entry: _OfPaper, cells: Sequence[PaperCell]) -> Iterator[str]:
-    """Yield the unknown presets of a paper's table, and settings and origins without each other."""
+def _problems(
+    entry: TableEntry, cells: Sequence[PaperCell], papers: Collection[Paper | None]
+) -> Iterator[str]:
+    """Yield what is wrong with a paper's table: its keys, presets, and origins of settings."""
+    given = entry.model_fields_set
+    yield from (f"{key}: is lacking" for key in OF_PAPER if key not in given)
+    yield from (f"{key}: is a sweep's" for key in ("metrics", "axes", "tune") if key in given)
     for cell in cells:
         if cell.preset not in PRESETS:
             yield f"{cell.row}, {cell.column}: there is no preset {cell.preset!r}"
         yield from (f"{key}: has no origin" for key, mark in cell.origins.items() if not mark)
     set_keys = {key for cell in cells for key in cell.settings}
+    if len(papers) > 1 or None in papers:
+        yield "its presets must be of one paper"
     marked = origins(entry.printed, entry.inferred, entry.chosen)
     yield from (f"{key}: has an origin, but no value" for key in marked if key not in set_keys)
 
@@ -173,7 +168,12 @@ def combined(lines: Sequence[Line], name: str, metric: str) -> Line:
 
     Its settings are theirs, of two with the same key the later; its preset, unit and doubt are
     those of the first line that has them.
+
+    Raises:
+        SettingsError: a line has values, as only rows do.
     """
+    if any(line.values or line.deviations for line in lines):
+        raise SettingsError(f"column {visible(name)}: values and deviations are a row's")
     return Line(
         name=name,
         preset=next((line.preset for line in lines if line.preset), ""),

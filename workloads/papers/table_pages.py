@@ -110,7 +110,7 @@ def _needs(table: PaperTable) -> Iterator[str]:
         by_preset.setdefault(cell.preset, []).append(cell)
     missing: dict[str, int] = {}
     for cells in by_preset.values():
-        if lacking := cells[0].missing():
+        if lacking := cells[0].missing:
             missing[lacking] = missing.get(lacking, 0) + len(cells)
     yield from (f"{count} cells need files: {lacking}" for lacking, count in missing.items())
 

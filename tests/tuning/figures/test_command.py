@@ -228,7 +228,7 @@ def test_the_choice_of_runs_changes_no_settings(tmp_path):
 
 def test_runs_without_their_data_are_left_out_and_said(heat_maps, slots, tmp_path, monkeypatch):
     lacking = ["", "letters missing"]
-    monkeypatch.setattr("raysim.tuning.runs.run.missing_files", lambda *_: lacking.pop(0))
+    monkeypatch.setattr("raysim.workloads.papers.run.missing_files", lambda *_: lacking.pop(0))
     code, said, err = heat_maps()
     assert (code, err, slots.started) == (0, "", ["iid/seed-0"])
     assert "note: non-IID cannot be run: letters missing\n" in said

@@ -13,7 +13,7 @@ import pytest
 
 import raysim
 from raysim.tuning.slots.report import Report, SlotLost
-from raysim.tuning.tables.plan import TableOptions, make_plan
+from raysim.tuning.tables.plan import make_plan
 from raysim.workloads.tables import TABLES
 from tests.tuning.tables.common import DIVERGING, NAME, ROWS, cells, make_table, run_dir, times
 
@@ -341,5 +341,5 @@ def test_a_cell_without_its_data_is_left_out_with_the_file(table, slots, tmp_pat
 
 
 def test_words_of_only_are_whole_words():
-    plan = make_plan(TABLES["mifl-6a"], TableOptions(only=("iid,mifl", "E=1")))
+    plan = make_plan(TABLES["mifl-6a"], only=("iid,mifl", "E=1"))
     assert [cell.label for cell in plan.cells if cell.chosen] == ["MIFL, 2nn mnist iid E=1 B=50"]

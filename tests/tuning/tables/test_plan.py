@@ -8,7 +8,7 @@ import pytest
 
 from raysim.core.errors import SettingsError
 from raysim.core.user_input import dotted, override_text
-from raysim.tuning.tables.plan import TableOptions, make_plan
+from raysim.tuning.tables.plan import make_plan
 from raysim.workloads.tables import TABLES
 from tests.tuning.tables.common import NAME, make_table
 
@@ -30,11 +30,11 @@ def test_a_table_is_shortened_and_not_extended(table, slots):
 
 def test_columns_of_fewer_rounds_keep_them():
     """Of D&C' and the others in one column those of the longest count, chosen or not."""
-    options = TableOptions(only=("cifar10 K=5,FedAvg",), rounds=36)
-    (cell,) = make_plan(TABLES["dnc-2"], options).chosen
+    only = ["cifar10 K=5,FedAvg"]
+    (cell,) = make_plan(TABLES["dnc-2"], only, rounds=36).chosen
     assert cell.run.settings.rounds == cell.full_rounds == 18
     with pytest.raises(SettingsError, match=r"^--rounds=37: must be at most 36, the rounds of "):
-        make_plan(TABLES["dnc-2"], TableOptions(only=options.only, rounds=37))
+        make_plan(TABLES["dnc-2"], only, rounds=37)
 
 
 def test_the_folder_of_a_figure_or_a_study_is_refused(table, slots, tmp_path):
@@ -73,7 +73,7 @@ ROWS_REFUSE = {
 def test_what_makes_the_rows_is_not_overridden(name, only, key):
     value = ROWS_REFUSE[name, only, key]
     with pytest.raises(SettingsError) as refused:
-        make_plan(TABLES[name], TableOptions(only=(only,), overrides={key: value}))
+        make_plan(TABLES[name], only=(only,), overrides={key: value})
     line = f"{override_text(key, value)}: follows from the rows; leave it out"
     assert str(refused.value) == line
 
@@ -86,10 +86,10 @@ CHAINS = {
 
 def test_rows_of_chains_in_another_order_are_not_overridden_by_one_chain(tmp_path):
     table = make_table(tmp_path, CHAINS)
-    options = TableOptions(overrides={"method.methods": {"momentum": {}, "fedprox": {}}})
+    overrides = {"method.methods": {"momentum": {}, "fedprox": {}}}
     with pytest.raises(SettingsError, match=r"^'method.methods=.* follows from the rows; leave it"):
-        make_plan(table, options)
-    runs = make_plan(table, TableOptions(overrides={"method.methods.fedprox.mu": 0.5})).first_runs
+        make_plan(table, overrides=overrides)
+    runs = make_plan(table, overrides={"method.methods.fedprox.mu": 0.5}).first_runs
     assert len(runs) == len({run.name for run in runs}) == 4
 
 
@@ -121,8 +121,8 @@ def test_a_folder_of_a_chain_is_refused_to_one_in_another_order(
     ],
 )
 def test_settings_that_make_no_row_are_overridden(name, only, key, value):
-    options = TableOptions(only=(only,), overrides={key: value})
-    chosen = [cell for cell in make_plan(TABLES[name], options).cells if cell.chosen]
+    plan = make_plan(TABLES[name], only=(only,), overrides={key: value})
+    chosen = [cell for cell in plan.cells if cell.chosen]
     assert chosen
     for cell in chosen:
         assert dotted(cell.run.settings.to_dict())[key] == value

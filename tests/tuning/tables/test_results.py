@@ -6,7 +6,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from raysim.tuning.tables.command import folder_of
-from raysim.tuning.tables.plan import TableOptions, make_plan
+from raysim.tuning.tables.plan import make_plan
 from raysim.tuning.tables.results import TableResults
 from raysim.workloads.tables import TABLES
 from tests.tuning.tables.common import NAME, make_table
@@ -15,8 +15,8 @@ ROWS = ("FA", "FSVRG", "MFA", "FMA", "MIFL")
 
 
 def test_cells_of_fedma_count_rounds_of_its_own(tmp_path):
-    plan = make_plan(TABLES["mifl-5"], TableOptions(seeds=range(1)))
-    folder = folder_of(plan.table, tmp_path / "out")
+    plan = make_plan(TABLES["mifl-5"], seeds=range(1))
+    folder = folder_of(plan, tmp_path / "out")
     with folder.lock():
         folder.enter(plan.labels, plan.labels)
         found = TableResults(plan, folder).table()
@@ -61,8 +61,8 @@ def test_the_settings_of_a_row_whose_runs_diverged_are_named(table, slots, tmp_p
 
 def test_rows_differ_in_what_some_have_of_their_own_and_not_in_what_all_have(tmp_path):
     """As in FLex&Chill's table 8, where T=1 is there twice, once with IID clients."""
-    plan = make_plan(TABLES["flexchill-8"], TableOptions(only=("accuracy",)))
-    folder = folder_of(plan.table, tmp_path)
+    plan = make_plan(TABLES["flexchill-8"], only=("accuracy",))
+    folder = folder_of(plan, tmp_path)
     with folder.lock():
         folder.enter(plan.labels, [cell.label for cell in plan.chosen])
         for cell in plan.chosen:

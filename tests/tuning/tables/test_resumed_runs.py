@@ -13,7 +13,7 @@ from raysim.methods.fedavg import FedAvg
 from raysim.selection.uniform import Uniform
 from raysim.tuning.slots.report import Report
 from raysim.tuning.tables.command import folder_of
-from raysim.tuning.tables.plan import TableOptions, make_plan
+from raysim.tuning.tables.plan import make_plan
 from raysim.workloads.tables import TABLES
 from tests.tuning.tables.common import NAME, run_dir
 
@@ -29,7 +29,7 @@ COMPONENTS = [
 
 def own_settings(out: Path) -> raysim.Settings:
     """Return the settings of RUN."""
-    plan = make_plan(TABLES[NAME], TableOptions(only=("long,fedavg",), seeds=range(1)))
+    plan = make_plan(TABLES[NAME], only=("long,fedavg",), seeds=range(1))
     (cell,) = plan.chosen
     settings = folder_of(TABLES[NAME], out).settings(cell.run)
     return settings.override({"engine.backend": "inline"})

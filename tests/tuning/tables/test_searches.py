@@ -10,7 +10,7 @@ import raysim
 from raysim.tuning.search.record import record_of
 from raysim.tuning.search.search import Search
 from raysim.tuning.search.storage import default_storage
-from raysim.tuning.tables.plan import TableOptions, make_plan
+from raysim.tuning.tables.plan import make_plan
 from raysim.tuning.tables.searches import budget, read_tune, to_search
 from raysim.workloads.sweeps import read_sweep
 from tests.tuning.common import PRESET
@@ -29,7 +29,7 @@ def searched(tmp_path, monkeypatch):
     def of(axes=METHODS, settings=None, **tune):
         table = read_sweep("blobs.json", settings, axes, tune=tune)
         tune = read_tune(table.tune)
-        return tune, to_search(make_plan(table, TableOptions()), tune)
+        return tune, to_search(make_plan(table), tune)
 
     return of
 

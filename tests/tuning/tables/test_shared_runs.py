@@ -11,12 +11,12 @@ import pytest
 
 import raysim
 from raysim.results.runs import read_run
-from raysim.tuning.runs.run import Run
 from raysim.tuning.slots.report import Report
 from raysim.tuning.tables.command import folder_of, queue_of
-from raysim.tuning.tables.plan import TableOptions, make_plan
+from raysim.tuning.tables.plan import make_plan
 from raysim.tuning.tables.results import TableResults
 from raysim.tuning.tables.work import Workload
+from raysim.workloads.papers.run import Run
 from raysim.workloads.tables import TABLES
 from tests.tasks import make_settings
 from tests.tuning.tables.common import NAME, index, make_table, run_dir, times
@@ -110,7 +110,7 @@ def test_cells_of_the_papers_tables_that_share_runs():
     """By hand, from the columns: of 99, 66, 60 and 8 cells, those of controls included."""
     found = {"flexchill-1": 33, "flexchill-2": 33, "flexchill-8": 12, "mifl-4": 8}
     for name, runs in found.items():
-        plan = make_plan(TABLES[name], TableOptions())
+        plan = make_plan(TABLES[name])
         assert len({cell.run for cell in plan.cells}) == runs, name
 
 
@@ -170,9 +170,9 @@ def test_a_dry_run_names_a_reference_of_which_no_cell_is_chosen(analysed):
 
 
 def test_references_come_first_and_a_run_waits_for_that_of_its_seed(analysed, tmp_path):
-    plan = make_plan(TABLES[NAME], TableOptions(seeds=range(2)))
-    folder = folder_of(plan.table, tmp_path / "out")
-    runs = queue_of(plan, folder, Workload(), print, TableResults(plan, folder))
+    plan = make_plan(TABLES[NAME], seeds=range(2))
+    folder = folder_of(plan, tmp_path / "out")
+    runs = queue_of(TableResults(plan, folder), Workload(), print)
     names = {run: runs.name(run) for run in runs.waiting}
     labels = [f"{row}, accuracy, seed {n}" for row in ("reference", "T=0.5") for n in (0, 1)]
     assert [*names.values()] == labels
@@ -227,7 +227,7 @@ def test_a_run_whose_reference_failed_is_not_started_and_counts_as_failed(
 
 def with_a_record(path):
     (path / "summary.json").unlink()
-    (cell,) = make_plan(TABLES[NAME], TableOptions(only=("reference,accuracy",))).chosen
+    (cell,) = make_plan(TABLES[NAME], only=("reference,accuracy",)).chosen
     folder_of(TABLES[NAME], path.parents[2]).record_failure(cell.run, "its update is not finite")
 
 
@@ -257,11 +257,11 @@ def test_a_run_whose_reference_diverged_is_not_started_and_has_not_diverged(
 def test_a_run_that_diverges_to_its_end_ends_those_that_wait_for_it(
     analysed, tmp_path, monkeypatch
 ):
-    plan = make_plan(TABLES[NAME], TableOptions(only=("T=0.5,accuracy",), seeds=range(1)))
-    folder = folder_of(plan.table, tmp_path / "out")
+    plan = make_plan(TABLES[NAME], only=("T=0.5,accuracy",), seeds=range(1))
+    folder = folder_of(plan, tmp_path / "out")
     with folder.lock():
         folder.enter(plan.labels, plan.labels)
-        runs = queue_of(plan, folder, Workload(), print, TableResults(plan, folder))
+        runs = queue_of(TableResults(plan, folder), Workload(), print)
         reference = runs.next()
         settings = runs.settings(reference).override({"engine.backend": "inline"})
         run_of_reference = raysim.run(settings)

@@ -20,7 +20,6 @@ from raysim.config import parse_override
 from raysim.testing.tasks import SmallNet, samples
 from raysim.tuning.figures import plan as figures
 from raysim.tuning.tables import plan as tables
-from raysim.tuning.tables.plan import TableOptions
 from raysim.workloads.sweep_values import parse_axes
 from raysim.workloads.sweeps import read_sweep
 from raysim.workloads.tables import TABLES
@@ -82,8 +81,7 @@ def test_a_command_is_accepted(words):
         assert figures.make_plan(name, overrides, rounds, only).runs
     else:
         seeds = range(int(options["seeds"])) if "seeds" in options else None
-        chosen = TableOptions(only=only, rounds=rounds, seeds=seeds, overrides=overrides)
-        assert tables.make_plan(TABLES[name], chosen).chosen
+        assert tables.make_plan(TABLES[name], only, rounds, seeds, overrides).chosen
 
 
 def printed(code: str, run: Path, capsys: pytest.CaptureFixture[str]) -> list[float]:
