@@ -10,7 +10,7 @@ component.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
 from operator import attrgetter
@@ -18,9 +18,11 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from raysim.analysis import ANALYSES
 from raysim.analysis.base import Analysis
-from raysim.core.channel import Stage
+from raysim.core.channel import Stage, with_effect
 from raysim.core.components import called, calling, set_apart, set_on_classes, why_lost
+from raysim.core.differences import moving_names
 from raysim.core.errors import RuleError
+from raysim.core.method import Method
 from raysim.core.privacy import PrivacyClaim
 from raysim.core.selection import Selection
 from raysim.core.user_input import as_typed
@@ -51,15 +53,39 @@ class Part(NamedTuple):
     lost: str = ""
 
 
-Find = Callable[["Settings"], Iterable[Part]]
-"""Returns the parts of a run that are of a kind."""
+@dataclass(frozen=True)
+class Seen:
+    """Pass of a run as it is seen, as its method yields it or as its result arrives.
+
+    Attributes:
+        settings: The run's settings.
+        work: The pass, as it is dispatched.
+        selected: Clients of the round.
+        is_first: Whether the pass is the first of its round.
+        means: Names of the groups of which a mean has arrived.
+        rows: Names of the rows that clients have sent, without figures of analyses.
+    """
+
+    settings: Settings
+    work: Any
+    selected: int
+    is_first: bool
+    means: Collection[str] = ()
+    rows: Sequence[str] = ()
+
+
+Find = Callable[[Any], Iterable[Part]]
+"""Returns the parts of a run that are of a kind, given its settings, or what is seen of it."""
+Moment = Literal["settings", "pass", "result"]
+"""When a kind is found: as settings are parsed, as a pass is yielded, or as its result arrives."""
 
 
 class Kind(NamedTuple):
-    """A kind of parts: its name, in the plural, and what finds them."""
+    """A kind of parts: its name, in the plural, what finds them, and when."""
 
     name: str
     found: Find
+    at: Moment = "settings"
 
 
 @dataclass(frozen=True)
@@ -80,10 +106,15 @@ class Rule:
     advice: str = ""
     how: Literal["with", "before", "behind"] = "with"
 
-    def lines(self, settings: Settings) -> Iterator[str]:
+    @property
+    def at(self) -> Moment:
+        """The moment at which both of its kinds can be found."""
+        return self.other.at if self.one.at == "settings" else self.one.at
+
+    def lines(self, settings: Settings, seen: Seen | None = None) -> Iterator[str]:
         """Yield a line for each pair of parts of a run that breaks the rule."""
-        for one in self.one.found(settings):
-            for other in self.other.found(settings):
+        for one in self.one.found(settings if self.one.at == "settings" else seen):
+            for other in self.other.found(settings if self.other.at == "settings" else seen):
                 if self._refuses(one, other):
                     does = "does not go" if self.how == "with" else "cannot stand"
                     why = self.reason(one.words or other.words) + one.lost + other.lost
@@ -100,15 +131,21 @@ class Rule:
         return stands and one.way == other.way
 
 
-def check_rules(settings: Settings) -> None:
-    """Check that the parts of a run go together, as far as its settings tell.
+def check_rules(settings: Settings, at: Moment = "settings", seen: Seen | None = None) -> None:
+    """Check that the parts of a run go together, as far as a moment tells.
+
+    Args:
+        settings: The run's settings.
+        at: The moment.
+        seen: What is seen of a pass, if it is that of one.
 
     Raises:
         RuleError: two of them do not.
     """
     for rule in RULES:
-        for line in rule.lines(settings):
-            raise RuleError(line)
+        if rule.at == at:
+            for line in rule.lines(settings, seen):
+                raise RuleError(line)
 
 
 def _of(name: str, states: Callable[[Settings], Any], promise: str = "") -> Find:
@@ -119,39 +156,31 @@ def _of(name: str, states: Callable[[Settings], Any], promise: str = "") -> Find
         states: Returns that.
         promise: The promise that it lacks.
     """
-
-    def found(settings: Settings) -> Iterator[Part]:
-        if stated := states(settings):
-            component = getattr(settings, name)
-            words = stated if isinstance(stated, str) else ""
-            yield Part(called(component), words, lost=promise and why_lost(component, promise))
-
-    return found
+    return lambda run: [
+        Part(
+            called(component := getattr(run, name)),
+            stated if isinstance(stated, str) else "",
+            lost=promise and why_lost(component, promise),
+        )
+        for stated in filter(None, [states(run)])
+    ]
 
 
 def _setting(*keys: str, of: Callable[[Any], Any] = bool) -> Find:
     """Return what finds settings by their values."""
-
-    def found(settings: Settings) -> Iterator[Part]:
-        for key in keys:
-            if of(value := attrgetter(key)(settings)):
-                yield Part(f"{key}={as_typed(value)}")
-
-    return found
+    return lambda run: [
+        Part(f"{key}={as_typed(value)}") for key in keys if of(value := attrgetter(key)(run))
+    ]
 
 
 def _stages(of: Callable[[Stage], Any], ways: Iterable[str] = UP, promise: str = "") -> Find:
     """Return what finds stages of some ways; a promise is one that they lack."""
-
-    def found(settings: Settings) -> Iterator[Part]:
-        for way in ways:
-            stages = settings.stages if way in UP else settings.down_stages
-            for place, (name, stage) in enumerate(stages.items()):
-                if of(stage):
-                    lost = promise and why_lost(stage, promise)
-                    yield Part(f"{way}.{name}", way=way, place=place, lost=lost)
-
-    return found
+    return lambda run: [
+        Part(f"{way}.{name}", "", way, place, promise and why_lost(stage, promise))
+        for way in ways
+        for place, (name, stage) in enumerate(with_effect(getattr(run, way)).items())
+        if of(stage)
+    ]
 
 
 def _claims(
@@ -168,22 +197,32 @@ def _claims(
         method_at: The place of a method's claim among the stages.
     """
 
-    def found(settings: Settings) -> Iterator[Part]:
-        for place, stage in enumerate(settings.stages.values()):
-            if stage.privacy and of(stage.privacy, settings):
-                yield Part(called(stage), move, *UP, place)
-        claim = settings.method.privacy
-        if claim and of(claim, settings):
-            yield Part(called(settings.method), "leave it out", *UP, method_at)
+    def found(run: Settings) -> list[Part]:
+        parts: list[tuple[Method | Stage, str, float]] = [
+            *((stage, move, place) for place, stage in enumerate(run.stages.values())),
+            (run.method, "leave it out", method_at),
+        ]
+        return [
+            Part(called(part), said, *UP, place)
+            for part, said, place in parts
+            if part.privacy and of(part.privacy, run)
+        ]
 
     return found
 
 
-def _measuring(settings: Settings) -> Iterator[Part]:
-    yield from _setting("evaluation.trained")(settings)
-    for name in settings.analysis:
-        if ANALYSES.get(name).client_part is not Analysis.client_part:
-            yield Part(f"analysis={name}")
+def _of_passes(of: Callable[[Seen], Any]) -> Find:
+    """Return what finds a method by what is seen of its passes, true or names that they send."""
+    return lambda seen: [
+        Part(called(seen.settings.method), repr(shown[0]) if isinstance(shown, list) else "")
+        for shown in filter(None, [of(seen)])
+    ]
+
+
+def _measuring(run: Settings) -> list[Part]:
+    kinds = {name: ANALYSES.get(name) for name in run.analysis}
+    parts = [n for n, kind in kinds.items() if kind.client_part is not Analysis.client_part]
+    return [*_setting("evaluation.trained")(run), *(Part(f"analysis={name}") for name in parts)]
 
 
 def _keeps(stage: Stage) -> bool:
@@ -191,54 +230,69 @@ def _keeps(stage: Stage) -> bool:
         return bool(stage.keeps_residual or stage.init())
 
 
-def _changed(settings: Settings) -> Iterator[Part]:
-    parts = (settings.method, *settings.stages.values(), settings.selection)
-    for part in (*parts, settings.aggregation, settings.temperature):
+def _changed(run: Settings) -> Iterator[Part]:
+    parts = (run.method, *run.stages.values(), run.selection, run.aggregation, run.temperature)
+    for part in parts:
         for name in set_apart(part):
             yield Part(called(part), f"an attribute {name!r} that is no setting")
         for name in set_on_classes(part):
             yield Part(called(part), f"a function {name!r} that was set on its class")
 
 
-def _unlike_needed(settings: Settings) -> Iterator[Part]:
-    method = settings.method
-    for name, value in method.needs_local.items():
-        if (given := getattr(settings.local, name)) != value:
-            key = method.needing(name)
-            more = f" with {key}" if key != called(method) else ""
-            yield Part(f"local.{name}={as_typed(given)}", f"local.{name}={as_typed(value)}{more}")
+def _unlike_needed(run: Settings) -> list[Part]:
+    method, local = run.method, run.local
+    of_method = f" with {called(method)}"
+    return [
+        Part(
+            f"local.{name}={as_typed(given)}",
+            f"local.{name}={as_typed(value)} with {method.needing(name)}".removesuffix(of_method),
+        )
+        for name, value in method.needs_local.items()
+        if (given := getattr(local, name)) != value
+    ]
 
 
-def _needed(settings: Settings) -> str:
-    needs = settings.method.needs_local.items()
+def _needed(run: Settings) -> str:
+    needs = run.method.needs_local.items()
     return ", ".join(f"local.{name}={as_typed(value)}" for name, value in needs)
 
 
-def _unlike_own(settings: Settings) -> Iterator[Part]:
-    given, own = settings.selection, settings.method.selection or settings.selection
+def _unlike_own(run: Settings) -> list[Part]:
+    given, own = run.selection, run.method.selection or run.selection
     if type(given) is not type(own):
-        yield Part(called(given), f"selects clients by {own.title}")
-    for name, value in own if type(given) is type(own) else ():
-        if (typed := getattr(given, name)) != value:
-            yield Part(f"selection.{name}={as_typed(typed)}", f"sets it to {as_typed(value)}")
+        return [Part(called(given), f"selects clients by {own.title}")]
+    return [
+        Part(f"selection.{name}={as_typed(typed)}", f"sets it to {as_typed(value)}")
+        for name, value in own
+        if (typed := getattr(given, name)) != value
+    ]
 
 
-def _scheduled(settings: Settings) -> Iterator[Part]:
-    for name, value in settings.server.scheduled.items():
-        yield Part(f"server.{name}={as_typed(value)}")
+def _draws_unaccounted(run: Settings) -> bool:
+    claims = [run.method.privacy, *(stage.privacy for stage in run.stages.values())]
+    return any(claim and run.selection.draw not in claim.draws for claim in claims)
 
 
-def _draws_unaccounted(settings: Settings) -> bool:
-    claims = [settings.method.privacy, *(stage.privacy for stage in settings.stages.values())]
-    return any(claim and settings.selection.draw not in claim.draws for claim in claims)
+def _unmoved(seen: Seen) -> list[str]:
+    """Return what clients have sent of a pass if no mean of it has moved from a base."""
+    moved = {*seen.means} & {*seen.work.moved_from}
+    return [] if moved else [*sorted(seen.means), *seen.rows]
 
 
-def _is_fixed(claim: PrivacyClaim, settings: Settings) -> bool:
-    return settings.selection.draw == "fixed" and claim.population is None
+def _in_whole_numbers(seen: Seen) -> list[Part]:
+    work = seen.work
+    return [
+        Part(f"a model whose clients send {name!r} in whole numbers")
+        for sent in (work.broadcast.get(base, {}) for base in work.moved_from.values())
+        for name in sorted(sent.keys() - {*moving_names(sent, None, work.frozen), *work.frozen})
+    ]
 
 
-def _is_pld(claim: PrivacyClaim, settings: Settings) -> bool:
-    return claim.accountant == "pld" and claim.population is None
+def _replacing(seen: Seen) -> list[Part]:
+    attack, work = seen.settings.attack, seen.work
+    replaces = attack.changes_uploads and work.moved_from and work.epochs and _unmoved(seen)
+    acts = work.attackers and (attack.knows_updates or replaces)
+    return [Part(called(attack))] if acts else []
 
 
 OVERLAPPING = Kind("methods whose rounds overlap", _of("method", lambda run: run.asynchrony))
@@ -262,8 +316,39 @@ NOT_WAITING = Kind(
     "clocks by whose policy the server does not wait",
     _of("clock", lambda run: not run.clock.server_policy.waits),
 )
-DOWN = Kind("the down-link", lambda settings: [Part("downlink")] if settings.down_stages else [])
+DOWN = Kind("the down-link", lambda run: [Part("downlink")] * bool(run.down_stages))
+DIVIDING = Kind(
+    "aggregations with a divisor of their own",
+    _of("aggregation", lambda run: run.aggregation.weights),
+)
+TABLE = Kind(
+    "tables of weights",
+    _setting("weighting", of=lambda weighting: weighting not in ("examples", "uniform")),
+)
+POOLED = Kind(
+    "methods with all samples in one place", _of_passes(lambda seen: seen.work.pooled), "pass"
+)
+WIDE = Kind(
+    "methods with passes over more clients than the cohort",
+    _of_passes(
+        lambda seen: (
+            seen.is_first and len(seen.work.clients) > max(seen.settings.cohort_size, seen.selected)
+        )
+    ),
+    "pass",
+)
+ROOT = Kind(
+    "aggregations with samples of the server",
+    _of("aggregation", lambda run: run.aggregation.root_samples),
+)
+UNBASED = Kind(
+    "methods whose clients send more than what has moved",
+    _of_passes(lambda seen: [*seen.rows] or _unmoved(seen)),
+    "result",
+)
 OVERLAP = "whose rounds overlap"
+UNSEEN = "whose clients send {words} without a base from which it has moved"
+BY_ITSELF = "which so set weighs clients by itself"
 MEAN = "choose aggregation.name=mean"
 
 RULES = (
@@ -300,7 +385,13 @@ RULES = (
         *("whose server {words}", "leave it out"),
     ),
     Rule(
-        Kind("schedules of the server's learning rate", _scheduled),
+        Kind(
+            "schedules of the server's learning rate",
+            lambda run: [
+                Part(f"server.{name}={as_typed(value)}")
+                for name, value in run.server.scheduled.items()
+            ],
+        ),
         Kind("servers without one", _of("method", lambda run: run.server_lr is None)),
         "whose server has no learning rate of its own",
         "leave it out, or choose one that has: server.name=momentum server.beta=0",
@@ -358,13 +449,8 @@ RULES = (
         *(OVERLAPPING, f"{OVERLAP}: it measures the cohort of one"),
     ),
     Rule(SEEING, OVERLAPPING, OVERLAP, MEAN),
-    Rule(
-        Kind(
-            "aggregations with a divisor of their own",
-            _of("aggregation", lambda run: run.aggregation.weights),
-        ),
-        *(OVERLAPPING, OVERLAP, f"{MEAN} aggregation.weighting=arrived"),
-    ),
+    Rule(DIVIDING, OVERLAPPING, OVERLAP, f"{MEAN} aggregation.weighting=arrived"),
+    Rule(TABLE, DIVIDING, BY_ITSELF, "leave it out"),
     Rule(
         *(KNOWING, OVERLAPPING, f"{OVERLAP}: nobody knows the updates of others"),
         "choose attack.name=sign_flip attack.of=own",
@@ -419,7 +505,10 @@ RULES = (
         "choose selection.name=poisson, or uniform for fixed cohorts",
     ),
     Rule(
-        Kind("claims by `accountant=pld`", _claims(_is_pld)),
+        Kind(
+            "claims by `accountant=pld`",
+            _claims(lambda own, run: own.accountant == "pld" and not own.population),
+        ),
         Kind(
             "selections that draw fixed cohorts",
             _of("selection", lambda run: run.selection.draw != "poisson"),
@@ -499,7 +588,98 @@ RULES = (
         *("which counts the samples of all clients", "give the weights"),
     ),
     Rule(
-        Kind("claims for fixed cohorts", _claims(_is_fixed)),
+        Kind(
+            "claims for fixed cohorts",
+            _claims(lambda own, run: run.selection.draw == "fixed" and not own.population),
+        ),
         *(KEEPING, "which tells in which of them a client was", "choose selection.name=poisson"),
+    ),
+    # seen
+    Rule(
+        Kind("clocks with virtual time", _of("clock", lambda run: run.clock.has_time)),
+        *(POOLED, "under which the samples of all clients are in one place"),
+        "choose clock.name=none",
+    ),
+    Rule(MASKS, POOLED, "whose clients' samples are in one place"),
+    Rule(
+        Kind("attacks", _of("attack", lambda run: run.attack.acts)),
+        *(POOLED, "whose clients' samples are pooled in one place", "choose attack.name=none"),
+    ),
+    Rule(SEEING, WIDE, "whose passes are over more clients than the cohort", MEAN),
+    Rule(KNOWING, WIDE, "whose passes are over more clients than the cohort"),
+    Rule(
+        ROOT,
+        Kind(
+            "methods whose clients send another model, or more",
+            _of_passes(
+                lambda seen: seen.is_first and {**seen.work.moved_from} != {"model": "model"}
+            ),
+            "pass",
+        ),
+        "whose clients send more than a model, or no model: the server cannot train as they do",
+        "choose aggregation.name=median",
+    ),
+    Rule(
+        ROOT,
+        Kind(
+            "methods whose clients send what an earlier pass has trained",
+            _of_passes(lambda seen: seen.work.moved_from and not seen.work.epochs),
+            "pass",
+        ),
+        "whose clients send what they have trained in an earlier pass: the server cannot train as"
+        " they do",
+        "choose aggregation.name=median",
+    ),
+    Rule(
+        DOWN,
+        Kind(
+            "methods whose clients send nothing that has moved from a broadcast model",
+            _of_passes(
+                lambda seen: (
+                    seen.is_first
+                    and seen.work.epochs
+                    and "model" not in {*seen.work.moved_from.values()} & {*seen.work.broadcast}
+                )
+            ),
+            "pass",
+        ),
+        "whose clients send nothing that has moved from a model which the server broadcasts",
+        "leave it out",
+    ),
+    Rule(
+        TABLE,
+        Kind(
+            "methods with weights of their own",
+            _of_passes(lambda seen: seen.work.epochs and seen.work.weighting),
+            "pass",
+        ),
+        *(BY_ITSELF, "leave it out"),
+    ),
+    Rule(
+        Kind(
+            "methods that weigh each client",
+            _of_passes(lambda seen: seen.work.epochs and isinstance(seen.work.weighting, Mapping)),
+            "pass",
+        ),
+        *(DIVIDING, "which so set gives all the same weight", MEAN),
+    ),
+    Rule(
+        CLAIMS,
+        Kind("models with whole numbers, such as BatchNorm's counter", _in_whole_numbers, "pass"),
+        *("which pass by the clip", "use one without them, such as one with GroupNorm"),
+    ),
+    Rule(SEEING, UNBASED, UNSEEN, MEAN),
+    Rule(
+        Kind("attacks that replace uploads", _replacing, "result"),
+        *(UNBASED, UNSEEN, "choose an attack on samples, such as attack.name=label_flip"),
+    ),
+    Rule(
+        DOWN,
+        Kind(
+            "methods whose clients send a model without a base",
+            _of_passes(lambda seen: "model" in {*seen.means} - {*seen.work.moved_from}),
+            "result",
+        ),
+        *("whose clients send a model without a base from which it has moved", "leave it out"),
     ),
 )

@@ -7,18 +7,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 import raysim
 from raysim.channel.gaussian import Gaussian
 from raysim.channel.masks import Masks
 from raysim.cli.documents import listed
-from raysim.cli.rules import PAGE, markdown
-from raysim.combinations import RULES, Rule
+from raysim.combinations import RULES, Rule, Seen, check_rules
 from raysim.core.errors import RuleError
+from raysim.core.rules import CHANGE, Pass
+from raysim.driver.dispatch import Dispatch
 from raysim.methods.fedavg import FedAvg
+from tests.docs.rules import PAGE, markdown
 
 FEDBUFF = {"method.name": "fedbuff"}
 DEADLINE = {"clock.name": "devices", "clock.policy": "deadline", "clock.deadline": 9.0}
@@ -33,6 +37,8 @@ CLAIM = {
 FIXED = {**CLAIM, "selection.name": "uniform"}
 FTRL = {"method.name": "dp_ftrl", "aggregation.weighting": "fixed", "weighting": "uniform"}
 CLIENTS = {"evaluation.clients": True}
+TABLE = {"weighting": "weights.csv"}
+OF_TABLE = f"weighting={Path('weights.csv').absolute()}: does not go with "
 
 
 class More(Masks):
@@ -193,6 +199,10 @@ CASES: Mapping[str, tuple[dict[str, Any], dict[str, Any]]] = {
         {"channel": {"masks": {}, own(More): {}}},
         MASKS,
     ),
+    f"{OF_TABLE}aggregation.name=mean, which so set weighs clients by itself; leave": (
+        {**TABLE, "aggregation.weighting": "fixed"},
+        TABLE,
+    ),
     "channel.masks: does not go with method.name=fedasync, whose rounds overlap": (
         {"method.name": "fedasync", **MASKS},
         MASKS,
@@ -294,19 +304,100 @@ def test_what_breaks_a_rule_is_refused_as_settings_are_parsed(line):
     raysim.load_config("mnist-fedavg", nearby)
 
 
+MODEL, BATCHES = {"w": torch.zeros(2)}, {"w": torch.zeros(2), "n": torch.tensor(3)}
+MEDIAN, ALIE = {"aggregation.name": "median"}, {"attack.name": "alie"}
+FLTRUST = {"aggregation.name": "fltrust"}
+FLIP = {"attack.name": "sign_flip"}
+UNMOVED = {"bases": {"model": CHANGE}, "broadcast": {"other": MODEL}}
+BAD = {"attackers": frozenset({0})}
+SEEN: Mapping[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = {
+    "clock.name=devices: does not go with method.name=fedavg, under which the samples of all": (
+        *({"clock.name": "devices"}, {"pooled": True}, {}),
+    ),
+    "channel.masks: does not go with method.name=fedavg, whose clients' samples are in one": (
+        *(MASKS, {"pooled": True}, {}),
+    ),
+    "attack.name=label_flip: does not go with method.name=fedavg, whose clients' samples are po": (
+        *({"attack.name": "label_flip"}, {"pooled": True}, {}),
+    ),
+    "aggregation.name=median: does not go with method.name=fedavg, whose passes are over more": (
+        *(MEDIAN, {"clients": range(11)}, {"clients": range(10)}),
+    ),
+    "attack.name=alie: does not go with method.name=fedavg, whose passes are over more clients": (
+        *(ALIE, {"clients": range(11)}, {"clients": range(11), "is_first": False}),
+    ),
+    "aggregation.name=fltrust: does not go with method.name=fedavg, whose clients send more than": (
+        *(FLTRUST, {"bases": {"model": "model", "c": CHANGE}}, {}),
+    ),
+    "aggregation.name=fltrust: does not go with method.name=fedavg, whose clients send what they": (
+        *(FLTRUST, {"epochs": 0}, {}),
+    ),
+    "downlink: does not go with method.name=fedavg, whose clients send nothing that has moved": (
+        *(DOWN, UNMOVED, {**UNMOVED, "is_first": False}),
+    ),
+    f"{OF_TABLE}method.name=fedavg, which so set weighs clients by itself; leave it out": (
+        TABLE,
+        {"weighting": "uniform"},
+        {"weighting": "uniform", "epochs": 0},
+    ),
+    "method.name=fedavg: does not go with aggregation.name=mean, which so set gives all the same": (
+        *({"aggregation.weighting": "fixed"}, {"weighting": {0: 1.0}}, {"weighting": "uniform"}),
+    ),
+    "channel.gaussian: does not go with a model whose clients send 'n' in whole numbers, which": (
+        *(CLAIM, {"broadcast": {"model": BATCHES}}, {"broadcast": {"model": MODEL}}),
+    ),
+    "aggregation.name=median: does not go with method.name=fedavg, whose clients send 'layer'": (
+        *(MEDIAN, {"means": ["model"], "rows": ["layer"]}, {"means": ["model"]}),
+    ),
+    "attack.name=alie: does not go with method.name=fedavg, whose clients send 'c' without a": (
+        *(ALIE, {"means": ["c"], **BAD}, {"means": ["c"]}),
+    ),
+    "attack.name=sign_flip: does not go with method.name=fedavg, whose clients send 'c' without": (
+        *(FLIP, {"means": ["c"], **BAD}, {"means": ["model", "c"], **BAD}),
+    ),
+    "downlink: does not go with method.name=fedavg, whose clients send a model without a base": (
+        *(DOWN, {"means": ["model"], "bases": {}}, {"means": ["model"]}),
+    ),
+}
+"""By the line: settings, what of a pass breaks a rule with them, and a pass nearby."""
+
+
+def seen_of(settings: raysim.Settings, shown: Mapping[str, Any]) -> Seen:
+    """Return what is seen of a pass that is FedAvg's, but for what is given."""
+    plain = {"clients": (0, 1), "broadcast": {"model": MODEL}, "epochs": 1, **shown}
+    more = {key: plain.pop(key) for key in ("is_first", "means", "rows") if key in plain}
+    attackers = plain.pop("attackers", frozenset())
+    work = replace(Dispatch.of(Pass(**plain), frozenset()), attackers=attackers)
+    return Seen(settings, work, selected=2, **{"is_first": True, **more})
+
+
+@pytest.mark.parametrize("line", SEEN)
+def test_what_breaks_a_rule_is_refused_as_it_is_seen(line):
+    overrides, broken, nearby = SEEN[line]
+    settings = raysim.load_config("mnist-fedavg", overrides)
+    at = "result" if "means" in broken else "pass"
+    with pytest.raises(RuleError) as caught:
+        check_rules(settings, at, seen_of(settings, broken))
+    assert str(caught.value).startswith(line)
+    for each in (nearby, {}):
+        check_rules(settings, at, seen_of(settings, each))
+
+
 def test_every_rule_has_a_case(monkeypatch):
     """That a component is not what its class says, no settings say: it is seen before the data."""
     monkeypatch.setattr("raysim.config.check_rules", lambda settings: None)
     found = set[Rule]()
-    for line, (broken, _) in CASES.items():
-        settings = raysim.load_config("mnist-fedavg", broken)
-        found |= {rule for rule in RULES if any(x.startswith(line) for x in rule.lines(settings))}
+    for line, (overrides, *more) in {**CASES, **SEEN}.items():
+        settings = raysim.load_config("mnist-fedavg", overrides)
+        seen = seen_of(settings, more[0]) if line in SEEN else None
+        rules = [rule for rule in RULES if seen or rule.at == "settings"]
+        found |= {r for r in rules if any(x.startswith(line) for x in r.lines(settings, seen))}
     left = [rule.other.name for rule in RULES if rule not in found]
     assert left == ["components that are not what their class says"]
 
 
 def test_the_page_has_the_table():
-    """`python -m raysim.cli.rules` writes it."""
+    """`python -m tests.docs.rules` writes it."""
     assert PAGE.read_text(encoding="utf-8").endswith(f"\n\n{markdown()}")
 
 

@@ -1,30 +1,22 @@
-"""Pages of `raysim list rules`: what goes with what, of all kinds of parts or of one component.
-
-`python -m raysim.cli.rules` writes the table of `docs/combinations.md` anew; a test compares it.
-"""
+"""Pages of `raysim list rules`: what goes with what, of all kinds of parts or of one component."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from raysim.cli.pages import registry_of
-from raysim.combinations import RULES, WAYS, Kind, Part
+from raysim.combinations import RULES, WAYS
 from raysim.config import Settings
 from raysim.core.components import build_component, called, suggest
 from raysim.core.errors import SettingsError, visible
 
-PAGE = Path(__file__).parents[2] / "docs/combinations.md"
 HEADER = ("this", "does not go", "why")
-COMPONENTS = (
-    *("methods", "selections", "stages", "aggregations", "attacks", "servers", "clocks"),
-    "temperatures",
-)
-NAMES = sorted({name for kind in COMPONENTS for name in registry_of(kind)})
+COMPONENTS = ("method", "selection", "aggregation", "attack", "server", "clock", "temperature")
+NAMES = sorted({name for kind in (*COMPONENTS, "stage") for name in registry_of(f"{kind}s")})
 """Names of the components of which rules tell."""
 
 
@@ -40,30 +32,26 @@ def page(name: str) -> RenderableType:
         )
     title = f"rules of {name}, as it is by default" if name else "rules"
     table = Table(*HEADER, title=title, title_justify="left", box=None)
-    for row in dict.fromkeys(_rows(name)):
+    for row in dict.fromkeys(rows_of(name)):
         table.add_row(*map(Text, row))
     return table
 
 
-def _rows(name: str) -> Iterator[tuple[str, ...]]:
+def rows_of(name: str = "") -> Iterator[tuple[str, ...]]:
     """Yield the rows of a page: names of kinds, and in place of one the setting of a component."""
     for rule in RULES:
+        kinds = rule.one, rule.other
         if not name:
             yield rule.one.name, f"{rule.how} {rule.other.name}", rule.reason()
-        for run, setting in _runs_with(name) if name else ():
-            one, other = (_found(kind, run, setting) for kind in (rule.one, rule.other))
-            if one or other:
-                words = [part.words for part in (one, other) if part and part.words]
-                yield (
-                    one.setting if one else rule.one.name,
-                    f"{rule.how} {other.setting if other else rule.other.name}",
-                    rule.reason(*words[:1]),
-                )
-
-
-def _found(kind: Kind, run: Settings, setting: str) -> Part | None:
-    """Return the part of a run that has a setting, if it is of a kind."""
-    return next((part for part in kind.found(run) if part.setting == setting), None)
+        for run, setting in _runs_with(name):
+            known = [[*kind.found(run)] if kind.at == "settings" else [] for kind in kinds]
+            words = [p.words for parts in known for p in parts if p.setting == setting]
+            if words:
+                named = [
+                    setting if any(p.setting == setting for p in parts) else kind.name
+                    for kind, parts in zip(kinds, known, strict=True)
+                ]
+                yield named[0], f"{rule.how} {named[1]}", rule.reason(*[*filter(None, words)][:1])
 
 
 def _runs_with(name: str) -> Iterator[tuple[Settings, str]]:
@@ -71,27 +59,9 @@ def _runs_with(name: str) -> Iterator[tuple[Settings, str]]:
     from raysim.workloads.presets import PRESETS
 
     plain = PRESETS["mnist-fedavg"].settings
-    for kind in COMPONENTS:
-        registry = registry_of(kind)
-        if name in [*registry]:
-            built = build_component(registry.get(name), {}, "")
-            for way in WAYS if kind == "stages" else ():
-                yield plain.model_copy(update={way: {name: built}}), f"{way}.{name}"
-            if kind != "stages":
-                yield plain.model_copy(update={registry.kind: built}), called(built)
-
-
-def markdown() -> str:
-    """Return the table of all rules in Markdown."""
-    rows = [HEADER, ["---"] * len(HEADER), *_rows("")]
-    return "".join(f"| {' | '.join(row)} |\n" for row in rows)
-
-
-def main() -> None:
-    """Write the page anew, up to its table."""
-    text = PAGE.read_text(encoding="utf-8").partition("\n| this |")[0]
-    PAGE.write_text(f"{text}\n{markdown()}", encoding="utf-8")
-
-
-if __name__ == "__main__":
-    main()
+    for kind in (kind for kind in COMPONENTS if name in [*registry_of(f"{kind}s")]):
+        built = build_component(registry_of(f"{kind}s").get(name), {}, "")
+        yield plain.model_copy(update={kind: built}), called(built)
+    for way in WAYS if name in [*registry_of("stages")] else ():
+        stage = build_component(registry_of("stages").get(name), {}, "")
+        yield plain.model_copy(update={way: {name: stage}}), f"{way}.{name}"

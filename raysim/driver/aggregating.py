@@ -11,13 +11,11 @@ import torch
 
 from raysim.config import Settings
 from raysim.core.aggregation import Aggregation, ArrivedUpdates, Updates
-from raysim.core.components import Component, called
+from raysim.core.components import Component
 from raysim.core.errors import SettingsError
 from raysim.core.rules import Reduced
-from raysim.driver.analyses.riding import rows_beside
 from raysim.driver.dispatch import Dispatch
 from raysim.driver.parts import RunParts
-from raysim.driver.weights import check_own_weights
 from raysim.execution.update_blocks import bound_of, combined, decided, factor_of, measured
 
 
@@ -28,7 +26,6 @@ def with_aggregation(settings: Settings, work: Dispatch) -> Dispatch:
         settings: The run's settings.
         work: The pass.
     """
-    check_own_weights(settings, work)
     stored = work.moved_from if _seeing(settings, work) else {}
     weighting = (work.epochs and settings.aggregation.weights) or work.weighting
     work = replace(work, stored_groups=stored, weighting=weighting)
@@ -36,13 +33,7 @@ def with_aggregation(settings: Settings, work: Dispatch) -> Dispatch:
 
 
 def _received(settings: Settings, work: Dispatch, reduced: Reduced) -> Reduced:
-    """Return the result with the factor of the mean.
-
-    Raises:
-        SettingsError: the aggregation or the attack cannot see the clients' uploads.
-    """
-    if seeing := _seeing(settings, work):
-        _check_groups(settings, work, reduced, seeing)
+    """Return the result with the factor of the mean."""
     factor = factor_of(settings.aggregation, len(reduced.clients), settings.expected_cohort)
     if factor == 1 or not work.epochs:
         return reduced
@@ -56,19 +47,6 @@ def _seeing(settings: Settings, work: Dispatch) -> Component | None:
     if settings.aggregation.sees_updates:
         return settings.aggregation
     return settings.attack if settings.attack.knows_updates and work.attackers else None
-
-
-def _check_groups(settings: Settings, work: Dispatch, reduced: Reduced, seeing: Component) -> None:
-    """Check that an aggregation or attack has seen all updates of a pass."""
-    unseen = rows_beside(reduced)
-    if not reduced.means.keys() & work.stored_groups.keys():
-        unseen += sorted(reduced.means)
-    if unseen:
-        raise SettingsError(
-            f"{called(seeing)}: does not go with {called(settings.method)}, whose clients send"
-            f" {unseen[0]!r} without a base from which it has moved; choose"
-            f" {'mean' if seeing is settings.aggregation else 'none'}"
-        )
 
 
 def check_aggregation(parts: RunParts) -> None:
@@ -87,17 +65,6 @@ def check_aggregation(parts: RunParts) -> None:
     bound_of(aggregation, settings.cohort_size)
     if not aggregation.sees_updates:
         return
-    first = parts.first
-    if first and len(first.clients) > settings.cohort_size:
-        raise SettingsError(
-            f"{called(aggregation)}: does not go with {called(settings.method)}, whose passes are"
-            " over more clients than the cohort; choose mean"
-        )
-    if aggregation.root_samples and first and {**first.moved_from} != {"model": "model"}:
-        raise SettingsError(
-            f"{called(aggregation)}: does not go with {called(settings.method)}, whose clients send"
-            " more than a model, or no model: the server cannot train as they do; choose median"
-        )
     _check_steps(aggregation, settings.cohort_size)
 
 

@@ -24,7 +24,6 @@ from raysim.core.given import Given
 from raysim.core.rules import Bases, Reduced, Trained, Upload, View
 from raysim.core.seeds import sample_cohort, stream
 from raysim.core.tensors import Groups, Layout, flatten, is_finite
-from raysim.driver.analyses.riding import rows_beside
 from raysim.driver.dispatch import Dispatch
 from raysim.driver.parts import RunParts
 from raysim.driver.round_log import RoundLog
@@ -78,7 +77,6 @@ def with_attack(settings: Settings, bad: Clients, log: RoundLog, work: Dispatch)
     attack, bases = settings.attack, work.moved_from
     own = frozenset(np.intersect1d(bad, np.asarray(work.clients)).tolist())
     replaces = bool(attack.changes_uploads and own and bases)
-    replaced = {*bases} if replaces and work.epochs else set[str]()
     return replace(work, attackers=own).with_step(
         "attack",
         after=(
@@ -86,22 +84,12 @@ def with_attack(settings: Settings, bad: Clients, log: RoundLog, work: Dispatch)
             if replaces
             else None
         ),
-        server=partial(_received, settings, log, replaced),
+        server=partial(_received, settings, log),
     )
 
 
-def _received(settings: Settings, log: RoundLog, replaced: set[str], reduced: Reduced) -> Reduced:
-    """Count the bad clients that arrived, and those beyond the aggregation's bound.
-
-    Raises:
-        SettingsError: nothing of what they sent after training could be replaced.
-    """
-    sent = [*sorted(reduced.means), *rows_beside(reduced)]
-    if replaced and sent and not replaced & reduced.means.keys():
-        raise SettingsError(
-            f"{called(settings.attack)}: does not go with {called(settings.method)}, whose clients"
-            f" send {sent[0]!r} without a base from which it has moved; choose an attack on samples"
-        )
+def _received(settings: Settings, log: RoundLog, reduced: Reduced) -> Reduced:
+    """Count the bad clients that arrived, and those beyond the aggregation's bound."""
     arrived = int(log.columns[-1]["bad"].sum())
     counts = {BAD: arrived}
     bound = bound_of(settings.aggregation, len(reduced.clients))
@@ -190,19 +178,13 @@ def check_attack(parts: RunParts, federation: Federation, note: Callable[[str], 
     Raises:
         SettingsError: it does not.
     """
-    settings, attack, method = parts.settings, parts.settings.attack, parts.settings.method
+    settings, attack = parts.settings, parts.settings.attack
     if not attack.acts:
         _note_unused(attack, note)
         return
-    refused = f"{called(attack)}: does not go with {called(method)}, whose"
     _check_numbers(settings, note)
     if attack.needs_classes and not federation.scoring.classifies:
         raise SettingsError(f"{called(attack)}: needs targets that are class numbers")
-    first = parts.first
-    if first and first.pooled:
-        raise SettingsError(f"{refused} clients' samples are pooled in one place; choose none")
-    if first and attack.knows_updates and len(first.clients) > settings.cohort_size:
-        raise SettingsError(f"{refused} passes are over more clients than the cohort")
 
 
 def _note_unused(attack: Attack, note: Callable[[str], None]) -> None:

@@ -35,7 +35,6 @@ from torch import nn
 
 from raysim.config import Settings
 from raysim.core.channel import Stages, declared, sent_bytes
-from raysim.core.components import called
 from raysim.core.differences import Differences
 from raysim.core.encoding import Encoded
 from raysim.core.errors import SettingsError
@@ -96,16 +95,7 @@ class Downlink:
         return sent.with_step("downlink", server=partial(self._received, sent, self._sent))
 
     def _received(self, work: Dispatch, server: Tensors, reduced: Reduced) -> Reduced:
-        """Return the result as if clients had moved from the server's model.
-
-        Raises:
-            SettingsError: they send a model whose base is not known.
-        """
-        if MODEL in reduced.means.keys() - work.moved_from.keys():
-            raise SettingsError(
-                f"downlink: does not go with {called(self.settings.method)}, whose clients send a"
-                " model without a base from which it has moved"
-            )
+        """Return the result as if clients had moved from the server's model."""
         bases = {group: base for group, base in work.moved_from.items() if base == MODEL}
         found = Differences.of(reduced.means, bases, work.broadcast, frozen=work.frozen)
         model = {**work.broadcast[MODEL], **server}

@@ -108,11 +108,6 @@ def check_masks(parts: RunParts) -> None:
         raise SettingsError(
             f"{called(stage)}: a round has one client, whose sum is its own; raise {more}"
         )
-    if parts.first and parts.first.pooled:
-        raise SettingsError(
-            f"{called(stage)}: does not go with {called(settings.method)}, whose clients' samples"
-            " are in one place"
-        )
 
 
 def _whole(tensors: Tensors) -> list[str]:

@@ -15,7 +15,6 @@ import numpy.typing as npt
 from raysim.config import Settings
 from raysim.core.aggregation import ArrivedUpdates
 from raysim.core.channel import secure_sum_of
-from raysim.core.components import called
 from raysim.core.differences import NO_TENSORS
 from raysim.core.errors import RunError, SettingsError, without_passwords
 from raysim.core.masking import Masks
@@ -330,13 +329,6 @@ class RoundRunner:
             RunError: training fails.
             SettingsError: clients send what they have trained in an earlier pass.
         """
-        if not work.epochs:
-            settings = self.context.settings
-            raise SettingsError(
-                f"{called(settings.aggregation)}: does not go with {called(settings.method)}, whose"
-                " clients send what they have trained in an earlier pass: the server cannot train"
-                " as they do; choose median"
-            )
         work = root_pass(work)
         clients = [*work.clients]
         message = self._message(work, clients, ROOT_PASS + self.passes)

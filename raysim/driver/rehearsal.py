@@ -28,7 +28,7 @@ import numpy as np
 import torch
 
 from raysim.config import Settings
-from raysim.core.errors import MachineError, RunError, SettingsError
+from raysim.core.errors import MachineError, RuleError, RunError, SettingsError
 from raysim.core.tensors import CPU, Groups, nbytes
 from raysim.driver.aggregating import fewest_clients
 from raysim.driver.channel import states_of
@@ -78,7 +78,7 @@ def rehearse(checked: CheckedRun) -> int:
                 break  # on a GPU they may do what they cannot here
             if few is MORE and of_clients:
                 raise SettingsError(str(error)) from error
-            if few is MORE:
+            if few is MORE or isinstance(error, RuleError):
                 raise
     owners = [owner for group in kept if (owner := owner_of(group, settings.stages))]
     check_keepers(settings, owners, "clients keep")

@@ -17,7 +17,7 @@ from torch import nn
 
 from raysim.config import LocalSettings, Settings
 from raysim.core.components import called, calling, cause, checked, shown
-from raysim.core.errors import SettingsError
+from raysim.core.errors import RuleError, SettingsError
 from raysim.core.method import Method, Metrics, Passes, Round, ServerState
 from raysim.core.next_state import (
     ASKED,
@@ -221,14 +221,21 @@ def run_round(
     run: RunPass,
     riders: Sequence[Rider] = (),
     frozen: frozenset[str] = frozenset(),
+    check: Callable[..., None] = lambda *seen: None,
 ) -> tuple[ServerState, Metrics]:
     """Run the passes of a round; return the next state and metrics.
+
+    What goes wrong in a pass is raised where the method yielded it, but for a rule that it breaks.
 
     Args:
         passes: The passes, by `passes_of`.
         run: Runs a pass.
         riders: Dress each pass, in this order.
         frozen: Names of the network's frozen parameters, which do not travel.
+        check: Checks each pass as it is yielded, and with its result as that arrives.
+
+    Raises:
+        RuleError: a pass, or what clients send, breaks a rule.
     """
     value: Reduced | None = None
     error: BaseException | None = None
@@ -242,9 +249,14 @@ def run_round(
             value = error = None
         try:
             sent = Dispatch.of(work, frozen)
+            check(sent)
             for rider in riders:
                 sent = rider(sent)
-            value = sent.received(run(sent))
+            reduced = run(sent)
+            check(sent, reduced)
+            value = sent.received(reduced)
+        except RuleError:
+            raise
         except BaseException as raised:  # goes to where the method yielded the pass
             error = raised
 

@@ -21,7 +21,7 @@ from raysim.driver.channel import by_owner, first_states
 from raysim.driver.checks.downlink import check_downlink
 from raysim.driver.checks.notes import notes_on
 from raysim.driver.checks.preflight import check_actors, check_space, initial_checkpoint
-from raysim.driver.clock.clock import VirtualClock, check_places, open_clock
+from raysim.driver.clock.clock import VirtualClock, open_clock
 from raysim.driver.context import CheckedRun, Rounds, RunContext
 from raysim.driver.evaluation import Evaluator
 from raysim.driver.exporting import exported
@@ -167,7 +167,6 @@ def check_run(
     analyses = Analyses(settings, federation, network, initial, note)
     check_asynchrony(parts)
     clock = open_clock(settings, federation, network, states)
-    check_places(parts, clock)
     _check_messages(parts, federation, note)
     weights = weights_of_file(settings)
     _check_first_round(parts, clock, evaluator)

@@ -106,25 +106,3 @@ def _own_weights(
         if whole
         else in_whole_numbers(np.append(values, scale.max()))[: len(values)]
     )
-
-
-def check_own_weights(settings: Settings, work: Pass) -> None:
-    """Check that a pass in which clients train has the weights that the user has given.
-
-    Raises:
-        SettingsError: the method or the aggregation has weights of its own.
-    """
-    fixed = settings.aggregation.weights if work.epochs else None
-    if isinstance(work.weighting, Mapping) and fixed:
-        raise SettingsError(
-            f"{called(settings.method)}: gives clients weights of their own (Pass.weighting);"
-            f" {called(settings.aggregation)} so set gives all the same"
-        )
-    if weights_file(settings) is None or not work.epochs:
-        return
-    owner = settings.aggregation if fixed else settings.method if work.weighting else None
-    if owner:
-        raise SettingsError(
-            f"weighting={settings.weighting}: does not go with {called(owner)} so set, which weighs"
-            " clients by itself; leave it out"
-        )

@@ -453,7 +453,10 @@ def test_a_bad_aggregation_is_refused_before_anything_starts(tmp_path, name):
     ("method", "message"),
     [
         ("fedma", "whose clients send 'layer' without a base"),
-        ("fsvrg", "whose passes are over more clients than the cohort; choose mean"),
+        (
+            "fsvrg",
+            "whose passes are over more clients than the cohort; choose agg",
+        ),
     ],
 )
 def test_methods_whose_updates_it_cannot_see_are_refused(tmp_path, method, message):

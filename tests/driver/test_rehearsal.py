@@ -16,6 +16,7 @@ import raysim
 from raysim.driver import start
 from raysim.methods.fedasync import FedAsync
 from raysim.methods.fedavg import FedAvg
+from raysim.methods.fedma.method import FedMa
 from raysim.testing.tasks import SmallNet
 from raysim.training.update import Update
 from tests.tasks import EQUAL, UNEQUAL, Notes, make_settings, make_task
@@ -102,10 +103,24 @@ class Counts(FedAvg):
         return (yield from super().round(now, state))
 
 
+class Catches(FedMa):
+    """Goes on where a pass fails, and so could hide a rule that it breaks."""
+
+    def round(self, now: Any, state: Any) -> Any:
+        try:
+            return (yield from super().round(now, state))
+        except Exception:
+            return state, {}
+
+
 MEDIAN = {"aggregation.name": "median", "fraction": 1.0}
 KNOWING = {"attack.name": "min_max", "attack.fraction": 0.4, "fraction": 1.0}
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "median fedma": ({"method.name": "fedma", **MEDIAN}, "whose clients send 'layer' without"),
+    "a method that goes on": (
+        {"method.name": f"{__name__}:Catches", **MEDIAN},
+        "whose clients send 'layer' without a base",
+    ),
     "median fsvrg": ({"method.name": "fsvrg", **MEDIAN}, "whose clients send 'gradient' without"),
     "median fedproto": ({"method.name": "fedproto", **MEDIAN}, "clients send 'prototypes' without"),
     "median pooled": ({"method.name": "centralized", **MEDIAN}, "whose clients send 'model'"),

@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import partial
 
 import torch
 from torch import nn
 
 from raysim.core.channel import Stages
-from raysim.core.components import called
 from raysim.core.errors import SettingsError
 from raysim.core.seeds import torch_generator
 from raysim.core.tensors import Tensors
-from raysim.driver.downlink import MODEL, send_down
+from raysim.driver.downlink import send_down
 from raysim.driver.parts import RunParts
 
 
 def check_downlink(parts: RunParts) -> None:
-    """Check, before a run starts, that its down-link works and suits the method.
-
-    What clients send is seen in their first pass alone.
+    """Check, before a run starts, that its down-link works.
 
     Args:
         parts: The run's parts.
@@ -31,14 +27,6 @@ def check_downlink(parts: RunParts) -> None:
     stages, method = parts.settings.down_stages, parts.settings.method
     if not stages:
         return
-    refused = f"downlink: does not go with {called(method)}, whose"
-    first = parts.first
-    bases: Mapping[str, str] = first.moved_from if first else {}
-    if first and first.epochs and not (MODEL in first.broadcast and MODEL in bases.values()):
-        raise SettingsError(
-            f"{refused} clients send nothing that has moved from a model which the server"
-            " broadcasts; leave it out"
-        )
     _try(stages, method.deployed(parts.initial.state), parts.network)
 
 

@@ -15,7 +15,6 @@ from raysim.clock.availability import TICKS_PER_SECOND
 from raysim.clock.base import Policy
 from raysim.clock.fleet import Fleet
 from raysim.config import Settings
-from raysim.core.components import called
 from raysim.core.errors import SettingsError
 from raysim.core.rules import Reduced, with_count
 from raysim.core.tensors import Tensors
@@ -23,7 +22,6 @@ from raysim.driver.clock.costs import PassCosts, WorkCosts
 from raysim.driver.clock.lost import LostRoundError
 from raysim.driver.clock.policies import Outcome, outcome_of, sent_in_vain
 from raysim.driver.dispatch import Dispatch
-from raysim.driver.parts import RunParts
 from raysim.driver.passes import RoundRunner
 from raysim.execution.partial_sum import Columns
 from raysim.federation.federation import Federation
@@ -52,24 +50,6 @@ def open_clock(
             f" most {clients - settings.cohort_size}, of {clients} clients"
         )
     return VirtualClock(policy, fleet, WorkCosts(settings, federation, network, states))
-
-
-def check_places(parts: RunParts, clock: VirtualClock | None) -> None:
-    """Check that a run with a clock trains on devices.
-
-    Args:
-        parts: The run's parts.
-        clock: The run's clock, if there is one.
-
-    Raises:
-        SettingsError: its first pass has the samples of all clients in one place.
-    """
-    if clock and parts.first and parts.first.pooled:
-        settings = parts.settings
-        raise SettingsError(
-            f"{called(settings.clock)}: does not go with {called(settings.method)}, under which"
-            " the samples of all clients are in one place; choose clock.name=none"
-        )
 
 
 @dataclass(frozen=True)

@@ -1,22 +1,15 @@
-"""Checks of a run's claim of privacy: what no accountant covers is refused before the start.
-
-Each rule is a property that a component states; what methods of one's own do not state is seen in
-the first round (`raysim.driver.privacy.uploads`).
-"""
+"""Checks of the numbers of a run's claim of privacy, and what it will have spent."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from itertools import chain
 
 from raysim.config import Settings
 from raysim.core.channel import Stage
 from raysim.core.components import called
-from raysim.core.differences import moving_names
 from raysim.core.errors import SettingsError
 from raysim.core.method import Method
 from raysim.core.privacy import PrivacyClaim
-from raysim.core.tensors import frozen_names
 from raysim.driver.hiding import claiming_of
 from raysim.driver.parts import RunParts
 from raysim.driver.privacy.accounting import Accounting, Cohorts, accounting_of
@@ -35,8 +28,7 @@ def accounting_for(parts: RunParts, note: Callable[[str], None]) -> Accounting |
     settings, claiming = parts.settings, claiming_of(parts.settings)
     if not claiming or not (claim := claiming[0].privacy):
         return None
-    broken = chain(_of_numbers(settings, claim), _not_clipped(parts))
-    if rule := next(broken, None):
+    if rule := next(_of_numbers(settings, claim), None):
         raise SettingsError(f"{called(claiming[0])}: {rule}")
     key = settings_key(claiming[0])
     accounting = accounting_of(claim, _cohorts(settings, claim), settings.rounds, key)
@@ -69,20 +61,6 @@ def _of_numbers(settings: Settings, claim: PrivacyClaim) -> Iterator[str]:
         )
     if claim.delta > 1 / clients:
         yield f"delta={claim.delta:g}: must be at most 1/K, {1 / clients:g}"
-
-
-def _not_clipped(parts: RunParts) -> Iterator[str]:
-    """Yield what clients send in their first pass, going by its bases, that stages pass by."""
-    first, frozen = parts.first, frozen_names(parts.network)
-    if first is None:
-        return
-    for base in first.moved_from.values():
-        sent = first.broadcast.get(base, {})
-        for name in sorted(sent.keys() - {*moving_names(sent, None, frozen), *frozen}):
-            yield (
-                f"clients send {name!r} in whole numbers, which pass by the clip, as the counter of"
-                " BatchNorm does; use a model without them, such as one with GroupNorm"
-            )
 
 
 def _note(accounting: Accounting, rounds: int, key: str, note: Callable[[str], None]) -> None:

@@ -9,6 +9,7 @@ from time import perf_counter
 
 import numpy as np
 
+from raysim.combinations import Seen, check_rules
 from raysim.config import Settings
 from raysim.core.components import called
 from raysim.core.errors import DamagedStateError, MachineError, MovedError
@@ -20,6 +21,7 @@ from raysim.core.rules import Reduced
 from raysim.core.scoring import PERSONAL
 from raysim.core.tensors import frozen_names
 from raysim.driver.aggregating import with_aggregation
+from raysim.driver.analyses.riding import rows_beside
 from raysim.driver.analyses.round_analyses import RoundAnalyses
 from raysim.driver.asynchronous.opening import asynchronous_rounds
 from raysim.driver.asynchronous.rounds import AsynchronousRounds
@@ -246,7 +248,9 @@ class Run:
         state, metrics = before.state, NO_METRICS
         for attempt in self._attempts(before, begun):
             with noted_if_lost(context.listener.note):
-                state, metrics = run_round(*attempt, self._passes.frozen)
+                state, metrics = run_round(
+                    *attempt, self._passes.frozen, partial(self._check, begun)
+                )
                 break
         left.append(given_state(state))
         self._finish_passes(runner, number)
@@ -274,6 +278,12 @@ class Run:
         for given in left:
             given.check_left(ASKED, called(self.settings.method))
         return after, row, runner.log, evaluation
+
+    def _check(self, begun: _Begun, work: Dispatch, reduced: Reduced | None = None) -> None:
+        """Check a pass by the rules, as it is yielded or as its result arrives."""
+        sent = (reduced.means, rows_beside(reduced)) if reduced else ()
+        seen = Seen(self.settings, work, len(begun.now.cohort), not begun.runner.passes, *sent)
+        check_rules(self.settings, "result" if reduced else "pass", seen)
 
     def _finish_passes(self, runner: RoundRunner, number: int) -> None:
         """Receive what an analysis must not find under way, and delete obsolete client states."""
