@@ -20,6 +20,7 @@ only the two gradients.
 
 from __future__ import annotations
 
+import json
 import random
 from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
@@ -250,7 +251,7 @@ class _StepSnapshot:
         Raises:
             UnrecordableError: a module's attribute changed, or another generator was drawn from.
         """
-        if repr(self._python_now()) != repr(self._python):
+        if _text(self._python_now()) != _text(self._python):
             raise UnrecordableError("it changes more than tensors")
 
     def restore(self) -> None:
@@ -287,6 +288,11 @@ def _groups(view: View) -> dict[str, Tensor]:
         for group, tensors in getattr(view, kind).items()
     }
     return flatten({"start": view.start, **named})
+
+
+def _text(python: Any) -> str:
+    """Return the text of a snapshot; `repr` of NumPy's state takes milliseconds."""
+    return json.dumps(python, default=np.ndarray.tolist)
 
 
 def _same_bits(first: Tensor, second: Tensor) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from functools import lru_cache
 from operator import attrgetter
 from typing import Any
 
@@ -178,6 +179,7 @@ def watch_operations(seen: Operation) -> AbstractContextManager[Any]:
     return Watch()
 
 
+@lru_cache(64)  # runs in one process often take the same steps
 def compile_script(source: str, name: str) -> Callable[..., Sequence[Tensor]]:
     """Compile a function of TorchScript, without optimisations, which may change bits.
 
