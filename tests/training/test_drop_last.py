@@ -25,7 +25,7 @@ from tests.training.torch_reference import SIZES, Reference, cohorts, model, tas
 __all__ = ["mode"]  # the fixture
 DROP = {"local.drop_last": True}
 CASES = {"batches of 4": (4, None), "of 32": (32, 31), "in part of an epoch": (4, 31)}
-"""Batch size and local steps, of clients of 100, 7, 33 and 58 samples."""
+"""Batch size and local steps, of clients of 52, 7, 21 and 30 samples."""
 
 
 @pytest.mark.parametrize("mode", MODES, indirect=True)
@@ -80,7 +80,7 @@ def test_steps_are_known_before_they_are_taken(tmp_path, drop):
     result = run(tmp_path / "run", rounds=1, **{"local.batch_size": 8}, **options)
     rows = pq.read_table(result.run_dir / "clients.parquet").to_pylist()
     steps = {row["client"]: row["steps"] for row in rows}
-    assert steps == dict(enumerate((24, 2, 8, 14) if drop else (26, 2, 10, 16)))
+    assert steps == dict(enumerate((12, 2, 4, 6) if drop else (14, 2, 6, 8)))
     assert result.metrics["expected"].to_pylist() == [sum(steps.values())]
 
 
@@ -96,7 +96,7 @@ def test_methods_divide_by_the_steps_that_are_taken(tmp_path, method, stack):
     for client in range(len(SIZES)):
         end = reference.train(deepcopy(model()), 0, client).state_dict()
         moved.append({name: start[name] - tensor for name, tensor in end.items()})
-    taus = np.array([24, 2, 8, 14])
+    taus = np.array([12, 2, 4, 6])
     if method == "scaffold":
         states = ClientStates(result.run_dir / "clients")
         for client, tau in enumerate(taus.tolist()):
@@ -114,7 +114,7 @@ def test_methods_divide_by_the_steps_that_are_taken(tmp_path, method, stack):
 
 
 def test_virtual_time_counts_the_samples_that_are_trained_on(tmp_path):
-    """Of 8 in a batch, clients of 33 and 58 samples train on 32 and 56."""
+    """Of 8 in a batch, clients of 52, 21 and 30 samples train on 48, 16 and 24."""
     seconds = []
     for options in ({}, DROP):
         settings = {"clock.name": "devices", "fraction": 1.0, "local.batch_size": 8, "rounds": 1}

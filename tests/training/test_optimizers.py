@@ -31,7 +31,7 @@ from raysim.training.update import Update
 from tests.tasks import EQUAL, make_settings, make_task
 from tests.training.torch_reference import BATCH, SIZES, Reference, batches, cohorts, model, task
 
-ROUNDS, LR = 4, 0.02
+ROUNDS, LR = 3, 0.02
 OPTIMIZERS = {
     "sgd": ({"local.momentum": 0.8, "local.nesterov": True}, torch.optim.SGD),
     "adam": ({"local.betas": [0.8, 0.95], "local.eps": 1e-6}, torch.optim.Adam),
@@ -158,11 +158,13 @@ def rates_of_torch(schedule, rounds):
 def test_a_schedule_is_that_of_torch(tmp_path, schedule, mode):
     own = {"local.lr_decay": 0.9} if schedule == "constant" else {"local.lr_min": 0.002}
     given = {"local.schedule": schedule, "local.warmup_rounds": 3, **own, **mode}
-    result = run(tmp_path / "run", rounds=10, **{"local.optimizer": "adam"}, **given)
+    given |= {"local.optimizer": "adam", "local.steps": 5, "local.epochs": 1}
+    result = run(tmp_path / "run", rounds=10, **given)
     rates = rates_of_torch(schedule, 10)
     assert result.metrics["lr"].to_pylist() == pytest.approx(rates, rel=1e-12)
     assert len({*rates}) == 10
-    assert_equal(result.params, Reference(torch.optim.Adam, rates).run(cohorts(result)))
+    reference = Reference(torch.optim.Adam, rates, steps=5)
+    assert_equal(result.params, reference.run(cohorts(result)))
 
 
 @pytest.mark.parametrize(
@@ -189,7 +191,7 @@ def test_a_method_may_multiply_the_work_of_a_round(tmp_path, work):
 
 
 @pytest.mark.parametrize("mode", MODES, indirect=True)
-@pytest.mark.parametrize("steps", [5, 31, 50])
+@pytest.mark.parametrize("steps", [5, 17, 26])
 def test_steps_in_place_of_epochs(tmp_path, steps, mode):
     given = {"local.epochs": 1, "local.steps": steps, "local.optimizer": "adam", **mode}
     result = run(tmp_path / "run", rounds=6 if steps == 5 else ROUNDS, **given)
@@ -355,7 +357,7 @@ def assert_losses(result, loss):
         optimizer.step()
     assert row["train_loss"] == pytest.approx(np.average(plain, weights=sizes), abs=1e-9)
     assert row["objective"] == pytest.approx(np.average(objective, weights=sizes), abs=1e-9)
-    assert abs(row["objective"] - row["train_loss"]) > 1e-3
+    assert abs(row["objective"] - row["train_loss"]) > 1e-4
 
 
 def test_one_logit_is_smoothed_and_weighted_as_two():

@@ -14,7 +14,7 @@ from tests.training.torch_reference import Reference, cohorts, task
 __all__ = ["mode"]  # the fixture
 SGD = {"local.momentum": 0.8}
 CASES = {"last half": (0.5, None), "all": (1.0, None), "of 31 steps": (0.3, 31)}
-"""Share of the last steps, and local steps, of clients of 100, 7, 33 and 58 samples."""
+"""Share of the last steps, and local steps, of clients of 52, 7, 21 and 30 samples."""
 
 
 def make(parameters, lr):

@@ -21,8 +21,8 @@ import raysim
 from raysim.core.seeds import stream
 from raysim.testing.tasks import SmallNet, samples
 
-SIZES = (100, 7, 33, 58)
-"""Samples of each client; in batches of 4 the largest takes 50 steps in two epochs."""
+SIZES = (52, 7, 21, 30)
+"""Samples of each client; in batches of 4 the largest takes 26 steps in two epochs."""
 BATCH = 4
 Optimizers = dict[int, torch.optim.Optimizer]
 
