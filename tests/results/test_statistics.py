@@ -131,7 +131,7 @@ def test_the_order_of_seeds_and_rows_changes_nothing(seeds, rows, others):
     assert mean(shuffled) == mean(values) and deviation(shuffled) == deviation(values)
 
 
-@pytest.mark.parametrize("seeds", [5, 10, 20])
+@pytest.mark.parametrize("seeds", [5, *(pytest.param(n, marks=pytest.mark.full) for n in (10, 20))])
 @pytest.mark.parametrize("rows", [2, 6])
 @pytest.mark.parametrize("kind", ["equal", "unequal", "collapsing"])
 def test_rows_of_equal_means_are_told_apart_in_at_most_a_twentieth_of_cases(seeds, rows, kind):
