@@ -176,7 +176,7 @@ def test_a_tier_draws_and_waits_for_its_own_clients_alone(tmp_path):
         assert clock.draw(0, 0, 2, (), (205 - seconds) * TICKS_PER_SECOND) == []
 
 
-@settings(max_examples=30)  # each takes 0.3 s
+@settings(max_examples=10)  # each takes 0.3 s
 @given(st.integers(0, 99), st.integers(1, 3), st.integers(3, 9), st.floats(0.01, 0.1))
 def test_rounds_are_alike_where_nobody_is_passed_over_who_is_away(seed, tiers, most, on):
     """Devices are off for half an hour on average: tiers are away for whole rounds."""
