@@ -18,7 +18,7 @@ from tests.tasks import EQUAL, Notes, make_settings, make_task
 
 def notes_of(path, task, **overrides):
     notes = Notes()
-    raysim.run(make_settings(path, **overrides), task, notes)
+    raysim.run(make_settings(path, **{"checkpoint_every": 20, **overrides}), task, notes)
     return notes.notes
 
 
