@@ -10,6 +10,7 @@ import os
 import signal
 from collections.abc import Iterator
 from contextlib import suppress
+from functools import lru_cache
 from itertools import chain
 from typing import Any
 
@@ -82,6 +83,16 @@ def no_waiting_for_the_disk() -> Iterator[None]:
     """Force nothing to disk: tests kill processes, never the machine."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", lambda descriptor: None)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def built_commands() -> Iterator[None]:
+    """Build the command of typer's functions once, not for every command that a test types."""
+    import typer
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(typer.main, "get_command", lru_cache(typer.main.get_command))
         yield
 
 

@@ -9,7 +9,10 @@ import sys
 import pytest
 
 from raysim.cli.completion import FILE, collect, written
+from tests.cli.test_app import raysim_command
 from tests.test_lean_start import HEAVY
+
+__all__ = ["raysim_command"]
 
 PROGRAM = """
 import sys
@@ -30,15 +33,28 @@ def asked(**variables):
     return done.stdout.split(), {*done.stderr.split()}
 
 
-def offered(*words):
+@pytest.fixture
+def offered(raysim_command, monkeypatch):
     """Return what bash is offered behind the last word, which it splits at `=`."""
+    monkeypatch.setattr(sys.modules["__main__"], "__package__", None)  # no module of pytest
+
+    def ask(*words):
+        for name, value in of_bash(*words).items():
+            monkeypatch.setenv(name, value)
+        return raysim_command()[1].split()
+
+    return ask
+
+
+def of_bash(*words):
+    """Return the variables with which bash asks for what is behind the last word."""
     split = " ".join(words).replace("=", " = ").split(" ")
     last = "" if not split[-1] else split[-1]
-    return asked(
-        _RAYSIM_COMPLETE="complete_bash",
-        COMP_WORDS="\n".join(["raysim", *(word for word in split if word)]),
-        COMP_CWORD=str(len([word for word in split if word]) + (not last)),
-    )[0]
+    return {
+        "_RAYSIM_COMPLETE": "complete_bash",
+        "COMP_WORDS": "\n".join(["raysim", *(word for word in split if word)]),
+        "COMP_CWORD": str(len([word for word in split if word]) + (not last)),
+    }
 
 
 CASES = {
@@ -84,8 +100,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("words", CASES)
-def test_what_bash_is_offered(words, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_what_bash_is_offered(offered, tmp_path, words):
     (tmp_path / "RUN").mkdir()
     (tmp_path / "RUN" / "config.json").write_text('{"rounds": 6}')
     assert sorted(offered(*words)) == sorted(CASES[words])

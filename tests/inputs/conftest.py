@@ -14,9 +14,8 @@ from types import FrameType
 
 import pytest
 import ray
-import typer
 
-from raysim.cli.app import app, main
+from raysim.cli.app import main
 from tests.inputs import data_files
 from tests.inputs.case import Case
 from tests.inputs.files import BAD_FILES, GOOD_FILES, SMALL
@@ -71,17 +70,9 @@ def in_time() -> Iterator[None]:
         signal.signal(signal.SIGALRM, before)
 
 
-@pytest.fixture(scope="session")
-def built() -> Callable[[typer.Typer], object]:
-    """Build the command of typer's functions once: that takes longer than a case."""
-    command = typer.main.get_command(app)
-    return lambda _: command
-
-
 @pytest.fixture
 def command(
     kit: Path,
-    built: Callable[[typer.Typer], object],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -98,7 +89,6 @@ def command(
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.setenv("RAYSIM_DATA", str(tmp_path / "data"))
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
-    monkeypatch.setattr(typer.main, "get_command", built)
     monkeypatch.setattr(ray, "init", started)
     monkeypatch.setattr(ray, "is_initialized", lambda: False)  # other tests of a process use Ray
     for name in ("RAY_ADDRESS", "RAY_API_SERVER_ADDRESS"):
