@@ -9,6 +9,7 @@ import pytest
 
 import raysim
 from raysim.tuning.folder import StudyFolder
+from raysim.tuning.slots.fitting import count_slots
 from raysim.tuning.slots.pool import open_slots
 from raysim.tuning.studies.samplers import SearchOptions
 from raysim.tuning.tuner import Tuner
@@ -148,6 +149,11 @@ def test_more_trials_at_a_time_than_fit(tmp_path, shared_ray):
         open_slots(resolved.settings, 5, print),
     ):
         pass
+
+
+def test_a_dry_run_counts_the_slots_that_fit(tmp_path, shared_ray):
+    settings = make_search(tmp_path, **{"engine.gpus_per_actor": 0.5}).resolved.settings
+    assert [count_slots(settings, jobs) for jobs in (None, 3)] == [4, 3]
 
 
 def test_a_study_says_once_that_it_leaves_gpus_unused(tmp_path, shared_ray):

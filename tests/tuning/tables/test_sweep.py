@@ -403,7 +403,7 @@ def test_a_dry_run_tells_what_is_left(sweep, slots, tmp_path):
     words = ("local.lr=0.1,0.02", "rounds=2", "patience=1", "patience_metric=test_loss")
     assert sweep(*words)[0] == 0
     slots.started.clear()
-    code, said, _ = sweep(*words, "seed=0..1", "--dry-run")
+    code, said, _ = sweep(*words, "seed=0..1", "--dry-run", "--jobs", "1")
     assert code == 0 and "blobs-sweep: 4 runs, 2 done" in said and slots.started == []
     assert "no estimate" not in said and "target_accuracy or by patience" in said
 
@@ -418,7 +418,7 @@ settings = { rounds = 1 }
 rows = [{ name = "\u001b[31mRED\u0007\nnext", settings = { method.name = "fedavg" } }]
 """
     )
-    for words in ((), ("--dry-run",)):
+    for words in ((), ("--dry-run", "--jobs", "1")):
         code, said, err = raysim_command("sweep", "named.toml", "--out", "out", *words)
         assert code == 0 and "\x1b" not in said + err and "\a" not in said + err
         assert "\\x1b[31mRED\\x07\\nnext" in said + err
