@@ -75,6 +75,7 @@ def test_help_and_the_lists_of_presets_and_tables_import_nothing_heavy(words, mo
     assert found & {*HEAVY, *more} == set()
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     ("words", "seconds"),
     [(("--help",), 1.0), (("list", "presets"), 2.0), (("list", "tables"), 2.0)],

@@ -169,6 +169,7 @@ except OSError as error:
 """
 
 
+@pytest.mark.ci
 def test_a_server_of_wandb_that_does_not_answer_is_named_in_seconds(tmp_path):
     pytest.importorskip("wandb", reason="needs: pip install 'raysim-fl[wandb]'")
     places = {"WANDB_BASE_URL": NOWHERE, "WANDB_MODE": "online", "WANDB_API_KEY": "0" * 40}
@@ -222,6 +223,7 @@ for name in sys.argv[2:]:
 """
 
 
+@pytest.mark.ci
 def test_mlflow_on_a_folder_and_wandb_offline(tmp_path):
     """One process, whose warnings are no errors, tracks runs that are interrupted and go on."""
     names = [name for name in KNOWN if find_spec(name)]
@@ -252,6 +254,7 @@ for tracker in pair:
 """
 
 
+@pytest.mark.ci
 def test_two_runs_of_one_process_are_two_of_wandb(tmp_path):
     """As of trials that are stacked: both are open at the same time."""
     pytest.importorskip("wandb", reason="needs: pip install 'raysim-fl[wandb]'")

@@ -70,6 +70,7 @@ def folder() -> Iterator[Path]:
     shutil.rmtree(path)
 
 
+@pytest.mark.ci
 def test_only_its_own_processes_reach_it_and_nothing_is_left(folder):
     """One start for all of it, as a start takes seconds."""
     environment = {n: v for n, v in os.environ.items() if not n.startswith(("RAY_A", "RAY_T"))}

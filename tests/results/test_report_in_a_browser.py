@@ -13,6 +13,7 @@ from tests.browser import PAPER, PHONE, document, problems
 from tests.results.conftest import make_rows, write_run_at
 from tests.results.test_report import page_of
 
+pytestmark = pytest.mark.ci
 METHODS = ("fedavg", "fedprox", "scaffold")
 ACCURACIES = (0.241234, 0.5, 0.61239)
 

@@ -11,6 +11,7 @@ from tests.tuning.common import summaries
 from tests.tuning.test_dashboard import free_port
 
 
+@pytest.mark.ci
 def test_a_study_in_postgresql_completes_and_is_continued(tune, postgresql, tmp_path, local_slots):
     import psycopg
 

@@ -167,6 +167,7 @@ def test_four_objectives_have_all_but_the_plot_of_their_front(tmp_path, local_sl
     assert "Pareto front\n" in out and "raysim run out/best-000" in out
 
 
+@pytest.mark.ci
 def test_nothing_is_wrong_with_the_page_in_a_browser(tmp_path):
     """No label lies on another one, also of settings by powers of ten; the colour bar has room."""
     search = make_search(tmp_path, SearchOptions("random"), table={"space": WIDE})
