@@ -26,7 +26,7 @@ from raysim.core.scoring import (
     UNSEEN,
 )
 from raysim.results.runs import RunRecord
-from raysim.storage.declared import column_of, columns_of, is_main_score
+from raysim.storage.declared import column_in, columns_of, is_main_score
 from raysim.storage.summary import BAD, BEYOND, SUCCESS, VIRTUAL, reached_at
 
 LAST = 10
@@ -55,7 +55,10 @@ UNITS: Mapping[str, float] = {"hours_to": 3600.0}
 AT_BEST = "at_best"
 """Name of the value of a column in the best round by another one."""
 NAMES = (*OF_COLUMN, AT_BEST, *TARGETS)
-COSTS = ("train_loss", "bytes_up", "bytes_down", "bytes", "total_bytes_up", "total_seconds")
+COSTS = (
+    *("train_loss", "bytes_up", "bytes_down", "bytes"),
+    *("total_bytes_up", "total_bytes_down", "total_seconds"),
+)
 """Columns of every run, besides the scores."""
 OF_CLOCK = (*VIRTUAL, *(OF_ENGINE[name].total.name for name in VIRTUAL))
 """Columns of runs in virtual time."""
@@ -95,7 +98,7 @@ class Metric:
 
     def column_before(self, settings: Settings) -> Column:
         """Return the metric's column as a run with some settings will declare it."""
-        return column_of(settings, self.column)
+        return column_in(columns_of(settings), self.column) or Column(self.column)
 
     def values_in(self, column: Column) -> Column:
         """Return which of the metric's values is better, and their unit, from its column's."""
@@ -194,7 +197,7 @@ class Metric:
         for column in (self.column, *([self.by] if self.by else [])):
             self._check_column(settings, known, column)
         if self._chooses_by:
-            self._check_declared(known.get(self._chooses_by, Column(self._chooses_by)))
+            self._check_declared(column_in(known, self._chooses_by) or Column(self._chooses_by))
 
     def is_declared(self, record: RunRecord) -> bool:
         """Return whether a run declares what the metric needs to choose a round."""
@@ -228,7 +231,8 @@ class Metric:
             raise SettingsError(f"{self}: needs {needs}")
         clock = OF_CLOCK if settings.clock.has_time else ()
         more = [*OF_ATTACK, *COSTS, *clock, *(n for n in known if n not in OF_ENGINE)]
-        if name not in (*scored, *more):
+        is_later = name not in known and column_in(known, name) is not None
+        if name not in (*scored, *more) and not is_later:
             here = [column for column, of in scored.items() if not _needs(settings, of)]
             here = [column for column in (*here, *more) if column not in OF_ATTACK]
             raise SettingsError(

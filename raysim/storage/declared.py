@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from raysim.config import Settings
@@ -86,15 +87,22 @@ def deploys_own_models(settings: Settings) -> bool:
 
 
 def columns_of(settings: Settings) -> dict[str, Column]:
-    """Return the columns by name that a run on a dataset may have, from its settings."""
-    scoring = settings.dataset.scoring
+    """Return the columns by name that a run on a dataset may have, from its settings.
+
+    Of a numbered one, the first.
+    """
+    own, scoring = dict[str, Column](), settings.dataset.scoring
+    for column in of_components(settings).values():
+        whole = replace(column, name=f"{column.name}_1") if column.numbered else column
+        own |= by_name([whole, *([whole.total] if whole.fold == "sum" else [])])
     metrics = [column for column in METRICS if column.name in settings.evaluation.metrics]
     scores = [*scoring.scores.values(), *metrics]
     at_temperature = [LOSS.named(AT_TEMPERATURE)] if scoring.classifies else []
     evaluated = evaluated_columns((*scores, *at_temperature))
-    return {**of_components(settings), **OF_ENGINE, **evaluated}
+    return {**own, **OF_ENGINE, **evaluated}
 
 
-def column_of(settings: Settings, name: str) -> Column:
-    """Return the declaration of a column that a run on a dataset may have, from its settings."""
-    return columns_of(settings).get(name, Column(name))
+def column_in(columns: Mapping[str, Column], name: str) -> Column | None:
+    """Return a column of those that a run may have, also a later one of a numbered one's."""
+    first = columns.get(f"{name.rstrip('0123456789')}1")
+    return first.named(name) if first and first.numbered else columns.get(name)

@@ -23,6 +23,7 @@ from raysim.config import EvaluationSettings, LocalSettings, Settings
 from raysim.core.method import METHODS
 from raysim.core.optimizer import OPTIMIZERS
 from raysim.selection import SELECTIONS
+from raysim.server import SERVER_RULES
 from raysim.temperature import TEMPERATURES
 
 Drawn = dict[str, Any]
@@ -207,4 +208,4 @@ def drawn_settings(number: int, draws: Random) -> Drawn:
         drawn |= clock(draws)
     evaluation = fields_of(EvaluationSettings, draws, SELDOM)
     drawn |= {f"evaluation.{name}": value for name, value in evaluation}
-    return drawn | local(draws) | of_run(draws)
+    return drawn | local(draws) | of_run(draws) | named(SERVER_RULES, 0.35, draws)

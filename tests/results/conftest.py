@@ -14,7 +14,7 @@ import torch
 from safetensors.torch import save_file
 
 from raysim.config import parse
-from raysim.storage.declared import column_of
+from raysim.storage.declared import columns_of
 from raysim.storage.rows.metrics import declared_in, with_declared
 from raysim.storage.schema import SCHEMA
 from raysim.storage.summary import summarise
@@ -55,7 +55,7 @@ def write_run_at(
     if rows:
         table = pa.Table.from_pylist([*rows])
         run = parse(settings)
-        table = with_declared(table, {name: column_of(run, name) for name in table.column_names})
+        table = with_declared(table, columns_of(run))
         pq.write_table(table, path / "metrics.parquet")
         save_file({"w": torch.zeros(3)}, path / "model.safetensors")
     if finished and rows:

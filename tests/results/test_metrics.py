@@ -8,6 +8,7 @@ import pytest
 import raysim
 from raysim.core.columns import Column
 from raysim.core.errors import SettingsError
+from raysim.methods.fedavg import FedAvg
 from raysim.results.metrics import NAMES, parse_metric
 from raysim.results.runs import read_run
 from tests.results.conftest import make_rows
@@ -249,6 +250,25 @@ def test_columns_of_attacks_need_a_run_that_has_them(tmp_path, column):
     metric.check(make_settings(tmp_path, **settings))
     with pytest.raises(SettingsError, match=f"{column}.*: needs {needs}"):
         metric.check(make_settings(tmp_path))
+
+
+class Declares(FedAvg):
+    """FedAvg with a column that adds up, and one of as many numbers as there are."""
+
+    columns = (Column("cost", "smaller", fold="sum"), Column("width", "smaller", numbered=True))
+
+
+def test_columns_that_a_method_declares_are_known_before_a_run(tmp_path):
+    """With their totals, and each of a numbered one's, whose own name is none."""
+    settings = make_settings(tmp_path, **{"method.name": f"{__name__}:Declares"})
+    for name in ("cost", "total_cost", "width_1", "width_12"):
+        metric = parse_metric(f"best({name})")
+        metric.check(settings)
+        declared = metric.column_before(settings)
+        assert (declared.name, declared.better) == (name, "smaller")
+    for name in ("width", "width_x"):
+        with pytest.raises(SettingsError, match=f"no column '{name}'; did you mean 'width_1'"):
+            parse_metric(f"best({name})").check(settings)
 
 
 def test_own_test_samples_need_a_partition_that_gives_them(tmp_path):

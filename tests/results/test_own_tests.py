@@ -24,7 +24,7 @@ from raysim.results.report import clients, page
 from raysim.results.report.drawing import Legend
 from raysim.results.runs import read_run
 from raysim.results.tables import ResultCell
-from raysim.storage.declared import column_of
+from raysim.storage import declared
 from tests.results.conftest import make_rows
 from tests.tasks import make_settings
 
@@ -89,7 +89,7 @@ def test_columns_say_which_model_on_which_samples(runs):
 )
 def test_the_better_of_two_spreads(tmp_path, end, of_accuracy, of_loss):
     for score, larger in (("accuracy", of_accuracy), ("loss", of_loss)):
-        found = column_of(make_settings(tmp_path), f"local_test_{score}_{end}")
+        found = declared.columns_of(make_settings(tmp_path))[f"local_test_{score}_{end}"]
         assert found.larger == larger
         assert found.unit == ("%" if score == "accuracy" and end != "jain" else "")
 
