@@ -122,6 +122,7 @@ def stacked(case: Case) -> Iterator[str]:
     if case.federation.family in RANDOM:
         return
     other = ("channel", "downlink", "aggregation", "attack", "analysis", "engine", "temperature")
+    other += ("server",)
     kept = {k: v for k, v in case.settings.items() if k.partition(".")[0] not in other}
     kept |= {"engine.backend": "inline", "rounds": 1}
     if kept.get("local.optimizer", "sgd") != "sgd":
@@ -211,7 +212,8 @@ CHECKS: tuple[Callable[[Case], Iterator[str]], ...] = (saved, resumed, grown, st
 def failures(case: Case, actors: bool) -> tuple[Outcome, list[str]]:
     """Run a case in all ways; return how the whole run ended, and what did not agree."""
     outcome = case.settle()
-    if outcome.crashed or outcome.diverged:
+    may_diverge = outcome.refused or "attack.name" in case.settings
+    if outcome.crashed or (outcome.diverged and not may_diverge):
         return outcome, [f"whole: {outcome.error}"]
     if outcome.error:
         return outcome, []

@@ -22,6 +22,7 @@ from raysim.channel import STAGES
 from raysim.config import EvaluationSettings, LocalSettings, Settings
 from raysim.core.method import METHODS
 from raysim.core.optimizer import OPTIMIZERS
+from raysim.core.rates import RateSettings
 from raysim.selection import SELECTIONS
 from raysim.server import SERVER_RULES
 from raysim.temperature import TEMPERATURES
@@ -132,6 +133,12 @@ def named(registry: Any, chance: float, draws: Random) -> Drawn:
     return {f"{registry.kind}.name": name, **values}
 
 
+def server(draws: Random) -> Drawn:
+    """Return a rule of the server; of its schedule the decay alone, which needs nothing else."""
+    fixed = {f"server.{name}" for name in RateSettings.model_fields} - {"server.lr_decay"}
+    return {k: v for k, v in named(SERVER_RULES, 0.35, draws).items() if k not in fixed}
+
+
 def clock(draws: Random) -> Drawn:
     """Return devices, and a policy with what it needs."""
     policy = draws.choice(["wait", "wait", "deadline", "partial", "over_selection"])
@@ -208,4 +215,4 @@ def drawn_settings(number: int, draws: Random) -> Drawn:
         drawn |= clock(draws)
     evaluation = fields_of(EvaluationSettings, draws, SELDOM)
     drawn |= {f"evaluation.{name}": value for name, value in evaluation}
-    return drawn | local(draws) | of_run(draws) | named(SERVER_RULES, 0.35, draws)
+    return drawn | local(draws) | of_run(draws) | server(draws)
