@@ -59,8 +59,9 @@ class Column:
         fold: Figure of all rounds in `summary.json`: "sum", the total, under the column's name, and
             tables have it by round as `total_NAME`; "last", the value of the last evaluated round,
             as `final_NAME`. None: no figure.
-        title: Name of a task's metric beside the loss, where the progress of a run is shown; an
-            empty one is not shown there.
+        title: Name of a task's metric beside the loss, where the progress of a run is shown; of
+            another column, its name in comparisons, for its total or last value. Without one it is
+            not shown there.
         tag: Tag in TensorBoard, such as `train/loss`; empty for `method/NAME`.
         numbered: Whether it stands for NAME_1, NAME_2 and so on, as many as a round has.
         scored: What it holds, if it is one of evaluations; the engine sets it.
@@ -102,6 +103,13 @@ class Column:
         """Yield the columns that a numbered one stands for, among the names of a round's."""
         members = (f"{self.name}_{number}" for number in count(1))
         yield from map(self.named, takewhile(lambda name: name in names, members))
+
+    @property
+    def compared(self) -> Column | None:
+        """The column of tables whose last value comparisons show under its title, if they do."""
+        if not self.title or (self.scored and self.scored.score):  # a task's metric
+            return None
+        return self.total if self.fold == "sum" else self
 
     @property
     def total(self) -> Column:
@@ -150,6 +158,7 @@ SUMS: Mapping[str, tuple[str, ...]] = {
     "total_seconds": ("seconds", "evaluation_seconds", "checkpoint_seconds"),
 }
 """Columns of tables that add up several ones over the rounds so far."""
+SUCCESS_RATE = Column("attack_success_rate", "smaller", "%").of(Scored("attack_success_rate"))
 _WRITTEN = [
     *map(Column, ("round", "temperature", "server_lr")),
     *map(Column, ("aggregation_cut", "bad_clients", "bad_clients_cut")),
@@ -162,10 +171,11 @@ _WRITTEN = [
     *_smaller("s", None, seconds="seconds/round", evaluation_seconds="seconds/evaluation"),
     *_smaller("s", None, checkpoint_seconds="seconds/checkpoint"),
     *_smaller("B", "sum", bytes_up="bytes/up", bytes_down="bytes/down"),
-    *_smaller("s", "sum", virtual_seconds="virtual/seconds"),
-    *_smaller("J", "sum", virtual_joules="virtual/joules"),
-    *_smaller("", "sum", lost_clients="clients/lost", bad_clients_beyond_bound=""),
-    Column("attack_success_rate", "smaller", "%").of(Scored("attack_success_rate")),
+    replace(SUCCESS_RATE, title="attack success"),
+    Column("bad_clients_beyond_bound", "smaller", "", "sum", "bad beyond bound"),
+    Column("virtual_seconds", "smaller", "s", "sum", "virtual time", "virtual/seconds"),
+    Column("virtual_joules", "smaller", "J", "sum", "energy", "virtual/joules"),
+    Column("lost_clients", "smaller", "", "sum", "lost clients", "clients/lost"),
 ]
 OF_ENGINE = by_name(
     [

@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 from torch import Tensor
 
-from raysim.core.columns import OF_ENGINE, Column, by_name
+from raysim.core.columns import OF_ENGINE, Column
 from raysim.core.notebook import values_table
 from raysim.core.user_input import resume_advice
 from raysim.driver.analyses.run_analyses import Analyses
@@ -111,7 +111,8 @@ class CheckedRun(RunParts):
     @property
     def declared(self) -> dict[str, Column]:
         """Columns of its rounds by name, as they are declared; the engine's are before others."""
-        epsilon = by_name([Column(self.privacy.column, "smaller")] if self.privacy else [])
+        name = self.privacy.column if self.privacy else ""
+        epsilon = {name: Column(name, "smaller", title=name.replace("_", " "))} if name else {}
         own = of_components(self.settings)
         return {**own, **OF_ENGINE, **TRACED, **epsilon, **self.evaluator.columns}
 

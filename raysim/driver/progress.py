@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from time import perf_counter
 from typing import Any
 
-from raysim.core.columns import Column, Scored
+from raysim.core.columns import OF_ENGINE, Column, Scored
 from raysim.core.scoring import HOLDOUT, LOCAL_TEST, LOSS, PERSONAL, TEST, TRAIN_SET
 from raysim.core.units import in_fitting_unit
 from raysim.driver.listener import Listener, Started
@@ -16,7 +16,6 @@ from raysim.storage.summary import (
     HYPOTHETICAL,
     LOST,
     ROUNDS_BEYOND,
-    SUCCESS,
     VIRTUAL_JOULES,
     VIRTUAL_SECONDS,
     final_name,
@@ -201,8 +200,10 @@ def closing_lines(
             f"virtual time {virtual['virtual']}, {virtual['energy']} of all clients,"
             f" {virtual['lost']} clients lost"
         )
-    if (success := summary.get(f"final_{SUCCESS}")) is not None:
-        lines.append(f"attack success {success:.2%}")
+    lines += [
+        " ".join(each)
+        for each in _titled(summary, {**OF_ENGINE, **(run.columns if run else {})}).items()
+    ]
     if summary.get(ROUNDS_BEYOND):
         lines.append(f"more bad clients than the aggregation bears with: {_beyond(summary)}")
     if run:
@@ -217,6 +218,14 @@ def privacy_line(summary: Mapping[str, Any]) -> str:
     if summary.get("stopped_by") == EPSILON:
         return f"{line}; stopped before a round that would exceed the limit"
     return line
+
+
+def _titled(summary: Mapping[str, Any], columns: Mapping[str, Column]) -> dict[str, str]:
+    """Return the last values of columns that comparisons show, by their titles."""
+    last = {c.title: (c, summary.get(final_name(c))) for c in columns.values() if c.compared is c}
+    return {
+        title: _text(column, value) for title, (column, value) in last.items() if value is not None
+    }
 
 
 def _beyond(summary: Mapping[str, Any]) -> str:
@@ -240,8 +249,7 @@ def result_values(summary: Mapping[str, Any], columns: Mapping[str, Column]) -> 
         virtual = _virtual(summary)
         values["virtual time"] = f"{virtual['virtual']}, {virtual['energy']} of all clients"
         values["lost"] = f"{virtual['lost']} clients lost"
-    if (success := summary.get(f"final_{SUCCESS}")) is not None:
-        values["attack success"] = f"{success:.2%}"
+    values |= _titled(summary, columns)
     if ROUNDS_BEYOND in summary:
         values["beyond bound"] = f"{_beyond(summary)}, more bad clients than the aggregation bears"
     return values

@@ -22,10 +22,6 @@ from raysim.results.tables import ResultCell, ResultTable, differing_keys
 from raysim.storage.checkpoints import LOCAL_TEST_SAMPLES, TEST_SAMPLES
 from raysim.storage.schema import table_of
 from raysim.storage.summary import (
-    BEYOND,
-    EPSILON,
-    HYPOTHETICAL,
-    SUCCESS,
     is_accuracy,
     main_score,
 )
@@ -45,21 +41,6 @@ COSTS: Mapping[str, Metric] = {
     "time": Metric("final", "total_seconds"),
 }
 """What runs have cost in the end, by the names of columns."""
-OF_CLOCK: Mapping[str, Metric] = {
-    "virtual time": Metric("final", "total_virtual_seconds"),
-    "energy": Metric("final", "total_virtual_joules"),
-    "lost clients": Metric("final", "total_lost_clients"),
-}
-"""The same of runs in virtual time."""
-OF_PRIVACY: Mapping[str, Metric] = {
-    name.replace("_", " "): Metric("final", name) for name in (EPSILON, HYPOTHETICAL)
-}
-"""The same of runs that claim differential privacy."""
-OF_ATTACK: Mapping[str, Metric] = {
-    "attack success": Metric("final", SUCCESS),
-    "bad beyond bound": Metric("final", OF_ENGINE[BEYOND].total.name),
-}
-"""The same of runs under attack."""
 SETS = {
     TEST.samples: "",
     LOCAL_TEST.samples: "own test ",
@@ -236,9 +217,11 @@ def compared_metrics(
     for metric in further:
         for record in records:
             metric.of(record)
-    further_costs = {**OF_ATTACK, **OF_PRIVACY, **OF_CLOCK}
-    found = {name: each for name, each in further_costs.items() if each.column in measured}
-    costs = {**COSTS, **found}
+    compared = {c.title: c.compared for c in measured.values()}
+    costs = {
+        **COSTS,
+        **{t: Metric("final", column.name) for t, column in compared.items() if column},
+    }
     return [
         (f"last ten {name}", Metric("last_ten", column), unit),
         (f"final {name}", Metric("final", column), unit),
@@ -300,8 +283,8 @@ def judged_columns(
     These are the first one, those that the user has asked for (targets and further metrics), and of
     clients' own tests the last score and that of the best round by the holdout.
     """
-    others = (*COSTS, *OF_ATTACK, *OF_CLOCK, *OF_PRIVACY, *FURTHER)
-    return [*columns[:1], *(each for each in columns[3:] if each[0] not in others)]
+    costs = [name for name, *_ in columns].index(next(iter(COSTS)))  # they stand at the end
+    return [*columns[:1], *(each for each in columns[3:costs] if each[0] not in FURTHER)]
 
 
 def _has_local(groups: Sequence[RunGroup]) -> bool:

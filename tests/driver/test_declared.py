@@ -16,6 +16,7 @@ from raysim.core.channel import STAGES
 from raysim.core.columns import by_name
 from raysim.core.scoring import CLASSIFICATION, accuracy
 from raysim.core.selection import SELECTIONS
+from raysim.driver.progress import result_values
 from raysim.methods.fedavg import FedAvg
 from raysim.results.compare import common_score, compared_metrics, comparison_tables, group_runs
 from raysim.results.metrics import parse_metric
@@ -29,7 +30,8 @@ from tests.tasks import Notes, make_settings, make_task
 CLIENTS = (40, 30, 20, 60)
 CURVE = (3.0, 1.0, 2.0, 2.0, 1.5, 0.5)
 COLUMNS: Any = (
-    *(Column("regret", "smaller", "s"), Column("phase", fold="sum"), Column("spent", fold="last")),
+    *(Column("regret", "smaller", "s"), Column("phase", fold="sum", title="all phases")),
+    Column("spent", fold="last", title="spent so far"),
     *(Column("part", "larger", numbered=True), Column("mood", tag="train/mood")),
 )
 """What the method here declares."""
@@ -68,6 +70,17 @@ NAMED = {
     "mse_skill": ("larger", accuracy),
     "less_loss": ("larger", accuracy),
 }
+
+
+def test_titled_columns_are_compared_and_told_at_the_end(tmp_path):
+    """The total of one that is summed up, the last value of another."""
+    settings = make_settings(tmp_path / "run", **{**OPTIONS, **REGRETS})
+    result = raysim.run(settings, make_task(CLIENTS))
+    record = read_run(result.run_dir)
+    costs = {name: each for name, each, _ in compared_metrics(group_runs([record]), None)}
+    values = {name: costs[name].of(record) for name in ("all phases", "spent so far")}
+    assert values == {"all phases": sum(range(6)), "spent so far": 10}
+    assert result_values(result.summary, by_name(COLUMNS))["spent so far"] == "10"
 
 
 @pytest.mark.parametrize("name", NAMED)
