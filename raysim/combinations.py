@@ -405,11 +405,17 @@ RULES = (
         *(DOWN, "whose server keeps what it has not sent as it is", "leave it out"),
     ),
     Rule(
-        Kind("stages that are no contraction", _stages(lambda s: not s.goes_down, WAYS[1:])),
+        Kind(
+            "stages that are no contraction",
+            _stages(lambda s: not s.goes_down, WAYS[1:], "is_contraction"),
+        ),
         *(DOWN, "which needs contractions: at its settings it is none", "leave it out"),
     ),
     Rule(
-        Kind("stages that are no contraction", _stages(lambda s: not s.is_contraction, WAYS)),
+        Kind(
+            "stages that are no contraction",
+            _stages(lambda s: not s.is_contraction, WAYS, "is_contraction"),
+        ),
         RESIDUAL,
         "which would send again what it changes, as it is no contraction at its settings",
         *("put it before", "behind"),
@@ -437,7 +443,7 @@ RULES = (
     Rule(
         Kind(
             "selections that wait for results",
-            _of("selection", lambda run: not run.selection.plans_ahead),
+            _of("selection", lambda run: not run.selection.plans_ahead, "plans_ahead"),
         ),
         OVERLAPPING,
         "whose clients start one by one, before there are results",

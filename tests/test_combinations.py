@@ -16,12 +16,14 @@ import torch
 import raysim
 from raysim.channel.gaussian import Gaussian
 from raysim.channel.masks import Masks
+from raysim.channel.topk import TopK
 from raysim.cli.documents import listed
 from raysim.combinations import RULES, Rule, Seen, check_rules
 from raysim.core.errors import RuleError
 from raysim.core.rules import CHANGE, Pass
 from raysim.driver.dispatch import Dispatch
 from raysim.methods.fedavg import FedAvg
+from raysim.selection.uniform import Uniform
 from tests.docs.rules import PAGE, markdown
 
 FEDBUFF = {"method.name": "fedbuff"}
@@ -47,6 +49,27 @@ class More(Masks):
 
 class Noisier(Gaussian):
     """Claims privacy, too."""
+
+
+class Sparser(TopK):
+    """Sends something else than its base, which is a contraction."""
+
+    def send(self, view: Any, upload: Any) -> Any:
+        return upload
+
+
+class Open(Masks):
+    """Encodes otherwise than its base, which lets the server see sums alone."""
+
+    def encoded(self, sent: Any, layout: Any, client: int) -> Any:
+        return sent
+
+
+class Drawn(Uniform):
+    """Selects by results, of a base that plans ahead."""
+
+    def select(self, now: Any) -> list[int]:
+        return list(now.times.argsort()[: now.wanted])
 
 
 class Counts(raysim.Stage):
@@ -381,6 +404,28 @@ def test_what_breaks_a_rule_is_refused_as_it_is_seen(line):
     assert str(caught.value).startswith(line)
     for each in (nearby, {}):
         check_rules(settings, at, seen_of(settings, each))
+
+
+LOST: Mapping[str, dict[str, Any]] = {
+    f"channel.{own(Sparser)}: cannot stand behind channel.error_feedback, .*: it changes 'send' of"
+    " TopK, whose 'is_contraction' rests on it": {
+        "channel": {"error_feedback": {}, own(Sparser): {"fraction": 0.1}}
+    },
+    f"downlink.{own(Sparser)}: does not go with downlink, .*: it changes 'send' of TopK": {
+        "downlink": {own(Sparser): {"fraction": 0.1}}
+    },
+    f"channel.{own(Open)}: it changes 'encoded' of Masks, whose 'secure_sum' rests on it": {
+        "channel": {own(Open): {}}
+    },
+    f"selection.name={own(Drawn)}: does not go with method.name=fedbuff, .*: it changes 'select' of"
+    " Uniform, whose 'plans_ahead' rests on it": {**FEDBUFF, "selection.name": own(Drawn)},
+}
+
+
+@pytest.mark.parametrize("line", LOST)
+def test_a_class_that_changes_code_loses_what_its_base_promises(line):
+    with pytest.raises(raysim.SettingsError, match=f"^{line}"):
+        raysim.load_config("mnist-fedavg", LOST[line])
 
 
 def test_every_rule_has_a_case(monkeypatch):

@@ -8,12 +8,14 @@ from pathlib import Path
 
 from pydantic import BaseModel
 
+from raysim import Aggregation, Attack, Method, Selection, Stage, Temperature
 from raysim.aggregation import AGGREGATIONS
 from raysim.attack import ATTACKS
 from raysim.channel import STAGES
 from raysim.config import Settings
 from raysim.core.components import Component
 from raysim.methods import METHODS
+from raysim.methods.fedavg import FedAvg
 from raysim.selection import SELECTIONS
 from raysim.server import SERVER_RULES
 
@@ -26,6 +28,19 @@ ROW = re.compile(r"^\| `([a-z_.]+)` \| ([^|]+) \|", re.MULTILINE)
 
 def test_the_front_page_is_short():
     assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 250
+
+
+def test_what_a_class_may_state_is_on_one_page():
+    kinds = (Method, FedAvg, Selection, Stage, Aggregation, Attack, Temperature)
+    stated = {
+        name
+        for kind in kinds
+        for name, value in vars(kind).items()
+        if name[0] != "_" and (isinstance(value, property) or name in kind.__annotations__)
+    }
+    page = (ROOT / "docs/own-method.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| [^|]+ \| ([^|]+) \| [^|]+ \|$", page, re.MULTILINE)
+    assert {n for row in rows for n in re.findall(r"`(\w+)`", row)} == stated - {"sending"}
 
 
 def test_links_lead_somewhere():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from functools import partial
 from typing import Any
@@ -15,6 +15,13 @@ OF_STAGES = ("samples", "encoding")
 """Parts of an upload that the engine sets, for the stages of the channel."""
 SHARED = "model"
 """Group that several rules may send or keep, if it holds the same tensors in all of them."""
+Join = Callable[[Sequence[Any]], Any]
+"""Returns what a chain states, of what FedAvg does and then each of its methods."""
+
+
+def first(stated: Sequence[Any]) -> Any:
+    """Return the first statement of a method that says something, or FedAvg's."""
+    return next(filter(None, stated[1:]), stated[0])
 
 
 def chain(*rules: Rules) -> Rules:

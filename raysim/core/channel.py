@@ -59,8 +59,10 @@ class Stage(Component, ABC):
     """
 
     _lasting: ClassVar[str] = "what lasts belongs in the state of a client, or of the stage"
-    _promises: ClassVar[tuple[str, ...]] = ("bounds_norm", "sums_numbers")
-    _claims: ClassVar[tuple[str, ...]] = ("privacy",)
+    _promises: ClassVar[tuple[str, ...]] = (
+        *("bounds_norm", "is_contraction", "goes_down", "shares_places", "sums_numbers"),
+    )
+    _claims: ClassVar[tuple[str, ...]] = ("privacy", "secure_sum")
     revision: ClassVar[int] = 1
     """Raised when the same settings give other bits; a run goes on in its own revision alone."""
     columns: ClassVar[Sequence[Column]] = ()

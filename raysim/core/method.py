@@ -42,6 +42,7 @@ import numpy.typing as npt
 import torch
 from torch import nn
 
+from raysim.core.chain import Join, first
 from raysim.core.columns import Column
 from raysim.core.components import Component, Registry, called, suggest
 from raysim.core.errors import SettingsError
@@ -170,6 +171,17 @@ class Method(Component, ABC):
 
     _lasting: ClassVar[str] = "what lasts belongs in ServerState or in the state of a client"
     _claims: ClassVar[tuple[str, ...]] = ("privacy",)
+    _joined: ClassVar[Mapping[str, Join]] = {
+        "revision": lambda stated: sum(stated) - len(stated) + 1,
+        "columns": lambda stated: [column for of in stated for column in of],
+        "needs_local": lambda stated: {name: v for of in stated for name, v in of.items()},
+        **dict.fromkeys(("staged", "real", "changes_shapes", "needs_sample_losses"), first),
+        **dict.fromkeys(("needs_classes", "needs_everyone", "needs_mean", "has_parts"), first),
+        **dict.fromkeys(("own_round", "own_server", "server_lr"), first),
+        **dict.fromkeys(("deploys_finetuned", "deploys_client_models"), first),
+    }
+    """How a chain joins what its methods state. It refuses what it cannot join: claims, a selection
+    and a rule of the server."""
     revision: ClassVar[int] = 1
     """Raised when the same settings give other bits; a run resumes in its own revision only."""
     columns: ClassVar[Sequence[Column]] = ()

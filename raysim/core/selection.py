@@ -175,7 +175,7 @@ class Selection(Component, ABC):
     """Selection of clients; its fields are its settings."""
 
     _lasting: ClassVar[str] = "what lasts belongs in the selection's state"
-    _promises: ClassVar[tuple[str, ...]] = ("draw",)
+    _promises: ClassVar[tuple[str, ...]] = ("draw", "plans_ahead")
     revision: ClassVar[int] = 1
     """Raised when the same settings give other bits; a run resumes in its own revision only."""
     columns: ClassVar[Sequence[Column]] = ()

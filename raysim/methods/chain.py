@@ -34,8 +34,7 @@ from typing import Annotated, Any, TypeVar
 from pydantic import Field, model_validator
 from torch import nn
 
-from raysim.core.chain import chain
-from raysim.core.columns import Column
+from raysim.core.chain import Join, chain
 from raysim.core.components import called
 from raysim.core.errors import SettingsError
 from raysim.core.method import METHODS, Method, Metrics, Round, ServerState
@@ -59,12 +58,6 @@ V = TypeVar("V")
 Methods = Mapping[str, FedAvg]
 """Chained methods in order, by name."""
 PLAIN = FedAvg()
-FACTS = (
-    *("staged", "real", "needs_sample_losses", "needs_classes", "needs_mean"),
-    *("own_round", "own_server", "server_lr", "weighting"),
-    *("deploys_finetuned", "deploys_client_models"),
-)
-"""What a chain states if one of its methods does."""
 HOOKS = ("before_training", "asynchrony", "discount", "deployed", "deployment")
 """Functions of a chain that at most one of its methods has otherwise than FedAvg."""
 
@@ -98,22 +91,6 @@ class Chain(FedAvg):
         except SettingsError as error:
             raise SettingsError(f"{KEY}: {error}") from error
         return self
-
-    @property
-    def revision(self) -> int:  # type: ignore[override]  # a constant of other methods
-        """Revision that rises with those of its methods."""
-        return 1 + sum(member.revision - 1 for member in self.methods.values())
-
-    @property
-    def columns(self) -> Sequence[Column]:  # type: ignore[override]  # a constant of other methods
-        """The declarations of the methods."""
-        return [column for member in self.methods.values() for column in member.columns]
-
-    @property
-    def needs_local(self) -> Mapping[str, object]:
-        """The settings that the methods need."""
-        needed = [member.needs_local for member in self.methods.values()]
-        return {name: value for each in needed for name, value in each.items()}
 
     @property
     def sending(self) -> Method:
@@ -161,6 +138,10 @@ class Chain(FedAvg):
     def client_bytes(self, state: ServerState) -> int:
         """Return the bytes that a client keeps for all methods."""
         return sum(member.client_bytes(state) for member in self.methods.values())
+
+    def round_state_bytes(self, state: ServerState) -> int:
+        """Return the bytes of round state that a client keeps for all methods."""
+        return sum(member.round_state_bytes(state) for member in self.methods.values())
 
     def broadcast(self, state: ServerState) -> Groups:
         """Merge the methods' broadcasts; the model is sent once, but for what one keeps back."""
@@ -245,8 +226,8 @@ def _why_alone(method: Method) -> str:
         return "its round is not FedAvg's"
     if isinstance(method, Chain):
         return "it is a chain; name its methods beside the others"
-    if method.privacy:
-        return "it claims privacy, which a chain would not"
+    if claims := [claim for claim in method._claims if getattr(method, claim)]:
+        return f"it claims {claims[0]}, which a chain would not"
     if method.selection:
         return "it brings its own selection of clients"
     if method.server_rule:
@@ -254,18 +235,17 @@ def _why_alone(method: Method) -> str:
     return "it has no clients" if method.pooled else ""
 
 
-class _First:
-    """Statement of the first method of a chain that states something of this name."""
+class _Joined:
+    """Statement of a chain, joined of those of its methods."""
 
-    def __init__(self, name: str) -> None:
-        """Take the name of a constant or property of methods."""
-        self._name = name
+    def __init__(self, name: str, join: Join) -> None:
+        """Take the name of a constant or property of methods, and how it is joined."""
+        self._name, self._join = name, join
 
     def __get__(self, chained: Chain | None, kind: type[Chain]) -> Any:
-        """Return it, or what FedAvg says where none states something."""
+        """Return it, or FedAvg's where there are no methods."""
         members = chained.methods.values() if chained else ()
-        stated = (getattr(member, self._name) for member in members)
-        return next(filter(None, stated), getattr(PLAIN, self._name))
+        return self._join([getattr(each, self._name) for each in (PLAIN, *members)])
 
 
 def _of_one(hook: str) -> Callable[..., Any]:
@@ -277,8 +257,8 @@ def _of_one(hook: str) -> Callable[..., Any]:
     return call
 
 
-for _name in FACTS:
-    setattr(Chain, _name, _First(_name))
+for _name, _join in FedAvg._joined.items():
+    setattr(Chain, _name, _Joined(_name, _join))
 for _name in HOOKS:
     setattr(Chain, _name, _of_one(_name))
 

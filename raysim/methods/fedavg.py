@@ -11,12 +11,13 @@ statistics) are averaged like parameters; integer buffers take the maximum.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import replace
 from typing import ClassVar
 
 from torch import nn
 
+from raysim.core.chain import Join, first
 from raysim.core.method import Method, Metrics, Passes, Round, ServerState
 from raysim.core.next_state import check_model, check_state
 from raysim.core.rules import Bases, Finish, Pass, Reduced, Rules, Weighting
@@ -35,6 +36,7 @@ class FedAvg(Method):
     keep the round.
     """
 
+    _joined: ClassVar[Mapping[str, Join]] = {**Method._joined, "weighting": first}
     weighting: ClassVar[Weighting | None] = None
     """Weights of the mean; None takes the run's `weighting`."""
     bases: ClassVar[Bases | None] = None

@@ -12,6 +12,7 @@ import torch
 import raysim
 from raysim.channel.gaussian import Gaussian
 from raysim.config import parse
+from raysim.core.chain import first
 from raysim.core.rules import CHANGE
 from raysim.methods.chain import Chain
 from raysim.methods.fedavg import FedAvg
@@ -210,6 +211,37 @@ def test_a_method_that_has_other_bits_raises_the_revision(monkeypatch):
         monkeypatch.setattr(FedProx, "revision", revision)
         revisions.append(both.revision)
     assert revisions == [1, 3]
+
+
+JOINED = {name for name, join in FedAvg._joined.items() if join is first}
+
+
+@pytest.mark.parametrize("name", sorted(JOINED - {"weighting", "server_lr"}))
+def test_a_chain_states_what_a_method_does(monkeypatch, name):
+    """Whatever it is, and whichever of them does."""
+    monkeypatch.setattr(FedProx, name, "said")
+    for others in ({}, {"scaffold": {}}):
+        assert getattr(Chain(methods={**others, "fedprox": {}}), name) == "said"
+        assert getattr(Chain(methods=others), name) == getattr(FedAvg(), name)
+
+
+def test_nothing_that_a_method_states_is_dropped_by_a_chain():
+    """It is joined, or the method is refused; others are of a chain's own code."""
+    stated = {
+        name
+        for kind in (raysim.Method, FedAvg)
+        for name in vars(kind)
+        if isinstance(vars(kind)[name], property) or name in kind.__annotations__
+    }
+    refused = {"privacy", "selection", "server_rule", "pooled"}
+    own = {"server_rate", "sending", "bases", "compares", "needs_pulls"}
+    assert {n for n in stated if n[0] != "_"} == {*FedAvg._joined, *refused, *own}
+
+
+def test_round_state_is_of_all_methods(monkeypatch):
+    monkeypatch.setattr(FedProx, "round_state_bytes", lambda self, state: 5)
+    chained = Chain(methods={"fedprox": {}, "scaffold": {}})
+    assert chained.round_state_bytes(raysim.ServerState({})) == 5
 
 
 def test_hooks_come_from_the_method_that_has_them():
