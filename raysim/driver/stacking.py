@@ -1,7 +1,7 @@
 """Decision to train clients stacked or not, made once, before the first round.
 
 It follows from settings, network, method and the actors' memory, and the checkpoint seals it: if it
-were made during the run, scheduling would decide a result's last bits. A rehearsed round on two
+were made during the run, scheduling would decide a result's last bits. A checked round of two
 clients with a few samples each tells whether a method's rules can be stacked.
 """
 
@@ -34,9 +34,9 @@ from raysim.training.stacked.stack_size import stack_size
 from raysim.training.stacked.trainer import StackedTrainer
 
 CLIENTS = 2
-"""Clients of a rehearsal."""
+"""Clients of the check."""
 FEW_SAMPLES = 8
-"""Samples of a rehearsing client with `local.batch_size=full`."""
+"""Samples of each of them with `local.batch_size=full`."""
 
 
 def decide_stack_size(
@@ -60,7 +60,7 @@ def decide_stack_size(
     """
     size, reason = stack_size(settings, federation, network, describe)
     if size > 1:
-        reason = Rehearsal(settings, federation, network).unsupported_reason(checkpoint)
+        reason = StackCheck(settings, federation, network).unsupported_reason(checkpoint)
     if reason is None:
         return size
     requested = settings.engine.vectorize
@@ -72,7 +72,7 @@ class _UnsupportedError(Exception):
     """Error of rules that the stacked trainer cannot train."""
 
 
-class Rehearsal:
+class StackCheck:
     """Stacked round on few clients and samples in this process, whose result is dropped."""
 
     def __init__(self, settings: Settings, federation: Federation, network: nn.Module) -> None:

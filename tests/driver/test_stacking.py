@@ -154,7 +154,7 @@ def snapshot(network: nn.Module, groups: raysim.core.tensors.Groups) -> Any:
 
 @pytest.mark.parametrize("vectorize", [2, "auto"])
 @pytest.mark.parametrize("method", ["fedavg", "scaffold", "mifl", "fsvrg"])
-def test_the_rehearsal_leaves_no_trace(tmp_path, monkeypatch, groups, method, vectorize):
+def test_the_check_leaves_no_trace(tmp_path, monkeypatch, groups, method, vectorize):
     monkeypatch.chdir(tmp_path)
     settings = stacked(tmp_path / "run", vectorize, **{"method.name": method})
     random = torch.get_rng_state()
@@ -166,13 +166,13 @@ def test_the_rehearsal_leaves_no_trace(tmp_path, monkeypatch, groups, method, ve
     assert not list(tmp_path.iterdir())
 
 
-def test_running_statistics_are_not_those_of_the_rehearsal(tmp_path):
+def test_running_statistics_are_not_those_of_the_check(tmp_path):
     settings = stacked(tmp_path / "run", "auto")
     size, before, after = decided(settings, from_task(small_task("residual")))
     assert size > 1 and after == before
 
 
-def test_a_network_that_cannot_be_stacked_is_not_rehearsed(tmp_path, groups):
+def test_a_network_that_cannot_be_stacked_is_not_checked(tmp_path, groups):
     notes: list[str] = []
     size, *_ = decided(stacked(tmp_path), from_task(small_task("lstm")), notes.append)
     assert (size, groups) == (1, [])
@@ -202,7 +202,7 @@ def test_a_passing_fault_leaves_the_bits_of_a_stacked_run(tmp_path, monkeypatch,
     raysim.run(stacked(tmp_path / "quiet"), task)
     groups.clear()
     raysim.run(stacked(tmp_path / "faulty"), task, failing(monkeypatch, 1))
-    assert groups == [2, 3, 3, 3, 3]  # the rehearsal; the faulty group waits for its retry
+    assert groups == [2, 3, 3, 3, 3]  # the check; the faulty group waits for its retry
     assert (tmp_path / "faulty/errors.log").read_text().count("OSError: a disk") == 1
     assert model_of(tmp_path / "faulty") == model_of(tmp_path / "quiet")
 

@@ -66,7 +66,7 @@ def test_the_estimate_leaves_room_for_what_is_kept_of_other_groups(tmp_path, mon
     own = {"fraction": 1.0, "rounds": 3, "engine.vectorize": 8, "local.epochs": 1}
     task = small_task("mlp", (8,) * 14)
     result = raysim.run(settings_for(method, tmp_path, **own, clients=14), task)
-    kept = [step for each in trainers[1:] for step, _ in each._kinds.values()]  # not the rehearsal
+    kept = [step for each in trainers[1:] for step, _ in each._kinds.values()]  # not the check
     held = [sum(t.nbytes for t in unique(step)) for step in kept]
     others = (sum(held) - max(held)) / 8 / nbytes({"model": result.params})
     assert len(kept) > 1 and others > (0.5 if method == "fedavg" else 2)
