@@ -86,6 +86,25 @@ class Reports(raysim.Selection):
         return {"kept": results.reports[self.column]}, {}
 
 
+class ByCohort(FedAvg):
+    """FedAvg whose server takes the clients that arrived for those that were selected."""
+
+    def server_update(self, now: Any, state: Any, reduced: Any) -> Any:
+        assert [*zip(now.cohort, reduced.clients, strict=True)]
+        return super().server_update(now, state, reduced)
+
+
+class BySelected(raysim.Selection):
+    """Selection that takes the clients of the results for those that it selected."""
+
+    def select(self, now: Any) -> list[int]:
+        return [*range(now.wanted)]
+
+    def update(self, now: Any, selected: Any, results: Any) -> Any:
+        assert [*zip(selected, results.losses, strict=True)]
+        return {}, {}
+
+
 class Compares(FedAvg):
     """FedAvg whose server compares clients, of which it needs two."""
 
@@ -199,6 +218,14 @@ WORKS: dict[str, dict[str, Any]] = {
     },
     "nobody selected": {"selection.name": "poisson", "fraction": 0.02},
 }
+
+
+@pytest.mark.parametrize(
+    "own", [{"method.name": f"{__name__}:ByCohort"}, {"selection.name": f"{__name__}:BySelected"}]
+)
+def test_a_large_cohort_is_taken_to_be_the_clients_of_the_rehearsal(tmp_path, own):
+    settings = make_settings(tmp_path / "run", rounds=1, fraction=1.0, **own)
+    assert raysim.run(settings, make_task((3,) * 25)).summary["rounds"] == 1
 
 
 @pytest.mark.parametrize("case", WORKS)

@@ -347,10 +347,11 @@ class Run:
             if context.clock:
                 clock = VirtualRound.after(context.clock, runner, before.ticks or 0)
             selection = RoundSelection.of(self.settings, before, sizes, context.clock, clock)
+            if self.few:
+                selection = replace(selection, selected=selection.selected[: self.few])
             cohort = selection.cohort
         if self.few:
-            cohort = cohort or tuple(self.settings.participants.listed[:1])
-            runner.few = cohort[: self.few]
+            cohort = runner.few = cohort or tuple(self.settings.participants.listed[:1])
         given = (self.settings, context.network, before)
         note = context.listener.note
         now = round_inputs(*given, sizes=sizes, note=note, cohort=cohort)
