@@ -226,8 +226,9 @@ def _measuring(run: Settings) -> list[Part]:
 
 
 def _keeps(stage: Stage) -> bool:
+    """Return whether the server keeps something for a stage."""
     with calling(stage, "init"):
-        return bool(stage.keeps_residual or stage.init())
+        return bool(stage.init())
 
 
 def _changed(run: Settings) -> Iterator[Part]:
@@ -412,6 +413,10 @@ RULES = (
         *(DOWN, "which needs contractions: at its settings it is none", "leave it out"),
     ),
     Rule(
+        Kind("stages for which the server keeps a state", _stages(_keeps, WAYS[1:])),
+        *(DOWN, "which keeps none for them", "leave it out"),
+    ),
+    Rule(
         Kind(
             "stages that are no contraction",
             _stages(lambda s: not s.is_contraction, WAYS, "is_contraction"),
@@ -437,7 +442,9 @@ RULES = (
     Rule(Kind("`keep_clients`", _setting("keep_clients")), OVERLAPPING, OVERLAP),
     Rule(KEEPING, OVERLAPPING, f"{OVERLAP}: their order would change what clients keep"),
     Rule(
-        Kind("stages for which something is kept", _stages(_keeps)),
+        Kind(
+            "stages for which something is kept", _stages(lambda s: s.keeps_residual or _keeps(s))
+        ),
         *(OVERLAPPING, f"{OVERLAP}: their order would change what is kept for it"),
     ),
     Rule(

@@ -79,6 +79,17 @@ class Counts(raysim.Stage):
         return replace(reduced)
 
 
+class Remembers(TopK):
+    """A contraction for which the server keeps a state."""
+
+    @property
+    def is_contraction(self) -> bool:
+        return True
+
+    def init(self) -> Any:
+        return {"rounds": 0.0}
+
+
 class Overlapping(FedAvg):
     """A user's own method, whose rounds overlap."""
 
@@ -132,6 +143,10 @@ CASES: Mapping[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "downlink.clip: does not go with downlink, which needs contractions": (
         {"downlink.clip": {}},
         {"channel.clip": {}},
+    ),
+    f"downlink.{own(Remembers)}: does not go with downlink, which keeps none for them; leave it": (
+        {"downlink": {own(Remembers): {}}},
+        {"channel": {own(Remembers): {}}},
     ),
     "channel.clip: cannot stand behind channel.error_feedback, which would send again": (
         {"channel": {"error_feedback": {}, "clip": {}}},

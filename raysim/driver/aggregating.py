@@ -50,9 +50,7 @@ def _seeing(settings: Settings, work: Dispatch) -> Component | None:
 
 
 def check_aggregation(parts: RunParts) -> None:
-    """Check, before a run starts, that its aggregation works and suits the method.
-
-    What clients send is seen in their first pass alone.
+    """Check, before a run starts, that its aggregation works.
 
     Args:
         parts: The run's parts.
@@ -63,9 +61,8 @@ def check_aggregation(parts: RunParts) -> None:
     settings, aggregation = parts.settings, parts.settings.aggregation
     factor_of(aggregation, settings.cohort_size, settings.expected_cohort)
     bound_of(aggregation, settings.cohort_size)
-    if not aggregation.sees_updates:
-        return
-    _check_steps(aggregation, settings.cohort_size)
+    if aggregation.sees_updates:
+        _check_steps(aggregation, settings.cohort_size)
 
 
 def _check_steps(aggregation: Aggregation, cohort: int) -> None:

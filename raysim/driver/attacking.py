@@ -166,9 +166,7 @@ def _generator(generator: Callable[[str], torch.Generator], purpose: str) -> tor
 
 
 def check_attack(parts: RunParts, federation: Federation, note: Callable[[str], None]) -> None:
-    """Check, before a run starts, that its attack works and suits the method and the task.
-
-    What clients send is seen in their first pass alone.
+    """Check, before a run starts, that its attack suits the cohort and the task.
 
     Args:
         parts: The run's parts.

@@ -50,7 +50,7 @@ from raysim.core.tensors import (
     parameter_names,
     without,
 )
-from raysim.driver.channel import Sent, through_stages
+from raysim.driver.channel import through_stages
 from raysim.driver.dispatch import Dispatch
 from raysim.storage.run_state import RunState
 
@@ -164,17 +164,10 @@ def coded(
         known: What clients have, of the same names and shapes.
         source: `source(purpose)`: a generator.
         network: The network.
+
+    Raises:
+        SettingsError: a stage fails, or keeps or reports anything of a client.
     """
-    found, sent = send_down(stages, model, known, source, network)
-    after = found.means_with(sent.changes)[MODEL] if found.changes else dict(model)
-    total = nbytes({MODEL: model}, frozen_names(network))
-    return after, sent_bytes(sent.encoded, total)
-
-
-def send_down(
-    stages: Stages, model: Tensors, known: Tensors, source: Any, network: nn.Module
-) -> tuple[Differences, Sent]:
-    """Return the differences that are to be sent, and as they are sent; arguments as of `coded`."""
     found = _differences(model, known, network)
     view = View(
         params=model,
@@ -191,7 +184,15 @@ def send_down(
         client=SERVER,
     )
     named = tuple(stages.items()) if found.changes else ()
-    return found, through_stages(named, view, Upload(sums=found.changes), found.layout)
+    sent = through_stages(named, view, Upload(sums=found.changes), found.layout)
+    if beside := [*sent.state, *sent.scalars]:
+        raise SettingsError(
+            "downlink: a stage of the down-link must keep and report nothing of a client; has"
+            f" {min(beside)!r}"
+        )
+    after = found.means_with(sent.changes)[MODEL] if found.changes else dict(model)
+    total = nbytes({MODEL: model}, frozen_names(network))
+    return after, sent_bytes(sent.encoded, total)
 
 
 def expected_bytes(stages: Stages, model: Tensors, network: nn.Module) -> int:

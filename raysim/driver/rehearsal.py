@@ -67,7 +67,7 @@ def rehearse(checked: CheckedRun) -> int:
             with _rehearsing(checked, *few) as run:
                 after, *_ = run.done_round(run.context.initial)
                 kept = _kept_for_stages(run.context, after)
-                if kept or states_of(after, settings.stages):  # once more with it
+                if kept or states_of(after, settings.stages) or after.downlink:  # once more with it
                     run.done_round(after)
             break
         except OF_MACHINES:

@@ -18,7 +18,6 @@ from raysim.driver.analyses.run_analyses import Analyses
 from raysim.driver.asynchronous.opening import check_asynchrony
 from raysim.driver.attacking import check_attack
 from raysim.driver.channel import by_owner, first_states
-from raysim.driver.checks.downlink import check_downlink
 from raysim.driver.checks.notes import notes_on
 from raysim.driver.checks.preflight import check_actors, check_space, initial_checkpoint
 from raysim.driver.clock.clock import VirtualClock, open_clock
@@ -167,7 +166,9 @@ def check_run(
     analyses = Analyses(settings, federation, network, initial, note)
     check_asynchrony(parts)
     clock = open_clock(settings, federation, network, states)
-    _check_messages(parts, federation, note)
+    check_aggregation(parts)
+    check_attack(parts, federation, note)
+    check_masks(parts)
     weights = weights_of_file(settings)
     _check_first_round(parts, clock, evaluator)
     for line in notes_on(parts):
@@ -187,18 +188,6 @@ def check_run(
         privacy=privacy,
         weights=weights,
     )
-
-
-def _check_messages(parts: RunParts, federation: Federation, note: Callable[[str], None]) -> None:
-    """Check that what acts on uploads and broadcasts suits the method.
-
-    Raises:
-        SettingsError: it does not.
-    """
-    check_aggregation(parts)
-    check_attack(parts, federation, note)
-    check_downlink(parts)
-    check_masks(parts)
 
 
 def _check_first_round(parts: RunParts, clock: VirtualClock | None, evaluator: Evaluator) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -11,6 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import raysim
+from raysim.channel.topk import TopK
 from raysim.selection.uniform import Uniform
 from raysim.storage.checkpoints import Checkpoints
 from raysim.testing import ComponentContract
@@ -33,6 +35,17 @@ class Noting(Uniform):
     def select(self, now: raysim.Sampling) -> Sequence[int]:
         EXPECTED.append(float(now.seconds([0])[0]))
         return super().select(now)
+
+
+class Reporting(TopK):
+    """A contraction that reports of what it sends."""
+
+    def send(self, view: raysim.View, upload: raysim.Upload) -> raysim.Upload:
+        return replace(super().send(view, upload), scalars={"kept": 1.0})
+
+    @property
+    def is_contraction(self) -> bool:
+        return True
 
 
 class TestDownlink(ComponentContract):
@@ -171,6 +184,11 @@ def test_only_the_model_of_the_round_s_start_is_coded(tmp_path, method):
 
 MIFL = {"method.name": "mifl", "method.delivery": "global"}
 REFUSED: list[tuple[dict[str, Any], dict[str, Any], str]] = [
+    (
+        {f"{__name__}:Reporting": {}},
+        {},
+        "downlink: a stage of the down-link must keep and report nothing of a client; has '.*kept'",
+    ),
     ({"topkk": {}}, {}, "downlink.topkk: no such stage; did you mean 'topk'"),
     (TOPK, {"method.name": "fedproto"}, "downlink: .*method.name=fedproto, whose clients send no"),
     (TOPK, MIFL, "downlink: .*method.name=mifl, whose clients have the model that was delivered"),
