@@ -191,8 +191,11 @@ def test_a_grown_run_goes_on_with_its_rates(tmp_path, way):
             {"local.schedule": "table", "local.warmup_rounds": 1},
             "local.warmup_rounds=1: must be 0 with local.schedule=table",
         ),
-        ({"server.schedule": "cosine"}, "server.schedule=cosine: the server of method.name=fedavg"),
-        ({"server.lr_decay": 0.9}, "server.lr_decay=0.9: the server of method.name=fedavg has no"),
+        (
+            {"server.schedule": "cosine"},
+            "server.schedule=cosine: does not go with method.name=fedavg",
+        ),
+        ({"server.lr_decay": 0.9}, "server.lr_decay=0.9: does not go with method.name=fedavg"),
         (
             {"server.schedule": "linear", "method.name": "fedadam", "server.lr_min": 0.5},
             "server.lr_min=0.5: must be below the rate of method.name=fedadam, 0.01",

@@ -99,7 +99,7 @@ def test_another_head_is_refused(tmp_path, method):
 )
 def test_passes_before_the_first_round_go_with_no_kept_optimizer(tmp_path, method, name, value):
     given = {"method.name": method, "local.keep": True, "local.momentum": 0.5}
-    message = f"local.keep=true: must be false with method.{name}={value}"
+    message = f"which needs local.keep=false with method.{name}={value}"
     common.assert_refused(tmp_path, {**given, f"method.{name}": value}, message)
     raysim.run(make_settings(tmp_path / "run", **given, rounds=1), make_task((5,)))
 

@@ -288,7 +288,7 @@ def test_chains_with_other_changes_of_the_gradient_are_refused(case, first):
 
 def test_kept_momentum_is_refused():
     kept = {"local.momentum": 0.9, "local.keep": True}
-    message = "local.keep=true: must be false with method.name=fednova"
+    message = "local.keep=true: does not go with method.name=fednova"
     with pytest.raises(raysim.SettingsError, match=message):
         raysim.load_config("mnist-fedavg", NAME | kept)
 

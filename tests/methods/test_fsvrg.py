@@ -239,8 +239,8 @@ def test_scaled_steps_say_once_that_lr_is_not_used(tmp_path):
         ({"method.mu": 1}, "method.mu: no such setting"),
         ({"method.h": 0}, "method.h=0: must be greater than 0"),
         ({"method.step": "x"}, "method.step=\"x\": must be 'scaled' or 'constant'"),
-        ({"local.momentum": 0.9}, r"local\.momentum=0.9: must be 0.0 with method\.name=fsvrg"),
-        ({"local.lr_min": 0.01}, r"local\.lr_min=0.01: must be 0.0 with method\.name=fsvrg"),
+        ({"local.momentum": 0.9}, r"local\.momentum=0.9: does not go with method\.name=fsvrg"),
+        ({"local.lr_min": 0.01}, r"local\.lr_min=0.01: does not go with method\.name=fsvrg"),
     ],
 )
 def test_bad_settings(tmp_path, overrides, message):
