@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import replace
 from itertools import islice
 from typing import Any
@@ -21,7 +21,7 @@ from raysim.config import Settings
 from raysim.core.rules import Pass, Reduced, Upload
 from raysim.core.tensors import CPU, Groups
 from raysim.driver.listener import Listener
-from raysim.driver.round_inputs import passes_of, resumed, round_inputs
+from raysim.driver.round_inputs import passes_of, round_inputs, run_round
 from raysim.driver.temperatures import with_samples
 from raysim.execution.partial_sum import PartialSum
 from raysim.federation.federation import Federation
@@ -68,10 +68,6 @@ def decide_stack_size(
     return 1
 
 
-class _UnsupportedError(Exception):
-    """Error of rules that the stacked trainer cannot train."""
-
-
 class StackCheck:
     """Stacked round on few clients and samples in this process, whose result is dropped."""
 
@@ -83,36 +79,26 @@ class StackCheck:
         self._samples, self._sizes = OpenedSamples(federation, CPU), federation.training_sizes
         self._initial_state: Groups = {}
         self._states: dict[int, Groups] = {}
+        self._reason: str | None = None
 
     def unsupported_reason(self, checkpoint: RunState) -> str | None:
         """Return why a round from this checkpoint cannot be stacked, or None if it can."""
-        method = self._settings.method
-        self._initial_state = method.client_init(checkpoint.state)
+        settings = self._settings
+        self._initial_state = settings.method.client_init(checkpoint.state)
         now = round_inputs(
-            self._settings,
+            settings,
             self._network,
             checkpoint,
             sizes=self._sizes,
             note=Listener().note,
-            cohort=tuple(range(self._settings.cohort_size)),
+            cohort=tuple(range(settings.cohort_size)),
         )
-        try:
-            with closing(passes_of(self._settings, now, checkpoint.state)) as passes:
-                value: Reduced | None = None
-                error: Exception | None = None
-                while True:
-                    work = resumed(passes, value, error)
-                    value = error = None
-                    try:
-                        value = self.run(work)
-                    except _UnsupportedError:
-                        raise
-                    except Exception as raised:  # the method may go on without the pass
-                        error = raised
-        except _UnsupportedError as unsupported:
-            return str(unsupported)
-        except Exception:  # the round's end, or an error that the run will raise, too
-            return None
+        with (
+            suppress(Exception),
+            closing(passes_of(settings, now, checkpoint.state)) as passes,
+        ):
+            run_round(passes, self.run)  # an error that is none of stacks, the run will raise, too
+        return self._reason
 
     def run(self, work: Pass) -> Reduced:
         """Run a pass on its first clients."""
@@ -134,8 +120,9 @@ class StackCheck:
         try:
             self._stacked.check_padding(jobs)
             return [upload for upload, _ in self._stacked.run(jobs)]
-        except Exception as error:  # a rule or a module may raise anything
-            raise _UnsupportedError(" ".join(str(error).split()) or repr(error)) from error
+        except Exception as error:  # of a rule or a module it may be any
+            self._reason = self._reason or " ".join(str(error).split()) or repr(error)
+            raise
 
     def _job(self, work: Pass, client: int) -> ClientJob:
         size = self._settings.local.batch_size
