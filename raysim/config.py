@@ -32,7 +32,7 @@ from raysim.clock.none import NoClock
 from raysim.combinations import check_rules
 from raysim.core.channel import with_effect
 from raysim.core.class_metrics import metric_names
-from raysim.core.components import ask, called, explain, registries
+from raysim.core.components import call, called, explain, registries
 from raysim.core.data import DATASETS, MODELS, PARTITIONS, Dataset, Model, Partition
 from raysim.core.errors import SettingsError, visible
 from raysim.core.method import METHODS, Asynchrony, Method
@@ -491,14 +491,7 @@ class Settings(SettingsGroup):
     @property
     def data(self) -> Dataset:
         """The dataset that this run reads: of its seed, if it follows that."""
-        found: Dataset = ask(
-            self.dataset,
-            "for_run",
-            self.seed,
-            returns=lambda returned: isinstance(returned, Dataset),
-            expected="a raysim.Dataset",
-        )
-        return found
+        return call(self.dataset, Dataset.for_run, self.seed)
 
     @property
     def stages(self) -> Mapping[str, Stage]:
@@ -535,14 +528,7 @@ class Settings(SettingsGroup):
     @property
     def asynchrony(self) -> Asynchrony | None:
         """Overlap of rounds, as the method states it; None if they do not overlap."""
-        found: Asynchrony | None = ask(
-            self.method,
-            "asynchrony",
-            self.cohort_size,
-            returns=lambda overlap: overlap is None or isinstance(overlap, Asynchrony),
-            expected="a raysim.Asynchrony, or None",
-        )
-        return found
+        return call(self.method, Method.asynchrony, self.cohort_size)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the settings as nested plain values, as written to `config.json`."""

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -26,7 +26,7 @@ import torch
 from torch import Tensor
 
 from raysim.core.columns import Column
-from raysim.core.components import Component, Registry
+from raysim.core.components import Component, Registry, returns
 from raysim.core.rules import Weighting
 from raysim.core.withheld import PRIVACY, closed
 
@@ -98,6 +98,10 @@ class AggregationPlan:
     columns: Mapping[str, Floats] = field(default_factory=dict)
 
 
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float | np.number) and bool(np.isfinite(value))
+
+
 class Aggregation(Component):
     """Aggregation; its fields are its settings.
 
@@ -115,6 +119,7 @@ class Aggregation(Component):
     keeps_last: ClassVar[bool] = False
     """Whether it needs its aggregate of the round before, which is then part of checkpoints."""
 
+    @returns("a tensor in float64", lambda found, *_: found.dtype == torch.float64)
     def measure(self, updates: Updates) -> Tensor:
         """Return numbers of a block in float64, of any shape, that add up over blocks.
 
@@ -122,6 +127,16 @@ class Aggregation(Component):
         """
         raise NotImplementedError
 
+    @returns(
+        "an AggregationPlan, with a number for each client in weights and columns",
+        lambda plan, _, arrived: (
+            isinstance(plan, AggregationPlan)
+            and (plan.weights is None or plan.weights.shape == arrived.clients.shape)
+            and all(np.shape(each) == arrived.clients.shape for each in plan.columns.values())
+            and all(np.asarray(each).dtype.kind in "biuf" for each in plan.columns.values())
+            and all(np.isfinite(float(number)) for number in plan.metrics.values())
+        ),
+    )
     def decide(self, arrived: ArrivedUpdates) -> AggregationPlan:
         """Return the weights of the updates, and numbers for the tables.
 
@@ -130,6 +145,14 @@ class Aggregation(Component):
         """
         return AggregationPlan()
 
+    @returns(
+        lambda _, updates: (
+            f"a tensor of real numbers of the shape {[*updates.differences.shape[1:]]}"
+        ),
+        lambda found, _, updates: (
+            found.is_floating_point() and found.shape == updates.differences.shape[1:]
+        ),
+    )
     def combine(self, updates: Updates) -> Tensor:
         """Return the aggregate of a block [n]: by default the sum of the weighted updates."""
         if not len(updates.weights):
@@ -163,10 +186,12 @@ class Aggregation(Component):
         """
         return False
 
+    @returns("a number of clients, or None", lambda found, *_: found is None or _is_number(found))
     def bears_with(self, arrived: int) -> int | None:
         """Return the bad clients that it bears with among those that arrived; None: no bound."""
         return None
 
+    @returns("a finite number", lambda found, *_: _is_number(found))
     def factor(self, arrived: int, expected: float) -> float:
         """Return the factor of the mean differences.
 

@@ -25,7 +25,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from raysim.core.components import Component, Registry
+from raysim.core.components import Component, Registry, returns
 from raysim.core.rules import Batch, Upload, View
 
 
@@ -66,6 +66,10 @@ class MeasuredUpdates:
     last: Tensor = field(default_factory=_nothing)
 
 
+def _kept_shape(attack: Attack, known: KnownUpdates) -> tuple[int, int]:
+    return attack.vectors, known.own.shape[1]
+
+
 class Attack(Component):
     """Attack; its fields are its settings.
 
@@ -89,6 +93,14 @@ class Attack(Component):
         description="bad clients of each round, drawn anew from its cohort; none: by fraction",
     )
 
+    @returns(
+        lambda _, samples, *given: (
+            f"a Batch of inputs {[*samples.x.shape]} and targets {[*samples.y.shape]}"
+        ),
+        lambda found, _, samples, *given: (
+            found.x.shape == samples.x.shape and found.y.shape == samples.y.shape
+        ),
+    )
     def poison(self, samples: Batch, classes: int, generator: torch.Generator) -> Batch:
         """Return the samples that a bad client trains on, as many as it has.
 
@@ -113,18 +125,35 @@ class Attack(Component):
         """
         return upload
 
+    @returns("a tensor in float64", lambda found, *_: found.dtype == torch.float64)
     def measure(self, known: KnownUpdates) -> Tensor:
         """Return numbers of a block in float64, of any shape, that add up over blocks."""
         raise NotImplementedError
 
+    @returns(
+        "a tensor in float64 of one dimension",
+        lambda found, *_: found.dtype == torch.float64 and found.dim() == 1,
+    )
     def decide(self, measured: MeasuredUpdates) -> Tensor:
         """Return, once in a pass, what `forge` needs, in float64 of one dimension."""
         raise NotImplementedError
 
+    @returns(
+        lambda attack, known: f"a tensor in float64 of the shape {[*_kept_shape(attack, known)]}",
+        lambda found, *given: found.dtype == torch.float64 and found.shape == _kept_shape(*given),
+    )
     def keep(self, known: KnownUpdates) -> Tensor:
         """Return the vectors for the next round in a block [vectors, n]; they are checkpointed."""
         raise NotImplementedError
 
+    @returns(
+        lambda _, known: (
+            f"a tensor in float64 of the shape {[*known.own.shape]} or {[*known.own.shape[1:]]}"
+        ),
+        lambda found, _, known: (
+            found.dtype == torch.float64 and found.shape in (known.own.shape, known.own.shape[1:])
+        ),
+    )
     def forge(self, known: KnownUpdates) -> Tensor:
         """Return the updates of the bad clients in a block [f, n], or one for them all [n]."""
         raise NotImplementedError

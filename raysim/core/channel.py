@@ -18,12 +18,12 @@ from typing import ClassVar
 import torch
 
 from raysim.core.columns import Column
-from raysim.core.components import Component, Registry, ask
+from raysim.core.components import Component, Registry, call, returns
 from raysim.core.encoding import Encoded, Encoding
 from raysim.core.masking import SecureSum
 from raysim.core.privacy import PrivacyClaim
 from raysim.core.rules import Reduced, Upload, View
-from raysim.core.state import State
+from raysim.core.state import State, are_arrays
 from raysim.core.tensors import Groups, Layout
 from raysim.core.withheld import PRIVACY, closed
 
@@ -165,10 +165,12 @@ class Stage(Component, ABC):
         """
         return True
 
+    @returns("a dict of numbers or arrays", are_arrays)
     def init(self) -> State:
         """Return what the server keeps for the stage before the first round: numbers, or arrays."""
         return {}
 
+    @returns("a stage of its class", lambda found, stage, _: isinstance(found, type(stage)))
     def at(self, state: State) -> Stage:
         """Return this stage as clients and server apply it next.
 
@@ -204,6 +206,7 @@ class Stage(Component, ABC):
         """
         return {}
 
+    @returns("an Encoding", Encoding)
     def encoded(self, sent: Encoding, layout: Layout, client: int) -> Encoding:
         """Return how the differences of a client are encoded behind this stage.
 
@@ -233,6 +236,10 @@ class Stage(Component, ABC):
         """
         return reduced
 
+    @returns(
+        "its state, a dict of numbers or arrays, and a dict of metrics",
+        lambda pair, *_: are_arrays(pair[0]) and isinstance(pair[1], Mapping),
+    )
     def update(self, now: Received, reduced: Reduced) -> tuple[State, Mapping[str, float]]:
         """Return what the server keeps for the stage after a pass, and metrics of the round.
 
@@ -275,14 +282,7 @@ def encoded_by(stage: Stage, sent: Encoding, layout: Layout, client: int) -> Enc
     Raises:
         SettingsError: it fails, or declares something else.
     """
-    encoding: Encoding = ask(
-        stage,
-        "encoded",
-        *(sent, layout, client),
-        returns=lambda found: isinstance(found, Encoding),
-        expected="an Encoding",
-    )
-    return shared_or_not(stage, sent, encoding)
+    return shared_or_not(stage, sent, call(stage, Stage.encoded, sent, layout, client))
 
 
 def shared_or_not(stage: Stage, before: Encoding, encoding: Encoding) -> Encoding:

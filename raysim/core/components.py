@@ -5,7 +5,7 @@ settings either by its registered name or as `package.module:Class`, so a user's
 change here. Registries hold import paths, not classes: a component's module is imported when it is
 asked for.
 
-A user's own component may fail in any way. `Registry.get`, `build_component` and `ask` turn a
+A user's own component may fail in any way. `Registry.get`, `build_component` and `call` turn a
 failure into one line that names the class and its expected behaviour.
 """
 
@@ -20,8 +20,8 @@ from difflib import get_close_matches
 from functools import cached_property
 from inspect import getattr_static, isabstract
 from pathlib import Path
-from types import FunctionType
-from typing import Any, ClassVar, Generic, TypeVar
+from types import FunctionType, UnionType
+from typing import Any, ClassVar, Concatenate, Generic, ParamSpec, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic.errors import PydanticUserError
@@ -339,29 +339,53 @@ def _text_of(error: BaseException) -> str:
     return error.message
 
 
-def ask(
-    component: Component,
-    name: str,
-    *given: Any,
-    returns: Callable[[Any], bool],
-    expected: str,
-) -> Any:
+Hook = TypeVar("Hook", bound=Callable[..., Any])
+P = ParamSpec("P")
+R = TypeVar("R")
+_CONTRACTS: dict[Callable[..., Any], tuple[Any, Any]] = {}
+
+
+def returns(
+    expected: str | Callable[..., str], holds: type | UnionType | Callable[..., object]
+) -> Callable[[Hook], Hook]:
+    """State what a method or property of a base class returns; `call` checks it.
+
+    Args:
+        expected: Description of the result, or a function of component and arguments that gives it.
+        holds: Type of a result, or a function of result, component and arguments that checks it.
+    """
+
+    def stated(hook: Hook) -> Hook:
+        _CONTRACTS[hook] = expected, holds
+        return hook
+
+    return stated
+
+
+def call(
+    component: C, hook: Callable[Concatenate[C, P], R], *given: P.args, **named: P.kwargs
+) -> R:
     """Call a component's method, or read its property, and check what it returns.
 
     Args:
         component: The component.
-        name: Its method, or without arguments its property.
+        hook: The method, or without arguments the property, as its base class states it.
         given: The method's arguments.
-        returns: Checks the type of a result.
-        expected: Description of the expected result, for the error.
+        named: Arguments by name.
 
     Raises:
-        SettingsError: it failed, or returned something else.
+        SettingsError: it failed, or returned something else than it states.
     """
+    name = _stated(hook).__name__
     with calling(component, name):
         result = getattr(component, name)
-        result = result(*given) if given else result
-    return checked(component, name, result, returns, expected)
+        result = result if isinstance(hook, property) else result(*given, **named)
+    found: R = checked(component, hook, result, *given)
+    return found
+
+
+def _stated(hook: Any) -> Any:
+    return hook.fget if isinstance(hook, property) else hook
 
 
 @contextmanager
@@ -381,18 +405,20 @@ def calling(component: Component, name: str) -> Iterator[None]:
         raise SettingsError(f"{called(component)}: {name} failed: {cause(error)}") from error
 
 
-def checked(
-    component: Component, name: str, result: Any, returns: Callable[[Any], bool], expected: str
-) -> Any:
-    """Return a method's result if it is of the expected type.
+def checked(component: C, hook: Callable[Concatenate[C, P], R], result: Any, *given: Any) -> Any:
+    """Return the result of a component's method if it is what that states.
 
     Raises:
         SettingsError: it is not.
     """
+    function = _stated(hook)
+    expected, holds = _CONTRACTS[function]
     with suppress(Exception):  # of another type, it may lack anything
-        if returns(result):
+        is_kind = isinstance(holds, type | UnionType)
+        if isinstance(result, holds) if is_kind else holds(result, component, *given):
             return result
-    what = f"{name} returned {shown(result)}; must return {expected}"
+    words = expected if isinstance(expected, str) else expected(component, *given)
+    what = f"{function.__name__} returned {shown(result)}; must return {words}"
     raise SettingsError(f"{called(component)}: {what}")
 
 

@@ -6,7 +6,7 @@ Legend: N samples, K clients, B batch.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Self
@@ -26,10 +26,10 @@ from raysim.core.client_indices import (
     own_indices,
     renumbered,
 )
-from raysim.core.components import Component, Registry, ask, called, cause
+from raysim.core.components import Component, Registry, call, called, cause, returns
 from raysim.core.errors import DataError, RaysimError
 from raysim.core.sharing import SomeInputs, shared_samples
-from raysim.core.user_input.limits import OF_RUN, Count
+from raysim.core.user_input.limits import MOST, OF_RUN, Count
 
 if TYPE_CHECKING:  # `raysim list presets` reads names of components alone, without torch
     import torch
@@ -73,6 +73,33 @@ def are_names(given: object) -> bool:
     return len({*listed}) == len(listed)
 
 
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and 1 <= value <= MOST
+
+
+def _is_scoring(found: object, *_: object) -> bool:
+    from raysim.core.scoring import Scoring
+
+    return isinstance(found, Scoring)
+
+
+def _is_split(given: object) -> bool:
+    """Return whether an object is a prepared file, or may hold samples."""
+    from torch.utils.data import DataLoader
+    from torch.utils.data import Dataset as TorchDataset
+
+    if isinstance(given, Path | tuple | list | Split | TorchDataset | DataLoader):
+        return True
+    return isinstance(given, Iterable) and not isinstance(given, str | bytes | dict)
+
+
+PER_INPUT = "a tensor with one row per input"
+
+
+def _has_rows(found: Any, component: Component, x: Tensor, *_: object) -> bool:
+    return found.dim() > 0 and len(found) == len(x)
+
+
 Progress = Callable[[str, int, int], None]
 """Callback (description, units done, total units); units are bytes or steps."""
 
@@ -81,11 +108,19 @@ class Dataset(Component, ABC):
     """Dataset: origin, checks and decoding of its files."""
 
     @property
+    @returns(
+        f"a tuple of whole numbers from 1 to {MOST}, or None",
+        lambda found, _: found is None or (isinstance(found, tuple) and all(map(_is_count, found))),
+    )
     def shape(self) -> tuple[int, ...] | None:
         """Shape of one decoded input, without the batch dimension; None: that of the samples."""
         return None
 
     @property
+    @returns(
+        f"a whole number from 1 to {MOST}, or None",
+        lambda found, _: found is None or _is_count(found),
+    )
     def classes(self) -> int | None:
         """Number of classes C; of a network's outputs if targets are not class numbers.
 
@@ -95,6 +130,7 @@ class Dataset(Component, ABC):
         return None
 
     @property
+    @returns("the names of the classes, as different texts", lambda found, _: are_names(found))
     def class_names(self) -> Sequence[str]:
         """Names of the classes in the order of their numbers; empty if they have numbers alone."""
         return ()
@@ -116,6 +152,7 @@ class Dataset(Component, ABC):
 
         return CLASSIFICATION
 
+    @returns("a raysim.Scoring", _is_scoring)
     def scoring_of(self, targets: npt.NDArray[Any]) -> Scoring:
         """Return loss and metrics, given the training targets [N, ...]; by default `scoring`."""
         return self.scoring
@@ -128,6 +165,7 @@ class Dataset(Component, ABC):
         """
         return False
 
+    @returns("a raysim.Dataset", lambda found, *_: isinstance(found, Dataset))
     def for_run(self, seed: int) -> Self:
         """Return the dataset of a run with a seed: this one, or of `seed="run"` that of the run."""
         follows = getattr(self, "seed", None) == OF_RUN
@@ -141,6 +179,10 @@ class Dataset(Component, ABC):
         """
 
     @abstractmethod
+    @returns(
+        'a mapping of "train" and "test" to a Path or to samples each',
+        lambda found, *_: all(_is_split(found[split]) for split in ("train", "test")),
+    )
     def prepare(self, root: Path, progress: Progress) -> Mapping[str, Any]:
         """Fetch and check missing files, and return the samples of "train" and "test".
 
@@ -159,10 +201,12 @@ class Dataset(Component, ABC):
             DataError: a file is missing and cannot be fetched, or is damaged.
         """
 
+    @returns(PER_INPUT, _has_rows)
     def decode(self, x: Tensor) -> Tensor:
         """Decode stored raw inputs [B, ...] into inputs of the network."""
         return x
 
+    @returns(PER_INPUT, _has_rows)
     def augment(self, x: Tensor, generator: torch.Generator) -> Tensor:
         """Return randomly altered decoded inputs [n, ...] of one client, again for each epoch.
 
@@ -261,15 +305,7 @@ class Partition(Component, ABC):
             DataError: the data cannot be split so, or the rule gives samples outside the data.
             SettingsError: the rule fails.
         """
-        whole: ClientIndices = ask(
-            self,
-            "split",
-            *(data, clients, seed),
-            returns=lambda returned: (
-                hasattr(returned, "sizes") and hasattr(returned, "__getitem__")
-            ),
-            expected="client indices, such as ListedIndices.of([indices of client 0, ...])",
-        )
+        whole = call(self, Partition.split, data, clients, seed)
         if not isinstance(whole, ListedIndices):
             whole = CheckedIndices(whole, len(data), called(self))
         if problem := held_problem(whole, clients, len(data)):
@@ -290,17 +326,7 @@ class Partition(Component, ABC):
             DataError: the rule gives samples outside the test set.
             SettingsError: the rule fails.
         """
-        clients = len(held.sizes)
-        returned: Sequence[npt.NDArray[Any]] | None = ask(
-            self,
-            "split_test",
-            *(train, test, own_indices(held)),
-            returns=lambda returned: (
-                returned is None
-                or (len(returned) == clients and all(each.ndim == 1 for each in returned))
-            ),
-            expected=f"None, or {clients} arrays of indices, one a client",
-        )
+        returned = call(self, Partition.split_test, train, test, own_indices(held))
         if returned is None or not any(map(len, returned)):
             return None
         indices = ListedIndices.of_some(returned)
@@ -313,6 +339,10 @@ class Partition(Component, ABC):
         return indices
 
     @abstractmethod
+    @returns(
+        "client indices, such as ListedIndices.of([indices of client 0, ...])",
+        lambda found, *_: hasattr(found, "sizes") and hasattr(found, "__getitem__"),
+    )
     def split(self, data: Split, clients: int, seed: int) -> ClientIndices:
         """Assign samples to clients.
 
@@ -320,6 +350,13 @@ class Partition(Component, ABC):
             DataError: the data cannot be split so, for example more clients than samples.
         """
 
+    @returns(
+        lambda *given: f"None, or {len(given[-1].sizes)} arrays of indices, one a client",
+        lambda found, *given: (
+            found is None
+            or (len(found) == len(given[-1].sizes) and all(each.ndim == 1 for each in found))
+        ),
+    )
     def split_test(
         self, train: Split, test: Split, held: ClientIndices
     ) -> Sequence[Indices] | None:
@@ -335,6 +372,7 @@ class Partition(Component, ABC):
         """
         return None
 
+    @returns("a number of clients, or None", int | None)
     def natural_clients(self, train: Split) -> int | None:
         """Return the number of clients that the training set has, by default unknown: None.
 
@@ -352,16 +390,13 @@ class Partition(Component, ABC):
         Raises:
             SettingsError: the rule fails, or returns no names.
         """
-        clients = len(held.sizes)
-        returned: Sequence[object] | None = ask(
-            self,
-            "client_names",
-            *(train, own_indices(held)),
-            returns=lambda returned: returned is None or len(returned) == clients,
-            expected=f"None, or {clients} names, one a client",
-        )
+        returned = call(self, Partition.client_names, train, own_indices(held))
         return () if returned is None else tuple(map(str, returned))
 
+    @returns(
+        lambda *given: f"None, or {len(given[-1].sizes)} names, one a client",
+        lambda found, *given: found is None or len(found) == len(given[-1].sizes),
+    )
     def client_names(self, train: Split, held: ClientIndices) -> Sequence[object] | None:
         """Return a name for each client, to stand next to its number; by default none have any.
 
@@ -371,6 +406,7 @@ class Partition(Component, ABC):
         """
         return None
 
+    @returns(PER_INPUT, _has_rows)
     def client_view(self, x: Tensor, rows: Tensor, client: int, seed: int) -> Tensor:
         """Transform decoded training inputs [n, ...] for one client.
 
@@ -382,6 +418,7 @@ class Partition(Component, ABC):
         """
         return x
 
+    @returns(PER_INPUT, _has_rows)
     def test_view(self, x: Tensor, rows: Tensor, clients: int, seed: int) -> Tensor:
         """Transform decoded test inputs [n, ...] for the evaluation of the global model.
 
@@ -400,6 +437,10 @@ class Model(Component, ABC):
     """Network description that builds a module from its fields."""
 
     @abstractmethod
+    @returns(
+        "a torch.nn.Module with parameters that are trained",
+        lambda found, *_: any(weights.requires_grad for weights in found.parameters()),
+    )
     def build(self, shape: tuple[int, ...], classes: int) -> nn.Module:
         """Build the module for decoded inputs of `shape` and C `classes`.
 

@@ -35,7 +35,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -44,11 +44,11 @@ from torch import nn
 
 from raysim.core.chain import Join, first
 from raysim.core.columns import Column
-from raysim.core.components import Component, Registry, called, suggest
+from raysim.core.components import Component, Registry, called, returns, suggest
 from raysim.core.errors import SettingsError
 from raysim.core.privacy import PrivacyClaim
 from raysim.core.rules import LocalWork, Pass, Reduced, Weighting
-from raysim.core.selection import Selection
+from raysim.core.selection import Selection, are_lines
 from raysim.core.server import ServerRule
 from raysim.core.tensors import Groups, Tensors, nbytes
 from raysim.core.withheld import MASKS, PRIVACY, closed
@@ -164,6 +164,10 @@ class Asynchrony:
     def accepts(self, staleness: int) -> bool:
         """Return whether an update of `staleness` versions counts."""
         return self.max_staleness is None or staleness <= self.max_staleness
+
+
+def _are_tensors(tensors: Any) -> bool:
+    return all(isinstance(tensor, torch.Tensor) for tensor in tensors.values())
 
 
 class Method(Component, ABC):
@@ -295,10 +299,12 @@ class Method(Component, ABC):
         """
         return f"method.name={self.title}"
 
+    @returns("a sequence of lines", are_lines)
     def notes(self, network: nn.Module) -> Sequence[str]:
         """Return what a user may not expect of it on a network, in lines shown before the run."""
         return ()
 
+    @returns("a torch.nn.Module", nn.Module)
     def network(self, model: nn.Module) -> nn.Module:
         """Return the network to train: the model, with the method's additions if it has any.
 
@@ -314,6 +320,7 @@ class Method(Component, ABC):
             SettingsError: the method's settings do not suit the network.
         """
 
+    @returns("a raysim.Asynchrony, or None", Asynchrony | None)
     def asynchrony(self, size: int) -> Asynchrony | None:
         """Return the overlap of rounds with m clients each; None if they do not overlap.
 
@@ -328,10 +335,15 @@ class Method(Component, ABC):
         """Return the factor, from 0 to 1, of an update of `staleness` versions."""
         return 1.0
 
+    @returns(
+        "groups of tensors, none of clients that keep nothing",
+        lambda groups, *_: all(map(_are_tensors, groups.values())),
+    )
     def client_init(self, state: ServerState) -> Groups:
         """Return the state of a client that never took part; empty if clients keep none."""
         return {}
 
+    @returns("a number of bytes", lambda found, *_: isinstance(found, int) and found >= 0)
     def client_bytes(self, state: ServerState) -> int:
         """Return the most bytes that a client keeps between rounds; 0 if what it starts with stays.
 
@@ -344,6 +356,10 @@ class Method(Component, ABC):
         return 0
 
     @abstractmethod
+    @returns(
+        "the next ServerState and a dict of metrics",
+        lambda pair, _: isinstance(pair[0], ServerState) and isinstance(pair[1], Mapping),
+    )
     def round(self, now: Round, state: ServerState) -> Passes:
         """Yield the passes of one round; return the next state and the method's own metrics.
 
@@ -351,10 +367,12 @@ class Method(Component, ABC):
         must be left as it is: an interrupted round is run again from it.
         """
 
+    @returns("the network's tensors by name", lambda found, *_: _are_tensors(found))
     def deployed(self, state: ServerState) -> Tensors:
         """Return the network's tensors as they are deployed and evaluated."""
         return state.groups["model"]
 
+    @returns("a Pass, or None", Pass | None)
     def deployment(self, now: Round, state: ServerState) -> Pass | None:
         """Return the pass that makes the model which a client deploys; None for the global one.
 
@@ -377,6 +395,12 @@ class Method(Component, ABC):
         """
         return None
 
+    @returns(
+        "passes, at least one, or None",
+        lambda passes, *_: (
+            passes is None or (len(passes) > 0 and all(isinstance(each, Pass) for each in passes))
+        ),
+    )
     def deployment_after(self, now: Round, state: ServerState) -> Sequence[Pass] | None:
         """Return the passes that make what a client deploys after a round's local training.
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from raysim.core.components import Component, ask, called, shown
+from raysim.core.components import Component, call, called, shown
 from raysim.core.errors import RunError, SettingsError
 from raysim.core.given import Given
 from raysim.core.method import Method, ServerState
@@ -83,15 +83,10 @@ def check_deployed(method: Method, state: ServerState, network: nn.Module) -> No
     named = {name for name, _ in network.named_parameters()}
     named |= {name for name, _ in network.named_buffers() if name in persistent}
     left = given_state(state)
-    ask(
-        method,
-        "deployed",
-        state,
-        returns=lambda found: (
-            named <= found.keys() and all(isinstance(t, Tensor) for t in found.values())
-        ),
-        expected="the network's tensors by name",
-    )
+    if lacking := named - call(method, Method.deployed, state).keys():
+        raise SettingsError(
+            f"{called(method)}: deployed returned no tensor {min(lacking)!r}, which the network has"
+        )
     left.check_left("deployed", called(method))
 
 
@@ -109,14 +104,7 @@ def with_kept(
             f"{called(rule)}: keeps a group {both[0]!r}, and so does {called(method)}; one of them"
             " must name it otherwise"
         )
-    kept = ask(
-        rule,
-        "init",
-        _parameters(network, state),
-        returns=lambda groups: groups.keys() == {*rule.keeps},
-        expected="the groups of `keeps`",
-    )
-    state = state.replace(**kept)
+    state = state.replace(**call(rule, ServerRule.init, _parameters(network, state)))
     check_state(rule, "init", state)
     return state
 
@@ -137,19 +125,8 @@ def moved(
         RunError: a value is not finite.
     """
     mean, left = _parameters(network, after), given_state(before)
-    params, kept = ask(
-        rule,
-        "step",
-        _parameters(network, before),
-        mean,
-        {group: before.groups[group] for group in rule.keeps},
-        returns=lambda found: (
-            {name: (t.shape, t.dtype) for name, t in found[0].items()}
-            == {name: (t.shape, t.dtype) for name, t in mean.items()}
-            and found[1].keys() == {*rule.keeps}
-        ),
-        expected="parameters with the names, shapes, dtypes of `mean`, and the groups of `keeps`",
-    )
+    groups = {group: before.groups[group] for group in rule.keeps}
+    params, kept = call(rule, ServerRule.step, _parameters(network, before), mean, groups)
     left.check_left("step", called(rule))
     if params is mean and not kept:
         return after

@@ -19,7 +19,7 @@ from typing import Any, ClassVar, TypeVar
 import torch
 from torch import Tensor
 
-from raysim.core.components import Component, Registry, ask, build_component
+from raysim.core.components import Component, Registry, build_component, call, returns
 from raysim.core.errors import SettingsError
 
 OPTIMIZER = "optimizer"
@@ -39,6 +39,12 @@ class Optimizer(Component, ABC):
     """Whether `local.weight_decay` shrinks the parameters, and is no part of the gradient."""
 
     @property
+    @returns(
+        f"a tuple of names other than {STEP!r}",
+        lambda slots, _: (
+            isinstance(slots, tuple) and all(isinstance(s, str) and s != STEP for s in slots)
+        ),
+    )
     def slots(self) -> tuple[str, ...]:
         """Names of the tensors kept beside each parameter, of its shape; zero at first."""
         return ()
@@ -49,6 +55,12 @@ class Optimizer(Component, ABC):
         return False
 
     @abstractmethod
+    @returns(
+        "a tensor of the gradient's shape",
+        lambda found, _, gradient, *given: (
+            isinstance(found, Tensor) and found.shape == gradient.shape
+        ),
+    )
     def direction(
         self, gradient: Tensor, slots: Mapping[str, Tensor], step: float | Tensor
     ) -> Tensor:
@@ -84,31 +96,10 @@ def build_optimizer(name: str, given: tuple[tuple[str, Any], ...]) -> Optimizer:
                 f" local.{field} if there is such a setting"
             )
     optimizer = build_component(kind, fields, "local.")
-    ask(
-        optimizer,
-        "slots",
-        returns=lambda slots: (
-            isinstance(slots, tuple) and all(isinstance(s, str) and s != STEP for s in slots)
-        ),
-        expected=f"a tuple of names other than {STEP!r}",
-    )
+    slots = {slot: torch.zeros(2, 3) for slot in call(optimizer, Optimizer.slots)}
     if not optimizer.keeps_gradient:
-        _check_direction(optimizer)
+        call(optimizer, Optimizer.direction, torch.ones(2, 3), slots, 1)
     return optimizer
-
-
-def _check_direction(optimizer: Optimizer) -> None:
-    """Check the direction of a first step, so that a wrong one stops a run before its start."""
-    gradient = torch.ones(2, 3)
-    ask(
-        optimizer,
-        "direction",
-        gradient,
-        {slot: torch.zeros(2, 3) for slot in optimizer.slots},
-        1,
-        returns=lambda returned: isinstance(returned, Tensor) and returned.shape == gradient.shape,
-        expected="a tensor of the gradient's shape",
-    )
 
 
 @lru_cache(maxsize=4096)

@@ -19,11 +19,11 @@ import numpy as np
 import numpy.typing as npt
 
 from raysim.core.columns import Column
-from raysim.core.components import Component, Registry
+from raysim.core.components import Component, Registry, returns
 from raysim.core.errors import SettingsError
 from raysim.core.privacy import Draw
 from raysim.core.rules import Trained, View, Weighting
-from raysim.core.state import State
+from raysim.core.state import State, are_arrays
 from raysim.core.withheld import MASKS, PRIVACY, UNTIMED_MASKS, closed
 
 Flags = npt.NDArray[np.bool_]
@@ -33,6 +33,11 @@ Integers = npt.NDArray[np.int64]
 
 LOSSES, SIZES = "the losses of single clients", "the sizes of clients"
 UNIFORM = "choose selection.name=uniform"
+
+
+def are_lines(lines: Any, *_: object) -> bool:
+    """Return whether an object is a sequence of texts, and no text itself."""
+    return not isinstance(lines, str) and all(isinstance(line, str) for line in lines)
 
 
 @dataclass(frozen=True)
@@ -193,10 +198,12 @@ class Selection(Component, ABC):
     """Whether it may select any number of clients, or none: a round without clients runs no
     pass, leaves the model as it is, and takes only the virtual time until one is available."""
 
+    @returns("a dict of arrays of numbers", are_arrays)
     def init(self, clients: int) -> State:
         """Return the state before the first round of K clients."""
         return {}
 
+    @returns("a sequence of lines", are_lines)
     def notes(self, samples: Integers, size: int, weighting: Weighting) -> Sequence[str]:
         """Return what a user may not expect of it, in lines shown before the run.
 
@@ -208,6 +215,10 @@ class Selection(Component, ABC):
         return ()
 
     @abstractmethod
+    @returns(
+        "a list of clients' numbers",
+        lambda found, *_: all(int(client) == client for client in found),
+    )
     def select(self, now: Sampling) -> Sequence[int]:
         """Return distinct clients: `now.wanted`, or all candidates if they are fewer.
 
@@ -222,6 +233,10 @@ class Selection(Component, ABC):
         """
         return {}
 
+    @returns(
+        "its state, a dict of arrays of numbers, and a dict of metrics",
+        lambda pair, *_: are_arrays(pair[0]) and isinstance(pair[1], Mapping),
+    )
     def update(
         self, now: Sampling, selected: Sequence[int], results: Results
     ) -> tuple[State, Mapping[str, float]]:

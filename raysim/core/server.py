@@ -11,9 +11,13 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import ClassVar
 
-from raysim.core.components import Component, Registry
+from raysim.core.components import Component, Registry, returns
 from raysim.core.rates import RateSettings
 from raysim.core.tensors import Groups, Tensors, zeros_like
+
+
+def _kinds(tensors: Tensors) -> dict[str, object]:
+    return {name: (tensor.shape, tensor.dtype) for name, tensor in tensors.items()}
 
 
 class ServerRule(RateSettings, Component, ABC):
@@ -34,6 +38,7 @@ class ServerRule(RateSettings, Component, ABC):
         """Its learning rate, the field `lr`; None without one."""
         return getattr(self, "lr", None)
 
+    @returns("the groups of `keeps`", lambda groups, rule, _: groups.keys() == {*rule.keeps})
     def init(self, params: Tensors) -> Groups:
         """Return what it keeps before the first round: zeros for each parameter.
 
@@ -43,6 +48,12 @@ class ServerRule(RateSettings, Component, ABC):
         return {group: zeros_like(params) for group in self.keeps}
 
     @abstractmethod
+    @returns(
+        "parameters with the names, shapes, dtypes of `mean`, and the groups of `keeps`",
+        lambda found, rule, _, mean, kept: (
+            _kinds(found[0]) == _kinds(mean) and found[1].keys() == kept.keys()
+        ),
+    )
     def step(self, params: Tensors, mean: Tensors, kept: Groups) -> tuple[Tensors, Groups]:
         """Return the parameters after a round, and the groups to keep; change nothing in place.
 

@@ -12,9 +12,14 @@ State = Mapping[str, npt.NDArray[Any]]
 """Arrays, by name, that a component keeps between rounds; a number is an array []."""
 
 
-def are_arrays(state: Mapping[str, Any]) -> bool:
+def are_arrays(state: Mapping[str, Any], *_: object) -> bool:
     """Return whether the values of a state are numbers, or arrays of numbers."""
     return all(np.asarray(value).dtype.kind in "biuf" for value in state.values())
+
+
+def as_arrays(state: Mapping[str, Any]) -> State:
+    """Return a state of numbers, or arrays of numbers, as copies that are arrays."""
+    return {name: np.array(value) for name, value in state.items()}
 
 
 def read_only(state: State) -> State:

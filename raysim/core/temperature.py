@@ -9,6 +9,7 @@ Legend: K clients in all, n clients of an array, B batch, C classes.
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,10 +18,10 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 from torch import Tensor
 
-from raysim.core.components import Component, Registry
+from raysim.core.components import Component, Registry, returns
 from raysim.core.rules import Batch, Outputs, View
 from raysim.core.selection import SIZES, Floats, History, Integers
-from raysim.core.state import State
+from raysim.core.state import State, are_arrays
 from raysim.core.withheld import MASKS, PRIVACY, UNTIMED_MASKS, closed
 
 CONSTANT = "choose temperature.name=constant"
@@ -75,6 +76,10 @@ class Temperatures(NamedTuple):
         return self.own.get(client, self.common)
 
 
+def _is_temperature(value: Any) -> bool:
+    return math.isfinite(value) and value > 0
+
+
 class Temperature(Component, ABC):
     """Temperature of local training; its fields are its settings."""
 
@@ -101,14 +106,20 @@ class Temperature(Component, ABC):
         """
         return {}
 
+    @returns("a dict of arrays of numbers", are_arrays)
     def init(self, clients: int) -> State:
         """Return the state before the first round of K clients."""
         return {}
 
     @abstractmethod
+    @returns("a temperature, a number above 0", lambda found, *_: _is_temperature(found))
     def choose(self, now: TemperatureRound) -> float:
         """Return the T of a round, above 0: of its clients, and of the loss evaluated at T."""
 
+    @returns(
+        "for each client a temperature, a number above 0",
+        lambda found, *_: all(map(_is_temperature, found.values())),
+    )
     def by_client(
         self, now: TemperatureRound, temperature: float, clients: Sequence[int]
     ) -> Mapping[int, float]:
@@ -134,6 +145,7 @@ class Temperature(Component, ABC):
         """
         raise NotImplementedError
 
+    @returns("its state, a dict of arrays of numbers", are_arrays)
     def update(
         self, now: TemperatureRound, temperature: float, row: Mapping[str, float | None]
     ) -> State:

@@ -11,12 +11,12 @@ import torch
 
 from raysim.config import Settings
 from raysim.core.aggregation import Aggregation, ArrivedUpdates, Updates
-from raysim.core.components import Component
+from raysim.core.components import Component, call
 from raysim.core.errors import SettingsError
 from raysim.core.rules import Reduced
 from raysim.driver.dispatch import Dispatch
 from raysim.driver.parts import RunParts
-from raysim.execution.update_blocks import bound_of, combined, decided, factor_of, measured
+from raysim.execution.update_blocks import combined, decided, measured
 
 
 def with_aggregation(settings: Settings, work: Dispatch) -> Dispatch:
@@ -33,8 +33,13 @@ def with_aggregation(settings: Settings, work: Dispatch) -> Dispatch:
 
 
 def _received(settings: Settings, work: Dispatch, reduced: Reduced) -> Reduced:
-    """Return the result with the factor of the mean."""
-    factor = factor_of(settings.aggregation, len(reduced.clients), settings.expected_cohort)
+    """Return the result with the factor of the mean.
+
+    Raises:
+        SettingsError: the aggregation fails.
+    """
+    arrived, expected = len(reduced.clients), settings.expected_cohort
+    factor = call(settings.aggregation, Aggregation.factor, arrived, expected)
     if factor == 1 or not work.epochs:
         return reduced
     moved = work.differences(reduced)
@@ -59,8 +64,8 @@ def check_aggregation(parts: RunParts) -> None:
         SettingsError: it does not.
     """
     settings, aggregation = parts.settings, parts.settings.aggregation
-    factor_of(aggregation, settings.cohort_size, settings.expected_cohort)
-    bound_of(aggregation, settings.cohort_size)
+    call(aggregation, Aggregation.factor, settings.cohort_size, settings.expected_cohort)
+    call(aggregation, Aggregation.bears_with, settings.cohort_size)
     if aggregation.sees_updates:
         _check_steps(aggregation, settings.cohort_size)
 

@@ -16,8 +16,9 @@ import numpy.typing as npt
 import torch
 
 from raysim.config import Settings
+from raysim.core.aggregation import Aggregation
 from raysim.core.attack import Attack
-from raysim.core.components import called, calling, shown
+from raysim.core.components import call, called, calling, shown
 from raysim.core.differences import same_shapes
 from raysim.core.errors import RunError, SettingsError
 from raysim.core.given import Given
@@ -28,7 +29,6 @@ from raysim.driver.dispatch import Dispatch
 from raysim.driver.parts import RunParts
 from raysim.driver.round_log import RoundLog
 from raysim.driver.sending import send_changed
-from raysim.execution.update_blocks import bound_of
 from raysim.federation.federation import Federation
 from raysim.storage.summary import BAD, BEYOND
 
@@ -92,7 +92,7 @@ def _received(settings: Settings, log: RoundLog, reduced: Reduced) -> Reduced:
     """Count the bad clients that arrived, and those beyond the aggregation's bound."""
     arrived = int(log.columns[-1]["bad"].sum())
     counts = {BAD: arrived}
-    bound = bound_of(settings.aggregation, len(reduced.clients))
+    bound = call(settings.aggregation, Aggregation.bears_with, len(reduced.clients))
     if bound is not None:
         counts[BEYOND] = max(arrived - bound, 0)
     log.more |= {name: max(log.more.get(name, 0), n) for name, n in counts.items()}

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -21,7 +20,7 @@ from raysim.core.channel import (
     sent_bytes,
     shared_or_not,
 )
-from raysim.core.components import ask, called, calling, checked, shown, why_lost
+from raysim.core.components import call, called, calling, shown, why_lost
 from raysim.core.differences import layout_of, same_shapes
 from raysim.core.encoding import Encoded, Encoding
 from raysim.core.errors import SettingsError
@@ -29,7 +28,7 @@ from raysim.core.given import Given
 from raysim.core.method import Round
 from raysim.core.rules import Reduced, Trained, Upload, View
 from raysim.core.seeds import torch_generator
-from raysim.core.state import State, are_arrays, read_only
+from raysim.core.state import State, as_arrays, read_only
 from raysim.core.tensors import (
     Groups,
     Layout,
@@ -181,14 +180,7 @@ def at_state(stage: Stage, state: State | None) -> Stage:
     """
     if not state:
         return stage
-    found: Stage = ask(
-        stage,
-        "at",
-        read_only(state),
-        returns=lambda returned: isinstance(returned, type(stage)),
-        expected="a stage of its class",
-    )
-    return found
+    return call(stage, Stage.at, read_only(state))
 
 
 def first_states(stages: Stages) -> dict[str, State]:
@@ -199,11 +191,8 @@ def first_states(stages: Stages) -> dict[str, State]:
     """
     found: dict[str, State] = {}
     for name, stage in stages.items():
-        with calling(stage, "init"):
-            state = stage.init()
-        expected = "a dict of numbers or arrays"
-        if checked(stage, "init", state, are_arrays, expected):
-            found[name] = _arrays(state)
+        if state := call(stage, Stage.init):
+            found[name] = as_arrays(state)
     return found
 
 
@@ -228,18 +217,8 @@ def updated_by(stage: Stage, now: Received, given: Reduced) -> tuple[State, Mapp
     Raises:
         SettingsError: the stage fails, or returns something else.
     """
-    state, metrics = ask(
-        stage,
-        "update",
-        *(now, given),
-        returns=lambda pair: are_arrays(pair[0]) and isinstance(pair[1], Mapping),
-        expected="its state, a dict of numbers or arrays, and a dict of metrics",
-    )
-    return _arrays(state), metrics
-
-
-def _arrays(state: Mapping[str, Any]) -> State:
-    return {name: np.array(value) for name, value in state.items()}
+    state, metrics = call(stage, Stage.update, now, given)
+    return as_arrays(state), metrics
 
 
 def _staged(

@@ -15,8 +15,9 @@ import numpy.typing as npt
 from torch import nn
 
 from raysim.config import Settings
-from raysim.core.components import ask, called
+from raysim.core.components import call, called
 from raysim.core.errors import SettingsError
+from raysim.core.method import Method
 from raysim.core.rules import Pass, samples_of
 from raysim.driver.hiding import as_seen
 from raysim.driver.round_inputs import opened_pass, round_inputs
@@ -84,13 +85,7 @@ class Deployment:
         if settings.evaluation.when == "after":
             passes = _after(settings, *asked)
         elif settings.method.deploys_client_models:
-            work: Pass | None = ask(
-                settings.method,
-                "deployment",
-                *asked,
-                returns=lambda work: work is None or isinstance(work, Pass),
-                expected="a Pass, or None",
-            )
+            work = call(settings.method, Method.deployment, *asked)
             passes = (work,) if work else ()
         passes = tuple(opened_pass(replace(work, clients=now.cohort), now) for work in passes)
         return cls(settings, sizes, committed, passes, tuned)
@@ -133,15 +128,7 @@ class Deployment:
 def _after(settings: Settings, *asked: Any) -> tuple[Pass, ...]:
     """Return the passes of a deployment after the local training of a round."""
     method = settings.method
-    works: Sequence[Pass] | None = ask(
-        method,
-        "deployment_after",
-        *asked,
-        returns=lambda works: (
-            works is None or (len(works) > 0 and all(isinstance(work, Pass) for work in works))
-        ),
-        expected="passes, at least one, or None",
-    )
+    works = call(method, Method.deployment_after, *asked)
     if works is None:
         raise SettingsError(
             f"evaluation.when=after: {called(method)} does not say what its clients deploy after"

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from raysim.core.aggregation import Aggregation, AggregationPlan, ArrivedUpdates, Floats
 from raysim.core.attack import Attack, MeasuredUpdates
-from raysim.core.components import called
+from raysim.core.components import call, called
 from raysim.core.differences import NO_TENSORS, Values, flat_values, of_flat_values
 from raysim.core.errors import RunError, SettingsError
 from raysim.core.rules import send_model
@@ -26,7 +26,7 @@ from raysim.driver.round_log import RoundLog
 from raysim.execution.base import Call, Executor, Item
 from raysim.execution.messages import AggregationMessage, FailedItem
 from raysim.execution.partial_sum import Columns, Kept
-from raysim.execution.update_blocks import decided, decided_by
+from raysim.execution.update_blocks import decided, finite
 from raysim.storage.column_names import OF_CLIENTS, OF_ROUNDS, check_names
 from raysim.storage.updates import UpdateFiles, blocks_of
 
@@ -150,7 +150,8 @@ class KeptUpdates:
             numbers = self._measured(replace(message, attacking=True))
             honest = np.array(message.clients)[~bad]
             seen = MeasuredUpdates(torch.from_numpy(numbers), honest, torch.from_numpy(last))
-            message = replace(message, decided=decided_by(self.attack, seen).numpy())
+            found = finite(self.attack, "decide", call(self.attack, Attack.decide, seen))
+            message = replace(message, decided=found)
         return message
 
     def _keep_of_attack(self, message: AggregationMessage, aggregate: Floats) -> Floats:

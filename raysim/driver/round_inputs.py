@@ -312,15 +312,7 @@ def _checked_next(method: Method, returned: Any) -> tuple[ServerState, Metrics]:
     Raises:
         SettingsError: the round returned something else.
     """
-
-    def is_next_state(value: Any) -> bool:
-        state, metrics = value
-        return isinstance(state, ServerState) and isinstance(metrics, Mapping)
-
     if isinstance(returned, tuple) and any(isinstance(part, Generator) for part in returned):
         raise _no_passes(method, f"returned {shown(returned)}", returned)
-    expected = "the next ServerState and a dict of metrics"
-    result: tuple[ServerState, Metrics] = checked(
-        method, "round", returned, is_next_state, expected
-    )
+    result: tuple[ServerState, Metrics] = checked(method, Method.round, returned)
     return result

@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 
 from raysim.config import Settings
-from raysim.core.components import ask, called
+from raysim.core.components import call, called
 from raysim.core.errors import SettingsError
 from raysim.core.participants import Participants
 from raysim.core.rules import Trained, Upload, View, samples_of
 from raysim.core.seeds import stream
 from raysim.core.selection import Floats, History, Integers, Sampling, Selection
-from raysim.core.state import State, are_arrays, read_only
+from raysim.core.state import State, as_arrays, read_only
 from raysim.driver.clock.clock import VirtualClock, VirtualRound
 from raysim.driver.dispatch import Dispatch
 from raysim.driver.hiding import as_seen
@@ -102,14 +102,7 @@ def select(selection: Selection, now: Sampling) -> list[int]:
     Raises:
         SettingsError: it fails, or they are not distinct clients that may be selected.
     """
-    selected = ask(
-        selection,
-        "select",
-        now,
-        returns=lambda returned: all(int(client) == client for client in returned),
-        expected="a list of clients' numbers",
-    )
-    chosen = [int(client) for client in selected]
+    chosen = [int(client) for client in call(selection, Selection.select, now)]
     if len({*chosen}) < len(chosen) or not all(0 <= c < now.clients for c in chosen):
         raise _bad(selection, now, f"must be distinct clients from 0 to {now.clients - 1}", chosen)
     if now.members is not None and not _may_start(now.members, now.busy, chosen):
@@ -209,14 +202,9 @@ class RoundSelection:
             return self.now.state, {}
         results = log.results()
         results = replace(results, clients=self.settings.participants.ranks(results.clients))
-        state, metrics = ask(
-            selection,
-            "update",
-            *(self.now, self.selected, as_seen(self.settings, selection, results)),
-            returns=lambda pair: are_arrays(pair[0]) and isinstance(pair[1], Mapping),
-            expected="its state, a dict of arrays of numbers, and a dict of metrics",
-        )
-        return {name: np.array(value) for name, value in state.items()}, metrics
+        seen = as_seen(self.settings, selection, results)
+        state, metrics = call(selection, Selection.update, self.now, self.selected, seen)
+        return as_arrays(state), metrics
 
 
 def _as_seen(settings: Settings, now: Sampling) -> Sampling:

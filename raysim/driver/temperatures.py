@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -11,12 +10,12 @@ from typing import Any
 import numpy as np
 
 from raysim.config import Settings
-from raysim.core.components import ask
+from raysim.core.components import call
 from raysim.core.errors import SettingsError
 from raysim.core.rules import Rules
 from raysim.core.seeds import stream
 from raysim.core.selection import Floats, Integers
-from raysim.core.state import are_arrays, read_only
+from raysim.core.state import as_arrays, read_only
 from raysim.core.temperature import Temperature, TemperatureRound, Temperatures
 from raysim.driver.hiding import as_seen
 from raysim.storage.recorder import Row
@@ -67,8 +66,7 @@ class RoundTemperature:
         )
         component = settings.temperature
         now = as_seen(settings, component, now)
-        given = ask(component, "choose", now, returns=_is_temperature, expected=EXPECTED)
-        return cls(component, now, float(given))
+        return cls(component, now, float(call(component, Temperature.choose, now)))
 
     def check(self, evaluated: Collection[str]) -> None:
         """Check that the component can have its columns.
@@ -91,13 +89,7 @@ class RoundTemperature:
         """
         if type(self.component).by_client is Temperature.by_client:
             return Temperatures(self.value)
-        own = ask(
-            self.component,
-            "by_client",
-            *(self.now, self.value, sorted(clients)),
-            returns=lambda found: all(map(_is_temperature, found.values())),
-            expected=f"for each client {EXPECTED}",
-        )
+        own = call(self.component, Temperature.by_client, self.now, self.value, sorted(clients))
         return Temperatures(self.value, {int(client): float(t) for client, t in own.items()})
 
     def rules(self, rules: Rules) -> Rules:
@@ -118,18 +110,8 @@ class RoundTemperature:
         Raises:
             SettingsError: the component fails.
         """
-        state = ask(
-            self.component,
-            "update",
-            *(self.now, self.value, row),
-            returns=are_arrays,
-            expected="its state, a dict of arrays of numbers",
-        )
-        own = {name: np.array(value) for name, value in state.items()}
-        return after.keeping({"temperature": own})
-
-
-EXPECTED = "a temperature, a number above 0"
+        state = call(self.component, Temperature.update, self.now, self.value, row)
+        return after.keeping({"temperature": as_arrays(state)})
 
 
 def with_samples(component: Temperature, rules: Rules) -> Rules:
@@ -137,10 +119,6 @@ def with_samples(component: Temperature, rules: Rules) -> Rules:
     if type(component).of_samples is Temperature.of_samples:
         return rules
     return replace(rules, sample_temperatures=component.of_samples)
-
-
-def _is_temperature(value: Any) -> bool:
-    return math.isfinite(value) and value > 0
 
 
 def _generator(seed: int, number: int, purpose: str) -> np.random.Generator:

@@ -9,7 +9,7 @@ import torch
 
 from raysim.config import Settings
 from raysim.core.attack import Attack
-from raysim.core.components import ask, called
+from raysim.core.components import call, called
 from raysim.core.errors import SettingsError
 from raysim.core.optimizer import OPTIMIZER
 from raysim.core.rules import Batch
@@ -139,13 +139,7 @@ def poisoned(attack: Attack, data: Batch, classes: int, draws: torch.Generator) 
         SettingsError: the attack fails, or returns other shapes or labels.
     """
     own = data._replace(x=data.x.clone(), y=data.y.clone())  # shared with all rounds, and clients
-    found: Batch = ask(
-        attack,
-        "poison",
-        *(own, classes, draws),
-        returns=lambda found: found.x.shape == data.x.shape and found.y.shape == data.y.shape,
-        expected=f"a Batch of inputs {[*data.x.shape]} and targets {[*data.y.shape]}",
-    )
+    found = call(attack, Attack.poison, own, classes, draws)
     if attack.needs_classes and len(wrong := found.y[(found.y < 0) | (found.y >= classes)]):
         raise SettingsError(
             f"{called(attack)}: gives samples the label {int(wrong[0])}; labels are 0 to"

@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 
 from raysim.core.aggregation import Aggregation, AggregationPlan, ArrivedUpdates, Floats, Updates
-from raysim.core.attack import Attack, KnownUpdates, MeasuredUpdates
-from raysim.core.components import Component, ask, called
+from raysim.core.attack import Attack, KnownUpdates
+from raysim.core.components import Component, call, called
 from raysim.core.errors import SettingsError
 from raysim.core.selection import Flags
 from raysim.execution.messages import AggregationMessage
@@ -65,9 +65,14 @@ def known_to(updates: Updates, message: AggregationMessage, block: int) -> Known
 
 
 def attacked(attack: Attack, updates: Updates, known: KnownUpdates, bad: Flags) -> Updates:
-    """Return the updates of a block with those of bad clients [m] replaced."""
+    """Return the updates of a block with those of bad clients [m] replaced.
+
+    Raises:
+        SettingsError: the attack fails, or returns something else.
+    """
     rows = updates.differences.clone()
-    rows[torch.from_numpy(bad)] = forged(attack, known)
+    forged = finite(attack, "forge", call(attack, Attack.forge, known))
+    rows[torch.from_numpy(bad)] = torch.from_numpy(forged)
     return replace(updates, differences=rows)
 
 
@@ -77,56 +82,7 @@ def kept_by(attack: Attack, known: KnownUpdates) -> Floats:
     Raises:
         SettingsError: the attack fails, or returns something else.
     """
-    shape = (attack.vectors, known.own.shape[1])
-    found: Tensor = ask(
-        attack,
-        "keep",
-        known,
-        returns=lambda found: (
-            isinstance(found, Tensor) and found.dtype == torch.float64 and found.shape == shape
-        ),
-        expected=f"a tensor in float64 of the shape {[*shape]}",
-    )
-    return _finite(attack, "keep", found)
-
-
-def forged(attack: Attack, known: KnownUpdates) -> Tensor:
-    """Return the updates of bad clients in a block [f, n], or one for them all [n].
-
-    Raises:
-        SettingsError: the attack fails, or returns something else.
-    """
-    shapes = known.own.shape, known.own.shape[1:]
-    found: Tensor = ask(
-        attack,
-        "forge",
-        known,
-        returns=lambda found: (
-            isinstance(found, Tensor) and found.dtype == torch.float64 and found.shape in shapes
-        ),
-        expected=f"a tensor in float64 of the shape {[*shapes[0]]} or {[*shapes[1]]}",
-    )
-    _finite(attack, "forge", found)
-    return found
-
-
-def decided_by(attack: Attack, measured: MeasuredUpdates) -> Tensor:
-    """Return what an attack decides from what it has measured.
-
-    Raises:
-        SettingsError: the attack fails, or returns something else.
-    """
-    found: Tensor = ask(
-        attack,
-        "decide",
-        measured,
-        returns=lambda found: (
-            isinstance(found, Tensor) and found.dtype == torch.float64 and found.dim() == 1
-        ),
-        expected="a tensor in float64 of one dimension",
-    )
-    _finite(attack, "decide", found)
-    return found
+    return finite(attack, "keep", call(attack, Attack.keep, known))
 
 
 def measured(component: Aggregation | Attack, updates: Updates | KnownUpdates) -> Floats:
@@ -139,14 +95,8 @@ def measured(component: Aggregation | Attack, updates: Updates | KnownUpdates) -
     Raises:
         SettingsError: it fails, or returns something else.
     """
-    found: Tensor = ask(
-        component,
-        "measure",
-        updates,
-        returns=lambda found: isinstance(found, Tensor) and found.dtype == torch.float64,
-        expected="a tensor in float64",
-    )
-    return _finite(component, "measure", found)
+    kind: Any = Attack if isinstance(component, Attack) else Aggregation
+    return finite(component, "measure", call(component, kind.measure, updates))
 
 
 def decided(aggregation: Aggregation, arrived: ArrivedUpdates) -> AggregationPlan:
@@ -155,55 +105,10 @@ def decided(aggregation: Aggregation, arrived: ArrivedUpdates) -> AggregationPla
     Raises:
         SettingsError: too few have arrived; the aggregation fails, or returns something else.
     """
-    shape = arrived.clients.shape
-    plan: AggregationPlan = ask(
-        aggregation,
-        "decide",
-        arrived,
-        returns=lambda plan: (
-            isinstance(plan, AggregationPlan)
-            and (plan.weights is None or plan.weights.shape == shape)
-            and all(np.shape(column) == shape for column in plan.columns.values())
-            and all(np.asarray(column).dtype.kind in "biuf" for column in plan.columns.values())
-            and all(np.isfinite(float(number)) for number in plan.metrics.values())
-        ),
-        expected="an AggregationPlan, with a number for each client in weights and columns",
-    )
+    plan = call(aggregation, Aggregation.decide, arrived)
     if plan.weights is not None:
-        _finite(aggregation, "decide", plan.weights)
+        finite(aggregation, "decide", plan.weights)
     return plan
-
-
-def factor_of(aggregation: Aggregation, arrived: int, expected: float) -> float:
-    """Return an aggregation's factor of the mean differences.
-
-    Raises:
-        SettingsError: the aggregation fails, or returns no finite number.
-    """
-    factor: float = ask(
-        aggregation, "factor", arrived, expected, returns=_is_number, expected="a finite number"
-    )
-    return factor
-
-
-def bound_of(aggregation: Aggregation, arrived: int) -> int | None:
-    """Return the bad clients that an aggregation bears with; None: no bound.
-
-    Raises:
-        SettingsError: the aggregation fails, or returns something else.
-    """
-    bound: int | None = ask(
-        aggregation,
-        "bears_with",
-        arrived,
-        returns=lambda found: found is None or _is_number(found),
-        expected="a number of clients, or None",
-    )
-    return bound
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float | np.number) and bool(np.isfinite(value))
 
 
 def combined(aggregation: Aggregation, updates: Updates) -> Floats:
@@ -212,20 +117,15 @@ def combined(aggregation: Aggregation, updates: Updates) -> Floats:
     Raises:
         SettingsError: the aggregation fails, or returns something else.
     """
-    shape = updates.differences.shape[1:]
-    found: Tensor = ask(
-        aggregation,
-        "combine",
-        updates,
-        returns=lambda found: (
-            isinstance(found, Tensor) and found.is_floating_point() and found.shape == shape
-        ),
-        expected=f"a tensor of real numbers of the shape {[*shape]}",
-    )
-    return _finite(aggregation, "combine", found)
+    return finite(aggregation, "combine", call(aggregation, Aggregation.combine, updates))
 
 
-def _finite(component: Component, step: str, found: Tensor) -> Floats:
+def finite(component: Component, step: str, found: Tensor) -> Floats:
+    """Return what a step of a component has returned as an array.
+
+    Raises:
+        SettingsError: a value is not finite.
+    """
     values: Floats = found.detach().double().numpy()
     if not np.isfinite(values).all():
         raise SettingsError(f"{called(component)}: {step} returned a value that is not finite")

@@ -31,8 +31,8 @@ from raysim.core.client_indices import (
     owner_of,
     shared_size,
 )
-from raysim.core.components import ask, called
-from raysim.core.data import Progress, Split, may_have_own_tests
+from raysim.core.components import call, called
+from raysim.core.data import Dataset, Model, Progress, Split, may_have_own_tests
 from raysim.core.errors import DataError, SettingsError
 from raysim.core.local_cut import LocalCut, have_common_samples, with_cut, without_cut
 from raysim.core.scoring import CLASSIFICATION, Scoring, balanced_weights, for_training
@@ -370,16 +370,7 @@ class BuiltModel:
 
     def __call__(self) -> nn.Module:
         """Build the model."""
-        built: nn.Module = ask(
-            self.settings.model,
-            "build",
-            *(self.shape, self.classes),
-            returns=lambda returned: any(
-                weights.requires_grad for weights in returned.parameters()
-            ),
-            expected="a torch.nn.Module with parameters that are trained",
-        )
-        return built
+        return call(self.settings.model, Model.build, self.shape, self.classes)
 
 
 @dataclass(frozen=True)
@@ -416,13 +407,6 @@ def from_settings(
     indices = settings.partition.client_indices(train, settings.clients, settings.seed)
     test_rows, local_test = _of_natural_clients(settings, train, paths["test"], indices)
     scored = settings.evaluation.clients or settings.evaluation.local_test
-    scoring: Scoring = ask(
-        settings.dataset,
-        "scoring_of",
-        train.y,
-        returns=lambda returned: isinstance(returned, Scoring),
-        expected="a raysim.Scoring",
-    )
     none = Split(train.x[:1][:0], train.y[:0])  # of no sample torch could not tell the layout
     return Federation(
         paths["train"],
@@ -431,7 +415,7 @@ def from_settings(
         PreparedPipeline(settings),
         BuiltModel.of(settings, lambda: train),
         _Prepare(settings, root),
-        scoring,
+        call(settings.dataset, Dataset.scoring_of, train.y),
         local_test=local_test if scored else None,
         test_rows=test_rows,
         class_names=class_names(settings.dataset, paths),

@@ -9,13 +9,12 @@ Legend: n samples.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from raysim.config import Settings
-from raysim.core.components import ask
+from raysim.core.components import call
 from raysim.core.data import Dataset, Partition
 from raysim.core.seeds import torch_generator
 
@@ -105,19 +104,7 @@ class PreparedPipeline(InputPipeline):
         """Try the dataset's and the partition's methods on a few inputs, of client 0."""
         settings = self.settings
         dataset, partition, seed = settings.dataset, settings.partition, settings.seed
-
-        def are_inputs(returned: object) -> bool:
-            return (
-                isinstance(returned, Tensor) and returned.dim() > 0 and len(returned) == len(rows)
-            )
-
-        expected = "a tensor with one row per input"
-        decoded = ask(dataset, "decode", x.clone(), returns=are_inputs, expected=expected)
-        views: dict[str, tuple[Any, ...]] = {
-            "client_view": (decoded, rows, 0, seed),
-            "test_view": (decoded, rows, settings.clients, seed),
-        }
-        for name, given in views.items():
-            ask(partition, name, *given, returns=are_inputs, expected=expected)
-        draws = torch_generator(seed, "check")
-        ask(dataset, "augment", decoded, draws, returns=are_inputs, expected=expected)
+        decoded = call(dataset, Dataset.decode, x.clone())
+        call(partition, Partition.client_view, decoded, rows, 0, seed)
+        call(partition, Partition.test_view, decoded, rows, settings.clients, seed)
+        call(dataset, Dataset.augment, decoded, torch_generator(seed, "check"))

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from raysim.config import Settings, parse
-from raysim.core.components import ask
-from raysim.core.data import Progress, counts_clients
+from raysim.core.components import call
+from raysim.core.data import Partition, Progress, counts_clients
 from raysim.federation.prepared import open_prepared, prepared
 
 
@@ -33,11 +33,6 @@ def with_clients(
     if not counts_clients(type(settings.partition)):
         return parse(raw)
     paths = prepared(settings.data, root, progress)
-    clients = ask(
-        settings.partition,
-        "natural_clients",
-        open_prepared(settings.data, paths["train"]),
-        returns=lambda returned: returned is None or isinstance(returned, int),
-        expected="a number of clients, or None",
-    )
+    train = open_prepared(settings.data, paths["train"])
+    clients = call(settings.partition, Partition.natural_clients, train)
     return parse(raw if clients is None else {**raw, "clients": clients})

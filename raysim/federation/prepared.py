@@ -6,7 +6,7 @@ Legend: N samples, C classes.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -16,11 +16,10 @@ import numpy.typing as npt
 
 from raysim.config import Settings
 from raysim.core.arrow import open_split, recorded_checksum
-from raysim.core.components import ask, calling
-from raysim.core.data import NATURAL, NOTES, Dataset, Progress, Split, are_names
+from raysim.core.components import call, calling
+from raysim.core.data import NATURAL, NOTES, Dataset, Progress, Split
 from raysim.core.errors import DataError, RaysimError
 from raysim.core.user_input import portable_name
-from raysim.core.user_input.limits import MOST
 
 
 def prepared(dataset: Dataset, root: Path, progress: Progress) -> Mapping[str, Path]:
@@ -30,13 +29,7 @@ def prepared(dataset: Dataset, root: Path, progress: Progress) -> Mapping[str, P
         DataError: a file is missing and cannot be fetched, or is damaged.
         SettingsError: the dataset fails, or lacks a split.
     """
-    given: Mapping[str, Any] = ask(
-        dataset,
-        "prepare",
-        *(root, progress),
-        returns=lambda returned: all(_is_split(returned[split]) for split in ("train", "test")),
-        expected='a mapping of "train" and "test" to a Path or to samples each',
-    )
+    given = call(dataset, Dataset.prepare, root, progress)
     if all(isinstance(each, Path) for each in given.values()):
         return given
     from raysim.federation.named_columns import ColumnOrder
@@ -94,14 +87,6 @@ def known_digests(settings: Settings, root: Path) -> dict[str, str]:
     return {}
 
 
-def _is_split(given: object) -> bool:
-    if isinstance(given, Path):
-        return True
-    from raysim.federation.written import is_samples
-
-    return is_samples(given)
-
-
 def open_prepared(dataset: Dataset, path: Path) -> Split:
     """Map a prepared split; its natural clients, if it has any, are also the column `client`.
 
@@ -127,13 +112,7 @@ def class_names(dataset: Dataset, paths: Mapping[str, Path]) -> tuple[str, ...]:
     """
     if CLASSES in paths:
         return tuple(str(label) for label in open_split(paths[CLASSES]).x)
-    names: Sequence[str] = ask(
-        dataset,
-        "class_names",
-        returns=are_names,
-        expected="the names of the classes, as different texts",
-    )
-    return tuple(map(str, names))
+    return tuple(map(str, call(dataset, Dataset.class_names)))
 
 
 def network_size(dataset: Dataset, train: Callable[[], Split]) -> tuple[tuple[int, ...], int]:
@@ -146,20 +125,7 @@ def network_size(dataset: Dataset, train: Callable[[], Split]) -> tuple[tuple[in
     Raises:
         SettingsError: the dataset fails, or returns something else.
     """
-    shape: tuple[int, ...] | None = ask(
-        dataset,
-        "shape",
-        returns=lambda found: (
-            found is None or (isinstance(found, tuple) and all(map(_is_count, found)))
-        ),
-        expected=f"a tuple of whole numbers from 1 to {MOST}, or None",
-    )
-    classes: int | None = ask(
-        dataset,
-        "classes",
-        returns=lambda found: found is None or _is_count(found),
-        expected=f"a whole number from 1 to {MOST}, or None",
-    )
+    shape, classes = call(dataset, Dataset.shape), call(dataset, Dataset.classes)
     if shape is None:
         shape = _decoded_shape(dataset, train())
     return shape, _outputs(dataset, train().y) if classes is None else classes
@@ -168,14 +134,7 @@ def network_size(dataset: Dataset, train: Callable[[], Split]) -> tuple[tuple[in
 def _decoded_shape(dataset: Dataset, samples: Split) -> tuple[int, ...]:
     from raysim.core.tensors.packed import as_tensor
 
-    first = as_tensor(samples.x[:1]).clone()
-    decoded = ask(
-        dataset,
-        "decode",
-        first,
-        returns=lambda found: len(found) == len(first),
-        expected="a tensor with one row per input",
-    )
+    decoded = call(dataset, Dataset.decode, as_tensor(samples.x[:1]).clone())
     return tuple(decoded.shape[1:])
 
 
@@ -184,7 +143,3 @@ def _outputs(dataset: Dataset, targets: npt.NDArray[Any]) -> int:
     if dataset.scoring.classifies and len(targets) and targets.dtype.kind in "iu":
         return max(int(targets.max()) + 1, 1)
     return max(math.prod(targets.shape[1:]), 1)
-
-
-def _is_count(value: object) -> bool:
-    return isinstance(value, int) and 1 <= value <= MOST

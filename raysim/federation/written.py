@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
@@ -26,16 +26,6 @@ from raysim.federation.samples import read_pair, samples_of
 PART_BYTES = 64 * 2**20
 """Bytes of inputs that are collected from single samples before they are written."""
 MOST_PART = 65_536
-
-
-def is_samples(given: object) -> bool:
-    """Return whether an object may hold samples."""
-    if isinstance(given, tuple | list):
-        return True
-    kinds = (Split, TorchDataset, DataLoader)
-    return isinstance(given, kinds) or (
-        isinstance(given, Iterable) and not isinstance(given, str | bytes | dict)
-    )
 
 
 def write_samples(folder: Path, split: str, given: Any, columns: ColumnOrder) -> Path:

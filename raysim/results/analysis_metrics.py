@@ -12,7 +12,8 @@ from raysim.analysis import ANALYSES
 from raysim.analysis.accuracy import CONVERGED
 from raysim.config import Settings
 from raysim.core.columns import Column, by_name
-from raysim.core.components import ask, suggest
+from raysim.core.components import call, suggest
+from raysim.core.data import Model
 from raysim.core.errors import SettingsError
 from raysim.core.user_input.limits import MOST
 from raysim.results.column_metrics import Metric
@@ -156,21 +157,13 @@ def _count_layers(settings: Settings) -> int:
 
     One that is built for sizes read from the samples counts as long enough.
     """
-    from torch import nn
-
     from raysim.analysis.layers import trained_layers
     from raysim.core.layers import STAGES
 
     shape, classes = settings.dataset.shape, settings.dataset.classes
     if shape is None or classes is None:
         return MOST
-    network: nn.Module = ask(
-        settings.model,
-        "build",
-        *(shape, classes),
-        returns=lambda built: isinstance(built, nn.Module),
-        expected="a torch.nn.Module",
-    )
+    network = call(settings.model, Model.build, shape, classes)
     return len(trained_layers(network)) if all(hasattr(network, name) for name in STAGES) else 0
 
 

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
-from torch import Tensor, nn
+from torch import nn
 
 from raysim.config import Settings
-from raysim.core.components import ask, called, calling
+from raysim.core.components import call, called, calling
 from raysim.core.errors import SettingsError
 from raysim.core.method import Method, ServerState
 from raysim.core.next_state import ASKED, check_deployed, check_state, given_state, with_kept
 from raysim.core.seeds import seeded
 from raysim.core.selection import History, Selection
-from raysim.core.state import State, are_arrays
+from raysim.core.state import as_arrays
 from raysim.core.temperature import Temperature
 from raysim.core.tensors import CPU, nbytes
 from raysim.driver.checks.model import check_model
@@ -51,21 +50,15 @@ def initial_checkpoint(settings: Settings, federation: Federation) -> tuple[nn.M
     if method.staged:
         _check_stages(method, model)
     with seeded(settings.seed, "network"):
-        network: nn.Module = ask(
-            method,
-            "network",
-            model,
-            returns=lambda returned: isinstance(returned, nn.Module),
-            expected="a torch.nn.Module",
-        )
-    clients = len(federation.training_sizes)
+        network = call(method, Method.network, model)
+    clients, participants = len(federation.training_sizes), len(settings.participants)
     never = np.full((clients, len(NEVER)), NEVER)
     state, history = _initial_state(settings, network), History.empty(clients)
     initial = RunState(
         *(0, state, history, never),
         components={
-            "selection": _state_of(settings.selection, len(settings.participants)),
-            "temperature": _state_of(settings.temperature, clients),
+            "selection": as_arrays(call(settings.selection, Selection.init, participants)),
+            "temperature": as_arrays(call(settings.temperature, Temperature.init, clients)),
         },
     )
     check_scoring(settings, federation.scoring)
@@ -101,22 +94,6 @@ def _check_stages(method: Method, model: nn.Module) -> None:
         )
 
 
-def _state_of(component: Selection | Temperature, clients: int) -> State:
-    """Return a component's state before the first round.
-
-    Raises:
-        SettingsError: it is not of arrays.
-    """
-    state = ask(
-        component,
-        "init",
-        clients,
-        returns=are_arrays,
-        expected="a dict of arrays of numbers",
-    )
-    return {name: np.array(value) for name, value in state.items()}
-
-
 def _initial_state(settings: Settings, network: nn.Module) -> ServerState:
     """Return the server's initial state.
 
@@ -131,30 +108,10 @@ def _initial_state(settings: Settings, network: nn.Module) -> ServerState:
     state = with_kept(settings.server_rule, method, network, state)
     check_deployed(method, state, network)
     left = given_state(state)
-    ask(
-        method,
-        "client_init",
-        state,
-        returns=_are_groups,
-        expected="groups of tensors, none of clients that keep nothing",
-    )
-    ask(
-        method,
-        "client_bytes",
-        state,
-        returns=lambda returned: isinstance(returned, int) and returned >= 0,
-        expected="a number of bytes",
-    )
+    call(method, Method.client_init, state)
+    call(method, Method.client_bytes, state)
     left.check_left(ASKED, called(method))
     return state
-
-
-def _are_tensors(values: Any) -> bool:
-    return all(isinstance(tensor, Tensor) for tensor in values.values())
-
-
-def _are_groups(values: Any) -> bool:
-    return all(map(_are_tensors, values.values()))
 
 
 def with_cohort(settings: Settings, task: Task | None) -> Settings:
