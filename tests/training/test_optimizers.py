@@ -241,7 +241,7 @@ def test_steps_are_counted_in_samples_by_hand(tmp_path):
     settings = make_settings(tmp_path, **{"local.epochs": 1, "local.steps": 7})
     (clock,) = equal_devices(settings, sizes, 1)
     assert [clock.fly(client, 5)[0] - 5 for client in range(3)] == expected
-    before = SimpleNamespace(number=0, selection={}, history=History.empty(3))
+    before = SimpleNamespace(number=0, kept=lambda owner: {}, history=History.empty(3))
     assert sampling_of(settings, before, sizes, None).seconds([2, 0]).tolist() == [7, 42]
 
 
