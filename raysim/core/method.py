@@ -42,7 +42,7 @@ import numpy.typing as npt
 import torch
 from torch import nn
 
-from raysim.core.chain import Join, first
+from raysim.core.chain import Join, first, only
 from raysim.core.columns import Column
 from raysim.core.components import Component, Registry, called, returns, suggest
 from raysim.core.errors import SettingsError
@@ -183,9 +183,10 @@ class Method(Component, ABC):
         **dict.fromkeys(("needs_classes", "needs_everyone", "needs_mean", "has_parts"), first),
         **dict.fromkeys(("own_round", "own_server", "server_lr"), first),
         **dict.fromkeys(("deploys_finetuned", "deploys_client_models"), first),
+        **dict.fromkeys(("asynchrony", "discount", "deployed", "deployment"), only),
     }
-    """How a chain joins what its methods state. It refuses what it cannot join: claims, a selection
-    and a rule of the server."""
+    """How a chain joins what its methods state, and functions that one of them may have otherwise.
+    It refuses what it cannot join: claims, a selection and a rule of the server."""
     revision: ClassVar[int] = 1
     """Raised when the same settings give other bits; a run resumes in its own revision only."""
     columns: ClassVar[Sequence[Column]] = ()

@@ -26,7 +26,7 @@ does. An empty chain is FedAvg.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import fields, replace
 from functools import partial
 from typing import Annotated, Any, TypeVar
@@ -34,7 +34,7 @@ from typing import Annotated, Any, TypeVar
 from pydantic import Field, model_validator
 from torch import nn
 
-from raysim.core.chain import Join, chain
+from raysim.core.chain import Join, chain, only
 from raysim.core.components import called
 from raysim.core.errors import SettingsError
 from raysim.core.method import METHODS, Method, Metrics, Round, ServerState
@@ -58,8 +58,6 @@ V = TypeVar("V")
 Methods = Mapping[str, FedAvg]
 """Chained methods in order, by name."""
 PLAIN = FedAvg()
-HOOKS = ("before_training", "asynchrony", "discount", "deployed", "deployment")
-"""Functions of a chain that at most one of its methods has otherwise than FedAvg."""
 
 
 class Chain(FedAvg):
@@ -82,8 +80,9 @@ class Chain(FedAvg):
             check_pulls(self.methods)
             check_single(self.methods)
             self.rules()
-            for hook in HOOKS:
-                self._only(hook)
+            for name, join in self._joined.items():
+                if join is only:
+                    self._only(name)
             if len({member.weighting for member in self.methods.values()} - {None}) > 1:
                 raise SettingsError("two methods each set the weighting of the mean")
             self._check_discount()
@@ -248,19 +247,8 @@ class _Joined:
         return self._join([getattr(each, self._name) for each in (PLAIN, *members)])
 
 
-def _of_one(hook: str) -> Callable[..., Any]:
-    """Return the hook of the only method of a chain that overrides it, or FedAvg's."""
-
-    def call(chained: Chain, *given: Any) -> Any:
-        return getattr(chained._only(hook) or PLAIN, hook)(*given)
-
-    return call
-
-
 for _name, _join in FedAvg._joined.items():
     setattr(Chain, _name, _Joined(_name, _join))
-for _name in HOOKS:
-    setattr(Chain, _name, _of_one(_name))
 
 
 def _send_needed(finish: Finish, averages: bool, view: View, trained: Trained) -> Upload:

@@ -17,7 +17,7 @@ from typing import ClassVar
 
 from torch import nn
 
-from raysim.core.chain import Join, first
+from raysim.core.chain import Join, first, only
 from raysim.core.method import Method, Metrics, Passes, Round, ServerState
 from raysim.core.next_state import check_model, check_state
 from raysim.core.rules import Bases, Finish, Pass, Reduced, Rules, Weighting
@@ -36,7 +36,9 @@ class FedAvg(Method):
     keep the round.
     """
 
-    _joined: ClassVar[Mapping[str, Join]] = {**Method._joined, "weighting": first}
+    _joined: ClassVar[Mapping[str, Join]] = {
+        **{**Method._joined, "weighting": first, "before_training": only}
+    }
     weighting: ClassVar[Weighting | None] = None
     """Weights of the mean; None takes the run's `weighting`."""
     bases: ClassVar[Bases | None] = None
