@@ -11,7 +11,7 @@ component.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import inf
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
@@ -24,7 +24,9 @@ from raysim.core.differences import moving_names
 from raysim.core.errors import RuleError
 from raysim.core.method import Method
 from raysim.core.privacy import PrivacyClaim
+from raysim.core.rules import CHANGE
 from raysim.core.selection import Selection
+from raysim.core.tensors import Groups
 from raysim.core.user_input import as_typed
 from raysim.server.mean import ModelMean
 
@@ -60,24 +62,35 @@ class Seen:
     Attributes:
         settings: The run's settings.
         work: The pass, as it is dispatched.
-        selected: Clients of the round.
+        cohort: Clients of the round.
         is_first: Whether the pass is the first of its round.
-        means: Names of the groups of which a mean has arrived.
+        earlier: Earlier passes of the round of which a mean has arrived.
+        means: The means that have arrived, by group.
         rows: Names of the rows that clients have sent, without figures of analyses.
+        numbers: Names of the numbers that they have sent for the method.
+        of_stages: Names of those that they have sent for stages, by stage.
+        keeping: Stages for which clients keep something.
+        keeps: Whether clients keep a state, whoever's.
     """
 
     settings: Settings
     work: Any
-    selected: int
-    is_first: bool
-    means: Collection[str] = ()
+    cohort: Collection[int] = ()
+    is_first: bool = True
+    earlier: int = 0
+    means: Groups = field(default_factory=dict)
     rows: Sequence[str] = ()
+    numbers: Sequence[str] = ()
+    of_stages: Mapping[str, str] = field(default_factory=dict)
+    keeping: Collection[str] = ()
+    keeps: bool = False
 
 
 Find = Callable[[Any], Iterable[Part]]
 """Returns the parts of a run that are of a kind, given its settings, or what is seen of it."""
-Moment = Literal["settings", "pass", "result"]
-"""When a kind is found: as settings are parsed, as a pass is yielded, or as its result arrives."""
+Moment = Literal["settings", "pass", "result", "rehearsed"]
+"""When a kind is found: as settings are parsed, a pass is yielded, its result arrives, or a
+rehearsal ends."""
 
 
 class Kind(NamedTuple):
@@ -212,10 +225,22 @@ def _claims(
 
 
 def _of_passes(of: Callable[[Seen], Any]) -> Find:
-    """Return what finds a method by what is seen of its passes, true or names that they send."""
+    """Return what finds a method by what is seen of its passes, true, words or names they send."""
     return lambda seen: [
-        Part(called(seen.settings.method), repr(shown[0]) if isinstance(shown, list) else "")
+        Part(
+            called(seen.settings.method.sending),
+            repr(shown[0]) if isinstance(shown, list) else shown if isinstance(shown, str) else "",
+        )
         for shown in filter(None, [of(seen)])
+    ]
+
+
+def _telling(of: Callable[[Stage], Any], promise: str = "") -> Find:
+    """Return what finds stages for which clients send numbers; a promise is one that they lack."""
+    return lambda seen: [
+        Part(called(stage), repr(number), lost=promise and why_lost(stage, promise))
+        for name, number in seen.of_stages.items()
+        if of(stage := seen.settings.stages[name])
     ]
 
 
@@ -289,6 +314,24 @@ def _in_whole_numbers(seen: Seen) -> list[Part]:
     ]
 
 
+def _not_accounted(seen: Seen) -> str:
+    """Return what clients have sent beside one bounded change of each, in words."""
+    work, beside = seen.work, [*seen.rows, *seen.numbers]
+    for group, tensors in seen.means.items():
+        base = work.moved_from.get(group)
+        start = None if base == CHANGE else work.broadcast.get(base or "", {})
+        moving = {*moving_names(tensors, start, work.frozen), *work.frozen}
+        beside += [f"{group}/{name}" for name in sorted(tensors.keys() - moving)]
+    selected = {*work.clients} <= {*seen.cohort}
+    faults = {
+        f"{next(iter(beside), '')!r} beside the change of their tensors": beside,
+        "changes in more than one pass of a round": seen.means and seen.earlier,
+        "changes in a pass in which they do not train": seen.means and not work.epochs,
+        "changes though they were not selected": seen.means and not selected,
+    }
+    return next((said for said, found in faults.items() if found), "")
+
+
 def _replacing(seen: Seen) -> list[Part]:
     attack, work = seen.settings.attack, seen.work
     replaces = attack.changes_uploads and work.moved_from and work.epochs and _unmoved(seen)
@@ -301,6 +344,10 @@ MASKS = Kind("masks", _stages(lambda stage: stage.secure_sum))
 CLAIMS = Kind("claims of privacy", _claims())
 CLIPS = Kind("claims of privacy", _claims(move="put it before", method_at=-1))
 NOISES = Kind("claims of privacy", _claims(move="put it behind", method_at=inf))
+FIXED = Kind(
+    "claims for fixed cohorts",
+    _claims(lambda own, run: run.selection.draw == "fixed" and not own.population),
+)
 SEEING = Kind(
     "aggregations that see updates one by one",
     _of("aggregation", lambda run: run.aggregation.sees_updates),
@@ -333,7 +380,8 @@ WIDE = Kind(
     "methods with passes over more clients than the cohort",
     _of_passes(
         lambda seen: (
-            seen.is_first and len(seen.work.clients) > max(seen.settings.cohort_size, seen.selected)
+            seen.is_first
+            and len(seen.work.clients) > max(seen.settings.cohort_size, len(seen.cohort))
         )
     ),
     "pass",
@@ -348,9 +396,11 @@ UNBASED = Kind(
     "result",
 )
 OVERLAP = "whose rounds overlap"
+UNACCOUNTED = "which is not accounted"
 UNSEEN = "whose clients send {words} without a base from which it has moved"
 BY_ITSELF = "which so set weighs clients by itself"
 MEAN = "choose aggregation.name=mean"
+POISSON = "choose selection.name=poisson"
 
 RULES = (
     Rule(
@@ -600,13 +650,7 @@ RULES = (
         ),
         *("which counts the samples of all clients", "give the weights"),
     ),
-    Rule(
-        Kind(
-            "claims for fixed cohorts",
-            _claims(lambda own, run: run.selection.draw == "fixed" and not own.population),
-        ),
-        *(KEEPING, "which tells in which of them a client was", "choose selection.name=poisson"),
-    ),
+    Rule(FIXED, KEEPING, "which tells in which of them a client was", POISSON),
     # seen
     Rule(
         Kind("clocks with virtual time", _of("clock", lambda run: run.clock.has_time)),
@@ -694,5 +738,57 @@ RULES = (
             "result",
         ),
         *("whose clients send a model without a base from which it has moved", "leave it out"),
+    ),
+    Rule(
+        MASKS,
+        Kind(
+            "methods whose clients send more than means",
+            _of_passes(lambda seen: [*seen.rows, *seen.numbers]),
+            "result",
+        ),
+        "whose server reads {words} of single clients",
+    ),
+    Rule(
+        MASKS,
+        Kind(
+            "stages that read numbers of single clients",
+            _telling(lambda stage: not stage.sums_numbers, "sums_numbers"),
+            "result",
+        ),
+        *("which reads numbers of single clients", "leave it out"),
+    ),
+    Rule(CLAIMS, POOLED, f"whose clients send all their samples, {UNACCOUNTED}"),
+    Rule(
+        CLAIMS,
+        Kind(
+            "stages whose clients send numbers",
+            _telling(lambda stage: not stage.privacy),
+            "result",
+        ),
+        f"whose clients send the number {{words}}, {UNACCOUNTED}",
+    ),
+    Rule(
+        CLAIMS,
+        Kind("methods whose clients send more than a change", _of_passes(_not_accounted), "result"),
+        f"whose clients send {{words}}, {UNACCOUNTED}",
+    ),
+    Rule(
+        FIXED,
+        Kind(
+            "clients that keep a state",
+            lambda seen: (
+                [Part("a method or stage whose clients keep a state between rounds")] * seen.keeps
+            ),
+            "result",
+        ),
+        *("in fixed cohorts", POISSON),
+    ),
+    Rule(
+        Kind(
+            "stages for which clients keep something",
+            lambda seen: [Part(f"channel.{name}") for name in sorted(seen.keeping)],
+            "rehearsed",
+        ),
+        *(OVERLAPPING, f"{OVERLAP}: their order would change what clients keep for it"),
     ),
 )

@@ -6,7 +6,7 @@ Settings are parsed alone: no data is fetched, and no network is built.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from raysim.channel.gaussian import Gaussian
 from raysim.channel.masks import Masks
 from raysim.channel.topk import TopK
 from raysim.cli.documents import listed
-from raysim.combinations import RULES, Rule, Seen, check_rules
+from raysim.combinations import RULES, Moment, Rule, Seen, check_rules
 from raysim.core.errors import RuleError
 from raysim.core.rules import CHANGE, Pass
 from raysim.driver.dispatch import Dispatch
@@ -343,6 +343,8 @@ def test_what_breaks_a_rule_is_refused_as_settings_are_parsed(line):
 
 
 MODEL, BATCHES = {"w": torch.zeros(2)}, {"w": torch.zeros(2), "n": torch.tensor(3)}
+OF_MODEL = {"model": MODEL}
+SENDS = "channel.gaussian: does not go with method.name=fedavg, whose clients send "
 MEDIAN, ALIE = {"aggregation.name": "median"}, {"attack.name": "alie"}
 FLTRUST = {"aggregation.name": "fltrust"}
 FLIP = {"attack.name": "sign_flip"}
@@ -385,35 +387,82 @@ SEEN: Mapping[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = {
         *(CLAIM, {"broadcast": {"model": BATCHES}}, {"broadcast": {"model": MODEL}}),
     ),
     "aggregation.name=median: does not go with method.name=fedavg, whose clients send 'layer'": (
-        *(MEDIAN, {"means": ["model"], "rows": ["layer"]}, {"means": ["model"]}),
+        *(MEDIAN, {"means": OF_MODEL, "rows": ["layer"]}, {"means": OF_MODEL}),
     ),
     "attack.name=alie: does not go with method.name=fedavg, whose clients send 'c' without a": (
-        *(ALIE, {"means": ["c"], **BAD}, {"means": ["c"]}),
+        *(ALIE, {"means": {"c": MODEL}, **BAD}, {"means": {"c": MODEL}}),
     ),
     "attack.name=sign_flip: does not go with method.name=fedavg, whose clients send 'c' without": (
-        *(FLIP, {"means": ["c"], **BAD}, {"means": ["model", "c"], **BAD}),
+        *(FLIP, {"means": {"c": MODEL}, **BAD}, {"means": {**OF_MODEL, "c": MODEL}, **BAD}),
     ),
     "downlink: does not go with method.name=fedavg, whose clients send a model without a base": (
-        *(DOWN, {"means": ["model"], "bases": {}}, {"means": ["model"]}),
+        *(DOWN, {"means": OF_MODEL, "bases": {}}, {"means": OF_MODEL}),
+    ),
+    "channel.masks: does not go with method.name=fedavg, whose server reads 'loss' of single": (
+        *(MASKS, {"numbers": ["loss"]}, {"means": OF_MODEL}),
+    ),
+    f"channel.masks: does not go with channel.{own(Counts)}, which reads numbers of single cl": (
+        {"channel": {own(Counts): {}, "masks": {}}},
+        *({"of_stages": {own(Counts): "n"}}, {"of_stages": {}}),
+    ),
+    "channel.gaussian: does not go with method.name=fedavg, whose clients send all their samples": (
+        *(CLAIM, {"pooled": True}, {}),
+    ),
+    f"channel.gaussian: does not go with channel.{own(Counts)}, whose clients send the number": (
+        {**CLAIM, "channel": {"gaussian": {}, own(Counts): {}}},
+        *({"of_stages": {own(Counts): "n"}}, {"of_stages": {"gaussian": "n"}}),
+    ),
+    f"{SENDS}'other/w' beside the change of their tensors, which is not accounted": (
+        *(CLAIM, {"means": {"other": MODEL}}, {"means": OF_MODEL}),
+    ),
+    f"{SENDS}'own' beside the change of their tensors, which is not accounted": (
+        *(CLAIM, {"means": OF_MODEL, "rows": ["own"]}, {"means": OF_MODEL}),
+    ),
+    f"{SENDS}changes in more than one pass of a round, which is not accounted": (
+        *(CLAIM, {"means": OF_MODEL, "earlier": 1}, {"means": {}, "earlier": 1}),
+    ),
+    f"{SENDS}changes in a pass in which they do not train, which is not accounted": (
+        *(CLAIM, {"means": OF_MODEL, "epochs": 0}, {"means": {}, "epochs": 0}),
+    ),
+    f"{SENDS}changes though they were not selected, which is not accounted": (
+        *(CLAIM, {"means": OF_MODEL, "clients": (0, 5)}, {"means": {}, "clients": (0, 5)}),
+    ),
+    "channel.gaussian: does not go with a method or stage whose clients keep a state between rounds"
+    ", in fixed cohorts; choose selection.name=poisson": (
+        *(FIXED, {"means": {}, "keeps": True}, {"means": {}}),
+    ),
+    "channel.clip: does not go with method.name=fedbuff, whose rounds overlap: their order would": (
+        *({**FEDBUFF, "channel.clip": {}}, {"keeping": ["clip"]}, {"keeping": []}),
     ),
 }
 """By the line: settings, what of a pass breaks a rule with them, and a pass nearby."""
 
 
+OF_SEEN = {each.name for each in fields(Seen)}
+"""What of a pass is seen of its result, or of its place."""
+
+
+def moment_of(shown: Mapping[str, Any]) -> Moment:
+    """Return the moment at which something is seen of a pass."""
+    if "keeping" in shown:
+        return "rehearsed"
+    return "result" if {"means", "numbers", "of_stages"} & shown.keys() else "pass"
+
+
 def seen_of(settings: raysim.Settings, shown: Mapping[str, Any]) -> Seen:
     """Return what is seen of a pass that is FedAvg's, but for what is given."""
     plain = {"clients": (0, 1), "broadcast": {"model": MODEL}, "epochs": 1, **shown}
-    more = {key: plain.pop(key) for key in ("is_first", "means", "rows") if key in plain}
+    more = {key: plain.pop(key) for key in OF_SEEN & plain.keys()}
     attackers = plain.pop("attackers", frozenset())
     work = replace(Dispatch.of(Pass(**plain), frozenset()), attackers=attackers)
-    return Seen(settings, work, selected=2, **{"is_first": True, **more})
+    return Seen(settings, work, (0, 1), **more)
 
 
 @pytest.mark.parametrize("line", SEEN)
 def test_what_breaks_a_rule_is_refused_as_it_is_seen(line):
     overrides, broken, nearby = SEEN[line]
     settings = raysim.load_config("mnist-fedavg", overrides)
-    at = "result" if "means" in broken else "pass"
+    at = moment_of(broken)
     with pytest.raises(RuleError) as caught:
         check_rules(settings, at, seen_of(settings, broken))
     assert str(caught.value).startswith(line)

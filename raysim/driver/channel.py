@@ -20,7 +20,7 @@ from raysim.core.channel import (
     sent_bytes,
     shared_or_not,
 )
-from raysim.core.components import call, called, calling, shown, why_lost
+from raysim.core.components import call, called, calling, shown
 from raysim.core.differences import layout_of, same_shapes
 from raysim.core.encoding import Encoded, Encoding
 from raysim.core.errors import SettingsError
@@ -37,7 +37,7 @@ from raysim.core.tensors import (
     unflatten,
 )
 from raysim.driver.dispatch import Dispatch
-from raysim.driver.hiding import as_seen, masking_of
+from raysim.driver.hiding import as_seen
 from raysim.driver.sending import send_changed
 from raysim.storage.client_states import OF_STAGE, owner_of
 from raysim.storage.column_names import OF_CLIENTS, check_metrics, check_names
@@ -95,7 +95,6 @@ class Channel:
         passed_by = not reduced.means.keys() & work.moved_from
         if passed_by and (reduced.means or reduced.rows) and self._changes_what_is_sent:
             self._note_that_nothing_changes(number)
-        self._check_numbers(reduced)
         stages = [(n, s) for n, s in self._present.items() if s.has_server_part()]
         if not stages:
             return reduced
@@ -114,20 +113,6 @@ class Channel:
                 self._update(name, stage, now, given)
         scalars = {n: v for n, v in reduced.scalars.items() if not owner_of(n, self.stages)}
         return replace(reduced, means=found.means_with(means), scalars=scalars)
-
-    def _check_numbers(self, reduced: Reduced) -> None:
-        """Check that of the numbers that stages have clients send, sums do where they are masked.
-
-        Raises:
-            SettingsError: a stage reads them one by one.
-        """
-        masking = masking_of(self.settings)
-        for name, stage in self.stages.items():
-            if masking and not stage.sums_numbers and of_stage(name, reduced.scalars):
-                raise SettingsError(
-                    f"{called(masking)}: does not go with {called(stage)}, which reads numbers of"
-                    f" single clients; leave it out{why_lost(stage, 'sums_numbers')}"
-                )
 
     def _update(self, name: str, stage: Stage, now: Received, given: Reduced) -> None:
         """Update what the server keeps for a stage.

@@ -18,7 +18,7 @@ from raysim.core.rules import Bases, Finish, LocalWork, Pass, Reduced, Trained, 
 
 ORDER = (
     *("downlink", "masks", "clock", "report", "analyses", "round_state", "models", "channel"),
-    *("accounting", "optimizer", "attack", "aggregation"),
+    *("optimizer", "attack", "aggregation"),
 )
 """Order in which riders dress a pass and clients take their parts; the server takes its own in
 reverse. The virtual clock counts the work and the bytes of the parts before its own."""

@@ -27,12 +27,13 @@ from typing import Any
 import numpy as np
 import torch
 
+from raysim.combinations import Seen, check_rules
 from raysim.config import Settings
 from raysim.core.errors import MachineError, RuleError, RunError, SettingsError
 from raysim.core.tensors import CPU, Groups, nbytes
 from raysim.driver.aggregating import fewest_clients
 from raysim.driver.channel import states_of
-from raysim.driver.checks.stages import check_keepers, check_rounds_without_clients
+from raysim.driver.checks.stages import check_rounds_without_clients
 from raysim.driver.context import CheckedRun, RunContext
 from raysim.driver.listener import Listener
 from raysim.driver.run import Run
@@ -81,7 +82,7 @@ def rehearse(checked: CheckedRun) -> int:
             if few is MORE or isinstance(error, RuleError):
                 raise
     owners = [owner for group in kept if (owner := owner_of(group, settings.stages))]
-    check_keepers(settings, owners, "clients keep")
+    check_rules(settings, "rehearsed", Seen(settings, None, keeping=owners))
     check_rounds_without_clients(checked)
     return nbytes(kept)
 

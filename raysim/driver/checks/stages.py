@@ -1,10 +1,7 @@
-"""Checks of stages of the channel that no rule has: of what is kept, and rounds without clients."""
+"""Check of rounds without clients, on which stages of the channel may act."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from raysim.config import Settings
 from raysim.core.components import called
 from raysim.core.errors import RaysimError, SettingsError
 from raysim.driver.listener import Listener
@@ -15,24 +12,6 @@ from raysim.driver.round_inputs import (
     run_round,
     run_without_clients,
 )
-
-
-def check_keepers(settings: Settings, keepers: Sequence[str], who: str) -> None:
-    """Check that rounds do not overlap where something is kept for stages.
-
-    Args:
-        settings: The run's settings.
-        keepers: Names of the stages for which it is.
-        who: Who keeps it, for the error.
-
-    Raises:
-        SettingsError: they do.
-    """
-    if keepers and settings.asynchrony:
-        raise SettingsError(
-            f"{called(settings.stages[min(keepers)])}: does not go with {called(settings.method)},"
-            f" whose rounds overlap: their order would change what {who} for it"
-        )
 
 
 def check_rounds_without_clients(parts: RunParts) -> None:

@@ -19,14 +19,14 @@ from raysim.core.method import Metrics, Passes, Round, ServerState
 from raysim.core.next_state import ASKED, given_state
 from raysim.core.rules import Reduced
 from raysim.core.scoring import PERSONAL
-from raysim.core.tensors import frozen_names
+from raysim.core.tensors import Groups, frozen_names
 from raysim.driver.aggregating import with_aggregation
 from raysim.driver.analyses.riding import rows_beside
 from raysim.driver.analyses.round_analyses import RoundAnalyses
 from raysim.driver.asynchronous.opening import asynchronous_rounds
 from raysim.driver.asynchronous.rounds import AsynchronousRounds
 from raysim.driver.attacking import Clients, bad_clients, bad_in_round, with_attack
-from raysim.driver.channel import Channel, by_owner, states_of
+from raysim.driver.channel import Channel, by_owner, of_stage, states_of
 from raysim.driver.clock.clock import VirtualRound
 from raysim.driver.clock.lost import noted_if_lost
 from raysim.driver.context import Rounds, RunContext
@@ -37,7 +37,6 @@ from raysim.driver.keeping import with_kept_optimizers
 from raysim.driver.listener import Started
 from raysim.driver.masking import with_masks
 from raysim.driver.passes import PassContext, RoundRunner
-from raysim.driver.privacy.uploads import AccountedUploads
 from raysim.driver.rates import rate_figures, with_rates
 from raysim.driver.round_inputs import (
     RunPass,
@@ -53,7 +52,7 @@ from raysim.driver.selecting import RoundSelection, expected_seconds, with_repor
 from raysim.driver.stacking import decide_stack_size
 from raysim.driver.temperatures import RoundTemperature
 from raysim.storage.client_models import ClientModels
-from raysim.storage.client_states import updated
+from raysim.storage.client_states import owner_of, updated
 from raysim.storage.column_names import check_metrics
 from raysim.storage.declared import deploys_own_models
 from raysim.storage.recorder import Row
@@ -249,7 +248,7 @@ class Run:
         for attempt in self._attempts(before, begun):
             with noted_if_lost(context.listener.note):
                 state, metrics = run_round(
-                    *attempt, self._passes.frozen, partial(self._check, begun)
+                    *attempt, self._passes.frozen, partial(self._check, begun, [])
                 )
                 break
         left.append(given_state(state))
@@ -279,11 +278,37 @@ class Run:
             given.check_left(ASKED, called(self.settings.method))
         return after, row, runner.log, evaluation
 
-    def _check(self, begun: _Begun, work: Dispatch, reduced: Reduced | None = None) -> None:
-        """Check a pass by the rules, as it is yielded or as its result arrives."""
-        sent = (reduced.means, rows_beside(reduced)) if reduced else ()
-        seen = Seen(self.settings, work, len(begun.now.cohort), not begun.runner.passes, *sent)
-        check_rules(self.settings, "result" if reduced else "pass", seen)
+    def _check(
+        self, begun: _Begun, means: list[Groups], work: Dispatch, reduced: Reduced | None = None
+    ) -> None:
+        """Check a pass by the rules, as it is yielded or as its result arrives.
+
+        Args:
+            begun: Its round.
+            means: Those of the passes before it, to which its own are added.
+            work: The pass.
+            reduced: Its result, if it has arrived.
+
+        Raises:
+            RuleError: it breaks a rule.
+        """
+        settings, runner, cohort = self.settings, begun.runner, begun.now.cohort
+        seen = Seen(settings, work, cohort, not runner.passes, sum(map(bool, means)))
+        if reduced is None:
+            check_rules(settings, "pass", seen)
+            return
+        means.append(reduced.means)
+        own = [name for name in reduced.scalars if not owner_of(name, settings.stages)]
+        told = {name: of_stage(name, reduced.scalars) for name in settings.stages}
+        seen = replace(
+            seen,
+            means=reduced.means,
+            rows=rows_beside(reduced),
+            numbers=own,
+            of_stages={name: min(numbers) for name, numbers in told.items() if numbers},
+            keeps=bool(runner.written),
+        )
+        check_rules(settings, "result", seen)
 
     def _finish_passes(self, runner: RoundRunner, number: int) -> None:
         """Receive what an analysis must not find under way, and delete obsolete client states."""
@@ -388,8 +413,6 @@ class Run:
             yield "models", partial(with_kept_models, models, now.number + 1)
         if begun.channel:
             yield "channel", begun.channel.dress
-        if accounting := self.context.privacy:
-            yield "accounting", AccountedUploads(accounting, runner, now.cohort).dress
         if settings.local.keep:
             yield "optimizer", partial(with_kept_optimizers, runner)
         if settings.attack.acts:
