@@ -680,8 +680,10 @@ RULES = (
         ROOT,
         Kind(
             "methods whose clients send what an earlier pass has trained",
-            _of_passes(lambda seen: seen.work.moved_from and not seen.work.epochs),
-            "pass",
+            _of_passes(
+                lambda seen: not seen.work.epochs and {*seen.means} & {*seen.work.moved_from}
+            ),
+            "result",
         ),
         "whose clients send what they have trained in an earlier pass: the server cannot train as"
         " they do",

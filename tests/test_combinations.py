@@ -370,7 +370,7 @@ SEEN: Mapping[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = {
         *(FLTRUST, {"bases": {"model": "model", "c": CHANGE}}, {}),
     ),
     "aggregation.name=fltrust: does not go with method.name=fedavg, whose clients send what they": (
-        *(FLTRUST, {"epochs": 0}, {}),
+        *(FLTRUST, {"epochs": 0, "means": OF_MODEL}, {"epochs": 0, "means": {}}),
     ),
     "downlink: does not go with method.name=fedavg, whose clients send nothing that has moved": (
         *(DOWN, UNMOVED, {**UNMOVED, "is_first": False}),

@@ -80,6 +80,10 @@ class Halved(raysim.Stage):
 class HalvedInPlace(Halved):
     """The same, in the tensors that it is given."""
 
+    @property
+    def is_contraction(self) -> bool:
+        return True
+
     def halved(self, groups: Any) -> Any:
         for d in (d for of in groups.values() for d in of.values()):
             d.data.mul_(1 - 0.5 * (d.abs() < 0.01))
