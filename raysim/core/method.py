@@ -66,6 +66,12 @@ class ServerState:
     groups: Groups
     info: Mapping[str, float | int | str] = field(default_factory=dict)
 
+    @property
+    def in_order(self) -> ServerState:
+        """This state with its tensors by name, as checkpoints have them: sums over them agree."""
+        groups = {group: dict(sorted(of.items())) for group, of in sorted(self.groups.items())}
+        return ServerState(groups, self.info)
+
     def replace(self, **groups: Tensors) -> ServerState:
         """Return this state with some groups replaced or added; all others stay."""
         return ServerState({**self.groups, **groups}, self.info)

@@ -181,7 +181,7 @@ def _next_state(method: Method, now: Round, before: ServerState, after: ServerSt
     if now.server_rule:
         after = moved(now.server_rule, now.network, before, after)
     check_deployed(method, after, now.network)
-    return after
+    return after.in_order
 
 
 def opened_pass(work: Pass, now: Round) -> Pass:

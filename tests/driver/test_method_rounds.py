@@ -14,6 +14,7 @@ import raysim
 from raysim.core.tensors import CPU
 from raysim.methods.fedavg import FedAvg
 from raysim.storage.client_states import ClientStates
+from raysim.testing.contract import StopAfter
 from tests.tasks import EQUAL, make_settings, make_task
 
 FORM = (
@@ -461,3 +462,35 @@ def test_an_interruption_is_raised_where_the_pass_was_yielded(tmp_path):
         raysim.run(settings, make_task(EQUAL), Stops())
     in_rounds = [end for end in seen if end != "GeneratorExit"]  # checks take the first pass alone
     assert in_rounds == ["returned", "returned", "KeyboardInterrupt"]  # the rehearsal's comes first
+
+
+class Orders(FedAvg):
+    """FedAvg that notes in which order the tensors of its state come."""
+
+    def server_update(self, now, state, reduced):
+        seen.append([*state.groups["model"]])
+        return super().server_update(now, state, reduced)
+
+    def metrics(self, state):
+        seen.append([*state.groups["model"]])
+        return {}
+
+
+class OrdersToo(raysim.ServerRule):
+    """The same of what a rule of the server is given."""
+
+    keeps = ("m",)
+
+    def step(self, params, mean, kept):
+        seen.extend([*tensors] for tensors in (params, mean, kept["m"]))
+        return mean, kept
+
+
+def test_a_state_has_one_order_whether_its_run_was_resumed_or_not(tmp_path):
+    """Sums in that order have the same last bits."""
+    own = {"method.name": f"{__name__}:Orders", "server.name": f"{__name__}:OrdersToo"}
+    seen.clear()
+    with pytest.raises(KeyboardInterrupt):
+        raysim.run(make_settings(tmp_path / "run", **own), make_task(EQUAL), StopAfter(2))
+    raysim.resume(tmp_path / "run", make_task(EQUAL))
+    assert all(names == sorted(names) for names in seen) and len(seen) == 6 * 5

@@ -111,7 +111,7 @@ def _initial_state(settings: Settings, network: nn.Module) -> ServerState:
     call(method, Method.client_init, state)
     call(method, Method.client_bytes, state)
     left.check_left(ASKED, called(method))
-    return state
+    return state.in_order
 
 
 def with_cohort(settings: Settings, task: Task | None) -> Settings:
