@@ -63,7 +63,6 @@ class ComponentContract:
             "rounds": 2,
             "fraction": 0.7,
             "target_accuracy": None,
-            "checkpoint_every": 1,
             "local.epochs": 1,
             "local.batch_size": 8,
             "engine.backend": "inline",
@@ -172,7 +171,7 @@ class ComponentContract:
     ) -> None:
         """Check that a run that loses the checkpoint of its last round ends with the same bits."""
         task = small_task(family)
-        longer = {"rounds": 4, **overrides}
+        longer = {"rounds": 3, "checkpoint_every": 1, **overrides}
         whole = raysim.run(self.settings_for(folder / "straight", longer), task)
         try:
             raysim.run(self.settings_for(folder / "broken", longer), task, StopAfter(stop))

@@ -314,6 +314,7 @@ WITH_OTHERS += [{"engine.vectorize": 3}, {"analysis": "activations"}]
 @pytest.mark.parametrize("more", WITH_OTHERS, ids=lambda more: " ".join(map(str, more.values())))
 def test_stages_without_effect_change_nothing(tmp_path, more):
     """Neither a clip that never binds, nor a product with 1, which makes other objects."""
+    more = {"rounds": 3, "local.epochs": 1, **more}
     run(tmp_path / "plain", Normalised, **more)
     run(tmp_path / "clip", Normalised, **more, **{"channel.clip.norm": 1e9})
     assert model_of(tmp_path / "clip") == model_of(tmp_path / "plain")

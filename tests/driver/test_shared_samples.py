@@ -64,7 +64,7 @@ OVERRIDES: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("method", OVERRIDES)
 def test_a_model_may_change_its_input(tmp_path, method, stacked, in_place):
     overrides = {"method.name": method, "engine.vectorize": stacked, "rounds": 2}
-    overrides |= OVERRIDES[method]
+    overrides |= {"local.epochs": 1, "checkpoint_every": 9, **OVERRIDES[method]}
     results = []
     for how in ("", in_place):
         task = task_of(how)

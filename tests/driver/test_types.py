@@ -152,10 +152,11 @@ UNSTAGED = [name for name in ALL if name != "divide_and_conquer"]
 @pytest.mark.parametrize("stacked", [0, 3])
 def test_complex_parameters_are_pairs_of_reals(tmp_path, method, stacked):
     overrides = {"method.name": method, "engine.vectorize": stacked, "rounds": 3, **ALL[method]}
+    overrides |= {"local.epochs": 1, "checkpoint_every": 9}
     results = [
         raysim.run(
             make_settings(tmp_path / str(pairs), **overrides),
-            make_task(EQUAL, lambda pairs=pairs: Waves(pairs)),
+            make_task((16,) * 6, lambda pairs=pairs: Waves(pairs)),
         )
         for pairs in (False, True)
     ]

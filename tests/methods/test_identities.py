@@ -45,7 +45,7 @@ def with_fedbabu(name):
     return {"method.name": "chain", "method.methods": {name: {}, "fedbabu": {}}}
 
 
-BODY, SIZES = f"{__name__}:OnlyBody", (9, 3, 160, 17, 40, 80)
+BODY, SIZES = f"{__name__}:OnlyBody", (9, 3, 60, 17, 40, 24)
 IDENTITIES = {
     "fedper-nothing": ({"method.name": "fedper", "method.own": "none"}, "fedavg", common.Normed),
     "fedper-all": ({"method.name": "fedper", "method.own": "all"}, "local", common.Normed),
@@ -63,7 +63,7 @@ def test_the_same_by_another_name(tmp_path, identity, stacked):
     """Global model, what clients keep, and what they deploy; at half of unequal clients."""
     given, name, network = IDENTITIES[identity]
     more = {"fraction": 0.5, "local.momentum": 0.9, "evaluation.clients": True}
-    more |= {"engine.vectorize": stacked, "local.lr_decay": 0.8}
+    more |= {"engine.vectorize": stacked, "local.lr_decay": 0.8, "rounds": 3}
     runs = [
         raysim.run(make_settings(tmp_path / str(number), **more, **each), make_task(SIZES, network))
         for number, each in enumerate((given, {"method.name": name}))

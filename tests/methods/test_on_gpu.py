@@ -83,6 +83,7 @@ def test_what_a_client_computes_is_on_its_device(tmp_path, monkeypatch, method):
         SequentialTrainer, "run", lambda own, job: jobs.append((own, job)) or run(own, job)
     )
     options = {"method.name": method, "fraction": 1.0, "rounds": 2, "local.epochs": 1}
+    options |= {"checkpoint_every": 9}
     raysim.run(make_settings(tmp_path, **options, **SETTINGS.get(method, {})), make_task((12, 9)))
     for trainer, job in jobs:
         found = on_gpu(trainer, job)

@@ -60,7 +60,7 @@ def test_recorded_steps_follow_what_rules_write_into_buffers(tmp_path, monkeypat
 def test_a_run_with_recorded_steps_has_the_bits_of_plain_ones(
     tmp_path, monkeypatch, recorders, method, local
 ):
-    options = {"method.name": method, "fraction": 1.0, "rounds": 2}
+    options = {"method.name": method, "fraction": 1.0, "rounds": 2, "checkpoint_every": 9}
     options |= LOCAL[local] | SETTINGS.get(method, {})
     if method == "fsvrg":
         options["method.step"] = "constant"  # "scaled" refuses local.momentum

@@ -52,6 +52,7 @@ def test_the_clock_changes_no_bit_of_a_run_that_waits(tmp_path, method):
 )
 def test_policies_have_the_bits_of_waiting_where_nothing_differs(tmp_path, method, policy):
     chosen = {"method.name": method, "rounds": 3, "fraction": 0.5, "clock.spread": 0.0}
+    chosen |= {"local.epochs": 1, "checkpoint_every": 9}
     run(tmp_path / "wait", EQUAL, **CLOCK, **chosen)
     other = run(tmp_path / "other", EQUAL, **CLOCK, **chosen, **policy)
     assert model_of(tmp_path / "wait") == model_of(tmp_path / "other")
