@@ -16,7 +16,7 @@ from setuptools.command.sdist import sdist
 CLONE = Path(__file__).parent
 LINKS = [CLONE / "raysim" / name for name in ("workloads", "tuning", "cluster")]
 """Links to folders of the clone; real folders in a source archive."""
-SOURCE: dict[str, Any] = runpy.run_path(str(CLONE / "raysim/core/source.py"))
+SOURCE: dict[str, Any] = runpy.run_path(str(CLONE / "raysim/process/source.py"))
 
 
 def write_source(folder: Path) -> None:

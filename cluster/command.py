@@ -11,8 +11,8 @@ from rich.console import Console
 from raysim.cluster.jobs import Jobs, exit_code
 from raysim.cluster.pages import job_line
 from raysim.cluster.upload import check_uploaded, runtime_env
-from raysim.core import exits
-from raysim.core.errors import SettingsError, without_passwords
+from raysim.errors import SettingsError, without_passwords
+from raysim.process import exits
 
 
 def submit(

@@ -22,7 +22,7 @@ from ray.exceptions import AuthenticationError
 from ray.job_submission import JobDetails, JobStatus, JobSubmissionClient
 
 from raysim.cluster.upload import check_size, too_large
-from raysim.core.errors import RunError, SettingsError
+from raysim.errors import RunError, SettingsError
 from raysim.execution.cluster_health import check_reachable
 
 DEFAULT_ADDRESS = "http://127.0.0.1:8265"

@@ -11,8 +11,8 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from raysim.api.components import look_up
 from raysim.cluster.profiles import PROFILES, find
-from raysim.core.components import look_up
 
 MANIFESTS = Path(__file__).parent / "manifests"
 

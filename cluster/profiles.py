@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from raysim.core.components import look_up
+from raysim.api.components import look_up
 
 
 @dataclass(frozen=True)

@@ -16,8 +16,8 @@ from typing import Any
 from ray._private.ray_constants import DASHBOARD_CLIENT_MAX_SIZE, RAY_RUNTIME_ENV_IGNORE_GITIGNORE
 from ray._private.runtime_env import packaging
 
-from raysim.core.errors import SettingsError
-from raysim.core.source import VARIABLE, source
+from raysim.errors import SettingsError
+from raysim.process.source import VARIABLE, source
 
 EXCLUDED = ("runs", "data", "build", "dist")
 """Folders that are not uploaded, like hidden files and virtual environments."""

@@ -1,8 +1,8 @@
 """Entry of the command `raysim`, and of `python -m raysim`."""
 
-from raysim.core.exits import end_at_once
-from raysim.core.machine.memory_limit import within_memory_limit
-from raysim.core.user_input.user_modules import take_working_directory_off
+from raysim.process.exits import end_at_once
+from raysim.process.machine.memory_limit import within_memory_limit
+from raysim.user_input.user_modules import take_working_directory_off
 
 
 def main() -> None:

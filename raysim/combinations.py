@@ -18,17 +18,17 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from raysim.analysis import ANALYSES
 from raysim.analysis.base import Analysis
-from raysim.core.channel import Stage, with_effect
-from raysim.core.components import called, calling, set_apart, set_on_classes, why_lost
-from raysim.core.differences import moving_names
-from raysim.core.errors import RuleError
-from raysim.core.method import Method
-from raysim.core.privacy import PrivacyClaim
-from raysim.core.rules import CHANGE
-from raysim.core.selection import Selection
-from raysim.core.tensors import Groups
-from raysim.core.user_input import as_typed
+from raysim.api.channel import Stage, with_effect
+from raysim.api.components import called, calling, set_apart, set_on_classes, why_lost
+from raysim.api.differences import moving_names
+from raysim.api.method import Method
+from raysim.api.privacy import PrivacyClaim
+from raysim.api.rules import CHANGE
+from raysim.api.selection import Selection
+from raysim.errors import RuleError
+from raysim.numbers.tensors import Groups
 from raysim.server.mean import ModelMean
+from raysim.user_input import as_typed
 
 if TYPE_CHECKING:
     from raysim.config import Settings

@@ -24,23 +24,31 @@ from pydantic import (
 from raysim.aggregation import AGGREGATIONS, Aggregation
 from raysim.aggregation.mean import Mean
 from raysim.analysis import analysis_names
+from raysim.api.channel import with_effect
+from raysim.api.class_metrics import metric_names
+from raysim.api.component_fields import component_field, ordered_field
+from raysim.api.components import call, called, explain, registries
+from raysim.api.method import METHODS, Asynchrony, Method
+from raysim.api.optimizer import OPTIMIZER, build_optimizer
+from raysim.api.rates import RateSettings
+from raysim.api.rules import Batching, LocalSteps, LocalWork, Weighting
 from raysim.attack import ATTACKS, Attack
 from raysim.attack.none import NoAttack
 from raysim.channel import STAGES, Stage
 from raysim.clock import CLOCKS, Clock
 from raysim.clock.none import NoClock
 from raysim.combinations import check_rules
-from raysim.core.channel import with_effect
-from raysim.core.class_metrics import metric_names
-from raysim.core.components import call, called, explain, registries
-from raysim.core.data import DATASETS, MODELS, PARTITIONS, Dataset, Model, Partition
-from raysim.core.errors import SettingsError, visible
-from raysim.core.method import METHODS, Asynchrony, Method
-from raysim.core.optimizer import OPTIMIZER, build_optimizer
-from raysim.core.participants import Participants, participants_of
-from raysim.core.rates import RateSettings
-from raysim.core.rules import Batching, LocalSteps, LocalWork, Weighting
-from raysim.core.user_input import (
+from raysim.errors import SettingsError, visible
+from raysim.optimizers import Optimizer
+from raysim.samples.data import DATASETS, MODELS, PARTITIONS, Dataset, Model, Partition
+from raysim.samples.participants import Participants, participants_of
+from raysim.selection import SELECTIONS, Selection
+from raysim.selection.uniform import Uniform
+from raysim.server import SERVER_RULES, ServerRule
+from raysim.server.mean import ModelMean
+from raysim.temperature import TEMPERATURES, Temperature
+from raysim.temperature.constant import Constant
+from raysim.user_input import (
     RepeatedKeyError,
     as_typed,
     check_plain,
@@ -49,9 +57,8 @@ from raysim.core.user_input import (
     parse_json,
     user_path,
 )
-from raysim.core.user_input.component_fields import component_field, ordered_field
-from raysim.core.user_input.group import SettingsGroup
-from raysim.core.user_input.limits import (
+from raysim.user_input.group import SettingsGroup
+from raysim.user_input.limits import (
     LARGEST,
     MOST,
     SEVERAL_SEEDS,
@@ -61,13 +68,6 @@ from raysim.core.user_input.limits import (
     RayName,
     Seed,
 )
-from raysim.optimizers import Optimizer
-from raysim.selection import SELECTIONS, Selection
-from raysim.selection.uniform import Uniform
-from raysim.server import SERVER_RULES, ServerRule
-from raysim.server.mean import ModelMean
-from raysim.temperature import TEMPERATURES, Temperature
-from raysim.temperature.constant import Constant
 
 OF_OPTIMIZERS = ("momentum", "nesterov", "betas", "alpha", "eps")
 """Settings of local training that some optimizers have; none: the optimizer's default."""

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 import raysim
-from raysim.core.arrow import write_split
+from raysim.samples.arrow import write_split
 from raysim.testing.tasks import SmallNet, samples
 from tests.tasks import RawNet
 

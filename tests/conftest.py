@@ -99,7 +99,7 @@ def built_commands() -> Iterator[None]:
 @pytest.fixture(autouse=True)
 def no_passwords(monkeypatch: pytest.MonkeyPatch) -> None:
     """Forget the passwords that earlier tests gave, which are masked in every message."""
-    monkeypatch.setattr("raysim.core.errors._READ", set())
+    monkeypatch.setattr("raysim.errors._READ", set())
 
 
 class ActorStock:

@@ -20,7 +20,7 @@ from typing import Any
 import pyarrow.parquet as pq
 
 import raysim
-from raysim.core.method import METHODS
+from raysim.api.method import METHODS
 from raysim.testing.tasks import samples
 from tests.tasks import make_settings, make_task
 

@@ -49,7 +49,7 @@ CONCERNS: Mapping[str, Concern] = {
     ),
     "attack": Concern("(?i:attack)|bad_client|^BAD(_|$)", ("raysim/attack",), over=12),
     "temperature": Concern("(?i:temperature)", ("raysim/temperature",), over=30),
-    "downlink": Concern("(?i:down_?link)", ("raysim/driver/downlink.py",)),
+    "downlink": Concern("(?i:down_?link)", ("raysim/driver/uploads/downlink.py",)),
 }
 
 

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 import raysim
-from raysim.driver.listener import Forwarding
+from raysim.driver.listeners.listener import Forwarding
 from raysim.testing.tasks import SmallNet, samples
 
 torch.set_num_threads(1)

@@ -14,14 +14,14 @@ import pytest
 import torch
 
 import raysim
+from raysim.api.rules import CHANGE, Pass
 from raysim.channel.gaussian import Gaussian
 from raysim.channel.masks import Masks
 from raysim.channel.topk import TopK
 from raysim.cli.documents import listed
 from raysim.combinations import RULES, Moment, Rule, Seen, check_rules
-from raysim.core.errors import RuleError
-from raysim.core.rules import CHANGE, Pass
-from raysim.driver.dispatch import Dispatch
+from raysim.driver.uploads.dispatch import Dispatch
+from raysim.errors import RuleError
 from raysim.methods.fedavg import FedAvg
 from raysim.selection.uniform import Uniform
 from tests.docs.rules import PAGE, markdown

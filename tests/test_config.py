@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import raysim
 from raysim.config import parse, parse_override
-from raysim.core.errors import SettingsError
+from raysim.errors import SettingsError
 from raysim.methods.fedavg import FedAvg
 from raysim.methods.fedprox import FedProx
 from raysim.workloads.partitions.dirichlet import Dirichlet
@@ -283,8 +283,8 @@ OWN = """
 from typing import ClassVar
 from pydantic import Field
 from torch import nn
-from raysim.core.client_indices import ListedIndices
-from raysim.core.data import Dataset, Model, Partition
+from raysim.samples.client_indices import ListedIndices
+from raysim.samples.data import Dataset, Model, Partition
 from raysim.methods.fedavg import FedAvg
 
 class Mine(FedAvg):

@@ -16,43 +16,51 @@ import pytest
 ROOT = Path(__file__).parent.parent
 UPPER = ("workloads", "tuning", "cluster")
 
+BASE = ("errors", "process", "numbers", "user_input", "api")
+LOW = (*BASE, "samples", "display")
 ENGINE = (
-    *("core", "config", "methods", "selection", "channel", "aggregation", "attack", "optimizers"),
+    *(*LOW, "config", "methods", "selection", "channel", "aggregation", "attack", "optimizers"),
     *("server", "temperature", "analysis", "clock", "storage"),
     *("federation", "training", "execution"),
 )
 ALLOWED: dict[str, tuple[str, ...]] = {
-    "core": (),
-    "analysis": ("core", "methods"),
-    "clock": ("core",),
-    "selection": ("core",),
-    "channel": ("core",),
-    "aggregation": ("core",),
-    "attack": ("core",),
-    "optimizers": ("core",),
-    "server": ("core",),
-    "temperature": ("core",),
-    "combinations": ("core", "analysis", "config", "server"),
+    "process": (),
+    "errors": ("process",),
+    "numbers": ("errors",),
+    "user_input": ("errors",),
+    "api": ("errors", "numbers", "user_input"),
+    "samples": BASE,
+    "display": ("errors", "samples"),
+    "analysis": (*BASE, "methods"),
+    "clock": (*BASE, "samples"),
+    "selection": BASE,
+    "channel": BASE,
+    "aggregation": BASE,
+    "attack": BASE,
+    "optimizers": BASE,
+    "server": BASE,
+    "temperature": BASE,
+    "combinations": (*LOW, "analysis", "config", "server"),
     "config": (
-        *("core", "analysis", "clock", "selection", "channel", "combinations"),
+        *(*BASE, "samples", "analysis", "clock", "selection", "channel", "combinations"),
         *("aggregation", "attack", "optimizers", "server", "temperature"),
     ),
-    "methods": ("core",),
-    "storage": ("core", "config"),
-    "federation": ("core", "config"),
-    "training": ("core", "config", "federation"),
-    "execution": ("core", "config", "storage", "federation", "training"),
+    "methods": BASE,
+    "storage": (*LOW, "config"),
+    "federation": (*LOW, "config"),
+    "training": (*LOW, "config", "federation"),
+    "execution": (*LOW, "config", "storage", "federation", "training"),
     "driver": (
-        *("core", "combinations", "config", "analysis", "clock", "storage"),
+        *(*LOW, "combinations", "config", "analysis", "clock", "storage"),
         *("federation", "training", "execution"),
     ),
-    "results": ("core", "config", "methods", "analysis", "storage"),
-    "notebook": ("core", "storage", "driver"),
+    "results": (*LOW, "config", "methods", "analysis", "storage"),
+    "notebook": (*LOW, "storage", "driver"),
     "facade": (*ENGINE, "driver", "notebook", *UPPER),
     "cli": (*ENGINE, "combinations", "facade", "driver", "results", *UPPER),
-    "workloads": ("core", "config", "methods", "storage", "federation", "results", "facade"),
+    "workloads": (*LOW, "config", "methods", "storage", "federation", "results", "facade"),
     "tuning": (
-        "core",
+        *LOW,
         "config",
         "methods",
         "storage",
@@ -63,7 +71,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
         "facade",
         "workloads",
     ),
-    "cluster": ("core", "config", "execution", "facade", "workloads"),
+    "cluster": (*LOW, "config", "execution", "facade", "workloads"),
 }
 """Per area, the other areas that it may import."""
 
@@ -200,7 +208,8 @@ def test_nothing_is_loaded_that_could_run_code():
 
 
 def test_every_source_is_read():
-    assert {"raysim", "raysim.cli.app", "raysim.core.rules", "raysim.driver.run"} < set(SOURCES)
+    named = {"raysim", "raysim.cli.app", "raysim.api.rules", "raysim.driver.rounds.run"}
+    assert named < set(SOURCES)
     assert {area(module) for module in SOURCES} >= {*ALLOWED}
 
 
@@ -215,11 +224,11 @@ WRONG = {
     "driver's package, relative": ("raysim.driver", "from ..methods import fedavg"),
     "method imports engine": ("raysim.methods.x", "from raysim.training.network import Network"),
     "method imports config": ("raysim.methods.x", "from raysim.config import Settings"),
-    "core imports config": ("raysim.core.x", "from raysim.config import Settings"),
-    "core imports methods": ("raysim.core.x", "def f():\n    from raysim import methods"),
-    "core reaches up": ("raysim.core.x", "def f():\n    import_module('raysim.workloads')"),
+    "api imports config": ("raysim.api.x", "from raysim.config import Settings"),
+    "api imports methods": ("raysim.api.x", "def f():\n    from raysim import methods"),
+    "api reaches up": ("raysim.api.x", "def f():\n    import_module('raysim.workloads')"),
     "driver reaches up": ("raysim.driver.x", "def f():\n    import raysim.workloads.presets"),
-    "execution reaches up": ("raysim.execution.x", "def f():\n    import raysim.driver.run"),
+    "execution reaches up": ("raysim.execution.x", "def f():\n    import raysim.driver.rounds.run"),
     "training, from storage": ("raysim.training.x", "from raysim.storage import atomic"),
     "facade, too early": ("raysim", "import raysim.workloads"),
     "command line, too early": ("raysim.cli.app", "from raysim.tuning.spaces import SPACES"),
@@ -235,7 +244,7 @@ WRONG = {
     "too early, a default": ("raysim.cli.app", "def f(x=import_module('raysim.cluster')): ..."),
     "workloads reach up": ("raysim.workloads.models.x", "def f():\n    import raysim.tuning"),
     "tuning and cluster": ("raysim.tuning.x", "from raysim.cluster import submit"),
-    "results import driver": ("raysim.results.x", "from raysim.driver.listener import Listener"),
+    "results import driver": ("raysim.results.x", "from raysim.driver.listeners import listener"),
     "pickle": ("raysim.workloads.x", "from pickle import loads"),
     "cloudpickle": ("raysim.driver.x", "def f():\n    import cloudpickle as c"),
 }
@@ -248,7 +257,7 @@ def test_the_checker_catches(case):
 
 
 RIGHT = {
-    "driver": ("raysim.driver.x", "from raysim.core.rules import Rules\nimport raysim.config, ray"),
+    "driver": ("raysim.driver.x", "from raysim.api.rules import Rules\nimport raysim.config, ray"),
     "method": ("raysim.methods.x", "from raysim.methods.fedavg import FedAvg\nimport torch"),
     "facade": (
         "raysim",

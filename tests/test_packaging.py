@@ -194,7 +194,7 @@ def test_tests_import_what_is_declared():
         ("def f():\n    import yaml", ["yaml"]),
         ("import matplotlib", ["matplotlib"]),
         ("def f():\n    from matplotlib.figure import Figure", []),
-        ("from . import yaml\nimport raysim.core, tests.common", []),
+        ("from . import yaml\nimport raysim.api, tests.common", []),
     ],
 )
 def test_the_check_of_imports(source, missing):

@@ -10,10 +10,10 @@ from pydantic import BaseModel
 
 from raysim import Aggregation, Attack, Method, Selection, Stage, Temperature
 from raysim.aggregation import AGGREGATIONS
+from raysim.api.components import Component
 from raysim.attack import ATTACKS
 from raysim.channel import STAGES
 from raysim.config import Settings
-from raysim.core.components import Component
 from raysim.methods import METHODS
 from raysim.methods.fedavg import FedAvg
 from raysim.selection import SELECTIONS

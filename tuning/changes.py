@@ -6,8 +6,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from raysim.core.errors import SettingsError
-from raysim.core.user_input import decides_result, override_text
+from raysim.errors import SettingsError
+from raysim.user_input import decides_result, override_text
 
 
 def check_overrides(kind: str, overrides: Mapping[str, Any], fixed: Mapping[str, str]) -> None:

@@ -10,8 +10,8 @@ from typing import Any, Unpack
 from optuna.artifacts import FileSystemArtifactStore
 from rich.console import Console
 
-from raysim.core.errors import RunError, SettingsError
-from raysim.core.terminal import print_line
+from raysim.display.terminal import print_line
+from raysim.errors import RunError, SettingsError
 from raysim.results.render import to_rich
 from raysim.tuning.artifacts import ARTIFACTS, attach
 from raysim.tuning.plots import MOST_AXES

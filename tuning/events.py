@@ -14,7 +14,7 @@ from optuna.distributions import CategoricalDistribution
 from tensorboard.plugins.hparams import summary_v2 as summaries
 from torch.utils.tensorboard import SummaryWriter
 
-from raysim.core.scoring import ACCURACY, HOLDOUT, LOSS
+from raysim.api.scoring import ACCURACY, HOLDOUT, LOSS
 from raysim.storage.rows.tags import tag_of
 from raysim.tuning.studies.ranges import Range, of_one_type
 from raysim.tuning.studies.samplers import OBJECTIVES

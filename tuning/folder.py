@@ -11,13 +11,13 @@ from uuid import uuid4
 import optuna
 from optuna.trial import FrozenTrial, Trial
 
-from raysim.core.errors import MachineError, RunError
-from raysim.core.user_input import dotted, parse_json
+from raysim.errors import MachineError, RunError
 from raysim.storage.atomic import remove, sweep, write_json
 from raysim.storage.lock import is_locked, lock_folder
 from raysim.storage.run_directory import RunDirectory, difference_from
 from raysim.storage.schema import GRIDS, SCHEMA, check_schema
 from raysim.tuning.studies.study import ResolvedStudy
+from raysim.user_input import dotted, parse_json
 
 PATIENCE = 600.0
 """Seconds to wait for another tuner that starts, or draws a trial."""

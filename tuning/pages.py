@@ -10,10 +10,10 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from raysim.core.user_input import override_text, read_text
 from raysim.tuning.studies import STUDIES, find
 from raysim.tuning.studies.ranges import format_range
 from raysim.tuning.studies.samplers import SearchOptions
+from raysim.user_input import override_text, read_text
 
 
 def page(name: str) -> RenderableType:

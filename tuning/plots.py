@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import optuna
 from optuna.trial import TrialState
 
-from raysim.core.canvas import INK, SIZE, set_whole, style
+from raysim.display.canvas import INK, SIZE, set_whole, style
 from raysim.tuning.studies.samplers import OBJECTIVES, SearchOptions
 
 if TYPE_CHECKING:

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from optuna.trial import FrozenTrial, TrialState
 
-from raysim.core.canvas import to_svg, written
-from raysim.core.units import in_fitting_unit
-from raysim.core.user_input import canonical, override_text
+from raysim.display.canvas import to_svg, written
+from raysim.display.units import in_fitting_unit
 from raysim.results import report
 from raysim.results.render import Entry, Grid
 from raysim.results.render.formats import html_table
@@ -27,6 +26,7 @@ from raysim.tuning.search.results import exceeded, quantity, reported
 from raysim.tuning.search.search import Search
 from raysim.tuning.studies.ranges import alternatives, format_range
 from raysim.tuning.studies.samplers import OBJECTIVES
+from raysim.user_input import canonical, override_text
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -16,9 +16,8 @@ from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 
 import raysim
-from raysim.core.errors import SettingsError, visible
-from raysim.core.notebook import styled
-from raysim.core.user_input import check_inside, short_name, user_path
+from raysim.display.notebook import styled
+from raysim.errors import SettingsError, visible
 from raysim.notebook.lines import LinesView, shown_lines
 from raysim.results.render import Entry, Grid, html_table
 from raysim.storage.lock import make_folder, removed_if_refused
@@ -32,6 +31,7 @@ from raysim.tuning.studies.ranges import of_one_type
 from raysim.tuning.studies.samplers import OBJECTIVES, SearchOptions
 from raysim.tuning.studies.study import Study
 from raysim.tuning.tuner import StudyListener, StudyResult, Tuner
+from raysim.user_input import check_inside, short_name, user_path
 
 SHOWN = 20
 """Most rows of a notebook's table of trials."""

@@ -13,7 +13,7 @@ from time import monotonic
 from optuna.trial import FrozenTrial, Trial, TrialState
 
 from raysim.config import Settings
-from raysim.core.errors import RunError
+from raysim.errors import RunError
 from raysim.storage.atomic import write_json
 from raysim.storage.run_directory import RunDirectory
 from raysim.tuning.artifacts import ARTIFACTS, attach

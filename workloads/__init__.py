@@ -3,7 +3,7 @@
 Importing this package registers the names; the module of a component is imported on first use.
 """
 
-from raysim.core.data import DATASETS, MODELS, PARTITIONS
+from raysim.samples.data import DATASETS, MODELS, PARTITIONS
 
 DATASETS.add(
     {

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from raysim.core.components import look_up
+from raysim.api.components import look_up
 from raysim.workloads.papers.dnc import figures as dnc
 from raysim.workloads.papers.fedfusion import figures as fedfusion
 from raysim.workloads.papers.fedmax import figures as fedmax

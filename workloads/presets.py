@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from raysim.core.components import look_up
-from raysim.core.errors import SettingsError, visible
-from raysim.core.user_input import or_none
+from raysim.api.components import look_up
+from raysim.errors import SettingsError, visible
+from raysim.user_input import or_none
 from raysim.workloads.papers.dnc import presets as dnc
 from raysim.workloads.papers.fedfusion import presets as fedfusion
 from raysim.workloads.papers.fedmax import presets as fedmax

@@ -10,7 +10,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from raysim.core.errors import SettingsError, visible
+from raysim.errors import SettingsError, visible
 
 RANGE = re.compile(r"(-?\d+)\.\.(-?\d+)")
 NUMBER = r"-?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"

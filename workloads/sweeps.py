@@ -26,8 +26,8 @@ from itertools import combinations, product
 from pathlib import Path
 from typing import Any
 
-from raysim.core.errors import SettingsError, told_of, visible
-from raysim.core.user_input import (
+from raysim.errors import SettingsError, told_of, visible
+from raysim.user_input import (
     as_typed,
     decides_result,
     dotted,

@@ -10,8 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from raysim.core.components import look_up
-from raysim.core.errors import SettingsError, visible
+from raysim.api.components import look_up
+from raysim.errors import SettingsError, visible
 from raysim.workloads.papers.table import PaperCell, PaperTable
 from raysim.workloads.papers.table_file import read_tables
 

@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from raysim.core.errors import SettingsError
+from raysim.errors import SettingsError
 
 
 def normalise(x: Tensor, mean: Sequence[float], std: Sequence[float]) -> Tensor:

@@ -4,7 +4,7 @@ In: updates of clients, in blocks of coordinates. Out: one update. Imported by `
 imports core alone.
 """
 
-from raysim.core.aggregation import AGGREGATIONS, Aggregation
+from raysim.api.aggregation import AGGREGATIONS, Aggregation
 
 AGGREGATIONS.add(
     {

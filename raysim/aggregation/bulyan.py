@@ -21,7 +21,7 @@ from torch import Tensor
 
 from raysim.aggregation.krum import krum_scores
 from raysim.aggregation.robust import Robust, inner_products, squared_distances
-from raysim.core.aggregation import AggregationPlan, ArrivedUpdates, Updates
+from raysim.api.aggregation import AggregationPlan, ArrivedUpdates, Updates
 
 
 class Bulyan(Robust):

@@ -18,7 +18,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from raysim.core.aggregation import Aggregation, AggregationPlan, ArrivedUpdates, Updates
+from raysim.api.aggregation import Aggregation, AggregationPlan, ArrivedUpdates, Updates
 
 
 class FLTrust(Aggregation):

@@ -24,8 +24,8 @@ from pydantic import Field
 from torch import Tensor
 
 from raysim.aggregation.robust import inner_products
-from raysim.core.aggregation import Aggregation, AggregationPlan, ArrivedUpdates, Updates
-from raysim.core.columns import Column
+from raysim.api.aggregation import Aggregation, AggregationPlan, ArrivedUpdates, Updates
+from raysim.api.columns import Column
 
 
 class GeometricMedian(Aggregation):

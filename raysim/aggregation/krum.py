@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from raysim.aggregation.robust import Robust, inner_products, squared_distances
-from raysim.core.aggregation import AggregationPlan, ArrivedUpdates, Updates
+from raysim.api.aggregation import AggregationPlan, ArrivedUpdates, Updates
 
 
 class Krum(Robust):

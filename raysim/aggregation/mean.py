@@ -16,8 +16,8 @@ from typing import ClassVar, Literal
 import torch
 from pydantic import Field
 
-from raysim.core.aggregation import Aggregation, AggregationPlan, ArrivedUpdates
-from raysim.core.rules import Weighting
+from raysim.api.aggregation import Aggregation, AggregationPlan, ArrivedUpdates
+from raysim.api.rules import Weighting
 
 
 class Mean(Aggregation):

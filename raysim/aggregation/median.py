@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from raysim.core.aggregation import Aggregation, Updates
+from raysim.api.aggregation import Aggregation, Updates
 
 
 class Median(Aggregation):

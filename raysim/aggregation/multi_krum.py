@@ -13,8 +13,8 @@ from __future__ import annotations
 from pydantic import Field
 
 from raysim.aggregation.krum import Krum
-from raysim.core.aggregation import AggregationPlan, ArrivedUpdates
-from raysim.core.errors import SettingsError
+from raysim.api.aggregation import AggregationPlan, ArrivedUpdates
+from raysim.errors import SettingsError
 
 
 class MultiKrum(Krum):

@@ -19,8 +19,8 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from raysim.core.aggregation import Aggregation, AggregationPlan, ArrivedUpdates, Updates
-from raysim.core.columns import Column
+from raysim.api.aggregation import Aggregation, AggregationPlan, ArrivedUpdates, Updates
+from raysim.api.columns import Column
 
 
 class NormBound(Aggregation):

@@ -8,8 +8,8 @@ from __future__ import annotations
 from pydantic import Field
 from torch import Tensor
 
-from raysim.core.aggregation import Aggregation, ArrivedUpdates
-from raysim.core.errors import SettingsError
+from raysim.api.aggregation import Aggregation, ArrivedUpdates
+from raysim.errors import SettingsError
 
 
 class Robust(Aggregation):

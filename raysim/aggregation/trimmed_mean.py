@@ -18,8 +18,8 @@ from pydantic import Field
 from torch import Tensor
 
 from raysim.aggregation.robust import Robust
-from raysim.core.aggregation import AggregationPlan, ArrivedUpdates, Updates
-from raysim.core.errors import SettingsError
+from raysim.api.aggregation import AggregationPlan, ArrivedUpdates, Updates
+from raysim.errors import SettingsError
 
 
 class TrimmedMean(Robust):

@@ -26,7 +26,7 @@ must not make a client fail.
 from typing import Any
 
 from raysim.analysis.base import Analysis
-from raysim.core.components import Registry, listed_names
+from raysim.api.components import Registry, listed_names
 
 ANALYSES: Registry[Analysis] = Registry("analysis", Analysis)  # type: ignore[type-abstract]
 ANALYSES.add(

@@ -27,9 +27,9 @@ from raysim.analysis.base import (
     outputs,
     own_test,
 )
-from raysim.core.columns import Column
-from raysim.core.rules import Trained, View
-from raysim.core.tensors import Tensors
+from raysim.api.columns import Column
+from raysim.api.rules import Trained, View
+from raysim.numbers.tensors import Tensors
 
 NEW_CLIENTS, EPOCHS = 3, (1, 2, 4, 8, 16, 32, 64, 128)
 """Clients that join, drawn by the seed among clients that never took part; their local epochs."""

@@ -24,9 +24,9 @@ from raysim.analysis.base import (
     outputs,
 )
 from raysim.analysis.formulas import kl_divergence, log_softmax
-from raysim.core.columns import Column
-from raysim.core.rules import Trained, View
-from raysim.core.tensors import Tensors, at_least_float32
+from raysim.api.columns import Column
+from raysim.api.rules import Trained, View
+from raysim.numbers.tensors import Tensors, at_least_float32
 
 SHOWN_SAMPLES = 20
 """Samples of a client whose activations are stored."""

@@ -14,11 +14,11 @@ import numpy.typing as npt
 import torch
 from torch import nn
 
-from raysim.core.columns import Column
-from raysim.core.components import Component
-from raysim.core.rules import Batch, Outputs, Trained, View
-from raysim.core.scoring import FORWARD_ROWS
-from raysim.core.tensors import Groups, Tensors
+from raysim.api.columns import Column
+from raysim.api.components import Component
+from raysim.api.rules import Batch, Outputs, Trained, View
+from raysim.api.scoring import FORWARD_ROWS
+from raysim.numbers.tensors import Groups, Tensors
 
 Values = npt.NDArray[Any]
 Columns = Mapping[str, Values]

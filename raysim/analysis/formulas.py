@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 from torch import Tensor
 
-from raysim.core.tensors import as_real
+from raysim.numbers.tensors import as_real
 
 Values = npt.NDArray[Any]
 

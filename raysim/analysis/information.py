@@ -20,10 +20,10 @@ from torch import Tensor, nn
 
 from raysim.analysis.base import Analysis, ClientPart, Columns, MeasuredRound, Need, Values, outputs
 from raysim.analysis.formulas import joint_counts, mutual_information
-from raysim.core.rules import Trained, View
-from raysim.core.tensors import Tensors
+from raysim.api.rules import Trained, View
 from raysim.methods.mifl import RHO_LIMIT, logits_of
 from raysim.methods.mifl import mutual_information as gaussian_information
+from raysim.numbers.tensors import Tensors
 
 MOST_CLIENTS = 1000
 """Most clients on whose training samples outputs are computed; of more, at equal distances."""

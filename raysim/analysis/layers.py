@@ -22,12 +22,12 @@ from torch import Tensor, nn
 
 from raysim.analysis.base import Analysis, ClientPart, Columns, Extra, MeasuredRound, Need
 from raysim.analysis.formulas import cka, gram
-from raysim.core.columns import Column
-from raysim.core.layers import WeightLayer, weight_layers
-from raysim.core.rules import Trained, View
-from raysim.core.tensors import Tensors, flatten, unflatten
-from raysim.core.tensors.calls import call_at
+from raysim.api.columns import Column
+from raysim.api.rules import Trained, View
 from raysim.methods.divide_and_conquer import norm_divergence, weight_divergence
+from raysim.numbers.layers import WeightLayer, weight_layers
+from raysim.numbers.tensors import Tensors, flatten, unflatten
+from raysim.numbers.tensors.calls import call_at
 
 MOST_COMPARED = 20
 """Most clients of a cohort that are compared with each other, in ascending order."""

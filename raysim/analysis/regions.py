@@ -25,8 +25,8 @@ from raysim.analysis.base import (
     at_equal_distances,
     outputs,
 )
-from raysim.core.rules import Trained, View
-from raysim.core.tensors import Tensors
+from raysim.api.rules import Trained, View
+from raysim.numbers.tensors import Tensors
 
 GRID, MARGIN, SHOWN = 60, 0.1, 100
 GLOBAL = -1

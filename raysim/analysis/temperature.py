@@ -23,9 +23,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from raysim.analysis.base import Analysis, Columns, MeasuredRound, Need, at_equal_distances
-from raysim.core.rules import Trained, View
-from raysim.core.tensors import Tensors, at_least_float32
-from raysim.core.tensors.calls import call_at
+from raysim.api.rules import Trained, View
+from raysim.numbers.tensors import Tensors, at_least_float32
+from raysim.numbers.tensors.calls import call_at
 
 SAMPLES, MOST_CLIENTS = 20, 20
 """Numbers of samples of a client, and of clients of a cohort, that are measured."""

@@ -4,7 +4,7 @@ In: samples, an upload, or the updates of all clients. Out: those of a bad clien
 `raysim.config`; imports core alone.
 """
 
-from raysim.core.attack import ATTACKS, Attack
+from raysim.api.attack import ATTACKS, Attack
 
 ATTACKS.add(
     {

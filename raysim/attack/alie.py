@@ -21,7 +21,7 @@ from typing import Literal
 from pydantic import Field
 from torch import Tensor
 
-from raysim.core.attack import Attack, KnownUpdates
+from raysim.api.attack import Attack, KnownUpdates
 
 
 class Alie(Attack):

@@ -18,10 +18,10 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
+from raysim.api.attack import Attack
+from raysim.api.rules import Batch
 from raysim.attack.label_flip import check_target
-from raysim.core.attack import Attack
-from raysim.core.errors import SettingsError
-from raysim.core.rules import Batch
+from raysim.errors import SettingsError
 
 
 class Backdoor(Attack):

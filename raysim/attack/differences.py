@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from torch import Tensor
 
-from raysim.core.rules import Upload
+from raysim.api.rules import Upload
 
 
 def changed(upload: Upload, change: Callable[[Tensor], Tensor]) -> Upload:

@@ -23,7 +23,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from raysim.core.attack import Attack, KnownUpdates, MeasuredUpdates
+from raysim.api.attack import Attack, KnownUpdates, MeasuredUpdates
 
 
 class Envelope(Attack, ABC):

@@ -11,9 +11,9 @@ from __future__ import annotations
 import torch
 from pydantic import Field
 
+from raysim.api.attack import Attack
+from raysim.api.rules import Upload, View
 from raysim.attack.differences import changed
-from raysim.core.attack import Attack
-from raysim.core.rules import Upload, View
 
 
 class Gaussian(Attack):

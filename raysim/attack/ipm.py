@@ -13,7 +13,7 @@ from __future__ import annotations
 from pydantic import Field
 from torch import Tensor
 
-from raysim.core.attack import Attack, KnownUpdates
+from raysim.api.attack import Attack, KnownUpdates
 
 
 class Ipm(Attack):

@@ -11,9 +11,9 @@ from __future__ import annotations
 import torch
 from pydantic import Field
 
-from raysim.core.attack import Attack
-from raysim.core.errors import SettingsError
-from raysim.core.rules import Batch
+from raysim.api.attack import Attack
+from raysim.api.rules import Batch
+from raysim.errors import SettingsError
 
 
 class LabelFlip(Attack):

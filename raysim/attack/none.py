@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from raysim.core.attack import Attack
+from raysim.api.attack import Attack
 
 
 class NoAttack(Attack):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from raysim.core.attack import Attack
-from raysim.core.rules import Batch
+from raysim.api.attack import Attack
+from raysim.api.rules import Batch
 
 
 class RandomLabels(Attack):

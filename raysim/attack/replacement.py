@@ -14,9 +14,9 @@ from __future__ import annotations
 
 from pydantic import Field
 
+from raysim.api.rules import Upload, View
 from raysim.attack.backdoor import Backdoor
 from raysim.attack.differences import changed
-from raysim.core.rules import Upload, View
 
 
 class Replacement(Backdoor):

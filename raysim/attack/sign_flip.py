@@ -15,9 +15,9 @@ from typing import Literal
 from pydantic import Field
 from torch import Tensor
 
+from raysim.api.attack import Attack, KnownUpdates
+from raysim.api.rules import Upload, View
 from raysim.attack.differences import changed
-from raysim.core.attack import Attack, KnownUpdates
-from raysim.core.rules import Upload, View
 
 
 class SignFlip(Attack):

@@ -4,7 +4,7 @@ In: the differences of an upload. Out: differences of the same names and shapes,
 Imported by `raysim.config`; imports core alone. `coding` has what stages that compress share.
 """
 
-from raysim.core.channel import STAGES, Stage
+from raysim.api.channel import STAGES, Stage
 
 STAGES.add(
     {

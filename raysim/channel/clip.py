@@ -14,9 +14,9 @@ from dataclasses import replace
 
 from pydantic import Field
 
-from raysim.core.channel import Stage
-from raysim.core.rules import Upload, View
-from raysim.core.tensors import clip_factor, flatten, norm
+from raysim.api.channel import Stage
+from raysim.api.rules import Upload, View
+from raysim.numbers.tensors import clip_factor, flatten, norm
 
 
 class Clip(Stage):

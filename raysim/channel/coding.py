@@ -26,10 +26,10 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from raysim.core.channel import Stage
-from raysim.core.encoding import Encoding
-from raysim.core.rules import Upload, View
-from raysim.core.tensors import Layout, Tensors, is_finite
+from raysim.api.channel import Stage
+from raysim.api.rules import Upload, View
+from raysim.numbers.encoding import Encoding
+from raysim.numbers.tensors import Layout, Tensors, is_finite
 
 SCALE_BYTES = 4
 """Bytes of a scale or norm that is sent beside values."""

@@ -27,11 +27,11 @@ from dataclasses import replace
 
 from torch import Tensor
 
+from raysim.api.channel import Stage
+from raysim.api.rules import Upload, View
 from raysim.channel.coding import dtype_of
-from raysim.core.channel import Stage
-from raysim.core.encoding import Encoding
-from raysim.core.rules import Upload, View
-from raysim.core.tensors import Groups, Layout, flatten, unflatten
+from raysim.numbers.encoding import Encoding
+from raysim.numbers.tensors import Groups, Layout, flatten, unflatten
 
 ERROR = "error"
 """Group of what a client has not sent so far."""

@@ -34,15 +34,15 @@ import torch
 from pydantic import Field, model_validator
 from torch import Tensor
 
-from raysim.core.channel import Received, Stage
-from raysim.core.columns import Column
-from raysim.core.components import called
-from raysim.core.encoding import Encoding
-from raysim.core.errors import SettingsError
-from raysim.core.privacy import Accountant, PrivacyClaim, multiplier_of
-from raysim.core.rules import Reduced, Upload, View
-from raysim.core.state import State
-from raysim.core.tensors import (
+from raysim.api.channel import Received, Stage
+from raysim.api.columns import Column
+from raysim.api.components import called
+from raysim.api.privacy import Accountant, PrivacyClaim, multiplier_of
+from raysim.api.rules import Reduced, Upload, View
+from raysim.api.state import State
+from raysim.errors import SettingsError
+from raysim.numbers.encoding import Encoding
+from raysim.numbers.tensors import (
     Groups,
     Layout,
     clip_factor,
@@ -51,7 +51,7 @@ from raysim.core.tensors import (
     standard_normal,
     unflatten,
 )
-from raysim.core.user_input.limits import MOST
+from raysim.user_input.limits import MOST
 
 Positive = Annotated[float, Field(gt=0)]
 Clients = Annotated[int, Field(ge=1, le=MOST)]

@@ -18,8 +18,8 @@ from pydantic import Field
 from torch import Tensor
 
 from raysim.channel.coding import SCALE_BYTES, Coder, Vector, blocks_of, count_blocks
-from raysim.core.encoding import Encoding
-from raysim.core.tensors import Layout
+from raysim.numbers.encoding import Encoding
+from raysim.numbers.tensors import Layout
 
 STEPS = 127
 """Steps from 0 to the largest magnitude of a block."""

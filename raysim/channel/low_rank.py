@@ -20,8 +20,8 @@ from pydantic import Field
 from torch import Tensor
 
 from raysim.channel.coding import Coder, Draws, Vector
-from raysim.core.encoding import Encoding
-from raysim.core.tensors import Layout
+from raysim.numbers.encoding import Encoding
+from raysim.numbers.tensors import Layout
 
 
 class LowRank(Coder):

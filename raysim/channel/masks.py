@@ -25,11 +25,11 @@ from typing import Self
 
 from pydantic import Field, model_validator
 
-from raysim.core.channel import Stage
-from raysim.core.encoding import Encoding
-from raysim.core.masking import SecureSum
-from raysim.core.tensors import Layout
-from raysim.core.user_input.limits import MOST
+from raysim.api.channel import Stage
+from raysim.numbers.encoding import Encoding
+from raysim.numbers.masking import SecureSum
+from raysim.numbers.tensors import Layout
+from raysim.user_input.limits import MOST
 
 
 class Masks(Stage):

@@ -24,8 +24,8 @@ from pydantic import Field
 from torch import Tensor
 
 from raysim.channel.coding import SCALE_BYTES, Coder, Vector, blocks_of, count_blocks
-from raysim.core.encoding import Encoding
-from raysim.core.tensors import Layout
+from raysim.numbers.encoding import Encoding
+from raysim.numbers.tensors import Layout
 
 
 class QSGD(Coder):

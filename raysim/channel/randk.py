@@ -23,11 +23,11 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
+from raysim.api.channel import Stage
 from raysim.channel.coding import SEED_BYTES, Coder, Vector, vector_sizes
 from raysim.channel.topk import sent_of
-from raysim.core.channel import Stage
-from raysim.core.encoding import Encoding
-from raysim.core.tensors import Layout
+from raysim.numbers.encoding import Encoding
+from raysim.numbers.tensors import Layout
 
 
 class RandK(Coder):

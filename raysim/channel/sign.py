@@ -18,8 +18,8 @@ import torch
 from torch import Tensor
 
 from raysim.channel.coding import SCALE_BYTES, Coder, Draws, Vector
-from raysim.core.encoding import Encoding
-from raysim.core.tensors import Layout
+from raysim.numbers.encoding import Encoding
+from raysim.numbers.tensors import Layout
 
 
 class Sign(Coder):

@@ -23,10 +23,10 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
+from raysim.api.channel import Stage
 from raysim.channel.coding import Coder, Vector, vector_sizes
-from raysim.core.channel import Stage
-from raysim.core.encoding import Encoding
-from raysim.core.tensors import Layout
+from raysim.numbers.encoding import Encoding
+from raysim.numbers.tensors import Layout
 
 
 class TopK(Coder):

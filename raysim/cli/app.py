@@ -1,8 +1,8 @@
 """Commands of raysim: `run`, `resume`, `sweep`, `tune`, `dashboard`, `list`, `submit`, and more.
 
 Errors of settings, files and machines are one line on stderr, without a traceback. Ctrl-C, SIGTERM
-and SIGHUP save a checkpoint and print the command that resumes the run; `core.exits` has the exit
-codes.
+and SIGHUP save a checkpoint and print the command that resumes the run; `process.exits` has the
+exit codes.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ from raysim.cli.options import (
 from raysim.cli.output import resumable, say, to_json
 from raysim.cli.results import compare, report
 from raysim.cli.tables import sweep, table
-from raysim.core.errors import RaysimError, SettingsError
-from raysim.core.exits import interruptible
-from raysim.core.user_input import short_name
-from raysim.core.user_input.user_modules import find_named_modules, leave_out_working_directory
+from raysim.errors import RaysimError, SettingsError
+from raysim.process.exits import interruptible
+from raysim.user_input import short_name
+from raysim.user_input.user_modules import find_named_modules, leave_out_working_directory
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -99,7 +99,7 @@ def run(
     profile: ProfileName = None,
 ) -> None:
     """Run a preset or a settings file; resume an unfinished run with the same `out`."""
-    import raysim.driver.start  # the import takes seconds, with nothing to save yet
+    import raysim.driver.start.start  # the import takes seconds, with nothing to save yet
     from raysim.cli.live_view import loading
     from raysim.storage.run_directory import RunDirectory
     from raysim.workloads.presets import PRESETS
@@ -120,7 +120,7 @@ def run(
 def resume(run_dir: RunDir, overrides: Overrides = None, *, force: Force = False) -> None:
     """Resume a run that was interrupted or killed."""
     leave_out_working_directory(run_dir)  # before packages try optional imports
-    import raysim.driver.start  # the import takes seconds, with nothing to save yet
+    import raysim.driver.start.start  # the import takes seconds, with nothing to save yet
 
     options: dict[str, Any] = {"overrides": changes(overrides, None), "force": force}
     _follow(lambda listener: raysim.resume(run_dir, None, listener, **options), run_dir, {})
@@ -167,7 +167,7 @@ def list_(
 ) -> None:
     """List presets, methods, runs and other named things, or print the page of one."""
     if kind and kind not in KINDS:
-        from raysim.core.components import suggest
+        from raysim.api.components import suggest
 
         raise SettingsError(f"list {kind}: no such kind; {suggest(kind, list(KINDS))}")
     if of and (kind != "stages" or name):

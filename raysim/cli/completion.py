@@ -17,7 +17,7 @@ from typing import Any
 
 import typer
 
-from raysim.core.user_input import DATASET, may_change, may_grow
+from raysim.user_input import DATASET, may_change, may_grow
 
 FILE = Path(__file__).with_name("completion.json")
 OF_STAGES = ("channel", "downlink")
@@ -143,13 +143,13 @@ def _named(overrides: Iterable[str]) -> Iterator[tuple[str, str]]:
 def collect() -> dict[str, Any]:
     """Collect the words from the registries and the settings."""
     from raysim.analysis import ANALYSES
+    from raysim.api.class_metrics import METRICS
+    from raysim.api.components import registries
     from raysim.cli.app import KINDS
     from raysim.cli.pages import names_of, registry_of
     from raysim.config import Settings
-    from raysim.core.class_metrics import METRICS
-    from raysim.core.components import registries
-    from raysim.core.user_input.group import SettingsGroup
     from raysim.facade.settings import PLAIN
+    from raysim.user_input.group import SettingsGroup
     from raysim.workloads.presets import PRESETS
 
     settings, fields = dict[str, list[str]](), dict[str, dict[str, list[str]]]()

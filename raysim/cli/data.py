@@ -11,7 +11,7 @@ from rich.table import Table
 
 import raysim
 from raysim.cli.options import Overrides, path_option
-from raysim.core.terminal import print_line
+from raysim.display.terminal import print_line
 
 data = typer.Typer(
     no_args_is_help=True, help="Fetch and list datasets, and show how a preset splits them."
@@ -23,10 +23,10 @@ console = Console()
 def fetch(name: Annotated[str, typer.Argument(help="a dataset")]) -> None:
     """Fetch, check and prepare a dataset."""
     from raysim import workloads  # noqa: F401 - registers the datasets
+    from raysim.api.components import build_component
     from raysim.cli.live_view import loading
-    from raysim.core.components import build_component
-    from raysim.core.data import DATASETS
     from raysim.federation.prepared import prepared
+    from raysim.samples.data import DATASETS
     from raysim.workloads.datasets.fetch import data_root
 
     dataset = build_component(DATASETS.get(name), {}, "dataset.")
@@ -91,8 +91,8 @@ def show(
 def list_data() -> None:
     """List the datasets and which of them are prepared."""
     from raysim import workloads  # noqa: F401 - registers the datasets
-    from raysim.core.data import DATASETS
-    from raysim.core.units import in_fitting_unit
+    from raysim.display.units import in_fitting_unit
+    from raysim.samples.data import DATASETS
     from raysim.workloads.datasets.fetch import data_root
 
     root = data_root()

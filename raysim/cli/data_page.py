@@ -16,9 +16,9 @@ from rich.table import Table
 from rich.text import Text
 
 from raysim.config import Settings
-from raysim.core.canvas import heat_map, style, written
-from raysim.core.client_indices import ClientIndices, Indices, class_counts, named
-from raysim.core.errors import DataError, SettingsError, visible
+from raysim.display.canvas import heat_map, style, written
+from raysim.errors import DataError, SettingsError, visible
+from raysim.samples.client_indices import ClientIndices, Indices, class_counts, named
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

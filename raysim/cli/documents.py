@@ -9,8 +9,8 @@ from typing import Any
 from pydantic.fields import FieldInfo
 from rich.console import Console, RenderableType
 
+from raysim.api.components import Component, look_up
 from raysim.cli.pages import NAMED, allowed, names_of, page_of, plain, registry_of, tables_of
-from raysim.core.components import Component, look_up
 
 PAGE_WIDTH = 100
 

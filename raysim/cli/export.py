@@ -9,11 +9,11 @@ import typer
 from rich.console import Console
 
 from raysim.cli.options import RunDir, path_option
-from raysim.core.errors import RunError, SettingsError
-from raysim.core.terminal import print_line
-from raysim.core.user_input import portable_name
-from raysim.core.user_input.run_folders import is_of_a_run
-from raysim.core.user_input.user_modules import leave_out_working_directory
+from raysim.display.terminal import print_line
+from raysim.errors import RunError, SettingsError
+from raysim.user_input import portable_name
+from raysim.user_input.run_folders import is_of_a_run
+from raysim.user_input.user_modules import leave_out_working_directory
 
 console = Console()
 
@@ -41,7 +41,7 @@ def export(
     leave_out_working_directory(run_dir)  # before packages try optional imports
     import raysim
     from raysim import methods, workloads  # noqa: F401 - registers the components
-    from raysim.driver.listener import Listener
+    from raysim.driver.listeners.listener import Listener
     from raysim.storage.checkpoints import save_tensors
     from raysim.storage.run_directory import RunDirectory
 

@@ -11,7 +11,7 @@ from rich.console import Console
 from raysim.cli.completion import names_of_kind
 from raysim.cli.options import Jobs, Overrides, ProfileName, Rounds, changes, path_option
 from raysim.cli.output import resumable
-from raysim.core.terminal import print_line
+from raysim.display.terminal import print_line
 
 console = Console()
 

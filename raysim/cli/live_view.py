@@ -12,10 +12,10 @@ from rich.console import Console
 from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from raysim.core.exits import exit_code, interruptible
-from raysim.core.terminal import print_line
-from raysim.driver.listener import Started, listening
-from raysim.driver.progress import RunProgress, closing_lines, opening_line
+from raysim.display.terminal import print_line
+from raysim.driver.listeners.listener import Started, listening
+from raysim.driver.listeners.progress import RunProgress, closing_lines, opening_line
+from raysim.process.exits import exit_code, interruptible
 
 PLAIN_PROGRESS_SECONDS = 5.0
 STARTING = "starting"

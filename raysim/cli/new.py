@@ -12,8 +12,8 @@ from typing import Annotated
 
 import typer
 
-from raysim.core.components import suggest
-from raysim.core.errors import SettingsError, visible
+from raysim.api.components import suggest
+from raysim.errors import SettingsError, visible
 
 KINDS = {
     "method": "raysim run mnist-fedavg method.name={module}:{class_} rounds=3",

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from raysim.cli.completion import complete_override, names_of_kind
-from raysim.core.errors import RaysimError, SettingsError, visible
+from raysim.errors import RaysimError, SettingsError, visible
 
 Overrides = Annotated[
     list[str] | None,
@@ -28,7 +28,7 @@ def path_option(name: str) -> Callable[[str], Path]:
     """Return the parser of an option or argument that is a path."""
 
     def path(text: str) -> Path:
-        from raysim.core.user_input import user_path
+        from raysim.user_input import user_path
 
         return user_path(text, name)
 
@@ -37,7 +37,7 @@ def path_option(name: str) -> Callable[[str], Path]:
 
 def _study_name(text: str) -> str:
     """Return the name of a study, checked as the name of its folder."""
-    from raysim.core.user_input import user_path
+    from raysim.user_input import user_path
 
     user_path(text, "--name")
     return text
@@ -71,7 +71,7 @@ UsageError: Any = typer.BadParameter.__base__
 
 def usage_error(error: Any) -> RaysimError:
     """Return a UsageError in one line with the given arguments, where typer would print a box."""
-    from raysim.core.user_input.limits import SEVERAL_SEEDS
+    from raysim.user_input.limits import SEVERAL_SEEDS
 
     given = visible(shlex.join(sys.argv[1:]))
     option, hint = getattr(error, "option_name", None) or "", ""

@@ -14,9 +14,9 @@ from typing import Any
 import typer
 from rich.console import Console
 
-from raysim.core.errors import MachineError, without_given_passwords, without_passwords
-from raysim.core.exits import exit_code, interruptible
-from raysim.core.terminal import print_line
+from raysim.display.terminal import print_line
+from raysim.errors import MachineError, without_given_passwords, without_passwords
+from raysim.process.exits import exit_code, interruptible
 
 
 class _Stdout(io.FileIO):
@@ -81,7 +81,7 @@ def open_streams() -> None:
 def resumable(console: Console, hint: Callable[[], str]) -> Iterator[None]:
     """Run a body whose results are in files; after an interruption, print how to resume it."""
     from raysim.cli.live_view import PlainOutput
-    from raysim.driver.listener import listening
+    from raysim.driver.listeners.listener import listening
 
     raw = getattr(getattr(sys.stdout, "buffer", None), "raw", None)
     if isinstance(raw, _Stdout):

@@ -17,8 +17,8 @@ from rich.padding import Padding
 from rich.table import Column, Table
 from rich.text import Text
 
-from raysim.core.components import Component, Registry, look_up, registries
-from raysim.core.user_input import override_text
+from raysim.api.components import Component, Registry, look_up, registries
+from raysim.user_input import override_text
 
 FORMULA = 4 * " "
 """Indentation of formulas, whose lines are not joined."""

@@ -10,8 +10,8 @@ from rich.console import Console
 
 from raysim.cli.options import Json, path_option
 from raysim.cli.output import to_json
-from raysim.core.errors import SettingsError
-from raysim.core.terminal import print_line
+from raysim.display.terminal import print_line
+from raysim.errors import SettingsError
 
 if TYPE_CHECKING:
     from raysim.results.compare import RunGroup

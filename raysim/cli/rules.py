@@ -8,11 +8,11 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from raysim.api.components import build_component, called, suggest
 from raysim.cli.pages import registry_of
 from raysim.combinations import RULES, WAYS
 from raysim.config import Settings
-from raysim.core.components import build_component, called, suggest
-from raysim.core.errors import SettingsError, visible
+from raysim.errors import SettingsError, visible
 
 HEADER = ("this", "does not go", "why")
 COMPONENTS = ("method", "selection", "aggregation", "attack", "server", "clock", "temperature")

@@ -12,8 +12,8 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from raysim.core.errors import RunError, visible
-from raysim.core.user_input import parse_json, user_path
+from raysim.errors import RunError, visible
+from raysim.user_input import parse_json, user_path
 
 PARTS = ("checkpoints", "clients", "updates", "analysis")
 """Folders of a run, in which there are no others."""
@@ -89,7 +89,7 @@ def _place(folder: str) -> Path:
 
 def _told(run: Path) -> dict[str, Any]:
     """Return method, data, seed and last score of a run, or its error where it is damaged."""
-    from raysim.core.scoring import ACCURACY, LOSS, TEST
+    from raysim.api.scoring import ACCURACY, LOSS, TEST
     from raysim.results.compare import common_score
     from raysim.results.runs import read_run
 

@@ -11,16 +11,16 @@ from rich.table import Table
 from torch import nn
 
 import raysim
+from raysim.api.channel import Stages, declared, secure_sum_of, sent_bytes, with_effect
+from raysim.api.components import build_component
+from raysim.api.differences import Differences
 from raysim.channel import STAGES
 from raysim.cli.live_view import loading
-from raysim.core.channel import Stages, declared, secure_sum_of, sent_bytes, with_effect
-from raysim.core.components import build_component
-from raysim.core.differences import Differences
-from raysim.core.encoding import Encoded
-from raysim.core.errors import SettingsError
-from raysim.core.tensors import buffer_names, frozen_names, nbytes, state_of
-from raysim.core.user_input import as_typed
-from raysim.driver.downlink import expected_bytes
+from raysim.driver.uploads.downlink import expected_bytes
+from raysim.errors import SettingsError
+from raysim.numbers.encoding import Encoded
+from raysim.numbers.tensors import buffer_names, frozen_names, nbytes, state_of
+from raysim.user_input import as_typed
 
 
 def page(source: str) -> Table:

@@ -23,7 +23,7 @@ from raysim.cli.options import (
     path_option,
 )
 from raysim.cli.output import resumable, to_json
-from raysim.core.errors import SettingsError
+from raysim.errors import SettingsError
 
 if TYPE_CHECKING:
     from raysim.tuning.tables.plan import Planner

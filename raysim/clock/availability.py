@@ -14,8 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from raysim.clock.draws import Integers, uniforms
-from raysim.core.client_tables import read_table
-from raysim.core.errors import DataError, RunError
+from raysim.errors import DataError, RunError
+from raysim.samples.client_tables import read_table
 
 TICKS_PER_SECOND = 1_000_000
 DAY = 24 * 3600 * TICKS_PER_SECOND

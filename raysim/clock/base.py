@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from raysim.core.components import Component, Registry
+from raysim.api.components import Component, Registry
 
 if TYPE_CHECKING:  # `raysim.config` imports this without pyarrow and scipy
     from raysim.clock.fleet import Fleet

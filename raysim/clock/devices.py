@@ -45,8 +45,8 @@ from raysim.clock.availability import (
 from raysim.clock.base import Clock, Policy
 from raysim.clock.fleet import Fleet
 from raysim.clock.profiles import ProfileSource, read_columns
-from raysim.core.user_input import user_path
-from raysim.core.user_input.limits import MOST
+from raysim.user_input import user_path
+from raysim.user_input.limits import MOST
 
 
 def _absolute(setting: str, path: str) -> str:

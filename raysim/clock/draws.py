@@ -1,6 +1,6 @@
 """Draws keyed by client: one value per key, without a generator or a loop per client.
 
-`core.seeds.stream` makes a generator per key, which takes 20 us; a fleet draws for a million
+`numbers.seeds.stream` makes a generator per key, which takes 20 us; a fleet draws for a million
 clients at once. A value is a hash of its key by the finaliser of SplitMix64 (Steele, Lea and
 Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014), so it depends on its key
 alone.
@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from raysim.core.seeds import torch_seed
+from raysim.numbers.seeds import torch_seed
 
 Floats = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int64]

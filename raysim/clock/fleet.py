@@ -15,7 +15,7 @@ import numpy as np
 from raysim.clock.availability import TICKS_PER_SECOND, Always, Availability, Flags
 from raysim.clock.draws import Floats, Integers, uniforms
 from raysim.clock.profiles import DROPOUT, Profiles, ProfileSource
-from raysim.core.errors import SettingsError
+from raysim.errors import SettingsError
 
 MOST_SECONDS = 1e12
 """Longest pass of a client: sums of such ticks fit into 64 bits."""

@@ -26,8 +26,8 @@ from typing import NamedTuple
 import numpy as np
 
 from raysim.clock.draws import Floats, Integers, normals
-from raysim.core.client_tables import read_table, rows_of
-from raysim.core.errors import DataError
+from raysim.errors import DataError
+from raysim.samples.client_tables import read_table, rows_of
 
 
 class LogNormal(NamedTuple):

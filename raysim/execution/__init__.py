@@ -4,6 +4,6 @@ In: messages of a pass or an evaluation, and their items. Out: partial sums and 
 Imported by `driver`, `tuning`, `cluster` and `cli`; knows `training`, `federation` and `storage`.
 """
 
-from raysim.core.notebook import import_ray
+from raysim.display.notebook import import_ray
 
 import_ray()

@@ -10,7 +10,7 @@ from typing import Any, Literal, get_args
 
 from torch import nn
 
-from raysim.core.errors import MachineError
+from raysim.errors import MachineError
 from raysim.execution.messages import FailedItem, WorkerResult
 from raysim.execution.process import configure, is_device_error
 from raysim.execution.worker import Worker, WorkerSpec

@@ -7,17 +7,17 @@ from pathlib import Path
 
 import torch
 
+from raysim.api.attack import Attack
+from raysim.api.components import call, called
+from raysim.api.optimizer import OPTIMIZER
+from raysim.api.rules import Batch
 from raysim.config import Settings
-from raysim.core.attack import Attack
-from raysim.core.components import call, called
-from raysim.core.errors import SettingsError
-from raysim.core.optimizer import OPTIMIZER
-from raysim.core.rules import Batch
-from raysim.core.seeds import torch_generator
-from raysim.core.tensors import CPU, Groups
+from raysim.errors import SettingsError
 from raysim.execution.messages import PassMessage
 from raysim.federation.federation import Federation
 from raysim.federation.opened import OpenedSamples
+from raysim.numbers.seeds import torch_generator
+from raysim.numbers.tensors import CPU, Groups
 from raysim.storage.client_states import (
     UNSEALED,
     ClientStates,

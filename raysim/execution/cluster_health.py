@@ -12,7 +12,7 @@ from ray._private.grpc_utils import init_grpc_channel
 from ray._private.state import state
 from ray.actor import ActorHandle
 
-from raysim.core.errors import MachineError
+from raysim.errors import MachineError
 from raysim.execution.resources import ACCELERATOR, Node
 
 HEAD_SECONDS = 30.0

@@ -11,12 +11,12 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 import numpy.typing as npt
 
-from raysim.core.masking import Masks
-from raysim.core.rules import Bases, Pass
-from raysim.core.temperature import Temperatures
-from raysim.core.tensors import Groups
-from raysim.core.tensors.packed import PackedTensors
+from raysim.api.rules import Bases, Pass
+from raysim.api.temperature import Temperatures
 from raysim.execution.partial_sum import Sums
+from raysim.numbers.masking import Masks
+from raysim.numbers.tensors import Groups
+from raysim.numbers.tensors.packed import PackedTensors
 from raysim.storage.client_states import StateVersion
 from raysim.storage.trace import Span
 

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from raysim.core.user_input.user_modules import FINDER, INSTALLED
+from raysim.user_input.user_modules import FINDER, INSTALLED
 
 
 def _is_installed(folder: Path) -> bool:
@@ -43,7 +43,7 @@ def with_driver_path(actor: type) -> Any:
         import_module("raysim.execution")  # the driver's, if this node has it
         sys.path.remove(home)
         if names is not None:
-            import_module("raysim.core.user_input.user_modules").FINDER.serve(working, names)
+            import_module("raysim.user_input.user_modules").FINDER.serve(working, names)
         self.actor = getattr(import_module(module), name)(*args)
 
     def forward(method: str) -> Any:

@@ -14,13 +14,13 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from raysim.core.errors import RunError, SettingsError
-from raysim.core.masking import Masks
-from raysim.core.rules import Reduced, Upload
-from raysim.core.tensors import CPU, Layout, flatten, is_finite, unflatten
-from raysim.core.tensors.exact import Addend, ExactSum
-from raysim.core.tensors.magnitudes import LIMIT
-from raysim.core.tensors.packed import PackedTensors
+from raysim.api.rules import Reduced, Upload
+from raysim.errors import RunError, SettingsError
+from raysim.numbers.masking import Masks
+from raysim.numbers.tensors import CPU, Layout, flatten, is_finite, unflatten
+from raysim.numbers.tensors.exact import Addend, ExactSum
+from raysim.numbers.tensors.magnitudes import LIMIT
+from raysim.numbers.tensors.packed import PackedTensors
 from raysim.storage.column_names import OF_CLIENTS, check_names
 
 Columns = dict[str, npt.NDArray[np.float64]]

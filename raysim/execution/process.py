@@ -23,7 +23,7 @@ import torch
 import torch.utils.deterministic
 
 from raysim.config import EngineSettings
-from raysim.core.errors import SettingsError
+from raysim.errors import SettingsError
 
 CONTEXT_BYTES = 1024 * 2**20
 """Bytes of a GPU for each process beside its tensors: context, kernels, recorded graphs."""

@@ -35,10 +35,7 @@ from ray._raylet import (  # type: ignore[attr-defined]  # written in Cython
 from ray.util.client import ray as client
 
 from raysim.config import EngineSettings
-from raysim.core.errors import MachineError, RunError, SettingsError
-from raysim.core.exits import FAULT, delay_signals, exit_code, last_words, retake_signals
-from raysim.core.machine.cores import usable_cores
-from raysim.core.machine.memory_limit import memory_limit
+from raysim.errors import MachineError, RunError, SettingsError
 from raysim.execution.base import Executor, InlineExecutor
 from raysim.execution.cluster_health import alive_nodes, check_head
 from raysim.execution.pool.demand import plan_pool
@@ -46,6 +43,9 @@ from raysim.execution.pool.ray_folder import RAY, own_folder, short_place
 from raysim.execution.pool.ray_pool import ActorPool
 from raysim.execution.resources import unused_gpus
 from raysim.execution.worker import WorkerSpec
+from raysim.process.exits import FAULT, delay_signals, exit_code, last_words, retake_signals
+from raysim.process.machine.cores import usable_cores
+from raysim.process.machine.memory_limit import memory_limit
 from raysim.storage.environment import gpu_names
 from raysim.storage.trace import Stopwatch
 

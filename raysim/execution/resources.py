@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from raysim.config import EngineSettings
-from raysim.core.errors import SettingsError
+from raysim.errors import SettingsError
 
 ACCELERATOR = "accelerator_type:"
 """Beginning of the name of a resource that Ray gives once to a node with GPUs of a type."""

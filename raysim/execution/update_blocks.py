@@ -15,11 +15,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from raysim.core.aggregation import Aggregation, AggregationPlan, ArrivedUpdates, Floats, Updates
-from raysim.core.attack import Attack, KnownUpdates
-from raysim.core.components import Component, call, called
-from raysim.core.errors import SettingsError
-from raysim.core.selection import Flags
+from raysim.api.aggregation import Aggregation, AggregationPlan, ArrivedUpdates, Floats, Updates
+from raysim.api.attack import Attack, KnownUpdates
+from raysim.api.components import Component, call, called
+from raysim.api.selection import Flags
+from raysim.errors import SettingsError
 from raysim.execution.messages import AggregationMessage
 from raysim.storage.updates import BLOCK, Place, UpdateFiles
 

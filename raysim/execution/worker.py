@@ -21,16 +21,14 @@ import numpy as np
 import torch
 from torch import nn
 
+from raysim.api.aggregation import Floats
+from raysim.api.components import called, cause
+from raysim.api.differences import flat_values, kept_apart
+from raysim.api.rules import Batch, Upload
 from raysim.config import Settings
-from raysim.core.aggregation import Floats
-from raysim.core.components import called, cause
-from raysim.core.differences import flat_values, kept_apart
-from raysim.core.errors import ChangedInputError, MachineError, RaysimError, RunError
-from raysim.core.rules import Batch, Upload
-from raysim.core.seeds import seeded
-from raysim.core.tensors import Layout, Tensors, is_finite
+from raysim.errors import ChangedInputError, MachineError, RaysimError, RunError
 from raysim.execution.client_jobs import ClientJobs
-from raysim.execution.deploying import Making, own_model, tuned_model
+from raysim.execution.deployed_models import Making, own_model, tuned_model
 from raysim.execution.messages import (
     AggregationMessage,
     EvaluationMessage,
@@ -53,6 +51,8 @@ from raysim.federation.evaluation_sets import EVALUATION_ROWS, EvaluationSet
 from raysim.federation.federation import Federation
 from raysim.federation.opened import OpenedSamples, memory_cap
 from raysim.federation.samples import blaming_samples
+from raysim.numbers.seeds import seeded
+from raysim.numbers.tensors import Layout, Tensors, is_finite
 from raysim.storage.environment import environment
 from raysim.storage.trace import Stopwatch
 from raysim.storage.updates import Place, UpdateFiles

@@ -15,15 +15,15 @@ from torch import Tensor, nn
 
 from raysim import methods, workloads  # noqa: F401 - registers the components
 from raysim.config import apply_overrides, parse
-from raysim.core.errors import RunError
-from raysim.core.user_input import may_grow, user_path
-from raysim.core.user_input.user_modules import leave_out_working_directory
+from raysim.errors import RunError
 from raysim.storage.plugins import Plugins
 from raysim.storage.run_directory import RunDirectory
+from raysim.user_input import may_grow, user_path
+from raysim.user_input.user_modules import leave_out_working_directory
 
 if TYPE_CHECKING:
-    from raysim.driver.context import Result
-    from raysim.driver.listener import Listener
+    from raysim.driver.listeners.listener import Listener
+    from raysim.driver.start.context import Result
     from raysim.federation.task import Task
 
 
@@ -52,8 +52,8 @@ def resume(
     overrides = overrides or {}
     directory = RunDirectory(user_path(run_dir), grows=any(map(may_grow, overrides)))
     leave_out_working_directory(directory.path)
-    from raysim.driver.checks.preflight import with_cohort
-    from raysim.driver.finished import check_growth, check_unchanged
+    from raysim.driver.start.checks.preflight import with_cohort
+    from raysim.driver.start.resume_checks import check_growth, check_unchanged
     from raysim.facade.runs import begun
     from raysim.notebook.runs import shown
 
@@ -90,8 +90,8 @@ def load(
     """
     path = user_path(run_dir)
     leave_out_working_directory(path)
-    from raysim.driver.listener import Listener
-    from raysim.driver.loading import load_network
+    from raysim.driver.evaluation.loading import load_network
+    from raysim.driver.listeners.listener import Listener
     from raysim.workloads.datasets.fetch import data_root
 
     return load_network(path, model, data_root, Listener().note, best=best)
@@ -120,9 +120,9 @@ def client_model(
     """
     directory = RunDirectory(user_path(run_dir))
     leave_out_working_directory(directory.path)
-    from raysim.driver import export
-    from raysim.driver.checks.preflight import with_cohort
-    from raysim.driver.listener import Listener
+    from raysim.driver.evaluation import client_export as export
+    from raysim.driver.listeners.listener import Listener
+    from raysim.driver.start.checks.preflight import with_cohort
     from raysim.facade.runs import federation_of
 
     listener = listener or Listener()

@@ -9,14 +9,14 @@ from functools import partial
 from pathlib import Path
 
 from raysim.config import Settings
-from raysim.driver.checks.preflight import with_cohort
-from raysim.driver.context import Result
-from raysim.driver.iterator import RoundIterator
-from raysim.driver.listener import Listener
-from raysim.driver.loading import read_start
-from raysim.driver.rehearsal import rehearse
-from raysim.driver.start import check_run, drive, reserved_directory
-from raysim.driver.trackers import check_tracker
+from raysim.driver.evaluation.loading import read_start
+from raysim.driver.listeners.listener import Listener
+from raysim.driver.listeners.trackers import check_tracker
+from raysim.driver.rounds.iterator import RoundIterator
+from raysim.driver.rounds.rehearsal import rehearse
+from raysim.driver.start.checks.preflight import with_cohort
+from raysim.driver.start.context import Result
+from raysim.driver.start.start import check_run, drive, reserved_directory
 from raysim.facade.settings import loaded_settings
 from raysim.federation.federation import Federation, from_settings
 from raysim.federation.prepared import known_digests

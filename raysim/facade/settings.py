@@ -8,11 +8,16 @@ from pathlib import Path
 from typing import Any
 
 from raysim import methods, workloads  # noqa: F401 - registers the components
+from raysim.api.components import suggest
 from raysim.config import Settings, apply_overrides, parse_override
-from raysim.core.components import suggest
-from raysim.core.errors import SettingsError, visible
-from raysim.core.exits import interruptible
-from raysim.core.user_input import (
+from raysim.driver.listeners.listener import Listener, listener_of_command
+from raysim.errors import SettingsError, visible
+from raysim.federation.natural import with_clients
+from raysim.notebook.runs import shown
+from raysim.process.exits import interruptible
+from raysim.storage.plugins import check_places
+from raysim.storage.schema import settings_of_file
+from raysim.user_input import (
     DATASET,
     check_plain,
     dotted,
@@ -20,11 +25,6 @@ from raysim.core.user_input import (
     read_file,
     user_path,
 )
-from raysim.driver.listener import Listener, listener_of_command
-from raysim.federation.natural import with_clients
-from raysim.notebook.runs import shown
-from raysim.storage.plugins import check_places
-from raysim.storage.schema import settings_of_file
 from raysim.workloads.datasets.fetch import data_root
 from raysim.workloads.presets import PRESETS, on_preset
 from raysim.workloads.sweeps import FILE_KEYS

@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from raysim.core.client_indices import ListedIndices
-from raysim.core.data import Split
-from raysim.core.errors import DataError
+from raysim.errors import DataError
 from raysim.federation.federation import CLIENT_TESTS as NAME
 from raysim.federation.federation import LocalTest
+from raysim.samples.client_indices import ListedIndices
+from raysim.samples.data import Split
 
 PARTS = {"x": "inputs", "y": "targets"}
 

@@ -15,7 +15,10 @@ from typing import Literal
 import numpy as np
 
 from raysim.config import Settings
-from raysim.core.client_indices import (
+from raysim.errors import DataError, SettingsError
+from raysim.federation.federation import Federation, LocalTest, open_samples
+from raysim.numbers.seeds import stream
+from raysim.samples.client_indices import (
     ClientIndices,
     Holdout,
     Indices,
@@ -24,9 +27,6 @@ from raysim.core.client_indices import (
     client_test_indices,
     own_indices,
 )
-from raysim.core.errors import DataError, SettingsError
-from raysim.core.seeds import stream
-from raysim.federation.federation import Federation, LocalTest, open_samples
 
 EVALUATION_ROWS = 1000
 """Most samples of an evaluated batch, a worker's unit of work."""

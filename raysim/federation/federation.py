@@ -19,25 +19,10 @@ import numpy.typing as npt
 import torch
 from torch import nn
 
+from raysim.api.components import call, called
+from raysim.api.scoring import CLASSIFICATION, Scoring, balanced_weights, for_training
 from raysim.config import LocalSettings, Settings
-from raysim.core.arrow import open_split
-from raysim.core.client_indices import (
-    NO_HOLDOUT,
-    ClientIndices,
-    Holdout,
-    Indices,
-    ListedIndices,
-    named,
-    owner_of,
-    shared_size,
-)
-from raysim.core.components import call, called
-from raysim.core.data import Dataset, Model, Progress, Split, may_have_own_tests
-from raysim.core.errors import DataError, SettingsError
-from raysim.core.local_cut import LocalCut, have_common_samples, with_cut, without_cut
-from raysim.core.scoring import CLASSIFICATION, Scoring, balanced_weights, for_training
-from raysim.core.seeds import seeded
-from raysim.core.tensors import Tensors
+from raysim.errors import DataError, SettingsError
 from raysim.federation.input_pipeline import InputPipeline, PreparedPipeline
 from raysim.federation.prepared import (
     class_names,
@@ -48,6 +33,21 @@ from raysim.federation.prepared import (
 )
 from raysim.federation.root_samples import without_root
 from raysim.federation.samples import not_finite
+from raysim.numbers.seeds import seeded
+from raysim.numbers.tensors import Tensors
+from raysim.samples.arrow import open_split
+from raysim.samples.client_indices import (
+    NO_HOLDOUT,
+    ClientIndices,
+    Holdout,
+    Indices,
+    ListedIndices,
+    named,
+    owner_of,
+    shared_size,
+)
+from raysim.samples.data import Dataset, Model, Progress, Split, may_have_own_tests
+from raysim.samples.local_cut import LocalCut, have_common_samples, with_cut, without_cut
 
 CLIENT_TESTS = "Task.client_tests"
 MOST_NAMES = 20

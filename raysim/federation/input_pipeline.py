@@ -13,10 +13,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from raysim.api.components import call
 from raysim.config import Settings
-from raysim.core.components import call
-from raysim.core.data import Dataset, Partition
-from raysim.core.seeds import torch_generator
+from raysim.numbers.seeds import torch_generator
+from raysim.samples.data import Dataset, Partition
 
 
 @dataclass(frozen=True, kw_only=True)

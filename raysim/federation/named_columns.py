@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from typing import Any
 
-from raysim.core.errors import DataError, visible
+from raysim.errors import DataError, visible
 
 Names = tuple[Hashable, ...]
 SHOWN = 8

@@ -6,10 +6,10 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
+from raysim.api.components import call
 from raysim.config import Settings, parse
-from raysim.core.components import call
-from raysim.core.data import Partition, Progress, counts_clients
 from raysim.federation.prepared import open_prepared, prepared
+from raysim.samples.data import Partition, Progress, counts_clients
 
 
 def with_clients(

@@ -13,15 +13,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from raysim.core.arrow import ConcatArray
-from raysim.core.client_indices import Indices
-from raysim.core.data import Split
-from raysim.core.errors import DataError
-from raysim.core.rules import Batch
-from raysim.core.tensors import aligned
-from raysim.core.tensors.packed import as_tensor
+from raysim.api.rules import Batch
+from raysim.errors import DataError
 from raysim.federation.evaluation_sets import EvaluationSet
 from raysim.federation.federation import Federation, open_samples
+from raysim.numbers.tensors import aligned
+from raysim.numbers.tensors.packed import as_tensor
+from raysim.samples.arrow import ConcatArray
+from raysim.samples.client_indices import Indices
+from raysim.samples.data import Split
 
 RESIDENT_FRACTION = 0.15
 """Largest fraction of this process's GPU memory for keeping a set of samples there."""

@@ -14,12 +14,12 @@ from typing import Any
 
 import numpy.typing as npt
 
+from raysim.api.components import call, calling
 from raysim.config import Settings
-from raysim.core.arrow import open_split, recorded_checksum
-from raysim.core.components import call, calling
-from raysim.core.data import NATURAL, NOTES, Dataset, Progress, Split
-from raysim.core.errors import DataError, RaysimError
-from raysim.core.user_input import portable_name
+from raysim.errors import DataError, RaysimError
+from raysim.samples.arrow import open_split, recorded_checksum
+from raysim.samples.data import NATURAL, NOTES, Dataset, Progress, Split
+from raysim.user_input import portable_name
 
 
 def prepared(dataset: Dataset, root: Path, progress: Progress) -> Mapping[str, Path]:
@@ -132,7 +132,7 @@ def network_size(dataset: Dataset, train: Callable[[], Split]) -> tuple[tuple[in
 
 
 def _decoded_shape(dataset: Dataset, samples: Split) -> tuple[int, ...]:
-    from raysim.core.tensors.packed import as_tensor
+    from raysim.numbers.tensors.packed import as_tensor
 
     decoded = call(dataset, Dataset.decode, as_tensor(samples.x[:1]).clone())
     return tuple(decoded.shape[1:])

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from raysim.core.client_indices import ClientIndices, Indices, ListedIndices
-from raysim.core.errors import SettingsError
-from raysim.core.participants import Participants
-from raysim.core.seeds import stream
+from raysim.errors import SettingsError
+from raysim.numbers.seeds import stream
+from raysim.samples.client_indices import ClientIndices, Indices, ListedIndices
+from raysim.samples.participants import Participants
 
 
 def without_root(

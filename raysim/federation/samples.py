@@ -26,8 +26,8 @@ from torch.utils.data import (
     default_collate,
 )
 
-from raysim.core.errors import DataError, MachineError, RunError, visible
-from raysim.core.rules import Batch
+from raysim.api.rules import Batch
+from raysim.errors import DataError, MachineError, RunError, visible
 from raysim.federation.named_columns import ColumnOrder
 
 Array = npt.NDArray[Any]

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from raysim.core.errors import DataError
+from raysim.errors import DataError
 from raysim.federation.samples import Array, Inputs
 
 MOST_EXACT = 2**24

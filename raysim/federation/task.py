@@ -12,11 +12,9 @@ import numpy.typing as npt
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
-from raysim.core.client_indices import ListedIndices
-from raysim.core.components import cause
-from raysim.core.data import Split, are_names
-from raysim.core.errors import DataError, RaysimError, visible
-from raysim.core.scoring import CLASSIFICATION, Scoring
+from raysim.api.components import cause
+from raysim.api.scoring import CLASSIFICATION, Scoring
+from raysim.errors import DataError, RaysimError, visible
 from raysim.federation.client_tests import local_test_of, names_of
 from raysim.federation.federation import Federation
 from raysim.federation.input_pipeline import InputPipeline
@@ -24,6 +22,8 @@ from raysim.federation.named_columns import ColumnOrder
 from raysim.federation.samples import Array, read_pair
 from raysim.federation.several_inputs import SeveralInputs, packed
 from raysim.federation.words import number_words
+from raysim.samples.client_indices import ListedIndices
+from raysim.samples.data import Split, are_names
 
 Samples = tuple[Any, Any] | Dataset[Any] | DataLoader[Any]
 """Inputs [N, ...] and targets [N, ...], as `read_pair` takes them."""

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from raysim.core.errors import DataError, visible
+from raysim.errors import DataError, visible
 from raysim.federation.samples import Array
 
 WORDS = "UO"

@@ -17,11 +17,11 @@ import numpy as np
 from torch.utils.data import DataLoader
 from torch.utils.data import Dataset as TorchDataset
 
-from raysim.core.arrow import write_split
-from raysim.core.data import NATURAL, Split
-from raysim.core.errors import DataError
+from raysim.errors import DataError
 from raysim.federation.named_columns import ColumnOrder
 from raysim.federation.samples import read_pair, samples_of
+from raysim.samples.arrow import write_split
+from raysim.samples.data import NATURAL, Split
 
 PART_BYTES = 64 * 2**20
 """Bytes of inputs that are collected from single samples before they are written."""

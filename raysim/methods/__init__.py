@@ -1,6 +1,6 @@
 """Methods, one small file each, with source, formula and deviations at its top."""
 
-from raysim.core.method import METHODS
+from raysim.api.method import METHODS
 
 METHODS.add(
     {

@@ -25,9 +25,8 @@ import numpy as np
 import torch
 from pydantic import Field
 
-from raysim.core.method import Passes, Round, ServerState
-from raysim.core.rules import Rules, Trained, Upload, View
-from raysim.core.tensors import Tensors, only
+from raysim.api.method import Passes, Round, ServerState
+from raysim.api.rules import Rules, Trained, Upload, View
 from raysim.methods.reweighted import (
     LAMBDA,
     LOSS,
@@ -37,6 +36,7 @@ from raysim.methods.reweighted import (
     send_scaled,
     starting_loss,
 )
+from raysim.numbers.tensors import Tensors, only
 
 AVERAGE = "average"
 

@@ -41,10 +41,17 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from raysim.core.method import Round, ServerState
-from raysim.core.rules import Batch, Companion, Outputs, Pass, Rules, Trained, Upload, View
-from raysim.core.tensors import Groups, Tensors, add_scaled, inner_products, only, parameter_names
+from raysim.api.method import Round, ServerState
+from raysim.api.rules import Batch, Companion, Outputs, Pass, Rules, Trained, Upload, View
 from raysim.methods.fedavg import FedAvg
+from raysim.numbers.tensors import (
+    Groups,
+    Tensors,
+    add_scaled,
+    inner_products,
+    only,
+    parameter_names,
+)
 
 Mixture = Literal["weights", "outputs", "models"]
 NAME, ALPHA, DUE = "apfl", "alpha", "due"

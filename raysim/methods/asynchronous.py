@@ -16,9 +16,9 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from raysim.core.method import Asynchrony
-from raysim.core.user_input.limits import Count
+from raysim.api.method import Asynchrony
 from raysim.methods.fedavg import FedAvg
+from raysim.user_input.limits import Count
 
 DECAYS = {"polynomial": 0.5, "hinge": 10.0, "constant": 0.0}
 """Default of the setting `a`, by `staleness`."""

@@ -16,8 +16,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import ClassVar
 
-from raysim.core.method import Round, ServerState
-from raysim.core.rules import LocalSteps, Pass, Rules, Trained, Upload, View
+from raysim.api.method import Round, ServerState
+from raysim.api.rules import LocalSteps, Pass, Rules, Trained, Upload, View
 from raysim.methods.fedavg import FedAvg
 
 

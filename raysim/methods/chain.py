@@ -34,11 +34,11 @@ from typing import Annotated, Any, TypeVar
 from pydantic import Field, model_validator
 from torch import nn
 
-from raysim.core.chain import Join, chain, only
-from raysim.core.components import called
-from raysim.core.errors import SettingsError
-from raysim.core.method import METHODS, Method, Metrics, Round, ServerState
-from raysim.core.rules import (
+from raysim.api.chain import Join, chain, only
+from raysim.api.component_fields import ordered_field
+from raysim.api.components import called
+from raysim.api.method import METHODS, Method, Metrics, Round, ServerState
+from raysim.api.rules import (
     CHANGE,
     Finish,
     Pass,
@@ -49,9 +49,9 @@ from raysim.core.rules import (
     View,
     send_model,
 )
-from raysim.core.tensors import Groups, without
-from raysim.core.user_input.component_fields import ordered_field
+from raysim.errors import SettingsError
 from raysim.methods.fedavg import FedAvg
+from raysim.numbers.tensors import Groups, without
 
 KEY, MODEL = "method.methods", "model"
 V = TypeVar("V")

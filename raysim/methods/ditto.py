@@ -22,11 +22,11 @@ from dataclasses import replace
 from pydantic import Field
 from torch import nn
 
-from raysim.core.method import Passes, Round, ServerState
-from raysim.core.rules import Pass, Rules, Trained, Upload, View, nothing_received
-from raysim.core.tensors import Groups, Tensors
+from raysim.api.method import Passes, Round, ServerState
+from raysim.api.rules import Pass, Rules, Trained, Upload, View, nothing_received
 from raysim.methods.fedavg import FedAvg
 from raysim.methods.fedprox import proximal
+from raysim.numbers.tensors import Groups, Tensors
 
 
 class Ditto(FedAvg):

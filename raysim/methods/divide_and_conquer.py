@@ -65,15 +65,15 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from raysim.core.columns import Column
-from raysim.core.errors import SettingsError
-from raysim.core.layers import STAGES, WeightLayer, misplaced, weight_layers
-from raysim.core.method import Passes, Round, ServerState
-from raysim.core.rules import Pass, Reduced, Rules, Trained, Upload, View
-from raysim.core.tensors import Tensors, as_real, frozen_names, nbytes
-from raysim.core.user_input.limits import Count
+from raysim.api.columns import Column
+from raysim.api.method import Passes, Round, ServerState
+from raysim.api.rules import Pass, Reduced, Rules, Trained, Upload, View
+from raysim.errors import SettingsError
 from raysim.methods.fedavg import FedAvg
 from raysim.methods.mifl import logits_of
+from raysim.numbers.layers import STAGES, WeightLayer, misplaced, weight_layers
+from raysim.numbers.tensors import Tensors, as_real, frozen_names, nbytes
+from raysim.user_input.limits import Count
 
 Layers = Sequence[WeightLayer]
 PREPASS, ACCURACY = "prepass", "received_accuracy"

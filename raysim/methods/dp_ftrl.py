@@ -34,12 +34,11 @@ import torch
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
-from raysim.core.components import called
-from raysim.core.differences import Differences
-from raysim.core.errors import SettingsError
-from raysim.core.method import Round, ServerState
-from raysim.core.privacy import NoiseTree, PrivacyClaim, multiplier_of
-from raysim.core.rules import (
+from raysim.api.components import called
+from raysim.api.differences import Differences
+from raysim.api.method import Round, ServerState
+from raysim.api.privacy import NoiseTree, PrivacyClaim, multiplier_of
+from raysim.api.rules import (
     CHANGE,
     Bases,
     Reduced,
@@ -50,8 +49,11 @@ from raysim.core.rules import (
     Weighting,
     send_model,
 )
-from raysim.core.selection import SELECTIONS, Selection
-from raysim.core.tensors import (
+from raysim.api.selection import SELECTIONS, Selection
+from raysim.errors import SettingsError
+from raysim.methods.fedavg import FedAvg
+from raysim.methods.noise_tree import Nodes, completed, next_prefix, noise_of
+from raysim.numbers.tensors import (
     Tensors,
     as_real,
     clip_factor,
@@ -62,9 +64,7 @@ from raysim.core.tensors import (
     standard_normal,
     without,
 )
-from raysim.core.user_input.limits import Count
-from raysim.methods.fedavg import FedAvg
-from raysim.methods.noise_tree import Nodes, completed, next_prefix, noise_of
+from raysim.user_input.limits import Count
 
 SENT, SERVER, TREE = "change", "ftrl", "tree"
 """Groups: what clients send; the server's w_0, s and v; the nodes of its tree, by height."""

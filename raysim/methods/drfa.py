@@ -31,8 +31,8 @@ import numpy as np
 import torch
 from pydantic import Field
 
-from raysim.core.method import Passes, Round, ServerState
-from raysim.core.rules import (
+from raysim.api.method import Passes, Round, ServerState
+from raysim.api.rules import (
     CHANGE,
     Bases,
     Batch,
@@ -44,7 +44,6 @@ from raysim.core.rules import (
     Upload,
     View,
 )
-from raysim.core.tensors import Tensors, number_beside, only
 from raysim.methods.reweighted import (
     LAMBDA,
     LOSS,
@@ -55,6 +54,7 @@ from raysim.methods.reweighted import (
     send_loss,
     send_scaled,
 )
+from raysim.numbers.tensors import Tensors, number_beside, only
 
 SNAPSHOT, STEP = "snapshot", "step"
 COUNT = "steps so far"

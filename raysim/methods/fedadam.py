@@ -21,7 +21,7 @@ from typing import ClassVar
 
 from pydantic import Field
 
-from raysim.core.server import SERVER_RULES, ServerRule
+from raysim.api.server import SERVER_RULES, ServerRule
 from raysim.methods.fedavg import FedAvg
 
 

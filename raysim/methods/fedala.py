@@ -43,10 +43,10 @@ import torch
 from pydantic import Field
 from torch import nn
 
-from raysim.core.method import Passes, Round, ServerState
-from raysim.core.rules import Batch, Pass, Rules, Trained, Upload, View, nothing_received
-from raysim.core.tensors import Groups, Tensors, add_scaled, nbytes, parameter_names
+from raysim.api.method import Passes, Round, ServerState
+from raysim.api.rules import Batch, Pass, Rules, Trained, Upload, View, nothing_received
 from raysim.methods.fedavg import FedAvg
+from raysim.numbers.tensors import Groups, Tensors, add_scaled, nbytes, parameter_names
 
 OLD, WEIGHTS, USES, START = "old", "weights", "uses", "start"
 

@@ -15,11 +15,11 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from raysim.core.method import Round, ServerState
-from raysim.core.rules import Reduced, Rules
-from raysim.core.tensors import as_real, like
+from raysim.api.method import Round, ServerState
+from raysim.api.rules import Reduced, Rules
 from raysim.methods.asynchronous import AsynchronousAvg
 from raysim.methods.fedprox import proximal
+from raysim.numbers.tensors import as_real, like
 
 
 class FedAsync(AsynchronousAvg):

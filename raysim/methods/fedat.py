@@ -30,12 +30,12 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from raysim.core.columns import Column
-from raysim.core.method import Asynchrony, Metrics, Round, ServerState
-from raysim.core.rules import Reduced
-from raysim.core.tensors import as_real, like
-from raysim.core.user_input.limits import Count
+from raysim.api.columns import Column
+from raysim.api.method import Asynchrony, Metrics, Round, ServerState
+from raysim.api.rules import Reduced
 from raysim.methods.fedprox import FedProx
+from raysim.numbers.tensors import as_real, like
+from raysim.user_input.limits import Count
 
 
 class FedAt(FedProx):

@@ -17,11 +17,11 @@ from typing import ClassVar
 
 from torch import nn
 
-from raysim.core.chain import Join, first, only
-from raysim.core.method import Method, Metrics, Passes, Round, ServerState
-from raysim.core.next_state import check_model, check_state
-from raysim.core.rules import Bases, Finish, Pass, Reduced, Rules, Weighting
-from raysim.core.tensors import Groups, state_of
+from raysim.api.chain import Join, first, only
+from raysim.api.method import Method, Metrics, Passes, Round, ServerState
+from raysim.api.next_state import check_model, check_state
+from raysim.api.rules import Bases, Finish, Pass, Reduced, Rules, Weighting
+from raysim.numbers.tensors import Groups, state_of
 
 BeforePasses = Generator[Pass, Reduced, ServerState]
 """Passes before the training pass of a round: yields each, and returns the state to train from."""

@@ -22,12 +22,12 @@ from typing import ClassVar
 from pydantic import Field
 from torch import nn
 
-from raysim.core.errors import SettingsError
-from raysim.core.method import Round, ServerState
-from raysim.core.rules import Pass, Rules
-from raysim.core.tensors import parameter_names
+from raysim.api.method import Round, ServerState
+from raysim.api.rules import Pass, Rules
+from raysim.errors import SettingsError
 from raysim.methods.fedavg import FedAvg
 from raysim.methods.partly_shared import PartlyShared, Parts, names_of, start
+from raysim.numbers.tensors import parameter_names
 
 
 class FedBabu(PartlyShared):

@@ -21,9 +21,9 @@ from collections.abc import Sequence
 
 from torch import nn
 
-from raysim.core.layers import BATCH_NORMS
-from raysim.core.tensors import frozen_names, state_of
 from raysim.methods.partly_shared import PartlyShared
+from raysim.numbers.layers import BATCH_NORMS
+from raysim.numbers.tensors import frozen_names, state_of
 
 
 class FedBn(PartlyShared):

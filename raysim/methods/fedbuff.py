@@ -28,8 +28,8 @@ from typing import ClassVar
 import torch
 from pydantic import Field
 
-from raysim.core.method import Round, ServerState
-from raysim.core.rules import (
+from raysim.api.method import Round, ServerState
+from raysim.api.rules import (
     CHANGE,
     Bases,
     Reduced,
@@ -40,9 +40,9 @@ from raysim.core.rules import (
     Weighting,
     send_model,
 )
-from raysim.core.tensors import as_real, nbytes, number_beside
-from raysim.core.user_input.limits import Count
 from raysim.methods.asynchronous import AsynchronousAvg
+from raysim.numbers.tensors import as_real, nbytes, number_beside
+from raysim.user_input.limits import Count
 
 UPDATE, BUFFERS, SHARE = "change", "buffers", "share"
 """Groups in an upload; the last has a one, whose mean is that of s(tau_k)."""

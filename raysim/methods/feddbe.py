@@ -34,11 +34,11 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from raysim.core.method import Round, ServerState
-from raysim.core.rules import Batch, Outputs, Pass, Rules, Trained, Upload, View, send_model
-from raysim.core.tensors import Groups, Tensors, parameter_names, without
+from raysim.api.method import Round, ServerState
+from raysim.api.rules import Batch, Outputs, Pass, Rules, Trained, Upload, View, send_model
 from raysim.methods.fedavg import BeforePasses, FedAvg
 from raysim.methods.linear_head import linear_head
+from raysim.numbers.tensors import Groups, Tensors, parameter_names, without
 
 SHIFT, RUNNING = "head.shift", "head.running"
 """Tensors b_k [F] and r [F] of the network."""

@@ -21,8 +21,8 @@ from typing import ClassVar
 from pydantic import Field
 from torch import nn
 
-from raysim.core.method import Round, ServerState
-from raysim.core.rules import (
+from raysim.api.method import Round, ServerState
+from raysim.api.rules import (
     Batch,
     Reduced,
     Rules,
@@ -33,7 +33,8 @@ from raysim.core.rules import (
     Weighting,
     zero_term,
 )
-from raysim.core.tensors import (
+from raysim.methods.fedavg import FedAvg
+from raysim.numbers.tensors import (
     Groups,
     Tensors,
     add_scaled,
@@ -42,7 +43,6 @@ from raysim.core.tensors import (
     parameter_names,
     zeros_like,
 )
-from raysim.methods.fedavg import FedAvg
 
 
 class FedDyn(FedAvg):

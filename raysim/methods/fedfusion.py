@@ -40,13 +40,13 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor, nn
 
-from raysim.core.columns import Column
-from raysim.core.errors import SettingsError
-from raysim.core.layers import CONVOLUTIONS
-from raysim.core.method import Metrics, Round, ServerState
-from raysim.core.rules import Reduced, Rules, Trained, Upload, View
-from raysim.core.tensors import Groups, Tensors
+from raysim.api.columns import Column
+from raysim.api.method import Metrics, Round, ServerState
+from raysim.api.rules import Reduced, Rules, Trained, Upload, View
+from raysim.errors import SettingsError
 from raysim.methods.fedavg import FedAvg
+from raysim.numbers.layers import CONVOLUTIONS
+from raysim.numbers.tensors import Groups, Tensors
 
 LOCAL, FROZEN, FUSION = "features.local.", "features.frozen.", "features.fusion"
 Operator = Literal["conv", "multi", "single"]

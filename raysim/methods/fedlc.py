@@ -29,11 +29,11 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from raysim.core.method import Round, ServerState
-from raysim.core.rules import Batch, Outputs, Pass, Rules, Trained, Upload, View
-from raysim.core.tensors import Groups
+from raysim.api.method import Round, ServerState
+from raysim.api.rules import Batch, Outputs, Pass, Rules, Trained, Upload, View
 from raysim.methods.fedavg import BeforePasses, FedAvg
 from raysim.methods.linear_head import class_counts, classes_of, linear_head, shifted, weight_in
+from raysim.numbers.tensors import Groups
 
 COUNTS, N = "counts", "n"
 ABSENT = 1e-8

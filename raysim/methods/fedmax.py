@@ -24,9 +24,9 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor
 
-from raysim.core.rules import Batch, Outputs, Rules, View
-from raysim.core.tensors import at_least_float32
+from raysim.api.rules import Batch, Outputs, Rules, View
 from raysim.methods.fedavg import FedAvg
+from raysim.numbers.tensors import at_least_float32
 
 
 class FedMax(FedAvg):

@@ -41,7 +41,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from raysim.core.rules import Batch, Outputs, Rules, View
+from raysim.api.rules import Batch, Outputs, Rules, View
 from raysim.methods.fedavg import FedAvg
 
 Kernel = Literal["fixed", "adaptive"]

@@ -47,11 +47,11 @@ from typing import ClassVar, Literal
 import torch
 from pydantic import Field
 
-from raysim.core.method import Round, ServerState
-from raysim.core.rules import CHANGE, Bases, Pass, Reduced, Rules, Trained, Upload, View
-from raysim.core.tensors import add_scaled, number_beside
-from raysim.core.user_input.limits import MOST
+from raysim.api.method import Round, ServerState
+from raysim.api.rules import CHANGE, Bases, Pass, Reduced, Rules, Trained, Upload, View
 from raysim.methods.fedavg import FedAvg
+from raysim.numbers.tensors import add_scaled, number_beside
+from raysim.user_input.limits import MOST
 
 
 class FedNova(FedAvg):

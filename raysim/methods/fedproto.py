@@ -47,8 +47,8 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from raysim.core.method import Round, ServerState
-from raysim.core.rules import (
+from raysim.api.method import Round, ServerState
+from raysim.api.rules import (
     Bases,
     Batch,
     Outputs,
@@ -60,9 +60,9 @@ from raysim.core.rules import (
     View,
     Weighting,
 )
-from raysim.core.tensors import Groups, Tensors, without
 from raysim.methods.fedavg import FedAvg
 from raysim.methods.linear_head import class_counts, classes_of, linear_head
+from raysim.numbers.tensors import Groups, Tensors, without
 
 MODEL, PROTOTYPES, OWN, COUNTS = "model", "prototypes", "own", "counts"
 """Groups: the first network and c_j of the server, a client's model and its class counts."""

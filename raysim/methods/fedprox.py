@@ -19,9 +19,9 @@ from typing import ClassVar, Literal
 import torch
 from pydantic import Field
 
-from raysim.core.rules import Batch, Rules, Transform, View, zero_term
-from raysim.core.tensors import Tensors, add_scaled, inner_products
+from raysim.api.rules import Batch, Rules, Transform, View, zero_term
 from raysim.methods.fedavg import FedAvg
+from raysim.numbers.tensors import Tensors, add_scaled, inner_products
 
 Reduction = Literal["sum", "mean"]
 

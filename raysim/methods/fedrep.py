@@ -29,11 +29,9 @@ from dataclasses import replace
 from pydantic import Field
 from torch import nn
 
-from raysim.core.errors import SettingsError
-from raysim.core.method import Passes, Round, ServerState
-from raysim.core.rules import Pass, Trained, Upload, View, nothing_received, send_model
-from raysim.core.tensors import parameter_names
-from raysim.core.user_input.limits import Count
+from raysim.api.method import Passes, Round, ServerState
+from raysim.api.rules import Pass, Trained, Upload, View, nothing_received, send_model
+from raysim.errors import SettingsError
 from raysim.methods.partly_shared import (
     OWN,
     PartlyShared,
@@ -41,6 +39,8 @@ from raysim.methods.partly_shared import (
     finish,
     names_of,
 )
+from raysim.numbers.tensors import parameter_names
+from raysim.user_input.limits import Count
 
 
 class FedRep(PartlyShared):

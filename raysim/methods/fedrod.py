@@ -32,11 +32,11 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor, nn
 
-from raysim.core.method import ServerState
-from raysim.core.rules import Batch, Outputs, Rules, View
-from raysim.core.tensors import Groups, Tensors, nbytes, zeros_like
+from raysim.api.method import ServerState
+from raysim.api.rules import Batch, Outputs, Rules, View
 from raysim.methods.linear_head import class_counts, linear_head, shifted, weight_in
 from raysim.methods.partly_shared import OWN, PartlyShared, finish, names_of
+from raysim.numbers.tensors import Groups, Tensors, nbytes, zeros_like
 
 GENERIC, OWN_HEAD = "head.generic", "head.own"
 """Modules of the network: the heads g and p."""

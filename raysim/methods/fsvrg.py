@@ -30,10 +30,10 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from raysim.core.method import Passes, Round, ServerState
-from raysim.core.rules import Batch, Pass, Rules, Trained, Transform, Upload, View
-from raysim.core.tensors import Tensors, add_scaled, add_scaled_, nbytes
+from raysim.api.method import Passes, Round, ServerState
+from raysim.api.rules import Batch, Pass, Rules, Trained, Transform, Upload, View
 from raysim.methods.fedavg import FedAvg
+from raysim.numbers.tensors import Tensors, add_scaled, add_scaled_, nbytes
 
 
 class Fsvrg(FedAvg):

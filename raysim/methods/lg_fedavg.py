@@ -20,8 +20,8 @@ from __future__ import annotations
 from pydantic import Field
 from torch import nn
 
-from raysim.core.tensors import state_of
 from raysim.methods.partly_shared import PartlyShared, Parts, names_of
+from raysim.numbers.tensors import state_of
 
 
 class LgFedAvg(PartlyShared):

@@ -8,10 +8,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from raysim.core.errors import SettingsError
-from raysim.core.method import Method
-from raysim.core.rules import Batch
-from raysim.core.tensors import Tensors
+from raysim.api.method import Method
+from raysim.api.rules import Batch
+from raysim.errors import SettingsError
+from raysim.numbers.tensors import Tensors
 
 HEAD = "head"
 

@@ -16,8 +16,8 @@ from typing import ClassVar
 
 from torch import nn
 
-from raysim.core.tensors import state_of
 from raysim.methods.partly_shared import PartlyShared
+from raysim.numbers.tensors import state_of
 
 
 class Local(PartlyShared):

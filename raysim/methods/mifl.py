@@ -71,9 +71,9 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from raysim.core.columns import Column
-from raysim.core.method import Passes, Round, ServerState
-from raysim.core.rules import (
+from raysim.api.columns import Column
+from raysim.api.method import Passes, Round, ServerState
+from raysim.api.rules import (
     Batch,
     Outputs,
     Pass,
@@ -84,9 +84,9 @@ from raysim.core.rules import (
     View,
     nothing_received,
 )
-from raysim.core.scoring import FORWARD_ROWS
-from raysim.core.tensors import Groups, Tensors, frozen_names, nbytes
+from raysim.api.scoring import FORWARD_ROWS
 from raysim.methods.fedavg import FedAvg
+from raysim.numbers.tensors import Groups, Tensors, frozen_names, nbytes
 
 Objective = Literal["penalty", "mixture", "residual"]
 Strength = Annotated[float, Field(ge=0, le=1)] | Literal["adaptive"]

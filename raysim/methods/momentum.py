@@ -23,10 +23,10 @@ from typing import ClassVar
 from pydantic import Field
 from torch import nn
 
-from raysim.core.method import ServerState
-from raysim.core.rules import Bases, Batch, Rules, Trained, Transform, Upload, View
-from raysim.core.tensors import Groups, Tensors, add_scaled, only, parameter_names, zeros_like
+from raysim.api.method import ServerState
+from raysim.api.rules import Bases, Batch, Rules, Trained, Transform, Upload, View
 from raysim.methods.fedavg import FedAvg
+from raysim.numbers.tensors import Groups, Tensors, add_scaled, only, parameter_names, zeros_like
 
 
 class Momentum(FedAvg):

@@ -42,12 +42,12 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor, nn
 
-from raysim.core.method import ServerState
-from raysim.core.rules import Batch, Outputs, Rules, Trained, Upload, View
-from raysim.core.tensors import Groups, at_least_float32, nbytes
-from raysim.core.user_input.limits import Count
+from raysim.api.method import ServerState
+from raysim.api.rules import Batch, Outputs, Rules, Trained, Upload, View
 from raysim.methods.fedavg import FedAvg
 from raysim.methods.linear_head import linear_head
+from raysim.numbers.tensors import Groups, at_least_float32, nbytes
+from raysim.user_input.limits import Count
 
 FIRST = "first"
 """Group of the first network, in the server's state."""

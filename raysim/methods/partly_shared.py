@@ -23,11 +23,11 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator
 from torch import nn
 
-from raysim.core.errors import SettingsError
-from raysim.core.method import Round, ServerState
-from raysim.core.rules import Pass, Rules, Trained, Upload, View, send_model
-from raysim.core.tensors import Groups, Tensors, frozen_names, only, state_of, without
+from raysim.api.method import Round, ServerState
+from raysim.api.rules import Pass, Rules, Trained, Upload, View, send_model
+from raysim.errors import SettingsError
 from raysim.methods.fedavg import FedAvg
+from raysim.numbers.tensors import Groups, Tensors, frozen_names, only, state_of, without
 
 OWN = "own"
 """Group of a client's own tensors in its state, and their names in the server's `info`."""

@@ -36,10 +36,10 @@ from typing import Literal
 import torch
 from pydantic import Field
 
-from raysim.core.method import Round, ServerState
-from raysim.core.rules import Batch, Pass, Rules, Trained, Transform, Upload, View
-from raysim.core.tensors import Tensors, add_scaled
+from raysim.api.method import Round, ServerState
+from raysim.api.rules import Batch, Pass, Rules, Trained, Transform, Upload, View
 from raysim.methods.fedavg import FedAvg
+from raysim.numbers.tensors import Tensors, add_scaled
 
 Hessian = Literal["none", "finite", "exact"]
 

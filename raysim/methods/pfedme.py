@@ -31,8 +31,8 @@ from functools import partial
 
 from pydantic import Field
 
-from raysim.core.method import Round, ServerState
-from raysim.core.rules import (
+from raysim.api.method import Round, ServerState
+from raysim.api.rules import (
     Batch,
     LocalSteps,
     Pass,
@@ -43,8 +43,8 @@ from raysim.core.rules import (
     Upload,
     View,
 )
-from raysim.core.tensors import Tensors, add_scaled, parameter_names
 from raysim.methods.fedavg import FedAvg
+from raysim.numbers.tensors import Tensors, add_scaled, parameter_names
 
 NAME = "pfedme"
 

@@ -42,10 +42,10 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from raysim.core.method import Passes, Round, ServerState
-from raysim.core.rules import Bases, Finish, Pass, Reduced, Rules, Trained, Upload, View
-from raysim.core.tensors import Groups, Tensors, nbytes, parameter_names, zeros_like
+from raysim.api.method import Passes, Round, ServerState
+from raysim.api.rules import Bases, Finish, Pass, Reduced, Rules, Trained, Upload, View
 from raysim.methods.fedavg import FedAvg
+from raysim.numbers.tensors import Groups, Tensors, nbytes, parameter_names, zeros_like
 
 MODEL, LEFT, RIGHT, ERROR, WHOLE = "model", "p", "q", "error", "whole"
 """Groups: the model, P and Q, a client's error, and M_k between the passes."""

@@ -25,12 +25,12 @@ from typing import ClassVar
 import torch
 from pydantic import Field
 
-from raysim.core.errors import RunError
-from raysim.core.method import Round, ServerState
-from raysim.core.rules import CHANGE, Bases, Reduced, Rules, Trained, Upload, View, Weighting
-from raysim.core.tensors import add_scaled, norm, number_beside
+from raysim.api.method import Round, ServerState
+from raysim.api.rules import CHANGE, Bases, Reduced, Rules, Trained, Upload, View, Weighting
+from raysim.errors import RunError
 from raysim.methods.fedavg import FedAvg
 from raysim.methods.reweighted import LOSS, starting_loss
+from raysim.numbers.tensors import add_scaled, norm, number_beside
 
 FLOAT32 = torch.finfo(torch.float32)
 LEAST = 1e-10

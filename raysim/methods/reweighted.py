@@ -13,12 +13,12 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from raysim.core.columns import Column
-from raysim.core.method import Metrics, Round, ServerState
-from raysim.core.rules import CHANGE, Bases, Pass, Reduced, Rules, Trained, Upload, View, Weighting
-from raysim.core.tensors import add_scaled, at_least_float32
+from raysim.api.columns import Column
+from raysim.api.method import Metrics, Round, ServerState
+from raysim.api.rules import CHANGE, Bases, Pass, Reduced, Rules, Trained, Upload, View, Weighting
 from raysim.methods.fedavg import FedAvg
 from raysim.methods.mifl import logits_of
+from raysim.numbers.tensors import add_scaled, at_least_float32
 
 Floats = npt.NDArray[np.float64]
 LOSS = "start_loss"

@@ -24,9 +24,9 @@ from typing import ClassVar
 from pydantic import Field
 from torch import nn
 
-from raysim.core.columns import Column
-from raysim.core.method import Metrics, Round, ServerState
-from raysim.core.rules import (
+from raysim.api.columns import Column
+from raysim.api.method import Metrics, Round, ServerState
+from raysim.api.rules import (
     CHANGE,
     Bases,
     Batch,
@@ -38,7 +38,8 @@ from raysim.core.rules import (
     View,
     Weighting,
 )
-from raysim.core.tensors import (
+from raysim.methods.fedavg import FedAvg
+from raysim.numbers.tensors import (
     Groups,
     Tensors,
     add_scaled,
@@ -47,7 +48,6 @@ from raysim.core.tensors import (
     parameter_names,
     zeros_like,
 )
-from raysim.methods.fedavg import FedAvg
 
 
 class Scaffold(FedAvg):

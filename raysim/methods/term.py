@@ -27,9 +27,9 @@ import numpy as np
 import torch
 from pydantic import Field
 
-from raysim.core.columns import Column
-from raysim.core.method import Metrics, Passes, Round, ServerState
-from raysim.core.rules import Pass, Rules, nothing_received
+from raysim.api.columns import Column
+from raysim.api.method import Metrics, Passes, Round, ServerState
+from raysim.api.rules import Pass, Rules, nothing_received
 from raysim.methods.reweighted import LOSS, Reweighted, send_loss
 
 Z = "z"

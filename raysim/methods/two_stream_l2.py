@@ -25,7 +25,7 @@ from typing import ClassVar, Literal, Self
 from pydantic import Field, model_validator
 from torch import Tensor
 
-from raysim.core.rules import Batch, Outputs, Rules, View
+from raysim.api.rules import Batch, Outputs, Rules, View
 from raysim.methods.fedavg import FedAvg
 from raysim.methods.fedprox import FedProx
 

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from html import escape
 from importlib.util import find_spec
 
-from raysim.core.canvas import INK, canvas, figure_of, to_svg
-from raysim.core.columns import Column
-from raysim.core.thinning import evenly_chosen
-from raysim.core.units import SCALES, with_unit
+from raysim.api.columns import Column
+from raysim.display.canvas import INK, canvas, figure_of, to_svg
+from raysim.display.thinning import evenly_chosen
+from raysim.display.units import SCALES, with_unit
 
 COLOUR = "#3b82d6"
 """Colour of the line, of a contrast above 3:1 on white and on dark grey."""

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from raysim.core.columns import Column
-from raysim.core.exits import hinting_at
-from raysim.core.notebook import in_notebook
+from raysim.api.columns import Column
+from raysim.display.notebook import in_notebook
 from raysim.notebook.curve import Point
 from raysim.notebook.view import View
+from raysim.process.exits import hinting_at
 
 
 class LinesView:

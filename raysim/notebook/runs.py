@@ -8,10 +8,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from raysim.core.columns import OF_ENGINE
-from raysim.core.notebook import in_notebook
-from raysim.driver.listener import Listener, Started
-from raysim.driver.progress import RunProgress, closing_lines, opening_line, words_of
+from raysim.api.columns import OF_ENGINE
+from raysim.display.notebook import in_notebook
+from raysim.driver.listeners.listener import Listener, Started
+from raysim.driver.listeners.progress import RunProgress, closing_lines, opening_line, words_of
 from raysim.notebook.view import View
 from raysim.storage.rows.metrics import read_metrics
 

@@ -8,7 +8,7 @@ from importlib import import_module
 from time import perf_counter
 from typing import Any
 
-from raysim.core.columns import Column
+from raysim.api.columns import Column
 from raysim.notebook.curve import Point, curve
 
 SECONDS = 0.2

@@ -4,7 +4,7 @@ In: the gradient of a parameter, and what is kept beside it. Out: the direction 
 Imported by `raysim.config`; imports core alone.
 """
 
-from raysim.core.optimizer import OPTIMIZERS, Optimizer
+from raysim.api.optimizer import OPTIMIZERS, Optimizer
 
 OPTIMIZERS.add(
     {

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pydantic import Field
 from torch import Tensor
 
-from raysim.core.optimizer import Optimizer
+from raysim.api.optimizer import Optimizer
 
 SUM = "sum"
 

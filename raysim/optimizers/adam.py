@@ -14,7 +14,7 @@ from typing import Annotated, Any
 from pydantic import Field
 from torch import Tensor
 
-from raysim.core.optimizer import Optimizer, beside
+from raysim.api.optimizer import Optimizer, beside
 
 MEAN, SQUARE = "exp_avg", "exp_avg_sq"
 Beta = Annotated[float, Field(ge=0, lt=1)]

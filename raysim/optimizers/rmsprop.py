@@ -14,7 +14,7 @@ from typing import Any
 from pydantic import Field
 from torch import Tensor
 
-from raysim.core.optimizer import Optimizer
+from raysim.api.optimizer import Optimizer
 
 SQUARE, BUFFER = "square_avg", "momentum_buffer"
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pydantic import Field
 from torch import Tensor
 
-from raysim.core.optimizer import Optimizer
+from raysim.api.optimizer import Optimizer
 
 BUFFER = "momentum_buffer"
 

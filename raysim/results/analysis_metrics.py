@@ -10,16 +10,16 @@ from typing import NamedTuple
 
 from raysim.analysis import ANALYSES
 from raysim.analysis.accuracy import CONVERGED
+from raysim.api.columns import Column, by_name
+from raysim.api.components import call, suggest
 from raysim.config import Settings
-from raysim.core.columns import Column, by_name
-from raysim.core.components import call, suggest
-from raysim.core.data import Model
-from raysim.core.errors import SettingsError
-from raysim.core.user_input.limits import MOST
+from raysim.errors import SettingsError
 from raysim.results.column_metrics import Metric
 from raysim.results.runs import RunRecord
+from raysim.samples.data import Model
 from raysim.storage.recorder import ANALYSIS
 from raysim.storage.summary import reached_at
+from raysim.user_input.limits import MOST
 
 
 class AnalysisValues(NamedTuple):
@@ -158,7 +158,7 @@ def _count_layers(settings: Settings) -> int:
     One that is built for sizes read from the samples counts as long enough.
     """
     from raysim.analysis.layers import trained_layers
-    from raysim.core.layers import STAGES
+    from raysim.numbers.layers import STAGES
 
     shape, classes = settings.dataset.shape, settings.dataset.classes
     if shape is None or classes is None:

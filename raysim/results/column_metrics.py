@@ -6,12 +6,9 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from raysim.config import Settings
-from raysim.core.columns import OF_ENGINE, Column, Scored, by_scored, undeclared
-from raysim.core.components import suggest
-from raysim.core.data import may_have_own_tests
-from raysim.core.errors import SettingsError
-from raysim.core.scoring import (
+from raysim.api.columns import OF_ENGINE, Column, Scored, by_scored, undeclared
+from raysim.api.components import suggest
+from raysim.api.scoring import (
     CLIENT_ACCURACY,
     FINETUNED,
     GAIN,
@@ -25,7 +22,10 @@ from raysim.core.scoring import (
     UNEQUAL,
     UNSEEN,
 )
+from raysim.config import Settings
+from raysim.errors import SettingsError
 from raysim.results.runs import RunRecord
+from raysim.samples.data import may_have_own_tests
 from raysim.storage.declared import column_in, columns_of, is_main_score
 from raysim.storage.summary import BAD, BEYOND, SUCCESS, VIRTUAL, reached_at
 

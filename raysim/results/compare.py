@@ -7,11 +7,10 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from raysim.core.columns import OF_ENGINE, Column, by_name, by_scored
-from raysim.core.errors import SettingsError
-from raysim.core.scoring import HOLDOUT, LOCAL_TEST, PERSONAL, TEST, TRAIN_SET
-from raysim.core.units import UNITS, fitting_unit
-from raysim.core.user_input import key_text, label_text
+from raysim.api.columns import OF_ENGINE, Column, by_name, by_scored
+from raysim.api.scoring import HOLDOUT, LOCAL_TEST, PERSONAL, TEST, TRAIN_SET
+from raysim.display.units import UNITS, fitting_unit
+from raysim.errors import SettingsError
 from raysim.results.metrics import Metric
 from raysim.results.origins import origin_notes, origins_of, revisions_of
 from raysim.results.own_tests import FURTHER, GLOBAL, local_rows, over_local, own_test_columns
@@ -25,6 +24,7 @@ from raysim.storage.summary import (
     is_accuracy,
     main_score,
 )
+from raysim.user_input import key_text, label_text
 
 IN_PROGRESS: tuple[State, ...] = ("running", "interrupted")
 SO_FAR = "such runs are rows of their own, with the values of the rounds so far, and not compared"

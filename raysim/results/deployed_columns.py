@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from raysim.core.columns import by_scored
-from raysim.core.scoring import (
+from raysim.api.columns import by_scored
+from raysim.api.scoring import (
     GAIN,
     HOLDOUT,
     JAIN,

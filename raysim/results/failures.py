@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from raysim.core.user_input import parse_json
 from raysim.storage.run_directory import RunDirectory
+from raysim.user_input import parse_json
 
 LOGGED = re.compile(r"^round (\d+), client (\d+(?: \(.*\))?)$", re.MULTILINE)
 """Line before the traceback of a client in `errors.log`."""

@@ -16,8 +16,8 @@ from __future__ import annotations
 import math
 import re
 
-from raysim.core.components import suggest
-from raysim.core.errors import SettingsError, visible
+from raysim.api.components import suggest
+from raysim.errors import SettingsError, visible
 from raysim.results.analysis_metrics import parse_analysis
 from raysim.results.column_metrics import AT_BEST, NAMES, OF_COLUMN, Metric
 from raysim.storage.recorder import ANALYSIS

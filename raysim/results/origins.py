@@ -9,13 +9,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from raysim.core.user_input import key_text
-from raysim.core.user_input.limits import OF_RUN
 from raysim.results.references import SHOWN_DIGITS
 from raysim.results.runs import RunRecord, result_settings
 from raysim.storage.checkpoints import TEST_SAMPLES, TRAINING_SAMPLES
 from raysim.storage.plugins import Plugins
 from raysim.storage.revisions import COMPONENTS, FORMULA, in_words
+from raysim.user_input import key_text
+from raysim.user_input.limits import OF_RUN
 
 OF_SAMPLES = ("dataset.", "partition.")
 """Settings on which samples depend, besides the number of clients."""

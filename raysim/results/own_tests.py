@@ -6,8 +6,8 @@ from collections.abc import Hashable, Mapping
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from raysim.core.columns import Column, by_scored
-from raysim.core.scoring import (
+from raysim.api.columns import Column, by_scored
+from raysim.api.scoring import (
     ACCURACY,
     FINETUNED,
     GAIN,

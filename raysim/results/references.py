@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from raysim.core.errors import RunError
-from raysim.core.tensors.digests import tensors_digest
+from raysim.errors import RunError
+from raysim.numbers.tensors.digests import tensors_digest
 from raysim.results.runs import RunRecord, read_run, result_settings
 from raysim.storage.checkpoints import REFERENCE
 from raysim.storage.sealed.models import read_model

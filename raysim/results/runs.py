@@ -16,14 +16,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from raysim import methods  # noqa: F401 - registers them
-from raysim.core.arrow import checksum
-from raysim.core.columns import OF_ENGINE, SUMS, Column, by_scored
-from raysim.core.errors import RunError, SettingsError
-from raysim.core.method import METHODS
-from raysim.core.scoring import ACCURACY, AT_TEMPERATURE, LOSS, PERSONAL
-from raysim.core.user_input import canonical, decides_result, parse_json
+from raysim.api.columns import OF_ENGINE, SUMS, Column, by_scored
+from raysim.api.method import METHODS
+from raysim.api.scoring import ACCURACY, AT_TEMPERATURE, LOSS, PERSONAL
+from raysim.errors import RunError, SettingsError
 from raysim.results.deployed_columns import with_deployed
 from raysim.results.failures import INFINITE_LOSS, failure_of, read_failure
+from raysim.samples.arrow import checksum
 from raysim.storage.checkpoints import NO_PRIVACY, PRIVACY, Checkpoints
 from raysim.storage.lock import is_locked
 from raysim.storage.recorder import ANALYSIS
@@ -33,6 +32,7 @@ from raysim.storage.run_directory import RunDirectory
 from raysim.storage.schema import GRIDS, recorded_settings
 from raysim.storage.sealed.models import model_problem
 from raysim.storage.summary import DROPPED, end_of, is_counted
+from raysim.user_input import canonical, decides_result, parse_json
 
 State = Literal["finished", "running", "interrupted", "diverged", "failed"]
 PAGE = "report.html"

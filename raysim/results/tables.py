@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from raysim.core.columns import Column, undeclared
+from raysim.api.columns import Column, undeclared
 from raysim.results import statistics
 from raysim.results.metrics import Metric, parse_metric
 from raysim.results.statistics import Difference

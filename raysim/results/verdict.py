@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from raysim.core.units import with_unit
+from raysim.display.units import with_unit
 from raysim.results.render.grid import shown, shown_alike
 from raysim.results.statistics import LEVEL, SEEDS_FOR_TEST, Difference
 from raysim.results.tables import ResultCell, ResultTable

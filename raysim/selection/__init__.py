@@ -1,10 +1,10 @@
 """Selections of the clients that take part in a round, one file each.
 
-In: samples, results and durations of clients, as `raysim.core.selection.Sampling`. Out: clients, in
+In: samples, results and durations of clients, as `raysim.api.selection.Sampling`. Out: clients, in
 order. Imported by `raysim.config`; imports core alone.
 """
 
-from raysim.core.selection import SELECTIONS, Selection
+from raysim.api.selection import SELECTIONS, Selection
 
 SELECTIONS.add(
     {

@@ -48,12 +48,12 @@ from typing import ClassVar
 import numpy as np
 from pydantic import Field
 
-from raysim.core.columns import Column
-from raysim.core.rules import Trained, View
-from raysim.core.scoring import FORWARD_ROWS
-from raysim.core.selection import Flags, Floats, Integers, Results, Sampling, Selection
-from raysim.core.state import State
-from raysim.core.user_input.limits import Count
+from raysim.api.columns import Column
+from raysim.api.rules import Trained, View
+from raysim.api.scoring import FORWARD_ROWS
+from raysim.api.selection import Flags, Floats, Integers, Results, Sampling, Selection
+from raysim.api.state import State
+from raysim.user_input.limits import Count
 
 CLIP, CUT_OFF, CONFIDENCE, WINDOW = 0.98, 0.7, 0.1, 5.0
 FLAT, SHARP = 0.1, 5.0

@@ -12,9 +12,9 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from raysim.core.privacy import Draw
-from raysim.core.seeds import sample_cohort
-from raysim.core.selection import Sampling, Selection
+from raysim.api.privacy import Draw
+from raysim.api.selection import Sampling, Selection
+from raysim.numbers.seeds import sample_cohort
 
 
 class Poisson(Selection):

@@ -15,11 +15,11 @@ from collections.abc import Sequence
 import numpy as np
 from pydantic import Field
 
-from raysim.core.errors import SettingsError
-from raysim.core.rules import Weighting
-from raysim.core.selection import Integers, Sampling, Selection
-from raysim.core.user_input.limits import MOST
+from raysim.api.rules import Weighting
+from raysim.api.selection import Integers, Sampling, Selection
+from raysim.errors import SettingsError
 from raysim.selection.weighted import counted_twice
+from raysim.user_input.limits import MOST
 
 
 class PowerOfChoice(Selection):

@@ -13,11 +13,11 @@ from typing import ClassVar
 
 from pydantic import Field
 
-from raysim.core.components import called
-from raysim.core.errors import SettingsError
-from raysim.core.privacy import Draw
-from raysim.core.selection import Sampling, Selection
-from raysim.core.user_input.limits import Count
+from raysim.api.components import called
+from raysim.api.privacy import Draw
+from raysim.api.selection import Sampling, Selection
+from raysim.errors import SettingsError
+from raysim.user_input.limits import Count
 
 
 class Reshuffled(Selection):

@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from raysim.core.selection import Results, Sampling, Selection
-from raysim.core.state import State
+from raysim.api.selection import Results, Sampling, Selection
+from raysim.api.state import State
 
 
 class RoundRobin(Selection):

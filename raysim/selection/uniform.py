@@ -11,9 +11,9 @@ from typing import ClassVar
 
 import numpy as np
 
-from raysim.core.privacy import Draw
-from raysim.core.seeds import sample_cohort
-from raysim.core.selection import Integers, Sampling, Selection
+from raysim.api.privacy import Draw
+from raysim.api.selection import Integers, Sampling, Selection
+from raysim.numbers.seeds import sample_cohort
 
 SEARCHED = 1 << 16
 """Clients whose availability is computed at once."""

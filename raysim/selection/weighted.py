@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar
 
-from raysim.core.rules import Weighting
-from raysim.core.selection import Integers, Sampling, Selection
+from raysim.api.rules import Weighting
+from raysim.api.selection import Integers, Sampling, Selection
 
 UNEQUAL = 1.1
 """Samples of the largest client over their mean from which on sizes count as unequal."""

@@ -4,7 +4,7 @@ In: the parameters before a round, and those that a method makes of what clients
 ones. Imported by `raysim.config`; imports core alone.
 """
 
-from raysim.core.server import SERVER_RULES, ServerRule
+from raysim.api.server import SERVER_RULES, ServerRule
 
 SERVER_RULES.add(
     {

@@ -24,8 +24,8 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from raysim.core.server import ServerRule
-from raysim.core.tensors import Groups, Tensors
+from raysim.api.server import ServerRule
+from raysim.numbers.tensors import Groups, Tensors
 
 
 class Adaptive(ServerRule):

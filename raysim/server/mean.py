@@ -8,8 +8,8 @@ Data", AISTATS 2017, algorithm 1.
 
 from __future__ import annotations
 
-from raysim.core.server import ServerRule
-from raysim.core.tensors import Groups, Tensors
+from raysim.api.server import ServerRule
+from raysim.numbers.tensors import Groups, Tensors
 
 
 class ModelMean(ServerRule):

@@ -17,8 +17,8 @@ from typing import ClassVar
 
 from pydantic import Field
 
-from raysim.core.server import ServerRule
-from raysim.core.tensors import Groups, Tensors, add_scaled
+from raysim.api.server import ServerRule
+from raysim.numbers.tensors import Groups, Tensors, add_scaled
 
 
 class ServerMomentum(ServerRule):

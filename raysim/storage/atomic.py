@@ -19,7 +19,7 @@ from typing import Any
 
 from safetensors import SafetensorError
 
-from raysim.core.errors import MachineError
+from raysim.errors import MachineError
 
 MISPLACED = (IsADirectoryError, NotADirectoryError, FileExistsError)
 """Errors of a file in the place of a folder, or a folder in the place of a file."""

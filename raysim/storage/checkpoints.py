@@ -23,12 +23,12 @@ from safetensors.numpy import load as load_arrays
 from safetensors.numpy import save_file as save_arrays
 from safetensors.torch import load, save_file
 
-from raysim.core.arrow import checksum
-from raysim.core.errors import RunError
-from raysim.core.method import ServerState
-from raysim.core.selection import History
-from raysim.core.state import State
-from raysim.core.tensors import Tensors, aligned, contiguous, flatten, unflatten
+from raysim.api.method import ServerState
+from raysim.api.selection import History
+from raysim.api.state import State
+from raysim.errors import RunError
+from raysim.numbers.tensors import Tensors, aligned, contiguous, flatten, unflatten
+from raysim.samples.arrow import checksum
 from raysim.storage.atomic import (
     discard_folder,
     force_to_disk,

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from safetensors.torch import save_file
 
-from raysim.core.tensors import Tensors, contiguous
+from raysim.numbers.tensors import Tensors, contiguous
 from raysim.storage.atomic import discard_folder, remove, replace_file, writing
 
 

@@ -30,10 +30,10 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save
 
-from raysim.core.errors import DamagedStateError, MachineError, RunError
-from raysim.core.optimizer import OPTIMIZER
-from raysim.core.tensors import Groups, Tensors, contiguous, flatten, unflatten
-from raysim.core.units import in_fitting_unit
+from raysim.api.optimizer import OPTIMIZER
+from raysim.display.units import in_fitting_unit
+from raysim.errors import DamagedStateError, MachineError, RunError
+from raysim.numbers.tensors import Groups, Tensors, contiguous, flatten, unflatten
 from raysim.storage.atomic import force_to_disk, remove, replace_file, writing
 
 Versions = npt.NDArray[np.int64]

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from raysim.core.columns import OF_ENGINE
-from raysim.core.errors import SettingsError
-from raysim.core.scoring import AT_TEMPERATURE, CLASSIFICATION, LOSS, REGRESSION, evaluated_columns
+from raysim.api.columns import OF_ENGINE
+from raysim.api.scoring import AT_TEMPERATURE, CLASSIFICATION, LOSS, REGRESSION, evaluated_columns
+from raysim.errors import SettingsError
 from raysim.storage.trace import COLUMNS as TRACED
 
 _SCORES = {**CLASSIFICATION.scores, **REGRESSION.scores, AT_TEMPERATURE: LOSS.named(AT_TEMPERATURE)}

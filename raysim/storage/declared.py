@@ -6,12 +6,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from raysim.config import Settings
-from raysim.core.class_metrics import COLUMNS as METRICS
-from raysim.core.columns import OF_ENGINE, Column, by_name
-from raysim.core.components import Component, called
-from raysim.core.errors import SettingsError
-from raysim.core.scoring import (
+from raysim.api.class_metrics import COLUMNS as METRICS
+from raysim.api.columns import OF_ENGINE, Column, by_name
+from raysim.api.components import Component, called
+from raysim.api.scoring import (
     AT_TEMPERATURE,
     HOLDOUT,
     LOCAL_TEST,
@@ -20,6 +18,8 @@ from raysim.core.scoring import (
     TRAIN_SET,
     evaluated_columns,
 )
+from raysim.config import Settings
+from raysim.errors import SettingsError
 from raysim.storage.column_names import OF_ROUNDS, check_names
 from raysim.storage.summary import main_score
 

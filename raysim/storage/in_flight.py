@@ -11,8 +11,8 @@ from typing import Any
 
 from torch import Tensor
 
-from raysim.core.temperature import Temperatures
-from raysim.core.tensors import Groups, Tensors, flatten, unflatten
+from raysim.api.temperature import Temperatures
+from raysim.numbers.tensors import Groups, Tensors, flatten, unflatten
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,8 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from raysim.core.errors import MovedError, RaysimError, RunError
-from raysim.core.exits import INPUT
+from raysim.errors import MovedError, RaysimError, RunError
+from raysim.process.exits import INPUT
 from raysim.storage.atomic import POSIX
 
 LOCK = ".lock"

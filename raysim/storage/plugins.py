@@ -14,13 +14,13 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from raysim.core.errors import RunError
-from raysim.core.optimizer import OPTIMIZER
-from raysim.core.user_input import parse_json, resume_advice
-from raysim.core.user_input.run_folders import run_directory_of
-from raysim.core.user_input.user_modules import OWN, is_outdated, sources, spec_of
+from raysim.api.optimizer import OPTIMIZER
+from raysim.errors import RunError
 from raysim.storage.atomic import discard_folder, write_json
 from raysim.storage.checkpoints import Checkpoints
+from raysim.user_input import parse_json, resume_advice
+from raysim.user_input.run_folders import run_directory_of
+from raysim.user_input.user_modules import OWN, is_outdated, sources, spec_of
 
 TARGET = re.compile(r"([A-Za-z_]\w*(?:\.\w+)*):[A-Za-z_][\w.]*")
 """`package.module:Class`."""

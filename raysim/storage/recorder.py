@@ -22,12 +22,12 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from raysim.core.columns import OF_ENGINE, Column, by_name
-from raysim.core.user_input import canonical
+from raysim.api.columns import OF_ENGINE, Column, by_name
 from raysim.storage.atomic import remove, replace_file
 from raysim.storage.column_names import COUNTS
 from raysim.storage.rows.metrics import declared_in, read_metrics, with_declared
 from raysim.storage.rows.parted import PartedTable, reading, with_names
+from raysim.user_input import canonical
 
 if TYPE_CHECKING:
     from raysim.storage.rows.tensorboard_events import Events

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from raysim.api.components import Component
 from raysim.config import Settings
-from raysim.core.components import Component
 
 FORMULA = "revision of the method's formula"
 SERVER, OPTIMIZER = "revision of the server", "revision of the optimizer"

@@ -19,10 +19,9 @@ import torch
 from pyarrow import ipc
 
 from raysim.config import Settings, parse
-from raysim.core.client_indices import ClientIndices, ListedIndices, own_indices
-from raysim.core.errors import DataError, RunError, SettingsError
-from raysim.core.source import source
-from raysim.core.user_input import as_typed, canonical, may_change, may_grow, parse_json
+from raysim.errors import DataError, RunError, SettingsError
+from raysim.process.source import source
+from raysim.samples.client_indices import ClientIndices, ListedIndices, own_indices
 from raysim.storage.atomic import is_leftover, remove, replace_file, sweep, write_json
 from raysim.storage.checkpoints import BEST_MODEL, MODEL, Checkpoints
 from raysim.storage.environment import by_environment, environment, gpu_names, installed_version
@@ -33,6 +32,7 @@ from raysim.storage.rows.metrics import declared_in, read_metrics
 from raysim.storage.rows.parted import with_names
 from raysim.storage.schema import SCHEMA, recorded_settings
 from raysim.storage.summary import end_of, summarise
+from raysim.user_input import as_typed, canonical, may_change, may_grow, parse_json
 
 PACKAGES = ("raysim-fl", "torch", "ray", "numpy", "pyarrow", "safetensors")
 

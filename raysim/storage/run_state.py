@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
-from raysim.core.method import ServerState
-from raysim.core.selection import History
-from raysim.core.state import State
-from raysim.core.tensors import Groups, Tensors
+from raysim.api.method import ServerState
+from raysim.api.selection import History
+from raysim.api.state import State
+from raysim.numbers.tensors import Groups, Tensors
 from raysim.storage.client_states import Versions
 from raysim.storage.in_flight import InFlight
 

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from raysim.config import Settings
-from raysim.core.errors import RunError
-from raysim.core.user_input import parse_json
-from raysim.core.user_input.group import SettingsGroup
+from raysim.errors import RunError
+from raysim.user_input import parse_json
+from raysim.user_input.group import SettingsGroup
 
 SCHEMA = 1
 GRIDS = {"table": "table.json", "figure": "figure.json", "study": "study.json"}

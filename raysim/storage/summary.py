@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from raysim.core.columns import Column, Scored, by_scored
-from raysim.core.scoring import (
+from raysim.api.columns import Column, Scored, by_scored
+from raysim.api.scoring import (
     ACCURACY,
     HOLDOUT,
     JAIN,

@@ -19,7 +19,7 @@ from typing import Any, Literal
 
 import numpy.typing as npt
 
-from raysim.core.columns import Column, by_name
+from raysim.api.columns import Column, by_name
 from raysim.storage.atomic import writing
 
 Phase = Literal["broadcast", "data", "training", "reduction", "placement", "evaluation"]

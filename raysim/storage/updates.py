@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from raysim.core.errors import MachineError
+from raysim.errors import MachineError
 from raysim.storage.atomic import discard_folder, replace_file, writing
 
 BLOCK = 1 << 15

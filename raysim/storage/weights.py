@@ -12,7 +12,7 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
-from raysim.core.errors import DataError
+from raysim.errors import DataError
 from raysim.storage.checkpoints import MODEL
 from raysim.storage.sealed.models import model_problem
 

@@ -1,10 +1,10 @@
 """Temperatures of local training, one file each.
 
-In: rounds, losses and durations of clients, as `raysim.core.temperature.TemperatureRound`. Out: T
+In: rounds, losses and durations of clients, as `raysim.api.temperature.TemperatureRound`. Out: T
 of a round, of single clients or of samples. Imported by `raysim.config`; imports core alone.
 """
 
-from raysim.core.temperature import TEMPERATURES, Temperature
+from raysim.api.temperature import TEMPERATURES, Temperature
 
 TEMPERATURES.add(
     {

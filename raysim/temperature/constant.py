@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from raysim.core.temperature import Temperature, TemperatureRound
+from raysim.api.temperature import Temperature, TemperatureRound
 
 
 class Constant(Temperature):

@@ -14,8 +14,8 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from raysim.core.rules import Batch, Outputs, View
-from raysim.core.temperature import Temperature, TemperatureRound
+from raysim.api.rules import Batch, Outputs, View
+from raysim.api.temperature import Temperature, TemperatureRound
 
 
 class HardSamples(Temperature):

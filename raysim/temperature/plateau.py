@@ -19,10 +19,10 @@ from typing import Annotated, Self
 import numpy as np
 from pydantic import Field, model_validator
 
-from raysim.core.rates import METRIC_NEEDS, Metric, PlateauRule
-from raysim.core.state import State
-from raysim.core.temperature import Temperature, TemperatureRound
-from raysim.core.user_input.limits import MOST
+from raysim.api.rates import METRIC_NEEDS, Metric, PlateauRule
+from raysim.api.state import State
+from raysim.api.temperature import Temperature, TemperatureRound
+from raysim.user_input.limits import MOST
 
 
 class Plateau(Temperature):

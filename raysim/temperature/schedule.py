@@ -15,8 +15,8 @@ from typing import Self
 
 from pydantic import Field, model_validator
 
-from raysim.core.rates import Between, Rounds, Values, check_table, table_value
-from raysim.core.temperature import Temperature, TemperatureRound
+from raysim.api.rates import Between, Rounds, Values, check_table, table_value
+from raysim.api.temperature import Temperature, TemperatureRound
 
 
 class Schedule(Temperature):

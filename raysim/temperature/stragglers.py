@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from pydantic import Field
 
-from raysim.core.temperature import Temperature, TemperatureRound
+from raysim.api.temperature import Temperature, TemperatureRound
 
 
 class Stragglers(Temperature):

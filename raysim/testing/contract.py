@@ -17,11 +17,11 @@ from unittest.mock import patch
 import pyarrow.parquet as pq
 
 import raysim
-from raysim.core.method import METHODS
-from raysim.core.tensors import Tensors, flatten
-from raysim.core.tensors.digests import tensors_digest
+from raysim.api.method import METHODS
 from raysim.execution.client_jobs import ClientJobs
 from raysim.execution.messages import PassMessage
+from raysim.numbers.tensors import Tensors, flatten
+from raysim.numbers.tensors.digests import tensors_digest
 from raysim.storage.rows.metrics import declared_in
 from raysim.testing.tasks import SIZES, small_task
 from raysim.training.job import ClientJob

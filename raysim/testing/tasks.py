@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 import raysim
-from raysim.core.seeds import stream
+from raysim.numbers.seeds import stream
 
 Samples = tuple[Any, Any]
 

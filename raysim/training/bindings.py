@@ -15,9 +15,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from raysim.core.errors import RunError
-from raysim.core.tensors import Tensors
-from raysim.core.tensors.torch_private import buffers_of, transient_buffers
+from raysim.errors import RunError
+from raysim.numbers.tensors import Tensors
+from raysim.numbers.tensors.torch_private import buffers_of, transient_buffers
 
 _ASSIGNS = "the model's forward assigns the buffer"
 

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from raysim.core.given import Given
-from raysim.core.rules import (
+from raysim.api.rules import (
     Batch,
     Companion,
     Outputs,
@@ -22,9 +21,10 @@ from raysim.core.rules import (
     View,
     only_in_finish,
 )
-from raysim.core.tensors import Tensors
-from raysim.core.tensors.torch_private import gradients_of
-from raysim.training.beside import Beside
+from raysim.numbers.given import Given
+from raysim.numbers.tensors import Tensors
+from raysim.numbers.tensors.torch_private import gradients_of
+from raysim.training.companions import Beside
 from raysim.training.job import (
     Bounds,
     ClientJob,

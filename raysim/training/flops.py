@@ -24,11 +24,11 @@ import numpy.typing as npt
 import torch
 from torch import nn
 
+from raysim.api.differences import Differences
+from raysim.api.rules import Bases, Batching, LocalSteps, LocalWork, Pass, Upload
 from raysim.config import LocalSettings
-from raysim.core.differences import Differences
-from raysim.core.rules import Bases, Batching, LocalSteps, LocalWork, Pass, Upload
-from raysim.core.tensors import CPU, Layout, flatten
-from raysim.core.tensors.torch_private import watch_operations, without_mkldnn
+from raysim.numbers.tensors import CPU, Layout, flatten
+from raysim.numbers.tensors.torch_private import watch_operations, without_mkldnn
 from raysim.training.job import ClientJob, batch_bounds
 from raysim.training.network import Network
 from raysim.training.rule_keys import key_of_function, key_of_rules

@@ -15,7 +15,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from raysim.core.rules import (
+from raysim.api.rules import (
     Batch,
     Batching,
     Gradient,
@@ -26,8 +26,8 @@ from raysim.core.rules import (
     View,
     only_in_finish,
 )
-from raysim.core.seeds import stream, torch_generator, torch_seed
-from raysim.core.tensors import CPU, Groups
+from raysim.numbers.seeds import stream, torch_generator, torch_seed
+from raysim.numbers.tensors import CPU, Groups
 
 Bounds = list[tuple[int, int]]
 

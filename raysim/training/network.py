@@ -21,11 +21,11 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from raysim.core.layers import BATCH_NORMS
-from raysim.core.rules import Batch, Outputs
-from raysim.core.scoring import FORWARD_ROWS
-from raysim.core.tensors import Tensors, buffer_names, frozen_names
-from raysim.core.tensors.torch_private import has_hooks
+from raysim.api.rules import Batch, Outputs
+from raysim.api.scoring import FORWARD_ROWS
+from raysim.numbers.layers import BATCH_NORMS
+from raysim.numbers.tensors import Tensors, buffer_names, frozen_names
+from raysim.numbers.tensors.torch_private import has_hooks
 from raysim.training.bindings import Bindings
 
 STAGES = ("features", "hidden", "head")

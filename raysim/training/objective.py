@@ -8,9 +8,9 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from raysim.core.rules import Batch, Outputs, Rules, View
-from raysim.core.tensors import Tensors, as_real
-from raysim.core.tensors.torch_private import gradients_of
+from raysim.api.rules import Batch, Outputs, Rules, View
+from raysim.numbers.tensors import Tensors, as_real
+from raysim.numbers.tensors.torch_private import gradients_of
 
 
 def objective(rules: Rules, view: View, outputs: Outputs, batch: Batch) -> Tensor:

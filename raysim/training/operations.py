@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from raysim.core.tensors.torch_private import FOREACH, watch_operations
+from raysim.numbers.tensors.torch_private import FOREACH, watch_operations
 
 READS = frozenset(
     {

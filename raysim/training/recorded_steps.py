@@ -30,9 +30,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from raysim.core.rules import Batch, Rules, Transform, View
-from raysim.core.tensors import flatten
-from raysim.core.tensors.torch_private import compile_script
+from raysim.api.rules import Batch, Rules, Transform, View
+from raysim.numbers.tensors import flatten
+from raysim.numbers.tensors.torch_private import compile_script
 from raysim.training.operations import UnrecordableError, source_of
 from raysim.training.rule_keys import functions_of_step, key_of_rules
 

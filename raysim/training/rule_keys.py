@@ -14,8 +14,8 @@ from operator import attrgetter
 from types import FunctionType, MethodType
 from typing import Any
 
-from raysim.core.components import Component
-from raysim.core.rules import Rules, Transform
+from raysim.api.components import Component
+from raysim.api.rules import Rules, Transform
 
 
 def key_of_rules(rules: Rules, transforms: Sequence[Transform] = ()) -> Hashable | None:

@@ -15,10 +15,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from raysim.api.rules import Batch, Outputs, Rules, Upload, View
 from raysim.config import LocalSettings
-from raysim.core.rules import Batch, Outputs, Rules, Upload, View
-from raysim.core.tensors import CPU, Tensors
-from raysim.core.tensors.torch_private import can_record_steps
+from raysim.numbers.tensors import CPU, Tensors
+from raysim.numbers.tensors.torch_private import can_record_steps
 from raysim.training.client_training import ClientTraining
 from raysim.training.job import ClientJob, LocalLosses
 from raysim.training.network import Network

@@ -18,8 +18,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from raysim.core.rules import LocalSteps, count_of
-from raysim.core.tensors import as_real
+from raysim.api.rules import LocalSteps, count_of
+from raysim.numbers.tensors import as_real
 
 
 class TailAverage:

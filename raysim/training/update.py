@@ -8,11 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from raysim.api.optimizer import STEP, Optimizer
 from raysim.config import LocalSettings
-from raysim.core.errors import RunError
-from raysim.core.optimizer import STEP, Optimizer
-from raysim.core.tensors import Groups, as_real, like
-from raysim.core.tensors.torch_private import foreach_add, foreach_add_
+from raysim.errors import RunError
+from raysim.numbers.tensors import Groups, as_real, like
+from raysim.numbers.tensors.torch_private import foreach_add, foreach_add_
 
 TINY = 1e-6
 """Added to the norm of gradients, as torch.nn.utils.clip_grad_norm_ does."""

@@ -14,7 +14,7 @@ import torch
 
 import raysim
 from raysim.aggregation import AGGREGATIONS
-from raysim.core.components import build_component
+from raysim.api.components import build_component
 
 Array = npt.NDArray[np.float64]
 CUTS = (0, 7, 8, 30)

@@ -12,9 +12,9 @@ from torch import nn
 from raysim.analysis import formulas
 from raysim.analysis.layers import layer_outputs
 from raysim.analysis.temperature import boundary_distance
-from raysim.core.layers import weight_layers
-from raysim.core.tensors import state_of
 from raysim.methods.divide_and_conquer import norm_divergence, weight_divergence
+from raysim.numbers.layers import weight_layers
+from raysim.numbers.tensors import state_of
 from raysim.testing.tasks import SmallLstm, SmallNet
 
 

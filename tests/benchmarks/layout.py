@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 
 import raysim.workloads  # noqa: F401 - registers the models
-from raysim.core.data import MODELS
+from raysim.samples.data import MODELS
 
 STEPS = 10
 

@@ -30,8 +30,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from raysim.core.tensors import Tensors
 from raysim.execution.process import keep_freed_memory
+from raysim.numbers.tensors import Tensors
 from raysim.training import recorded_steps
 from raysim.training.stacked.trainer import StackedTrainer
 from tests.benchmarks.peers.networks import NETWORKS

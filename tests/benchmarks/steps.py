@@ -31,17 +31,17 @@ import torch
 import raysim
 import raysim.methods
 import raysim.workloads
-from raysim.core.data import MODELS
-from raysim.core.method import METHODS, Round
-from raysim.core.rules import Pass, Reduced
-from raysim.core.seeds import stream, torch_generator
-from raysim.core.tensors import Groups
-from raysim.driver.checks.preflight import initial_checkpoint
-from raysim.driver.round_inputs import round_inputs
+from raysim.api.method import METHODS, Round
+from raysim.api.rules import Pass, Reduced
+from raysim.driver.rounds.method_rounds import round_inputs
+from raysim.driver.start.checks.preflight import initial_checkpoint
 from raysim.execution.partial_sum import PartialSum
 from raysim.execution.process import configure, keep_freed_memory
 from raysim.federation.opened import OpenedSamples
 from raysim.federation.task import from_task
+from raysim.numbers.seeds import stream, torch_generator
+from raysim.numbers.tensors import Groups
+from raysim.samples.data import MODELS
 from raysim.training import recorded_steps
 from raysim.training.job import ClientJob
 from raysim.training.network import Network

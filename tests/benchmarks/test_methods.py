@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import raysim.methods  # noqa: F401  # registers them
-from raysim.core.method import METHODS
+from raysim.api.method import METHODS
 from raysim.workloads.sweeps import read_sweep
 
 pytestmark = pytest.mark.ci

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 import raysim.workloads  # noqa: F401 - registers the models
-from raysim.core.data import MODELS
+from raysim.samples.data import MODELS
 from tests.benchmarks.peers.networks import NETWORKS
 
 pytestmark = pytest.mark.ci

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import raysim.methods  # noqa: F401 - registers them
-from raysim.core.method import METHODS
+from raysim.api.method import METHODS
 from raysim.methods.fedavg import FedAvg
 from tests.benchmarks.bare.methods import WITHOUT
 from tests.benchmarks.peers.networks import NETWORKS

@@ -16,7 +16,7 @@ from tempfile import TemporaryDirectory
 from time import perf_counter
 from uuid import uuid4
 
-from raysim.core.seeds import stream
+from raysim.numbers.seeds import stream
 from raysim.tuning.search.search import Search
 from raysim.tuning.studies.samplers import SearchOptions
 from tests.tuning.common import make_study

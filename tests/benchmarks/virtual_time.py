@@ -22,9 +22,9 @@ import numpy as np
 import pyarrow.parquet as pq
 
 import raysim
-from raysim.core.user_input import portable_name
 from raysim.results.metrics import parse_metric
 from raysim.results.runs import RunRecord, read_run
+from raysim.user_input import portable_name
 
 COMMON = {
     "clients": 100,

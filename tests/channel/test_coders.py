@@ -10,12 +10,12 @@ import pytest
 import torch
 
 import raysim
+from raysim.api.channel import encoded_by
+from raysim.api.components import build_component
 from raysim.channel import STAGES
-from raysim.core.channel import encoded_by
-from raysim.core.components import build_component
-from raysim.core.encoding import Encoding
-from raysim.core.seeds import torch_generator
-from raysim.core.tensors import Layout
+from raysim.numbers.encoding import Encoding
+from raysim.numbers.seeds import torch_generator
+from raysim.numbers.tensors import Layout
 
 SHAPES = {"model": {"a": (6, 5), "b": (7,), "z": (3, 4, 2)}, "c": {"w": (9, 4)}}
 SIZES = {group: [int(np.prod(s)) for s in of.values()] for group, of in SHAPES.items()}

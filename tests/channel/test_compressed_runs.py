@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 import raysim
-from raysim.core.tensors import flatten
+from raysim.numbers.tensors import flatten
 from raysim.storage.client_states import ClientStates
 from raysim.testing.tasks import SmallNet
 from tests.tasks import Fresh, make_settings, make_task, model_of

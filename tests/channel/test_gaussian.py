@@ -13,9 +13,9 @@ from safetensors.torch import load_file
 from torch import nn
 
 import raysim
+from raysim.api.channel import Received
 from raysim.channel.gaussian import Gaussian
-from raysim.core.channel import Received
-from raysim.core.seeds import torch_generator
+from raysim.numbers.seeds import torch_generator
 from raysim.testing.contract import StopAfter
 from raysim.testing.tasks import SmallNet, samples
 from tests.driver.test_channel import HERE as WATCHING

@@ -15,8 +15,8 @@ from rich.console import Console
 
 import raysim
 from raysim.cli.data_page import COUNTED_CLIENTS, check_drawing, count, draw, drawing, page, title
-from raysim.core.client_indices import ListedIndices
-from raysim.core.errors import DataError, SettingsError
+from raysim.errors import DataError, SettingsError
+from raysim.samples.client_indices import ListedIndices
 from raysim.workloads.partitions.resample import Resample
 from tests.cli.test_app import raysim_command  # noqa: F401 - a fixture
 

@@ -12,9 +12,9 @@ from rich.text import Text
 
 from raysim.cli import live_view
 from raysim.cli.live_view import LiveView, PlainOutput, make_listener
-from raysim.driver import progress
-from raysim.driver.listener import Started
-from raysim.driver.progress import closing_lines
+from raysim.driver.listeners import progress
+from raysim.driver.listeners.listener import Started
+from raysim.driver.listeners.progress import closing_lines
 from raysim.storage.column_names import OF_SCORES
 
 SUMMARY = {

@@ -15,7 +15,7 @@ from raysim.cli import new as module
 from raysim.cli.app import app
 from raysim.cli.new import KINDS
 from raysim.cli.options import changes
-from raysim.core.errors import SettingsError
+from raysim.errors import SettingsError
 
 
 @pytest.fixture

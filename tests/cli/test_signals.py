@@ -24,7 +24,7 @@ RUN = (
 HINT = "interrupted; resume with: raysim resume run\n"
 SLOW = """
 import runpy, signal, sys, time
-from raysim.driver.run.commits import Commits
+from raysim.driver.rounds.commits import Commits
 {patch}
 sys.argv = ["raysim", *sys.argv[1:]]
 runpy.run_module("raysim", run_name="__main__")

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from raysim.clock.availability import DAY, TICKS_PER_SECOND, Renewal
 from raysim.clock.devices import Devices
 from raysim.clock.draws import uniforms
-from raysim.core.errors import DataError, RunError, SettingsError
+from raysim.errors import DataError, RunError, SettingsError
 
 HOUR = 3600 * TICKS_PER_SECOND
 INSTANTS = st.lists(st.tuples(st.integers(0, 5), st.integers(0, 4 * DAY)), min_size=1, max_size=6)

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from raysim.clock.devices import Devices
 from raysim.clock.fleet import Fleet
 from raysim.clock.profiles import KINDS
-from raysim.core.errors import DataError, SettingsError
+from raysim.errors import DataError, SettingsError
 
 TABLE = """client,speed,up,down,latency,watts,joules_per_byte,dropout
 1,2e9,1e6,4e6,0.5,4,1e-6,0.999999

@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import raysim
-from raysim.core.source import source
+from raysim.process.source import source
 from tests.cli.test_app import one_line_error
 from tests.cluster.head import PATIENCE_SECONDS, SCRIPTS, Head, free_port, read_until
 

@@ -17,12 +17,12 @@ import raysim.methods
 import raysim.workloads  # noqa: F401  registers partitions, as the line above does methods
 from raysim.aggregation import AGGREGATIONS
 from raysim.analysis import ANALYSES
+from raysim.api.method import METHODS
+from raysim.api.optimizer import OPTIMIZERS
+from raysim.api.rates import RateSettings
 from raysim.attack import ATTACKS
 from raysim.channel import STAGES
 from raysim.config import EvaluationSettings, LocalSettings, Settings
-from raysim.core.method import METHODS
-from raysim.core.optimizer import OPTIMIZERS
-from raysim.core.rates import RateSettings
 from raysim.selection import SELECTIONS
 from raysim.server import SERVER_RULES
 from raysim.temperature import TEMPERATURES

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import raysim
-from raysim.core.data import PARTITIONS
-from raysim.core.seeds import stream
+from raysim.numbers.seeds import stream
+from raysim.samples.data import PARTITIONS
 from raysim.testing.tasks import FAMILIES, SIZES, SmallNet, images, samples, words
 from tests.combinations.drawing import Drawn, named
 

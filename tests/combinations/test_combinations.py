@@ -12,10 +12,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from raysim.aggregation import AGGREGATIONS
+from raysim.api.components import build_component
+from raysim.api.method import METHODS
 from raysim.attack import ATTACKS
 from raysim.channel import STAGES
-from raysim.core.components import build_component
-from raysim.core.method import METHODS
 from raysim.methods.fedavg import FedAvg
 from raysim.selection import SELECTIONS
 from raysim.temperature import TEMPERATURES

@@ -13,12 +13,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import raysim
-from raysim.core.client_indices import ListedIndices
-from raysim.core.differences import flat_values, of_flat_values
-from raysim.core.participants import participants_of
-from raysim.core.tensors import Layout
+from raysim.api.differences import flat_values, of_flat_values
 from raysim.federation.root_samples import without_root
 from raysim.federation.task import from_task
+from raysim.numbers.tensors import Layout
+from raysim.samples.client_indices import ListedIndices
+from raysim.samples.participants import participants_of
 from raysim.storage import updates
 from raysim.testing.contract import StopAfter
 from raysim.testing.tasks import SmallNet

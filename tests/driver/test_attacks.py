@@ -18,7 +18,7 @@ from raysim.attack import ATTACKS
 from raysim.attack.alie import largest_z
 from raysim.attack.differences import changed
 from raysim.attack.mimic import Mimic
-from raysim.driver.attacking import bad_in_round
+from raysim.driver.uploads.attacking import bad_in_round
 from raysim.results.failures import is_divergence
 from raysim.testing.contract import StopAfter
 from raysim.testing.tasks import samples

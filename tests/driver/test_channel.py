@@ -12,10 +12,10 @@ import torch
 from torch import nn
 
 import raysim
-from raysim.core.channel import Received
-from raysim.core.encoding import Encoding
-from raysim.core.tensors import Layout
+from raysim.api.channel import Received
 from raysim.methods.fedavg import FedAvg
+from raysim.numbers.encoding import Encoding
+from raysim.numbers.tensors import Layout
 from raysim.testing.contract import StopAfter
 from raysim.testing.tasks import SmallNet
 from tests.tasks import Fresh, Notes, make_settings, make_task, model_of

@@ -19,15 +19,15 @@ import torch
 from torch import nn
 
 import raysim
-from raysim.core.client_indices import Holdout
-from raysim.core.columns import Column
-from raysim.core.local_cut import LocalCut
-from raysim.core.participants import participants_of
-from raysim.core.rules import Rules, Upload
-from raysim.core.seeds import stream
-from raysim.driver.client_scores import spread
+from raysim.api.columns import Column
+from raysim.api.rules import Rules, Upload
+from raysim.driver.evaluation.client_scores import spread
 from raysim.federation.task import from_task
 from raysim.methods.fedavg import FedAvg
+from raysim.numbers.seeds import stream
+from raysim.samples.client_indices import Holdout
+from raysim.samples.local_cut import LocalCut
+from raysim.samples.participants import participants_of
 from raysim.storage.client_states import ClientStates
 from raysim.testing.tasks import SmallNet
 from tests.driver.test_same_bits import PREPARED

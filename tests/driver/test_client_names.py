@@ -17,9 +17,9 @@ import torch
 
 import raysim
 from raysim.cli.app import main
-from raysim.core.data import Split
-from raysim.core.errors import RunError, SettingsError
+from raysim.errors import RunError, SettingsError
 from raysim.results.failures import failure_of
+from raysim.samples.data import Split
 from raysim.storage.run_directory import RunDirectory
 from raysim.workloads.partitions.iid import Iid
 

@@ -18,7 +18,7 @@ from sklearn.metrics import (
 )
 
 import raysim
-from raysim.core.scoring import CLASSIFICATION
+from raysim.api.scoring import CLASSIFICATION
 from raysim.testing.tasks import SmallNet
 from tests.tasks import UNEQUAL, make_settings, make_task
 

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from raysim.aggregation import AGGREGATIONS
+from raysim.api.components import Registry
 from raysim.attack import ATTACKS
 from raysim.channel import STAGES
 from raysim.cli.pages import allowed
-from raysim.core.components import Registry
 from raysim.selection import SELECTIONS
 from raysim.server import SERVER_RULES
 from raysim.temperature import TEMPERATURES

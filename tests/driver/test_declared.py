@@ -11,12 +11,12 @@ import pytest
 
 import raysim
 from raysim import Column
-from raysim.core.aggregation import AGGREGATIONS
-from raysim.core.channel import STAGES
-from raysim.core.columns import by_name
-from raysim.core.scoring import CLASSIFICATION, accuracy
-from raysim.core.selection import SELECTIONS
-from raysim.driver.progress import result_values
+from raysim.api.aggregation import AGGREGATIONS
+from raysim.api.channel import STAGES
+from raysim.api.columns import by_name
+from raysim.api.scoring import CLASSIFICATION, accuracy
+from raysim.api.selection import SELECTIONS
+from raysim.driver.listeners.progress import result_values
 from raysim.methods.fedavg import FedAvg
 from raysim.results.compare import common_score, compared_metrics, comparison_tables, group_runs
 from raysim.results.metrics import parse_metric

@@ -10,8 +10,8 @@ from pydantic import Field
 from torch import nn
 
 import raysim
-from raysim.core.client_indices import Holdout
 from raysim.methods.fedavg import FedAvg
+from raysim.samples.client_indices import Holdout
 from raysim.testing.tasks import SmallNet
 from tests.driver.test_regression import BASE, LR, SIZES, draw, regression
 from tests.tasks import UNEQUAL, make_settings, make_task, model_of

@@ -6,7 +6,7 @@ from functools import partial
 from typing import Any
 
 from raysim import Pass, Reduced, Rules, Upload
-from raysim.driver.dispatch import Dispatch
+from raysim.driver.uploads.dispatch import Dispatch
 from raysim.training.rule_keys import key_of_function
 
 

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import raysim
-from raysim.core.client_indices import DrawnIndices, ListedIndices
-from raysim.core.data import CheckedIndices
+from raysim.samples.client_indices import DrawnIndices, ListedIndices
+from raysim.samples.data import CheckedIndices
 from tests.tasks import make_settings
 
 CLIENTS, SIZE, N = 9, 6, 4000
@@ -111,7 +111,7 @@ def test_wrong_samples_of_a_client_are_named_before_anything_starts(tmp_path, ca
 @pytest.mark.parametrize("case", ["fewer", "beyond"])
 def test_of_many_clients_at_the_client(tmp_path, monkeypatch, case):
     """Of a million not all are drawn beforehand."""
-    monkeypatch.setattr("raysim.driver.identity.SAMPLED_CLIENTS", 3)
+    monkeypatch.setattr("raysim.driver.start.identity.SAMPLED_CLIENTS", 3)
     options = {"partition.case": case, "partition.wrong": 5, "fraction": 1.0}
     line = refused(settings_of(tmp_path / "run", "Drawn", **options), WRONG[case][1])
     assert "client 5: failed twice in round 1: " in line

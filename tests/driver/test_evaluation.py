@@ -14,13 +14,13 @@ import torch
 from torch import nn
 
 import raysim
-from raysim.core.client_indices import Holdout, ListedIndices, class_counts, client_test_indices
-from raysim.core.scoring import CLIENT_ACCURACY, macro_f1
-from raysim.driver.client_scores import spread_columns
+from raysim.api.scoring import CLIENT_ACCURACY, macro_f1
+from raysim.driver.evaluation.client_scores import spread_columns
 from raysim.execution.base import InlineExecutor
 from raysim.execution.messages import FailedItem
 from raysim.federation import evaluation_sets
 from raysim.federation.evaluation_sets import drawn_test_set, held_out_set, training_set
+from raysim.samples.client_indices import Holdout, ListedIndices, class_counts, client_test_indices
 from raysim.testing.tasks import SmallNet, samples
 from tests.tasks import UNEQUAL, make_settings, make_task
 
@@ -443,7 +443,7 @@ class Dying(InlineExecutor):
 
 def test_where_an_evaluation_fails_nothing_is_left_for_the_next_one(tmp_path, monkeypatch):
     """A run goes on after an evaluation of an analysis that fails."""
-    monkeypatch.setattr("raysim.driver.start.open_executor", lambda spec, *_: Dying(spec))
+    monkeypatch.setattr("raysim.driver.start.start.open_executor", lambda spec, *_: Dying(spec))
     with pytest.raises(raysim.RunError, match=r"^the model cannot be evaluated: death 2$"):
         raysim.run(make_settings(tmp_path, rounds=1), make_task(UNEQUAL))
     assert Dying.left == 0

@@ -10,7 +10,7 @@ import pytest
 import ray
 
 import raysim
-from raysim.driver import exporting
+from raysim.driver.listeners import ray_metrics_listener as exporting
 from raysim.execution import ray_metrics
 from tests.tasks import make_settings, make_task
 

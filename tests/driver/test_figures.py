@@ -7,8 +7,8 @@ import pyarrow.parquet as pq
 import pytest
 
 import raysim
-from raysim.core.rules import Pass
-from raysim.driver.round_log import RoundLog
+from raysim.api.rules import Pass
+from raysim.driver.rounds.round_log import RoundLog
 from tests.tasks import UNEQUAL, make_settings, make_task
 
 

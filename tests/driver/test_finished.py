@@ -15,8 +15,8 @@ import pytest
 import torch
 
 import raysim
-from raysim.core.errors import DataError
-from raysim.core.scoring import cross_entropies
+from raysim.api.scoring import cross_entropies
+from raysim.errors import DataError
 from raysim.results.compare import comparison, group_runs
 from raysim.results.runs import read_run
 from raysim.workloads.models.pretrained import load_weights

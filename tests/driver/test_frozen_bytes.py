@@ -8,8 +8,8 @@ import pytest
 from torch import nn
 
 import raysim
-from raysim.core.method import METHODS
-from raysim.core.rules import Upload
+from raysim.api.method import METHODS
+from raysim.api.rules import Upload
 from raysim.methods.fedavg import FedAvg
 from raysim.testing.tasks import SmallNet
 from tests.tasks import EQUAL, UNEQUAL, make_settings, make_task

@@ -11,8 +11,8 @@ import pytest
 import torch
 
 import raysim
-from raysim.driver.run.commits import Commits
-from raysim.driver.run.run import Run
+from raysim.driver.rounds.commits import Commits
+from raysim.driver.rounds.run import Run
 from raysim.storage.client_states import ClientStates
 from raysim.testing.contract import StopAfter
 from tests.faults.forked import Child

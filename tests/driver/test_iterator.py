@@ -17,8 +17,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import raysim
-from raysim.core.exits import SIGNALS
-from raysim.driver.iterator import RoundIterator
+from raysim.driver.rounds.iterator import RoundIterator
+from raysim.process.exits import SIGNALS
 from raysim.results.runs import read_run
 from raysim.storage.lock import lock_folder
 from tests.driver.test_lost_files import rows_of

@@ -13,14 +13,14 @@ import torch
 from torch import nn
 
 import raysim
-from raysim.core.client_indices import Holdout
-from raysim.core.columns import Column
-from raysim.core.scoring import macro_f1
-from raysim.driver.client_scores import spread_columns
+from raysim.api.columns import Column
+from raysim.api.scoring import macro_f1
+from raysim.driver.evaluation.client_scores import spread_columns
 from raysim.federation.evaluation_sets import MOST_CLIENTS
 from raysim.federation.task import from_task
 from raysim.results.compare import check_comparable
 from raysim.results.runs import read_run
+from raysim.samples.client_indices import Holdout
 from raysim.storage.client_states import ClientStates
 from raysim.testing.tasks import SmallNet, samples
 from tests.tasks import UNEQUAL, make_settings, make_task
@@ -267,9 +267,9 @@ def test_a_task_that_is_no_classification(tmp_path):
 
 
 def test_of_many_clients_the_seed_draws_some_of_those_with_test_samples(monkeypatch):
-    from raysim.core.client_indices import ListedIndices
     from raysim.federation import evaluation_sets
     from raysim.federation.federation import LocalTest
+    from raysim.samples.client_indices import ListedIndices
 
     assert MOST_CLIENTS > 40
     monkeypatch.setattr(evaluation_sets, "MOST_CLIENTS", 40)

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import raysim
-from raysim.core.errors import DamagedStateError
+from raysim.errors import DamagedStateError
 from raysim.storage import atomic
 from tests.tasks import Notes, make_settings, make_task, model_of
 

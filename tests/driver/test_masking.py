@@ -13,7 +13,7 @@ from torch import nn
 import raysim
 from raysim.channel.gaussian import Gaussian
 from raysim.channel.masks import Masks
-from raysim.driver import passes
+from raysim.driver.rounds import passes
 from raysim.methods.fedavg import FedAvg
 from raysim.selection.uniform import Uniform
 from raysim.testing.contract import StopAfter

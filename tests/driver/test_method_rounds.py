@@ -11,8 +11,8 @@ import torch
 from pydantic import PrivateAttr
 
 import raysim
-from raysim.core.tensors import CPU
 from raysim.methods.fedavg import FedAvg
+from raysim.numbers.tensors import CPU
 from raysim.storage.client_states import ClientStates
 from raysim.testing.contract import StopAfter
 from tests.tasks import EQUAL, make_settings, make_task

@@ -12,9 +12,9 @@ import pytest
 import torch
 
 import raysim
-from raysim.core.arrow import write_split
-from raysim.core.client_indices import ListedIndices
 from raysim.federation.evaluation_sets import drawn_test_set
+from raysim.samples.arrow import write_split
+from raysim.samples.client_indices import ListedIndices
 from raysim.testing.tasks import samples
 from raysim.tuning.tables import work
 from raysim.workloads.partitions.by_key import ByKey

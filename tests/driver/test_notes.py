@@ -6,8 +6,8 @@ import pytest
 from torch import nn
 
 import raysim
-from raysim.driver.checks.preflight import check_actors, initial_checkpoint
-from raysim.driver.parts import RunParts
+from raysim.driver.start.checks.preflight import check_actors, initial_checkpoint
+from raysim.driver.start.parts import RunParts
 from raysim.federation.task import from_task
 from tests.tasks import EQUAL, UNEQUAL, Notes, make_settings, make_task
 

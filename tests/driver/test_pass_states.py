@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from raysim import Upload
-from raysim.driver.passes import RoundRunner
+from raysim.driver.rounds.passes import RoundRunner
 from raysim.execution.messages import PassMessage
 from raysim.storage.client_states import NEVER, StateVersion
 from tests.driver.test_passes import (

@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 
 import raysim
 from raysim import RunError, ServerState, Upload
-from raysim.core.selection import History
-from raysim.driver.dispatch import Dispatch
-from raysim.driver.passes import PassContext, RoundRunner
-from raysim.driver.temperatures import RoundTemperature
+from raysim.api.selection import History
+from raysim.driver.rounds.passes import PassContext, RoundRunner
+from raysim.driver.rounds.temperatures import RoundTemperature
+from raysim.driver.uploads.dispatch import Dispatch
 from raysim.execution.base import Item
 from raysim.execution.messages import FailedItem, Failure, PassMessage, WorkerResult
 from raysim.execution.partial_sum import PartialSum

@@ -6,9 +6,9 @@ import pytest
 from torch import nn
 
 import raysim
-from raysim.core.tensors import nbytes
-from raysim.driver.checks.preflight import check_space, initial_checkpoint
+from raysim.driver.start.checks.preflight import check_space, initial_checkpoint
 from raysim.federation.task import from_task
+from raysim.numbers.tensors import nbytes
 from tests.tasks import make_settings, make_task
 
 

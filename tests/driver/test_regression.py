@@ -17,8 +17,8 @@ from torch import nn
 
 import raysim
 from raysim.cli.live_view import PlainOutput
-from raysim.core.arrow import write_split
 from raysim.federation.task import from_task
+from raysim.samples.arrow import write_split
 from raysim.testing.tasks import SmallNet
 from tests.tasks import make_settings, make_task
 

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 import raysim
-from raysim.driver import start
+from raysim.driver.start import start
 from raysim.methods.fedasync import FedAsync
 from raysim.methods.fedavg import FedAvg
 from raysim.methods.fedma.method import FedMa

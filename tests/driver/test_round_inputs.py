@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from torch import nn
 
 from raysim import Round, ServerState
-from raysim.core.selection import History
-from raysim.driver.round_inputs import round_inputs
-from raysim.driver.selecting import RoundSelection
+from raysim.api.selection import History
+from raysim.driver.rounds.method_rounds import round_inputs
+from raysim.driver.rounds.selecting import RoundSelection
 from raysim.storage.client_states import NEVER
 from raysim.storage.run_state import RunState
 from tests.tasks import make_settings

@@ -14,10 +14,10 @@ import torch
 
 import raysim
 from raysim.cli.app import main
-from raysim.core.arrow import open_split, write_split
-from raysim.core.client_indices import DrawnIndices
-from raysim.core.data import Split
-from raysim.driver import identity
+from raysim.driver.start import identity
+from raysim.samples.arrow import open_split, write_split
+from raysim.samples.client_indices import DrawnIndices
+from raysim.samples.data import Split
 from raysim.storage import environment
 from raysim.testing.tasks import SmallNet
 from raysim.workloads.partitions.iid import Iid
@@ -111,7 +111,7 @@ def test_another_machine_of_the_driver_is_refused(tmp_path, monkeypatch):
     """FedMA matches neurons there, with SciPy."""
     stopped(tmp_path, make_task(SIZES))
     others = environment.environment(torch.device("cpu")) | {"scipy": "9.9"}
-    monkeypatch.setattr("raysim.driver.identity.environment", lambda device: others)
+    monkeypatch.setattr("raysim.driver.start.identity.environment", lambda device: others)
     assert "(here 9.9)" in refusal(tmp_path, make_task(SIZES))
 
 

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 
 import raysim
-from raysim.core.arrow import write_split
-from raysim.core.client_indices import ListedIndices
+from raysim.samples.arrow import write_split
+from raysim.samples.client_indices import ListedIndices
 from raysim.testing.tasks import SmallNet, samples
 from tests.faults.forked import Child
 from tests.tasks import make_settings, model_of

@@ -11,8 +11,8 @@ from pyarrow import feather
 from safetensors.torch import save_file
 
 import raysim
-from raysim.core.arrow import open_split
-from raysim.core.data import PARTITIONS
+from raysim.samples.arrow import open_split
+from raysim.samples.data import PARTITIONS
 from raysim.testing.contract import StopAfter
 from raysim.testing.tasks import SmallNet
 from tests.tasks import make_settings, model_of

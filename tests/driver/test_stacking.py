@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 
 import raysim
-from raysim.driver.checks.preflight import initial_checkpoint
-from raysim.driver.stacking import decide_stack_size
+from raysim.driver.start.checks.preflight import initial_checkpoint
+from raysim.driver.start.stacking import decide_stack_size
 from raysim.execution.worker import Worker
 from raysim.federation.federation import Federation
 from raysim.federation.opened import OpenedSamples
@@ -141,7 +141,7 @@ def decided(settings: raysim.Settings, federation: Federation, note: Any = print
     return size, before, snapshot(network, first.state.groups)
 
 
-def snapshot(network: nn.Module, groups: raysim.core.tensors.Groups) -> Any:
+def snapshot(network: nn.Module, groups: raysim.numbers.tensors.Groups) -> Any:
     """Return the bytes of a network and of the server's groups, and the network's modes."""
     sets = {"network": network.state_dict(), **groups}
     return (

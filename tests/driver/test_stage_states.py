@@ -10,11 +10,11 @@ import pytest
 import torch
 
 import raysim
-from raysim.core.channel import Received
-from raysim.core.encoding import Encoding
-from raysim.core.tensors import Layout, flatten
+from raysim.api.channel import Received
 from raysim.federation.task import from_task
 from raysim.methods.fedavg import FedAvg
+from raysim.numbers.encoding import Encoding
+from raysim.numbers.tensors import Layout, flatten
 from raysim.storage.client_states import ClientStates
 from raysim.testing.contract import StopAfter
 from tests.tasks import Fresh, make_settings, make_task, model_of

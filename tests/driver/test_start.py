@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import raysim
-from raysim.driver import start
+from raysim.driver.start import start
 from raysim.methods.fedavg import FedAvg
 from tests.tasks import UNEQUAL, make_settings, make_task
 

@@ -11,9 +11,9 @@ import torch
 from torch import nn
 
 import raysim
-from raysim.core.client_indices import Holdout
 from raysim.results.metrics import parse_metric
 from raysim.results.runs import read_run
+from raysim.samples.client_indices import Holdout
 from raysim.testing.tasks import samples
 from tests.driver.test_local_tests import logits_of, models_of, own_tests
 from tests.tasks import UNEQUAL, make_settings, make_task
@@ -74,7 +74,7 @@ def test_at_temperature_1_the_loss_is_read_in_its_place(tmp_path):
 
 
 def test_a_run_from_before_the_column_has_no_such_loss(tmp_path, monkeypatch):
-    from raysim.driver import evaluation
+    from raysim.driver.evaluation import evaluation
 
     monkeypatch.setattr(evaluation, "AT_TEMPERATURE", "loss_of_another_name")
     raysim.run(make_settings(tmp_path / "run", **{"local.temperature": T}), make_task(UNEQUAL))

@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 import raysim
-from raysim.driver import trackers
-from raysim.driver.listener import Forwarding
-from raysim.driver.trackers.base import FILE, Tracker
+from raysim.driver.listeners import trackers
+from raysim.driver.listeners.listener import Forwarding
+from raysim.driver.listeners.trackers.base import FILE, Tracker
 from tests.results.test_runs import StopAfter
 from tests.tasks import Notes, make_settings, make_task
 
@@ -159,7 +159,7 @@ def test_a_store_that_cannot_be_used_stops_the_run_in_seconds(tmp_path, monkeypa
 NOWHERE = "http://127.0.0.1:9"
 UNREACHABLE = """
 from time import perf_counter
-from raysim.driver.trackers.wandb_runs import make
+from raysim.driver.listeners.trackers.wandb_runs import make
 
 begin = perf_counter()
 try:
@@ -242,7 +242,7 @@ def test_mlflow_on_a_folder_and_wandb_offline(tmp_path):
 
 
 TWO = """
-from raysim.driver.trackers.wandb_runs import make
+from raysim.driver.listeners.trackers.wandb_runs import make
 
 pair = make(), make()
 for name, tracker in zip("ab", pair):
@@ -266,7 +266,7 @@ def test_two_runs_of_one_process_are_two_of_wandb(tmp_path):
 
 
 ONE = """
-from raysim.driver.trackers.wandb_runs import make
+from raysim.driver.listeners.trackers.wandb_runs import make
 
 tracker = make()
 print(tracker.open(None, "a", {})[0])
@@ -305,7 +305,7 @@ def check_wandb(folder: Path) -> None:
 @pytest.mark.filterwarnings("ignore")
 def test_runs_that_make_the_first_experiment_at_the_same_time_share_it(tmp_path, monkeypatch):
     pytest.importorskip("mlflow", reason="needs: pip install 'raysim-fl[mlflow]'")
-    from raysim.driver.trackers.mlflow_runs import MlflowRuns
+    from raysim.driver.listeners.trackers.mlflow_runs import MlflowRuns
 
     monkeypatch.setenv("MLFLOW_TRACKING_URI", (tmp_path / "store").as_uri())
     monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")

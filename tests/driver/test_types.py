@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrizations
 
 import raysim
-from raysim.core.tensors import as_real
+from raysim.numbers.tensors import as_real
 from raysim.testing.contract import StopAfter
 from raysim.testing.tasks import SmallNet, samples
 from tests.tasks import UNEQUAL, Notes, make_settings, make_task, model_of

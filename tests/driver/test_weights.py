@@ -9,8 +9,8 @@ import torch
 from safetensors.torch import load_file
 
 import raysim
-from raysim.core.rules import send_model
-from raysim.driver.weights import in_whole_numbers
+from raysim.api.rules import send_model
+from raysim.driver.evaluation.weights import in_whole_numbers
 from raysim.methods.fedavg import FedAvg
 from raysim.testing.contract import StopAfter
 from tests.tasks import UNEQUAL, make_settings, make_task, model_of

@@ -17,7 +17,7 @@ import pytest
 import ray
 
 import raysim
-from raysim.core.errors import DataError, MachineError
+from raysim.errors import DataError, MachineError
 from raysim.execution import cluster_health as nodes_module
 from raysim.execution.cluster_health import ClusterHealth
 from raysim.execution.pool import actors as pool

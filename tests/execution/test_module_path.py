@@ -13,16 +13,16 @@ import pytest
 from ray import cloudpickle
 
 import raysim
-from raysim.core.method import METHODS
-from raysim.core.user_input.user_modules import (
+from raysim.api.method import METHODS
+from raysim.execution.module_path import with_driver_path
+from raysim.testing.tasks import SmallNet
+from raysim.user_input.user_modules import (
     FINDER,
     NamedModules,
     allow,
     find_named_modules,
     sources,
 )
-from raysim.execution.module_path import with_driver_path
-from raysim.testing.tasks import SmallNet
 from tests.tasks import make_settings, make_task
 
 HOME = Path(raysim.__file__).parents[1]

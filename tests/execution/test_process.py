@@ -10,7 +10,7 @@ import torch
 
 import raysim
 from raysim.config import EngineSettings
-from raysim.core.errors import SettingsError
+from raysim.errors import SettingsError
 from raysim.execution import process
 from raysim.execution.base import InlineExecutor
 from raysim.execution.process import (

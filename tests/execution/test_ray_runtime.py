@@ -24,7 +24,7 @@ import torch
 import raysim
 from raysim import Settings
 from raysim.config import EngineSettings
-from raysim.core.errors import MachineError, RunError, SettingsError
+from raysim.errors import MachineError, RunError, SettingsError
 from raysim.execution import ray_runtime
 from raysim.storage.trace import Stopwatch
 from tests.tasks import Notes, make_settings, make_task
@@ -223,7 +223,7 @@ def test_a_stopped_raylet_does_not_keep_a_driver_that_ends(folder):
 HANGING = """
 import time
 from raysim.config import EngineSettings
-from raysim.core.exits import Interrupted
+from raysim.process.exits import Interrupted
 from raysim.execution import ray_runtime
 
 ray_runtime.check_head = ray_runtime._init = lambda *_, **__: None

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from raysim.config import EngineSettings
-from raysim.core.errors import SettingsError
+from raysim.errors import SettingsError
 from raysim.execution.resources import ActorPlan, Node, plan_actors, unused_gpus
 
 

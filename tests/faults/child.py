@@ -29,9 +29,9 @@ from unittest import mock
 
 import raysim
 from raysim.config import parse_override
-from raysim.core.exits import SIGNALS, exit_code
 from raysim.execution.pool.actor import ActorHandle
 from raysim.execution.scheduling.schedule import Schedule
+from raysim.process.exits import SIGNALS, exit_code
 from raysim.testing.tasks import SmallNet
 from tests.faults.held import held_task
 from tests.tasks import make_settings, make_task

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from tempfile import TemporaryFile
 from typing import IO, Any
 
-import raysim.driver.start
+import raysim.driver.start.start
 import raysim.methods
 import raysim.tuning.command
 import raysim.workloads  # noqa: F401 - all that a command imports late, once for all children

@@ -22,8 +22,8 @@ from unittest import mock
 import psutil
 
 import raysim
-from raysim.driver.run import Run
-from raysim.driver.run.commits import Commits
+from raysim.driver.rounds.commits import Commits
+from raysim.driver.rounds.run import Run
 from raysim.storage.checkpoints import Checkpoints
 from raysim.tuning.studies import STUDIES
 from tests.faults.forked import SECONDS, Child

@@ -14,7 +14,7 @@ from typing import Any
 
 import psutil
 
-from raysim.core import exits
+from raysim.process import exits
 from tests.faults import disks
 from tests.faults.crowd import crowded
 from tests.faults.damages import DAMAGES

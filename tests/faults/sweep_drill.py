@@ -19,7 +19,7 @@ from unittest import mock
 import psutil
 
 from raysim.cli import app
-from raysim.core import exits
+from raysim.process import exits
 from tests.faults import disks
 from tests.faults.drill import Fault, Stage
 from tests.faults.forked import Ended

@@ -6,7 +6,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import raysim
-from raysim.core import exits
+from raysim.process import exits
 from tests.faults.disks import empty, fill, small_disk
 from tests.faults.drill import SETTINGS, SIZES
 from tests.faults.processes import Run

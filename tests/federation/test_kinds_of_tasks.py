@@ -19,9 +19,9 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
 import raysim
-from raysim.core.method import METHODS
-from raysim.core.seeds import stream
+from raysim.api.method import METHODS
 from raysim.federation.task import from_task
+from raysim.numbers.seeds import stream
 from tests.methods.test_contract import settings_for
 from tests.tasks import Notes, make_settings
 

@@ -9,9 +9,9 @@ import pytest
 
 import raysim
 from raysim.config import Settings
-from raysim.core.arrow import checksum
-from raysim.core.data import Dataset
 from raysim.federation.prepared import known_digests, prepared
+from raysim.samples.arrow import checksum
+from raysim.samples.data import Dataset
 from raysim.workloads.datasets.files.saved import HuggingFace
 from tests.federation.own_dataset import Own
 from tests.workloads.datasets.files import layouts

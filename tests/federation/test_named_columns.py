@@ -13,10 +13,10 @@ from torch import nn
 from torch.utils.data import Dataset
 
 import raysim
-from raysim.core.data import Dataset as OwnDataset
-from raysim.core.errors import DataError
+from raysim.errors import DataError
 from raysim.federation.prepared import open_prepared, prepared
 from raysim.federation.task import from_task
+from raysim.samples.data import Dataset as OwnDataset
 
 AGES, DOSES, Y = np.array([1.0, 2, 3]), np.array([0.1, 0.2, 0.3]), np.array([0, 1, 1])
 AGE_FIRST = pd.DataFrame({"age": AGES, "dose": DOSES})

@@ -12,9 +12,9 @@ import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 import raysim
-from raysim.core.data import Split
 from raysim.federation import written
 from raysim.federation.prepared import network_size, open_prepared, prepared
+from raysim.samples.data import Split
 from tests.tasks import make_settings
 
 GENERATOR = np.random.default_rng(0)

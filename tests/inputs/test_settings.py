@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 from pydantic import BaseModel
 
 import raysim
+from raysim.api.components import Component, Registry
+from raysim.api.method import METHODS
 from raysim.clock import CLOCKS
 from raysim.config import Settings, parse, parse_override
-from raysim.core.components import Component, Registry
-from raysim.core.data import DATASETS, MODELS, PARTITIONS
-from raysim.core.errors import RaysimError, SettingsError
-from raysim.core.method import METHODS
+from raysim.errors import RaysimError, SettingsError
+from raysim.samples.data import DATASETS, MODELS, PARTITIONS
 from raysim.selection import SELECTIONS
 from tests.inputs.case import Case
 from tests.inputs.conftest import Said
@@ -123,7 +123,7 @@ def test_absurd_values_that_are_accepted_stop_or_run(
     def stop(*given: Any) -> None:
         raise SettingsError("checked")
 
-    monkeypatch.setattr("raysim.driver.start.ray_runtime", stop)
+    monkeypatch.setattr("raysim.driver.start.start.ray_runtime", stop)
     words = [f"{key}={value!r}" for key, value in accepted.items()]
     code, _, err = command(Case(("run", "KIT/small.toml", *words)))
     assert code == 2

@@ -12,7 +12,7 @@ from safetensors.torch import load
 from torch import nn
 
 import raysim
-from raysim.core.rules import Outputs, View
+from raysim.api.rules import Outputs, View
 from raysim.testing import contract
 from raysim.testing.tasks import SmallNet
 from tests.tasks import EQUAL, UNEQUAL, make_settings, make_task

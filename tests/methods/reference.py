@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow.parquet as pq
 
 import raysim
-from raysim.core.seeds import stream
+from raysim.numbers.seeds import stream
 from raysim.testing.tasks import SmallNet
 from tests.methods.test_oracle import gradient, start_of
 from tests.tasks import make_settings, make_task

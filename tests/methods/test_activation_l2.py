@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from raysim.core.rules import Batch
+from raysim.api.rules import Batch
 from raysim.methods.activation_l2 import ActivationL2
 from tests.methods import common
 from tests.methods.test_oracle import assert_close, fedavg, run

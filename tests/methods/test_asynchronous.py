@@ -11,10 +11,10 @@ import torch
 from torch import nn
 
 import raysim
-from raysim.core.seeds import sample_cohort, stream
 from raysim.methods.fedasync import FedAsync
 from raysim.methods.fedbuff import FedBuff
 from raysim.methods.fedprox import FedProx
+from raysim.numbers.seeds import sample_cohort, stream
 from raysim.testing.tasks import SmallNet
 from tests.driver.asynchronous.reference import walk
 from tests.methods.test_oracle import LR, assert_close, run

@@ -10,10 +10,10 @@ import pytest
 import torch
 
 import raysim
+from raysim.api.chain import first, only
+from raysim.api.rules import CHANGE
 from raysim.channel.gaussian import Gaussian
 from raysim.config import parse
-from raysim.core.chain import first, only
-from raysim.core.rules import CHANGE
 from raysim.methods.chain import Chain
 from raysim.methods.fedavg import FedAvg
 from raysim.methods.fedprox import FedProx

@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 
 import raysim
+from raysim.api.method import METHODS
 from raysim.cli.pages import allowed
-from raysim.core.method import METHODS
 from raysim.methods.fedavg import FedAvg
 from raysim.testing import MethodContract
 from raysim.testing.tasks import FAMILIES

@@ -12,9 +12,9 @@ import torch
 import torch.nn.functional as F
 
 import raysim
-from raysim.core.local_cut import LocalCut
-from raysim.core.method import METHODS
-from raysim.core.seeds import stream
+from raysim.api.method import METHODS
+from raysim.numbers.seeds import stream
+from raysim.samples.local_cut import LocalCut
 from raysim.testing.tasks import SmallNet
 from tests.methods import common
 from tests.methods.test_contract import SETTINGS

@@ -11,11 +11,11 @@ import torch
 from torch import nn
 
 import raysim
-from raysim.core.layers import weight_layers
-from raysim.core.seeds import sample_cohort, stream
 from raysim.federation.task import from_task
 from raysim.methods import divide_and_conquer
 from raysim.methods.divide_and_conquer import largest_rise
+from raysim.numbers.layers import weight_layers
+from raysim.numbers.seeds import sample_cohort, stream
 from raysim.testing.tasks import SmallNet
 from tests.methods.reference import Reference
 from tests.methods.test_oracle import assert_close, start_of

@@ -16,12 +16,12 @@ from safetensors.numpy import load_file
 from torch import nn
 
 import raysim
-from raysim.core.method import Round
-from raysim.core.privacy import NoiseTree, PrivacyClaim
-from raysim.core.seeds import torch_generator
+from raysim.api.method import Round
+from raysim.api.privacy import NoiseTree, PrivacyClaim
 from raysim.driver.privacy.accounting import Accounting, Cohorts
 from raysim.methods.dp_ftrl import DpFtrl
 from raysim.methods.noise_tree import completed, next_prefix, noise_of
+from raysim.numbers.seeds import torch_generator
 from raysim.testing.contract import StopAfter
 from raysim.testing.tasks import SmallNet
 from tests.methods.reference import SIZES, Reference

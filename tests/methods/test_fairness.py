@@ -14,8 +14,8 @@ from safetensors.numpy import load_file
 from scipy.optimize import brentq
 
 import raysim
-from raysim.core.seeds import torch_generator
 from raysim.methods.reweighted import projected
+from raysim.numbers.seeds import torch_generator
 from raysim.testing.contract import StopAfter
 from tests.methods import common
 from tests.methods.common import outputs

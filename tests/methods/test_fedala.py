@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from raysim.core.seeds import torch_generator
+from raysim.numbers.seeds import torch_generator
 from tests.methods.personal import DEPLOYED_LOSS, SHORT, deployed_loss, loss_of, moved
 from tests.methods.reference import BATCH, WEIGHT_DECAY, Reference, plain
 from tests.methods.test_oracle import assert_close

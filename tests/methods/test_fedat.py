@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import raysim
-from raysim.core.rules import Reduced
+from raysim.api.rules import Reduced
 from raysim.methods.fedat import FedAt
 from tests.driver.asynchronous.reference import tiers_by_hand, walk
 from tests.methods.test_asynchronous import (

@@ -13,9 +13,9 @@ import torch
 from torch import nn
 
 import raysim
-from raysim.core.seeds import seeded
 from raysim.federation.task import from_task
 from raysim.methods.fedfusion import FedFusion, Fused
+from raysim.numbers.seeds import seeded
 from raysim.testing.tasks import SmallNet
 from raysim.training.network import Network
 from tests.methods import common

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import raysim
-from raysim.core.rules import Batch
+from raysim.api.rules import Batch
 from raysim.methods.linear_head import class_counts, shifted
 from raysim.testing.tasks import SmallCnn
 from tests.methods import common

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from raysim.core.rules import Batch
+from raysim.api.rules import Batch
 from raysim.methods.fedmmd import FedMmd, squared_mmd
 from tests.methods import common
 from tests.methods.test_oracle import assert_close, fedavg, run

@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 from torch import nn
 
 import raysim
+from raysim.api.method import METHODS
+from raysim.api.rules import Trained, View
 from raysim.config import LocalSettings
-from raysim.core.method import METHODS
-from raysim.core.rules import Trained, View
-from raysim.core.tensors import add_scaled
 from raysim.methods.fedavg import FedAvg
 from raysim.methods.fednova import FedNova
+from raysim.numbers.tensors import add_scaled
 from tests.methods import common
 from tests.methods.test_oracle import LR, assert_close, gradient
 from tests.methods.test_transforms import EPOCHS, run_half

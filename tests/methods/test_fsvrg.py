@@ -11,12 +11,12 @@ import torch
 import torch.nn.functional as F
 
 import raysim
+from raysim.api.rules import Transform
 from raysim.config import LocalSettings
-from raysim.core.rules import Transform
-from raysim.core.seeds import stream, torch_generator
-from raysim.driver.round_inputs import opened_pass
+from raysim.driver.rounds.method_rounds import opened_pass
 from raysim.federation.input_pipeline import InputPipeline
 from raysim.methods.fsvrg import Fsvrg
+from raysim.numbers.seeds import stream, torch_generator
 from raysim.testing.tasks import SmallNet
 from raysim.training.job import ClientJob
 from raysim.training.network import Network

@@ -10,11 +10,11 @@ import torch.nn.functional as F
 from safetensors.torch import load_file
 
 import raysim
-from raysim.core.rules import Rules
-from raysim.core.seeds import stream
+from raysim.api.rules import Rules
 from raysim.federation.task import from_task
 from raysim.methods.fedavg import FedAvg
 from raysim.methods.fedbuff import FedBuff
+from raysim.numbers.seeds import stream
 from raysim.testing.tasks import SmallNet
 from tests.methods import common
 from tests.tasks import UNEQUAL, make_settings, make_task

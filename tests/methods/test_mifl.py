@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 
 import raysim
-from raysim.core.rules import Batch, Outputs, View
+from raysim.api.rules import Batch, Outputs, View
 from raysim.methods.mifl import Mifl, mixing_weight, mutual_information, pruned_at_each_end
 from tests.methods import common
 from tests.methods.reference import Reference, T

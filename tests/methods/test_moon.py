@@ -8,7 +8,7 @@ import torch
 from safetensors.torch import load_file
 
 import raysim
-from raysim.core.rules import Batch, Outputs, View
+from raysim.api.rules import Batch, Outputs, View
 from raysim.methods.moon import Moon
 from raysim.testing.tasks import SmallNet
 from tests.methods.reference import SIZES, Reference, T

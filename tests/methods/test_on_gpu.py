@@ -12,8 +12,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 import raysim
-from raysim.core.method import METHODS
-from raysim.core.rules import Trained, View
+from raysim.api.method import METHODS
+from raysim.api.rules import Trained, View
 from raysim.training.objective import objective
 from raysim.training.sequential import SequentialTrainer
 from tests.methods.test_contract import SETTINGS

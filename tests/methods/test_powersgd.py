@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from raysim.core.seeds import torch_generator
 from raysim.methods.fedprox import FedProx
 from raysim.methods.powersgd import PowerSgd
+from raysim.numbers.seeds import torch_generator
 from raysim.storage.client_states import ClientStates
 from tests.methods.test_oracle import LR, NAMES, assert_close
 from tests.methods.test_transforms import MOMENTUM, local_training, run_half

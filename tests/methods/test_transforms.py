@@ -13,11 +13,11 @@ import pytest
 import torch
 
 import raysim
-from raysim.core.rules import send_model
-from raysim.core.tensors import add_scaled
+from raysim.api.rules import send_model
 from raysim.methods.fedprox import FedProx
 from raysim.methods.momentum import Momentum
 from raysim.methods.scaffold import Scaffold
+from raysim.numbers.tensors import add_scaled
 from tests.methods.test_oracle import LR, assert_close, gradient, run
 
 ROUNDS, EPOCHS, MU = 4, 3, 0.7

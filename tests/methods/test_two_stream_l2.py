@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from raysim.core.rules import Batch, View
+from raysim.api.rules import Batch, View
 from raysim.methods.two_stream_l2 import TwoStreamL2
 from tests.methods import common
 from tests.methods.test_oracle import assert_close, fedavg, run

@@ -9,7 +9,7 @@ import IPython
 import IPython.display
 import pytest
 
-import raysim.driver.start  # noqa: F401 - imports Ray, which asks for IPython's shell, too
+import raysim.driver.start.start  # noqa: F401 - imports Ray, which asks for IPython's shell, too
 from raysim.notebook import view
 
 

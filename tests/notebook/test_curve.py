@@ -9,8 +9,8 @@ from xml.etree import ElementTree
 
 import pytest
 
-from raysim.core.columns import Column
-from raysim.core.scoring import ACCURACY, LOSS
+from raysim.api.columns import Column
+from raysim.api.scoring import ACCURACY, LOSS
 from raysim.notebook.curve import MOST_POINTS, curve
 
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import raysim
-from raysim.driver import context
+from raysim.driver.start import context
 from raysim.storage.column_names import OF_SCORES
 from raysim.storage.rows.metrics import with_declared
 from tests.cli import test_live_view

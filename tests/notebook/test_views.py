@@ -12,7 +12,7 @@ import IPython
 import pytest
 
 import raysim
-from raysim.core import notebook
+from raysim.display import notebook
 from raysim.notebook import view
 from raysim.notebook.lines import shown_lines
 from raysim.notebook.runs import RunView, shown

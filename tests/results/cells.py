@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from raysim.core.columns import OF_ENGINE
+from raysim.api.columns import OF_ENGINE
 from raysim.results.metrics import parse_metric
 from raysim.results.tables import ResultCell
 from raysim.storage.column_names import OF_SCORES

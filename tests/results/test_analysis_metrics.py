@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from raysim.core.errors import SettingsError
+from raysim.errors import SettingsError
 from raysim.results.metrics import parse_metric
 from raysim.results.runs import read_run
 from tests.results.conftest import make_rows

@@ -9,7 +9,7 @@ from functools import partial
 import pytest
 
 import raysim
-from raysim.core.errors import SettingsError
+from raysim.errors import SettingsError
 from raysim.methods.fedavg import FedAvg
 from raysim.results.compare import compared_metrics, comparison, group_runs, judged_columns
 from raysim.results.metrics import parse_metric

@@ -6,8 +6,8 @@ import pyarrow.parquet as pq
 import pytest
 
 import raysim
-from raysim.core.columns import Column
-from raysim.core.errors import SettingsError
+from raysim.api.columns import Column
+from raysim.errors import SettingsError
 from raysim.methods.fedavg import FedAvg
 from raysim.results.metrics import NAMES, parse_metric
 from raysim.results.runs import read_run

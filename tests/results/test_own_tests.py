@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from raysim.core.scoring import REGRESSION, evaluated_columns
+from raysim.api.scoring import REGRESSION, evaluated_columns
 from raysim.results import report
 from raysim.results.compare import (
     compared_metrics,

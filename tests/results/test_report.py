@@ -15,10 +15,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from raysim.core.canvas import PALETTE
-from raysim.core.client_indices import ListedIndices
-from raysim.core.columns import Column
-from raysim.core.errors import SettingsError
+from raysim.api.columns import Column
+from raysim.display.canvas import PALETTE
+from raysim.errors import SettingsError
 from raysim.results import report
 from raysim.results.compare import (
     compared_metrics,
@@ -35,6 +34,7 @@ from raysim.results.report.curves import POINTS, Curve, curve_of, mean_curve, th
 from raysim.results.report.drawing import Legend, keys
 from raysim.results.report.partitions import class_counts
 from raysim.results.runs import read_run
+from raysim.samples.client_indices import ListedIndices
 from raysim.storage.run_directory import RunDirectory
 from tests.browser import document
 from tests.results.conftest import make_rows

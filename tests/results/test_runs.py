@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import raysim
-from raysim.core.errors import RunError, SettingsError
+from raysim.errors import RunError, SettingsError
 from raysim.results.runs import read_run, read_runs, result_settings
 from tests.results.conftest import make_rows
 from tests.tasks import make_settings, make_task

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import raysim
-from raysim.core.method import METHODS  # noqa: F401 - registers what a run needs
-from raysim.core.selection import History, Sampling
+from raysim.api.method import METHODS  # noqa: F401 - registers what a run needs
+from raysim.api.selection import History, Sampling
 from raysim.selection import SELECTIONS
 from raysim.selection.poisson import Poisson
 from raysim.selection.power_of_choice import PowerOfChoice

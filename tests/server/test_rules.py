@@ -9,7 +9,7 @@ import pytest
 from safetensors.numpy import load_file
 
 import raysim
-from raysim.core.method import METHODS
+from raysim.api.method import METHODS
 from raysim.methods.fedavg import FedAvg
 from raysim.testing.contract import StopAfter
 from tests.docs.blocks import ROOT, blocks_of

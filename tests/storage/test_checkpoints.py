@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 import torch
 
-from raysim.core.errors import RunError
-from raysim.core.method import ServerState
-from raysim.core.selection import History
+from raysim.api.method import ServerState
+from raysim.api.selection import History
+from raysim.errors import RunError
 from raysim.storage.checkpoints import Checkpoint, Checkpoints
 from raysim.storage.client_states import NEVER
 from raysim.storage.revisions import COMPONENTS, FORMULA, STAGES

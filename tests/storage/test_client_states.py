@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import raysim
-from raysim.core.errors import DamagedStateError, MachineError, RunError
+from raysim.errors import DamagedStateError, MachineError, RunError
 from raysim.storage.client_states import NEVER, ClientStates, StateVersion
 from tests.tasks import EQUAL, make_settings, make_task
 

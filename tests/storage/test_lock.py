@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from raysim.core.errors import MachineError, RaysimError, SettingsError
+from raysim.errors import MachineError, RaysimError, SettingsError
 from raysim.storage.lock import lock_folder, removed_if_refused
 
 

@@ -8,8 +8,8 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.plugins.custom_scalar.layout_pb2 import Layout
 
-from raysim.core.columns import OF_ENGINE, Column, Scored
-from raysim.core.errors import RunError
+from raysim.api.columns import OF_ENGINE, Column, Scored
+from raysim.errors import RunError
 from raysim.storage.column_names import OF_SCORES
 from raysim.storage.recorder import RunRecorder, SealedTables
 from raysim.storage.rows import parted

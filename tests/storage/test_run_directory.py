@@ -16,10 +16,10 @@ from filelock import FileLock, Timeout
 from pyarrow import ipc
 from pydantic import Field
 
-from raysim.core.client_indices import ListedIndices
-from raysim.core.errors import RunError
-from raysim.core.source import source
+from raysim.errors import RunError
 from raysim.methods.fedavg import FedAvg
+from raysim.process.source import source
+from raysim.samples.client_indices import ListedIndices
 from raysim.storage.declared import columns_of
 from raysim.storage.rows.metrics import declared_in, with_declared
 from raysim.storage.run_directory import RunDirectory

@@ -7,7 +7,7 @@ import warnings
 import pytest
 import torch
 
-from raysim.core.errors import DataError
+from raysim.errors import DataError
 from raysim.storage.weights import read_weights
 from raysim.testing.tasks import SmallNet
 

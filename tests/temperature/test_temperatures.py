@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 import raysim
-from raysim.core.selection import History
+from raysim.api.selection import History
 from raysim.storage.rows.parted import read_table
 from raysim.temperature.plateau import Plateau
 from raysim.temperature.schedule import Schedule

@@ -8,4 +8,4 @@ import pytest
 @pytest.fixture(autouse=True)
 def _unrehearsed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have runs start without a rehearsal."""
-    monkeypatch.setattr("raysim.driver.start.rehearse", lambda checked: 0)
+    monkeypatch.setattr("raysim.driver.start.start.rehearse", lambda checked: 0)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from torch.utils.data import BatchSampler
 
 import raysim
-from raysim.core.rules import Batching, LocalSteps, samples_of
+from raysim.api.rules import Batching, LocalSteps, samples_of
 from raysim.methods.fedavg import FedAvg
 from raysim.storage.client_states import ClientStates
 from raysim.training.job import batch_bounds

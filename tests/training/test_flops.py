@@ -7,11 +7,11 @@ from functools import partial
 import numpy as np
 import torch
 
+from raysim.api.rules import Batch, Batching, LocalSteps, Pass, Rules
 from raysim.config import LocalSettings
-from raysim.core.rules import Batch, Batching, LocalSteps, Pass, Rules
-from raysim.core.seeds import torch_generator
-from raysim.core.tensors import state_of
 from raysim.methods.fedprox import proximal
+from raysim.numbers.seeds import torch_generator
+from raysim.numbers.tensors import state_of
 from raysim.testing.tasks import SmallNet, samples
 from raysim.training.flops import FlopCounter
 from raysim.training.job import ClientJob

@@ -9,8 +9,8 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import raysim
-from raysim.core.rules import Batch
-from raysim.core.scoring import FORWARD_ROWS
+from raysim.api.rules import Batch
+from raysim.api.scoring import FORWARD_ROWS
 from raysim.testing.tasks import SmallNet, samples
 from raysim.training.network import Network, is_composition, score
 from tests.tasks import make_settings, make_task

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
-from raysim.core.tensors.torch_private import foreach_add, foreach_add_, watch_operations
+from raysim.numbers.tensors.torch_private import foreach_add, foreach_add_, watch_operations
 from raysim.training.operations import TESTED
 
 UNDEFINED = ("aten::empty", "aten::new_empty", "aten::empty_like")

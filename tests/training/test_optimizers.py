@@ -15,12 +15,12 @@ from safetensors.torch import load_file
 from torch import nn
 
 import raysim
-from raysim.core.errors import RunError, SettingsError
-from raysim.core.rules import Batching, LocalSteps, Rules, samples_of
-from raysim.core.scoring import for_training
-from raysim.core.selection import History
+from raysim.api.rules import Batching, LocalSteps, Rules, samples_of
+from raysim.api.scoring import for_training
+from raysim.api.selection import History
 from raysim.driver.asynchronous.times import equal_devices
-from raysim.driver.selecting import sampling_of
+from raysim.driver.rounds.selecting import sampling_of
+from raysim.errors import RunError, SettingsError
 from raysim.methods.fedavg import FedAvg
 from raysim.optimizers import OPTIMIZERS as REGISTERED
 from raysim.testing.tasks import samples

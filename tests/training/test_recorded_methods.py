@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import raysim
-from raysim.core.method import METHODS
+from raysim.api.method import METHODS
 from raysim.training import recorded_steps, sequential
 from raysim.training.recorded_steps import RecordedSteps
 from tests.methods.test_contract import SETTINGS

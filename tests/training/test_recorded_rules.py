@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 import raysim
-from raysim.core.rules import Rules, Transform
+from raysim.api.rules import Rules, Transform
 from raysim.methods.activation_l2 import ActivationL2
 from raysim.methods.fedavg import FedAvg
 from raysim.methods.fedmax import FedMax

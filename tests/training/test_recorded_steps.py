@@ -14,10 +14,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from raysim.api.rules import Batch, Rules, Transform
 from raysim.config import LocalSettings
-from raysim.core.rules import Batch, Rules, Transform
-from raysim.core.seeds import torch_generator
-from raysim.core.tensors.torch_private import compile_script, foreach_add
+from raysim.numbers.seeds import torch_generator
+from raysim.numbers.tensors.torch_private import compile_script, foreach_add
 from raysim.training import client_training, objective, operations, recorded_steps
 from raysim.training.job import ClientJob
 from raysim.training.network import Network

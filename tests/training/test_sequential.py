@@ -14,9 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
+from raysim.api.rules import Batch, Batching, Rules, Transform, Upload
 from raysim.config import LocalSettings
-from raysim.core.rules import Batch, Batching, Rules, Transform, Upload
-from raysim.core.seeds import torch_generator
+from raysim.numbers.seeds import torch_generator
 from raysim.training.job import ClientJob, batch_bounds
 from raysim.training.network import Network
 from raysim.training.sequential import SequentialTrainer

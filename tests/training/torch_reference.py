@@ -18,7 +18,7 @@ from torch.optim.swa_utils import AveragedModel
 from torch.utils.data import BatchSampler
 
 import raysim
-from raysim.core.seeds import stream
+from raysim.numbers.seeds import stream
 from raysim.testing.tasks import SmallNet, samples
 
 SIZES = (52, 7, 21, 30)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from raysim.core.errors import SettingsError
+from raysim.errors import SettingsError
 from raysim.tuning.changes import changed_settings, check_overrides, shortened
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import raysim
-from raysim.core.errors import MachineError
+from raysim.errors import MachineError
 from raysim.tuning.search.search import Search
 from raysim.tuning.slots.report import Report, SlotLost
 from raysim.tuning.studies.samplers import SearchOptions

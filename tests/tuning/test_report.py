@@ -10,7 +10,7 @@ import pytest
 from optuna.artifacts import get_all_artifact_meta
 from safetensors.numpy import load_file
 
-from raysim.core.errors import MachineError
+from raysim.errors import MachineError
 from raysim.tuning import report
 from raysim.tuning.plots import parts_of_powers, plots
 from raysim.tuning.search.results import best

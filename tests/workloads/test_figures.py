@@ -18,7 +18,7 @@ from threadpoolctl import threadpool_limits
 import raysim
 from raysim.analysis import ANALYSES
 from raysim.config import parse_override
-from raysim.core.canvas import written
+from raysim.display.canvas import written
 from raysim.tuning.figures.command import columns as read_columns
 from raysim.workloads.figures import FIGURES
 from raysim.workloads.papers.drawing import KINDS, draw

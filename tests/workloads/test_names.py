@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 import raysim.workloads  # noqa: F401 - registers names
-from raysim.core.components import Registry
-from raysim.core.data import DATASETS, MODELS, PARTITIONS
+from raysim.api.components import Registry
+from raysim.samples.data import DATASETS, MODELS, PARTITIONS
 
 
 @pytest.mark.parametrize("registry", [DATASETS, PARTITIONS, MODELS], ids=lambda found: found.kind)

@@ -17,11 +17,11 @@ import torch
 
 import raysim
 from raysim.config import Settings
-from raysim.core.arrow import write_split
-from raysim.core.data import Dataset, Split
-from raysim.core.seeds import stream
-from raysim.core.user_input import dotted
 from raysim.federation.federation import from_settings
+from raysim.numbers.seeds import stream
+from raysim.samples.arrow import write_split
+from raysim.samples.data import Dataset, Split
+from raysim.user_input import dotted
 from raysim.workloads.presets import PRESETS
 
 torch.set_num_threads(1)

@@ -10,8 +10,8 @@ import pytest
 from rich.console import Console
 
 from raysim.cli import pages
-from raysim.core.errors import SettingsError
-from raysim.core.user_input import dotted
+from raysim.errors import SettingsError
+from raysim.user_input import dotted
 from raysim.workloads.papers.preset import ORIGINS, departures, names, origins
 from raysim.workloads.partitions.iid import Iid
 from raysim.workloads.presets import PRESETS, Preset

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import raysim
-from raysim.core.user_input import short_name
 from raysim.results.column_metrics import TARGETS
+from raysim.user_input import short_name
 from raysim.workloads import sweeps
 from raysim.workloads.presets import PRESETS
 from raysim.workloads.sweep_values import parse_axes, parse_ranges, split_values

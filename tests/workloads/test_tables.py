@@ -8,11 +8,11 @@ from collections import Counter
 import pytest
 
 from raysim import Settings
-from raysim.core.errors import SettingsError
-from raysim.core.user_input import dotted
+from raysim.errors import SettingsError
 from raysim.results.metrics import parse_metric
 from raysim.results.tables import ResultCell, ResultTable
 from raysim.tuning.tables.plan import make_plan
+from raysim.user_input import dotted
 from raysim.workloads.datasets.prepared import missing_files
 from raysim.workloads.papers.preset import ORIGINS
 from raysim.workloads.tables import TABLES, PaperCell, find

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from raysim.core.errors import SettingsError
+from raysim.errors import SettingsError
 from raysim.workloads.transforms import normalise, pad, random_crop, random_flip
 
 N, C, H, W = 40, 3, 5, 7

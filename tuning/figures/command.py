@@ -7,8 +7,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from raysim.core.canvas import written
-from raysim.core.errors import RunError
+from raysim.display.canvas import written
+from raysim.errors import RunError
 from raysim.results.origins import origin_notes, origins_of
 from raysim.results.references import reference_notes
 from raysim.results.runs import read_run

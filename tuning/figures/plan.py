@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import raysim
-from raysim.core.errors import SettingsError, visible
+from raysim.errors import SettingsError, visible
 from raysim.tuning.changes import (
     changed_settings,
     check_overrides,

@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from raysim.config import Settings, apply_overrides
-from raysim.core.errors import RunError
-from raysim.core.user_input import dotted, parse_json
+from raysim.errors import RunError
 from raysim.results.failures import is_divergence, read_failure
 from raysim.results.runs import infinite_loss
 from raysim.storage.atomic import sweep, write_json
@@ -18,6 +17,7 @@ from raysim.storage.plugins import sources_of
 from raysim.storage.revisions import revisions_of
 from raysim.storage.run_directory import RunDirectory, difference_from
 from raysim.storage.schema import GRIDS, SCHEMA, check_claim, check_schema
+from raysim.user_input import dotted, parse_json
 from raysim.workloads.papers.run import Run
 
 

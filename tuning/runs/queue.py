@@ -8,7 +8,7 @@ from typing import Any
 
 import raysim
 from raysim.config import Settings
-from raysim.core.errors import RaysimError, RunError
+from raysim.errors import RaysimError, RunError
 from raysim.results.failures import is_divergence
 from raysim.results.runs import infinite_loss
 from raysim.tuning.runs.folder import RunsFolder, reference_failed

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from optuna.exceptions import StorageInternalError
 from sqlalchemy.exc import SQLAlchemyError
 
-from raysim.core.errors import MachineError, RunError
+from raysim.errors import MachineError, RunError
 from raysim.tuning.search.search import Search
 from raysim.tuning.search.storage import RESUME
 from raysim.tuning.slots.report import hinting

@@ -12,7 +12,7 @@ from typing import Any
 from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend, JournalFileOpenLock
 
-from raysim.core.errors import MachineError, RunError
+from raysim.errors import MachineError, RunError
 
 BEGIN = b'{"op_code":'
 """Beginning of each line."""

@@ -7,10 +7,10 @@ from typing import Any
 
 import optuna
 
-from raysim.core.user_input import canonical
 from raysim.tuning.studies.samplers import SearchOptions
 from raysim.tuning.studies.space import Space
 from raysim.tuning.studies.study import ResolvedStudy
+from raysim.user_input import canonical
 
 NOT_THERE = "nothing"
 UNCOMPARED = {"engine", "out"}

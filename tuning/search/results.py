@@ -10,9 +10,9 @@ from typing import Any
 import optuna
 from optuna.trial import FrozenTrial, TrialState
 
+from raysim.api.columns import Column
+from raysim.api.scoring import ACCURACY, HOLDOUT, PERSONAL, TEST
 from raysim.config import Settings
-from raysim.core.columns import Column
-from raysim.core.scoring import ACCURACY, HOLDOUT, PERSONAL, TEST
 from raysim.storage.declared import columns_of
 from raysim.storage.summary import final_name, main_score
 

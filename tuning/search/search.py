@@ -16,7 +16,7 @@ from optuna.samplers import BaseSampler, RandomSampler
 from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, Trial, TrialState
 
-from raysim.core.errors import RunError, without_passwords
+from raysim.errors import RunError, without_passwords
 from raysim.tuning.search.decisions import Decisions, copied
 from raysim.tuning.search.mirror import Mirror
 from raysim.tuning.search.record import difference_in, record_of

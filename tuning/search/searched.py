@@ -8,7 +8,7 @@ import optuna
 from optuna.pruners import BasePruner
 from optuna.storages import BaseStorage
 
-from raysim.core.errors import SettingsError, visible
+from raysim.errors import SettingsError, visible
 from raysim.tuning.studies.ranges import contains, format_range
 from raysim.tuning.studies.space import Space
 

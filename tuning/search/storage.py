@@ -9,7 +9,7 @@ from sqlalchemy import event
 from sqlalchemy.engine import Engine, make_url
 from sqlalchemy.exc import ArgumentError
 
-from raysim.core.errors import RunError, SettingsError, remember_password
+from raysim.errors import RunError, SettingsError, remember_password
 from raysim.tuning.search.file_systems import is_on_network
 from raysim.tuning.search.journal import check_there, open_journal
 

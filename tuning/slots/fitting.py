@@ -8,12 +8,12 @@ import ray
 
 import raysim
 from raysim.config import EngineSettings
-from raysim.core.errors import SettingsError
-from raysim.core.exits import interruptible
+from raysim.errors import SettingsError
 from raysim.execution.autoscaler import autoscaler_runs
 from raysim.execution.cluster_health import alive_nodes
 from raysim.execution.ray_runtime import ray_runtime
 from raysim.execution.resources import ActorPlan, plan_actors
+from raysim.process.exits import interruptible
 
 
 def count_slots(settings: raysim.Settings, jobs: int | None) -> int:

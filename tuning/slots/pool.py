@@ -22,14 +22,14 @@ from ray.util.placement_group import placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 import raysim
-from raysim.core.errors import MachineError, SettingsError
-from raysim.core.exits import delay_signals, interruptible
+from raysim.errors import MachineError, SettingsError
 from raysim.execution.autoscaler import autoscaler_runs
 from raysim.execution.cluster_health import ClusterHealth, NodeLostError, alive_nodes
 from raysim.execution.module_path import with_driver_path
 from raysim.execution.pool.actors import last_line
 from raysim.execution.ray_runtime import note_unused_gpus, ray_runtime
 from raysim.execution.resources import bundle_of, crowding, with_whole_cores
+from raysim.process.exits import delay_signals, interruptible
 from raysim.tuning.slots.fitting import fitting_actors, free_resources, plan_slots
 from raysim.tuning.slots.report import Report, SlotLost
 from raysim.tuning.slots.slot import Slot, SlotActor

@@ -9,7 +9,7 @@ from time import perf_counter
 from typing import Generic, TypeVar
 
 import raysim
-from raysim.core.errors import MachineError, SettingsError
+from raysim.errors import MachineError, SettingsError
 from raysim.tuning.slots.pool import SlotPool
 from raysim.tuning.slots.report import Report, SlotLost
 from raysim.tuning.slots.slot import Slot

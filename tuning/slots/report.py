@@ -10,7 +10,7 @@ from typing import Any
 
 from ray.exceptions import RayError, RayTaskError
 
-from raysim.core.errors import MachineError, RaysimError, without_passwords
+from raysim.errors import MachineError, RaysimError, without_passwords
 
 DISK_ERRORS = {
     *(errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.ESTALE),

@@ -19,18 +19,18 @@ from filelock import Timeout
 from ray.util.placement_group import PlacementGroup, remove_placement_group
 
 import raysim
+from raysim.api.scoring import ACCURACY, HOLDOUT, PERSONAL
 from raysim.config import parse
-from raysim.core.errors import MachineError, RunError
-from raysim.core.exits import interruptible
-from raysim.core.scoring import ACCURACY, HOLDOUT, PERSONAL
-from raysim.core.user_input import parse_json
+from raysim.errors import MachineError, RunError
 from raysim.execution.cluster_health import NodeLostError
 from raysim.execution.process import mps_limits
 from raysim.execution.resources import ABSENT_GPUS
+from raysim.process.exits import interruptible
 from raysim.storage.lock import lock_folder
 from raysim.storage.recorder import METRICS
 from raysim.storage.run_directory import RunDirectory
 from raysim.tuning.slots.report import Report, causes, error_line, machine_failure
+from raysim.user_input import parse_json
 
 LOCK_SECONDS = 30.0
 """Seconds to wait for a run directory, as a slot briefly outlives its killed command."""

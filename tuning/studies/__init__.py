@@ -14,11 +14,11 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from raysim.core.components import explain, suggest
-from raysim.core.errors import SettingsError, visible
-from raysim.core.user_input import check_plain, read_file, user_path
+from raysim.api.components import explain, suggest
+from raysim.errors import SettingsError, visible
 from raysim.storage.schema import settings_of_file
 from raysim.tuning.studies.study import Study, StudyTable
+from raysim.user_input import check_plain, read_file, user_path
 from raysim.workloads.presets import PRESETS, changes_of
 
 

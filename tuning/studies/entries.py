@@ -8,9 +8,9 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from raysim.core.components import explain
-from raysim.core.errors import SettingsError, visible
-from raysim.core.user_input import dotted, or_none
+from raysim.api.components import explain
+from raysim.errors import SettingsError, visible
+from raysim.user_input import dotted, or_none
 
 SCALARS = (bool, int, float, str, type(None))
 LARGEST = 2**53

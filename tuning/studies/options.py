@@ -7,8 +7,8 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from raysim.core.components import suggest
-from raysim.core.errors import SettingsError, visible
+from raysim.api.components import suggest
+from raysim.errors import SettingsError, visible
 
 LEAST = {
     "max_resource": 1,

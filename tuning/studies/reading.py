@@ -9,9 +9,8 @@ from typing import Any
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
 import raysim
-from raysim.core.components import suggest
-from raysim.core.errors import SettingsError, visible
-from raysim.core.user_input import dotted, or_none
+from raysim.api.components import suggest
+from raysim.errors import SettingsError, visible
 from raysim.tuning.studies.entries import Entry
 from raysim.tuning.studies.ranges import (
     Range,
@@ -22,6 +21,7 @@ from raysim.tuning.studies.ranges import (
     typed,
 )
 from raysim.tuning.studies.space import Conditions, Space
+from raysim.user_input import dotted, or_none
 
 
 def read_space(

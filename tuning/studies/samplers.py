@@ -25,9 +25,9 @@ from optuna.samplers import (
 )
 
 import raysim
-from raysim.core.columns import Column
-from raysim.core.errors import SettingsError, visible
-from raysim.core.seeds import torch_seed
+from raysim.api.columns import Column
+from raysim.errors import SettingsError, visible
+from raysim.numbers.seeds import torch_seed
 from raysim.tuning.studies.options import check_options
 from raysim.tuning.studies.ranges import Range
 from raysim.tuning.studies.stateless import CmaEs, NSGAIISampler, QuasiMonteCarlo

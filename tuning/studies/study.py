@@ -9,7 +9,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field
 
 import raysim
-from raysim.core.errors import SettingsError
+from raysim.errors import SettingsError
 from raysim.storage.summary import VIRTUAL
 from raysim.tuning.studies.entries import read_entries
 from raysim.tuning.studies.reading import read_first, read_space

@@ -12,9 +12,9 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from raysim.core.errors import MachineError, RaysimError, RunError, SettingsError, visible
-from raysim.core.terminal import print_line
-from raysim.core.units import in_fitting_unit
+from raysim.display.terminal import print_line
+from raysim.display.units import in_fitting_unit
+from raysim.errors import MachineError, RaysimError, RunError, SettingsError, visible
 from raysim.results.failures import is_divergence
 from raysim.results.render import grid_of, to_rich
 from raysim.results.tables import ResultTable

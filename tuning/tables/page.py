@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from raysim.core.errors import SettingsError
+from raysim.errors import SettingsError
 from raysim.results import report
 from raysim.results.compare import RunGroup
 from raysim.results.origins import revisions_of

@@ -11,10 +11,10 @@ from dataclasses import replace
 from operator import attrgetter
 from typing import Any
 
-from raysim.core.errors import SettingsError, told_of, visible
-from raysim.core.user_input import canonical
+from raysim.errors import SettingsError, told_of, visible
 from raysim.results.metrics import Metric, parse_metric
 from raysim.tuning.changes import check_overrides, check_rounds, has_words, shortened
+from raysim.user_input import canonical
 from raysim.workloads.papers.run import Run
 from raysim.workloads.tables import PaperCell, PaperTable
 

@@ -12,12 +12,11 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
+from raysim.api.columns import Column
+from raysim.api.components import called
 from raysim.config import Settings
-from raysim.core.columns import Column
-from raysim.core.components import called
-from raysim.core.errors import RunError
-from raysim.core.units import with_unit
-from raysim.core.user_input import canonical
+from raysim.display.units import with_unit
+from raysim.errors import RunError
 from raysim.federation.prepared import known_digests
 from raysim.results.column_metrics import OVER_LOCAL
 from raysim.results.failures import is_divergence
@@ -34,6 +33,7 @@ from raysim.storage.checkpoints import SAMPLES
 from raysim.tuning.changes import changed_settings
 from raysim.tuning.runs.folder import RunsFolder
 from raysim.tuning.studies.entries import by_key
+from raysim.user_input import canonical
 from raysim.workloads.datasets.fetch import data_root
 from raysim.workloads.papers.run import Run
 from raysim.workloads.sweeps import STOPS

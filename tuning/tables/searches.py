@@ -14,14 +14,14 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from raysim.api.components import explain, suggest
 from raysim.config import Settings
-from raysim.core.components import explain, suggest
-from raysim.core.errors import SettingsError
-from raysim.core.user_input import dotted
+from raysim.errors import SettingsError
 from raysim.tuning.studies.entries import Entry, by_key, read_entries
 from raysim.tuning.studies.ranges import contains, typed
 from raysim.tuning.studies.samplers import SearchOptions
 from raysim.tuning.studies.study import ResolvedStudy, Study, StudyTable
+from raysim.user_input import dotted
 from raysim.workloads.sweeps import differs_by_cell
 from raysim.workloads.tables import PaperCell, PaperTable
 

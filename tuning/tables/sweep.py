@@ -10,15 +10,15 @@ from typing import Any
 
 import pyarrow as pa
 
-from raysim.core.errors import SettingsError
-from raysim.core.notebook import styled
-from raysim.core.user_input import as_typed, canonical, user_path
+from raysim.display.notebook import styled
+from raysim.errors import SettingsError
 from raysim.notebook.lines import shown_lines
 from raysim.results.metrics import parse_metric
 from raysim.results.render import grid_of, html_table, to_arrow
 from raysim.tuning.tables.command import run_table, write_outputs
 from raysim.tuning.tables.plan import make_plan
 from raysim.tuning.tables.results import TableResults
+from raysim.user_input import as_typed, canonical, user_path
 from raysim.workloads.sweep_values import override_values
 from raysim.workloads.sweeps import check_axes, default_folder, read_sweep
 

@@ -17,8 +17,7 @@ from optuna.distributions import CategoricalDistribution, IntDistribution
 from optuna.trial import FrozenTrial, TrialState
 
 import raysim
-from raysim.core.errors import RunError, SettingsError
-from raysim.core.user_input import key_text, override_text
+from raysim.errors import RunError, SettingsError
 from raysim.federation.prepared import digests_of
 from raysim.results.failures import is_divergence
 from raysim.storage.lock import make_folder
@@ -35,6 +34,7 @@ from raysim.tuning.studies.samplers import SearchOptions
 from raysim.tuning.studies.study import ResolvedStudy
 from raysim.tuning.tables.searches import Searched, TuneTable, budget
 from raysim.tuning.tuner import StudyListener, Tuner
+from raysim.user_input import key_text, override_text
 from raysim.workloads.datasets.fetch import data_root
 from raysim.workloads.papers.run import digest_of
 from raysim.workloads.tables import PaperCell, PaperTable

@@ -24,11 +24,11 @@ import numpy.typing as npt
 import torch
 
 import raysim
+from raysim.api.rules import samples_of
 from raysim.config import Settings
-from raysim.core.rules import samples_of
-from raysim.core.user_input import canonical, key_text
 from raysim.federation.evaluation_sets import MOST_CLIENTS
 from raysim.federation.federation import from_settings
+from raysim.user_input import canonical, key_text
 from raysim.workloads.datasets.fetch import data_root
 
 EVALUATED = 1 / 3

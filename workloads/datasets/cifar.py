@@ -20,9 +20,9 @@ from PIL import Image
 from pydantic import Field
 from torch import Tensor
 
-from raysim.core.data import Progress, Split
-from raysim.core.errors import DataError
-from raysim.core.user_input import parse_json
+from raysim.errors import DataError
+from raysim.samples.data import Progress, Split
+from raysim.user_input import parse_json
 from raysim.workloads.datasets.clients import NPM, Package
 from raysim.workloads.datasets.fetch import Source, from_package
 from raysim.workloads.datasets.images import PublishedImages

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
 
-from raysim.core.errors import DataError
+from raysim.errors import DataError
 
 STALL_SECONDS = 120.0
 """A client that writes nothing for this time is killed."""

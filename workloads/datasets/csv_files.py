@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import csv
 
-from raysim.core.errors import DataError
+from raysim.errors import DataError
 
 WHOLE = pa.int64()
 TEXT = pa.string()

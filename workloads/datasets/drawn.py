@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from raysim.core.errors import DataError
-from raysim.core.seeds import stream
-from raysim.core.user_input.limits import DataSeed
+from raysim.errors import DataError
+from raysim.numbers.seeds import stream
+from raysim.user_input.limits import DataSeed
 
 
 def data_stream(seed: DataSeed, purpose: str, *keys: int) -> np.random.Generator:

@@ -17,8 +17,8 @@ from typing import ClassVar, Literal
 import numpy as np
 from pydantic import Field
 
-from raysim.core.data import Split
-from raysim.core.errors import DataError
+from raysim.errors import DataError
+from raysim.samples.data import Split
 from raysim.workloads.datasets.mnist import IdxImages
 
 CLASSES = {

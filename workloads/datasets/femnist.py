@@ -22,9 +22,9 @@ import numpy.typing as npt
 from pydantic import Field
 from torch import Tensor
 
-from raysim.core.client_indices import Indices
-from raysim.core.data import Dataset, Progress, Split
-from raysim.core.errors import DataError
+from raysim.errors import DataError
+from raysim.samples.client_indices import Indices
+from raysim.samples.data import Dataset, Progress, Split
 from raysim.workloads.datasets.leaf import User, published_files, read_leaf
 from raysim.workloads.datasets.prepared import prepare_once
 

@@ -19,10 +19,10 @@ from pathlib import Path
 
 from platformdirs import user_cache_path
 
-from raysim.core.arrow import checksum
-from raysim.core.data import Progress
-from raysim.core.errors import DataError
-from raysim.core.user_input import user_path
+from raysim.errors import DataError
+from raysim.samples.arrow import checksum
+from raysim.samples.data import Progress
+from raysim.user_input import user_path
 from raysim.workloads.datasets.clients import Package, run_client
 
 TORCHVISION = (

@@ -14,7 +14,7 @@ from typing import ClassVar
 
 from pydantic import Field
 
-from raysim.core.data import Progress
+from raysim.samples.data import Progress
 from raysim.workloads.datasets.clients import SDIST, Package
 from raysim.workloads.datasets.fetch import Source, from_package, obtain
 from raysim.workloads.datasets.files.dataset import FileDataset, Names

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from raysim.core.errors import DataError
+from raysim.errors import DataError
 
 Bytes = npt.NDArray[np.uint8]
 

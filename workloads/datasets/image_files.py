@@ -18,9 +18,9 @@ import numpy.typing as npt
 from PIL import Image, ImageOps
 from pydantic import Field
 
-from raysim.core.data import Progress, Split
-from raysim.core.errors import DataError
-from raysim.core.machine.cores import usable_cores
+from raysim.errors import DataError
+from raysim.process.machine.cores import usable_cores
+from raysim.samples.data import Progress, Split
 from raysim.workloads.datasets.images import Images
 from raysim.workloads.datasets.prepared import prepare_once
 

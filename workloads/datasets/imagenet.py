@@ -19,8 +19,8 @@ from typing import ClassVar
 
 from pydantic import Field
 
-from raysim.core.errors import DataError
-from raysim.core.user_input.limits import MOST
+from raysim.errors import DataError
+from raysim.user_input.limits import MOST
 from raysim.workloads.datasets.image_files import ImageFiles, Listing, class_folders, visible
 
 

@@ -10,7 +10,7 @@ from typing import ClassVar
 from pydantic import Field
 from torch import Tensor
 
-from raysim.core.data import Dataset, Progress, Split
+from raysim.samples.data import Dataset, Progress, Split
 from raysim.workloads.datasets.fetch import Source, check_published, obtain
 from raysim.workloads.datasets.prepared import prepare_once
 from raysim.workloads.transforms import normalise

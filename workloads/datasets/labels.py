@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from raysim.core.arrow import open_split
-from raysim.core.components import build_component
-from raysim.core.data import DATASETS
-from raysim.core.errors import RaysimError
+from raysim.api.components import build_component
+from raysim.errors import RaysimError
 from raysim.federation.prepared import prepared
 from raysim.results.report.partitions import Labels
 from raysim.results.runs import RunRecord
+from raysim.samples.arrow import open_split
+from raysim.samples.data import DATASETS
 from raysim.workloads.datasets.fetch import data_root
 
 

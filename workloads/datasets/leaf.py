@@ -21,10 +21,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from raysim.core.client_indices import Indices
-from raysim.core.data import Progress, Split
-from raysim.core.errors import DataError
-from raysim.core.user_input import parse_json
+from raysim.errors import DataError
+from raysim.samples.client_indices import Indices
+from raysim.samples.data import Progress, Split
+from raysim.user_input import parse_json
 
 SPLITS = ("train", "test")
 

@@ -18,7 +18,7 @@ from typing import ClassVar
 
 from pydantic import Field
 
-from raysim.core.errors import DataError
+from raysim.errors import DataError
 from raysim.workloads.datasets.csv_files import TEXT, WHOLE, find_csv, line_of, read_csv
 from raysim.workloads.datasets.image_files import ImageFiles, Listing, class_folders
 

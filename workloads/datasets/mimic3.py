@@ -28,11 +28,11 @@ import pyarrow.compute as pc
 from pydantic import Field
 from torch import Tensor
 
-from raysim.core.client_indices import Indices
-from raysim.core.data import Dataset, Progress, Split
-from raysim.core.errors import DataError
-from raysim.core.seeds import stream
-from raysim.core.user_input.limits import Count
+from raysim.errors import DataError
+from raysim.numbers.seeds import stream
+from raysim.samples.client_indices import Indices
+from raysim.samples.data import Dataset, Progress, Split
+from raysim.user_input.limits import Count
 from raysim.workloads.datasets.csv_files import TEXT, TIME, WHOLE, find_csv, line_of, read_csv
 from raysim.workloads.datasets.prepared import prepare_once
 

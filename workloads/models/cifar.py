@@ -26,7 +26,7 @@ from typing import Literal
 from pydantic import Field
 from torch import nn
 
-from raysim.core.data import Model
+from raysim.samples.data import Model
 from raysim.workloads.models.parts import (
     DropoutRate,
     convolution,

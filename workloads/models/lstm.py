@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from raysim.core.data import Model
+from raysim.samples.data import Model
 from raysim.workloads.models.parts import unsuitable
 from raysim.workloads.models.stages import Staged
 

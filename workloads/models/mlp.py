@@ -22,8 +22,8 @@ import math
 
 from torch import nn
 
-from raysim.core.data import Model
-from raysim.core.errors import SettingsError
+from raysim.errors import SettingsError
+from raysim.samples.data import Model
 from raysim.workloads.models.parts import fully_connected, unsuitable
 from raysim.workloads.models.stages import Staged
 

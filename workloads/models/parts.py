@@ -9,8 +9,8 @@ from typing import Annotated
 from pydantic import Field
 from torch import nn
 
-from raysim.core.data import Model
-from raysim.core.errors import SettingsError
+from raysim.errors import SettingsError
+from raysim.samples.data import Model
 
 DropoutRate = Annotated[float, Field(ge=0, lt=1)]
 """Fraction of activations that dropout sets to zero in training."""

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from torch import Tensor, nn
 
-from raysim.core.errors import DataError, SettingsError
+from raysim.errors import DataError, SettingsError
 from raysim.storage.weights import read_weights
 
 OPTIONAL_KEY = "num_batches_tracked"

@@ -21,8 +21,8 @@ from typing import Annotated, ClassVar
 from pydantic import AfterValidator, Field
 from torch import nn
 
-from raysim.core.data import Model
-from raysim.core.user_input import user_path
+from raysim.samples.data import Model
+from raysim.user_input import user_path
 from raysim.workloads.models.parts import image_shape, unsuitable
 from raysim.workloads.models.pretrained import load_weights
 from raysim.workloads.models.stages import Staged

@@ -14,7 +14,7 @@ from __future__ import annotations
 from pydantic import Field
 from torch import nn
 
-from raysim.core.data import Model
+from raysim.samples.data import Model
 from raysim.workloads.models.parts import DropoutRate, convolution, dropout_layers, image_shape
 from raysim.workloads.models.stages import Staged
 

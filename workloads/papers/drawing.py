@@ -10,8 +10,8 @@ from importlib.util import find_spec
 from textwrap import fill
 from typing import TYPE_CHECKING
 
-from raysim.core.canvas import set_whole, style
-from raysim.core.errors import SettingsError
+from raysim.display.canvas import set_whole, style
+from raysim.errors import SettingsError
 from raysim.workloads.papers.drawing_kinds import KINDS, Tables, drawn_rows
 from raysim.workloads.papers.figure import Figure
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from raysim.core.canvas import COLOURS, heat_map
+from raysim.display.canvas import COLOURS, heat_map
 from raysim.workloads.papers.figure import Figure
 
 if TYPE_CHECKING:

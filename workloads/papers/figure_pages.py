@@ -6,7 +6,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from raysim.core.user_input import override_text
+from raysim.user_input import override_text
 from raysim.workloads.figures import FIGURES, find
 
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from raysim.core.errors import SettingsError
-from raysim.core.user_input import canonical, decides_result, dotted
+from raysim.errors import SettingsError
+from raysim.user_input import canonical, decides_result, dotted
 
 if TYPE_CHECKING:
     from raysim.config import Settings

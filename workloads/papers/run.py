@@ -16,7 +16,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from raysim.config import Settings
-from raysim.core.user_input import canonical, key_text
+from raysim.user_input import canonical, key_text
 from raysim.workloads.datasets.fetch import data_root
 from raysim.workloads.datasets.prepared import missing_files
 from raysim.workloads.sweeps import differs_by_cell

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from raysim.core.errors import SettingsError
+from raysim.errors import SettingsError
 from raysim.workloads.presets import Paper
 
 if TYPE_CHECKING:

@@ -21,9 +21,9 @@ from typing import Any, get_args
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from raysim.core.components import suggest
-from raysim.core.errors import SettingsError, told_of, visible
-from raysim.core.user_input import dotted
+from raysim.api.components import suggest
+from raysim.errors import SettingsError, told_of, visible
+from raysim.user_input import dotted
 from raysim.workloads.papers.preset import origins
 from raysim.workloads.papers.table import PaperCell, PaperTable
 from raysim.workloads.presets import PRESETS, Paper

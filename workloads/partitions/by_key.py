@@ -14,11 +14,11 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import AfterValidator, Field
 
-from raysim.core.client_indices import ClientIndices, Indices, ListedIndices
-from raysim.core.data import Partition, Split
-from raysim.core.errors import DataError
-from raysim.core.seeds import stream
-from raysim.core.user_input.limits import Count
+from raysim.errors import DataError
+from raysim.numbers.seeds import stream
+from raysim.samples.client_indices import ClientIndices, Indices, ListedIndices
+from raysim.samples.data import Partition, Split
+from raysim.user_input.limits import Count
 from raysim.workloads.partitions.checks import column
 
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy.typing as npt
 
-from raysim.core.data import Split
-from raysim.core.errors import DataError
+from raysim.errors import DataError
+from raysim.samples.data import Split
 
 
 def one_sample_each(data: Split, clients: int) -> None:

@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from raysim.core.client_indices import Indices
-from raysim.core.user_input.limits import Count
+from raysim.samples.client_indices import Indices
+from raysim.user_input.limits import Count
 from raysim.workloads.partitions.cuts import cut
 from raysim.workloads.partitions.dirichlet import Dirichlet
 

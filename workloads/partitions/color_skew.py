@@ -20,10 +20,10 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from raysim.core.client_indices import ListedIndices
-from raysim.core.data import Partition, Split
-from raysim.core.errors import DataError
-from raysim.core.seeds import stream
+from raysim.errors import DataError
+from raysim.numbers.seeds import stream
+from raysim.samples.client_indices import ListedIndices
+from raysim.samples.data import Partition, Split
 from raysim.workloads.partitions.split_classes import SplitClasses
 
 LUMINANCE = (0.299, 0.587, 0.114)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from raysim.core.client_indices import Indices
+from raysim.samples.client_indices import Indices
 
 
 def cut(fractions: npt.NDArray[np.float64], totals: Indices) -> Indices:

@@ -13,11 +13,11 @@ from typing import Annotated
 import numpy as np
 from pydantic import Field
 
-from raysim.core.client_indices import Indices, ListedIndices
-from raysim.core.data import Partition, Split
-from raysim.core.errors import DataError
-from raysim.core.seeds import stream
-from raysim.core.user_input.limits import Count
+from raysim.errors import DataError
+from raysim.numbers.seeds import stream
+from raysim.samples.client_indices import Indices, ListedIndices
+from raysim.samples.data import Partition, Split
+from raysim.user_input.limits import Count
 from raysim.workloads.partitions.checks import one_sample_each
 from raysim.workloads.partitions.cuts import cut
 

@@ -6,9 +6,9 @@ AISTATS 2017, section 3: "the data is shuffled, and then partitioned" into clien
 
 from __future__ import annotations
 
-from raysim.core.client_indices import ListedIndices
-from raysim.core.data import Split
-from raysim.core.seeds import stream
+from raysim.numbers.seeds import stream
+from raysim.samples.client_indices import ListedIndices
+from raysim.samples.data import Split
 from raysim.workloads.partitions.checks import one_sample_each
 from raysim.workloads.partitions.sizes import Sized
 

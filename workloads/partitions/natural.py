@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy.typing as npt
 
-from raysim.core.data import NATURAL, Split
-from raysim.core.errors import DataError
+from raysim.errors import DataError
+from raysim.samples.data import NATURAL, Split
 from raysim.workloads.partitions.by_key import ByKey
 
 

@@ -12,8 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from raysim.core.client_indices import Indices
-from raysim.core.seeds import stream
+from raysim.numbers.seeds import stream
+from raysim.samples.client_indices import Indices
 from raysim.workloads.partitions.iid import Iid
 
 

@@ -15,7 +15,7 @@ from typing import Annotated
 import numpy as np
 from pydantic import Field
 
-from raysim.core.client_indices import Indices
+from raysim.samples.client_indices import Indices
 from raysim.workloads.partitions.cuts import cut
 from raysim.workloads.partitions.dirichlet import Dirichlet
 from raysim.workloads.partitions.sizes import Sized

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from functools import partial
 
-from raysim.core.client_indices import DrawnIndices, Indices
-from raysim.core.data import Partition, Split
-from raysim.core.errors import DataError
-from raysim.core.seeds import stream
-from raysim.core.user_input.limits import Count
+from raysim.errors import DataError
+from raysim.numbers.seeds import stream
+from raysim.samples.client_indices import DrawnIndices, Indices
+from raysim.samples.data import Partition, Split
+from raysim.user_input.limits import Count
 
 
 class Resample(Partition):

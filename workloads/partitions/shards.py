@@ -13,11 +13,11 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import model_validator
 
-from raysim.core.client_indices import ListedIndices
-from raysim.core.data import Split
-from raysim.core.errors import DataError
-from raysim.core.seeds import stream
-from raysim.core.user_input.limits import Count
+from raysim.errors import DataError
+from raysim.numbers.seeds import stream
+from raysim.samples.client_indices import ListedIndices
+from raysim.samples.data import Split
+from raysim.user_input.limits import Count
 from raysim.workloads.partitions.checks import one_sample_each
 from raysim.workloads.partitions.sizes import Sized
 

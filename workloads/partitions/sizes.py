@@ -21,9 +21,9 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import Field, model_validator
 
-from raysim.core.client_indices import Indices, ListedIndices
-from raysim.core.data import Partition
-from raysim.core.seeds import stream
+from raysim.numbers.seeds import stream
+from raysim.samples.client_indices import Indices, ListedIndices
+from raysim.samples.data import Partition
 from raysim.workloads.partitions.cuts import cut
 
 SPREADS = {"linear": 0.9, "power_law": 1.0, "log_normal": 1.0}

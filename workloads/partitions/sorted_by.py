@@ -12,9 +12,9 @@ from typing import Annotated
 import numpy as np
 from pydantic import Field
 
-from raysim.core.client_indices import ListedIndices
-from raysim.core.data import Split
-from raysim.core.seeds import stream
+from raysim.numbers.seeds import stream
+from raysim.samples.client_indices import ListedIndices
+from raysim.samples.data import Split
 from raysim.workloads.partitions.checks import column, one_sample_each
 from raysim.workloads.partitions.sizes import Sized
 

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from raysim.core.client_indices import ListedIndices
-from raysim.core.data import Partition, Split
-from raysim.core.errors import DataError
-from raysim.core.seeds import stream
+from raysim.errors import DataError
+from raysim.numbers.seeds import stream
+from raysim.samples.client_indices import ListedIndices
+from raysim.samples.data import Partition, Split
 
 
 class SplitClasses(Partition):

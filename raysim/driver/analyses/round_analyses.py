@@ -10,25 +10,25 @@ from types import MappingProxyType
 import numpy as np
 
 from raysim.analysis.base import ClientPart, Columns, Extra, MeasuredRound
-from raysim.core.errors import RunError
-from raysim.core.method import Round, ServerState
-from raysim.core.rules import Reduced, Rules
-from raysim.core.scoring import TRAINED_ACCURACY
-from raysim.core.seeds import stream
-from raysim.core.tensors import Groups, Tensors
-from raysim.driver.analyses.riding import (
+from raysim.api.method import Round, ServerState
+from raysim.api.rules import Reduced, Rules
+from raysim.api.scoring import TRAINED_ACCURACY
+from raysim.driver.analyses.run_analyses import TRAINED, Analyses
+from raysim.driver.evaluation.client_scores import spread
+from raysim.driver.evaluation.evaluation import Evaluation
+from raysim.driver.rounds.method_rounds import passes_of, round_inputs, run_round
+from raysim.driver.rounds.passes import RoundRunner
+from raysim.driver.rounds.round_log import RoundLog
+from raysim.driver.uploads.client_figures import (
     Figures,
     for_round_alone,
     nothing,
     with_parts,
 )
-from raysim.driver.analyses.run_analyses import TRAINED, Analyses
-from raysim.driver.client_scores import spread
-from raysim.driver.dispatch import Dispatch
-from raysim.driver.evaluation import Evaluation
-from raysim.driver.passes import RoundRunner
-from raysim.driver.round_inputs import passes_of, round_inputs, run_round
-from raysim.driver.round_log import RoundLog
+from raysim.driver.uploads.dispatch import Dispatch
+from raysim.errors import RunError
+from raysim.numbers.seeds import stream
+from raysim.numbers.tensors import Groups, Tensors
 from raysim.storage.client_states import StateVersion
 from raysim.storage.column_names import OF_ANALYSES, check_names
 from raysim.storage.declared import deploys_own_models

@@ -19,18 +19,18 @@ from raysim.analysis import ANALYSES
 from raysim.analysis.accuracy import own_accuracy
 from raysim.analysis.base import Analysis, Extra, Need
 from raysim.config import Settings
-from raysim.core.client_indices import class_counts
-from raysim.core.errors import RunError, SettingsError
-from raysim.core.seeds import stream
-from raysim.core.tensors import CPU, Tensors
-from raysim.core.tensors.calls import structure_of
-from raysim.core.tensors.packed import as_tensor
-from raysim.driver.analyses.riding import Extras
-from raysim.driver.checks.model import complex_parameter
-from raysim.driver.client_scores import are_classes
+from raysim.driver.evaluation.client_scores import are_classes
+from raysim.driver.start.checks.model import complex_parameter
+from raysim.driver.uploads.client_figures import Extras
+from raysim.errors import RunError, SettingsError
 from raysim.federation.evaluation_sets import EvaluationSet, client_test_set
 from raysim.federation.federation import Federation, open_samples
 from raysim.federation.opened import OpenedSamples
+from raysim.numbers.seeds import stream
+from raysim.numbers.tensors import CPU, Tensors
+from raysim.numbers.tensors.calls import structure_of
+from raysim.numbers.tensors.packed import as_tensor
+from raysim.samples.client_indices import class_counts
 from raysim.storage.run_state import RunState
 from raysim.storage.sealed.models import read_model
 from raysim.training.network import STAGES, Network, lacking_stages

@@ -22,8 +22,8 @@ from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Any, NamedTuple
 
-from raysim.core.errors import RunError
-from raysim.core.method import Asynchrony
+from raysim.api.method import Asynchrony
+from raysim.errors import RunError
 
 MOST_LOST = 100_000
 """Lost clients per arrival at which a run gives up."""

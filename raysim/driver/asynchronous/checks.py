@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
 
+from raysim.api.rules import Pass
 from raysim.config import Settings
-from raysim.core.errors import SettingsError
-from raysim.core.rules import Pass
+from raysim.errors import SettingsError
 from raysim.training.rule_keys import functions_of_step, key_of_function
 
 

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from raysim.api.selection import Sampling
 from raysim.clock.availability import TICKS_PER_SECOND
 from raysim.config import Settings
-from raysim.core.selection import Sampling
-from raysim.driver.selecting import generator, select
+from raysim.driver.rounds.selecting import generator, select
 
 Flags = npt.NDArray[np.bool_]
 Integers = npt.NDArray[np.int64]

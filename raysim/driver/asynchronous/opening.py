@@ -6,11 +6,10 @@ from dataclasses import replace
 
 import numpy as np
 
+from raysim.api.components import called
+from raysim.api.method import Asynchrony
+from raysim.api.rules import Pass
 from raysim.config import Settings
-from raysim.core.components import called
-from raysim.core.errors import SettingsError
-from raysim.core.method import Asynchrony
-from raysim.core.rules import Pass
 from raysim.driver.asynchronous.arrivals import Queue
 from raysim.driver.asynchronous.checks import check_alike, check_pass
 from raysim.driver.asynchronous.draws import Draws, always
@@ -18,12 +17,13 @@ from raysim.driver.asynchronous.plan import Plan
 from raysim.driver.asynchronous.rounds import AsynchronousRounds
 from raysim.driver.asynchronous.times import DeviceTimes, equal_devices
 from raysim.driver.clock.clock import VirtualClock
-from raysim.driver.context import RunContext
-from raysim.driver.dispatch import Dispatch
-from raysim.driver.parts import RunParts
-from raysim.driver.passes import PassContext, RoundRunner
-from raysim.driver.selecting import expected_seconds
-from raysim.driver.temperatures import RoundTemperature
+from raysim.driver.rounds.passes import PassContext, RoundRunner
+from raysim.driver.rounds.selecting import expected_seconds
+from raysim.driver.rounds.temperatures import RoundTemperature
+from raysim.driver.start.context import RunContext
+from raysim.driver.start.parts import RunParts
+from raysim.driver.uploads.dispatch import Dispatch
+from raysim.errors import SettingsError
 from raysim.storage.run_state import RunState
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from raysim.core.method import Asynchrony
+from raysim.api.method import Asynchrony
 from raysim.driver.asynchronous.arrivals import Clock, Flight, PlannedRound, Queue, plan_round
 
 

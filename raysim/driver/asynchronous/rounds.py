@@ -15,24 +15,24 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from raysim.core.errors import SettingsError
-from raysim.core.rules import Pass, Reduced
-from raysim.core.tensors import CPU
+from raysim.api.rules import Pass, Reduced
 from raysim.driver.asynchronous.arrivals import Flight, PlannedRound, Queue
 from raysim.driver.asynchronous.checks import check_alike, check_pass
 from raysim.driver.asynchronous.plan import Plan
 from raysim.driver.asynchronous.times import DeviceTimes
 from raysim.driver.asynchronous.traffic import bytes_of, sent_late
-from raysim.driver.attacking import bad_in_round, with_attack
-from raysim.driver.channel import with_stages
 from raysim.driver.clock.lost import LostRoundError
-from raysim.driver.dispatch import Dispatch
-from raysim.driver.passes import PassContext, RoundRunner
-from raysim.driver.round_log import RoundLog
-from raysim.driver.selecting import with_report
+from raysim.driver.rounds.passes import PassContext, RoundRunner
+from raysim.driver.rounds.round_log import RoundLog
+from raysim.driver.rounds.selecting import with_report
+from raysim.driver.uploads.attacking import bad_in_round, with_attack
+from raysim.driver.uploads.channel import with_stages
+from raysim.driver.uploads.dispatch import Dispatch
+from raysim.errors import SettingsError
 from raysim.execution.base import Item
 from raysim.execution.messages import Entry, FailedItem, Failure, PassMessage, WorkerResult
 from raysim.execution.partial_sum import Columns, PartialSum, Sums
+from raysim.numbers.tensors import CPU
 from raysim.storage.in_flight import InFlight, StartedVersion
 from raysim.training.stacked.stack_size import stacks_of
 

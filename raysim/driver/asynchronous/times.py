@@ -8,16 +8,16 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from raysim.api.rules import samples_of
 from raysim.clock.availability import TICKS_PER_SECOND
 from raysim.clock.fleet import Fleet
 from raysim.config import Settings
-from raysim.core.rules import samples_of
 from raysim.driver.asynchronous.arrivals import Clock, Flight, PlannedRound
 from raysim.driver.asynchronous.draws import Draws, Integers, always
 from raysim.driver.clock.clock import VirtualClock
 from raysim.driver.clock.policies import moved_until
-from raysim.driver.dispatch import Dispatch
-from raysim.driver.passes import RoundRunner
+from raysim.driver.rounds.passes import RoundRunner
+from raysim.driver.uploads.dispatch import Dispatch
 from raysim.execution.partial_sum import Columns
 from raysim.storage.summary import LOST, VIRTUAL_JOULES, VIRTUAL_SECONDS
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from raysim.driver.asynchronous.arrivals import PlannedRound
 from raysim.driver.asynchronous.times import DeviceTimes
-from raysim.driver.dispatch import Dispatch
+from raysim.driver.uploads.dispatch import Dispatch
 from raysim.execution.partial_sum import PartialSum
 
 

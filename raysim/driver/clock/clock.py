@@ -11,20 +11,20 @@ import numpy as np
 import numpy.typing as npt
 from torch import nn
 
+from raysim.api.rules import Reduced, with_count
 from raysim.clock.availability import TICKS_PER_SECOND
 from raysim.clock.base import Policy
 from raysim.clock.fleet import Fleet
 from raysim.config import Settings
-from raysim.core.errors import SettingsError
-from raysim.core.rules import Reduced, with_count
-from raysim.core.tensors import Tensors
 from raysim.driver.clock.costs import PassCosts, WorkCosts
 from raysim.driver.clock.lost import LostRoundError
 from raysim.driver.clock.policies import Outcome, outcome_of, sent_in_vain
-from raysim.driver.dispatch import Dispatch
-from raysim.driver.passes import RoundRunner
+from raysim.driver.rounds.passes import RoundRunner
+from raysim.driver.uploads.dispatch import Dispatch
+from raysim.errors import SettingsError
 from raysim.execution.partial_sum import Columns
 from raysim.federation.federation import Federation
+from raysim.numbers.tensors import Tensors
 from raysim.storage.client_states import ClientStates
 from raysim.storage.summary import LOST, VIRTUAL_JOULES, VIRTUAL_SECONDS
 

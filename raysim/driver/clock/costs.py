@@ -11,16 +11,16 @@ import numpy as np
 import numpy.typing as npt
 from torch import nn
 
+from raysim.api.channel import declared, secure_sum_of, sent_bytes
+from raysim.api.rules import LocalSteps, Pass, count_of
 from raysim.config import Settings
-from raysim.core.channel import declared, secure_sum_of, sent_bytes
-from raysim.core.encoding import Encoded
-from raysim.core.rules import LocalSteps, Pass, count_of
-from raysim.core.tensors import CPU, Groups, Tensors, buffer_names, frozen_names
-from raysim.driver.dispatch import Dispatch
-from raysim.driver.downlink import expected_bytes
-from raysim.driver.passes import RoundRunner
+from raysim.driver.rounds.passes import RoundRunner
+from raysim.driver.uploads.dispatch import Dispatch
+from raysim.driver.uploads.downlink import expected_bytes
 from raysim.federation.federation import Federation
 from raysim.federation.opened import OpenedSamples
+from raysim.numbers.encoding import Encoded
+from raysim.numbers.tensors import CPU, Groups, Tensors, buffer_names, frozen_names
 from raysim.storage.client_states import ClientStates
 from raysim.training.flops import FlopCounter, KindFlops
 from raysim.training.job import ClientJob

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from raysim.core.errors import RunError
+from raysim.errors import RunError
 
 
 class LostRoundError(RunError):

@@ -28,9 +28,9 @@ from functools import cache, cached_property
 from importlib.util import find_spec
 from typing import Any
 
+from raysim.api.privacy import Accountant, Draw, NoiseTree, PrivacyClaim
 from raysim.config import Settings
-from raysim.core.errors import SettingsError
-from raysim.core.privacy import Accountant, Draw, NoiseTree, PrivacyClaim
+from raysim.errors import SettingsError
 from raysim.storage.summary import EPSILON, HYPOTHETICAL
 
 DIGITS = 4

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+from raysim.api.channel import Stage
+from raysim.api.components import called
+from raysim.api.method import Method
+from raysim.api.privacy import PrivacyClaim
 from raysim.config import Settings
-from raysim.core.channel import Stage
-from raysim.core.components import called
-from raysim.core.errors import SettingsError
-from raysim.core.method import Method
-from raysim.core.privacy import PrivacyClaim
-from raysim.driver.hiding import claiming_of
-from raysim.driver.parts import RunParts
 from raysim.driver.privacy.accounting import Accounting, Cohorts, accounting_of
+from raysim.driver.rounds.hiding import claiming_of
+from raysim.driver.start.parts import RunParts
+from raysim.errors import SettingsError
 
 
 def accounting_for(parts: RunParts, note: Callable[[str], None]) -> Accounting | None:

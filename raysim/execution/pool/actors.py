@@ -10,7 +10,7 @@ import ray
 from ray.exceptions import RayError, RayTaskError
 
 from raysim.config import EngineSettings
-from raysim.core.errors import MachineError, RaysimError, SettingsError
+from raysim.errors import MachineError, RaysimError, SettingsError
 from raysim.execution.base import Item
 from raysim.execution.cluster_health import ClusterHealth, NodeLostError
 from raysim.execution.messages import FailedItem

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import ray
 
-from raysim.core.tensors.packed import PackedGroup, PackedTensors
+from raysim.numbers.tensors.packed import PackedGroup, PackedTensors
 
 Reference = ray.ObjectRef[Any]
 

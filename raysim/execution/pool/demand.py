@@ -24,8 +24,7 @@ from ray.util.placement_group import (
 )
 
 from raysim.config import EngineSettings
-from raysim.core.errors import MachineError, SettingsError
-from raysim.core.exits import delay_signals
+from raysim.errors import MachineError, SettingsError
 from raysim.execution.autoscaler import autoscaler_runs, nodes_start, unmet
 from raysim.execution.cluster_health import ClusterHealth, alive_nodes, draining_node_ids
 from raysim.execution.resources import (
@@ -36,6 +35,7 @@ from raysim.execution.resources import (
     plan_actors,
     with_whole_cores,
 )
+from raysim.process.exits import delay_signals
 
 LOOK_SECONDS = 0.5
 """Seconds in which Ray places all groups that have room."""

@@ -10,7 +10,7 @@ from typing import Any
 
 from ray.util.placement_group import PlacementGroup
 
-from raysim.core.errors import SettingsError
+from raysim.errors import SettingsError
 from raysim.execution.cluster_health import alive_node_ids, draining_node_ids
 from raysim.execution.pool.actors import Actors
 from raysim.execution.pool.demand import Demand

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from raysim.core.errors import MachineError, RaysimError, SettingsError
+from raysim.errors import MachineError, RaysimError, SettingsError
 
 PREFIX = "raysim-ray-"
 """Beginning of the folders' names."""

@@ -25,8 +25,7 @@ import ray
 from ray.exceptions import RayError
 from ray.util.placement_group import get_current_placement_group
 
-from raysim.core.errors import MachineError, SettingsError
-from raysim.core.exits import delay_signals
+from raysim.errors import MachineError, SettingsError
 from raysim.execution.base import Call, Executor, Item, unnoticed
 from raysim.execution.cluster_health import draining_node_ids
 from raysim.execution.messages import Directions, FailedItem, WorkerResult
@@ -42,6 +41,7 @@ from raysim.execution.scheduling.holding import AT_ONCE, hold_seconds
 from raysim.execution.scheduling.line import latest_starts
 from raysim.execution.scheduling.schedule import Schedule
 from raysim.execution.worker import WorkerSpec
+from raysim.process.exits import delay_signals
 from raysim.storage.trace import Stopwatch
 
 JOIN_SECONDS = 1.0

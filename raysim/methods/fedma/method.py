@@ -46,15 +46,15 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from raysim.core.columns import Column
-from raysim.core.errors import SettingsError
-from raysim.core.method import Method, Passes, Round, ServerState
-from raysim.core.rules import Batch, Pass, Reduced, Rules, Trained, Upload, View
-from raysim.core.tensors import Groups, Tensors, frozen_names, nbytes, state_of
-from raysim.core.user_input.limits import MOST
+from raysim.api.columns import Column
+from raysim.api.method import Method, Passes, Round, ServerState
+from raysim.api.rules import Batch, Pass, Reduced, Rules, Trained, Upload, View
+from raysim.errors import SettingsError
 from raysim.methods.fedma import neurons
 from raysim.methods.fedma.matching import Beliefs, Matching, match
 from raysim.methods.fedma.neurons import Chain
+from raysim.numbers.tensors import Groups, Tensors, frozen_names, nbytes, state_of
+from raysim.user_input.limits import MOST
 
 ATOM_BYTES = 4
 

@@ -21,8 +21,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from raysim.core.layers import WeightLayer, misplaced, weight_layers
-from raysim.core.tensors import Tensors
+from raysim.numbers.layers import WeightLayer, misplaced, weight_layers
+from raysim.numbers.tensors import Tensors
 
 GATES = 4
 Kinds = tuple[type[nn.Module], ...]

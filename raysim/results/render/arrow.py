@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from raysim.core.user_input import override_text
 from raysim.results.tables import ResultTable
+from raysim.user_input import override_text
 
 VALUES = pa.list_(pa.struct([("seed", pa.int64()), ("value", pa.float64())]))
 SCHEMA = pa.schema(

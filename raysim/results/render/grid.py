@@ -8,13 +8,13 @@ from math import floor, log10
 from string import ascii_lowercase
 from typing import Any
 
-from raysim.core.errors import visible
-from raysim.core.units import SCALES, with_unit
-from raysim.core.user_input import label_text
+from raysim.display.units import SCALES, with_unit
+from raysim.errors import visible
 from raysim.results import statistics
 from raysim.results.metrics import Metric
 from raysim.results.statistics import Difference
 from raysim.results.tables import ResultCell, ResultTable
+from raysim.user_input import label_text
 
 DECIMALS: Mapping[str, int] = {
     **{"%": 2, "rounds": 1, "s": 1},

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from raysim.core.canvas import BELOW, CHARACTER, canvas, heat_map
-from raysim.core.columns import Column
-from raysim.core.errors import visible
-from raysim.core.units import SCALES, fitting_unit, with_unit
+from raysim.api.columns import Column
+from raysim.display.canvas import BELOW, CHARACTER, canvas, heat_map
+from raysim.display.units import SCALES, fitting_unit, with_unit
+from raysim.errors import visible
 from raysim.results.compare import ENDED, RunGroup, unit_of
 from raysim.results.metrics import Metric
 from raysim.results.report.curves import Curve, curve_of, mean_curve, thinned

@@ -15,13 +15,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from raysim.core.canvas import canvas
-from raysim.core.client_indices import named
-from raysim.core.thinning import evenly_chosen
+from raysim.display.canvas import canvas
+from raysim.display.thinning import evenly_chosen
 from raysim.results.compare import RunGroup
 from raysim.results.report.charts import averaged
 from raysim.results.report.drawing import Chart, Legend, Traced, Values, chart, end_labels
 from raysim.results.runs import RunRecord
+from raysim.samples.client_indices import named
 from raysim.storage.rows.parted import read_table
 
 if TYPE_CHECKING:

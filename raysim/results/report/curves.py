@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from raysim.core.thinning import evenly_chosen
+from raysim.display.thinning import evenly_chosen
 from raysim.results.runs import RunRecord
 
 POINTS = 300

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy.typing as npt
 
-from raysim.core.canvas import BACK, CHARACTER, COLOURS, PALETTE, figure_of, to_svg
-from raysim.core.errors import visible
+from raysim.display.canvas import BACK, CHARACTER, COLOURS, PALETTE, figure_of, to_svg
+from raysim.errors import visible
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

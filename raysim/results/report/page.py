@@ -10,8 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from raysim.core.errors import SettingsError, visible
-from raysim.core.user_input import key_text
+from raysim.errors import SettingsError, visible
 from raysim.results.compare import RunGroup
 from raysim.results.render import Entry, Grid
 from raysim.results.render.formats import html_table
@@ -23,6 +22,7 @@ from raysim.results.runs import RunRecord
 from raysim.results.tables import ResultTable, differing_keys
 from raysim.results.verdict import Verdict, verdicts
 from raysim.storage.summary import EPSILON, HYPOTHETICAL
+from raysim.user_input import key_text
 
 FILES = Path(__file__).parent
 EXTRAS = ("jinja2", "matplotlib")

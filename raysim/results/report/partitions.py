@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow import ipc
 
-from raysim.core.thinning import evenly_chosen
+from raysim.display.thinning import evenly_chosen
 from raysim.results.runs import RunRecord
 from raysim.storage.run_directory import RunDirectory
 

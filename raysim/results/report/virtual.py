@@ -8,14 +8,14 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from raysim.core.canvas import COLOURS, canvas
-from raysim.core.client_indices import named
-from raysim.core.thinning import evenly_chosen
-from raysim.core.units import SCALES, fitting_unit
+from raysim.display.canvas import COLOURS, canvas
+from raysim.display.thinning import evenly_chosen
+from raysim.display.units import SCALES, fitting_unit
 from raysim.results.compare import RunGroup
 from raysim.results.report.charts import label_of
 from raysim.results.report.drawing import Chart, Values, chart
 from raysim.results.runs import RunRecord
+from raysim.samples.client_indices import named
 from raysim.storage.rows.parted import read_table
 
 BARS = 200

@@ -13,8 +13,8 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from raysim.core.columns import Column, Scored
-from raysim.core.errors import SettingsError
+from raysim.api.columns import Column, Scored
+from raysim.errors import SettingsError
 
 TEXTS, SCORED = ("better", "unit", "fold", "title"), "scored"
 """Parts of a declaration in the metadata of a field: texts, and a list as JSON."""

@@ -17,8 +17,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from raysim.core.arrow import checksum
-from raysim.core.errors import RunError
+from raysim.errors import RunError
+from raysim.samples.arrow import checksum
 from raysim.storage.atomic import remove, replace_file, sweep
 
 FILE_ROWS, FILE_BYTES = 50_000, 2**25

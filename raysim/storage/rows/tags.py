@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from raysim.core.columns import Column
+from raysim.api.columns import Column
 
 CHARTS = {
     "accuracy": {

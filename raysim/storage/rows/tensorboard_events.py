@@ -17,7 +17,7 @@ from tensorboard.compat.proto.event_pb2 import Event
 from tensorboard.summary.writer.record_writer import RecordWriter
 from torch.utils.tensorboard.summary import custom_scalars, hparams, scalar
 
-from raysim.core.columns import Column
+from raysim.api.columns import Column
 from raysim.storage.atomic import writing
 from raysim.storage.rows.tags import charts_of, tag_of
 

@@ -11,11 +11,11 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load, load_file, save
 from torch import Tensor
 
-from raysim.core.arrow import checksum
-from raysim.core.errors import RunError
-from raysim.core.tensors import contiguous, unflatten
-from raysim.core.user_input import resume_advice
+from raysim.errors import RunError
+from raysim.numbers.tensors import contiguous, unflatten
+from raysim.samples.arrow import checksum
 from raysim.storage.checkpoints import BEST_MODEL, MODEL, STATE, Checkpoints
+from raysim.user_input import resume_advice
 
 CHECKPOINTS = "checkpoints"
 

@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from raysim.core.user_input import parse_json
+from raysim.user_input import parse_json
 
 ABOUT = "state.json"
 """Name of the file."""

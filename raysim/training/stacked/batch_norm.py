@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from raysim.core.layers import BATCH_NORMS
-from raysim.core.tensors import at_least_float32
-from raysim.core.tensors.torch_private import has_hooks
+from raysim.numbers.layers import BATCH_NORMS
+from raysim.numbers.tensors import at_least_float32
+from raysim.numbers.tensors.torch_private import has_hooks
 
 BatchNorm = nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d | nn.SyncBatchNorm
 

@@ -13,7 +13,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from raysim.core.rules import Batching, LocalSteps
+from raysim.api.rules import Batching, LocalSteps
 from raysim.training.job import Bounds, ClientJob, batch_bounds, iterate_epochs
 
 

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from raysim.core.errors import MachineError
+from raysim.errors import MachineError
 
 Inputs = Mapping[str, Tensor]
 Outputs = tuple[Tensor, ...]

@@ -17,10 +17,10 @@ import torch
 from torch import Tensor, nn
 
 from raysim.config import LocalSettings, Settings
-from raysim.core.layers import BATCH_NORMS
-from raysim.core.tensors import CPU
 from raysim.federation.federation import Federation
 from raysim.federation.opened import OpenedSamples
+from raysim.numbers.layers import BATCH_NORMS
+from raysim.numbers.tensors import CPU
 from raysim.training.network import Network
 
 MAX_STACK = 256

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from raysim.core.tensors import Layout, Tensors, flatten
+from raysim.numbers.tensors import Layout, Tensors, flatten
 from raysim.training.job import ClientJob
 
 Tree = Mapping[str, Any]

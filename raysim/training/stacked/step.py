@@ -19,9 +19,9 @@ import torch
 from torch import Tensor
 from torch.func import grad, vmap
 
-from raysim.core.rules import Batch, Outputs, Rules, View, only_in_finish
-from raysim.core.scoring import Scoring
-from raysim.core.tensors import Tensors
+from raysim.api.rules import Batch, Outputs, Rules, View, only_in_finish
+from raysim.api.scoring import Scoring
+from raysim.numbers.tensors import Tensors
 from raysim.training.network import Network
 from raysim.training.objective import inner_product, objective
 from raysim.training.rule_keys import functions_of_step, key_of_rules

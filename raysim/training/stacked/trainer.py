@@ -19,10 +19,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from raysim.core.given import Given
-from raysim.core.rules import Trained, Upload, View
-from raysim.core.tensors import CPU, Tensors
-from raysim.training.beside import Beside
+from raysim.api.rules import Trained, Upload, View
+from raysim.numbers.given import Given
+from raysim.numbers.tensors import CPU, Tensors
+from raysim.training.companions import Beside
 from raysim.training.job import ClientJob, LocalLosses, batch_bounds, steps_of
 from raysim.training.network import Network
 from raysim.training.objective import reported_objective

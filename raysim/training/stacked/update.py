@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 from torch.func import vmap
 
+from raysim.api.optimizer import STEP, Optimizer
 from raysim.config import LocalSettings
-from raysim.core.optimizer import STEP, Optimizer
-from raysim.core.tensors import Groups
+from raysim.numbers.tensors import Groups
 from raysim.training.update import Update, scaled_to
 
 ELEMENTWISE = "raysim.optimizers."

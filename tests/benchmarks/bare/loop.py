@@ -18,9 +18,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from raysim.api.rules import LocalSteps, LocalWork, Upload, count_of
 from raysim.config import LocalSettings
-from raysim.core.rules import LocalSteps, LocalWork, Upload, count_of
-from raysim.core.tensors import Groups, Tensors
+from raysim.numbers.tensors import Groups, Tensors
 from raysim.training.job import ClientJob
 
 

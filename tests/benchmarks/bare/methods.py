@@ -17,8 +17,8 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
+from raysim.api.method import Method
 from raysim.config import LocalSettings
-from raysim.core.method import Method
 from raysim.methods.chain import Chain
 from tests.benchmarks.bare import terms
 from tests.benchmarks.bare.loop import Loop, Term, outputs

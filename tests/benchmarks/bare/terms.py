@@ -18,8 +18,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from raysim.core.rules import Upload
-from raysim.core.tensors import Tensors
+from raysim.api.rules import Upload
+from raysim.numbers.tensors import Tensors
 from tests.benchmarks.bare.loop import Client, Step, Term, hidden, outputs
 
 SIGMAS = (*(10.0**power for power in range(-6, 1)), *range(5, 40, 5), *(10**p for p in range(2, 7)))

@@ -15,9 +15,9 @@ import pytest
 import torch
 
 import raysim.methods  # noqa: F401 - registers them
-from raysim.core.method import METHODS
-from raysim.core.rules import Pass, Reduced, Upload
-from raysim.core.tensors import Groups
+from raysim.api.method import METHODS
+from raysim.api.rules import Pass, Reduced, Upload
+from raysim.numbers.tensors import Groups
 from tests.benchmarks.bare.loop import Given, Loop, Term
 from tests.benchmarks.bare.methods import WITHOUT
 from tests.benchmarks.peers.networks import NETWORKS

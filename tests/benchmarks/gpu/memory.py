@@ -17,7 +17,7 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 import raysim
-from raysim.driver.listener import Started
+from raysim.driver.listeners.listener import Started
 from raysim.execution.process import CONTEXT_BYTES
 from raysim.training.stacked.stack_size import fitting
 from tests.benchmarks.gpu.results import Emit, Row

@@ -19,7 +19,7 @@ import torch
 import torch.nn.functional as F
 
 import raysim
-from raysim.driver.listener import Started
+from raysim.driver.listeners.listener import Started
 from tests.benchmarks.gpu.work import switch_graphs
 from tests.benchmarks.peers.networks import NETWORKS
 from tests.benchmarks.peers.turns import EndedError

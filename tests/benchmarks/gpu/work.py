@@ -18,9 +18,9 @@ import torch
 from torch import nn
 
 from raysim import Model, Partition, Split
-from raysim.core.client_indices import DrawnIndices, Indices
-from raysim.core.data import Dataset, Progress
-from raysim.core.seeds import stream
+from raysim.numbers.seeds import stream
+from raysim.samples.client_indices import DrawnIndices, Indices
+from raysim.samples.data import Dataset, Progress
 from raysim.training.stacked import cuda_graphs
 from raysim.workloads.datasets.cifar import Cifar10
 from raysim.workloads.datasets.prepared import prepare_once

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 import raysim
-from raysim.driver.listener import Started
+from raysim.driver.listeners.listener import Started
 from tests.benchmarks.peers.turns import EndedError, Turns
 from tests.benchmarks.peers.work import MU, ROUNDS, Case
 

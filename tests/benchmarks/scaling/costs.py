@@ -12,10 +12,10 @@ from typing import Any
 import ray
 import torch
 
-from raysim.core.rules import Upload
-from raysim.core.tensors.packed import PackedGroup
+from raysim.api.rules import Upload
 from raysim.execution.partial_sum import PartialSum
 from raysim.execution.pool.foreman import MOST_THREADS
+from raysim.numbers.tensors.packed import PackedGroup
 from tests.benchmarks.scaling.simulation import Costs
 
 MODELS = {"2NN": 199_210, "ResNet-18": 11_181_642, "transformer of 110M": 110_000_000}

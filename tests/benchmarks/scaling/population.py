@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from raysim.core.seeds import stream
 from raysim.execution.scheduling.dealing import Speeds, assign
 from raysim.execution.scheduling.worker_items import Item
+from raysim.numbers.seeds import stream
 from tests.benchmarks.scaling.simulation import Costs, Play, SimulatedRound
 
 

@@ -10,8 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 import raysim
-from raysim.core.method import Asynchrony
-from raysim.core.seeds import stream
+from raysim.api.method import Asynchrony
 from raysim.driver.asynchronous.arrivals import Clock, Flight, Queue
 from raysim.driver.asynchronous.draws import Draws, always
 from raysim.driver.asynchronous.plan import Plan
@@ -19,6 +18,7 @@ from raysim.execution.scheduling.dealing import Speeds
 from raysim.execution.scheduling.holding import AT_ONCE
 from raysim.execution.scheduling.line import latest_starts
 from raysim.execution.scheduling.worker_items import Item
+from raysim.numbers.seeds import stream
 from tests.benchmarks.report import heading, line
 from tests.benchmarks.scaling.costs import message_costs
 from tests.benchmarks.scaling.output import Options, percent

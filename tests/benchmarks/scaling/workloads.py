@@ -10,10 +10,10 @@ from pydantic import Field
 from torch import nn
 
 from raysim import Model, Partition, Passes, Round, ServerState, Split
-from raysim.core.client_indices import DrawnIndices, Indices
-from raysim.core.rules import Pass
-from raysim.core.seeds import stream
+from raysim.api.rules import Pass
 from raysim.methods.fedavg import FedAvg
+from raysim.numbers.seeds import stream
+from raysim.samples.client_indices import DrawnIndices, Indices
 from raysim.workloads.models.parts import fully_connected
 from raysim.workloads.models.stages import Staged
 

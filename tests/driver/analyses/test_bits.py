@@ -8,9 +8,9 @@ import pytest
 
 import raysim
 import raysim.methods
-from raysim.core.method import METHODS
-from raysim.core.rules import Trained, Upload, View
-from raysim.driver.analyses import riding
+from raysim.api.method import METHODS
+from raysim.api.rules import Trained, Upload, View
+from raysim.driver.uploads import client_figures as riding
 from tests.driver.analyses.common import (
     EVERYTHING,
     OF_ANY_INPUTS,

@@ -11,7 +11,7 @@ import raysim
 from raysim.analysis import accuracy
 from raysim.analysis.activations import KlActivations
 from raysim.analysis.base import MeasuredRound
-from raysim.core.rules import Trained, View
+from raysim.api.rules import Trained, View
 from raysim.storage.rows import parted
 from tests.driver.analyses.common import EVERYTHING, SIZES, settings, tables
 from tests.driver.test_lost_files import StopAfter
@@ -34,7 +34,7 @@ def test_rows_are_the_same_after_an_interruption(runs, tmp_path):
 def test_rows_of_rounds_after_the_checkpoint_are_rolled_back(runs, tmp_path, monkeypatch):
     """Part files are closed at once; a driver that is killed seals nothing."""
     monkeypatch.setattr(parted, "FILE_ROWS", 1)
-    monkeypatch.setattr("raysim.driver.run.commits.Commits.save_last", lambda run: None)
+    monkeypatch.setattr("raysim.driver.rounds.commits.Commits.save_last", lambda run: None)
     plain, task = runs[0], make_task(SIZES)
     every = {"evaluation.every": 1, "checkpoint_every": 2, "analysis": QUICK}
     undisturbed, killed = tmp_path / "undisturbed", tmp_path / "killed"

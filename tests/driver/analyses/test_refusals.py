@@ -9,7 +9,7 @@ import torch
 
 import raysim
 from raysim.analysis import ANALYSES
-from raysim.core.components import Component
+from raysim.api.components import Component
 from tests.driver.analyses.common import SIZES, settings, tables
 from tests.driver.test_lost_files import StopAfter
 from tests.tasks import make_settings, make_task

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from raysim import RunError
-from raysim.core.method import Asynchrony
+from raysim.api.method import Asynchrony
 from raysim.driver.asynchronous import arrivals
 from raysim.driver.asynchronous.arrivals import Clock, Queue, plan_round
 from tests.driver.asynchronous.reference import Log, walk

@@ -17,12 +17,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import raysim
-from raysim.core.seeds import sample_cohort, stream
 from raysim.driver.asynchronous.draws import always
 from raysim.driver.asynchronous.rounds import AsynchronousRounds
 from raysim.execution.base import InlineExecutor
 from raysim.methods.fedbuff import FedBuff
 from raysim.methods.fedprox import proximal
+from raysim.numbers.seeds import sample_cohort, stream
 from raysim.selection.uniform import Uniform
 from raysim.testing.contract import StopAfter
 from tests.driver.asynchronous.draws import uniform_draws
@@ -137,7 +137,7 @@ def run_choosing(settings: Any, task: Any, choose: Callable[[list[int]], int]) -
         made.append(Choosing(spec, choose))
         return made[-1]
 
-    with mock.patch("raysim.driver.start.open_executor", make):
+    with mock.patch("raysim.driver.start.start.open_executor", make):
         raysim.run(settings, task)
     return made[0]
 

@@ -13,10 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import raysim
+from raysim.api.method import Asynchrony
 from raysim.clock.availability import TICKS_PER_SECOND
 from raysim.clock.devices import Devices
 from raysim.clock.fleet import Fleet
-from raysim.core.method import Asynchrony
 from raysim.driver.asynchronous.arrivals import Clock, Flight, PlannedRound, Queue
 from raysim.driver.asynchronous.plan import Plan
 from raysim.driver.asynchronous.times import DeviceTimes, tiers_of

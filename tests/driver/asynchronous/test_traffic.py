@@ -10,9 +10,9 @@ import pyarrow.parquet as pq
 import pytest
 
 import raysim
+from raysim.api.method import Asynchrony
 from raysim.clock.devices import Devices
 from raysim.clock.fleet import Fleet
-from raysim.core.method import Asynchrony
 from raysim.driver.asynchronous.arrivals import Clock, Queue
 from raysim.driver.asynchronous.draws import always
 from raysim.driver.asynchronous.plan import Plan

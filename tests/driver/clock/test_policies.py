@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from raysim.clock.devices import Devices
 from raysim.clock.fleet import Fleet
 from raysim.clock.profiles import ProfileSource
-from raysim.core.errors import SettingsError
 from raysim.driver.clock.costs import PassCosts
 from raysim.driver.clock.policies import (
     Outcome,
@@ -21,6 +20,7 @@ from raysim.driver.clock.policies import (
     outcome_of,
     sent_in_vain,
 )
+from raysim.errors import SettingsError
 
 SECOND = 10**6
 

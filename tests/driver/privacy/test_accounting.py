@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import raysim
-from raysim.core.privacy import PrivacyClaim
+from raysim.api.privacy import PrivacyClaim
 from raysim.driver.privacy.accounting import Accounting, Cohorts, accounting_of
 from tests.tasks import Notes, make_settings, make_task
 

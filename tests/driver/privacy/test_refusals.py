@@ -13,9 +13,9 @@ from torch import nn
 
 import raysim
 from raysim.aggregation.mean import Mean
+from raysim.api.rules import Pass
 from raysim.channel.clip import Clip
 from raysim.channel.gaussian import Gaussian
-from raysim.core.rules import Pass
 from raysim.methods.dp_ftrl import DpFtrl
 from raysim.methods.fedavg import FedAvg
 from raysim.selection.poisson import Poisson

@@ -10,12 +10,12 @@ import ray
 import torch
 
 import raysim
-from raysim.core.temperature import Temperatures
-from raysim.core.tensors import CPU
-from raysim.core.tensors.packed import PackedGroup, PackedTensors
+from raysim.api.temperature import Temperatures
 from raysim.execution.messages import EvaluationMessage
 from raysim.execution.pool import broadcasts
 from raysim.execution.pool.broadcasts import Broadcasts, fetch
+from raysim.numbers.tensors import CPU
+from raysim.numbers.tensors.packed import PackedGroup, PackedTensors
 
 
 class FakeStore:

@@ -12,12 +12,12 @@ import pytest
 from ray.exceptions import RaySystemError
 
 from raysim.config import EngineSettings
-from raysim.core.errors import MachineError, SettingsError
-from raysim.core.exits import interruptible
+from raysim.errors import MachineError, SettingsError
 from raysim.execution.cluster_health import ClusterHealth, NodeLostError
 from raysim.execution.pool import demand as module
 from raysim.execution.pool.demand import Demand, plan_pool
 from raysim.execution.resources import ActorPlan, Node
+from raysim.process.exits import interruptible
 
 A, B = "aa", "bb"
 

@@ -16,7 +16,7 @@ from ray._raylet import GcsClient
 from ray.core.generated.autoscaler_pb2 import DRAIN_NODE_REASON_PREEMPTION
 
 import raysim
-from raysim.core.rules import Upload
+from raysim.api.rules import Upload
 from raysim.execution.messages import WorkerResult
 from raysim.execution.partial_sum import PartialSum
 from raysim.execution.pool.actor import CallReceived

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from raysim.core.exits import interruptible
 from raysim.execution.pool import actors, ray_pool
 from raysim.execution.resources import ActorPlan
+from raysim.process.exits import interruptible
 from raysim.storage.trace import Stopwatch
 from tests.execution.pool.fake_ray import (
     A,

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from ray.exceptions import ActorDiedError, RayTaskError
 
-from raysim.core.errors import MachineError
+from raysim.errors import MachineError
 from raysim.execution.cluster_health import NodeLostError
 from raysim.execution.pool import actors, places, ray_pool
 from raysim.execution.pool.actors import MAX_DEATHS, NoActorError

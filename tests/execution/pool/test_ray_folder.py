@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from filelock import FileLock
 
-from raysim.core.errors import MachineError, RunError, SettingsError
+from raysim.errors import MachineError, RunError, SettingsError
 from raysim.execution.pool.ray_folder import SHORT, own_folder, short_place
 
 

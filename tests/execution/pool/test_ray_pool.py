@@ -15,11 +15,11 @@ import pytest
 import torch
 from ray.exceptions import ActorDiedError, RaySystemError, RayTaskError
 
-from raysim.core.errors import MachineError
-from raysim.core.exits import interruptible
+from raysim.errors import MachineError
 from raysim.execution.messages import FailedItem
 from raysim.execution.pool import ray_pool
 from raysim.execution.pool.actors import MAX_DEATHS
+from raysim.process.exits import interruptible
 from tests.execution.pool.fake_ray import (
     BAD,
     FakeCluster,

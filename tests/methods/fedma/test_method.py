@@ -12,11 +12,11 @@ from safetensors.torch import load_file
 from torch import nn
 
 import raysim
-from raysim.core.method import Round, ServerState
-from raysim.core.rules import Batch, Reduced, Trained, View
-from raysim.core.scoring import CLASSIFICATION
-from raysim.core.seeds import stream
+from raysim.api.method import Round, ServerState
+from raysim.api.rules import Batch, Reduced, Trained, View
+from raysim.api.scoring import CLASSIFICATION
 from raysim.methods.fedma.method import FedMa, mean_by_class, samples_by_class
+from raysim.numbers.seeds import stream
 from raysim.training.network import Network
 from tests.steps import run_round
 from tests.tasks import UNEQUAL, make_settings, make_task

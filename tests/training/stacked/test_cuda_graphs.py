@@ -13,7 +13,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from raysim.core.errors import MachineError
+from raysim.errors import MachineError
 from raysim.training.stacked.cuda_graphs import (
     CALLS_BEFORE,
     MIN_REPLAYS,

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import raysim
-from raysim.core.rules import Rules, Transform
+from raysim.api.rules import Rules, Transform
 from raysim.methods.fedavg import FedAvg
 from raysim.training.stacked.cuda_graphs import GraphRecorder
 from tests.methods.test_contract import settings_for

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from torch import nn
 
 import raysim
-from raysim.core.tensors import nbytes
 from raysim.federation.opened import _room
 from raysim.federation.task import from_task
+from raysim.numbers.tensors import nbytes
 from raysim.testing.tasks import small_task
 from raysim.training.stacked.cuda_graphs import GraphRecorder
 from raysim.training.stacked.stack_size import (

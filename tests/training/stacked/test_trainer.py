@@ -13,8 +13,8 @@ import torch
 from torch import nn
 
 import raysim
-from raysim.core.method import METHODS
-from raysim.core.rules import Rules
+from raysim.api.method import METHODS
+from raysim.api.rules import Rules
 from raysim.methods.fedavg import FedAvg
 from raysim.methods.scaffold import Scaffold
 from raysim.testing.tasks import SmallNet, small_task

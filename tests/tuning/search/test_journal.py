@@ -6,7 +6,7 @@ import pytest
 from optuna.storages import JournalStorage
 
 import raysim
-from raysim.core.errors import MachineError
+from raysim.errors import MachineError
 from raysim.tuning.command import serve
 from raysim.tuning.search import file_systems
 from raysim.tuning.search.storage import default_storage

@@ -12,10 +12,10 @@ import torch
 from ray.exceptions import RayActorError, RaySystemError, RayTaskError
 
 import raysim
-from raysim.core.errors import MachineError
-from raysim.core.exits import interruptible
+from raysim.errors import MachineError
 from raysim.execution.cluster_health import NodeLostError
 from raysim.execution.resources import Node
+from raysim.process.exits import interruptible
 from raysim.tuning.slots import fitting, slot, usage
 from raysim.tuning.slots import pool as slots
 from raysim.tuning.slots.queue import RunQueue, run_in_slots

@@ -8,7 +8,7 @@ import os
 import pytest
 from ray.exceptions import RayActorError, RayTaskError
 
-from raysim.core.errors import MachineError, RunError
+from raysim.errors import MachineError, RunError
 from raysim.tuning.slots.report import machine_failure
 
 

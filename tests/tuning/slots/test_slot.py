@@ -13,7 +13,7 @@ import torch
 
 import raysim
 from raysim.config import parse
-from raysim.core.errors import MachineError
+from raysim.errors import MachineError
 from raysim.execution.cluster_health import NodeLostError
 from raysim.storage.lock import lock_folder
 from raysim.tuning.slots import slot

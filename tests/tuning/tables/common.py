@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from raysim.core.user_input import portable_name
 from raysim.storage.schema import GRIDS
+from raysim.user_input import portable_name
 from raysim.workloads.presets import Paper
 from raysim.workloads.tables import PaperCell, PaperTable
 from tests.tuning.common import PRESET

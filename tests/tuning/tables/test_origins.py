@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from safetensors.torch import load_file, save_file
 
-from raysim.driver import identity
+from raysim.driver.start import identity
 from raysim.methods.fedavg import FedAvg
 from raysim.tuning.slots.report import Report
 from raysim.workloads.tables import TABLES

@@ -6,9 +6,9 @@ import json
 
 import pytest
 
-from raysim.core.errors import SettingsError
-from raysim.core.user_input import dotted, override_text
+from raysim.errors import SettingsError
 from raysim.tuning.tables.plan import make_plan
+from raysim.user_input import dotted, override_text
 from raysim.workloads.tables import TABLES
 from tests.tuning.tables.common import NAME, make_table
 

@@ -15,7 +15,7 @@ from optuna.distributions import (
 )
 
 import raysim
-from raysim.core.errors import DataError
+from raysim.errors import DataError
 from raysim.federation import federation
 from raysim.tuning.slots.report import Report
 from raysim.tuning.slots.slot import SlotActor

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import raysim
-from raysim.core.errors import MachineError
+from raysim.errors import MachineError
 from raysim.tuning.tables import work
 from raysim.tuning.tables.work import DataSize, Pace, Workload, measure, time_in_slots
 from raysim.workloads.tables import TABLES

@@ -15,9 +15,9 @@ from PIL import Image
 import raysim.workloads  # noqa: F401 - registers names
 from raysim import load_config
 from raysim.config import parse_override
-from raysim.core.arrow import open_split
-from raysim.core.data import DATASETS, Progress
-from raysim.core.errors import DataError, SettingsError
+from raysim.errors import DataError, SettingsError
+from raysim.samples.arrow import open_split
+from raysim.samples.data import DATASETS, Progress
 from raysim.workloads.datasets import cifar
 from raysim.workloads.datasets.cifar import Cifar10, Cifar100
 from raysim.workloads.datasets.fetch import Source

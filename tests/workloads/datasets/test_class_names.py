@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from raysim import workloads  # noqa: F401 - registers the datasets
-from raysim.core.components import build_component
-from raysim.core.data import DATASETS
+from raysim.api.components import build_component
+from raysim.samples.data import DATASETS
 
 NAMED = {
     "cifar10": {0: "airplane", 9: "truck"},

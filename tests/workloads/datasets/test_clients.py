@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from raysim.core.arrow import checksum
-from raysim.core.errors import DataError
+from raysim.errors import DataError
+from raysim.samples.arrow import checksum
 from raysim.workloads.datasets import clients
 from raysim.workloads.datasets.clients import APT, NPM, PIP, Package, run_client
 from raysim.workloads.datasets.fetch import from_package

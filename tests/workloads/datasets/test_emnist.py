@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 import raysim.workloads  # noqa: F401 - registers names
-from raysim.core.arrow import open_split
-from raysim.core.data import DATASETS
-from raysim.core.errors import DataError
+from raysim.errors import DataError
+from raysim.samples.arrow import open_split
+from raysim.samples.data import DATASETS
 from raysim.workloads.datasets.emnist import Emnist
 from tests.workloads.datasets.idx_files import encode_idx
 

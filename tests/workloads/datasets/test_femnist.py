@@ -9,9 +9,9 @@ import pytest
 import torch
 
 import raysim.workloads  # noqa: F401 - registers names
-from raysim.core.arrow import open_split
-from raysim.core.data import DATASETS
-from raysim.core.errors import DataError
+from raysim.errors import DataError
+from raysim.samples.arrow import open_split
+from raysim.samples.data import DATASETS
 from raysim.workloads.datasets.femnist import Femnist
 
 # '0', '9', 'A', 'Z', 'a', 'z', as LEAF numbers them.

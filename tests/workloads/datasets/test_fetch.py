@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from raysim.core.data import Progress
-from raysim.core.errors import DataError
+from raysim.errors import DataError
+from raysim.samples.data import Progress
 from raysim.workloads.datasets.fetch import Source, data_root, obtain
 
 CONTENTS = {"images": b"some images" * 100, "labels": b"labels"}

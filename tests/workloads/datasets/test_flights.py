@@ -7,7 +7,7 @@ from time import perf_counter
 import numpy as np
 import pytest
 
-from raysim.core.errors import DataError
+from raysim.errors import DataError
 from raysim.federation.prepared import network_size, open_prepared, prepared
 from raysim.workloads.datasets.fetch import data_root
 from raysim.workloads.datasets.flights import CSV, Flights

@@ -20,8 +20,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from raysim.core.arrow import ConcatArray, open_split
-from raysim.core.errors import DataError
+from raysim.errors import DataError
+from raysim.samples.arrow import ConcatArray, open_split
 from raysim.workloads.datasets import image_files
 from raysim.workloads.datasets.image_files import (
     ImageFiles,

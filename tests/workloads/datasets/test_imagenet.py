@@ -7,9 +7,9 @@ import pytest
 from PIL import Image
 
 import raysim.workloads  # noqa: F401 - registers names
-from raysim.core.arrow import ConcatArray, open_split
-from raysim.core.data import DATASETS
-from raysim.core.errors import DataError
+from raysim.errors import DataError
+from raysim.samples.arrow import ConcatArray, open_split
+from raysim.samples.data import DATASETS
 from raysim.workloads.datasets import image_files
 from raysim.workloads.datasets.imagenet import ImageNet
 

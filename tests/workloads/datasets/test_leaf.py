@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from raysim.core.client_indices import Indices
-from raysim.core.errors import DataError
+from raysim.errors import DataError
+from raysim.samples.client_indices import Indices
 from raysim.workloads.datasets.leaf import Leaf, User, read_leaf
 
 

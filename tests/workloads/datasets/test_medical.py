@@ -8,9 +8,9 @@ import pytest
 from PIL import Image
 
 import raysim.workloads  # noqa: F401 - registers names
-from raysim.core.arrow import open_split
-from raysim.core.data import DATASETS
-from raysim.core.errors import DataError
+from raysim.errors import DataError
+from raysim.samples.arrow import open_split
+from raysim.samples.data import DATASETS
 from raysim.workloads.datasets.medical import Aptos, ChestXray
 
 GRADES = {f"c0de{n:02}": 0 if n < 20 else 4 if n < 27 else 1 for n in range(37)}

@@ -9,9 +9,9 @@ import pytest
 import torch
 
 import raysim.workloads  # noqa: F401 - registers names
-from raysim.core.arrow import open_split
-from raysim.core.data import DATASETS, Split
-from raysim.core.errors import DataError
+from raysim.errors import DataError
+from raysim.samples.arrow import open_split
+from raysim.samples.data import DATASETS, Split
 from raysim.workloads.datasets.mimic3 import Mimic3
 
 ADMISSIONS = """\

@@ -7,9 +7,9 @@ import pytest
 from PIL import Image
 
 from raysim import workloads  # noqa: F401 - registers the datasets
-from raysim.core.components import build_component
-from raysim.core.data import DATASETS
-from raysim.core.errors import DataError
+from raysim.api.components import build_component
+from raysim.errors import DataError
+from raysim.samples.data import DATASETS
 from raysim.workloads.datasets.prepared import missing_files
 
 FILES = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from raysim.core.arrow import open_split
+from raysim.samples.arrow import open_split
 from raysim.workloads.datasets.plane import Plane
 
 

@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from raysim.core.data import Split
-from raysim.core.errors import DataError
+from raysim.errors import DataError
+from raysim.samples.data import Split
 from raysim.workloads.datasets.prepared import prepare_once
 
 NOBODY = 65534

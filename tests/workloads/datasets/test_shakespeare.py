@@ -13,9 +13,9 @@ import pytest
 import torch
 
 import raysim.workloads  # noqa: F401 - registers names
-from raysim.core.arrow import open_split
-from raysim.core.data import DATASETS, Progress, Split
-from raysim.core.errors import DataError
+from raysim.errors import DataError
+from raysim.samples.arrow import open_split
+from raysim.samples.data import DATASETS, Progress, Split
 from raysim.workloads.datasets.fetch import Source, data_root
 from raysim.workloads.datasets.plays import MAX_BYTES, WHEEL, plays, roles
 from raysim.workloads.datasets.shakespeare import SYMBOLS, Shakespeare, encode

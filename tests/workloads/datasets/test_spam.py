@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from raysim.core.errors import DataError
+from raysim.errors import DataError
 from raysim.federation.prepared import open_prepared, prepared
 from raysim.workloads.datasets.fetch import data_root
 from raysim.workloads.datasets.spam import SpamAssassin, mails

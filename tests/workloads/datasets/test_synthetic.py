@@ -8,10 +8,10 @@ import pytest
 from pydantic import ValidationError
 
 import raysim.workloads  # noqa: F401 - registers names
-from raysim.core.arrow import checksum, open_split
-from raysim.core.data import DATASETS, Dataset, Split
-from raysim.core.errors import DataError
-from raysim.core.seeds import stream
+from raysim.errors import DataError
+from raysim.numbers.seeds import stream
+from raysim.samples.arrow import checksum, open_split
+from raysim.samples.data import DATASETS, Dataset, Split
 from raysim.workloads.datasets.plane import Plane
 from raysim.workloads.datasets.synthetic import Synthetic
 

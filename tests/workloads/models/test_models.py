@@ -9,9 +9,9 @@ from scipy.stats import truncnorm
 from torch import Tensor, nn
 
 import raysim.workloads  # noqa: F401 - registers names
-from raysim.core.data import MODELS
-from raysim.core.errors import SettingsError
-from raysim.core.layers import misplaced, weight_layers
+from raysim.errors import SettingsError
+from raysim.numbers.layers import misplaced, weight_layers
+from raysim.samples.data import MODELS
 from raysim.workloads.models.cifar import CifarCnn2, CifarCnn5
 from raysim.workloads.models.cnn import MnistCnn
 from raysim.workloads.models.mlp import TwoNN

@@ -8,7 +8,7 @@ import safetensors.torch
 import torch
 from torch import nn
 
-from raysim.core.errors import DataError, SettingsError
+from raysim.errors import DataError, SettingsError
 from raysim.workloads.models.resnet import ResNet18, ResNet50
 
 torch.set_num_threads(1)

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 import raysim
-from raysim.core.seeds import stream
+from raysim.numbers.seeds import stream
 from raysim.workloads.models.cnn import MnistCnn
 from raysim.workloads.models.lstm import CharLstm
 from raysim.workloads.models.resnet import ResNet18

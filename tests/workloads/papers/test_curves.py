@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import raysim
-from raysim.core.user_input import dotted
+from raysim.user_input import dotted
 from raysim.workloads.figures import FIGURES
 from raysim.workloads.tables import TABLES
 

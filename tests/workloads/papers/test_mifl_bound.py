@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import raysim
-from raysim.core.seeds import stream
+from raysim.numbers.seeds import stream
 from raysim.workloads.papers.mifl import bound as module
 from raysim.workloads.papers.mifl.bound import METHODS, PROBLEM, Regression, bound, measured
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from raysim.core.user_input import dotted
+from raysim.user_input import dotted
 from raysim.workloads.figures import FIGURES
 from raysim.workloads.presets import PRESETS
 from raysim.workloads.tables import TABLES

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from raysim.core.errors import SettingsError
+from raysim.errors import SettingsError
 from raysim.workloads.papers.table_file import read_tables
 
 SMALL = """

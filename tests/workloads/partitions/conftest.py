@@ -5,8 +5,8 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from raysim.core.client_indices import ClientIndices
-from raysim.core.data import Split
+from raysim.samples.client_indices import ClientIndices
+from raysim.samples.data import Split
 
 
 def labelled(samples: int, classes: int = 10, seed: int = 0) -> Split:

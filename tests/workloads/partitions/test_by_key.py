@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 import raysim
-from raysim.core.data import Split
-from raysim.core.errors import DataError
+from raysim.errors import DataError
+from raysim.samples.data import Split
 from raysim.workloads.partitions.by_key import ByKey
 
 SIZES = {"Hamlet": 9, "Ophelia": 4, "Claudius": 9, "Osric": 1, "Polonius": 6}

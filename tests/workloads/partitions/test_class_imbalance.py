@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from raysim.core.data import Split
-from raysim.core.errors import DataError
+from raysim.errors import DataError
+from raysim.samples.data import Split
 from raysim.workloads.partitions.class_imbalance import ClassImbalance
 from tests.workloads.partitions.conftest import balanced, counts_of
 

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from PIL import Image
 from pydantic import ValidationError
 
-from raysim.core.data import Split
-from raysim.core.errors import DataError
+from raysim.errors import DataError
+from raysim.samples.data import Split
 from raysim.workloads.partitions.color_skew import ColorSkew
 from tests.workloads.partitions.conftest import balanced, counts_of
 

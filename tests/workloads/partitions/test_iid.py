@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raysim.core.data import Split
+from raysim.samples.data import Split
 from raysim.workloads.partitions.iid import Iid
 
 

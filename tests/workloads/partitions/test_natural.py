@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from raysim.core.arrow import open_split
-from raysim.core.errors import DataError
+from raysim.errors import DataError
 from raysim.federation.prepared import open_prepared, prepared
+from raysim.samples.arrow import open_split
 from raysim.workloads.datasets.synthetic import Synthetic
 from raysim.workloads.partitions.by_key import ByKey
 from raysim.workloads.partitions.natural import Natural

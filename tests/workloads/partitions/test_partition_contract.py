@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 
 import raysim.workloads  # noqa: F401 - registers names
 from raysim import load_config
-from raysim.core.client_indices import ListedIndices
-from raysim.core.components import Component
-from raysim.core.data import PARTITIONS, Partition, Split
-from raysim.core.errors import DataError, SettingsError
-from raysim.core.seeds import sample_cohort, stream
+from raysim.api.components import Component
+from raysim.errors import DataError, SettingsError
+from raysim.numbers.seeds import sample_cohort, stream
+from raysim.samples.client_indices import ListedIndices
+from raysim.samples.data import PARTITIONS, Partition, Split
 
 COVERING: list[Partition] = [
     PARTITIONS.get(name).model_validate(fields)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from raysim.core.data import Split
+from raysim.samples.data import Split
 from raysim.workloads.partitions.iid import Iid
 from raysim.workloads.partitions.permuted import Permuted
 

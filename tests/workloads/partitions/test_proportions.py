@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from raysim.core.data import Split
+from raysim.samples.data import Split
 from raysim.workloads.partitions.proportions import Proportions
 from tests.workloads.partitions.conftest import balanced, counts_of
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from raysim.core.data import Split
-from raysim.core.errors import DataError
+from raysim.errors import DataError
+from raysim.samples.data import Split
 from raysim.workloads.partitions.shards import Shards
 from tests.workloads.partitions.conftest import balanced, counts_of
 

@@ -12,11 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from raysim import load_config
-from raysim.core.client_indices import Holdout, SharingIndices
-from raysim.core.data import PARTITIONS, Partition, Split
-from raysim.core.errors import DataError, SettingsError
-from raysim.core.sharing import SomeInputs, shared_samples
+from raysim.errors import DataError, SettingsError
 from raysim.federation.evaluation_sets import drawn_test_set
+from raysim.samples.client_indices import Holdout, SharingIndices
+from raysim.samples.data import PARTITIONS, Partition, Split
+from raysim.samples.sharing import SomeInputs, shared_samples
 from tests.workloads.partitions.test_partition_contract import ALL, name
 
 MakeSplit = Callable[..., Split]

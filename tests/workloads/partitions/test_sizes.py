@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 import raysim
-from raysim.core.data import Split
-from raysim.core.errors import DataError, SettingsError
-from raysim.core.seeds import stream
+from raysim.errors import DataError, SettingsError
+from raysim.numbers.seeds import stream
+from raysim.samples.data import Split
 from raysim.workloads.partitions.classes import Classes
 from raysim.workloads.partitions.iid import Iid
 from raysim.workloads.partitions.proportions import Proportions

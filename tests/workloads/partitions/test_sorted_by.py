@@ -7,8 +7,8 @@ import pytest
 from pydantic import ValidationError
 
 import raysim
-from raysim.core.data import Split
-from raysim.core.errors import DataError
+from raysim.errors import DataError
+from raysim.samples.data import Split
 from raysim.workloads.partitions.sorted_by import SortedBy
 
 MakeSplit = Callable[..., Split]

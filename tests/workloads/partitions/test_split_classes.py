@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from raysim.core.data import Split
-from raysim.core.errors import DataError
+from raysim.errors import DataError
+from raysim.samples.data import Split
 from raysim.workloads.partitions.split_classes import SplitClasses
 from tests.workloads.partitions.conftest import balanced, counts_of
 

@@ -21,7 +21,7 @@ from typing import IO
 
 import numpy as np
 
-from raysim.core.errors import DataError
+from raysim.errors import DataError
 from raysim.workloads.datasets.files.source import (
     Array,
     Batches,

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from raysim.core.errors import DataError, SettingsError
+from raysim.errors import DataError, SettingsError
 from raysim.workloads.datasets.files.arrays import archive, check_ratio
 from raysim.workloads.datasets.files.combined import of_clients
 from raysim.workloads.datasets.files.source import (

@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from raysim.core.errors import DataError
+from raysim.errors import DataError
 from raysim.workloads.datasets.files.dates import ISO, as_dates, shown_forms
 from raysim.workloads.datasets.files.kinds import Kind, as_numbers
 from raysim.workloads.datasets.files.source import Array, as_array, as_words, naming, shown

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from raysim.core.errors import DataError
+from raysim.errors import DataError
 from raysim.workloads.datasets.files.source import (
     ArrayKind,
     Batches,

@@ -22,10 +22,10 @@ import numpy.typing as npt
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 from torch import Tensor
 
-from raysim.core.data import NOTES, Dataset, Progress, Split
-from raysim.core.errors import DataError
-from raysim.core.scoring import CLASSIFICATION, REGRESSION, Scoring, standardised
-from raysim.core.user_input import portable_name, user_path
+from raysim.api.scoring import CLASSIFICATION, REGRESSION, Scoring, standardised
+from raysim.errors import DataError
+from raysim.samples.data import NOTES, Dataset, Progress, Split
+from raysim.user_input import portable_name, user_path
 from raysim.workloads.datasets.files.columns import Figures
 from raysim.workloads.datasets.files.dates import First
 from raysim.workloads.datasets.files.division import FRACTION

@@ -13,8 +13,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from raysim.core.errors import DataError
-from raysim.core.seeds import stream
+from raysim.errors import DataError
+from raysim.numbers.seeds import stream
 from raysim.workloads.datasets.files.source import Array, Source, as_words, is_missing, shown
 
 SPLITS = ("train", "test")

@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from raysim.core.errors import DataError
+from raysim.errors import DataError
 from raysim.workloads.datasets.files.dates import (
     FORMS,
     ISO,

@@ -21,8 +21,8 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-from raysim.core.errors import DataError
-from raysim.core.machine.cores import usable_cores
+from raysim.errors import DataError
+from raysim.process.machine.cores import usable_cores
 from raysim.workloads.datasets.files.source import (
     Array,
     ArrayKind,

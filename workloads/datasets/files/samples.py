@@ -17,10 +17,10 @@ import numpy as np
 import pyarrow as pa
 from pydantic import BaseModel, ConfigDict
 
-from raysim.core.components import suggest
-from raysim.core.data import Progress, Split
-from raysim.core.errors import DataError
-from raysim.core.user_input.limits import MOST
+from raysim.api.components import suggest
+from raysim.errors import DataError
+from raysim.samples.data import Progress, Split
+from raysim.user_input.limits import MOST
 from raysim.workloads.datasets.files.columns import (
     Arrays,
     Dates,

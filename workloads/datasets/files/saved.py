@@ -21,10 +21,10 @@ import numpy as np
 import pyarrow as pa
 from pydantic import AfterValidator, Field
 
-from raysim.core.components import suggest
-from raysim.core.data import Progress
-from raysim.core.errors import DataError, SettingsError
-from raysim.core.user_input import parse_json, portable_name, user_path
+from raysim.api.components import suggest
+from raysim.errors import DataError, SettingsError
+from raysim.samples.data import Progress
+from raysim.user_input import parse_json, portable_name, user_path
 from raysim.workloads.datasets.files.dataset import FileDataset
 from raysim.workloads.datasets.files.division import check_divided
 from raysim.workloads.datasets.files.pictures import ImageReader

@@ -22,8 +22,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from raysim.core.errors import DataError, visible
-from raysim.core.user_input import override_text
+from raysim.errors import DataError, visible
+from raysim.user_input import override_text
 
 MOST_COLUMNS = 10_000
 """Most columns of a table."""

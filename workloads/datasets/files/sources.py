@@ -24,8 +24,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from raysim.core.errors import DataError
-from raysim.core.user_input import override_text, user_path
+from raysim.errors import DataError
+from raysim.user_input import override_text, user_path
 from raysim.workloads.datasets.files import arrays, client_files, pictures, tables
 from raysim.workloads.datasets.files.combined import of_clients, with_target
 from raysim.workloads.datasets.files.division import SPLITS, check_divided

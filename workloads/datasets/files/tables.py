@@ -18,7 +18,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from raysim.core.errors import DataError
+from raysim.errors import DataError
 from raysim.workloads.datasets.files.arrays import LARGE_BYTES, MOST_RATIO
 from raysim.workloads.datasets.files.source import Batches, Source, check_width, reading
 

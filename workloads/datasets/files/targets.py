@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from raysim.core.errors import DataError
+from raysim.errors import DataError
 from raysim.workloads.datasets.files.columns import Figures, as_float32, finite_numbers
 from raysim.workloads.datasets.files.kinds import as_integers, as_numbers
 from raysim.workloads.datasets.files.source import (

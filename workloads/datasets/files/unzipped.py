@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path, PureWindowsPath
 
-from raysim.core.errors import DataError
+from raysim.errors import DataError
 from raysim.workloads.datasets.files.arrays import DAMAGE, LARGE_BYTES, MOST_RATIO
 from raysim.workloads.datasets.files.source import reading, shown
 from raysim.workloads.datasets.image_files import visible

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from raysim.core.user_input.limits import OF_RUN
+from raysim.user_input.limits import OF_RUN
 from raysim.workloads.papers.curves import ACCURACY, table_curves
 from raysim.workloads.papers.fedmax.presets import FEDMAX, FEWER_ROUNDS
 from raysim.workloads.papers.figure import FEDAVG, Figure, FigureRun

@@ -42,8 +42,8 @@ import numpy.typing as npt
 from torch import Tensor, nn
 
 import raysim
-from raysim.core.canvas import style, written
-from raysim.core.errors import SettingsError
+from raysim.display.canvas import style, written
+from raysim.errors import SettingsError
 
 Array = npt.NDArray[np.float64]
 Clients = list[tuple[Array, Array]]

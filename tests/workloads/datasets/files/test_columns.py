@@ -13,9 +13,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from raysim.api.scoring import REGRESSION
 from raysim.config import parse_override
-from raysim.core.errors import DataError
-from raysim.core.scoring import REGRESSION
+from raysim.errors import DataError
 from raysim.federation.prepared import network_size, notes_of, open_prepared, prepared
 from raysim.workloads.datasets.files import samples, tables, targets
 from raysim.workloads.datasets.files.columns import Figures, inputs

@@ -18,11 +18,11 @@ import pytest
 import torch
 
 from raysim import workloads  # noqa: F401 - registers the datasets
-from raysim.core.components import build_component
-from raysim.core.data import DATASETS, Dataset, Split
-from raysim.core.errors import DataError
-from raysim.core.seeds import stream
+from raysim.api.components import build_component
+from raysim.errors import DataError
 from raysim.federation.prepared import network_size, open_prepared, prepared
+from raysim.numbers.seeds import stream
+from raysim.samples.data import DATASETS, Dataset, Split
 from raysim.workloads.datasets.files import pictures, tables
 from raysim.workloads.datasets.files.sources import Reading, find_sources
 from raysim.workloads.partitions.natural import Natural

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raysim.core.errors import DataError, SettingsError
+from raysim.errors import DataError, SettingsError
 from raysim.federation.prepared import notes_of, prepared
 from raysim.workloads.datasets.files.kinds import NUMBER, Kind, as_numbers
 from tests.workloads.datasets.files import layouts

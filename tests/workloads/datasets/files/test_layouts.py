@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from raysim.core.errors import DataError
+from raysim.errors import DataError
 from raysim.federation.prepared import notes_of, prepared
 from raysim.workloads.datasets.files import tables
 from raysim.workloads.datasets.files.sources import Reading, find_sources

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 import raysim
-from raysim.core.seeds import torch_seed
-from raysim.driver.progress import RunProgress, final_score
+from raysim.driver.listeners.progress import RunProgress, final_score
+from raysim.numbers.seeds import torch_seed
 from raysim.storage.rows.metrics import declared_in
 from tests.workloads.datasets.files import layouts
 

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from raysim.core.data import Split
-from raysim.core.errors import DataError, SettingsError
+from raysim.errors import DataError, SettingsError
 from raysim.federation.prepared import open_prepared, prepared
+from raysim.samples.data import Split
 from raysim.workloads.datasets.files.saved import HuggingFace
 from raysim.workloads.datasets.prepared import missing_files
 from tests.workloads.datasets.files import layouts

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from raysim.core.errors import DataError
+from raysim.errors import DataError
 from raysim.federation.prepared import open_prepared, prepared
 from raysim.workloads.datasets.files import tables
 from tests.workloads.datasets.files import layouts

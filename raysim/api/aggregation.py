@@ -1,0 +1,206 @@
+"""Interface of an aggregation of a pass's updates into one update.
+
+The mean is an exact sum, and needs no single update. Other aggregations see the updates one by one,
+in blocks of coordinates: each worker writes the updates of its clients into files, and reads blocks
+of all clients afterwards, so that no process ever holds all updates. There are three steps:
+
+1. `measure`, on the workers: numbers of a block that add up over blocks, such as inner products of
+   updates. They are added in an order that does not depend on workers. Only for aggregations that
+   look at updates as a whole.
+2. `decide`, on the server, once: checks of the updates that have arrived, and weights of the
+   clients.
+3. `combine`, on the workers: the aggregate of a block.
+
+Legend: m clients of a pass, n coordinates of a block, N of an update.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from raysim.api.columns import Column
+from raysim.api.components import Component, Registry, returns
+from raysim.api.rules import Weighting
+from raysim.api.withheld import PRIVACY, closed
+
+Floats = npt.NDArray[np.float64]
+Integers = npt.NDArray[np.int64]
+NO_CLIENTS: Integers = np.empty(0, dtype=np.int64)
+
+
+def _nothing() -> Tensor:
+    return torch.empty(0, dtype=torch.float64)
+
+
+@dataclass(frozen=True)
+class Updates:
+    """Updates of a pass, in a block of coordinates.
+
+    Attributes:
+        differences: Changes of the clients' tensors, in float64 [m, n]; complex values are pairs of
+            reals. Rows are by client, ascending.
+        samples: The clients' samples [m].
+        clients: The clients [m].
+        last: For an aggregation that `keeps_last`, its aggregate of the round before, zeros before
+            the first [n]; else empty.
+        root: For an aggregation with `root_samples`, the update that the server has trained on them
+            [n]; else empty.
+        weights: For `combine`, the weights that `decide` returned [m]; empty without any.
+    """
+
+    differences: Tensor
+    samples: Integers
+    clients: Integers = field(default_factory=NO_CLIENTS.copy)
+    last: Tensor = field(default_factory=_nothing)
+    root: Tensor = field(default_factory=_nothing)
+    weights: Tensor = field(default_factory=_nothing)
+
+
+@dataclass(frozen=True)
+class ArrivedUpdates:
+    """Input of `Aggregation.decide`: the updates of a pass that have arrived.
+
+    A claim of privacy withholds samples and shares, and the samples of `Updates`.
+
+    Attributes:
+        clients: Their clients, ascending [m].
+        samples: The clients' samples [m].
+        shares: Weights of the clients in the mean, by `weighting`; their sum is 1 [m].
+        measured: Sum of `measure` over all blocks; empty without it.
+    """
+
+    clients: Integers
+    samples: Integers = field(metadata=closed("the sizes of clients", PRIVACY))
+    shares: Floats = field(metadata=closed("the weights of clients", PRIVACY))
+    measured: Tensor = field(default_factory=_nothing)
+
+
+@dataclass(frozen=True)
+class AggregationPlan:
+    """Result of `Aggregation.decide`.
+
+    Attributes:
+        weights: Weights of the updates in the aggregate [m], for `combine`; None without any. A
+            client with weight 0 was cut.
+        metrics: Numbers of the round, columns of `metrics.parquet`.
+        columns: Numbers of the clients [m], by name, columns of `clients.parquet`.
+    """
+
+    weights: Tensor | None = None
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    columns: Mapping[str, Floats] = field(default_factory=dict)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float | np.number) and bool(np.isfinite(value))
+
+
+class Aggregation(Component):
+    """Aggregation; its fields are its settings.
+
+    The least that one needs is `combine`, a function of a block.
+    """
+
+    _promises: ClassVar[tuple[str, ...]] = ("bounds_share",)
+    _lasting: ClassVar[str] = "set `keeps_last`, and find the last aggregate in `Updates.last`"
+    revision: ClassVar[int] = 1
+    """Raised when the same settings give other bits; a run resumes in its own revision only."""
+    columns: ClassVar[Sequence[Column]] = ()
+    """Declarations of the columns of `metrics.parquet` that it writes."""
+    sees_updates: ClassVar[bool] = True
+    """Whether `combine` replaces the mean, at the cost of a file per update."""
+    keeps_last: ClassVar[bool] = False
+    """Whether it needs its aggregate of the round before, which is then part of checkpoints."""
+
+    @returns("a tensor in float64", lambda found, *_: found.dtype == torch.float64)
+    def measure(self, updates: Updates) -> Tensor:
+        """Return numbers of a block in float64, of any shape, that add up over blocks.
+
+        The shape may depend on m, not on n. The cost is one more pass over the files of updates.
+        """
+        raise NotImplementedError
+
+    @returns(
+        "an AggregationPlan, with a number for each client in weights and columns",
+        lambda plan, _, arrived: (
+            isinstance(plan, AggregationPlan)
+            and (plan.weights is None or plan.weights.shape == arrived.clients.shape)
+            and all(np.shape(each) == arrived.clients.shape for each in plan.columns.values())
+            and all(np.asarray(each).dtype.kind in "biuf" for each in plan.columns.values())
+            and all(np.isfinite(float(number)) for number in plan.metrics.values())
+        ),
+    )
+    def decide(self, arrived: ArrivedUpdates) -> AggregationPlan:
+        """Return the weights of the updates, and numbers for the tables.
+
+        Raises:
+            SettingsError: too few updates have arrived; it names the setting and the bound.
+        """
+        return AggregationPlan()
+
+    @returns(
+        lambda _, updates: (
+            f"a tensor of real numbers of the shape {[*updates.differences.shape[1:]]}"
+        ),
+        lambda found, _, updates: (
+            found.is_floating_point() and found.shape == updates.differences.shape[1:]
+        ),
+    )
+    def combine(self, updates: Updates) -> Tensor:
+        """Return the aggregate of a block [n]: by default the sum of the weighted updates."""
+        if not len(updates.weights):
+            raise NotImplementedError
+        return updates.weights @ updates.differences
+
+    @property
+    def measures(self) -> bool:
+        """True if it has a `measure`."""
+        return type(self).measure is not Aggregation.measure
+
+    @property
+    def root_samples(self) -> int:
+        """Samples on which the server trains a model itself, as a client would; 0 for none.
+
+        They are drawn by the seed from those of the clients, who train without them.
+        """
+        return 0
+
+    @property
+    def weights(self) -> Weighting | None:
+        """Weights of the mean; None takes those of the pass."""
+        return None
+
+    @property
+    def bounds_share(self) -> bool:
+        """True if a client moves the aggregate by its difference over M at most, whoever comes.
+
+        M is the expected number of clients of a round: accountants and noise take it for the
+        divisor. A subclass that overrides code states it anew.
+        """
+        return False
+
+    @returns("a number of clients, or None", lambda found, *_: found is None or _is_number(found))
+    def bears_with(self, arrived: int) -> int | None:
+        """Return the bad clients that it bears with among those that arrived; None: no bound."""
+        return None
+
+    @returns("a finite number", lambda found, *_: _is_number(found))
+    def factor(self, arrived: int, expected: float) -> float:
+        """Return the factor of the mean differences.
+
+        Args:
+            arrived: Clients whose updates arrived.
+            expected: Expected number of clients of a round.
+        """
+        return 1.0
+
+
+AGGREGATIONS: Registry[Aggregation] = Registry("aggregation", Aggregation)
+AGGREGATIONS.default = "mean"

@@ -1,0 +1,331 @@
+"""The interface of a stage of the channel: what happens to an upload on its way to the server.
+
+A stage has a part at the client, behind the method's `finish`, and one at the server, behind the
+aggregation. It changes differences: of a group whose base the pass names (`Pass.bases`), what the
+client's tensors have moved by; of a group that is a change already, the group. Integers, rows,
+frozen parameters and groups without a base pass it by.
+
+Legend: d a difference.
+"""
+
+from __future__ import annotations
+
+from abc import ABC
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import ClassVar
+
+import torch
+
+from raysim.api.columns import Column
+from raysim.api.components import Component, Registry, call, returns
+from raysim.api.privacy import PrivacyClaim
+from raysim.api.rules import Reduced, Upload, View
+from raysim.api.state import State, are_arrays
+from raysim.api.withheld import PRIVACY, closed
+from raysim.numbers.encoding import Encoded, Encoding
+from raysim.numbers.masking import SecureSum
+from raysim.numbers.tensors import Groups, Layout
+
+
+@dataclass(frozen=True)
+class Received:
+    """Input of `Stage.receive`: the pass whose result has arrived.
+
+    Attributes:
+        number: Rounds committed before this one.
+        cohort: The clients of the round, ascending; withheld by a claim of privacy of another.
+        clients: K, the number of clients in all.
+        generator: `generator(purpose)`: a generator on the CPU, keyed by seed, round, pass, stage
+            and purpose.
+        expected: Expected number of clients of a round, by which `aggregation.weighting=fixed`
+            divides.
+    """
+
+    number: int
+    cohort: tuple[int, ...] = field(metadata=closed("the clients of a round", PRIVACY))
+    clients: int
+    generator: Callable[[str], torch.Generator]
+    expected: float
+
+
+class Stage(Component, ABC):
+    """A stage of the channel; its fields are its settings.
+
+    Tensors are in float64, complex ones as pairs of reals [..., 2]. They may be changed in place. A
+    tensor that a stage returns with the values that it was given reaches the server with the bits
+    that it would have without the stage. What the view gives (`start`, `broadcast`, `state`,
+    `personal`) must be left as it is.
+    """
+
+    _lasting: ClassVar[str] = "what lasts belongs in the state of a client, or of the stage"
+    _promises: ClassVar[tuple[str, ...]] = (
+        *("bounds_norm", "is_contraction", "goes_down", "shares_places", "sums_numbers"),
+    )
+    _claims: ClassVar[tuple[str, ...]] = ("privacy", "secure_sum")
+    revision: ClassVar[int] = 1
+    """Raised when the same settings give other bits; a run goes on in its own revision alone."""
+    columns: ClassVar[Sequence[Column]] = ()
+    """Declarations of the columns of `metrics.parquet` that it writes."""
+    acts_on_empty_rounds: ClassVar[bool] = False
+    """Whether a round without clients, or whose clients are all lost, runs for `receive`: its mean
+    differences are 0."""
+
+    @property
+    def bounds_norm(self) -> bool:
+        """True if differences are never longer behind it than before it, by their Euclidean norm.
+
+        What follows a clip on which a promise of privacy rests must be so. By default those without
+        a part at the client are. A subclass that overrides code states it anew.
+        """
+        return type(self).send is Stage.send
+
+    @property
+    def keeps_residual(self) -> bool:
+        """True if a client adds what it has not sent so far, so that its differences have no bound.
+
+        Every stage behind it must be a contraction.
+        """
+        return False
+
+    @property
+    def is_contraction(self) -> bool:
+        """True if ||x - c(x)|| <= s ||x|| with s < 1, in expectation, as error feedback needs.
+
+        By default stages without a part at the client are.
+        """
+        return type(self).send is Stage.send
+
+    @property
+    def goes_down(self) -> bool:
+        """True if it can be a stage of the down-link: a contraction, whose `send` does something.
+
+        There it is the server that sends. It has no state of a client, and its number is -1.
+        """
+        return self.is_contraction and type(self).send is not Stage.send
+
+    @property
+    def sends_coordinates(self) -> bool:
+        """True if what is sent are coordinates of the differences, which others can encode."""
+        return True
+
+    @property
+    def shares_places(self) -> bool:
+        """True if the values that it sends are those of the same places in all clients of a pass.
+
+        Only such sparse values stay few in sums, which are all that masks let the server see.
+        """
+        return False
+
+    @property
+    def leaves_buffers(self) -> bool:
+        """True if buffers, such as BatchNorm's running statistics, pass it by.
+
+        Coders leave them: a variance that is decoded with an error may be below 0. They are sent in
+        the bytes that they have.
+        """
+        return False
+
+    @property
+    def sums_numbers(self) -> bool:
+        """True if its server part reads of the `scalars` that clients send their sum alone.
+
+        Others do not go with masks.
+        """
+        return False
+
+    @property
+    def secure_sum(self) -> SecureSum | None:
+        """Statement that it lets the server see sums of clients alone; None for other stages.
+
+        The engine then masks what clients send, counts what that costs, and refuses what needs
+        single clients' uploads.
+        """
+        return None
+
+    @property
+    def privacy(self) -> PrivacyClaim | None:
+        """The differential privacy of clients that it claims; None claims none.
+
+        The engine accounts it, refuses what the accountant does not cover, and ends a run before
+        the round that would go past its epsilon. A subclass that overrides code of a class with a
+        claim states its own, or is refused.
+        """
+        return None
+
+    def with_noise(self, noise: float) -> Stage:
+        """Return this stage with the noise multiplier that keeps to the epsilon of its claim."""
+        return self
+
+    def has_effect(self, behind: Sequence[Stage]) -> bool:
+        """Return whether the stage does anything at its settings; one that does not is left out.
+
+        Args:
+            behind: The stages behind it that have an effect, in order.
+        """
+        return True
+
+    @returns("a dict of numbers or arrays", are_arrays)
+    def init(self) -> State:
+        """Return what the server keeps for the stage before the first round: numbers, or arrays."""
+        return {}
+
+    @returns("a stage of its class", lambda found, stage, _: isinstance(found, type(stage)))
+    def at(self, state: State) -> Stage:
+        """Return this stage as clients and server apply it next.
+
+        Args:
+            state: What the server keeps for it.
+        """
+        return self
+
+    def send(self, view: View, upload: Upload) -> Upload:
+        """Return what a client sends.
+
+        Args:
+            view: The client; `view.generator` is keyed by the stage, too, and `view.state` has the
+                groups that this stage returned for the client last, none at first.
+            upload: Differences, as `sums`, with the client's `samples` and the `encoding` so far;
+                its other parts are empty.
+
+        Returns:
+            An upload whose `sums` have the same groups, names and shapes. It may have `state`,
+            groups that the client keeps for this stage until the stage returns others; `metrics`,
+            which are columns of `clients.parquet`; `scalars`, which are sent, and are columns, too;
+            and another `encoding`, which has the bytes of the scalars.
+        """
+        return upload
+
+    def remember(self, view: View, returned: Upload, sent: Groups) -> Groups:
+        """Return groups that the client keeps for this stage, known behind the last stage alone.
+
+        Args:
+            view: The client, as `send` saw it.
+            returned: What `send` returned.
+            sent: The differences behind the last stage, as the server will decode them.
+        """
+        return {}
+
+    @returns("an Encoding", Encoding)
+    def encoded(self, sent: Encoding, layout: Layout, client: int) -> Encoding:
+        """Return how the differences of a client are encoded behind this stage.
+
+        Their bytes are counted as sent, and a virtual clock charges them before anyone trains.
+        Where they depend on the differences, `send` returns `Upload.encoding` as well, which is
+        then counted; the clock charges what is declared here.
+
+        Args:
+            sent: Their encoding before this stage.
+            layout: Names (`group/name`), dtypes and shapes of the differences, as they would be
+                sent without stages.
+            client: The client.
+        """
+        return sent
+
+    def receive(self, now: Received, reduced: Reduced) -> Reduced:
+        """Return what the server goes on with.
+
+        Args:
+            now: The pass.
+            reduced: Its result; of the groups that stages change, `means` are differences; in
+                asynchronous rounds from the newest model, wherever clients started. `scalars` are
+                those of this stage, of the clients that arrived.
+
+        Returns:
+            A result whose `means` have the same groups, names and shapes.
+        """
+        return reduced
+
+    @returns(
+        "its state, a dict of numbers or arrays, and a dict of metrics",
+        lambda pair, *_: are_arrays(pair[0]) and isinstance(pair[1], Mapping),
+    )
+    def update(self, now: Received, reduced: Reduced) -> tuple[State, Mapping[str, float]]:
+        """Return what the server keeps for the stage after a pass, and metrics of the round.
+
+        Arguments as of `receive`, which is called first. Asynchronous rounds have none.
+        """
+        return {}, {}
+
+    def has_client_part(self) -> bool:
+        """Return whether it changes what clients send, or has them keep anything."""
+        kind = type(self)
+        return (kind.send, kind.remember) != (Stage.send, Stage.remember)
+
+    def declares_bytes(self) -> bool:
+        """Return whether the stage changes how differences are encoded."""
+        return type(self).encoded is not Stage.encoded
+
+    def has_server_part(self) -> bool:
+        """Return whether it has a `receive` or an `update`."""
+        kind = type(self)
+        return (kind.receive, kind.update) != (Stage.receive, Stage.update)
+
+
+STAGES: Registry[Stage] = Registry("stage", Stage, key="channel.{}")
+Stages = Mapping[str, Stage]
+"""Stages by name, in the order in which clients apply them."""
+
+
+def with_effect(stages: Stages) -> dict[str, Stage]:
+    """Return the stages that have an effect, in order."""
+    found: dict[str, Stage] = {}
+    for name, stage in reversed([*stages.items()]):
+        if stage.has_effect([*found.values()][::-1]):
+            found[name] = stage
+    return dict(reversed([*found.items()]))
+
+
+def encoded_by(stage: Stage, sent: Encoding, layout: Layout, client: int) -> Encoding:
+    """Return the encoding that a stage declares for a client.
+
+    Raises:
+        SettingsError: it fails, or declares something else.
+    """
+    return shared_or_not(stage, sent, call(stage, Stage.encoded, sent, layout, client))
+
+
+def shared_or_not(stage: Stage, before: Encoding, encoding: Encoding) -> Encoding:
+    """Return the encoding behind a stage, which knows whether clients share the places of values.
+
+    Args:
+        stage: The stage.
+        before: The encoding before it.
+        encoding: What the stage returned.
+    """
+    if encoding.values == before.values or stage.shares_places:
+        return encoding
+    return replace(encoding, is_shared=False)
+
+
+def secure_sum_of(stages: Stages) -> SecureSum | None:
+    """Return the secure aggregation of a channel; None without one."""
+    return next(filter(None, (stage.secure_sum for stage in stages.values())), None)
+
+
+def declared(stages: Stages, encoded: Encoded, client: int) -> Encoded:
+    """Return the encoding of a client's differences behind stages, as these declare it.
+
+    Args:
+        stages: The stages.
+        encoded: The encoding without stages.
+        client: The client.
+    """
+    for stage in stages.values():
+        before, seen = encoded.seen_by(leaves_buffers=stage.leaves_buffers)
+        after = encoded_by(stage, before, seen, client)
+        encoded = encoded.behind(after, leaves_buffers=stage.leaves_buffers)
+    return encoded
+
+
+def sent_bytes(encoded: Encoded, total: int) -> int:
+    """Return the bytes that a client sends, given the encoding of its differences.
+
+    Args:
+        encoded: The encoding, declared or as it was sent.
+        total: Bytes that it would send without stages.
+    """
+    encoding, layout = encoded.whole, encoded.layout
+    if encoding == Encoding.of(layout):  # the method may send less than its tensors
+        return total
+    return max(total - layout.nbytes, 0) + encoding.nbytes

@@ -1,0 +1,615 @@
+"""The rules of local training, as functions of tensors, and what travels in a pass over clients.
+
+A method changes local training by handing rules to the engine. Rules never branch in Python on a
+tensor's value (`torch.where` does), so the same rules can train one client at a time or many at
+once.
+
+Legend: B batch, F features, C classes, n_k samples of client k.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property, partial
+from itertools import pairwise
+from math import ceil
+from typing import Literal, NamedTuple, Protocol, cast
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from raysim.api.optimizer import Optimizer, effective_steps
+from raysim.api.scoring import CLASSIFICATION, Scoring
+from raysim.api.withheld import MASKS, PRIVACY, closed
+from raysim.errors import RunError, SettingsError
+from raysim.numbers.encoding import Encoding
+from raysim.numbers.tensors import Groups, Tensors, at_least_float32, nbytes, number_beside, only
+
+Weighting = Literal["examples", "uniform"]
+Bases = Mapping[str, str]
+"""Per group of uploads, the broadcast group from which it has moved, or CHANGE."""
+CHANGE = ""
+"""Base of a group that is a change already."""
+
+
+@dataclass(frozen=True)
+class LocalSteps:
+    """Number of local steps in place of local epochs; the last epoch is cut. False for none."""
+
+    count: int
+
+    def __bool__(self) -> bool:
+        """Return whether there are any."""
+        return self.count > 0
+
+    def __mul__(self, factor: float) -> LocalSteps:
+        """Return a multiple of the steps, rounded up; at least one unless there are none."""
+        return LocalSteps(max(ceil(round(self.count * factor, 9)), min(self.count, 1)))
+
+    __rmul__ = __mul__
+
+
+class Batching(NamedTuple):
+    """Batches of an epoch of a client.
+
+    Attributes:
+        size: Batch size B, or "full".
+        drop_last: Whether a last batch of fewer samples is left out; a client with fewer than B in
+            all keeps it, as else it would not train.
+    """
+
+    size: int | Literal["full"]
+    drop_last: bool = False
+
+    def used(self, sizes: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """Return the samples of an epoch of clients that have `sizes` samples [n]."""
+        if self.size == "full" or not self.drop_last:
+            return sizes
+        return np.where(sizes < self.size, sizes, sizes - sizes % self.size)
+
+
+LocalWork = int | LocalSteps
+"""Local epochs, or local steps in their place."""
+
+
+def count_of(work: LocalWork) -> int:
+    """Return the number of epochs or of steps."""
+    return work.count if isinstance(work, LocalSteps) else work
+
+
+def with_count(work: LocalWork, count: int) -> LocalWork:
+    """Return another number of epochs or of steps."""
+    return LocalSteps(count) if isinstance(work, LocalSteps) else count
+
+
+def samples_of(
+    work: LocalWork, sizes: npt.NDArray[np.int64], batching: Batching
+) -> npt.NDArray[np.int64]:
+    """Return the samples that clients train on, each time that they do [n].
+
+    Args:
+        work: Their local epochs or steps.
+        sizes: The clients' samples [n].
+        batching: Batches of an epoch.
+    """
+    used = batching.used(sizes)
+    if not isinstance(work, LocalSteps):
+        return work * used
+    rows = np.minimum(used, used if batching.size == "full" else batching.size)
+    whole, rest = np.divmod(work.count, -(-used // rows))
+    samples: npt.NDArray[np.int64] = whole * used + rest * rows
+    return samples
+
+
+class Outputs(NamedTuple):
+    """Outputs of a network on a batch; `features` and `hidden` are None without these stages."""
+
+    features: Tensor | None  # [B, ch, H, W] or [B, F]
+    hidden: Tensor | None  # [B, F]
+    logits: Tensor  # [B, C]
+
+    def in_float32(self) -> Outputs:
+        """Return these outputs with logits in float32 or float64, as losses need them."""
+        return self._replace(logits=at_least_float32(self.logits))
+
+    def scaled(self, temperature: float | Tensor) -> Outputs:
+        """Return these outputs with logits divided by the temperature T."""
+        return self._replace(logits=self.logits / temperature)
+
+
+class Batch(NamedTuple):
+    """Samples: inputs x [B, ...] and targets y [B, ...], with the scoring that compares them.
+
+    A batch of local training is a view of a buffer that the next epoch overwrites. Where clients
+    are trained together the smaller batches are padded; `weights` [B] is then 1 for a sample and 0
+    for padding. Rules reduce over samples by `loss`, `mean`, `padded_with_zeros` and `size` alone.
+    """
+
+    x: Tensor
+    y: Tensor
+    weights: Tensor | None = None
+    scoring: Scoring = CLASSIFICATION
+
+    def loss(self, outputs: Tensor) -> Tensor:
+        """Return the mean loss of a network's outputs; by default their cross-entropy."""
+        if self.scoring.whole_batch:
+            return self.scoring.mean_loss(outputs, self.y)
+        if self.weights is not None or self.scoring.weights is not None:
+            return self.mean_of_losses(outputs)
+        return self.scoring.mean_loss(outputs, self.y)
+
+    def mean_of_losses(self, outputs: Tensor) -> Tensor:
+        """Return the mean loss as the mean of the samples' losses, padded or not."""
+        losses = self.losses(outputs)
+        if self.scoring.weights is None:
+            return self.mean(losses)
+        total = self.padded_with_zeros(self.scoring.weights(self.y).to(losses.dtype)).sum()
+        return self.padded_with_zeros(losses).sum() / torch.where(total > 0, total, 1)
+
+    @property
+    def reported(self) -> Batch:
+        """This batch with the loss that is reported, where another one is minimised."""
+        return self._replace(scoring=self.scoring.reported or self.scoring)
+
+    def losses(self, outputs: Tensor) -> Tensor:
+        """Return the loss of each sample [B]."""
+        return self.scoring.sample_losses(outputs, self.y)
+
+    def mean(self, values: Tensor) -> Tensor:
+        """Return the mean over the batch of one value per sample [B]."""
+        if self.weights is None:
+            return values.mean()
+        return (values * self.weights).sum() / self.size().clamp(min=1)
+
+    def size(self) -> Tensor:
+        """Return the number of samples, padding left out."""
+        if self.weights is None:
+            return self.y.new_full((), len(self.y), dtype=torch.int64)
+        return self.weights.sum()
+
+    def padded_with_zeros(self, values: Tensor) -> Tensor:
+        """Return one row per sample [B, ...] with the rows of padding set to 0."""
+        if self.weights is None:
+            return values
+        return values * self.weights.view(-1, *(1,) * (values.dim() - 1))
+
+
+class Gradient(Protocol):
+    """Gradient of the local objective at any tensors, weight decay included.
+
+    In a step it is taken in training mode with the step's random draws (dropout), in `finish` in
+    evaluation mode; buffers are left alone.
+    """
+
+    def __call__(
+        self,
+        tensors: Tensors,
+        batch: Batch,
+        *,
+        along: Tensors | None = None,
+        change_outputs: Callable[[Outputs], Outputs] | None = None,
+    ) -> Tensors:
+        """Return the gradient, by name of the trained parameters.
+
+        Args:
+            tensors: Parameters and buffers of the network.
+            batch: The samples.
+            along: A vector by name of the trained parameters: returns the product of the Hessian
+                with it, in place of the gradient.
+            change_outputs: Returns what the objective is taken of in place of the network's
+                outputs; logits are not yet divided by the temperature.
+        """
+
+
+def only_in_finish(purpose: str) -> torch.Generator:
+    """Refuse a generator to the functions of a step, which may run for many clients at once.
+
+    Raises:
+        SettingsError: always.
+    """
+    raise SettingsError(
+        f"view.generator({purpose!r}): is for `finish` alone; in a step use torch's own random"
+        " functions, which are seeded for each client"
+    )
+
+
+@dataclass(frozen=True)
+class View:
+    """View of the client in training, as rules see it.
+
+    `start`, `broadcast`, `state` and `personal` must be left as they are: a change in place stops
+    the run.
+
+    Attributes:
+        params: The live parameters and buffers of the client's network.
+        trainable: Names of the parameters that are trained.
+        start: The tensors with which the client's network started this pass.
+        broadcast: The groups that the server sent to every client.
+        state: The client's own groups: its client state, and the round state of earlier passes.
+        personal: The groups that the server sent to this client alone.
+        temperature: The client's T; a tensor [] in a stack of clients that differ in it, and
+            [B, 1] in a criterion where it differs between samples.
+        generator: `generator(purpose)`, for `finish` alone; keyed by seed, round, pass and client.
+        at: `at(tensors, x)`: the outputs at any tensors, in evaluation mode, without gradient.
+        gradient: `gradient(tensors, batch)`: the gradient of the local objective at any tensors;
+            `gradient(tensors, batch, along=v)` is the product of its Hessian with v.
+        frozen: Names of the network's frozen parameters, which do not travel.
+        client: The client's number, for `finish` alone.
+        stages: The groups that the client keeps for the stages of the channel, named
+            `stage@group`; for the engine alone.
+        pass_generator: As `generator`, with the same draws for all clients of the pass.
+        buffers: Names of the network's buffers.
+    """
+
+    params: Tensors
+    trainable: Sequence[str]
+    start: Tensors
+    broadcast: Groups
+    state: Groups
+    personal: Groups
+    temperature: float | Tensor
+    generator: Callable[[str], torch.Generator]
+    at: Callable[[Tensors, Tensor], Outputs]
+    gradient: Gradient
+    frozen: frozenset[str] = frozenset()
+    client: int = -1
+    stages: Groups = field(default_factory=dict)
+    pass_generator: Callable[[str], torch.Generator] = only_in_finish
+    buffers: frozenset[str] = frozenset()
+
+    @property
+    def received(self) -> Tensors:
+        """The broadcast model; tensors of the client's own, which are not sent, as they started."""
+        return {**self.start, **self.broadcast.get("model", {})}
+
+
+Criterion = Callable[[View, Outputs, Batch], Tensor]
+"""Returns the loss of a batch, given logits / temperature."""
+
+
+@dataclass(frozen=True)
+class Trained:
+    """The end of one client's local training.
+
+    Attributes:
+        steps: Optimiser steps taken.
+        lr: Learning rate used.
+        states: The last state of every transform and companion, by its name.
+        samples: All of the client's samples, shared with others: left as they are.
+        optimizer: What the optimizer keeps, by slot and name of the parameter; for the engine.
+        solver: The optimizer itself; None for plain SGD.
+        transforms: The changes of the gradient.
+        batching: Batches of an epoch.
+        companions: The last tensors of every companion, by its name.
+    """
+
+    steps: int
+    lr: float
+    states: Mapping[str, Tensors]
+    samples: Batch
+    optimizer: Groups = field(default_factory=dict)
+    solver: Optimizer | None = None
+    transforms: tuple[Transform, ...] = ()
+    batching: Batching = field(default_factory=partial(Batching, "full"))
+    companions: Groups = field(default_factory=dict)
+
+    @cached_property
+    def data(self) -> Batch:
+        """All of the client's samples, a copy of its own: most clients never read it."""
+        return self.samples._replace(x=self.samples.x.clone(), y=self.samples.y.clone())
+
+    @property
+    def effective_steps(self) -> float:
+        """Sum of the a_i with which gradients g_i make up the change lr * sum_i a_i g_i.
+
+        `steps` of plain SGD; momentum and pulls (`Transform.pull`) change it. Constants that a
+        transform adds are left out. The optimizer must be linear in its gradients, as `sgd` is, and
+        the model that of the last step: `Method.needs_local` has `{"tail_average": 0.0}`.
+
+        Raises:
+            SettingsError: a transform states no `pull`.
+            RunError: the sum is not above 0, as pulls are too strong for lr.
+        """
+        pulls = {False: 0.0, True: 0.0}
+        for each in self.transforms:
+            if each.pull is None:
+                raise SettingsError(f"rules: {each.name!r} states no `pull`: no effective steps")
+            pulls[each.after_momentum] += self.lr * each.pull
+        total = effective_steps(self.solver, self.steps, pulls[False], pulls[True])
+        if total <= 0:
+            raise RunError(
+                f"its {self.steps} steps at lr={self.lr:g} are {total:g} effective steps, which"
+                " must be above 0: set a smaller local.lr, or a weaker pull to the global model"
+            )
+        return total
+
+
+@dataclass(frozen=True)
+class Upload:
+    """Upload of one client: what it sends, keeps and reports.
+
+    Attributes:
+        sums: Groups of which the server wants the weighted mean; they travel up.
+        rows: Groups that the server wants as they are, client by client; they travel up.
+        state: The client's new client state; it stays on the client.
+        round_state: Groups for the later passes of this round, which find them in `View.state`;
+            they stay on the client and are deleted after the round.
+        scalars: Numbers for the server; they travel up, four bytes each, and are logged.
+        metrics: Numbers for people; they are logged only.
+        bytes_up: Bytes that a deployment would send, where that is less than the tensors hold.
+        samples: n_k, as the stages of the channel see it; the engine sets it.
+        encoding: Of an upload that a stage sees or returns, how its differences are encoded.
+        dtypes: Dtypes of the means of tensors that are summed in float64, by `group/name`; of
+            others, that of the tensor.
+    """
+
+    sums: Groups = field(default_factory=dict)
+    rows: Groups = field(default_factory=dict)
+    state: Groups = field(default_factory=dict)
+    round_state: Groups = field(default_factory=dict)
+    scalars: Mapping[str, float] = field(default_factory=dict)
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    bytes_up: int | None = None
+    samples: int = 0
+    encoding: Encoding | None = None
+    dtypes: Mapping[str, torch.dtype] = field(default_factory=dict)
+
+    def sent_bytes(self, frozen: Collection[str] = ()) -> int:
+        """Return the bytes that travel up: `bytes_up`, or those of scalars and unfrozen tensors."""
+        held = nbytes(self.sums, frozen) + nbytes(self.rows, frozen) + 4 * len(self.scalars)
+        return held if self.bytes_up is None else self.bytes_up
+
+
+Finish = Callable[[View, Trained], Upload]
+"""Returns what a client gives back after its training."""
+
+
+def send_model(view: View, trained: Trained) -> Upload:
+    """Send the trained model up to be averaged, as FedAvg does.
+
+    Of a model that was broadcast in part, the same tensors.
+    """
+    sent = view.broadcast.get("model", view.params)
+    return Upload(sums={"model": only(view.params, sent)})
+
+
+def receive_model(broadcast: Groups, state: Groups, personal: Groups) -> Tensors:
+    """Start from the broadcast model, as FedAvg does."""
+    return broadcast.get("model", {})
+
+
+def nothing_received(client: int) -> int:
+    """Return 0, the bytes of a broadcast that clients have from an earlier pass of the round."""
+    return 0
+
+
+def no_state(view: View) -> Tensors:
+    """Return the state of a transform that keeps none."""
+    return {}
+
+
+def zero_term(view: View) -> Tensors:
+    """Return the state of a transform that keeps only the term that it reports."""
+    return {"term": number_beside(view.params)}
+
+
+@dataclass(frozen=True)
+class Transform:
+    """A change of the gradient between autograd and the step, as optax's GradientTransformation.
+
+    Attributes:
+        name: Names its state; unique among the transforms of a client.
+        update: `update(view, gradients, batch, state)`: returns the changed gradients and the next
+            state, both of the same names and shapes as before.
+        init: `init(view)`: returns the state before the first step.
+        term: Key in the state of the term whose gradient is added; the reported objective has it.
+        after_momentum: Whether it changes the step's direction behind the momentum, or else the
+            gradient before it, weight decay included.
+        replaces: Whether it leaves the gradient that it is given unused, and takes its own by
+            `view.gradient`; it must then be the first that changes the gradient.
+        pull: Its strength mu, if it adds mu * (w_k - a) with a fixed, and constants of the pass;
+            None if it does anything else. For `Trained.effective_steps`.
+    """
+
+    name: str
+    update: Callable[[View, Tensors, Batch, Tensors], tuple[Tensors, Tensors]]
+    init: Callable[[View], Tensors] = no_state
+    term: str | None = None
+    after_momentum: bool = False
+    replaces: bool = False
+    pull: float | None = None
+
+
+@dataclass(frozen=True)
+class Companion:
+    """Tensors that a client trains beside its network, on the same batches.
+
+    After each step of the network they take one of their own, by the same optimizer, learning rate
+    and decoupled weight decay; their slots start a pass at zero, and `local.clip_norm` and
+    `local.tail_average` leave them alone.
+
+    Attributes:
+        name: Names its state; unique among companions and transforms.
+        start: `start(view)`: the tensors to start from, by name.
+        gradient: `gradient(view, tensors, batch, state, lr)`: returns their gradient and the next
+            state, both of the same names and shapes. `view.params` have taken their step,
+            `view.gradient` has its random draws; `lr` is the learning rate, in a stack a tensor [].
+        init: `init(view)`: returns the state before the first step.
+    """
+
+    name: str
+    start: Callable[[View], Tensors]
+    gradient: Callable[[View, Tensors, Batch, Tensors, float | Tensor], tuple[Tensors, Tensors]]
+    init: Callable[[View], Tensors] = no_state
+
+
+@dataclass(frozen=True)
+class Rules:
+    """Rules of a client in a pass; every default is plain SGD on the task's loss.
+
+    `criterion`, penalties and the transforms' `update` must depend on their arguments and on the
+    method's fields alone: on a CPU, and stacked on a GPU, they are replayed without their Python.
+    They may write into buffers of `view.params` in place, which are then the client's.
+
+    Attributes:
+        start: `start(broadcast, state, personal)`: the tensors to start from.
+        criterion: `criterion(view, outputs, batch)`, for that loss, on logits / temperature.
+        penalties: Terms added to the criterion; they see raw logits.
+        transforms: Changes of the gradient, applied in this order.
+        companions: What is trained beside the network, after each of its steps.
+        finish: `finish(view, trained)`: what the client gives back.
+        sample_temperatures: `sample_temperatures(view, outputs, batch)`: the T of each sample [B],
+            by which raw logits are divided for the criterion; None takes the client's T.
+        from_samples: `from_samples(groups, samples)`: groups that the client makes of its samples
+            at the start of the pass, such as counts of classes, given those that it was sent and
+            keeps. They are in its state for the pass, and are neither kept nor sent.
+    """
+
+    start: Callable[[Groups, Groups, Groups], Tensors] = receive_model
+    criterion: Criterion | None = None
+    penalties: tuple[Callable[[View, Outputs, Batch], Tensor], ...] = ()
+    transforms: tuple[Transform, ...] = ()
+    companions: tuple[Companion, ...] = ()
+    finish: Callable[[View, Trained], Upload] = send_model
+    sample_temperatures: Callable[[View, Outputs, Batch], Tensor] | None = None
+    from_samples: Callable[[Groups, Batch], Groups] | None = None
+
+    @property
+    def are_plain(self) -> bool:
+        """True if the objective, before transforms, is the task's loss at the client's T."""
+        return not (self.criterion or self.penalties or self.sample_temperatures)
+
+    def __post_init__(self) -> None:
+        names = [each.name for each in self.transforms]
+        names += [each.name for each in self.companions]
+        if len({*names}) < len(names):
+            raise SettingsError(
+                f"rules: transforms need names of their own, as companions do; given {names}"
+            )
+        changing = [each for each in self.transforms if not each.after_momentum]
+        for before, each in pairwise(changing):
+            if each.replaces:
+                raise SettingsError(
+                    f"rules: {before.name!r} cannot stand before {each.name!r}, which takes a"
+                    f" gradient of its own; put {each.name!r} first"
+                )
+
+
+@dataclass(frozen=True)
+class Pass:
+    """One map-reduce over clients.
+
+    With `epochs=0` nobody trains and `finish` alone says what each client gives back: a full
+    gradient (`view.gradient`) or a model staged earlier (`view.state`).
+
+    Attributes:
+        clients: The ids of the clients that take part.
+        broadcast: Groups sent to all of them; "model" is the network's parameters and buffers.
+        rules: What each client does.
+        epochs: Local epochs of all clients, or by client; `LocalSteps` in their place.
+        lr: Local learning rate of all clients, by client, or a function of a client's local steps
+            (`Round.steps`).
+        trainable: Names of the parameters that are trained; None trains all. Modules whose own
+            parameters are all frozen run in evaluation mode, so BatchNorm keeps its statistics.
+        weighting: Weights of the mean, a word or a number for each client; None takes the run's
+            `weighting`.
+        personal: Groups sent to one client alone.
+        bytes_down: `bytes_down(client)`: bytes of the broadcast that one client receives, where a
+            deployment would send less than what is broadcast here.
+        bases: Of the groups in uploads that stages of the channel change, the broadcast group from
+            which each has moved, or CHANGE if it is a change itself; others pass the stages by.
+            None: `model`, from the broadcast `model` if there is one.
+        draws: Number of the round's pass whose random draws its clients repeat: batches, dropout.
+            None: draws of its own.
+        pooled: Whether its clients train on the samples of all clients, in one place: they receive
+            nothing, and stages of the channel pass by.
+        label: Name of columns of their own for its losses and bytes (`{label}_train_loss`, ...);
+            the round's are then without the losses, but with the bytes. Empty: the round's alone.
+    """
+
+    clients: Sequence[int]
+    broadcast: Groups
+    rules: Rules = Rules()
+    epochs: LocalWork | Mapping[int, LocalWork] = 0
+    lr: float | Mapping[int, float] | Callable[[int], float] = 0.0
+    trainable: frozenset[str] | None = None
+    weighting: Weighting | Mapping[int, float] | None = None
+    personal: Mapping[int, Groups] = field(default_factory=dict)
+    bytes_down: Callable[[int], int] | None = None
+    bases: Bases | None = None
+    draws: int | None = None
+    pooled: bool = False
+    label: str = ""
+
+    @property
+    def moved_from(self) -> Bases:
+        """The bases of the groups in uploads that stages of the channel change."""
+        if self.pooled:
+            return {}
+        if self.bases is not None:
+            return self.bases
+        return {"model": "model"} if "model" in self.broadcast else {}
+
+    def epochs_of(self, client: int) -> LocalWork:
+        """Return the local epochs or steps of one client."""
+        return self.epochs[client] if isinstance(self.epochs, Mapping) else self.epochs
+
+    def lr_of(self, client: int) -> float:
+        """Return the local learning rate of one client, where the pass has no function for it."""
+        if isinstance(self.lr, int | float):
+            return self.lr
+        return cast(Mapping[int, float], self.lr)[client]
+
+    def received_bytes(
+        self, clients: Sequence[int], frozen: Collection[str] = ()
+    ) -> npt.NDArray[np.int64]:
+        """Return the bytes that clients receive [n], groups that are sent to one alone included.
+
+        Args:
+            clients: The clients [n].
+            frozen: Names of the network's frozen parameters, which are not counted.
+        """
+        received = np.zeros(len(clients), dtype=np.int64)
+        if self.pooled:
+            return received
+        if self.personal:
+            received += [nbytes(self.personal.get(client, {}), frozen) for client in clients]
+        if self.bytes_down is None:
+            received += nbytes(self.broadcast, frozen)
+        else:
+            received += [self.bytes_down(client) for client in clients]
+        return received
+
+
+@dataclass(frozen=True)
+class Reduced:
+    """The result of a pass.
+
+    What a run withholds, by masks or a claim of privacy, may be passed on but not read.
+
+    Attributes:
+        clients: The clients whose uploads arrived, ascending; dropped ones are missing. Withheld by
+            a claim; a pass may be over them.
+        means: The weighted mean of every group in `Upload.sums`.
+        rows: Per client, its `Upload.rows`; withheld by masks and a claim.
+        scalars: Per name, one value per client, in the order of `clients`.
+        staleness: Of asynchronous rounds, per client, the versions since its start.
+        tiers: Of asynchronous rounds, per client, its tier; 0 is the fastest.
+        samples: Per client, its samples, in the order of `clients`; withheld by masks and a claim.
+    """
+
+    clients: tuple[int, ...] = field(
+        metadata=closed("the clients of a round that have arrived", PRIVACY, handle=True)
+    )
+    means: Groups
+    rows: Mapping[int, Groups] = field(metadata=closed("what single clients send", MASKS, PRIVACY))
+    scalars: Mapping[str, npt.NDArray[np.float64]]
+    staleness: Mapping[int, int] = field(default_factory=dict)
+    tiers: Mapping[int, int] = field(default_factory=dict)
+    samples: npt.NDArray[np.int64] = field(
+        default_factory=lambda: np.empty(0, dtype=np.int64),
+        metadata=closed("the sizes of clients", MASKS, PRIVACY),
+    )

@@ -1,0 +1,342 @@
+"""Scoring: the loss that clients minimise, and the metrics of an evaluation.
+
+Legend: B batch, N samples of a set, C classes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import lru_cache, partial
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from raysim.api.columns import Better, Column, Scored, by_name
+from raysim.errors import SettingsError
+
+FORWARD_ROWS = 250
+"""Samples of one forward pass without training.
+
+On one core, 2000 images of mnist-cnn-128 took 0.50 s so and 0.76 s by 1000, whose activations do
+not stay in the cache; cifar-cnn-5 0.83 and 1.12 s, resnet18 1.88 and 2.20 s.
+"""
+AT_TEMPERATURE = "loss_at_temperature"
+"""Score: the loss at `local.temperature`, of runs in which it is not 1."""
+SPREAD = ("mean", *(f"d{tenth}" for tenth in range(1, 10)))
+"""Figures of a spread over clients: its mean, and its deciles; d5 is the median."""
+JAIN = "jain"
+"""Jain's index, of which more is fairer, also of a loss or an error."""
+UNEQUAL, GAIN = ("deviation", "worst_tenth", JAIN), "gain"
+"""Further figures of a spread over clients: how unequal they are, and the mean gain of their models
+over the global one."""
+PERSONAL, FINETUNED = "personal", "finetuned"
+"""Models that are scored besides the global one: those that clients deploy, fine-tuned ones."""
+SEEN, UNSEEN, NEW = "seen", "unseen", "new"
+"""Clients that have trained, that never did, and that are kept out of training."""
+TEST, HOLDOUT, LOCAL_TEST, TRAIN_SET = (
+    Scored(name) for name in ("test", "holdout", "local_test", "train_set")
+)
+"""The test set; held-out samples, the clients' own test samples, and their training samples."""
+LOSS, ACCURACY = Column("loss", "smaller"), Column("accuracy", "larger", "%", title="accuracy")
+CLIENT_ACCURACY = Column("client_accuracy", "larger", "%").of(Scored("client_accuracy"))
+TRAINED_ACCURACY = Column("trained_accuracy", "larger", "%").of(Scored("trained_accuracy"))
+"""Accuracies of single clients on test samples of all, and those of their trained models before the
+aggregation, of which there are columns of their spread."""
+Metric = Callable[[npt.NDArray[Any], npt.NDArray[Any]], float]
+
+
+def spread_column(score: Column, figure: str) -> Column:
+    """Return the column of a figure of the spread of clients' scores, one of `score`."""
+    better: dict[str, Better | None] = {UNEQUAL[0]: "smaller", JAIN: "larger"}
+    of = score.scored or Scored(score.name)
+    unit = "" if figure == JAIN else score.unit
+    return Column("_", better.get(figure, score.better), unit).of(of._replace(spread=figure))
+
+
+@lru_cache
+def evaluated_columns(scores: tuple[Column, ...]) -> Mapping[str, Column]:
+    """Return the columns by name that evaluations of a task with some scores may have."""
+    return by_name(_evaluated_columns(scores))
+
+
+def _evaluated_columns(scores: Iterable[Column]) -> Iterator[Column]:
+    models = ("", PERSONAL, FINETUNED)
+    own = [
+        LOCAL_TEST._replace(model=model, clients=clients)
+        for model in models
+        for clients in ("", SEEN, UNSEEN, NEW)
+    ]
+    sets = [TEST, *(each._replace(model=m) for each in (HOLDOUT, TRAIN_SET) for m in models)]
+    for score in scores:
+        yield from (score.of(each._replace(score=score.name)) for each in sets)
+        for column in (score.of(each._replace(score=score.name)) for each in own):
+            yield from (column, *(spread_column(column, f) for f in (*SPREAD, *UNEQUAL, GAIN)))
+    for column in (CLIENT_ACCURACY, TRAINED_ACCURACY):
+        yield from (spread_column(column, figure) for figure in SPREAD)
+
+
+def identity(outputs: Tensor) -> Tensor:
+    """Return the outputs unchanged."""
+    return outputs
+
+
+@dataclass(frozen=True)
+class Scoring:
+    """Loss and metrics of a task; its functions are called with outputs in float32.
+
+    `Scoring(losses, {"mae": mae}, columns=[Column("mae", better="smaller")])` gives the columns
+    `test_loss` and `test_mae`. A classification with a loss of its own is
+    `dataclasses.replace(CLASSIFICATION, losses=...)`.
+
+    Attributes:
+        losses: `losses(outputs [B, ...], targets [B, ...])`: one loss per sample [B], of tensors
+            and free of branches on their values; with `whole_batch` the loss of the batch [].
+        metrics: By name, `metric(predictions [N, ...], targets [N, ...])`: the score of a set of
+            samples, computed from arrays.
+        predict: `predict(outputs [B, ...])`: the predictions [B, ...] that metrics compare.
+        classifies: Whether targets are class numbers [B] and outputs logits [B, C]; a temperature,
+            and accuracies of single clients, need it.
+        weights: `weights(targets [B, ...])`: the weight of each sample [B] in the mean loss, by the
+            sum of which the sum of `losses` is then divided. None: equal weights of 1.
+        whole_batch: Whether samples of a batch are compared with each other, as by a contrastive
+            loss or Cox's; evaluations take batches of FORWARD_ROWS samples, and average them.
+        reported: The scoring whose loss is reported, where this one is for training alone.
+        columns: Per metric, which of two scores is better, and their unit. Rows of tables are not
+            compared, and no best round is chosen, by a metric that is not declared. One that names
+            no metric is left out.
+    """
+
+    losses: Callable[[Tensor, Tensor], Tensor]
+    metrics: Mapping[str, Metric] = field(default_factory=dict)
+    predict: Callable[[Tensor], Tensor] = identity
+    classifies: bool = False
+    weights: Callable[[Tensor], Tensor] | None = None
+    whole_batch: bool = False
+    reported: Scoring | None = None
+    columns: Sequence[Column] = ()
+
+    def __post_init__(self) -> None:
+        """Check the metrics' names, and their declarations.
+
+        Raises:
+            SettingsError: a name is a column of the engine, or a declaration is none.
+        """
+        of_engine = dict.fromkeys(("loss", AT_TEMPERATURE), "the loss")
+        of_engine |= {"samples": "the number of a client's samples"}
+        of_engine |= {
+            f"{m}_{end}": f"the spread of {m!r} over clients"
+            for m in self.metrics
+            for end in SPREAD
+        }
+        for name in self.metrics:
+            if name in of_engine:
+                raise SettingsError(
+                    f"Scoring.metrics: {name!r} is the engine's name of {of_engine[name]}; choose"
+                    " another name"
+                )
+        for column in self.columns:
+            if not isinstance(column, Column):
+                raise SettingsError(f"Scoring.columns: {column!r:.80} is no raysim.Column")
+
+    @property
+    def scores(self) -> dict[str, Column]:
+        """The loss and the metrics, as they are declared, by name."""
+        declared = by_name(self.columns)
+        return by_name([LOSS, *(declared.get(name, Column(name)) for name in self.metrics)])
+
+    def sample_losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """Return the loss of each sample [B]; a user's function may change its arguments.
+
+        Raises:
+            SettingsError: the loss is one of whole batches.
+        """
+        if self.whole_batch:
+            raise SettingsError("the task's loss is of whole batches: samples have none alone")
+        if self.losses is cross_entropies:
+            return cross_entropies(outputs, targets)
+        return self.losses(outputs.clone(), targets.clone())
+
+    def mean_loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """Return the mean loss of a batch without padding."""
+        if self.whole_batch:
+            return self.losses(outputs.clone(), targets.clone())
+        if self.losses is not cross_entropies:
+            return self.sample_losses(outputs, targets).mean()
+        if outputs.shape[-1] == 1:
+            targets = targets.to(outputs.dtype)
+            return F.binary_cross_entropy_with_logits(outputs.squeeze(-1), targets)
+        return F.cross_entropy(outputs, targets)
+
+
+def cross_entropies(logits: Tensor, labels: Tensor) -> Tensor:
+    """Return the cross-entropy of each sample [B]; binary for one logit per sample.
+
+    Without an index, whose backward pass is a scatter where clients are trained stacked: CUDA's
+    deterministic one sorts, in dozens of kernels a step.
+    """
+    if logits.shape[-1] == 1:
+        labels = labels.to(logits.dtype)
+        return F.binary_cross_entropy_with_logits(logits.squeeze(-1), labels, reduction="none")
+    classes = torch.arange(logits.shape[-1], device=logits.device)
+    others = labels.unsqueeze(-1) != classes  # [B, C]
+    return -F.log_softmax(logits, dim=-1).masked_fill(others, 0).sum(-1)
+
+
+def smoothed_losses(
+    smoothing: float, class_weights: tuple[float, ...], logits: Tensor, labels: Tensor
+) -> Tensor:
+    """Return the smoothed, weighted cross-entropy of each sample [B], as torch's without reduction.
+
+    Args:
+        smoothing: Share of the target that is spread over all classes.
+        class_weights: Weight of each class [C]; empty for 1. Those behind the last one are 0.
+        logits: Logits [B, C]; with one logit per sample there are two classes.
+        labels: Class numbers [B].
+    """
+    if logits.shape[-1] == 1:
+        log_p = F.logsigmoid(torch.cat([-logits, logits], dim=-1))
+    else:
+        log_p = F.log_softmax(logits, dim=-1)
+    classes = torch.arange(log_p.shape[-1], device=logits.device)
+    target = (labels.unsqueeze(-1) == classes).to(log_p.dtype) * (1 - smoothing)
+    target = target + smoothing / log_p.shape[-1]  # [B, C]
+    if class_weights:
+        behind = (0.0,) * (log_p.shape[-1] - len(class_weights))
+        target = target * _row((*class_weights, *behind), log_p)
+    return -(target * log_p).sum(-1)
+
+
+def weights_of(class_weights: tuple[float, ...], labels: Tensor) -> Tensor:
+    """Return the weight of each sample's class [B]."""
+    classes = torch.arange(len(class_weights), device=labels.device)
+    own = labels.unsqueeze(-1) == classes  # [B, C]
+    row = _row(class_weights, torch.empty((), dtype=torch.float64, device=labels.device))
+    return row.masked_fill(~own, 0).sum(-1)
+
+
+def balanced_weights(labels: npt.NDArray[Any]) -> tuple[float, ...]:
+    """Return the weight of each class up to the last one, from class numbers [N].
+
+    N / (classes * count), as scikit-learn's `balanced`, of the classes that have samples; 0 of
+    those that have none. The mean over all samples is 1.
+    """
+    counts = np.bincount(labels).tolist()
+    classes = sum(count > 0 for count in counts)
+    return tuple(len(labels) / (classes * count) if count else 0.0 for count in counts)
+
+
+def _row(numbers: tuple[float, ...], like: Tensor) -> Tensor:
+    """Return numbers as a tensor; by kernels, as a CUDA graph records no copy from the host."""
+    return torch.cat([like.new_full((1,), number) for number in numbers])
+
+
+def for_training(
+    scoring: Scoring, smoothing: float, class_weights: tuple[float, ...] | None
+) -> Scoring:
+    """Return the scoring that training minimises, which reports the given one's loss."""
+    if not smoothing and class_weights is None:
+        return scoring
+    return replace(
+        scoring,
+        losses=partial(smoothed_losses, smoothing, class_weights or ()),
+        weights=partial(weights_of, class_weights) if class_weights else None,
+        reported=scoring,
+    )
+
+
+def predicted_classes(logits: Tensor) -> Tensor:
+    """Return the class of each sample [B]; with one logit per sample, whether it is positive."""
+    return (logits.argmax(1) if logits.shape[-1] > 1 else logits.squeeze(-1) > 0).int()
+
+
+def accuracy(predicted: npt.NDArray[Any], labels: npt.NDArray[Any]) -> float:
+    """Return the fraction of predicted classes [N] that are the labels [N]."""
+    return int(np.count_nonzero(predicted == labels)) / len(labels)
+
+
+def macro_f1(predicted: npt.NDArray[Any], labels: npt.NDArray[Any]) -> float:
+    """Return the mean of F1_c = 2 TP_c / (actual_c + predicted_c).
+
+    The mean is over the classes c that occur among the labels [N] or the predicted classes [N];
+    TP_c counts the samples of class c that were predicted as such.
+    """
+    classes = 1 + int(max(labels.max(), predicted.max()))
+    correct = labels[predicted == labels]
+    totals = np.bincount(labels, minlength=classes) + np.bincount(predicted, minlength=classes)
+    present = totals > 0
+    return float(np.mean(2 * np.bincount(correct, minlength=classes)[present] / totals[present]))
+
+
+CLASSIFICATION = Scoring(
+    cross_entropies,
+    {"accuracy": accuracy, "macro_f1": macro_f1},
+    predicted_classes,
+    classifies=True,
+    columns=(ACCURACY, Column("macro_f1", "larger", "%")),
+)
+
+
+def squared_errors(outputs: Tensor, targets: Tensor) -> Tensor:
+    """Return the squared error of each sample [B], the mean over the values of a target."""
+    return (outputs - targets.reshape(outputs.shape)).square().flatten(1).mean(1)
+
+
+def mean_absolute_error(predicted: npt.NDArray[Any], targets: npt.NDArray[Any]) -> float:
+    """Return the mean of the absolute errors of predictions [N, ...] of targets [N, ...]."""
+    return float(np.abs(_errors(predicted, targets)).mean())
+
+
+def r2(predicted: npt.NDArray[Any], targets: npt.NDArray[Any]) -> float:
+    """Return 1 less the squared errors by those of the mean; over all values of a target.
+
+    It is 0 where the targets are all equal, of which no fraction can be explained.
+    """
+    flat = targets.reshape(len(targets), -1).astype(np.float64)
+    spread = np.square(flat - flat.mean(axis=0)).sum()
+    return float(1 - np.square(_errors(predicted, targets)).sum() / spread) if spread else 0.0
+
+
+def _errors(predicted: npt.NDArray[Any], targets: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
+    size = len(targets)
+    errors: npt.NDArray[np.float64] = predicted.reshape(size, -1).astype(
+        np.float64
+    ) - targets.reshape(size, -1)
+    return errors
+
+
+REGRESSION = Scoring(
+    squared_errors,
+    {"mae": mean_absolute_error, "r2": r2},
+    columns=(Column("mae", "smaller", title="MAE"), Column("r2", "larger", title="R2")),
+)
+
+
+def standardised(scoring: Scoring, mean: float, deviation: float) -> Scoring:
+    """Return the scoring of a regression whose outputs are targets less a mean, by a deviation.
+
+    Predictions, and so metrics, are in the targets' own unit; the loss is that of the outputs.
+    """
+    return replace(
+        scoring,
+        losses=partial(_standardised_losses, scoring.losses, mean, deviation),
+        predict=partial(_in_own_unit, mean, deviation),
+    )
+
+
+def _standardised_losses(
+    losses: Callable[[Tensor, Tensor], Tensor],
+    mean: float,
+    deviation: float,
+    outputs: Tensor,
+    targets: Tensor,
+) -> Tensor:
+    return losses(outputs, (targets - mean) / deviation)
+
+
+def _in_own_unit(mean: float, deviation: float, outputs: Tensor) -> Tensor:
+    return outputs * deviation + mean

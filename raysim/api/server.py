@@ -1,0 +1,71 @@
+"""Interface of the server's rule: how far, and where to, a round moves the model.
+
+A method makes a model of what the clients of a round send, FedAvg their mean. The rule takes a step
+from the model before the round along the change to that one. Adam and momentum keep what they need
+in the server's state. Rules know nothing of methods, and go with every one whose server does
+nothing else that rests on the model it makes (`Method.own_server`).
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import ClassVar
+
+from raysim.api.components import Component, Registry, returns
+from raysim.api.rates import RateSettings
+from raysim.numbers.tensors import Groups, Tensors, zeros_like
+
+
+def _kinds(tensors: Tensors) -> dict[str, object]:
+    return {name: (tensor.shape, tensor.dtype) for name, tensor in tensors.items()}
+
+
+class ServerRule(RateSettings, Component, ABC):
+    """Rule by which the server moves the model; its fields are its settings.
+
+    A field `lr` is its learning rate: `step` finds that of the round in `self.lr`, by the schedule.
+    """
+
+    _of: ClassVar[str] = "server"
+    _lasting: ClassVar[str] = "what lasts belongs in the groups that `step` returns"
+    revision: ClassVar[int] = 1
+    """Raised when the same settings give other bits; a run resumes in its own revision only."""
+    keeps: ClassVar[tuple[str, ...]] = ()
+    """Names of the groups of tensors that the server keeps for it between rounds."""
+
+    @property
+    def rate(self) -> float | None:
+        """Its learning rate, the field `lr`; None without one."""
+        return getattr(self, "lr", None)
+
+    @returns("the groups of `keeps`", lambda groups, rule, _: groups.keys() == {*rule.keeps})
+    def init(self, params: Tensors) -> Groups:
+        """Return what it keeps before the first round: zeros for each parameter.
+
+        Args:
+            params: The trainable parameters by name, complex ones as pairs of reals.
+        """
+        return {group: zeros_like(params) for group in self.keeps}
+
+    @abstractmethod
+    @returns(
+        "parameters with the names, shapes, dtypes of `mean`, and the groups of `keeps`",
+        lambda found, rule, _, mean, kept: (
+            _kinds(found[0]) == _kinds(mean) and found[1].keys() == kept.keys()
+        ),
+    )
+    def step(self, params: Tensors, mean: Tensors, kept: Groups) -> tuple[Tensors, Groups]:
+        """Return the parameters after a round, and the groups to keep; change nothing in place.
+
+        Buffers are not among them: they become what the method makes of them.
+
+        Args:
+            params: The trainable parameters before the round by name, complex ones as pairs of
+                reals.
+            mean: Those that the method makes of what clients send, FedAvg their mean.
+            kept: What it has kept, the groups `keeps`.
+        """
+
+
+SERVER_RULES: Registry[ServerRule] = Registry("server", ServerRule)  # type: ignore[type-abstract]
+SERVER_RULES.default = "mean"

@@ -1,0 +1,165 @@
+"""Interface of a temperature: what the server sets T to, round by round, and what changes it.
+
+A loss of local training sees logits / T. A temperature goes with every method: the engine gives its
+T to each pass over clients, to analyses, and to the loss that is evaluated at T. It is asked once a
+round, on the committed state alone, so that a resumed run has the same temperatures.
+
+Legend: K clients in all, n clients of an array, B batch, C classes.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+from torch import Tensor
+
+from raysim.api.components import Component, Registry, returns
+from raysim.api.rules import Batch, Outputs, View
+from raysim.api.selection import SIZES, Floats, History, Integers
+from raysim.api.state import State, are_arrays
+from raysim.api.withheld import MASKS, PRIVACY, UNTIMED_MASKS, closed
+
+CONSTANT = "choose temperature.name=constant"
+
+
+@dataclass(frozen=True)
+class TemperatureRound:
+    """Input of `Temperature.choose`.
+
+    Attributes:
+        number: Rounds committed.
+        temperature: `local.temperature`.
+        samples: Training samples of each client [K]; withheld by masks and a claim of privacy.
+        history: Losses and participations of all clients in the committed rounds. Masks withhold
+            the losses, a claim all of it.
+        seconds: `seconds(clients)`: expected duration of clients' plain local training [n], in
+            virtual seconds; without a clock, samples times local epochs. Withheld by a claim, and
+            by masks without a clock.
+        generator: `generator(purpose)`: a new source of draws at each call, keyed by seed, round
+            and purpose.
+        state: State of the temperature after the last committed round; read-only.
+    """
+
+    number: int
+    temperature: float
+    samples: Integers = field(metadata=closed(SIZES, MASKS, PRIVACY, instead=CONSTANT))
+    history: History = field(
+        metadata=closed(
+            "the participations and losses of single clients", PRIVACY, instead=CONSTANT
+        )
+    )
+    seconds: Callable[[Any], Floats] = field(
+        metadata=closed("the durations of clients", UNTIMED_MASKS, PRIVACY, instead=CONSTANT)
+    )
+    generator: Callable[[str], np.random.Generator]
+    state: State = field(default_factory=dict)
+
+
+class Temperatures(NamedTuple):
+    """Temperatures of a pass.
+
+    Attributes:
+        common: T of the clients without one of their own.
+        own: T of other clients, by client.
+    """
+
+    common: float
+    own: Mapping[int, float] = {}
+
+    def of(self, client: int) -> float:
+        """Return the T of a client."""
+        return self.own.get(client, self.common)
+
+
+def _is_temperature(value: Any) -> bool:
+    return math.isfinite(value) and value > 0
+
+
+class Temperature(Component, ABC):
+    """Temperature of local training; its fields are its settings."""
+
+    _lasting: ClassVar[str] = "what lasts belongs in the temperature's state"
+    revision: ClassVar[int] = 1
+    """Raised when the same settings give other bits; a run resumes in its own revision only."""
+    varies: ClassVar[bool] = True
+    """Whether T may differ from `local.temperature`: rounds then have a column `temperature`."""
+
+    @property
+    def follows_clients(self) -> bool:
+        """True if T follows what clients report, how the model scores, or who else trains.
+
+        That is so of a class with its own `update` or `by_client`.
+        """
+        kind = type(self)
+        return (kind.update, kind.by_client) != (Temperature.update, Temperature.by_client)
+
+    @property
+    def reads(self) -> Mapping[str, str]:
+        """Columns of rounds that `update` cannot do without, each with what lacks without it.
+
+        A run without one of them is refused before it starts.
+        """
+        return {}
+
+    @returns("a dict of arrays of numbers", are_arrays)
+    def init(self, clients: int) -> State:
+        """Return the state before the first round of K clients."""
+        return {}
+
+    @abstractmethod
+    @returns("a temperature, a number above 0", lambda found, *_: _is_temperature(found))
+    def choose(self, now: TemperatureRound) -> float:
+        """Return the T of a round, above 0: of its clients, and of the loss evaluated at T."""
+
+    @returns(
+        "for each client a temperature, a number above 0",
+        lambda found, *_: all(map(_is_temperature, found.values())),
+    )
+    def by_client(
+        self, now: TemperatureRound, temperature: float, clients: Sequence[int]
+    ) -> Mapping[int, float]:
+        """Return the T of those clients of a pass that have one other than the round's.
+
+        Args:
+            now: The input of `choose`.
+            temperature: The T that it returned.
+            clients: The clients of the pass, ascending.
+        """
+        return {}
+
+    def of_samples(self, view: View, outputs: Outputs, batch: Batch) -> Tensor:
+        """Return the T of each sample of a batch [B], for a method's criterion.
+
+        As a rule of local training it is a function of tensors that branches on no value, and no
+        gradient flows through what it returns. A class without it has the client's T for all.
+
+        Args:
+            view: The client in training; `view.temperature` is its T.
+            outputs: The network's outputs on the batch; logits [B, C] are not divided by T.
+            batch: The batch.
+        """
+        raise NotImplementedError
+
+    @returns("its state, a dict of arrays of numbers", are_arrays)
+    def update(
+        self, now: TemperatureRound, temperature: float, row: Mapping[str, float | None]
+    ) -> State:
+        """Return the state after a round.
+
+        Args:
+            now: The input of `choose`.
+            temperature: The T that it returned.
+            row: The round's row of `metrics.parquet`: `train_loss`, and where the round was
+                evaluated by `evaluation.every`, `holdout_loss`, `test_accuracy` and so on. They are
+                None in other rounds, the last one too, at whose end a longer run has no evaluation.
+        """
+        return now.state
+
+
+TEMPERATURES: Registry[Temperature] = Registry("temperature", Temperature)  # type: ignore[type-abstract]
+TEMPERATURES.default = "constant"

@@ -1,0 +1,132 @@
+"""Values that a run withholds from the components that it asks, by masks or a claim of privacy.
+
+A field of what the engine hands out says itself what closes it, by `closed`. The engine hands out
+a view with a `Withheld` in place of each closed value, so that no component states what it reads.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass, replace
+from enum import Enum
+from types import FrameType
+from typing import Any, NoReturn, TypeVar
+
+from raysim.api.components import Component, called
+from raysim.errors import SettingsError
+
+V = TypeVar("V")
+
+
+class Closing(Enum):
+    """Parts of a run that close fields."""
+
+    MASKS = "masks"
+    UNTIMED_MASKS = "masks without a clock, whose server sees no durations"
+    PRIVACY = "a claim of privacy of another component"
+
+
+MASKS, UNTIMED_MASKS, PRIVACY = Closing
+
+
+def closed(what: str, *by: Closing, instead: str = "", handle: bool = False) -> dict[str, Any]:
+    """Return the metadata of a field that a run may close.
+
+    Args:
+        what: What the field tells, in words, for the error of who reads it.
+        by: What closes it.
+        instead: What a user chooses in place of the reader, or does; empty for nothing.
+        handle: Whether the engine takes the closed value back: a pass may be over the clients whom
+            a method cannot see.
+    """
+    return {"closed": (what, by, instead, handle)}
+
+
+class WithheldError(SettingsError):
+    """Error of a component that reads what a run withholds from it."""
+
+
+class Withheld:
+    """A value that a run withholds: it may be passed on, copied and pickled, but not read.
+
+    Every use of it raises a `WithheldError`, whose line says what does not go with what.
+    """
+
+    def __init__(self, by: str, reader: Component, told: str, value: Any = None) -> None:
+        """Withhold a value.
+
+        Args:
+            by: The setting that closes it.
+            reader: The component to which it is handed.
+            told: What it tells, in words, and what to choose instead.
+            value: What the engine finds in it; None for nothing.
+        """
+        self.__dict__.update(by=by, reader=reader, told=told, value=value)
+
+    def __getattr__(self, name: str) -> NoReturn:
+        if name.startswith("__"):  # pickle, copy, numpy and torch look for hooks
+            raise AttributeError(name)
+        _refuse(self)
+
+    def __eq__(self, other: object) -> bool:
+        """Return True of the value itself, which a chain compares with what it was given."""
+        return other is self or _refuse(self)
+
+    __hash__ = object.__hash__
+
+    def __repr__(self) -> str:
+        return "<withheld>"
+
+
+def _refuse(withheld: Withheld, *_: Any, **__: Any) -> NoReturn:
+    given = vars(withheld)
+    reader: Any = None
+    frame: FrameType | None = sys._getframe(1)
+    while frame and not isinstance(reader, Component):  # of a chain the member, which is nearest
+        reader, frame = frame.f_locals.get("self"), frame.f_back
+    reader = reader if isinstance(reader, Component) else given["reader"]
+    raise WithheldError(f"{given['by']}: does not go with {called(reader)}, which {given['told']}")
+
+
+_READS = (
+    "call len iter next getitem setitem contains reversed bool int float complex index array str"
+    " format round trunc floor ceil lt le gt ge neg pos abs invert add radd sub rsub mul rmul"
+    " truediv rtruediv floordiv rfloordiv mod rmod divmod rdivmod pow rpow matmul rmatmul and rand"
+    " or ror xor rxor lshift rlshift rshift rrshift"
+)
+for _name in _READS.split():
+    setattr(Withheld, f"__{_name}__", _refuse)
+
+
+def withheld(view: V, closing: Mapping[Closing, str], reader: Component) -> V:
+    """Return what a component sees of a view.
+
+    Args:
+        view: What is handed to it, a dataclass; those in its fields are views, too.
+        closing: What of the run closes fields, and the setting of each.
+        reader: The component.
+    """
+    changed: dict[str, Any] = {}
+    for field in fields(view) if closing else ():  # type: ignore[arg-type]
+        value: Any = getattr(view, field.name)
+        what, by, instead, handle = field.metadata.get("closed", ("", (), "", False))
+        if setting := next((closing[each] for each in by if each in closing), None):
+            told = f"reads {what} ({type(view).__name__}.{field.name}){instead and f'; {instead}'}"
+            changed[field.name] = Withheld(setting, reader, told, value if handle else None)
+        elif is_dataclass(value) and (seen := withheld(value, closing, reader)) is not value:
+            changed[field.name] = seen
+    return replace(view, **changed) if changed else view  # type: ignore[type-var]
+
+
+def opened(value: Any) -> Any:
+    """Return what a component has passed on without reading it; anything else as it is.
+
+    Raises:
+        WithheldError: it is no value that the engine takes back.
+    """
+    if not isinstance(value, Withheld):
+        return value
+    if (found := vars(value)["value"]) is None:
+        _refuse(value)
+    return found

@@ -1,0 +1,1 @@
+"""Display: units, terminal lines, charts and Jupyter."""

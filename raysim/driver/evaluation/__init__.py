@@ -1,0 +1,1 @@
+"""Evaluation of the models of a run, and of those that clients deploy."""

@@ -1,0 +1,200 @@
+"""Scores of single clients: their spread, as columns of a round, and their table.
+
+Legend: n clients, N' samples of theirs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from math import ceil, isnan
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from raysim.api.columns import Column
+from raysim.api.components import cause
+from raysim.api.scoring import GAIN, SPREAD, UNEQUAL, Metric, spread_column
+from raysim.errors import SettingsError
+from raysim.federation.evaluation_sets import EvaluationSet
+
+WORST = UNEQUAL[1]
+Table = dict[str, npt.NDArray[Any]]
+Floats = npt.NDArray[np.float64]
+Flags = npt.NDArray[np.bool_]
+Scores = tuple[npt.NDArray[Any], npt.NDArray[Any], Floats]
+"""Of a set of samples, predictions [N', ...], targets [N', ...], and clients' scores [n]."""
+
+
+def spread_columns(score: Column, *, wide: bool = False, gain: bool = False) -> tuple[Column, ...]:
+    """Return the columns of a spread: wide, and with a gain, or as clients always had it.
+
+    A score whose better values are not declared has no worst tenth.
+    """
+    unequal = (end for end in UNEQUAL if score.better or end != WORST)
+    ends = (*SPREAD, *(unequal if wide else ()), *([GAIN] if gain else []))
+    return tuple(spread_column(score, end) for end in ends)
+
+
+def spread(
+    score: Column, scores: Floats, *, wide: bool = False, base: Floats | None = None
+) -> dict[str, float | None]:
+    """Return the spread of clients' scores.
+
+    Args:
+        score: The score, whose name begins those of the columns.
+        scores: The scores [n]; NaN counts as none.
+        wide: Whether to return deviation, worst tenth and Jain's index, too.
+        base: The same clients' scores with the global model [n], for the mean gain over these.
+    """
+    columns = spread_columns(score, wide=wide, gain=base is not None)
+    names = [column.name for column in columns]
+    known = scores[~np.isnan(scores)]
+    if not len(known):
+        return dict.fromkeys(names)
+    values: list[float | None] = [float(known.mean())]
+    values += np.quantile(known, np.arange(1, 10) / 10).tolist()
+    if wide:
+        values += [float(known.std()), *_worst_tenth(score, known), _jain(known)]
+    if base is not None:
+        gains = (scores - base)[~np.isnan(scores - base)]
+        values.append(float(gains.mean()) if len(gains) else None)
+    return dict(zip(names, values, strict=True))
+
+
+def _worst_tenth(score: Column, scores: Floats) -> list[float]:
+    """Return the mean of the worst tenth of scores [n], rounded up to whole clients.
+
+    It is empty where it is not declared which scores are better.
+    """
+    if score.better is None:
+        return []
+    sign = 1 if score.larger else -1
+    return [sign * float(np.sort(sign * scores)[: ceil(len(scores) / 10)].mean())]
+
+
+def _jain(scores: Floats) -> float | None:
+    """Return Jain's index (sum x)^2 / (n * sum x^2) of scores [n]; None if all are 0."""
+    squares = float(np.square(scores).sum())
+    return float(scores.sum()) ** 2 / (len(scores) * squares) if squares else None
+
+
+def part(
+    name: str, metric: Metric, samples: EvaluationSet, found: Scores, clients: Flags
+) -> tuple[float | None, Floats]:
+    """Return the score of some clients' samples together, and each one's score.
+
+    Args:
+        name: The metric's name.
+        metric: The metric.
+        samples: The samples of all n clients.
+        found: Their scores.
+        clients: Whether a client is one of them [n].
+    """
+    predicted, targets, scores = found
+    rows = np.repeat(clients, samples.samples.sizes)
+    if not rows.any():
+        return None, scores[clients]
+    return score_of(name, metric, predicted[rows], targets[rows]), scores[clients]
+
+
+def are_classes(predicted: npt.NDArray[Any]) -> bool:
+    """Return whether predictions are one class number for each sample."""
+    return predicted.ndim == 1 and predicted.dtype.kind in "iub"
+
+
+def client_accuracies(samples: EvaluationSet, correct: npt.NDArray[np.bool_]) -> Floats:
+    """Return the accuracy of each client [n], given flags of correct predictions [N']."""
+    counts = np.add.reduceat(correct, samples.samples.offsets[:-1], dtype=np.int64)
+    accuracies: Floats = counts / samples.samples.sizes
+    return accuracies
+
+
+def score_of(
+    name: str, metric: Metric, predicted: npt.NDArray[Any], targets: npt.NDArray[Any]
+) -> float | None:
+    """Return the score of a set of samples, None for NaN; the metric may change its arguments.
+
+    Raises:
+        SettingsError: the metric fails, or returns no number.
+    """
+    try:
+        found = metric(predicted.copy(), targets.copy())
+    except Exception as error:  # a user's metric may raise anything
+        shapes = f"predictions {[*predicted.shape]} and targets {[*targets.shape]}"
+        raise SettingsError(f"Scoring.metrics: {name!r} of {shapes}: {cause(error)}") from error
+    score = _number(name, found)
+    return None if isnan(score) else score
+
+
+def _number(name: str, found: Any) -> float:
+    """Return what a metric has returned as a number.
+
+    Raises:
+        SettingsError: it is none.
+    """
+    with suppress(TypeError, ValueError, RuntimeError):
+        if not np.ndim(found):
+            return float(found)
+    what = f"an array {[*np.shape(found)]}" if np.ndim(found) else f"a {type(found).__name__}"
+    raise SettingsError(
+        f"Scoring.metrics: {name!r} returned {what}; must return a number: give each number of a"
+        " table as a metric of its own"
+    )
+
+
+def client_scores(
+    name: str,
+    samples: EvaluationSet,
+    metric: Metric,
+    predicted: npt.NDArray[Any],
+    targets: npt.NDArray[Any],
+) -> Floats:
+    """Return the score of each client [n]; NaN if the metric is undefined on its samples.
+
+    Args:
+        name: The metric's name.
+        samples: The clients' samples.
+        metric: Compares predictions with targets.
+        predicted: The predictions [N', ...].
+        targets: The targets [N', ...].
+
+    Raises:
+        SettingsError: the metric returns no number.
+    """
+    cuts = samples.samples.offsets[1:-1]
+    both = zip(np.split(predicted, cuts), np.split(targets, cuts), strict=True)
+    return np.array([_number(name, _found(metric, *each)) for each in both], dtype=np.float64)
+
+
+def _found(metric: Metric, predicted: npt.NDArray[Any], targets: npt.NDArray[Any]) -> Any:
+    try:
+        return metric(predicted.copy(), targets.copy())  # it may change them in place
+    except Exception:  # a user's metric may be undefined for a client, as with one class
+        return float("nan")
+
+
+def client_table(samples: EvaluationSet, prefix: str, scores: Mapping[str, Any]) -> Table:
+    """Return the columns [n] of clients: their samples, as `{prefix}samples`, and scores."""
+    return {"client": samples.clients, f"{prefix}samples": samples.samples.sizes, **scores}
+
+
+def joined(tables: Sequence[Table]) -> Table:
+    """Return one table of all clients, with 0 samples and NaN where a table lacks a client."""
+    if not tables:
+        return {}
+    clients = np.unique(np.concatenate([table["client"] for table in tables]))
+    columns: Table = {"client": clients}
+    for table in tables:
+        at = np.searchsorted(clients, table["client"])
+        for name, values in table.items():
+            if name == "client":
+                continue
+            if name not in columns:
+                whole = values.dtype.kind in "iu"
+                columns[name] = (
+                    np.zeros(len(clients), values.dtype) if whole else np.full(len(clients), np.nan)
+                )
+            columns[name][at] = values
+    return columns

@@ -1,0 +1,106 @@
+"""Sets of samples that a run evaluates besides the test set, and the models scored on them.
+
+A set is a `Scored` without a score. Its model is the global one, that which each client deploys, or
+that after its fine-tuning. Its clients are those that may train, or those kept out of training;
+`seen` and `unseen` ones, which have trained or never did, are parts of a set.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from raysim.api.columns import Scored
+from raysim.api.scoring import FINETUNED, HOLDOUT, LOCAL_TEST, NEW, PERSONAL, TRAIN_SET
+from raysim.config import Settings
+from raysim.errors import SettingsError
+from raysim.federation.evaluation_sets import (
+    EvaluationSet,
+    client_test_set,
+    held_out_set,
+    local_test_set,
+    training_set,
+    triggered_set,
+)
+from raysim.federation.federation import Federation
+from raysim.storage.declared import deploys_own_models
+
+CLIENTS = Scored("clients")
+"""Test samples drawn for single clients, or their own of the test set."""
+TRIGGERED = Scored("triggered")
+"""Test samples with an attack's trigger."""
+
+
+@dataclass(frozen=True)
+class EvaluatedSets:
+    """Evaluated sets of a run.
+
+    Attributes:
+        sets: The sets; they are numbered from 1.
+        clients: Samples of `client_accuracy_...`, which may be no set of their own.
+        own_models: Numbers of the sets that are scored by the models that clients deploy.
+        finetuned: By number of a set that is scored by fine-tuned models, that of the set scored by
+            these before; 0 where that is the global model.
+        deployed: Per set scored by what clients deploy, that which has the same scores, as they
+            deploy the fine-tuned models.
+    """
+
+    sets: dict[Scored, EvaluationSet]
+    clients: EvaluationSet | None
+    own_models: frozenset[int]
+    finetuned: dict[int, int]
+    deployed: dict[Scored, Scored]
+
+    @classmethod
+    def of(cls, settings: Settings, federation: Federation) -> EvaluatedSets:
+        """Choose the sets.
+
+        Raises:
+            SettingsError: there are none of which settings ask for more.
+            DataError: clients' test samples cannot be drawn.
+        """
+        own, chosen = deploys_own_models(settings), _sets_of(settings, federation)
+        sets = {**chosen}
+        if own:
+            sets |= {of._replace(model=PERSONAL): each for of, each in chosen.items()}
+        tuned = [of for of in chosen if of != TRAIN_SET and settings.evaluation.finetuning]
+        sets |= {of._replace(model=FINETUNED): chosen[of] for of in tuned}
+        clients = client_test_set(federation, settings) if settings.evaluation.clients else None
+        if clients and (federation.inputs.per_client or own):
+            sets[CLIENTS] = clients
+        if settings.attack.triggers and len(federation.test_targets):
+            sets[TRIGGERED] = triggered_set(len(federation.test_targets))
+        numbers = {of: number for number, of in enumerate(sets, 1)}
+        of_own = {n for of, n in numbers.items() if of.model == PERSONAL or of == CLIENTS}
+        pairs = [(of._replace(model=FINETUNED), of._replace(model=PERSONAL)) for of in tuned]
+        before = {numbers[after]: numbers.get(of, 0) for after, of in pairs}
+        deployed = {of: after for after, of in pairs if settings.method.deploys_finetuned}
+        return cls(sets, clients, frozenset(of_own) if own else frozenset(), before, deployed)
+
+
+def _sets_of(settings: Settings, federation: Federation) -> dict[Scored, EvaluationSet]:
+    """Return the sets of the clients' samples that settings have evaluated.
+
+    Raises:
+        SettingsError: no client has a sample of one.
+    """
+    indices, holdout = federation.client_indices, federation.holdout
+    participants = settings.participants
+    chosen = participants.chosen
+    sets: dict[Scored, EvaluationSet] = {}
+    if settings.evaluation.holdout:
+        sets[HOLDOUT] = held_out_set(indices, holdout, chosen)
+    if found := federation.local_test:
+        sets[LOCAL_TEST] = local_test_set(found, settings.seed, chosen)
+        if len(participants.new):
+            new = LOCAL_TEST._replace(clients=NEW)
+            sets[new] = local_test_set(found, settings.seed, participants.new)
+    if settings.evaluation.train_set:
+        sets[TRAIN_SET] = training_set(indices, holdout, chosen)
+    for empty in [of for of, each in sets.items() if not len(each.clients)]:
+        if empty == LOCAL_TEST:
+            raise SettingsError(
+                f"evaluation.local_test={settings.evaluation.local_test}: no client has a sample to"
+                " test; use evaluation.local_test=0"
+            )
+        del sets[empty]
+    return sets

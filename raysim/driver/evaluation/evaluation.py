@@ -1,0 +1,393 @@
+"""Evaluation of the global model: on sets of test and training samples, and client by client.
+
+Sets of samples are cut into fixed batches, which are spread over the workers; their figures are
+added in the order of the batches, so the result does not depend on how they were spread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from torch import nn
+
+from raysim.api.class_metrics import with_metrics
+from raysim.api.columns import OF_ENGINE, Column, Scored, by_name
+from raysim.api.method import ServerState
+from raysim.api.rules import Pass
+from raysim.api.scoring import (
+    AT_TEMPERATURE,
+    CLIENT_ACCURACY,
+    HOLDOUT,
+    LOCAL_TEST,
+    LOSS,
+    NEW,
+    SEEN,
+    TEST,
+    TRAINED_ACCURACY,
+    UNSEEN,
+)
+from raysim.config import Settings
+from raysim.driver.evaluation.client_scores import (
+    Floats,
+    Table,
+    are_classes,
+    client_accuracies,
+    client_scores,
+    client_table,
+    joined,
+    part,
+    score_of,
+    spread,
+    spread_columns,
+)
+from raysim.driver.evaluation.deployments import Deployment
+from raysim.driver.evaluation.evaluated_sets import CLIENTS, TRIGGERED, EvaluatedSets
+from raysim.driver.rounds.temperatures import RoundTemperature
+from raysim.errors import RunError
+from raysim.execution.base import Executor, Item
+from raysim.execution.messages import EvaluationMessage, FailedItem, PassMessage, Score, Scores
+from raysim.federation.evaluation_sets import EVALUATION_ROWS, EvaluationSet
+from raysim.federation.federation import Federation, open_samples
+from raysim.numbers.tensors.packed import PackedTensors
+from raysim.storage.run_state import RunState
+from raysim.storage.summary import SUCCESS
+from raysim.storage.trace import Span
+
+Figures = dict[str, float | None]
+"""Columns of `metrics.parquet`, by name."""
+Values = npt.NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """The result of an evaluation.
+
+    Attributes:
+        figures: The figures of the round.
+        clients: Columns [n] of `client_accuracy.parquet`: the evaluated clients, and of each kind
+            of test samples of theirs how many they have, and the scores.
+        predicted: Predictions [N, ...] of the test set.
+        analyses: Columns of each analysis.
+        spans: Under `trace`, the spans of each worker.
+    """
+
+    figures: Figures
+    clients: Mapping[str, npt.NDArray[Any]] = field(default_factory=dict)
+    predicted: npt.NDArray[Any] = field(default_factory=lambda: np.empty(0))
+    analyses: Mapping[str, Mapping[str, npt.NDArray[Any]]] = field(default_factory=dict)
+    spans: Mapping[str, list[Span]] = field(default_factory=dict)
+
+    @property
+    def accuracies(self) -> dict[int, float]:
+        """Accuracy of each client on its samples, those of `evaluation.clients`."""
+        if "accuracy" not in self.clients:
+            return {}
+        values = (self.clients[name].tolist() for name in ("client", "accuracy"))
+        return dict(zip(*values, strict=True))
+
+
+class Evaluator:
+    """Evaluates the global model of one run.
+
+    Attributes:
+        evaluated_sets: Sets that workers evaluate besides the test set, numbered from 1.
+        columns: Columns of its figures by name, as they are declared.
+        skipped: The evaluation of a round in which none is due; its figures are None.
+        few: Whether the first batch of each set is scored alone, and stands for all of the set.
+    """
+
+    few = False
+
+    def __init__(self, settings: Settings, federation: Federation, network: nn.Module) -> None:
+        """Choose the samples.
+
+        Args:
+            settings: The run's settings.
+            federation: Its samples and client indices.
+            network: The network as it was built.
+
+        Raises:
+            SettingsError: no client has a sample to hold out.
+            DataError: clients' own test samples cannot be drawn.
+        """
+        self._settings, self._network = settings, network
+        self._method = settings.method
+        self._sizes = federation.training_sizes
+        y = {"train": open_samples(federation.train).y, "test": federation.test_targets}
+        y |= {"held_out": y["train"], "cut": y["train"], "triggered": y["test"]}
+        if (found := federation.local_test) and found.samples:
+            y["local"] = found.samples.y
+        self._chosen = EvaluatedSets.of(settings, federation)
+        self._sets, self._client_set = {**self._chosen.sets}, self._chosen.clients
+        self.evaluated_sets = tuple(self._sets.values())
+        self._sets |= {of: self._sets[same] for of, same in self._chosen.deployed.items()}
+        self._targets: dict[Scored, Values] = {TEST: y["test"]} | {
+            of: y[chosen.split][chosen.samples.indices] for of, chosen in self._sets.items()
+        }
+        self._wide = settings.evaluation.local_test > 0
+        self._of_outputs = settings.evaluation.metrics
+        scoring = with_metrics(federation.scoring, self._of_outputs)
+        self._metrics = scoring.metrics
+        at_temperature = settings.temperature.varies or settings.local.temperature != 1
+        self._losses = ("loss", *([AT_TEMPERATURE] if at_temperature else ()))
+        self._scores = {each: LOSS for each in self._losses} | scoring.scores
+        self.columns = by_name(self._columns())
+        self.skipped = Evaluation(dict.fromkeys(self.columns))
+
+    @property
+    def held_out_samples(self) -> dict[str, int]:
+        """Number of held-out samples, for `summary.json`; empty without any."""
+        return {"held_out_samples": len(self._targets[HOLDOUT])} if HOLDOUT in self._targets else {}
+
+    def _score(self, of: Scored, score: str) -> Column:
+        """Return the column of a score of a set."""
+        return self._scores[score].of(of._replace(score=score))
+
+    def _columns(self) -> Iterator[Column]:
+        """Yield the columns of the figures of an evaluation."""
+        scores = (*self._losses, *self._metrics)
+        yield from (self._score(of, each) for of in self._scored_sets() for each in scores)
+        if TRIGGERED in self._sets:
+            yield OF_ENGINE[SUCCESS]
+        if self._client_set:
+            yield from spread_columns(CLIENT_ACCURACY)
+        if self._settings.evaluation.trained:
+            yield from spread_columns(TRAINED_ACCURACY)
+        for of, metric in self._local_scores():
+            more = {"wide": self._wide, "gain": self._wide and bool(of.model)}
+            yield from spread_columns(self._score(of, metric), **more)
+            for each in self._parts_of(of):
+                score = self._score(each, metric)
+                yield from (score, *spread_columns(score, **more))
+
+    def evaluate(
+        self,
+        executor: Executor,
+        temperature: RoundTemperature,
+        state: ServerState,
+        committed: RunState | None,
+        trained: Collection[int] = (),
+    ) -> Evaluation:
+        """Evaluate the model of a server state.
+
+        Args:
+            executor: Runs the batches.
+            temperature: Temperature of the round.
+            state: The server state.
+            committed: The checkpoint that has the state, and with which clients deploy models of
+                their own; None evaluates the global model alone.
+            trained: The clients that took part in its round, which its history lacks yet.
+        """
+        made = self.deployment(committed) if committed else None
+        message = self._message(temperature, state, committed, made)
+        found, spans = self._predictions(executor, message, made)
+        found |= {of: found[same] for of, same in self._chosen.deployed.items()}
+        figures: Figures = {}
+        for of in self._scored_sets():
+            targets = self._targets[of]
+            for column, loss in zip(self._losses, found[of][0], strict=True):
+                figures[self._score(of, column).name] = loss / len(targets)
+            for metric, figure in self._metrics.items():
+                score = score_of(metric, figure, self._given(metric, found[of]), targets)
+                figures[self._score(of, metric).name] = score
+        if TRIGGERED in found:
+            predicted = found[TRIGGERED][1][0].copy()
+            targets = self._targets[TRIGGERED].copy()
+            figures[SUCCESS] = self._settings.attack.success(predicted, targets)
+        tables = []
+        if self._client_set:
+            accuracies = self._client_accuracies(self._client_set, found)
+            figures |= spread(CLIENT_ACCURACY, accuracies)
+            tables.append(client_table(self._client_set, "", {"accuracy": accuracies}))
+        times = self._times(committed, trained)
+        for metric in self._metrics:
+            of_clients, of_metric = self._local_figures(metric, found, times)
+            figures |= of_metric
+            tables += of_clients
+        predicted = found[TEST][1][0] if TEST in found else self._targets[TEST]
+        return Evaluation(figures, joined(tables), predicted=predicted, spans=spans)
+
+    def _given(self, metric: str, scored: Score) -> Values:
+        """Return what a metric compares with targets: predictions, or outputs."""
+        return scored[1][-1 if metric in self._of_outputs else 0]
+
+    def _client_accuracies(
+        self, client_set: EvaluationSet, found: Mapping[Scored, Score]
+    ) -> Floats:
+        """Return the accuracy of each client on its drawn test samples [n].
+
+        It is the metric `accuracy` where predictions are no classes, probabilities say.
+        """
+        if CLIENTS in found:
+            predicted, targets = found[CLIENTS][1][0], self._targets[CLIENTS]
+        else:  # clients see one test set, so its predictions serve them all
+            drawn = client_set.samples.indices
+            predicted, targets = found[TEST][1][0][drawn], self._targets[TEST][drawn]
+        if are_classes(predicted):
+            return client_accuracies(client_set, np.asarray(predicted == targets))
+        metric = self._metrics["accuracy"]
+        return client_scores("accuracy", client_set, metric, predicted, targets)
+
+    def _times(self, committed: RunState | None, trained: Collection[int]) -> Values:
+        """Return the rounds in which each client has taken part [K]."""
+        times = np.zeros(len(self._sizes), dtype=np.int64)
+        if committed:
+            times += committed.history.times
+            times[[*trained]] += 1
+        return times
+
+    def _local_figures(
+        self, metric: str, found: Mapping[Scored, Score], times: Values
+    ) -> tuple[list[Table], Figures]:
+        """Return tables of clients' own scores by a metric, and columns of their spread.
+
+        Args:
+            metric: The metric's name.
+            found: What each set's evaluation found.
+            times: Rounds in which each client has taken part [K].
+        """
+        scores: dict[Scored, Floats] = {}
+        figures: Figures = {}
+        tables = []
+        function = self._metrics[metric]
+        for of in self._local_sets:
+            samples, targets = self._sets[of], self._targets[of]
+            predicted = self._given(metric, found[of])
+            own = scores[of] = client_scores(metric, samples, function, predicted, targets)
+            base = scores[of._replace(model="")] if of.model and self._wide else None
+            figures |= spread(self._score(of, metric), own, wide=self._wide, base=base)
+            took_part = times[samples.clients] > 0
+            for each, clients in zip(self._parts_of(of), (took_part, ~took_part), strict=False):
+                score, of_part = part(metric, function, samples, (predicted, targets, own), clients)
+                in_part = self._score(each, metric)
+                figures[in_part.name] = score
+                base_of_part = None if base is None else base[clients]
+                figures |= spread(in_part, of_part, wide=True, base=base_of_part)
+            columns: dict[str, Values] = {self._score(of._replace(clients=""), metric).name: own}
+            if self._wide:
+                is_new = np.full(len(own), of.clients == NEW, dtype=np.int64)
+                columns |= {"participations": times[samples.clients], "is_new": is_new}
+            tables.append(client_table(samples, f"{LOCAL_TEST.name}_", columns))
+        return tables, figures
+
+    def deployment(self, committed: RunState) -> Deployment | None:
+        """Return what makes the models that clients deploy; None if they deploy the global one.
+
+        Raises:
+            SettingsError: the method's `deployment` fails, or returns something else.
+        """
+        numbers = [*self._chosen.own_models, *self._chosen.finetuned]
+        if not numbers:
+            return None
+        clients = np.unique(np.concatenate([self.evaluated_sets[n - 1].clients for n in numbers]))
+        return Deployment.of(
+            self._settings, self._network, self._sizes, committed, clients.tolist()
+        )
+
+    def _message(
+        self,
+        temperature: RoundTemperature,
+        state: ServerState,
+        committed: RunState | None,
+        made: Deployment | None,
+    ) -> EvaluationMessage:
+        first, *later = made.messages(temperature) if made and made.passes else ({},)
+        own: dict[str, Any] = {}
+        if made:
+            own = {
+                "own_models": self._chosen.own_models if made.passes else frozenset(),
+                "later": tuple(PassMessage.of(**each) for each in later),
+                "finetuning": made.tuning_message(temperature),
+                "finetuned": self._chosen.finetuned,
+            }
+            if not made.passes:  # of models that `deployment` gives as the global one
+                own["finetuned"] = dict.fromkeys(self._chosen.finetuned, 0)
+        nothing = {"work": Pass((), {}), "uniform": True, "total_weight": 0}
+        nothing |= {"round_number": committed.number if committed else 0, "pass_number": -1}
+        nothing["temperatures"] = temperature.of_clients(())
+        return EvaluationMessage.of(
+            **{**nothing, **first, **own},
+            loss_temperatures=(1.0, temperature.value)[: len(self._losses)],
+            outputs=bool(self._of_outputs),
+            deployed=PackedTensors.of({"model": self._method.deployed(state)}),
+        )
+
+    def _training(
+        self, message: EvaluationMessage, made: Deployment | None, number: int, batch: int
+    ) -> float:
+        """Return the samples that the clients of a batch train on before they are evaluated."""
+        tuned = number in message.finetuned
+        if made is None or not (tuned or number in message.own_models):
+            return 0.0
+        evaluated = self.evaluated_sets[number - 1]
+        first, last = evaluated.cuts[batch : batch + 2].tolist()
+        clients = evaluated.clients[first:last].tolist()
+        return float(sum(made.samples(client, tuned=tuned) for client in clients))
+
+    @property
+    def _local_sets(self) -> list[Scored]:
+        """The sets of which clients have scores of their own; the global model's come first."""
+        return [of for of in self._sets if of.samples == LOCAL_TEST.samples]
+
+    def _local_scores(self) -> list[tuple[Scored, str]]:
+        """Return of which sets clients have scores of their own, and by which metrics."""
+        return [(of, metric) for metric in self._metrics for of in self._local_sets]
+
+    def _parts_of(self, of: Scored) -> tuple[Scored, ...]:
+        """Return the parts of a set: clients that took part, and the others."""
+        if not self._wide or of.clients:
+            return ()
+        return of._replace(clients=SEEN), of._replace(clients=UNSEEN)
+
+    def _scored_sets(self) -> list[Scored]:
+        """Return the sets that have a score of their own; a task may lack a test."""
+        return [
+            of
+            for of, targets in self._targets.items()
+            if of not in (CLIENTS, TRIGGERED) and len(targets)
+        ]
+
+    def _predictions(
+        self, executor: Executor, message: EvaluationMessage, made: Deployment | None
+    ) -> tuple[dict[Scored, Score], dict[str, list[Span]]]:
+        """Return for each set the score of its samples; the spans."""
+        rows = len(self._targets[TEST])
+        cuts = [*range(0, rows, EVALUATION_ROWS), rows]
+        sizes = [np.diff(cuts), *(samples.batch_sizes for samples in self.evaluated_sets)]
+        costs: dict[Item, float] = {
+            (number, batch): float(size) + self._training(message, made, number, batch)
+            for number, batches in enumerate(sizes)
+            if number not in message.finetuned.values() or not number
+            for batch, size in enumerate(batches[:1] if self.few else batches)
+        }
+        scores: Scores = {}
+        spans: dict[str, list[Span]] = {}
+        failed: list[FailedItem] = []
+        if not costs:
+            return {}, {}
+        executor.submit("evaluate", message, costs)
+        results = executor.results("evaluate")
+        for result in results:
+            if isinstance(result, FailedItem):
+                failed.append(result)
+                continue
+            scores |= result.scores
+            spans.setdefault(result.worker, []).extend(result.spans)
+        if failed:  # only now: a run goes on without an analysis, and nothing is left for later
+            raise RunError(f"the model cannot be evaluated: {failed[0].cause}")
+        found = {}
+        for number, of in enumerate([*self._targets][: len(sizes)]):
+            if not len(sizes[number]):
+                continue
+            batches = [scores[each] for each in sorted(scores) if each[0] == number]
+            losses, parts = zip(*batches, strict=True)
+            sums: tuple[float, ...] = tuple(map(sum, zip(*losses, strict=True)))
+            arrays: Iterator[Values] = map(np.concatenate, zip(*parts, strict=True))
+            if self.few:
+                arrays = (np.resize(a, (sizes[number].sum(), *a.shape[1:])) for a in arrays)
+            found[of] = sums, tuple(arrays)
+        return found, spans

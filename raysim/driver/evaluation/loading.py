@@ -1,0 +1,103 @@
+"""Trained networks of runs, as modules."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache, partial
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from raysim.config import Settings, parse
+from raysim.errors import RunError, SettingsError
+from raysim.federation.federation import BuiltModel, load_tensors
+from raysim.federation.prepared import open_prepared, prepared
+from raysim.samples.data import Dataset, Split
+from raysim.storage.checkpoints import BEST_MODEL, MODEL
+from raysim.storage.plugins import Plugins
+from raysim.storage.run_directory import RunDirectory
+from raysim.storage.sealed.models import read_model
+from raysim.storage.weights import read_weights
+from raysim.training.network import Network
+
+
+def read_start(path: Path, note: Callable[[str], None]) -> dict[str, Tensor]:
+    """Return the tensors with which training starts, of a run or a file.
+
+    Raises:
+        SettingsError: there are none.
+        DataError: the file holds something else.
+    """
+    allowed = "a run directory, or a file of weights (.safetensors, or saved by torch)"
+    try:
+        if not path.is_dir() and path.stat():
+            return read_weights(path, "start_from")
+        return read_model(path, note)
+    except (RunError, OSError) as error:
+        why = getattr(error, "strerror", None) or str(error)
+        raise SettingsError(f"start_from={path}: must be {allowed}: {why}") from error
+
+
+def load_network(
+    path: Path,
+    model: nn.Module | Callable[[], nn.Module] | None,
+    root: Callable[[], Path],
+    note: Callable[[str], None],
+    *,
+    best: bool,
+) -> nn.Module:
+    """Return the trained network of a run.
+
+    Args:
+        path: The run directory.
+        model: The network of a run with a task of its own, or a function that builds it.
+        root: Returns the data root, with the samples of a dataset whose size they say.
+        note: Called with a line where a damaged file is replaced by a checkpoint's.
+        best: Whether to return that of its best round.
+
+    Raises:
+        RunError: the directory holds no run or no model.
+        SettingsError: the network is another one.
+    """
+    directory = RunDirectory(path)
+    Plugins(path).check_recorded(force=False)
+    raw, own_task = directory.read_config(note)
+    settings = parse(raw)
+    if own_task and model is None:
+        raise RunError(f"{path}: this run had a task of its own; raysim.load needs its `model`")
+    samples = cache(partial(_samples, settings, root))
+    build = model if model is not None else BuiltModel.of(settings, samples)
+    with torch.random.fork_rng(devices=[]):
+        built = build if isinstance(build, nn.Module) else build()
+        network = settings.method.network(built)
+    if best and not directory.best_model.exists():
+        raise RunError(
+            f"{path}: has no {BEST_MODEL}: no round until its last checkpoint was evaluated"
+        )
+    tensors = read_model(path, note, BEST_MODEL if best else MODEL)
+    own = dict((*network.named_parameters(), *network.named_buffers()))
+    if settings.method.changes_shapes and own.keys() <= tensors.keys():
+        Network(network).load(tensors)
+    load_tensors(network, tensors, str(path))
+    if model is None and not settings.dataset.scoring.classifies:
+        _predict(network, settings.dataset, samples)
+    return network.eval()
+
+
+def _predict(network: nn.Module, dataset: Dataset, samples: Callable[[], Split]) -> None:
+    """Have a network return predictions in the targets' own unit, where it was trained in another.
+
+    Args:
+        network: The trained network.
+        dataset: Its dataset.
+        samples: Returns the training samples.
+    """
+    predict = dataset.scoring_of(samples().y).predict
+    if predict is not dataset.scoring.predict:
+        network.register_forward_hook(lambda module, inputs, outputs: predict(outputs))
+
+
+def _samples(settings: Settings, root: Callable[[], Path]) -> Split:
+    paths = prepared(settings.data, root(), lambda *_: None)
+    return open_prepared(settings.data, paths["train"])

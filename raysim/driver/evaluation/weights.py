@@ -1,0 +1,108 @@
+"""Weights of clients in means, as whole numbers, of which sums are exact."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from raysim.api.components import called
+from raysim.api.rules import Pass
+from raysim.config import Settings
+from raysim.errors import DataError, SettingsError
+from raysim.samples.client_tables import read_table, rows_of
+from raysim.user_input.limits import MOST
+
+Weights = npt.NDArray[np.int64]
+STEPS = 2**24
+"""Steps to which weights that are no whole numbers are rounded: the largest is so many."""
+
+
+def weights_file(settings: Settings) -> Path | None:
+    """Return the file of `weighting`, if it names one."""
+    return None if settings.weighting in ("examples", "uniform") else Path(settings.weighting)
+
+
+def weights_of_file(settings: Settings) -> Weights | None:
+    """Return the weights [K] of a user's table; None without one.
+
+    Raises:
+        DataError: the file cannot be read, lacks a client or has it twice, or a weight is not
+            finite or not above 0.
+    """
+    path = weights_file(settings)
+    if path is None:
+        return None
+    table = read_table(path, "weighting")
+    if {*table} != {"client", "weight"}:
+        raise DataError(f"weighting={path}: must have the columns client, weight; has {[*table]}")
+    values = table["weight"][rows_of(path, "weighting", table["client"], settings.clients)]
+    found = values.astype(np.float64)
+    if bad := _bad(found):
+        client, value = bad
+        raise DataError(f"weighting={path}: weight of client {client} is {value:g}; {ALLOWED}")
+    return in_whole_numbers(found)
+
+
+ALLOWED = f"must be above 0, at most {MOST:g}"
+
+
+def _bad(values: npt.NDArray[np.float64]) -> tuple[int, float] | None:
+    """Return place and value of the first weight that is none."""
+    good = np.isfinite(values) & (values > 0) & (values <= MOST)
+    place = int(np.argmin(good))
+    return None if good.all() else (place, float(values[place]))
+
+
+def in_whole_numbers(values: npt.NDArray[np.float64]) -> Weights:
+    """Return weights as they are if all are whole numbers, else in STEPS of the largest."""
+    if not np.equal(np.floor(values), values).all():
+        values = np.maximum(np.rint(values / values.max() * STEPS), 1)
+    return values.astype(np.int64)
+
+
+def weights_of(
+    work: Pass, settings: Settings, sizes: Weights, given: Weights | None, clients: Sequence[int]
+) -> Weights:
+    """Return the weights of some clients of a pass [n].
+
+    Args:
+        work: The pass.
+        settings: The run's settings.
+        sizes: Training samples of each client [K].
+        given: Weights of a user's table [K], if there is one.
+        clients: The clients [n].
+
+    Raises:
+        SettingsError: the pass has weights by client, and lacks one, or one is no number above 0.
+    """
+    if isinstance(work.weighting, Mapping):
+        return _own_weights(work.weighting, settings, clients)
+    asked = np.asarray(clients, dtype=np.int64)
+    if (work.weighting or settings.weighting) == "uniform":
+        return np.ones(len(asked), dtype=np.int64)
+    return sizes[asked] if given is None or work.weighting else given[asked]
+
+
+def _own_weights(
+    weighting: Mapping[int, Any], settings: Settings, clients: Sequence[int]
+) -> Weights:
+    where = f"{called(settings.method)}: Pass.weighting"
+    try:
+        scale = np.array([float(each) for each in weighting.values()])
+        values = np.array([float(weighting[int(client)]) for client in clients])
+    except KeyError as error:
+        raise SettingsError(f"{where} has no weight for client {error}") from error
+    except (TypeError, ValueError) as error:
+        raise SettingsError(f"{where}: must have a number for each client") from error
+    if bad := _bad(scale):
+        raise SettingsError(f"{where}: the weight of a client is {bad[1]:g}; {ALLOWED}")
+    whole = np.equal(np.floor(scale), scale).all()
+    return (
+        in_whole_numbers(values)
+        if whole
+        else in_whole_numbers(np.append(values, scale.max()))[: len(values)]
+    )

@@ -1,0 +1,53 @@
+"""Experiment trackers: a run's settings, rounds and summary in MLflow or W&B (`tracker`).
+
+`tracker.json` of the run directory names the tracker's run and the last round that it has, so that
+a resumed run continues it without repeated rounds. Server, project and credentials are those of the
+tracker's own environment variables and files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib import import_module
+from importlib.util import find_spec
+
+from raysim.config import Settings
+from raysim.driver.listeners.listener import Listener
+from raysim.driver.listeners.trackers.base import TrackingListener
+from raysim.errors import SettingsError, without_passwords
+
+TRACKERS = {
+    "mlflow": "raysim.driver.listeners.trackers.mlflow_runs",
+    "wandb": "raysim.driver.listeners.trackers.wandb_runs",
+}
+
+
+def check_tracker(settings: Settings) -> None:
+    """Check that the package of the settings' tracker is installed.
+
+    Raises:
+        SettingsError: it is not.
+    """
+    if (name := settings.tracker) is not None and find_spec(name) is None:
+        raise SettingsError(f"tracker={name}: needs {name}; pip install 'raysim-fl[{name}]'")
+
+
+@contextmanager
+def tracked(settings: Settings, listener: Listener) -> Iterator[Listener]:
+    """Yield a listener that also feeds the tracker of the settings; the listener without one.
+
+    Raises:
+        SettingsError: the tracker's package is missing, or its store or server cannot be used.
+    """
+    check_tracker(settings)
+    if (name := settings.tracker) is None:
+        yield listener
+        return
+    try:
+        tracker = import_module(TRACKERS[name]).make()
+    except Exception as error:  # of whatever class the package has
+        why = without_passwords(" ".join(str(error).split()))
+        raise SettingsError(f"tracker={name}: cannot be used: {why}") from error
+    with TrackingListener(name, tracker, settings, listener) as tracking:
+        yield tracking

@@ -1,0 +1,472 @@
+"""Passes of a round: messages to the executor, results added up, failed clients tried again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from raysim.api.aggregation import ArrivedUpdates
+from raysim.api.channel import secure_sum_of
+from raysim.api.differences import NO_TENSORS
+from raysim.api.method import ServerState
+from raysim.api.rules import LocalSteps, Pass, Reduced, samples_of
+from raysim.api.state import State
+from raysim.config import Settings
+from raysim.driver.clock.lost import LostRoundError
+from raysim.driver.evaluation.weights import Weights, weights_of
+from raysim.driver.listeners.listener import Listener
+from raysim.driver.rounds.hiding import as_seen
+from raysim.driver.rounds.round_log import RoundLog
+from raysim.driver.rounds.temperatures import RoundTemperature
+from raysim.driver.uploads.dispatch import Dispatch
+from raysim.driver.uploads.kept_updates import ROOT_PASS, WEIGHT, KeptUpdates, root_pass
+from raysim.driver.uploads.masking import traffic
+from raysim.errors import RunError, SettingsError, without_passwords
+from raysim.execution.base import Executor, Item
+from raysim.execution.messages import FailedItem, Failure, PassMessage, WorkerResult
+from raysim.execution.partial_sum import Columns, PartialSum, Sums, merge_sums
+from raysim.numbers.masking import Masks
+from raysim.numbers.tensors import Tensors, flatten, unflatten
+from raysim.storage.atomic import writing
+from raysim.storage.client_states import StateVersion, Versions, latest_versions
+from raysim.storage.summary import BAD_CUT
+from raysim.storage.trace import Stopwatch
+from raysim.storage.updates import UpdateFiles
+from raysim.training.stacked.stack_size import stacks_of
+
+
+@dataclass(frozen=True)
+class PassContext:
+    """Everything that the passes of all rounds of a run share.
+
+    Attributes:
+        settings: The run's settings.
+        sizes: Training samples of each client [K].
+        executor: Runs the clients.
+        watch: Times the driver's phases.
+        listener: Receives progress and notes.
+        errors: File for tracebacks of clients.
+        updates: Files of updates that an aggregation sees one by one.
+        drop_advice: What a user types to go on without failing clients.
+        named: Returns a client's number as it stands in messages.
+        weights: Weights of each client [K] of a user's table; None without one.
+        stack_size: Clients that are trained stacked; 1 trains them one at a time.
+        frozen: Names of the network's frozen parameters, which do not travel.
+        shown_notes: Notes that the user has seen.
+    """
+
+    settings: Settings
+    sizes: npt.NDArray[np.int64]
+    executor: Executor
+    watch: Stopwatch
+    listener: Listener
+    errors: Path
+    updates: UpdateFiles
+    drop_advice: str
+    named: Callable[[int], str] = str
+    weights: Weights | None = None
+    stack_size: int = 1
+    frozen: frozenset[str] = frozenset()
+    shown_notes: set[str] = field(default_factory=set)
+
+    def weights_of(self, work: Pass, clients: Sequence[int]) -> Weights:
+        """Return the weights of some clients of a pass [n]."""
+        return weights_of(work, self.settings, self.sizes, self.weights, clients)
+
+    def weighting_of(self, work: Pass, clients: Sequence[int]) -> dict[str, Any]:
+        """Return what workers need to know of the weights of a pass: see `PassMessage`."""
+        uniform = (work.weighting or self.settings.weighting) == "uniform"
+        if not isinstance(work.weighting, Mapping) and (self.weights is None or work.weighting):
+            return {"uniform": uniform}
+        weights = self.weights_of(work, clients).tolist()
+        return {"uniform": uniform, "weights": dict(zip(clients, weights, strict=True))}
+
+    def note_once(self, note: str) -> None:
+        """Show the user a note that this process has not shown."""
+        if note not in self.shown_notes:
+            self.shown_notes.add(note)
+            self.listener.note(note)
+
+
+@dataclass
+class RoundRunner:
+    """Runs the passes of one round.
+
+    Attributes:
+        context: What the passes of all rounds share.
+        number: Rounds committed before this one.
+        state: The server's state before the round.
+        latest: Version of each client's committed state [K, 3], or NEVER.
+        needed_from: Oldest round whose client state a checkpoint needs.
+        temperature: Temperature of the round.
+        last_aggregates: State of the aggregation, from the round before.
+        few: Clients that stand for all, with one local step each; empty: all train, all steps.
+        log: Figures of the passes so far.
+        written: Per client, the state version that this round wrote last.
+        obsolete: Clients' versions that nothing reads after the round.
+        passes: Passes so far.
+    """
+
+    context: PassContext
+    number: int
+    state: ServerState
+    latest: Versions
+    needed_from: int
+    temperature: RoundTemperature
+    last_aggregates: State = field(default_factory=dict)
+    few: tuple[int, ...] = ()
+    log: RoundLog = field(default_factory=RoundLog)
+    written: dict[int, StateVersion] = field(default_factory=dict)
+    obsolete: list[tuple[int, StateVersion]] = field(default_factory=list)
+    passes: int = 0
+    _round_states: dict[int, StateVersion] = field(default_factory=dict)
+
+    @cached_property
+    def updates(self) -> KeptUpdates:
+        """Aggregation of the updates that passes keep one by one."""
+        context = self.context
+        return KeptUpdates(
+            aggregation=context.settings.aggregation,
+            attack=context.settings.attack,
+            executor=context.executor,
+            files=context.updates,
+            number=self.number,
+            log=self.log,
+            last=self.last_aggregates,
+        )
+
+    def run(self, work: Dispatch) -> Reduced:
+        """Run one pass over clients.
+
+        A method may go on after a pass that fails: the next one has a number, and so draws, opened
+        groups and files of its own.
+
+        Raises:
+            RunError: a client failed twice and `on_client_error` is "stop", or none is left.
+            SettingsError: a client is kept out of training.
+        """
+        context = self.context
+        with self._counted(work) as asked:
+            work = _of_few(work, self.few) if self.few else work
+            clients = [*work.clients] if self.few else asked
+            with context.watch("broadcast"):
+                message = self._message(work, clients, self.passes)
+            stacks = stacks_of(clients, context.sizes, context.stack_size if work.epochs else 1)
+            sums: Sums = {}
+            failed_at: dict[Item, str] = {}
+            failed = self.train(message, stacks, sums, failed_at)
+            failed = self.train_again(message, stacks, sums, failed, failed_at)
+            self._forget_states(failure.client for failure in failed)
+            total = sums.get(self.number, PartialSum())
+            if not total.clients:
+                raise self._all_failed(failed[-1])
+            sent, received = traffic(work, total, clients, message.masks)
+            if message.masks:
+                with context.watch("reduction"):
+                    total.unmask(message.masks)
+                if total.bytes_up and message.masks.is_lost(total.clients):
+                    self.log.count_in_vain(work, sent, received)
+                    raise LostRoundError(
+                        f"round {self.number + 1}: {len(total.clients)} of {len(work.mask_parties)}"
+                        " clients are left, too few to unmask their sum (channel.masks.threshold)"
+                    )
+            with context.watch("reduction"):
+                columns = total.columns()
+                if work.attackers is not None:
+                    columns["bad"] = np.isin(columns["client"], [*work.attackers]).astype(
+                        np.float64
+                    )
+                reduced = total.reduced(message.total_weight, columns)
+            if total.kept:
+                with context.watch("reduction"):
+                    reduced = self._aggregated(work, total, reduced, columns)
+            self.log.count(work, sent, received, columns, self.passes)
+            self._record_versions(total)
+            return reduced
+
+    def _all_failed(self, last: Failure) -> RunError:
+        """Return the error of a pass of which no client is left, given the last one's failure."""
+        if self.few:
+            return RunError(f"{last.cause} (in a rehearsal of round 1)")
+        return RunError(
+            f"round {self.number + 1}: no client is left; the last one, client {last.client},"
+            f" failed: {last.cause}"
+        )
+
+    @contextmanager
+    def _counted(self, work: Pass) -> Iterator[list[int]]:
+        """Count a pass and give its clients; if the body fails, what they wrote is deleted.
+
+        Raises:
+            RunError: it has no clients.
+            SettingsError: a client is kept out of training.
+        """
+        clients = [int(client) for client in work.clients]
+        new = self.context.settings.participants.first_new(clients)
+        if new is not None:
+            raise SettingsError(
+                f"a pass is over client {new}, which evaluation.new_clients keeps out of training;"
+                " passes over all clients are over Round.everyone"
+            )
+        if not clients:
+            raise RunError(f"round {self.number + 1}: a pass has no clients")
+        try:
+            yield clients
+        except BaseException:
+            self._forget_states(clients)
+            raise
+        finally:
+            self.passes += 1
+
+    def _forget_states(self, clients: Iterable[int]) -> None:
+        """Have the states deleted that clients wrote in this pass, which must not be found."""
+        self.obsolete += [
+            (client, StateVersion(self.number, self.passes, in_round))
+            for client in clients
+            for in_round in (False, True)
+        ]
+
+    def train(
+        self,
+        message: PassMessage,
+        stacks: Sequence[Item],
+        sums: Sums,
+        failed_at: dict[Item, str],
+    ) -> list[Failure]:
+        """Train stacks, add their uploads to the sums, and return the clients that failed.
+
+        Args:
+            message: The pass.
+            stacks: The stacks.
+            sums: Sums of the uploads so far.
+            failed_at: Stacks that failed before, and the worker; those that fail now are added.
+
+        Raises:
+            RunError: a client failed for good and `on_client_error` is "stop"; no stack is left
+                with the executor, as a run goes on after a pass of an analysis that fails.
+        """
+        failed: list[Failure] = []
+        clients = sum(map(len, stacks))
+        costs = {stack: self.cost(message.work, stack) for stack in stacks}
+        again = {stack: failed_at[stack] for stack in stacks if stack in failed_at}
+        executor, listener = self.context.executor, self.context.listener
+        executor.submit("train", message, costs, again)
+        results = executor.results("train", lambda done: listener.progress(done, clients))
+        for result in results:
+            failures = [f for f in self.accept(result, sums) if f.client not in message.arrived]
+            if isinstance(result, WorkerResult):
+                failed_at |= {failure.stack: result.worker for failure in result.failures}
+            self.log_failures(failures)
+            failed += failures
+        self.stop_at([failure for failure in failed if failure.final or message.retry])
+        return sorted(failed, key=lambda failure: failure.client)
+
+    def train_again(
+        self,
+        message: PassMessage,
+        stacks: Sequence[Item],
+        sums: Sums,
+        failed: list[Failure],
+        failed_at: dict[Item, str],
+    ) -> list[Failure]:
+        """Train the stacks in which a client failed once more; return the clients dropped.
+
+        Args:
+            message: The pass.
+            stacks: Its stacks.
+            sums: Sums of the uploads so far, to which theirs are added.
+            failed: The clients that failed.
+            failed_at: The stacks that failed, and the worker.
+        """
+        to_retry = {failure.client for failure in failed if not failure.final}
+        if to_retry:
+            retried = [stack for stack in stacks if not to_retry.isdisjoint(stack)]
+            arrived = message.arrived.union(*(total.clients for total in sums.values()))
+            message = replace(message, retry=True, arrived=arrived)
+            failed = [failure for failure in failed if failure.final]
+            failed += self.train(message, retried, sums, failed_at)
+        self.log.dropped += failed
+        return failed
+
+    def _aggregated(
+        self, work: Dispatch, total: PartialSum, reduced: Reduced, columns: Columns
+    ) -> Reduced:
+        """Return the result of a pass with the aggregate of the updates that were kept.
+
+        Args:
+            work: The pass.
+            total: All that has arrived.
+            reduced: The result without the tensors that were kept.
+            columns: Columns of its clients, to which those of the aggregation are added.
+        """
+        samples = reduced.samples
+        shares = self.context.weights_of(work, reduced.clients).astype(np.float64)
+        arrived = ArrivedUpdates(np.array(reduced.clients), samples, shares / shares.sum())
+        arrived = as_seen(self.context.settings, self.context.settings.aggregation, arrived)
+        root = NO_TENSORS
+        if self.context.settings.aggregation.root_samples:
+            root = self._trained_on_root(work)
+        means, more = self.updates.aggregate(
+            work, self.passes, total.kept, arrived, taken=columns, root=root
+        )
+        columns |= more
+        if work.attackers is not None and WEIGHT in more:
+            bad = np.isin(reduced.clients, [*work.attackers])
+            self.log.more[BAD_CUT] = int((more[WEIGHT][bad] == 0).sum())
+        return replace(reduced, means=unflatten(flatten(reduced.means) | means))
+
+    def _trained_on_root(self, work: Dispatch) -> Tensors:
+        """Return the model, `model/name`, that the server trains on its root samples.
+
+        Raises:
+            RunError: training fails.
+            SettingsError: clients send what they have trained in an earlier pass.
+        """
+        work = root_pass(work)
+        clients = [*work.clients]
+        message = self._message(work, clients, ROOT_PASS + self.passes)
+        message, sums = replace(message, versions={}, root=True), dict[int, PartialSum]()
+        try:
+            failed = self.train(message, [tuple(clients)], sums, {})
+        except RunError as error:
+            raise RunError(f"training on the server's root samples failed: {error}") from error
+        if failed:
+            raise RunError(f"training on the server's root samples failed: {failed[0].cause}")
+        columns = sums[self.number].columns()
+        self.log.more["root_train_loss"] = float(columns["train_loss"][0])
+        return flatten(sums[self.number].reduced(message.total_weight, columns).means)
+
+    def finish(self) -> None:
+        """Make the round state obsolete: it was for this round alone."""
+        self.obsolete += self._round_states.items()
+        self._round_states = {}
+
+    def cost(self, work: Pass, stack: Item) -> float:
+        """Return the work of a stack: the samples that it trains on, or reads."""
+        sizes, batching = self.context.sizes, self.context.settings.local.batching
+        if not isinstance(work.epochs, Mapping):
+            return float(samples_of(work.epochs or 1, sizes[list(stack)], batching).sum())
+        own = (samples_of(work.epochs[c] or 1, sizes[[c]], batching) for c in stack)
+        return float(sum(int(samples[0]) for samples in own))
+
+    def mean_cost(self, work: Pass) -> float:
+        """Return the mean work of all clients, where they have as many epochs."""
+        epochs = 1 if isinstance(work.epochs, Mapping) else work.epochs or 1
+        batching = self.context.settings.local.batching
+        return float(samples_of(epochs, self.context.sizes, batching).mean())
+
+    def accept(self, result: WorkerResult | FailedItem, sums: Sums) -> list[Failure]:
+        """Add the uploads of a result to the sums; return the clients that failed.
+
+        Args:
+            result: The result.
+            sums: Sums of the uploads so far.
+        """
+        if isinstance(result, FailedItem):
+            return [Failure(c, result.cause, result.cause, result.item, True) for c in result.item]
+        with self.context.watch("reduction"):
+            merge_sums(sums, result.sums)
+        result.sums = {}  # the caller has the next result read before it lets this one go
+        self.log.spans.setdefault(result.worker, []).extend(result.spans)
+        for note in result.notes:
+            self.context.note_once(note)
+        return result.failures
+
+    def stop_at(self, failed: Sequence[Failure]) -> None:
+        """Stop the run at clients that are not tried again, unless they are dropped.
+
+        Args:
+            failed: Their failures.
+
+        Raises:
+            RunError: there is one, and `on_client_error` is "stop".
+        """
+        if failed and self.context.settings.on_client_error == "stop":
+            outcome = "failed" if failed[0].final else "failed twice"
+            raise RunError(
+                f"client {self.context.named(failed[0].client)}: {outcome} in round"
+                f" {self.number + 1}:"
+                f" {failed[0].cause} (traceback in {self.context.errors}; to continue without it,"
+                f" {self.context.drop_advice})"
+            )
+
+    def log_failures(self, failures: Sequence[Failure]) -> None:
+        """Append the tracebacks of failures to the run's file of them."""
+        if not failures:
+            return
+        path = self.context.errors
+        with writing(path), path.open("a", encoding="utf-8") as file:
+            for failure in failures:
+                trace = without_passwords(failure.trace)
+                client = self.context.named(failure.client)
+                file.write(f"round {self.number + 1}, client {client}\n{trace}\n")
+
+    def _message(self, work: Dispatch, clients: list[int], pass_number: int) -> PassMessage:
+        settings, sent = self.context.settings, work.of_clients
+        return PassMessage.of(
+            replace(sent, rules=self.temperature.rules(sent.rules)),
+            temperatures=self.temperature.of_clients(clients),
+            round_number=self.number,
+            pass_number=pass_number,
+            total_weight=int(self.context.weights_of(work, clients).sum()),
+            **self.context.weighting_of(work, clients),
+            initial_state=settings.method.client_init(self.state),
+            versions=self.versions(clients),
+            needed_from=self.needed_from,
+            stored_groups=work.stored_groups,
+            attackers=work.attackers or frozenset(),
+            masks=self._masks(work, pass_number),
+        )
+
+    def _masks(self, work: Dispatch, pass_number: int) -> Masks | None:
+        """Return the masks of a pass whose clients agree on some."""
+        settings = self.context.settings
+        secure = secure_sum_of(settings.stages)
+        if not secure or not len(work.mask_parties):
+            return None
+        return Masks(secure, (settings.seed, self.number, pass_number), tuple(work.mask_parties))
+
+    def versions(self, clients: list[int]) -> dict[int, tuple[StateVersion, ...]]:
+        """Return the versions to read: of each client's state, then of its round state."""
+        participants = set(clients)
+        found = latest_versions(self.latest, clients)
+        found |= {client: (v,) for client, v in self.written.items() if client in participants}
+        for client, version in self._round_states.items():
+            if client in participants:
+                found[client] = (*found.get(client, ()), version)
+        return found
+
+    def _record_versions(self, total: PartialSum) -> None:
+        """Record which versions the pass wrote; those of its round before them are obsolete."""
+        for digests, latest, in_round in (
+            (total.wrote_state, self.written, False),
+            (total.wrote_round_state, self._round_states, True),
+        ):
+            self.obsolete += [(client, latest[client]) for client in digests if client in latest]
+            for client, digest in digests.items():
+                latest[client] = StateVersion(self.number, self.passes, in_round, digest)
+
+
+def _of_few(work: Dispatch, few: Sequence[int]) -> Dispatch:
+    """Return a pass over those of its clients that stand for all, with one local step each.
+
+    Args:
+        work: The pass.
+        few: The clients; of a pass over none of them, its first ones take their place.
+    """
+    clients = [c for c in few if c in work.clients] or [*map(int, work.clients[: len(few)])]
+    trains = any(work.epochs_of(client) for client in clients)
+    return replace(
+        work,
+        clients=clients,
+        epochs=LocalSteps(1) if trains else 0,
+        personal={c: groups for c, groups in work.personal.items() if c in clients},
+        mask_parties=clients if len(work.mask_parties) else (),
+    )

@@ -1,0 +1,166 @@
+"""Figures of a round's passes: bytes, losses, clients, spans."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from raysim.api.columns import OF_ENGINE, Column, by_name
+from raysim.api.rules import Pass
+from raysim.api.selection import Results
+from raysim.execution.messages import Failure
+from raysim.execution.partial_sum import Columns
+from raysim.storage.column_names import OF_ROUNDS, check_names
+from raysim.storage.summary import DROPPED
+from raysim.storage.trace import Span
+
+TRAINED = ("client", "samples", "train_loss", "objective")
+"""Columns from which figures are computed."""
+
+
+@dataclass
+class _Account:
+    """Figures of the passes with one label.
+
+    Attributes:
+        bytes_up: Bytes that clients sent.
+        bytes_down: Bytes that clients received.
+        trained: Columns of the clients that took steps, pass after pass.
+    """
+
+    bytes_up: int = 0
+    bytes_down: int = 0
+    trained: Columns = field(default_factory=lambda: dict.fromkeys(TRAINED, np.empty(0)))
+
+    def count(self, bytes_up: int, bytes_down: int, columns: Columns) -> None:
+        """Add a pass."""
+        self.bytes_up += bytes_up
+        self.bytes_down += bytes_down
+        took_steps = columns["steps"] > 0
+        for name, values in self.trained.items():
+            self.trained[name] = np.concatenate([values, columns[name][took_steps]])
+
+    def figures(self) -> dict[str, float | None]:
+        """Return the figures; losses are means over samples, None if no client took a step."""
+        weights = self.trained["samples"]
+        losses = {
+            name: float(np.average(self.trained[name], weights=weights)) if len(weights) else None
+            for name in ("train_loss", "objective")
+        }
+        return losses | {
+            "bytes_up": self.bytes_up,
+            "bytes_down": self.bytes_down,
+            "clients": len(np.unique(self.trained["client"])),
+        }
+
+
+@dataclass
+class RoundLog:
+    """Figures of a round's passes.
+
+    Attributes:
+        columns: Per pass, the columns of its clients in `clients.parquet`.
+        dropped: Clients that were dropped.
+        spans: Per worker, its phases.
+        more: Further figures of the round.
+        sent_before: Bytes that clients were sent before the round, such as shared samples.
+        pooled: Whether the samples of all clients were trained on in one place.
+    """
+
+    columns: list[Columns] = field(default_factory=list)
+    dropped: list[Failure] = field(default_factory=list)
+    spans: dict[str, list[Span]] = field(default_factory=dict)
+    more: dict[str, float] = field(default_factory=dict)
+    sent_before: int = 0
+    pooled: bool = False
+    _trained: list[Columns] = field(default_factory=list)
+    _accounts: dict[str, _Account] = field(default_factory=lambda: {"": _Account()})
+
+    def count(
+        self, work: Pass, bytes_up: int, bytes_down: int, columns: Columns, pass_number: int
+    ) -> None:
+        """Count a pass, under its label."""
+        account = self._account(work.label)
+        account.count(bytes_up, bytes_down, columns)
+        self.pooled |= work.pooled
+        number = np.full(len(columns["client"]), pass_number)
+        self.columns.append({**columns, "pass": number})
+        if work.epochs and not work.label:
+            self._trained.append(self.columns[-1])
+
+    def count_in_vain(self, work: Pass, bytes_up: int, bytes_down: int) -> None:
+        """Count the bytes of clients of a pass whose results do not count, under its label."""
+        account = self._account(work.label)
+        account.bytes_up += bytes_up
+        account.bytes_down += bytes_down
+
+    def _account(self, label: str) -> _Account:
+        """Return the figures of a label.
+
+        Raises:
+            SettingsError: a column of it would have the name of one of the engine.
+        """
+        if label not in self._accounts:
+            account = _Account()
+            names = [f"{label}_{name}" for name in account.figures()]
+            check_names(names, OF_ROUNDS, (), f"Pass.label={label!r}: its column")
+            self._accounts[label] = account
+        return self._accounts[label]
+
+    def figures(self) -> dict[str, float | None]:
+        """Return columns of `metrics.parquet`: the round's, then those of each label.
+
+        The round's bytes, as its seconds, are those of all its passes. Only rounds in which clients
+        were dropped have the column `clients_dropped`.
+        """
+        figures: dict[str, float | None] = {}
+        for label, account in self._accounts.items():
+            prefix = f"{label}_" if label else ""
+            figures |= {f"{prefix}{name}": value for name, value in account.figures().items()}
+        accounts, dropped = self._accounts.values(), {failure.client for failure in self.dropped}
+        return figures | {
+            "bytes_up": sum(account.bytes_up for account in accounts),
+            "bytes_down": self.sent_before + sum(account.bytes_down for account in accounts),
+            **({DROPPED: len(dropped)} if dropped else {}),
+            **self.more,
+        }
+
+    @property
+    def declared(self) -> dict[str, Column]:
+        """The columns of labelled passes by name, declared as those of all passes."""
+        labelled = ((label, each) for label, each in self._accounts.items() if label)
+        return by_name(
+            OF_ENGINE[name].named(f"{label}_{name}")
+            for label, account in labelled
+            for name in account.figures()
+        )
+
+    def results(self) -> Results:
+        """Return the last results of the clients that trained in the round's own passes."""
+        passes = self._trained
+        clients = np.concatenate([np.empty(0), *(columns["client"] for columns in passes)])
+        last = len(clients) - 1 - np.unique(clients[::-1], return_index=True)[1]
+        reports = {}
+        for name in dict.fromkeys(name for columns in passes for name in columns):
+            missing = (np.full(len(columns["client"]), np.nan) for columns in passes)
+            values = [c.get(name, other) for c, other in zip(passes, missing, strict=True)]
+            reports[name] = np.concatenate(values)[last]
+        losses = reports.get("train_loss", np.empty(0))
+        return Results(clients[last].astype(np.int64), losses, reports)
+
+    def losses(self, everyone: Iterable[int]) -> dict[int, float]:
+        """Return the last train loss of each client that took part in the round.
+
+        These are the clients that took steps in the round's own passes; of a pass on the samples of
+        all clients in one place, all.
+
+        Args:
+            everyone: The clients that may take part.
+        """
+        trained = self._accounts[""].trained
+        losses = trained["train_loss"].tolist()
+        if self.pooled:
+            return dict.fromkeys(everyone, losses[-1]) if losses else {}
+        return dict(zip(trained["client"].astype(np.int64).tolist(), losses, strict=True))

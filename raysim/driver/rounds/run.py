@@ -1,0 +1,502 @@
+"""Rounds of a run, one after another: each is run, evaluated and committed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from time import perf_counter
+
+import numpy as np
+
+from raysim.api.components import called
+from raysim.api.method import Metrics, Passes, Round, ServerState
+from raysim.api.next_state import ASKED, given_state
+from raysim.api.rules import Reduced
+from raysim.api.scoring import PERSONAL
+from raysim.combinations import Seen, check_rules
+from raysim.config import Settings
+from raysim.driver.analyses.round_analyses import RoundAnalyses
+from raysim.driver.asynchronous.opening import asynchronous_rounds
+from raysim.driver.asynchronous.rounds import AsynchronousRounds
+from raysim.driver.clock.clock import VirtualRound
+from raysim.driver.clock.lost import noted_if_lost
+from raysim.driver.evaluation.evaluation import Evaluation
+from raysim.driver.listeners.listener import Started
+from raysim.driver.rounds.commits import Commits
+from raysim.driver.rounds.method_rounds import (
+    RunPass,
+    passes_of,
+    round_inputs,
+    run_round,
+    run_without_clients,
+)
+from raysim.driver.rounds.passes import PassContext, RoundRunner
+from raysim.driver.rounds.rates import rate_figures, with_rates
+from raysim.driver.rounds.round_log import RoundLog
+from raysim.driver.rounds.selecting import RoundSelection, expected_seconds, with_report
+from raysim.driver.rounds.temperatures import RoundTemperature
+from raysim.driver.start.context import Rounds, RunContext
+from raysim.driver.start.stacking import decide_stack_size
+from raysim.driver.uploads.aggregating import with_aggregation
+from raysim.driver.uploads.attacking import Clients, bad_clients, bad_in_round, with_attack
+from raysim.driver.uploads.channel import Channel, by_owner, of_stage, states_of
+from raysim.driver.uploads.client_figures import rows_beside
+from raysim.driver.uploads.client_models import with_kept_models
+from raysim.driver.uploads.dispatch import ON_EMPTY_ROUNDS, ORDER, Dispatch, Rider
+from raysim.driver.uploads.downlink import Downlink
+from raysim.driver.uploads.masking import with_masks
+from raysim.driver.uploads.optimizer_state import with_kept_optimizers
+from raysim.errors import DamagedStateError, MachineError, MovedError
+from raysim.numbers.tensors import Groups, frozen_names
+from raysim.process.exits import with_hint
+from raysim.samples.local_cut import without_cut
+from raysim.storage.client_models import ClientModels
+from raysim.storage.client_states import owner_of, updated
+from raysim.storage.column_names import check_metrics
+from raysim.storage.declared import deploys_own_models
+from raysim.storage.recorder import Row
+from raysim.storage.run_state import RunState
+from raysim.storage.summary import VIRTUAL, is_counted
+from raysim.storage.trace import DRIVER
+
+NO_METRICS: Metrics = {}
+
+
+@dataclass(frozen=True)
+class _Begun:
+    """Round that has begun.
+
+    Attributes:
+        now: The input of the method's round.
+        has_clients: Whether clients were selected, or rounds overlap.
+        runner: Runs its passes.
+        run: Runs a pass.
+        analyses: Its analyses.
+        selection: The selection of its clients; None if rounds overlap.
+        rates: Its learning rates, columns of `metrics.parquet`.
+        temperature: Its temperature.
+        clock: The round in virtual time, or None.
+        channel: The stages of its channel; None without any.
+        downlink: Its down-link; None without stages.
+    """
+
+    now: Round
+    has_clients: bool
+    runner: RoundRunner
+    run: RunPass
+    analyses: RoundAnalyses
+    selection: RoundSelection | None
+    rates: Row
+    temperature: RoundTemperature
+    clock: VirtualRound | None
+    channel: Channel | None
+    downlink: Downlink | None
+
+    def figures(self) -> Row:
+        """Return its learning rates and temperature, columns of `metrics.parquet`."""
+        return {**self.rates, **self.temperature.figures()}
+
+
+class Run:
+    """Rounds of one run.
+
+    Attributes:
+        commits: The committed rounds.
+        few: Clients of a round that stand for all, in a rehearsal; 0: all train.
+    """
+
+    def __init__(self, context: RunContext, *, few: int = 0) -> None:
+        self.context, self.few = context, few
+        self.settings = context.settings
+        self.clients = len(context.federation.training_sizes)
+        self.commits = Commits(context)
+
+    def rounds(self) -> Rounds:
+        """Run from the last checkpoint to the end.
+
+        Raises:
+            RaysimError: a client, a disk or the cluster failed; committed rounds are checkpointed.
+        """
+        context, commits = self.context, self.commits
+        commits.restore()
+        held = without_cut(context.federation.client_indices)
+        context.run_dir.save_partition(held, context.federation.names)
+        context.run_dir.save_environment()
+        try:
+            self._decide_stack_size()
+            context.listener.started(self._started())
+            while not commits.are_done:
+                self._commit(*self.done_round(commits.committed))
+                if (yield {**commits.recorder.rows[-1]}):
+                    commits.end()
+        except MovedError:
+            raise
+        except DamagedStateError as error:
+            context.run_dir.check_place()
+            # A checkpoint now would seal the damaged state, and push out one that has none.
+            commits.recorder.close()
+            raise DamagedStateError(
+                f"{error}; restore it, or {context.resume_advice()}, which goes back to a"
+                " checkpoint before it was written if there is one"
+            ) from error
+        except (MachineError, MemoryError, OSError) as error:
+            context.run_dir.check_place()
+            commits.save_last()
+            cause = str(error) or type(error).__name__
+            raise MachineError(f"{cause}; fix this, then {context.resume_advice()}") from error
+        except KeyboardInterrupt as stop:
+            commits.save_last()
+            raise with_hint(stop, self._how_to_resume()) from None
+        except BaseException:
+            commits.save_last()
+            raise
+        return commits.finish()
+
+    def _how_to_resume(self) -> str:
+        """Return the message of an interruption outside of the command line."""
+        done = f"interrupted after {self.commits.committed.number} of {self.settings.rounds} rounds"
+        task = ", task=task" if self.context.own_task else ""
+        return f"{done}; resume with: raysim.resume({str(self.context.run_dir.path)!r}{task})"
+
+    def _decide_stack_size(self) -> None:
+        """Decide the stack size, once in a run: the checkpoint seals it."""
+        context, committed = self.context, self.commits.committed
+        if committed.stack_size is None:
+            size = decide_stack_size(
+                self.settings,
+                context.federation,
+                context.network,
+                committed,
+                describe=context.executor.describe,
+                note=context.listener.note,
+            )
+            self.commits.committed = replace(committed, stack_size=size)
+
+    def _started(self) -> Started:
+        settings, score = self.settings, self.commits.score
+        of = score and score.scored
+        if deploys_own_models(settings) and score and of and of.model != PERSONAL:
+            self.context.listener.note(
+                "clients deploy models of their own, which nothing evaluates:"
+                f" {score.name} is that of the global model; evaluation.local_test or"
+                " evaluation.holdout evaluates theirs"
+            )
+        return Started(
+            path=self.context.run_dir.path,
+            method=settings.method.title,
+            round_number=self.commits.committed.number,
+            rounds=settings.rounds,
+            cohort=settings.cohort_size,
+            clients=self.clients,
+            target=settings.target_accuracy,
+            score=score.name if score else None,
+            columns=self.context.declared,
+        )
+
+    @cached_property
+    def _passes(self) -> PassContext:
+        context = self.context
+        return PassContext(
+            settings=self.settings,
+            sizes=context.federation.training_sizes,
+            executor=context.executor,
+            watch=context.watch,
+            listener=context.listener,
+            errors=context.run_dir.errors,
+            updates=context.updates,
+            drop_advice=context.resume_advice(on_client_error="drop"),
+            named=context.federation.named,
+            weights=context.weights,
+            stack_size=self.commits.committed.stack_size or 1,
+            frozen=frozen_names(context.network),
+        )
+
+    @cached_property
+    def _client_models(self) -> ClientModels | None:
+        """Files of the clients' networks; None unless `keep_clients` asks for them."""
+        folder = self.context.run_dir.client_models.absolute()
+        return ClientModels(folder) if self.settings.keep_clients else None
+
+    @cached_property
+    def _asynchronous(self) -> AsynchronousRounds | None:
+        """Asynchronous rounds from the last checkpoint on; None if rounds do not overlap."""
+        if self.few:
+            return None
+        return asynchronous_rounds(self.context, self._passes, self.commits.committed)
+
+    def _commit(self, after: RunState, row: Row, log: RoundLog, evaluation: Evaluation) -> None:
+        """Record a round and, if due, checkpoint it."""
+        self.context.run_dir.check_place()
+        self.commits.note_workers()
+        if self._client_models:
+            self._client_models.keep_only(after.number)
+        self.commits.commit(after, row, log, evaluation)
+
+    def done_round(self, before: RunState) -> tuple[RunState, Row, RoundLog, Evaluation]:
+        """Run and evaluate the round after a committed state; return what is to be committed.
+
+        Raises:
+            RaysimError: the method, a client or another component fails.
+        """
+        start = perf_counter()
+        context, number = self.context, before.number + 1
+        left = [given_state(before.state)]
+        begun = self._begin(before)
+        runner, clock = begun.runner, begun.clock
+        state, metrics = before.state, NO_METRICS
+        for attempt in self._attempts(before, begun):
+            with noted_if_lost(context.listener.note):
+                state, metrics = run_round(
+                    *attempt, self._passes.frozen, partial(self._check, begun, [])
+                )
+                break
+        left.append(given_state(state))
+        self._finish_passes(runner, number)
+        seconds = perf_counter() - start
+        spans = runner.log.spans | {DRIVER: context.watch.take()}
+        after, selected = self._after(before, state, begun)
+        evaluation, evaluation_seconds = self._evaluate(before, after, begun)
+        own: Row = {
+            "round": number,
+            **runner.log.figures(),
+            **(clock.figures() if clock else {}),
+            **evaluation.figures,
+            **begun.figures(),
+            "seconds": seconds,
+            "evaluation_seconds": evaluation_seconds,
+            "checkpoint_seconds": 0.0,
+        }
+        row = self._whole_row(own, begun, selected, metrics)
+        if self.commits.trace:
+            workers = len(context.executor.describe()["actors"])
+            evaluated = {**evaluation.spans, DRIVER: context.watch.take()}
+            row |= self.commits.trace.round(number, seconds, workers, spans, evaluated)
+        counted = self._as_in_longer_runs(row, evaluation)
+        after = with_rates(self.settings, begun.temperature.after(after, counted), counted)
+        for given in left:
+            given.check_left(ASKED, called(self.settings.method))
+        return after, row, runner.log, evaluation
+
+    def _check(
+        self, begun: _Begun, means: list[Groups], work: Dispatch, reduced: Reduced | None = None
+    ) -> None:
+        """Check a pass by the rules, as it is yielded or as its result arrives.
+
+        Args:
+            begun: Its round.
+            means: Those of the passes before it, to which its own are added.
+            work: The pass.
+            reduced: Its result, if it has arrived.
+
+        Raises:
+            RuleError: it breaks a rule.
+        """
+        settings, runner, cohort = self.settings, begun.runner, begun.now.cohort
+        seen = Seen(settings, work, cohort, not runner.passes, sum(map(bool, means)))
+        if reduced is None:
+            check_rules(settings, "pass", seen)
+            return
+        means.append(reduced.means)
+        own = [name for name in reduced.scalars if not owner_of(name, settings.stages)]
+        told = {name: of_stage(name, reduced.scalars) for name in settings.stages}
+        seen = replace(
+            seen,
+            means=reduced.means,
+            rows=rows_beside(reduced),
+            numbers=own,
+            of_stages={name: min(numbers) for name, numbers in told.items() if numbers},
+            keeps=bool(runner.written),
+        )
+        check_rules(settings, "result", seen)
+
+    def _finish_passes(self, runner: RoundRunner, number: int) -> None:
+        """Receive what an analysis must not find under way, and delete obsolete client states."""
+        if self._asynchronous and self.context.analyses.chosen and self._is_due(number):
+            self._asynchronous.train_all(runner)
+        runner.finish()
+        self.context.states.delete(runner.obsolete)
+
+    def _attempts(
+        self, before: RunState, begun: _Begun
+    ) -> Iterator[tuple[Passes, RunPass, Sequence[Rider]]]:
+        """Yield the passes of a round, what runs them, and their riders, until one is not lost.
+
+        A round without clients, or one that is lost, runs for stages that act on empty rounds: no
+        absence of noise may tell that clients were selected.
+        """
+        settings = self.settings
+        riders = sorted(self._riders(begun), key=lambda each: ORDER.index(each[0]))
+        if begun.has_clients:
+            passes = passes_of(settings, begun.now, before.state)
+            yield passes, begun.run, [rider for _, rider in riders]
+        if any(stage.acts_on_empty_rounds for stage in settings.stages.values()):
+            passes = passes_of(settings, replace(begun.now, cohort=()), before.state)
+            left = [rider for name, rider in riders if name in ON_EMPTY_ROUNDS]
+            yield passes, run_without_clients, left
+
+    def _whole_row(self, own: Row, begun: _Begun, selected: Metrics, metrics: Metrics) -> Row:
+        """Return a row with epsilon, and the metrics of stages, the selection and the method.
+
+        Raises:
+            SettingsError: a metric has the name of another one, or is no number.
+        """
+        privacy, row, number = self.context.privacy, dict(own), own["round"]
+        if privacy:
+            row |= privacy.figures(number, due=self._is_due(number))
+        if begun.channel:
+            check_metrics(begun.channel.metrics, row, "channel")
+            row |= begun.channel.metrics
+        check_metrics(selected, row, called(self.settings.selection))
+        check_metrics(metrics, {**row, **selected}, called(self.settings.method))
+        return {**row, **selected, **metrics}
+
+    def _begin(self, before: RunState) -> _Begun:
+        """Begin the next round."""
+        context, overlapping = self.context, self._asynchronous
+        sizes = context.federation.training_sizes
+        seconds = expected_seconds(self.settings, before, sizes, context.clock)
+        temperature = RoundTemperature.of(self.settings, before, sizes, seconds)
+        needed_from = self.commits.needed_from
+        committed = before.number, before.state, before.versions
+        last = before.kept("aggregation")
+        runner = RoundRunner(self._passes, *committed, needed_from, temperature, last)
+        if before.number == 0:
+            runner.log.sent_before = self.clients * context.federation.shared_bytes
+        clock = selection = None
+        if overlapping:
+            run: RunPass = partial(overlapping.run, runner)
+            cohort = overlapping.cohort(before.number)
+        else:
+            run = runner.run
+            if context.clock:
+                clock = VirtualRound.after(context.clock, runner, before.ticks or 0)
+            selection = RoundSelection.of(self.settings, before, sizes, context.clock, clock)
+            if self.few:
+                selection = replace(selection, selected=selection.selected[: self.few])
+            cohort = selection.cohort
+        if self.few:
+            cohort = runner.few = cohort or tuple(self.settings.participants.listed[:1])
+        given = (self.settings, context.network, before)
+        note = context.listener.note
+        now = round_inputs(*given, sizes=sizes, note=note, cohort=cohort)
+        has_clients = bool(cohort or overlapping)
+        analyses = RoundAnalyses(context.analyses, runner)
+        channel, downlink = self._channel(now, before), self._downlink(before)
+        return _Begun(
+            *(now, has_clients, runner, run, analyses, selection),
+            *(rate_figures(self.settings, before), temperature, clock, channel, downlink),
+        )
+
+    def _channel(self, now: Round, before: RunState) -> Channel | None:
+        stages = self.settings.stages
+        return Channel(self.settings, stages, now, states_of(before, stages)) if stages else None
+
+    def _downlink(self, before: RunState) -> Downlink | None:
+        stages = self.settings.down_stages
+        return Downlink(self.settings, self.context.network, before) if stages else None
+
+    def _riders(self, begun: _Begun) -> Iterator[tuple[str, Rider]]:
+        """Yield what rides on the passes of a round, by name."""
+        settings, runner, now = self.settings, begun.runner, begun.now
+        if begun.downlink:
+            yield "downlink", begun.downlink.dress
+        yield "masks", partial(with_masks, settings, self._passes.note_once)
+        in_no_time = partial(_in_no_time, settings, runner.log)
+        if begun.clock or self.few:
+            yield "clock", begun.clock.dress if begun.clock else in_no_time
+        if begun.selection:
+            yield "report", partial(with_report, settings.selection)
+        if self._is_due(now.number + 1):
+            yield "analyses", begun.analyses.dress
+        if models := self._client_models:
+            yield "models", partial(with_kept_models, models, now.number + 1)
+        if begun.channel:
+            yield "channel", begun.channel.dress
+        if settings.local.keep:
+            yield "optimizer", partial(with_kept_optimizers, runner)
+        if settings.attack.acts:
+            yield "attack", partial(with_attack, settings, self._bad(now), runner.log)
+        yield "aggregation", partial(with_aggregation, settings)
+
+    def _bad(self, now: Round) -> Clients:
+        """Return the bad clients of a round; in a rehearsal the first ones are, if anybody is."""
+        if not self.few:
+            return bad_in_round(self.settings, now.number, now.cohort)
+        attack, most = self.settings.attack, self.few
+        if not (attack.per_round or len(bad_clients(self.settings))):
+            most = 0
+        elif attack.knows_updates:  # of others
+            most = 1
+        return np.array(now.cohort[:most], dtype=np.int64)
+
+    def _after(
+        self, before: RunState, state: ServerState, begun: _Begun
+    ) -> tuple[RunState, Metrics]:
+        """Return the state after a round whose passes have ended, and the selection's metrics."""
+        overlapping, metrics = self._asynchronous, NO_METRICS
+        kept = {"aggregation": begun.runner.updates.last}
+        if begun.selection:
+            kept["selection"], metrics = begun.selection.after(begun.runner.log)
+        if begun.channel:
+            kept |= by_owner(begun.channel.states)
+        after = replace(
+            before,
+            number=before.number + 1,
+            state=state,
+            versions=updated(before.versions, begun.runner.written),
+            in_flight=overlapping.commit(before.number) if overlapping else None,
+            ticks=begun.clock.now if begun.clock else before.ticks,
+            downlink=begun.downlink.state if begun.downlink else before.downlink,
+        )
+        return after.keeping(kept), metrics
+
+    def _evaluate(
+        self, before: RunState, after: RunState, begun: _Begun
+    ) -> tuple[Evaluation, float]:
+        """Evaluate and analyse a round if due; return the evaluation and its seconds."""
+        context, analyses, start = self.context, begun.analyses, perf_counter()
+        if not self._is_due(after.number):
+            return context.evaluator.skipped, 0.0
+        evaluate = partial(context.evaluator.evaluate, context.executor, begun.temperature)
+        with context.watch("evaluation"):
+            trained = begun.runner.log.losses(begun.now.everyone)
+            evaluation = evaluate(after.state, after, trained)
+            figures = {**evaluation.figures, **analyses.trained_figures()}
+            evaluation = replace(evaluation, figures=figures)
+            if not begun.has_clients:  # no training to measure
+                return evaluation, perf_counter() - start
+            columns = analyses.columns(begun.now, before, after, evaluation, evaluate)
+            context.states.delete(analyses.obsolete)
+        return replace(evaluation, analyses=columns), perf_counter() - start
+
+    def _as_in_longer_runs(self, row: Row, evaluation: Evaluation) -> Row:
+        """Return a row without the evaluation of the end alone, which a run that goes on lacks."""
+        if is_counted(row["round"], self.settings.evaluation.every, 0):
+            return row
+        kept = {name: row[name] for name in row.keys() - evaluation.figures.keys()}
+        return {**kept, **self.context.evaluator.skipped.figures}
+
+    def _is_due(self, number: int) -> bool:
+        """Return whether a round, counted from 1, is evaluated."""
+        return is_counted(number, self.settings.evaluation.every, self.commits.last_round)
+
+
+def _in_no_time(settings: Settings, log: RoundLog, work: Dispatch) -> Dispatch:
+    """Return a pass of a rehearsal, which takes no virtual time, and to which nobody is late."""
+    return work.with_step("clock", server=partial(_arrived_at_once, settings, log))
+
+
+def _arrived_at_once(settings: Settings, log: RoundLog, reduced: Reduced) -> Reduced:
+    times, figures = list[str](), list[str]()
+    if settings.clock.has_time:
+        times += ["virtual_start", *VIRTUAL[:2]]
+        figures += VIRTUAL
+    if settings.asynchrony:
+        times += ["version", "staleness"]
+        figures += ["staleness_mean", "staleness_max", "updates_dropped"]
+        none = dict.fromkeys(reduced.clients, 0)
+        reduced = replace(reduced, staleness=none, tiers=none)
+    log.columns[-1].update(dict.fromkeys(times, np.zeros(len(reduced.clients))))
+    log.more |= dict.fromkeys(figures, 0.0)
+    return reduced

@@ -1,0 +1,244 @@
+"""Selection of a round's clients: the component's input, and checks of its choice."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from raysim.api.components import call, called
+from raysim.api.rules import Trained, Upload, View, samples_of
+from raysim.api.selection import Floats, History, Integers, Sampling, Selection
+from raysim.api.state import State, as_arrays, read_only
+from raysim.config import Settings
+from raysim.driver.clock.clock import VirtualClock, VirtualRound
+from raysim.driver.rounds.hiding import as_seen
+from raysim.driver.rounds.round_log import RoundLog
+from raysim.driver.uploads.dispatch import Dispatch
+from raysim.errors import SettingsError
+from raysim.numbers.seeds import stream
+from raysim.samples.participants import Participants
+from raysim.storage.column_names import OF_CLIENTS, check_names
+from raysim.storage.run_state import RunState
+
+SHOWN = 10
+"""Most clients that an error shows."""
+
+
+def generator(seed: int, keys: Sequence[int], purpose: str = "") -> np.random.Generator:
+    """Return a source of a selection's draws.
+
+    Args:
+        seed: The run's seed.
+        keys: Keys of the draw: its round, and in asynchronous rounds its number if it is not the
+            first of the round.
+        purpose: A further key.
+    """
+    return stream(seed, f"cohort/{purpose}" if purpose else "cohort", *keys)
+
+
+def sampling_of(
+    settings: Settings,
+    before: RunState,
+    sizes: Integers,
+    clock: VirtualClock | None,
+    tick: int = 0,
+) -> Sampling:
+    """Return the input of a selection before a round.
+
+    Args:
+        settings: The run's settings.
+        before: The committed state before the round.
+        sizes: Samples that each client trains on [K].
+        clock: The run's clock, if it has one.
+        tick: Virtual time at which the round begins.
+    """
+    plain = Sampling(
+        number=before.number,
+        clients=len(sizes),
+        fraction=settings.fraction,
+        size=settings.cohort_size,
+        wanted=settings.cohort_size,
+        samples=sizes,
+        generator=partial(generator, settings.seed, [before.number]),
+        seconds=partial(_work, samples_of(settings.local.work, sizes, settings.local.batching)),
+        state=read_only(before.kept("selection")),
+        history=before.history.for_reading(),
+    )
+    if clock is None:
+        return plain
+    model = settings.method.deployed(before.state)
+    return replace(
+        plain,
+        wanted=plain.size + clock.policy.extra,
+        seconds=partial(clock.plain_seconds, model),
+        available=partial(clock.fleet.available, tick=tick),
+        waits=clock.policy.waits,
+    )
+
+
+def expected_seconds(
+    settings: Settings, before: RunState, sizes: Integers, clock: VirtualClock | None
+) -> Callable[[Any], Floats]:
+    """Return the function of the expected durations of clients; see `Sampling.seconds`.
+
+    It works nothing out before it is called, which most rounds never do. Arguments as of
+    `sampling_of`.
+    """
+    return lambda clients: sampling_of(settings, before, sizes, clock).seconds(clients)
+
+
+def _work(work: Integers, clients: Any) -> Floats:
+    amounts: Floats = work[clients].astype(np.float64)
+    return amounts
+
+
+def select(selection: Selection, now: Sampling) -> list[int]:
+    """Return the clients that a selection selects, in its order.
+
+    Raises:
+        SettingsError: it fails, or they are not distinct clients that may be selected.
+    """
+    chosen = [int(client) for client in call(selection, Selection.select, now)]
+    if len({*chosen}) < len(chosen) or not all(0 <= c < now.clients for c in chosen):
+        raise _bad(selection, now, f"must be distinct clients from 0 to {now.clients - 1}", chosen)
+    if now.members is not None and not _may_start(now.members, now.busy, chosen):
+        raise _bad(selection, now, "must be clients of the tier that are not busy", chosen)
+    if len(chosen) > now.wanted and not selection.may_be_empty:
+        raise _bad(selection, now, f"must be at most {now.wanted} clients", chosen)
+    if not now.waits and chosen and not (here := now.available(np.array(chosen))).all():
+        away = chosen[int(np.argmin(here))]
+        raise _bad(selection, now, f"must be available; client {away} is away", chosen)
+    return chosen
+
+
+def _may_start(members: Integers, busy: Collection[int], chosen: Sequence[int]) -> bool:
+    """Return whether clients are members and not busy, without a pass over all members."""
+    places = np.searchsorted(members, chosen).clip(max=len(members) - 1)
+    are_members = bool((members[places] == chosen).all())
+    return are_members and not any(client in busy for client in chosen)
+
+
+def _bad(selection: Selection, now: Sampling, rule: str, chosen: Sequence[int]) -> SettingsError:
+    what = f"what it selects for round {now.number + 1} {rule}"
+    return SettingsError(f"{called(selection)}: {what}; it is {chosen[:SHOWN]}")
+
+
+@dataclass(frozen=True)
+class RoundSelection:
+    """Selection of one round, to which clients report on passes that train.
+
+    If some clients are kept out of training, it knows none of them: the others are numbered anew.
+
+    Attributes:
+        settings: The run's settings.
+        now: The input of its selection.
+        selected: The clients in its order, by its numbers.
+    """
+
+    settings: Settings
+    now: Sampling
+    selected: Sequence[int]
+
+    @classmethod
+    def of(
+        cls,
+        settings: Settings,
+        before: RunState,
+        sizes: Integers,
+        clock: VirtualClock | None = None,
+        timed: VirtualRound | None = None,
+    ) -> RoundSelection:
+        """Select the clients of a round; if none is available, wait until one is.
+
+        Args:
+            settings: The run's settings.
+            before: The committed state before the round.
+            sizes: Samples that each client trains on [K].
+            clock: The run's clock, if it has one.
+            timed: The round in virtual time, which advances to that tick.
+
+        Raises:
+            SettingsError: the selection fails, or selects no client although one is available.
+        """
+        selection, tick = settings.selection, timed.now if timed else 0
+        participants = settings.participants
+        now = _as_seen(settings, sampling_of(settings, before, sizes, clock, tick))
+        selected = select(selection, now)
+        if not selected and clock:
+            later = clock.fleet.first_available(participants.numbers, tick)
+            if later > tick:
+                now = _as_seen(settings, sampling_of(settings, before, sizes, clock, later))
+                selected = select(selection, now)
+                if timed:
+                    timed.now = later
+        if not selected and not selection.may_be_empty:
+            raise _bad(selection, now, "must be at least one client", selected)
+        chosen = cls(settings, now, selected)
+        if timed:
+            wanted = len(selected) if selection.may_be_empty else now.size
+            timed.ask(participants.at(selected).tolist(), wanted)
+        return chosen
+
+    @property
+    def cohort(self) -> tuple[int, ...]:
+        """The selected clients, ascending."""
+        return tuple(self.settings.participants.at(sorted(self.selected)).tolist())
+
+    def after(self, log: RoundLog) -> tuple[State, Mapping[str, float]]:
+        """Return the selection's state after the round, and its metrics.
+
+        Args:
+            log: Figures of the round's passes.
+
+        Raises:
+            SettingsError: the selection fails.
+        """
+        selection = self.settings.selection
+        if type(selection).update is Selection.update:  # it learns nothing from results
+            return self.now.state, {}
+        results = log.results()
+        results = replace(results, clients=self.settings.participants.ranks(results.clients))
+        seen = as_seen(self.settings, selection, results)
+        state, metrics = call(selection, Selection.update, self.now, self.selected, seen)
+        return as_arrays(state), metrics
+
+
+def _as_seen(settings: Settings, now: Sampling) -> Sampling:
+    """Return what a selection sees: the participants, without what the run withholds of them."""
+    return as_seen(settings, settings.selection, _among(settings.participants, now))
+
+
+def _among(participants: Participants, now: Sampling) -> Sampling:
+    """Return the input of a selection that knows the participants alone, by their ranks."""
+    if not len(participants.new):
+        return now
+    history = now.history and History(
+        *map(participants.of, (now.losses, now.last_round, now.times))
+    )
+    return replace(
+        now,
+        clients=len(participants),
+        samples=participants.of(now.samples),
+        seconds=lambda ranks: now.seconds(participants.at(ranks)),
+        available=lambda ranks: now.available(participants.at(ranks)),
+        history=history,
+    )
+
+
+def with_report(selection: Selection, work: Dispatch) -> Dispatch:
+    """Return a pass whose clients report to the selection, if they train in it."""
+    if type(selection).report is Selection.report or not work.epochs or work.label:
+        return work
+    return work.with_step("report", after=partial(_reported, selection))
+
+
+def _reported(selection: Selection, view: View, trained: Trained, upload: Upload) -> Upload:
+    """Return the method's upload with a client's report to the selection."""
+    report = selection.report(view, trained)
+    own = {*upload.scalars, *upload.metrics}
+    check_names(own, OF_CLIENTS, [*report], "its number")
+    return replace(upload, metrics={**upload.metrics, **report})

@@ -1,0 +1,1 @@
+"""Start of a run: its parts are checked, rehearsed and opened."""

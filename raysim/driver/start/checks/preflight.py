@@ -1,0 +1,193 @@
+"""Preflight checks, made before a run starts or writes anything."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+from torch import nn
+
+from raysim.api.components import call, called, calling
+from raysim.api.method import Method, ServerState
+from raysim.api.next_state import ASKED, check_deployed, check_state, given_state, with_kept
+from raysim.api.selection import History, Selection
+from raysim.api.state import as_arrays
+from raysim.api.temperature import Temperature
+from raysim.config import Settings
+from raysim.driver.start.checks.model import check_model
+from raysim.driver.start.checks.samples import (
+    check_class_weights,
+    check_labels,
+    check_predictions,
+    check_samples,
+    check_scoring,
+    check_without_test,
+)
+from raysim.driver.start.parts import RunParts
+from raysim.errors import SettingsError
+from raysim.federation.federation import Federation, sample_dtype
+from raysim.federation.opened import OpenedSamples
+from raysim.federation.several_inputs import LAYOUT, SeveralInputs
+from raysim.federation.task import Task
+from raysim.numbers.seeds import seeded
+from raysim.numbers.tensors import CPU, nbytes
+from raysim.storage.client_states import NEVER, ClientStates
+from raysim.storage.run_state import RunState
+from raysim.training.network import STAGES, lacking_stages
+
+
+def initial_checkpoint(settings: Settings, federation: Federation) -> tuple[nn.Module, RunState]:
+    """Build the network; return it and the checkpoint before the first round.
+
+    Raises:
+        SettingsError: the method does not suit the network, or the network not the data.
+    """
+    method = settings.method
+    samples = OpenedSamples(federation, CPU)
+    samples.check()
+    model = federation.network(settings.seed)
+    check_model(settings, model)
+    if method.staged:
+        _check_stages(method, model)
+    with seeded(settings.seed, "network"):
+        network = call(method, Method.network, model)
+    clients, participants = len(federation.training_sizes), len(settings.participants)
+    never = np.full((clients, len(NEVER)), NEVER)
+    state, history = _initial_state(settings, network), History.empty(clients)
+    initial = RunState(
+        *(0, state, history, never),
+        components={
+            "selection": as_arrays(call(settings.selection, Selection.init, participants)),
+            "temperature": as_arrays(call(settings.temperature, Temperature.init, clients)),
+        },
+    )
+    check_scoring(settings, federation.scoring)
+    if not federation.has_test:
+        check_without_test(settings)
+    inputs = replace(federation.inputs, dtype=sample_dtype(network))
+    samples = OpenedSamples(replace(federation, inputs=inputs), CPU)
+    outputs = check_samples(method, network, samples.first(2))
+    check_predictions(settings, federation.scoring, outputs)
+    if federation.scoring.classifies:
+        check_labels(federation, outputs.shape[-1])
+        check_class_weights(settings.local, outputs.shape[-1])
+    return network, initial
+
+
+def _check_stages(method: Method, model: nn.Module) -> None:
+    """Check that a model may be composed of stages.
+
+    Raises:
+        SettingsError: it has several inputs, which no first stage takes, or lacks a stage.
+    """
+    inputs: SeveralInputs | None = getattr(model, LAYOUT, None)
+    if inputs:
+        raise SettingsError(
+            f"method.name={method.title}: needs a model that is head(hidden(features(x))) of one"
+            f" array x; this one takes {inputs.named}: give them as one array, or use a method"
+            " that needs no stages, such as fedavg"
+        )
+    if lacking := lacking_stages(model, STAGES):
+        raise SettingsError(
+            f"method.name={method.title}: needs a model with the stages {', '.join(STAGES)};"
+            f" this one lacks {', '.join(lacking)}"
+        )
+
+
+def _initial_state(settings: Settings, network: nn.Module) -> ServerState:
+    """Return the server's initial state.
+
+    Raises:
+        SettingsError: it, or a value that the method derives from it, is of another type.
+        RunError: a value of it is not finite.
+    """
+    method = settings.method
+    with calling(method, "init"):
+        state = method.init(network)
+    check_state(method, "init", state)
+    state = with_kept(settings.server_rule, method, network, state)
+    check_deployed(method, state, network)
+    left = given_state(state)
+    call(method, Method.client_init, state)
+    call(method, Method.client_bytes, state)
+    left.check_left(ASKED, called(method))
+    return state.in_order
+
+
+def with_cohort(settings: Settings, task: Task | None) -> Settings:
+    """Return the settings with the number of the task's clients, if there is a task.
+
+    Raises:
+        SettingsError: without a task, `fraction` of the clients rounds to none.
+    """
+    if task:
+        return settings.model_copy(update={"clients": len(task.clients)})
+    clients = len(settings.participants)
+    if not round(settings.fraction * clients):
+        who = f"clients={settings.clients}"
+        if clients < settings.clients:
+            who = f"the {clients} that are not evaluation.new_clients of {who}"
+        raise SettingsError(
+            f"fraction={settings.fraction}: of {who} that is no client; must be at least"
+            f" {1 / clients:g}"
+        )
+    return settings
+
+
+def check_actors(parts: RunParts) -> None:
+    """Check that a number of actors is not more than the clients that train or are tested at once.
+
+    Args:
+        parts: The run's parts.
+
+    Raises:
+        SettingsError: some actors would never have a client.
+    """
+    settings, actors = parts.settings, parts.settings.engine.actors
+    if actors == "auto" or settings.engine.backend == "inline":
+        return
+    everyone, evaluation = len(settings.participants), settings.evaluation
+    overlap = settings.asynchrony
+    most = overlap.concurrency if overlap else settings.cohort_size
+    most += settings.clock.server_policy.extra
+    if settings.selection.may_be_empty or evaluation.local_test or evaluation.clients:
+        most = everyone
+    if actors > most and parts.first:
+        most = max(most, len(parts.first.clients))
+    if actors > most:
+        raise SettingsError(
+            f"engine.actors={actors}: must be at most {most}, the clients of a round; the others"
+            " would have none"
+        )
+
+
+def check_space(
+    settings: Settings, states: ClientStates, state: ServerState, of_stages: int = 0
+) -> None:
+    """Check that the disk has room for the states and updates of clients.
+
+    Of `local.keep` the optimizer's state of one training pass is counted: how many a method has is
+    known when it has run, and each keeps its own. Not counted are models in checkpoints.
+
+    Args:
+        settings: The run's settings.
+        states: The files of the clients' states.
+        state: The server's state before the first round.
+        of_stages: Bytes that a client keeps for the stages of the channel.
+
+    Raises:
+        RunError: it has not.
+    """
+    method, cohort, clients = settings.method, settings.cohort_size, len(settings.participants)
+    expected = round(clients * (1 - (1 - cohort / clients) ** settings.rounds))
+    versions = min(2 * settings.checkpoint_every, settings.rounds) * cohort
+    in_round = cohort * method.round_state_bytes(state)
+    if settings.aggregation.sees_updates or settings.attack.knows_updates:
+        in_round += cohort * nbytes({"model": method.deployed(state)})
+    if settings.keep_clients:  # of the round, and of the one before
+        in_round += 2 * cohort * nbytes({"model": method.deployed(state)})
+    of_client = method.client_bytes(state) + of_stages
+    if settings.local.keep:
+        slots = len(settings.local.build_optimizer().slots)
+        of_client += slots * nbytes({"model": method.deployed(state)})
+    states.check_space((expected + versions) * of_client + in_round)

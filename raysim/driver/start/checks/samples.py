@@ -1,0 +1,313 @@
+"""Checks of a run's samples against its network, scoring and settings."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from raysim.api.columns import undeclared
+from raysim.api.components import called, cause
+from raysim.api.method import Method
+from raysim.api.rules import Batch
+from raysim.api.scoring import TEST, Scoring, cross_entropies
+from raysim.config import LocalSettings, Settings
+from raysim.driver.evaluation.client_scores import are_classes
+from raysim.errors import DataError, SettingsError, visible
+from raysim.federation.federation import Federation, open_samples
+from raysim.federation.samples import Array, problem_of
+from raysim.numbers.tensors import at_least_float32
+from raysim.training.network import Network
+from raysim.user_input import as_typed
+
+
+def check_labels(federation: Federation, outputs: int) -> None:
+    """Check that targets are class numbers that the network has outputs for.
+
+    Raises:
+        DataError: they are not.
+    """
+    classes = max(outputs, 2)  # one output tells two classes apart
+    own = federation.local_test.samples if federation.local_test else None
+    splits = {"train": federation.train, "test": federation.test} | ({"local": own} if own else {})
+    targets = {name: open_samples(split).y for name, split in splits.items()}
+    for name, y in targets.items():
+        split = splits[name]
+        if y.ndim != 1 or y.dtype.kind not in "iu":
+            where = split if isinstance(split, Path) else "the samples"
+            raise DataError(f"{where}: targets {y.dtype}{[*y.shape]} are no class numbers [N]")
+        if len(wrong := np.flatnonzero((y < 0) | (y >= classes))):
+            if federation.in_words:
+                raise DataError(_of_words(federation, targets, classes))
+            row = int(wrong[0])
+            of_file = f"{split}, sample {row}"
+            where = of_file if isinstance(split, Path) else federation.place(name, row)
+            raise DataError(
+                f"{where}: label {_named(y[row], federation.class_names)}; the model has outputs"
+                f" for classes 0 to {classes - 1}"
+            )
+
+
+def _named(label: int, names: Sequence[str]) -> str:
+    return visible(f"{label} ({names[label]})") if 0 <= label < len(names) else str(label)
+
+
+def _of_words(federation: Federation, targets: Mapping[str, Array], classes: int) -> str:
+    """Return the problem of labels that exceed the model's outputs, in words."""
+    outputs = f"the model has outputs for {classes} labels"
+    known = np.unique(targets["train"])
+    if len(known) <= classes:  # a label of a test set alone, which shifts the numbers of others
+        for name, y in targets.items():
+            if len(new := np.flatnonzero(~np.isin(y, known))):
+                row = int(new[0])
+                word = visible(repr(federation.class_names[y[row]]))
+                return f"{federation.place(name, row)}: no client trains on label {word}; {outputs}"
+    words = visible(", ".join(federation.class_names))
+    return f"Task.clients: {len(federation.class_names)} labels ({words}); {outputs}"
+
+
+def check_scoring(settings: Settings, scoring: Scoring) -> None:
+    """Check that the scoring has what the settings need.
+
+    Raises:
+        SettingsError: it has not.
+    """
+    target, given = settings.target_accuracy, ", ".join(scoring.metrics) or "none"
+    accuracy = scoring.scores.get("accuracy")
+    if target is not None and (accuracy is None or not accuracy.larger):
+        if accuracy:
+            how = undeclared(accuracy.of(TEST._replace(score=accuracy.name)))
+            raise SettingsError(f"target_accuracy={target}: {how}")
+        raise SettingsError(
+            f"target_accuracy={target}: the task's metrics are {given}; use target_accuracy=none"
+        )
+    needs_classes = {
+        f"local.temperature={settings.local.temperature}": settings.local.temperature != 1,
+        f"temperature.name={settings.temperature.title}": settings.temperature.varies,
+        "evaluation.clients=true": settings.evaluation.clients,
+        f"evaluation.metrics={','.join(settings.evaluation.metrics)}": settings.evaluation.metrics,
+        f"method.{settings.method.needs_classes}": settings.method.needs_classes,
+    }
+    for setting, needed in needs_classes.items():
+        if needed and not scoring.classifies:
+            raise SettingsError(f"{setting}: the task is no classification; leave it out")
+    whole = "needs a loss of each sample; that of the task is of whole batches"
+    for component in (settings.method, settings.selection):
+        if component.needs_sample_losses and scoring.whole_batch:
+            raise SettingsError(f"{called(component)}: {whole}")
+    own_loss = scoring.losses is not cross_entropies
+    for setting, needed in of_cross_entropy(settings.local).items():
+        if needed and own_loss:
+            raise SettingsError(f"{setting}: the task has a loss of its own; leave it out")
+
+
+def of_cross_entropy(local: LocalSettings) -> dict[str, bool]:
+    """Return the settings that change the cross-entropy, and whether they do."""
+    return {
+        f"local.label_smoothing={local.label_smoothing}": local.label_smoothing != 0,
+        f"local.class_weights={as_typed(local.class_weights)}": local.class_weights is not None,
+    }
+
+
+def check_class_weights(local: LocalSettings, outputs: int) -> None:
+    """Check that there is a weight for each class.
+
+    Raises:
+        SettingsError: there are more or fewer.
+    """
+    classes, weights = max(outputs, 2), local.class_weights
+    if isinstance(weights, tuple) and len(weights) != classes:
+        raise SettingsError(
+            f"local.class_weights={json.dumps(weights)}: must have {classes} numbers, one a class"
+        )
+
+
+def check_predictions(settings: Settings, scoring: Scoring, outputs: Tensor) -> None:
+    """Check what a scoring predicts, of the outputs of a few samples.
+
+    Raises:
+        SettingsError: it fails, or predicts no tensor with a row a sample; accuracies of single
+            clients are wanted, and there is neither a class a sample nor a metric `accuracy`.
+    """
+    try:
+        found: Any = scoring.predict(outputs.clone())
+    except Exception as error:  # a user's function may raise anything
+        raise SettingsError(f"Scoring.predict: {[*outputs.shape]}: {cause(error)}") from error
+    if not isinstance(found, Tensor) or found.shape[:1] != outputs.shape[:1]:
+        what = f"a tensor {[*found.shape]}" if isinstance(found, Tensor) else type(found).__name__
+        raise SettingsError(
+            f"Scoring.predict: of outputs {[*outputs.shape]} it returned {what}; must return a"
+            " tensor with a row for each sample"
+        )
+    known = are_classes(found.detach().cpu().numpy()) or "accuracy" in scoring.metrics
+    if settings.evaluation.clients and not known:
+        kind = str(found.dtype).removeprefix("torch.")
+        raise SettingsError(
+            f"evaluation.clients=true: needs a class for each sample, and Scoring.predict returns"
+            f" {kind} {[*found.shape]}; give Scoring.metrics an `accuracy`, or leave it out"
+        )
+
+
+def check_without_test(settings: Settings) -> None:
+    """Check that no setting needs a test set, which a task or a run may lack.
+
+    Raises:
+        SettingsError: a setting does.
+    """
+    needs = {
+        f"target_accuracy={settings.target_accuracy}": (
+            settings.target_accuracy is not None and not settings.evaluation.holdout
+        ),
+        "evaluation.clients=true": settings.evaluation.clients,
+        f"analysis={','.join(settings.analysis)}": settings.analysis,
+    }
+    for setting, needed in needs.items():
+        if needed:
+            given = "give Task.test, or a dataset that has one"
+            lacking = given if settings.evaluation.test else "use evaluation.test=true"
+            raise SettingsError(f"{setting}: needs a test set; {lacking}, or leave it out")
+
+
+def check_samples(method: Method, module: nn.Module, samples: Batch) -> Tensor:
+    """Check that a network takes the data, and the scoring its outputs; return the outputs.
+
+    If a method needs stages, the network must be composed of them.
+
+    Raises:
+        DataError: the samples are not finite.
+        SettingsError: they do not.
+        RunError: the network registers a buffer as it is called.
+    """
+    if problem := problem_of(samples):
+        raise DataError(f"the first samples of the test set: {problem}")
+    network = Network(module).eval()
+    outputs = _outputs_of(network, samples)
+    network.bindings.check_registered()
+    if method.staged:
+        _check_composition(method, network, samples)
+    network.bindings.restore()  # for copies: a call may bind other buffers
+    if outputs.dim() < 2 or len(outputs) != len(samples.y) or not outputs.shape[-1]:
+        raise SettingsError(
+            f"the model's outputs have shape {[*outputs.shape]}: must be [B, ...] with two"
+            f" dimensions or more, here B={len(samples.y)}"
+        )
+    if not outputs.isfinite().all():
+        raise SettingsError(
+            "the model's outputs are not finite, on the first samples of the test set"
+        )
+    if samples.scoring.whole_batch:
+        _check_whole_batch(samples, outputs)
+        return outputs
+    whole_batch = _losses(samples, outputs)
+    rows = [slice(row, row + 1) for row in range(len(samples.y))]
+    alone = [_losses(samples._replace(y=samples.y[row]), outputs[row]) for row in rows]
+    # [B, 1] minus [B] is [B, B]: its mean per row has the right shape but mixes samples.
+    if not torch.allclose(whole_batch, torch.cat(alone), 1e-3, 1e-5, equal_nan=True):
+        raise SettingsError(
+            "scoring.losses: a sample's loss depends on other samples of its batch; compare"
+            f" outputs {[*outputs.shape]} with targets {[*samples.y.shape]} row by row"
+        )
+    return outputs
+
+
+def _called(
+    samples: Batch, losses: Callable[[Tensor], Tensor], outputs: Tensor
+) -> tuple[Tensor, str]:
+    """Return what a user's scoring makes of outputs, and the shapes given to it in words.
+
+    Raises:
+        SettingsError: it fails.
+    """
+    shapes = f"outputs {[*outputs.shape]} and targets {[*samples.y.shape]}"
+    try:
+        return torch.as_tensor(losses(outputs)), shapes
+    except Exception as error:  # a user's function may raise anything
+        raise SettingsError(f"scoring.losses: {shapes}: {' '.join(str(error).split())}") from error
+
+
+def _check_whole_batch(samples: Batch, outputs: Tensor) -> None:
+    """Check that the loss of a batch is one number."""
+    loss, shapes = _called(samples, samples.loss, outputs)
+    if loss.shape:
+        raise SettingsError(
+            f"scoring.losses: must return one loss [] with whole_batch=True; of {shapes} it"
+            f" returned {[*loss.shape]}"
+        )
+
+
+def _losses(samples: Batch, outputs: Tensor) -> Tensor:
+    """Return the losses of a few samples [B]."""
+    losses, shapes = _called(samples, samples.losses, outputs)
+    if losses.shape != samples.y.shape[:1]:
+        raise SettingsError(
+            f"scoring.losses: must return one loss per sample [{len(samples.y)}]; of {shapes} it"
+            f" returned {[*losses.shape]}"
+        )
+    return losses
+
+
+def _outputs_of(network: Network, sample: Batch) -> Tensor:
+    """Return a network's outputs for a few samples."""
+    try:
+        with torch.no_grad():
+            outputs = network.forward(sample.x.clone()).logits
+    except SettingsError:
+        raise
+    except Exception as error:  # a user's module may raise anything
+        shape = "x".join(map(str, sample.x.shape[1:])) or "one number"
+        cause = " ".join(str(error).split())
+        if sample.x.is_floating_point() and "indices" in cause and _has_embedding(network):
+            cause = (
+                f"its embedding needs whole numbers, and these are {sample.x.dtype}; of a table,"
+                " dataset.categories=COLUMN keeps them"
+            )
+        raise SettingsError(f"the model does not take samples of {shape}: {cause}") from error
+    return at_least_float32(_checked(outputs))
+
+
+def _has_embedding(network: Network) -> bool:
+    return any(isinstance(each, nn.Embedding) for each in network.module.modules())
+
+
+def _checked(outputs: object) -> Tensor:
+    """Return a module's outputs.
+
+    Raises:
+        SettingsError: they are no tensor.
+    """
+    if isinstance(outputs, Tensor) and not outputs.is_complex():
+        return outputs
+    problem = (
+        f"are {outputs.dtype}; must be real"
+        if isinstance(outputs, Tensor)
+        else f"are of type {type(outputs).__name__}; must be a tensor"
+    )
+    raise SettingsError(f"the model's outputs {problem}")
+
+
+def _check_composition(method: Method, network: Network, sample: Batch) -> None:
+    """Check that a module's own forward is its three stages.
+
+    Raises:
+        SettingsError: it is not.
+    """
+    try:
+        with torch.no_grad():
+            logits = network.module(sample.x.clone())
+            composed = network.compose(sample.x.clone())
+            difference = float((composed - logits).abs().max())
+    except Exception as error:  # a user's module may raise anything
+        problem = "they fail: " + " ".join(str(error).split())
+    else:
+        if torch.allclose(composed, logits, equal_nan=True):
+            return
+        problem = f"their logits differ by {difference:.2g} on a sample"
+    raise SettingsError(
+        f"method.name={method.title}: needs a model whose forward is head(hidden(features(x)));"
+        f" run as that, {problem}"
+    )

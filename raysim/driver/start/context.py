@@ -1,0 +1,187 @@
+"""Parts of a run, checked and open, and the result of a finished one."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from torch import Tensor
+
+from raysim.api.columns import OF_ENGINE, Column
+from raysim.display.notebook import values_table
+from raysim.driver.analyses.run_analyses import Analyses
+from raysim.driver.clock.clock import VirtualClock
+from raysim.driver.evaluation.evaluation import Evaluator
+from raysim.driver.evaluation.weights import Weights
+from raysim.driver.listeners.listener import Listener
+from raysim.driver.listeners.progress import final_score, result_values
+from raysim.driver.privacy.accounting import Accounting
+from raysim.driver.start.parts import RunParts
+from raysim.driver.uploads.attacking import recorded_bad
+from raysim.execution.base import Executor
+from raysim.execution.resources import ABSENT_GPUS
+from raysim.execution.worker import WorkerSpec
+from raysim.federation.federation import Federation
+from raysim.storage.client_states import ClientStates
+from raysim.storage.declared import of_components
+from raysim.storage.environment import node_differences
+from raysim.storage.recorder import Row
+from raysim.storage.rows.metrics import declared_in
+from raysim.storage.run_directory import RunDirectory
+from raysim.storage.trace import COLUMNS as TRACED
+from raysim.storage.trace import Stopwatch
+from raysim.storage.updates import UpdateFiles
+from raysim.user_input import resume_advice
+
+
+@dataclass(frozen=True)
+class Result:
+    """Result of a finished run.
+
+    Attributes:
+        run_dir: The run directory.
+        summary: The figures of `summary.json`.
+        metrics: A row per round, as in `metrics.parquet`.
+        params: The deployed model's tensors, as in `model.safetensors`.
+    """
+
+    run_dir: Path
+    summary: dict[str, Any]
+    metrics: pa.Table
+    params: dict[str, Tensor]
+
+    def __repr__(self) -> str:
+        score = " ".join(final_score(self.summary, declared_in(self.metrics.schema)) or ())
+        rounds, seconds = self.summary["rounds"], self.summary["seconds"]
+        ended = [score, f"{rounds} rounds", f"{seconds:.1f} s"]
+        return f"Result({str(self.run_dir)!r}: {', '.join(filter(None, ended))})"
+
+    def _repr_html_(self) -> str:
+        """Return a table of the summary, for notebooks."""
+        columns = declared_in(self.metrics.schema)
+        return values_table(result_values(self.summary, columns) | self._parts())
+
+    def _parts(self) -> dict[str, str]:
+        """Return what there is besides the summary, as text."""
+        hint = "" if find_spec("pandas") else " (first: pip install 'raysim-fl[pandas]')"
+        size = f"{self.metrics.num_rows} rounds, {self.metrics.num_columns} columns"
+        values = sum(tensor.numel() for tensor in self.params.values())
+        return {
+            "metrics": f"{size}; as a data frame: .metrics.to_pandas(){hint}",
+            "params": f"{len(self.params)} tensors, {values:,} values",
+            "run_dir": str(self.run_dir),
+        }
+
+
+Rounds = Generator[Row, bool | None, Result]
+"""Rounds of a run: yields the row of each committed one, and returns the result of the run; sent
+True, it ends the run with the rounds so far."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckedRun(RunParts):
+    """Parts of a run that have been checked; nothing is started or written yet.
+
+    What claims privacy has the noise that is accounted.
+
+    Attributes:
+        federation: Its samples, client indices and network.
+        states: Client states on disk.
+        evaluator: Evaluates the global model.
+        analyses: The analyses of its evaluated rounds.
+        identity: Identity of the run, without the executor's part.
+        clock: Its virtual clock, if it has one.
+        privacy: The accounting of the privacy that its method or a stage claims, if one does.
+        weights: Weights of each client [K] of a user's table; None without one.
+    """
+
+    federation: Federation
+    states: ClientStates
+    evaluator: Evaluator
+    analyses: Analyses
+    identity: Mapping[str, Any]
+    clock: VirtualClock | None
+    privacy: Accounting | None
+    weights: Weights | None = None
+
+    @property
+    def declared(self) -> dict[str, Column]:
+        """Columns of its rounds by name, as they are declared; the engine's are before others."""
+        name = self.privacy.column if self.privacy else ""
+        epsilon = {name: Column(name, "smaller", title=name.replace("_", " "))} if name else {}
+        own = of_components(self.settings)
+        return {**own, **OF_ENGINE, **TRACED, **epsilon, **self.evaluator.columns}
+
+    @property
+    def last_round(self) -> int:
+        """Last round that may run: `rounds`, or the last that keeps to an epsilon."""
+        rounds = self.settings.rounds
+        return self.privacy.last_round(rounds) if self.privacy else rounds
+
+    @property
+    def spec(self) -> WorkerSpec:
+        """Specification of its workers."""
+        sets = self.evaluator.evaluated_sets
+        folders = (self.states.folder, self.updates.folder)
+        return WorkerSpec(self.settings, self.federation, *folders, sets)
+
+    @property
+    def updates(self) -> UpdateFiles:
+        """Files of updates that an aggregation sees one by one."""
+        return UpdateFiles(self.states.folder.with_name("updates"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunContext(CheckedRun):
+    """Parts of a run, checked and open.
+
+    Attributes:
+        watch: Times the driver's phases.
+        listener: Receives what happens.
+        run_dir: The run directory, held by this process.
+        executor: Runs the clients.
+        own_task: Whether it has its own task.
+        force: Whether it resumes from a checkpoint of another identity.
+    """
+
+    watch: Stopwatch
+    listener: Listener
+    run_dir: RunDirectory
+    executor: Executor
+    own_task: bool = False
+    force: bool = False
+
+    def resume_advice(self, *, force: bool = False, **overrides: Any) -> str:
+        """Return the command, or the Python call, that resumes this run."""
+        path = self.run_dir.path
+        return resume_advice(path, own_task=self.own_task, force=force, overrides=overrides)
+
+    def note_workers(
+        self, before: Mapping[str, Any], *, stack_size: int | None, forced: Sequence[str]
+    ) -> dict[str, Any]:
+        """Record the description of the workers if it has changed; return it.
+
+        Args:
+            before: The last description; empty before the first round.
+            stack_size: Clients that are trained stacked, if it is decided.
+            forced: Differences of identity with which the run was made to go on.
+        """
+        workers = self.executor.describe()
+        if workers == before:
+            return workers
+        more: dict[str, Any] = {"stack_size": stack_size, "forced": forced}
+        if self.federation.class_names:
+            more["class_names"] = self.federation.class_names
+        more |= recorded_bad(self.settings)
+        self.run_dir.save_environment(**workers, **more)
+        difference = node_differences(workers["actors"])
+        if difference and difference != node_differences(before.get("actors", [])):
+            self.listener.note(difference)
+        declared = (actor for actor in workers["actors"] if actor.get("gpus"))
+        if not before and any(actor["device"] == "cpu" for actor in declared):
+            self.listener.note(ABSENT_GPUS)
+        return workers

@@ -1,0 +1,242 @@
+"""Identity of a run: all that decides the bits of its result besides settings and seeds.
+
+Every checkpoint seals it, and a run resumes only if it has not changed, or by force. Digests are
+taken once, at the start. That of prepared samples stands beside their file, which the start has
+just compared with it. Client indices drawn on demand are represented by those of SAMPLED_CLIENTS
+clients: other code or another seed draws others for nearly every client.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from pydantic import BaseModel
+from torch import nn
+
+from raysim.api.components import Component
+from raysim.config import Settings
+from raysim.driver.evaluation.weights import weights_file
+from raysim.driver.privacy.accounting import Accounting
+from raysim.driver.start.code_digests import NoDigestError, digest_of, digest_of_modules
+from raysim.driver.start.context import RunContext
+from raysim.errors import RunError
+from raysim.federation.federation import Federation, LocalTest
+from raysim.federation.opened import OpenedSamples
+from raysim.numbers.tensors import Tensors
+from raysim.numbers.tensors.digests import arrays_digest, bytes_of, tensors_digest
+from raysim.samples.arrow import checksum, recorded_checksum
+from raysim.samples.client_indices import ClientIndices, ListedIndices
+from raysim.samples.data import Split
+from raysim.samples.local_cut import without_cut
+from raysim.storage.checkpoints import (
+    LOCAL_TEST_SAMPLES,
+    NO_PRIVACY,
+    PRIVACY,
+    REFERENCE,
+    TEST_SAMPLES,
+    TRAINING_SAMPLES,
+    Checkpoint,
+)
+from raysim.storage.environment import by_environment, environment, unknown_environment
+from raysim.storage.revisions import revisions_of
+
+SAMPLED_CLIENTS = 1000
+INITIAL_MODEL, START = "initial model", "model of start_from"
+ENVIRONMENTS = "environments"
+CODE_OF_MODULES, CODE_OF_SCORING = "code of the model", "code of the scoring"
+CODE_OF_COMPONENTS = "code of components"
+CODES = (CODE_OF_MODULES, CODE_OF_SCORING, CODE_OF_COMPONENTS)
+NOT_COMPARABLE = "cannot be compared"
+"""Begin of the value of code that has no digest."""
+NO_CLASSES = "none"
+SHOWN_DIGITS = 12
+NO_SAMPLES = "none"
+CUT = "clients' test samples of evaluation.local_test"
+
+
+def identity_of(
+    settings: Settings,
+    federation: Federation,
+    network: nn.Module,
+    reference: Tensors | None,
+    privacy: Accounting | None = None,
+) -> dict[str, Any]:
+    """Return the identity of a run: revisions of components, and digests of the rest.
+
+    Args:
+        settings: The run's settings.
+        federation: Its samples and client indices.
+        network: Its initial network.
+        reference: The model of the run `reference`, if one is named.
+        privacy: The accounting of the privacy that it claims.
+    """
+    opened = OpenedSamples(federation, torch.device("cpu"))
+    shown = [opened.client(0), *([opened.test(0, 2)] if len(federation.test_targets) else [])]
+    layout = [(name, tuple(t.shape), t.dtype) for name, t in network.state_dict().items()]
+    return {
+        **revisions_of(settings),
+        "clients": len(federation.training_sizes),
+        TRAINING_SAMPLES: _of_split(federation.train),
+        TEST_SAMPLES: _of_split(federation.test),
+        LOCAL_TEST_SAMPLES: _of_local_test(federation.local_test),
+        CUT: _of_cut(federation.local_test),
+        "client indices": _of_indices(without_cut(federation.client_indices)),
+        "decoded samples": arrays_digest(
+            bytes_of(part) for each in shown for part in (each.x, each.y)
+        ),
+        "network": hashlib.sha256(repr(layout).encode()).hexdigest(),
+        "torch's default dtype": str(torch.get_default_dtype()).removeprefix("torch."),
+        CODE_OF_MODULES: _of_code(digest_of_modules, network, "the model"),
+        CODE_OF_SCORING: _of_code(digest_of, federation.scoring, "the scoring"),
+        CODE_OF_COMPONENTS: code_of_components(settings),
+        INITIAL_MODEL: tensors_digest(network.state_dict()),
+        REFERENCE: "none" if reference is None else tensors_digest(reference),
+        START: "none" if federation.start is None else tensors_digest(federation.start),
+        PRIVACY: str(privacy or NO_PRIVACY),
+        **{f"file of {key}": checksum(path) for key, path in _files(settings).items()},
+    }
+
+
+def _files(settings: Settings) -> dict[str, Path]:
+    """Return the tables of clients that settings name, by setting."""
+    weights = weights_file(settings)
+    own = {} if weights is None else {"weighting": weights}
+    return {**settings.clock.files(), **own}
+
+
+def with_environments(
+    identity: Mapping[str, Any], actors: Sequence[Mapping[str, Any]]
+) -> dict[str, Any]:
+    """Return an identity with the distinct environments of actors and driver added."""
+    known = [*identity.get(ENVIRONMENTS, ())]
+    known += [each for each in _environments(actors) if each not in known]
+    return {**identity, ENVIRONMENTS: known}
+
+
+def accepted(checkpoint: Checkpoint, context: RunContext) -> Checkpoint:
+    """Return a checkpoint with the run's identity, and the differences accepted by force.
+
+    The initial model is not compared, as the checkpoint has its own.
+
+    Raises:
+        RunError: its identity differs, and the run is not forced.
+    """
+    own = {name: value for name, value in context.identity.items() if name != INITIAL_MODEL}
+    identity = {**checkpoint.identity, **own}
+    parts = _differences(checkpoint, own, context)
+    if not parts:
+        return replace(checkpoint, identity=identity)
+    other = ", ".join(parts)
+    path, where = context.run_dir.path, f"after round {checkpoint.run.number}"
+    if not context.force:
+        known = [part for part in parts if NOT_COMPARABLE not in part]
+        raise RunError(
+            f"out={path}: going on {where} {'would' if known else 'might'} not have the same bits:"
+            f" {other}; restore that, or to accept it, {context.resume_advice(force=True)}"
+        )
+    context.listener.note(f"forced to go on {where}: {other}")
+    forced = (*checkpoint.forced, f"{where}: {other}")
+    return replace(checkpoint, identity=identity, forced=forced)
+
+
+def _differences(checkpoint: Checkpoint, own: Mapping[str, Any], context: RunContext) -> list[str]:
+    """Return the parts in which a checkpoint's identity differs from the run's."""
+    parts = differing_parts(checkpoint.identity, own)
+    environments = _environments(context.executor.describe()["actors"])
+    known = checkpoint.identity[ENVIRONMENTS]
+    other = unknown_environment(environments, known)
+    return [*parts, other] if other else parts
+
+
+def differing_parts(sealed: Mapping[str, Any], identity: Mapping[str, Any]) -> list[str]:
+    """Return the parts of a run's identity that differ from a sealed one, in words.
+
+    What cannot be compared is among them. Nothing differs from an empty identity, that of a run
+    without checkpoints.
+    """
+    parts = []
+    for name, value in identity.items():
+        before = sealed.get(name) if sealed else value
+        unknown = [each for each in (value, before) if str(each).startswith(NOT_COMPARABLE)]
+        if unknown:
+            parts.append(f"{name} {unknown[0]}")
+        elif before != value:
+            parts.append(f"{name} was {_short(before)} (here {_short(value)})")
+    return parts
+
+
+def not_comparable(identity: Mapping[str, Any]) -> list[str]:
+    """Return the parts of an identity that no later run can be compared with, in words."""
+    return differing_parts(identity, {name: identity[name] for name in CODES})
+
+
+def _environments(actors: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    driver = {"environment": environment(torch.device("cpu"))}  # some methods compute there
+    distinct = by_environment([*actors, driver])
+    return [{key: value for key, value in each.items() if key != "nodes"} for each in distinct]
+
+
+def _of_split(split: Split | Path) -> str:
+    if isinstance(split, Path):
+        return recorded_checksum(split)
+    return arrays_digest([split.x, split.y])
+
+
+def _of_local_test(local_test: LocalTest | None) -> str:
+    if local_test is None or local_test.samples is None:
+        return NO_SAMPLES  # of a dataset: the settings choose them among its test samples
+    own, indices = local_test.samples, local_test.indices
+    cuts = np.cumsum([0, *indices.sizes])
+    return arrays_digest([cuts, own.x, own.y])
+
+
+def _of_cut(local_test: LocalTest | None) -> str:
+    is_cut = local_test is not None and local_test.split == "cut"
+    return _of_indices(local_test.indices) if local_test and is_cut else NO_SAMPLES
+
+
+def code_of_components(settings: Settings) -> str:
+    """Return the digest of components that are defined in no file; those of files are sealed."""
+    own = [*_components(settings), settings.local.build_optimizer()]
+    classes = {each.title: type(each) for each in own if type(each).__module__ == "__main__"}
+    return _of_code(digest_of, classes, "the components") if classes else NO_CLASSES
+
+
+def _components(value: Any) -> Iterator[Component]:
+    """Yield the components among settings, and those within components."""
+    if isinstance(value, Component):
+        yield value
+    parts = value if isinstance(value, tuple | list) else ()
+    if isinstance(value, BaseModel):
+        parts = [getattr(value, name) for name in type(value).model_fields]
+    if isinstance(value, Mapping):
+        parts = [*value.values()]
+    for part in parts:
+        yield from _components(part)
+
+
+def _of_code(digest: Callable[[Any, str], str], value: Any, name: str) -> str:
+    """Return the digest of code, or why it has none."""
+    try:
+        return digest(value, name)
+    except NoDigestError as error:
+        return f"{NOT_COMPARABLE} ({error})"
+
+
+def _of_indices(indices: ClientIndices) -> str:
+    if isinstance(indices, ListedIndices):
+        return arrays_digest([indices.offsets, indices.indices])
+    sizes = indices.sizes
+    clients = np.linspace(0, len(sizes) - 1, SAMPLED_CLIENTS).astype(np.int64)
+    own = (indices[client] for client in np.unique(clients).tolist())
+    return arrays_digest([sizes[:1] if sizes.strides == (0,) else sizes, *own])
+
+
+def _short(value: object) -> str:
+    return str(value) if isinstance(value, Mapping) else str(value)[:SHOWN_DIGITS]

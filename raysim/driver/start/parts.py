@@ -1,0 +1,47 @@
+"""Parts of a run before its first round, which the checks of a start read."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+from torch import nn
+
+from raysim.api.rules import Pass
+from raysim.config import Settings
+from raysim.driver.listeners.listener import Listener
+from raysim.driver.rounds.method_rounds import passes_of, round_inputs
+from raysim.storage.run_state import RunState
+
+
+@dataclass(frozen=True)
+class RunParts:
+    """Parts of a run before its first round.
+
+    Attributes:
+        settings: The run's settings.
+        network: The network as it was built.
+        initial: The checkpoint before the first round.
+        sizes: Samples that each client trains on [K].
+    """
+
+    settings: Settings
+    network: nn.Module
+    initial: RunState
+    sizes: npt.NDArray[np.int64]
+
+    @cached_property
+    def first(self) -> Pass | None:
+        """The first pass of the first round, over client 0, which does not run; None without any.
+
+        Raises:
+            SettingsError: the round fails.
+        """
+        before, note = self.initial, Listener().note
+        given = (self.settings, self.network, before)
+        now = round_inputs(*given, sizes=self.sizes, note=note, cohort=(0,))
+        with closing(passes_of(self.settings, now, before.state)) as passes:
+            return next(passes, None)

@@ -1,0 +1,146 @@
+"""Decision to train clients stacked or not, made once, before the first round.
+
+It follows from settings, network, method and the actors' memory, and the checkpoint seals it: if it
+were made during the run, scheduling would decide a result's last bits. A checked round of two
+clients with a few samples each tells whether a method's rules can be stacked.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from contextlib import closing, suppress
+from dataclasses import replace
+from itertools import islice
+from typing import Any
+
+import torch
+from torch import nn
+
+from raysim.api.rules import Pass, Reduced, Upload
+from raysim.config import Settings
+from raysim.driver.listeners.listener import Listener
+from raysim.driver.rounds.method_rounds import passes_of, round_inputs, run_round
+from raysim.driver.rounds.temperatures import with_samples
+from raysim.execution.partial_sum import PartialSum
+from raysim.federation.federation import Federation
+from raysim.federation.opened import OpenedSamples
+from raysim.numbers.tensors import CPU, Groups
+from raysim.storage.run_state import RunState
+from raysim.training.job import ClientJob
+from raysim.training.network import Network
+from raysim.training.sequential import SequentialTrainer
+from raysim.training.stacked.stack_size import stack_size
+from raysim.training.stacked.trainer import StackedTrainer
+
+CLIENTS = 2
+"""Clients of the check."""
+FEW_SAMPLES = 8
+"""Samples of each of them with `local.batch_size=full`."""
+
+
+def decide_stack_size(
+    settings: Settings,
+    federation: Federation,
+    network: nn.Module,
+    checkpoint: RunState,
+    *,
+    describe: Callable[[], dict[str, Any]],
+    note: Callable[[str], None],
+) -> int:
+    """Return the stack size; 1 trains clients one at a time.
+
+    Args:
+        settings: The run's settings.
+        federation: Its samples and client indices.
+        network: The network as it was built.
+        checkpoint: The checkpoint from which the run starts.
+        describe: Returns the description of the workers.
+        note: Shows the user why clients are not stacked although `engine.vectorize` asks for it.
+    """
+    size, reason = stack_size(settings, federation, network, describe)
+    if size > 1:
+        reason = StackCheck(settings, federation, network).unsupported_reason(checkpoint)
+    if reason is None:
+        return size
+    requested = settings.engine.vectorize
+    note(f"engine.vectorize={requested}: clients are trained one at a time: {reason}")
+    return 1
+
+
+class StackCheck:
+    """Stacked round on few clients and samples in this process, whose result is dropped."""
+
+    def __init__(self, settings: Settings, federation: Federation, network: nn.Module) -> None:
+        self._settings, self._network = settings, network
+        placed = Network(copy.deepcopy(network)).placed(CPU)
+        self._sequential = SequentialTrainer(placed, settings.local, settings.engine.precision)
+        self._stacked = StackedTrainer(self._sequential, note=Listener().note)
+        self._samples, self._sizes = OpenedSamples(federation, CPU), federation.training_sizes
+        self._initial_state: Groups = {}
+        self._states: dict[int, Groups] = {}
+        self._reason: str | None = None
+
+    def unsupported_reason(self, checkpoint: RunState) -> str | None:
+        """Return why a round from this checkpoint cannot be stacked, or None if it can."""
+        settings = self._settings
+        self._initial_state = settings.method.client_init(checkpoint.state)
+        now = round_inputs(
+            settings,
+            self._network,
+            checkpoint,
+            sizes=self._sizes,
+            note=Listener().note,
+            cohort=tuple(range(settings.cohort_size)),
+        )
+        with (
+            suppress(Exception),
+            closing(passes_of(settings, now, checkpoint.state)) as passes,
+        ):
+            run_round(passes, self.run)  # an error that is none of stacks, the run will raise, too
+        return self._reason
+
+    def run(self, work: Pass) -> Reduced:
+        """Run a pass on its first clients."""
+        clients = [int(client) for client in islice(work.clients, CLIENTS)]
+        jobs = [self._job(work, client) for client in clients]
+        total = PartialSum()
+        for client, upload in zip(clients, self._train(jobs), strict=True):
+            total.add({"client": client}, upload, total.check(upload), 1, len(clients))
+            self._states[client] = {
+                **self._states.get(client, self._initial_state),
+                **upload.state,
+                **upload.round_state,
+            }
+        return total.reduced(len(clients), total.columns())
+
+    def _train(self, jobs: list[ClientJob]) -> list[Upload]:
+        if not any(job.epochs for job in jobs):
+            return [self._sequential.run(job)[0] for job in jobs]
+        try:
+            self._stacked.check_padding(jobs)
+            return [upload for upload, _ in self._stacked.run(jobs)]
+        except Exception as error:  # of a rule or a module it may be any
+            self._reason = self._reason or " ".join(str(error).split()) or repr(error)
+            raise
+
+    def _job(self, work: Pass, client: int) -> ClientJob:
+        size = self._settings.local.batch_size
+        few = slice(0, FEW_SAMPLES if size == "full" else size + 1)
+        data = self._samples.client(client)
+        rules = with_samples(self._settings.temperature, work.rules)
+        return ClientJob.of(
+            replace(work, epochs=1 if work.epochs_of(client) else 0, rules=rules),
+            client,
+            data._replace(x=data.x[few], y=data.y[few]),
+            keys=(0, 0, 0, client),
+            broadcast=work.broadcast,
+            state=self._states.get(client, self._initial_state),
+            personal=work.personal.get(client, {}),
+            augment=_unchanged,
+            temperature=self._settings.local.temperature,
+        )
+
+
+def _unchanged(x: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    return x

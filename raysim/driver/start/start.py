@@ -1,0 +1,249 @@
+"""Start of a run: checks everything, then opens executor and run directory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, closing, contextmanager
+from typing import Any
+
+from raysim.api.columns import Scored, undeclared
+from raysim.api.components import called
+from raysim.api.next_state import ASKED, given_state
+from raysim.api.scoring import Scoring
+from raysim.combinations import check_rules
+from raysim.config import Settings
+from raysim.driver.analyses.run_analyses import Analyses
+from raysim.driver.asynchronous.opening import check_asynchrony
+from raysim.driver.clock.clock import VirtualClock, open_clock
+from raysim.driver.evaluation.evaluation import Evaluator
+from raysim.driver.evaluation.weights import weights_of_file
+from raysim.driver.listeners.listener import Listener
+from raysim.driver.listeners.ray_metrics_listener import exported
+from raysim.driver.listeners.trackers import tracked
+from raysim.driver.privacy.accounting import with_accounted_noise
+from raysim.driver.privacy.checks import accounting_for
+from raysim.driver.rounds.rates import check_rates
+from raysim.driver.rounds.rehearsal import rehearse
+from raysim.driver.rounds.run import Run
+from raysim.driver.rounds.selecting import RoundSelection, expected_seconds
+from raysim.driver.rounds.temperatures import RoundTemperature
+from raysim.driver.start.checks.notes import notes_on
+from raysim.driver.start.checks.preflight import check_actors, check_space, initial_checkpoint
+from raysim.driver.start.context import CheckedRun, Rounds, RunContext
+from raysim.driver.start.identity import identity_of, not_comparable
+from raysim.driver.start.parts import RunParts
+from raysim.driver.start.resume_checks import (
+    check_same_components,
+    check_same_task,
+    finished_run,
+    note_samples,
+)
+from raysim.driver.uploads.aggregating import check_aggregation
+from raysim.driver.uploads.attacking import check_attack
+from raysim.driver.uploads.channel import by_owner, first_states
+from raysim.driver.uploads.masking import check_masks
+from raysim.execution.process import threads_of
+from raysim.execution.ray_runtime import open_executor, ray_runtime
+from raysim.federation.federation import Federation
+from raysim.storage.client_states import ClientStates
+from raysim.storage.plugins import Plugins
+from raysim.storage.run_directory import RunDirectory
+from raysim.storage.trace import Stopwatch
+from raysim.user_input import resume_advice
+
+
+def drive(
+    settings: Settings,
+    prepare: Callable[[Listener], Federation],
+    known_digests: Callable[[], Mapping[str, str]],
+    directory: AbstractContextManager[RunDirectory],
+    listener: Listener,
+    *,
+    own_task: bool = False,
+    force: bool = False,
+) -> Rounds:
+    """Start or resume a run.
+
+    Nothing is written before everything has been checked.
+
+    Args:
+        settings: The run's settings.
+        prepare: Returns its samples, client indices and network.
+        known_digests: Returns the digests of its samples by split, to compare with those of a
+            finished run; none where they are not known.
+        directory: Yields its run directory.
+        listener: Receives what happens.
+        own_task: Whether it has its own task.
+        force: Whether to resume although data, versions or machines differ from the checkpoint's.
+
+    Raises:
+        RaysimError: a setting, a file or a client does not allow the run.
+        KeyboardInterrupt: the run was interrupted; its last committed round is checkpointed.
+    """
+    with directory as run_dir, run_dir.gone_if_refused(), tracked(settings, listener) as tracking:
+        finished = finished_run(run_dir, settings, listener.note)
+        if finished and not own_task:
+            check_same_components(run_dir, settings)
+            note_samples(run_dir, known_digests(), listener.note)
+            listener.finished(finished.summary)
+            return finished
+        checked = check_run(settings, prepare(tracking), run_dir, tracking.note)
+        if finished:
+            check_same_task(run_dir, checked.identity)
+            listener.finished(finished.summary)
+            return finished
+        for part in not_comparable(checked.identity):
+            tracking.note(f"{part}: a run that is interrupted goes on with force=True alone")
+        fresh = not any(run_dir.checkpoints.glob("round_*"))
+        kept = rehearse(checked) if fresh else 0
+        check_space(checked.settings, checked.states, checked.initial.state, kept)
+        watch = Stopwatch(settings.trace)
+        with (
+            threads_of(settings.engine),
+            ray_runtime(settings.engine) as if_killed,
+            closing(open_executor(checked.spec, watch, tracking.note)) as executor,
+            run_dir.lock(settings, own_task),
+        ):
+            if_killed(resume_advice(run_dir.path, own_task=own_task))
+            driver: dict[str, Any] = {"watch": watch, "executor": executor}
+            driver["listener"] = exported(tracking)
+            driver |= {"run_dir": run_dir, "own_task": own_task, "force": force}
+            run = Run(RunContext(**vars(checked), **driver))
+            try:
+                return (yield from run.rounds())
+            finally:
+                run.commits.recorder.close_events()
+
+
+@contextmanager
+def reserved_directory(
+    settings: Settings, listener: Listener, *, own_task: bool, force: bool
+) -> Iterator[RunDirectory]:
+    """Yield the run directory of settings: `out`, which may hold a part of the run, or a new one.
+
+    Raises:
+        RunError: it holds another run, or sources that have changed.
+    """
+    with RunDirectory.reserved(settings.out, settings.method.title) as path:
+        run_dir = RunDirectory(path)
+        plugins = Plugins(run_dir.path)
+        plugins.check_recorded(force)
+        plugins.check(settings.to_dict(), force=True)
+        run_dir.check(settings, own_task=own_task, note=listener.note)
+        yield run_dir
+
+
+def check_run(
+    settings: Settings,
+    federation: Federation,
+    run_dir: RunDirectory,
+    note: Callable[[str], None],
+) -> CheckedRun:
+    """Check the parts of a run; write nothing.
+
+    Args:
+        settings: The run's settings.
+        federation: Its samples, client indices and network.
+        run_dir: Its run directory.
+        note: Called with a line on damage that does not stop the run.
+
+    Raises:
+        RaysimError: a setting or a file does not allow the run.
+    """
+    check_rules(settings)
+    states = ClientStates(run_dir.states.absolute())
+    federation = _with_test_samples(settings, federation, note)
+    network, initial = initial_checkpoint(settings, federation)
+    left, sizes = given_state(initial.state), federation.training_sizes
+    federation = federation.with_objective(settings.local).for_network(network)
+    parts = RunParts(settings, network, initial, sizes)
+    check_actors(parts)
+    privacy = accounting_for(parts, note)
+    settings = with_accounted_noise(settings, privacy)
+    initial = initial.keeping(by_owner(first_states(settings.stages)))
+    parts = RunParts(settings, network, initial, sizes)
+    evaluator = Evaluator(settings, federation, network)
+    analyses = Analyses(settings, federation, network, initial, note)
+    check_asynchrony(parts)
+    clock = open_clock(settings, federation, network, states)
+    check_aggregation(parts)
+    check_attack(parts, federation, note)
+    check_masks(parts)
+    weights = weights_of_file(settings)
+    _check_first_round(parts, clock, evaluator)
+    for line in notes_on(parts):
+        note(line)
+    left.check_left(ASKED, called(settings.method))
+    return CheckedRun(
+        settings=settings,
+        federation=federation,
+        network=network,
+        initial=initial,
+        sizes=sizes,
+        states=states,
+        evaluator=evaluator,
+        analyses=analyses,
+        identity=identity_of(settings, federation, network, analyses.reference, privacy),
+        clock=clock,
+        privacy=privacy,
+        weights=weights,
+    )
+
+
+def _check_first_round(parts: RunParts, clock: VirtualClock | None, evaluator: Evaluator) -> None:
+    """Check the rates, the temperature and the clients of the first round.
+
+    Raises:
+        SettingsError: a rate lacks its metric, or the temperature or the selection fails.
+    """
+    settings, initial, sizes = parts.settings, parts.initial, parts.sizes
+    check_rates(settings, evaluator.skipped.figures)
+    seconds = expected_seconds(settings, initial, sizes, clock)
+    temperature = RoundTemperature.of(settings, initial, sizes, seconds)
+    temperature.check(evaluator.skipped.figures)
+    if not settings.asynchrony:
+        RoundSelection.of(settings, initial, sizes, clock)
+
+
+def _with_test_samples(
+    settings: Settings, federation: Federation, note: Callable[[str], None]
+) -> Federation:
+    """Return a federation without the samples that clients do not train on."""
+    for said in (_of_local_test(settings, federation), _of_undeclared(federation.scoring)):
+        if said:
+            note(said)
+    federation = federation.with_root(settings)
+    federation = federation.with_local_test(settings)
+    new, own = settings.participants.new, federation.local_test
+    if len(new) and own and not own.indices.sizes[new].any():
+        note(
+            f"evaluation.new_clients={settings.evaluation.new_clients}: none of the {len(new)} kept"
+            " out has samples to be tested on; the columns new_... are left out"
+        )
+    federation = federation.with_holdout(settings.evaluation.holdout, settings.seed)
+    return federation if settings.evaluation.test else federation.without_test()
+
+
+def _of_undeclared(scoring: Scoring) -> str:
+    """Return which metrics of a task lack a declaration, in a line; "" for none."""
+    scores = {n: score for n, score in scoring.scores.items() if score.better is None}
+    how = [undeclared(score.of(Scored("", name))) for name, score in scores.items()]
+    return f"metric {', '.join(scores)}: {how[0]}" if how else ""
+
+
+def _of_local_test(settings: Settings, federation: Federation) -> str:
+    """Return what a user might not expect of `evaluation.local_test`, in a line; "" for nothing."""
+    evaluation = settings.evaluation
+    if not evaluation.local_test:
+        return ""
+    if not (evaluation.test or evaluation.holdout):
+        return (
+            "evaluation.test=false: clients' own test samples are not trained on, and nothing is"
+            f" scored on them, evaluation.local_test={evaluation.local_test}"
+        )
+    if federation.local_test:
+        return (
+            "clients have test samples of their own, on which they are tested:"
+            f" evaluation.local_test={evaluation.local_test} cuts none"
+        )
+    return ""

@@ -1,0 +1,114 @@
+"""Aggregation of a pass: the updates that it keeps, and the factor of the mean."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+import torch
+
+from raysim.api.aggregation import Aggregation, ArrivedUpdates, Updates
+from raysim.api.components import Component, call
+from raysim.api.rules import Reduced
+from raysim.config import Settings
+from raysim.driver.start.parts import RunParts
+from raysim.driver.uploads.dispatch import Dispatch
+from raysim.errors import SettingsError
+from raysim.execution.update_blocks import combined, decided, measured
+
+
+def with_aggregation(settings: Settings, work: Dispatch) -> Dispatch:
+    """Return a pass for the aggregation, whose updates are kept if it sees them.
+
+    Args:
+        settings: The run's settings.
+        work: The pass.
+    """
+    stored = work.moved_from if _seeing(settings, work) else {}
+    weighting = (work.epochs and settings.aggregation.weights) or work.weighting
+    work = replace(work, stored_groups=stored, weighting=weighting)
+    return work.with_step("aggregation", server=partial(_received, settings, work))
+
+
+def _received(settings: Settings, work: Dispatch, reduced: Reduced) -> Reduced:
+    """Return the result with the factor of the mean.
+
+    Raises:
+        SettingsError: the aggregation fails.
+    """
+    arrived, expected = len(reduced.clients), settings.expected_cohort
+    factor = call(settings.aggregation, Aggregation.factor, arrived, expected)
+    if factor == 1 or not work.epochs:
+        return reduced
+    moved = work.differences(reduced)
+    changed = {g: {n: factor * d for n, d in of.items()} for g, of in moved.changes.items()}
+    return replace(reduced, means=moved.means_with(changed))
+
+
+def _seeing(settings: Settings, work: Dispatch) -> Component | None:
+    """Return what sees the updates of a pass one by one; None if nothing does."""
+    if settings.aggregation.sees_updates:
+        return settings.aggregation
+    return settings.attack if settings.attack.knows_updates and work.attackers else None
+
+
+def check_aggregation(parts: RunParts) -> None:
+    """Check, before a run starts, that its aggregation works.
+
+    Args:
+        parts: The run's parts.
+
+    Raises:
+        SettingsError: it does not.
+    """
+    settings, aggregation = parts.settings, parts.settings.aggregation
+    call(aggregation, Aggregation.factor, settings.cohort_size, settings.expected_cohort)
+    call(aggregation, Aggregation.bears_with, settings.cohort_size)
+    if aggregation.sees_updates:
+        _check_steps(aggregation, settings.cohort_size)
+
+
+def _check_steps(aggregation: Aggregation, cohort: int) -> None:
+    """Check the steps of an aggregation on made-up updates of a cohort.
+
+    Raises:
+        SettingsError: one fails, or the cohort is too small.
+    """
+    draws = torch.Generator().manual_seed(0)
+    differences = torch.randn(cohort, 5, generator=draws, dtype=torch.float64)
+    clients = np.arange(cohort)
+    updates = Updates(differences, clients + 1, clients)
+    if aggregation.keeps_last:
+        updates = replace(updates, last=torch.zeros_like(differences[0]))
+    if aggregation.root_samples:
+        updates = replace(updates, root=differences.mean(dim=0))
+    arrived = ArrivedUpdates(clients, clients + 1, np.full(cohort, 1 / cohort))
+    if aggregation.measures:
+        found = torch.from_numpy(measured(aggregation, updates))
+        arrived = replace(arrived, measured=found)
+    plan = decided(aggregation, arrived)
+    if plan.weights is not None:
+        updates = replace(updates, weights=plan.weights.double())
+    combined(aggregation, updates)
+
+
+def fewest_clients(settings: Settings, least: int) -> int:
+    """Return the clients that a round needs at least, of a cohort.
+
+    An attack that knows updates has one bad client, and one that is not.
+
+    Args:
+        settings: The run's settings.
+        least: Their number at least.
+    """
+    aggregation, cohort = settings.aggregation, settings.cohort_size
+    if settings.attack.knows_updates:
+        least = max(least, 2)
+    while aggregation.sees_updates and least < cohort:
+        with suppress(SettingsError):
+            _check_steps(aggregation, least)
+            break
+        least *= 2
+    return min(least, cohort)

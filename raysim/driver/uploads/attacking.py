@@ -1,0 +1,224 @@
+"""Attack on the passes of a round: its bad clients, and what they send.
+
+Bad are `attack.fraction` of all participants, drawn once by the seed, or `attack.per_round` of each
+round's cohort, drawn by seed and round.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import lru_cache, partial
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from raysim.api.aggregation import Aggregation
+from raysim.api.attack import Attack
+from raysim.api.components import call, called, calling, shown
+from raysim.api.differences import same_shapes
+from raysim.api.rules import Bases, Reduced, Trained, Upload, View
+from raysim.config import Settings
+from raysim.driver.rounds.round_log import RoundLog
+from raysim.driver.start.parts import RunParts
+from raysim.driver.uploads.dispatch import Dispatch
+from raysim.driver.uploads.upload_differences import send_changed
+from raysim.errors import RunError, SettingsError
+from raysim.federation.federation import Federation
+from raysim.numbers.given import Given
+from raysim.numbers.seeds import sample_cohort, stream
+from raysim.numbers.tensors import Groups, Layout, flatten, is_finite
+from raysim.storage.summary import BAD, BEYOND
+
+Clients = npt.NDArray[np.int64]
+
+
+def bad_clients(settings: Settings) -> Clients:
+    """Return the clients that are bad in all rounds, ascending; none if they change by round."""
+    attack, participants = settings.attack, settings.participants
+    if not attack.acts or attack.per_round is not None:
+        return np.empty(0, dtype=np.int64)
+    count = round(attack.fraction * len(participants))
+    return participants.at(_drawn(settings.seed, len(participants), count))
+
+
+@lru_cache(maxsize=8)
+def _drawn(seed: int, clients: int, count: int) -> Clients:
+    return np.array(sample_cohort(stream(seed, "bad-clients"), clients, count), dtype=np.int64)
+
+
+def bad_in_round(settings: Settings, number: int, cohort: Sequence[int]) -> Clients:
+    """Return the clients that are bad in a round, ascending.
+
+    Args:
+        settings: The run's settings.
+        number: Rounds committed before it.
+        cohort: Its clients, ascending.
+    """
+    each = settings.attack.per_round
+    if not settings.attack.acts or each is None:
+        return bad_clients(settings)
+    draws = stream(settings.seed, "bad-clients-of-round", number)
+    ranks = sample_cohort(draws, len(cohort), min(each, len(cohort)))
+    return np.array(cohort, dtype=np.int64)[ranks]
+
+
+def with_attack(settings: Settings, bad: Clients, log: RoundLog, work: Dispatch) -> Dispatch:
+    """Return a pass that knows its bad clients, and whose bad clients send what they please.
+
+    Args:
+        settings: The run's settings.
+        bad: The bad clients of the round, ascending.
+        log: Receives numbers of the round.
+        work: The pass.
+    """
+    attack, bases = settings.attack, work.moved_from
+    own = frozenset(np.intersect1d(bad, np.asarray(work.clients)).tolist())
+    replaces = bool(attack.changes_uploads and own and bases)
+    return replace(work, attackers=own).with_step(
+        "attack",
+        after=(
+            partial(_send, attack=attack, bad=own, bases=bases, clients=len(work.clients))
+            if replaces
+            else None
+        ),
+        server=partial(_received, settings, log),
+    )
+
+
+def _received(settings: Settings, log: RoundLog, reduced: Reduced) -> Reduced:
+    """Count the bad clients that arrived, and those beyond the aggregation's bound."""
+    arrived = int(log.columns[-1]["bad"].sum())
+    counts = {BAD: arrived}
+    bound = call(settings.aggregation, Aggregation.bears_with, len(reduced.clients))
+    if bound is not None:
+        counts[BEYOND] = max(arrived - bound, 0)
+    log.more |= {name: max(log.more.get(name, 0), n) for name, n in counts.items()}
+    return reduced
+
+
+def _send(
+    view: View,
+    trained: Trained,
+    upload: Upload,
+    *,
+    attack: Attack,
+    bad: frozenset[int],
+    bases: Bases,
+    clients: int,
+) -> Upload:
+    """Return the upload of a client; of a bad one, what the attack makes of it.
+
+    Args:
+        view: The client.
+        trained: The end of its training.
+        upload: What it would send.
+        attack: The attack.
+        bad: The bad clients.
+        bases: The bases of the groups that they send.
+        clients: m, the clients of the pass.
+
+    Raises:
+        RunError: a value of that is not finite in the dtype in which it is sent.
+    """
+    if view.client not in bad:
+        return upload
+    change = partial(_replaced, attack=attack, clients=clients)
+    upload = send_changed(bases, change, view, trained, upload)
+    for name, tensor in flatten(upload.sums).items():
+        if not is_finite(tensor.to(upload.dtypes.get(name, tensor.dtype))):
+            raise RunError(f"{called(attack)}: its update is not finite (tensor {name})")
+    return upload
+
+
+def _replaced(
+    view: View, upload: Upload, given: Upload, layout: Layout, *, attack: Attack, clients: int
+) -> tuple[Groups, Mapping[str, Any]]:
+    """Return the differences that a bad client sends, in as many bytes."""
+    seen = replace(view, generator=partial(_generator, view.generator), state={}, stages={})
+    after = _attacked(attack, seen, given, clients)
+    return after.sums, {"bytes_up": upload.sent_bytes(view.frozen)}
+
+
+def _attacked(attack: Attack, view: View, given: Upload, clients: int) -> Upload:
+    """Return what a bad client sends.
+
+    Raises:
+        SettingsError: the attack fails, or returns other groups than it was given.
+        ChangedInputError: it changes what the client was sent or keeps.
+    """
+    left = Given.of_view(vars(view))
+    with calling(attack, "send"):
+        after = attack.send(view, given, clients)
+    left.check_left("send", called(attack))
+    if not isinstance(after, Upload) or not same_shapes(after.sums, given.sums):
+        raise SettingsError(
+            f"{called(attack)}: send must return an Upload whose sums have the names and shapes of"
+            f" those that it is given; returned {shown(after)}"
+        )
+    return after
+
+
+def _generator(generator: Callable[[str], torch.Generator], purpose: str) -> torch.Generator:
+    return generator(f"attack/{purpose}")
+
+
+def check_attack(parts: RunParts, federation: Federation, note: Callable[[str], None]) -> None:
+    """Check, before a run starts, that its attack suits the cohort and the task.
+
+    Args:
+        parts: The run's parts.
+        federation: The samples.
+        note: Called with a line if nobody is bad, or a setting is not used.
+
+    Raises:
+        SettingsError: it does not.
+    """
+    settings, attack = parts.settings, parts.settings.attack
+    if not attack.acts:
+        _note_unused(attack, note)
+        return
+    _check_numbers(settings, note)
+    if attack.needs_classes and not federation.scoring.classifies:
+        raise SettingsError(f"{called(attack)}: needs targets that are class numbers")
+
+
+def _note_unused(attack: Attack, note: Callable[[str], None]) -> None:
+    """Note the number of bad clients that is given to an attack by which they do nothing."""
+    for name, value in (("fraction", attack.fraction), ("per_round", attack.per_round)):
+        if value:
+            note(f"attack.{name}={value:g}: not used with {called(attack)}")
+
+
+def _check_numbers(settings: Settings, note: Callable[[str], None]) -> None:
+    """Check the numbers of bad clients, of which an attack may need fewer than all.
+
+    Args:
+        settings: The run's settings.
+        note: Called with a line if nobody is bad.
+
+    Raises:
+        SettingsError: there are too many.
+    """
+    attack, each, size = settings.attack, settings.attack.per_round, settings.cohort_size
+    known = f", as {called(attack)} knows what others send" if attack.knows_updates else ""
+    if each is not None:
+        if each > size - bool(known):
+            bound = "below" if known else "at most"
+            raise SettingsError(
+                f"attack.per_round={each}: must be {bound} the clients of a round, {size}{known}"
+            )
+        return
+    bad, setting = len(bad_clients(settings)), f"attack.fraction={attack.fraction:g}"
+    if known and bad == len(settings.participants):
+        raise SettingsError(f"{setting}: must leave clients that are not bad{known}")
+    if attack.fraction and not bad:
+        note(f"{setting}: none of {len(settings.participants)} clients is bad")
+
+
+def recorded_bad(settings: Settings) -> Mapping[str, Any]:
+    """Return the clients that are bad in all rounds, for the run's records; empty without any."""
+    bad = bad_clients(settings).tolist()
+    return {"bad_clients": bad} if bad else {}

@@ -1,0 +1,438 @@
+"""The stages of the channel on a pass: behind a client's `finish`, and behind the aggregation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from raysim.api.channel import (
+    Received,
+    Stage,
+    Stages,
+    declared,
+    encoded_by,
+    sent_bytes,
+    shared_or_not,
+)
+from raysim.api.components import call, called, calling, shown
+from raysim.api.differences import layout_of, same_shapes
+from raysim.api.method import Round
+from raysim.api.rules import Reduced, Trained, Upload, View
+from raysim.api.state import State, as_arrays, read_only
+from raysim.config import Settings
+from raysim.driver.rounds.hiding import as_seen
+from raysim.driver.uploads.dispatch import Dispatch
+from raysim.driver.uploads.upload_differences import send_changed
+from raysim.errors import SettingsError
+from raysim.numbers.encoding import Encoded, Encoding
+from raysim.numbers.given import Given
+from raysim.numbers.seeds import torch_generator
+from raysim.numbers.tensors import (
+    Groups,
+    Layout,
+    Tensors,
+    flatten,
+    unflatten,
+)
+from raysim.storage.client_states import OF_STAGE, owner_of
+from raysim.storage.column_names import OF_CLIENTS, check_metrics, check_names
+from raysim.storage.run_state import RunState
+
+SHOWN = 5
+"""Names that an error shows."""
+Named = tuple[tuple[str, Stage], ...]
+"""Stages by name, in order."""
+
+
+def with_stages(
+    stages: Stages, work: Dispatch, server: Callable[[Reduced], Reduced] | None = None
+) -> Dispatch:
+    """Return a pass whose clients send through stages, before the server's part of these."""
+    named, bases, after = tuple(stages.items()), work.moved_from, None
+    if any(stage.has_client_part() for stage in stages.values()) and bases:
+        after = partial(send_changed, bases, partial(_staged, named))
+    elif stages and bases:
+        after = partial(_encode, named, tuple(bases.items()))
+    return work.with_step("channel", after=after, server=server)
+
+
+@dataclass
+class Channel:
+    """The stages of the channel in one round.
+
+    Attributes:
+        settings: The run's settings.
+        stages: Its stages that have an effect.
+        now: The input of the method's round.
+        states: What the server keeps for stages, by their names.
+    """
+
+    settings: Settings
+    stages: Stages
+    now: Round
+    states: dict[str, State]
+    _metrics: dict[str, Mapping[str, float]] = field(default_factory=dict)
+    _passes: int = 0
+
+    def dress(self, work: Dispatch) -> Dispatch:
+        """Return a pass whose clients send through the stages."""
+        return with_stages(self._present, work, partial(self._received, work))
+
+    @property
+    def _present(self) -> dict[str, Stage]:
+        """The stages as they are applied next."""
+        return {name: at_state(stage, self.states.get(name)) for name, stage in self.stages.items()}
+
+    def _received(self, work: Dispatch, reduced: Reduced) -> Reduced:
+        """Return the result behind the server's part of the stages."""
+        number = self._passes
+        self._passes += 1
+        passed_by = not reduced.means.keys() & work.moved_from
+        if passed_by and (reduced.means or reduced.rows) and self._changes_what_is_sent:
+            self._note_that_nothing_changes(number)
+        stages = [(n, s) for n, s in self._present.items() if s.has_server_part()]
+        if not stages:
+            return reduced
+        found = work.differences(reduced)
+        means: Groups = found.changes
+        for name, stage in stages:
+            source = partial(_generator, (self.settings.seed, name, self.now.number, number))
+            seen_by = partial(as_seen, self.settings, self.stages.get(name, stage))
+            own = (self.now.number, self.now.cohort, self.now.clients)
+            now = seen_by(Received(*own, source, self.settings.expected_cohort))
+            of_own = of_stage(name, reduced.scalars)
+            given = seen_by(replace(reduced, means=means, scalars=of_own))
+            seen = replace(given, means=_copies(means))  # `update` sees what `receive` was given
+            means = received_through(stage, now, seen).means
+            if found.changes:
+                self._update(name, stage, now, given)
+        scalars = {n: v for n, v in reduced.scalars.items() if not owner_of(n, self.stages)}
+        return replace(reduced, means=found.means_with(means), scalars=scalars)
+
+    def _update(self, name: str, stage: Stage, now: Received, given: Reduced) -> None:
+        """Update what the server keeps for a stage.
+
+        Raises:
+            SettingsError: the stage fails, or a metric has a name of the engine.
+        """
+        state, metrics = updated_by(stage, now, given)
+        if state:
+            self.states[name] = state
+        others = [each for owner, of in self._metrics.items() if owner != name for each in of]
+        check_metrics(metrics, others, called(stage))
+        self._metrics[name] = metrics
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """Numbers of the round that stages report."""
+        return {name: value for of in self._metrics.values() for name, value in of.items()}
+
+    @property
+    def _changes_what_is_sent(self) -> bool:
+        """True if a stage would change differences; masks hide all that is summed."""
+        return not all(stage.secure_sum for stage in self.stages.values())
+
+    def _note_that_nothing_changes(self, number: int) -> None:
+        """Tell the user, in the first round, of a pass that has nothing for the stages."""
+        if not self.now.number:
+            self.now.note(
+                f"channel: {called(self.settings.method)} sends no differences in pass {number + 1}"
+                " of a round: no stage changes what is sent"
+            )
+
+
+def _generator(keys: tuple[int, str, int, int], purpose: str) -> Any:
+    seed, stage, *places = keys
+    return torch_generator(seed, f"channel/{stage}/{purpose}", *places)
+
+
+def of_stage(name: str, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return those of named values that belong to a stage, by the names that it gave them."""
+    prefix = f"{name}{OF_STAGE}"
+    return {n.removeprefix(prefix): v for n, v in values.items() if owner_of(n, [name])}
+
+
+def at_state(stage: Stage, state: State | None) -> Stage:
+    """Return a stage as it is applied, given what the server keeps for it.
+
+    Raises:
+        SettingsError: the stage fails, or returns something else.
+    """
+    if not state:
+        return stage
+    return call(stage, Stage.at, read_only(state))
+
+
+def first_states(stages: Stages) -> dict[str, State]:
+    """Return what the server keeps for stages before the first round, of those that keep anything.
+
+    Raises:
+        SettingsError: a stage fails, or returns something else.
+    """
+    found: dict[str, State] = {}
+    for name, stage in stages.items():
+        if state := call(stage, Stage.init):
+            found[name] = as_arrays(state)
+    return found
+
+
+def states_of(run: RunState, stages: Iterable[str]) -> dict[str, State]:
+    """Return what the server keeps for stages of a run, by their names."""
+    kept = {name: run.kept(_owner(name)) for name in stages}
+    return {name: state for name, state in kept.items() if state}
+
+
+def by_owner(states: Mapping[str, State]) -> dict[str, State]:
+    """Return the states of stages by their owners in a run's state."""
+    return {_owner(name): state for name, state in states.items()}
+
+
+def _owner(stage: str) -> str:
+    return f"channel.{stage}"
+
+
+def updated_by(stage: Stage, now: Received, given: Reduced) -> tuple[State, Mapping[str, float]]:
+    """Return what the server keeps for a stage after a pass, and its metrics.
+
+    Raises:
+        SettingsError: the stage fails, or returns something else.
+    """
+    state, metrics = call(stage, Stage.update, now, given)
+    return as_arrays(state), metrics
+
+
+def _staged(
+    stages: Named, view: View, upload: Upload, given: Upload, layout: Layout
+) -> tuple[Groups, Mapping[str, Any]]:
+    """Return a client's differences as they leave the last stage, and what else the stages say."""
+    sent = through_stages(stages, view, given, layout, taken={*upload.scalars, *upload.metrics})
+    return sent.changes, {
+        "scalars": {**upload.scalars, **sent.scalars},
+        "metrics": {**upload.metrics, **sent.metrics},
+        "state": {**upload.state, **sent.state},
+        "bytes_up": sent_bytes(sent.encoded, upload.sent_bytes(view.frozen)),
+    }
+
+
+def _encode(
+    stages: Named, bases: Sequence[tuple[str, str]], view: View, trained: Trained, upload: Upload
+) -> Upload:
+    """Return the method's upload, which no stage changes, with the bytes that they declare."""
+    layout = layout_of(
+        upload.sums, dict(bases), view.broadcast, frozen=view.frozen, params=view.params
+    )
+    encoded = declared(dict(stages), Encoded.of(layout, view.buffers), view.client)
+    return replace(upload, bytes_up=sent_bytes(encoded, upload.sent_bytes(view.frozen)))
+
+
+@dataclass(frozen=True)
+class Sent:
+    """Differences behind the last stage, and what the stages say of them.
+
+    Attributes:
+        changes: The differences behind the last stage.
+        encoded: Their encoding.
+        metrics: Numbers that stages report of the client.
+        state: Groups that the client keeps for them.
+        scalars: Numbers that it sends for them.
+    """
+
+    changes: Groups
+    encoded: Encoded
+    metrics: Mapping[str, float]
+    state: Groups
+    scalars: Mapping[str, float]
+
+
+def through_stages(
+    stages: Named, view: View, given: Upload, layout: Layout, *, taken: Collection[str] = ()
+) -> Sent:
+    """Send a client's differences through stages.
+
+    Args:
+        stages: The stages, in order.
+        view: The client, with what it keeps for them.
+        given: The differences, and the client's samples.
+        layout: Layout of the differences, without stages.
+        taken: Names of the numbers that the method reports.
+
+    Raises:
+        SettingsError: a stage fails, or returns what it must not.
+    """
+    encoded, metrics = Encoded.of(layout, view.buffers), dict[str, float]()
+    returned: list[tuple[str, Stage, View, Upload]] = []
+    scalars, state = dict[str, float](), dict[str, Tensors]()
+    for name, stage in stages:
+        leaves, own = stage.leaves_buffers, _view_of(name, view)
+        encoding, of = encoded.seen_by(leaves_buffers=leaves)
+        sums, left = _parted(given.sums, view.buffers if leaves else ())
+        seen = replace(given, sums=sums, encoding=encoding)
+        after = _sent_through(stage, own, seen)
+        encoding = _encoding_behind(stage, seen, after, of, view.client)
+        encoded = encoded.behind(encoding, leaves_buffers=leaves)
+        given = replace(given, sums=unflatten(flatten(after.sums) | left) if left else after.sums)
+        _check_metrics(stage, after, {*taken, *metrics})
+        metrics |= after.metrics
+        scalars |= {f"{name}{OF_STAGE}{key}": value for key, value in after.scalars.items()}
+        if type(stage).remember is not Stage.remember:  # later stages may change it in place
+            after = replace(after, sums=_copies(after.sums))
+        returned.append((name, stage, own, after))
+    for name, stage, own, after in returned:
+        sums, _ = _parted(given.sums, view.buffers if stage.leaves_buffers else ())
+        kept = {**after.state, **_remembered(stage, own, after, sums)}
+        state |= {f"{name}{OF_STAGE}{group}": tensors for group, tensors in kept.items()}
+    return Sent(given.sums, encoded, metrics, state, scalars)
+
+
+def _copies(sums: Groups) -> Groups:
+    return {group: {n: d.clone() for n, d in of.items()} for group, of in sums.items()}
+
+
+def _parted(sums: Groups, names: Collection[str]) -> tuple[Groups, dict[str, Tensor]]:
+    """Return differences without some names, and theirs, by `group/name`."""
+    if not names:
+        return sums, {}
+    parted: Groups = {
+        group: {name: d for name, d in of.items() if name not in names}
+        for group, of in sums.items()
+    }
+    left = {f"{g}/{n}": d for g, of in sums.items() for n, d in of.items() if n in names}
+    return {group: of for group, of in parted.items() if of}, left
+
+
+def _encoding_behind(
+    stage: Stage, given: Upload, after: Upload, layout: Layout, client: int
+) -> Encoding:
+    """Return how differences are encoded behind a stage: as it sent them, or as it declares."""
+    before = given.encoding or Encoding.of(layout)
+    expected = encoded_by(stage, before, layout, client)
+    if after.encoding is None or after.encoding is given.encoding:
+        return expected
+    return shared_or_not(stage, before, after.encoding)
+
+
+def _check_metrics(stage: Stage, after: Upload, taken: Collection[str]) -> None:
+    """Check the names of the numbers that a stage reports of a client.
+
+    Raises:
+        SettingsError: one is a column of the engine, or a number of the method or another stage.
+    """
+    check_names(after.metrics, OF_CLIENTS, (), f"{called(stage)}: its number")
+    if both := sorted(after.metrics.keys() & taken):
+        raise SettingsError(
+            f"{called(stage)}: its number {both[0]!r} has the name of one that the method or"
+            " another stage reports; choose another name"
+        )
+
+
+def _view_of(name: str, view: View) -> View:
+    """Return the view of a client for a stage: with its generators and what is kept for it alone.
+
+    Args:
+        name: The stage's name.
+        view: The client, with what it keeps for all stages.
+    """
+    prefix = f"{name}{OF_STAGE}"
+    return replace(
+        view,
+        generator=partial(_of_stage, view.generator, name),
+        pass_generator=partial(_of_stage, view.pass_generator, name),
+        state={g.removeprefix(prefix): t for g, t in view.stages.items() if owner_of(g, [name])},
+        stages={},
+    )
+
+
+def _sent_through(stage: Stage, view: View, given: Upload) -> Upload:
+    """Return what a client sends through one stage.
+
+    Args:
+        stage: The stage.
+        view: The client, as the stage sees it.
+        given: Differences and their encoding.
+
+    Raises:
+        SettingsError: the stage fails, returns other groups than it was given, or something else.
+        ChangedInputError: it changes what the client was sent or keeps.
+    """
+    left = Given.of_view(vars(view))
+    with calling(stage, "send"):
+        after = stage.send(view, given)
+    left.check_left("send", called(stage))
+    if not isinstance(after, Upload) or not same_shapes(after.sums, given.sums):
+        raise _other_groups(stage, "send", after, "sums", given.sums)
+    _check_state(stage, "send", after.state)
+    if not isinstance(after.encoding, Encoding | None):
+        raise SettingsError(
+            f"{called(stage)}: the encoding that send returns must be an Encoding; is"
+            f" {shown(after.encoding)}"
+        )
+    return after
+
+
+def _remembered(stage: Stage, view: View, returned: Upload, sent: Groups) -> Groups:
+    """Return what a client keeps for a stage, given what leaves the last one.
+
+    Raises:
+        SettingsError: the stage fails, or returns something else.
+    """
+    with calling(stage, "remember"):
+        kept = stage.remember(view, returned, sent)
+    _check_state(stage, "remember", kept)
+    return kept
+
+
+def _check_state(stage: Stage, function: str, state: Any) -> None:
+    """Check that the state which a function of a stage returns can be kept.
+
+    Raises:
+        SettingsError: it cannot.
+    """
+    if not _are_groups(state):
+        raise SettingsError(
+            f"{called(stage)}: the state that {function} returns must map names of groups, without"
+            f" {OF_STAGE!r} and '/', to mappings from names to tensors; is {shown(state)}"
+        )
+
+
+def _are_groups(state: Any) -> bool:
+    """Return whether a stage's state is groups of tensors, with names that a file can have."""
+    return isinstance(state, Mapping) and all(
+        isinstance(group, str)
+        and not {OF_STAGE, "/"} & {*group}
+        and isinstance(tensors, Mapping)
+        and all(isinstance(n, str) and isinstance(t, Tensor) for n, t in tensors.items())
+        for group, tensors in state.items()
+    )
+
+
+def received_through(stage: Stage, now: Received, given: Reduced) -> Reduced:
+    """Return what the server goes on with behind one stage.
+
+    Raises:
+        SettingsError: the stage fails, or returns other groups than it was given.
+    """
+    with calling(stage, "receive"):
+        after = stage.receive(now, given)
+    if not isinstance(after, Reduced) or not same_shapes(after.means, given.means):
+        raise _other_groups(stage, "receive", after, "means", given.means)
+    return after
+
+
+def _other_groups(
+    stage: Stage, function: str, after: Any, part: str, given: Groups
+) -> SettingsError:
+    groups = getattr(after, part, None)
+    names = sorted(flatten(groups)) if isinstance(groups, Mapping) else shown(after)
+    return SettingsError(
+        f"{called(stage)}: the {part} that {function} returns must have the names and shapes of"
+        f" those that it is given, {sorted(flatten(given))[:SHOWN]}; has {names[:SHOWN]}"
+    )
+
+
+def _of_stage(generator: Callable[[str], torch.Generator], stage: str, purpose: str) -> Any:
+    return generator(f"channel/{stage}/{purpose}")

@@ -1,0 +1,115 @@
+"""Client parts that ride on a pass: added before it, their figures taken out after it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+
+from raysim.analysis.base import ClientPart
+from raysim.api.rules import Reduced, Trained, Upload, View
+from raysim.driver.uploads.dispatch import Dispatch
+from raysim.errors import MachineError
+from raysim.execution.process import is_device_error
+from raysim.numbers.tensors import Groups, Tensors, is_finite, nbytes
+
+GROUP = "analysis:"
+"""Prefix of the groups of rows in which figures travel."""
+Figures = dict[str, dict[int, Tensors]]
+"""Per part, per client, its figures."""
+Extras = tuple[Groups, Mapping[int, Groups]]
+"""Groups for all clients of a pass, and for single ones."""
+Start = Callable[[Groups, Groups, Groups], Tensors]
+
+
+def rows_beside(reduced: Reduced) -> list[str]:
+    """Return the names of the rows that clients have sent, without figures of analyses."""
+    rows = {name for groups in reduced.rows.values() for name in groups}
+    return sorted(name for name in rows if not name.startswith(GROUP))
+
+
+def with_parts(
+    work: Dispatch,
+    parts: Mapping[str, ClientPart],
+    extras: Extras,
+    keep: Callable[[Figures], None],
+) -> Dispatch:
+    """Return a pass on which client parts ride; it counts the same bytes.
+
+    Args:
+        work: The pass.
+        parts: The client parts, by analysis.
+        extras: Groups that are sent for them.
+        keep: Called with the figures that have arrived.
+    """
+    groups, personal = extras
+    added = (*groups, *(["own_test"] if personal else []))
+    sent = {**work.personal}
+    sent |= {client: {**work.personal.get(client, {}), **own} for client, own in personal.items()}
+    bytes_down = work.received_bytes(work.clients, work.frozen).tolist()
+    received = dict(zip(work.clients, bytes_down, strict=True))
+    riding = replace(
+        work,
+        rules=replace(work.rules, start=partial(_start, work.rules.start, added)),
+        broadcast={**work.broadcast, **groups},
+        personal=sent,
+        bytes_down=lambda client: received[client] - nbytes(sent.get(client, {}), work.frozen),
+    )
+    return riding.with_step(
+        "analyses", after=partial(_figures, parts), server=partial(_received, keep)
+    )
+
+
+def _start(
+    start: Start, added: Sequence[str], broadcast: Groups, state: Groups, personal: Groups
+) -> Tensors:
+    """Start as the method does, which must not see the added groups."""
+    seen = [{n: g for n, g in groups.items() if n not in added} for groups in (broadcast, personal)]
+    return start(seen[0], state, seen[1])
+
+
+def _figures(
+    parts: Mapping[str, ClientPart], view: View, trained: Trained, upload: Upload
+) -> Upload:
+    """Return the method's upload with the figures of each part whose figures are all finite."""
+    figures = {f"{GROUP}{name}": _measured(part, view, trained) for name, part in parts.items()}
+    finite = {name: group for name, group in figures.items() if _is_finite(group)}
+    return replace(upload, rows={**upload.rows, **finite}, bytes_up=upload.sent_bytes(view.frozen))
+
+
+def _is_finite(group: Tensors) -> bool:
+    return bool(group) and all(map(is_finite, group.values()))
+
+
+def _measured(part: ClientPart, view: View, trained: Trained) -> Tensors:
+    """Return the figures of a part; none if it fails: the client must not fail with it."""
+    try:
+        return part(view, trained)
+    except Exception as error:
+        if isinstance(error, MachineError | MemoryError) or is_device_error(error):
+            raise
+        return {}
+
+
+def for_round_alone(view: View, trained: Trained, upload: Upload) -> Upload:
+    """Return an upload whose client state is kept for the round only."""
+    round_state = {**upload.state, **upload.round_state}
+    return replace(upload, state={}, round_state=round_state)
+
+
+def nothing(view: View, trained: Trained) -> Upload:
+    """Send nothing."""
+    return Upload()
+
+
+def _received(keep: Callable[[Figures], None], reduced: Reduced) -> Reduced:
+    """Return the part of a result that the method receives; keep the figures."""
+    figures: Figures = {}
+    rows: dict[int, Groups] = {}
+    for client, groups in sorted(reduced.rows.items()):
+        own = {name: group for name, group in groups.items() if not name.startswith(GROUP)}
+        rows |= {client: own} if own else {}
+        for name in groups.keys() - own.keys():
+            figures.setdefault(name.removeprefix(GROUP), {})[client] = groups[name]
+    keep(figures)
+    return replace(reduced, rows=rows)

@@ -1,0 +1,39 @@
+"""Networks of a round's clients as each has trained them, kept before anything is sent."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+from raysim.api.rules import Reduced, View
+from raysim.driver.uploads.dispatch import Dispatch
+from raysim.storage.client_models import ClientModels
+
+
+def with_kept_models(models: ClientModels, number: int, work: Dispatch) -> Dispatch:
+    """Return a pass whose clients save their trained networks; of several, the last one's are kept.
+
+    Args:
+        models: Their files.
+        number: The round, counted from 1.
+        work: The pass.
+    """
+    if not work.epochs:
+        return work
+    return work.with_step(
+        "models",
+        before=partial(_save, models, number),
+        server=partial(_received, models, number, work.clients),
+    )
+
+
+def _received(
+    models: ClientModels, number: int, clients: Sequence[int], reduced: Reduced
+) -> Reduced:
+    """Return the result; the networks of clients that do not count in it are deleted."""
+    models.delete(number, {*clients} - {*reduced.clients})
+    return reduced
+
+
+def _save(models: ClientModels, number: int, view: View) -> None:
+    models.save(number, view.client, view.params)

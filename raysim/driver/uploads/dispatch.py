@@ -1,0 +1,130 @@
+"""Passes as the engine dispatches them, with the way of their uploads: steps, in one order.
+
+Riders dress a pass before it runs. Each may change it, and put a step on the way of its uploads: a
+part that clients take around the method's `finish`, and one that the server takes behind the
+aggregation. A client's part travels: it is small, and depends on settings, round, cohort and what a
+checkpoint seals alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from functools import partial
+from typing import Any, NamedTuple, Self
+
+from raysim.api.differences import Differences
+from raysim.api.rules import Bases, Finish, LocalWork, Pass, Reduced, Trained, Upload, View
+
+ORDER = (
+    *("downlink", "masks", "clock", "report", "analyses", "round_state", "models", "channel"),
+    *("optimizer", "attack", "aggregation"),
+)
+"""Order in which riders dress a pass and clients take their parts; the server takes its own in
+reverse. The virtual clock counts the work and the bytes of the parts before its own."""
+ON_EMPTY_ROUNDS = ("channel", "aggregation")
+"""Riders of the passes of a round without clients, too."""
+Rider = Callable[["Dispatch"], "Dispatch"]
+"""Returns the pass that runs in place of a given one."""
+Before = Callable[[View], None]
+"""Called before the method makes an upload."""
+After = Callable[[View, Trained, Upload], Upload]
+"""Returns what the client sends in place of an upload."""
+
+
+class UploadStep(NamedTuple):
+    """Step of an upload's way.
+
+    Attributes:
+        name: Its place in ORDER.
+        before: What a client does before the method's `finish`.
+        after: What it makes of the upload.
+        server: What the server makes of the result.
+    """
+
+    name: str
+    before: Before | None = None
+    after: After | None = None
+    server: Callable[[Reduced], Reduced] | None = None
+
+
+@dataclass(frozen=True)
+class Dispatch(Pass):
+    """Pass as the engine dispatches it.
+
+    Attributes:
+        steps: The way of its uploads.
+        stored_groups: Groups in uploads, with their bases, of which each client's update is kept
+            one by one, for an aggregation that takes the place of the mean.
+        attackers: Its clients that attack; None in runs without an attack.
+        mask_parties: Under masks, the clients that agree on them: those that are lost before they
+            have sent anything included. Empty without masks.
+        full_epochs: The epochs before a virtual clock cut those of some clients; None where it cut
+            none.
+        frozen: Names of the network's frozen parameters, which do not travel.
+    """
+
+    steps: tuple[UploadStep, ...] = ()
+    stored_groups: Bases = field(default_factory=dict)
+    attackers: frozenset[int] | None = None
+    mask_parties: Sequence[int] = ()
+    full_epochs: LocalWork | Mapping[int, LocalWork] | None = None
+    frozen: frozenset[str] = frozenset()
+
+    @classmethod
+    def of(cls, work: Pass, frozen: frozenset[str]) -> Self:
+        """Return a method's pass, to which nothing has been done."""
+        return cls(**_parts(work), frozen=frozen)
+
+    def with_step(
+        self,
+        name: str,
+        *,
+        before: Before | None = None,
+        after: After | None = None,
+        server: Callable[[Reduced], Reduced] | None = None,
+    ) -> Self:
+        """Return the pass with one more step, in its place; arguments as of `UploadStep`."""
+        steps = [*self.steps, UploadStep(name, before, after, server)]
+        return replace(self, steps=tuple(sorted(steps, key=lambda step: ORDER.index(step.name))))
+
+    @property
+    def of_clients(self) -> Pass:
+        """The pass as clients take it, whose `finish` goes through the clients' parts."""
+        parts = tuple((step.before, step.after) for step in self.steps if step.before or step.after)
+        work = Pass(**_parts(self))
+        if not parts:
+            return work
+        finish = partial(_through, work.rules.finish, parts)
+        return replace(work, rules=replace(work.rules, finish=finish))
+
+    def differences(self, reduced: Reduced) -> Differences:
+        """Return the differences of the means of a result from what was broadcast."""
+        return Differences.of(reduced.means, self.moved_from, self.broadcast, frozen=self.frozen)
+
+    def received(self, reduced: Reduced) -> Reduced:
+        """Return what the server goes on with, from the result of the pass."""
+        for step in reversed(self.steps):
+            reduced = step.server(reduced) if step.server else reduced
+        return reduced
+
+
+def _parts(work: Pass) -> dict[str, Any]:
+    return {each.name: getattr(work, each.name) for each in fields(Pass)}
+
+
+def _through(
+    finish: Finish,
+    parts: Sequence[tuple[Before | None, After | None]],
+    view: View,
+    trained: Trained,
+) -> Upload:
+    """Return what a client sends, from the upload that the method makes of its training."""
+    for before, _ in parts:
+        if before:
+            before(view)
+    upload = finish(view, trained)
+    for _, after in parts:
+        if after:
+            upload = after(view, trained, upload)
+    return upload

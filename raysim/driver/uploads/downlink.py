@@ -1,0 +1,220 @@
+"""Down-link: the model that clients receive is coded, and the server keeps what they have.
+
+Source: Gruntkowska, Tyurin and Richtarik, "EF21-P and Friends: Improved Theoretical Communication
+Complexity for Distributed Optimization with Bidirectional Compression", ICML 2023, EF21-P.
+
+    server:  v <- v + c(w - v), and broadcasts c(w - v)     v what clients have, w_0 at first
+    client:  trains from v, sends D_k = w_k - v
+    server:  w <- w + aggregate of the D_k
+
+What is not sent stays in w - v, which is error feedback without a memory of its own; c must be a
+contraction. w is evaluated, deployed and checkpointed as ever; v lies beside it in the checkpoint.
+
+- Coded are the parameters of the group `model` of a pass if it is the server's model as the round
+  starts. Buffers travel as they are: running statistics of a client take the place of those that it
+  received, and would be wrong as a move of other ones. So do other groups, and another model that a
+  method broadcasts within a round.
+- A round has one v, whatever its passes. A round without a pass broadcasts nothing.
+- A client has the v of the last round in which its result counted. Until its next turn it misses
+  increments: it receives all of them, and buffers once, or v as it is if that is fewer bytes, as it
+  does at first.
+- Where a method counts itself what clients receive (`Pass.bytes_down`), its number has the model in
+  it if the pass is the round's first with the model, and the number is at least the model's bytes;
+  another number is left as it is.
+- A model whose tensors have other names or shapes than v is sent as it is.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+
+import torch
+from torch import nn
+
+from raysim.api.channel import Stages, declared, sent_bytes
+from raysim.api.differences import Differences
+from raysim.api.rules import Pass, Reduced, Upload, View
+from raysim.config import Settings
+from raysim.driver.uploads.channel import through_stages
+from raysim.driver.uploads.dispatch import Dispatch
+from raysim.errors import SettingsError
+from raysim.numbers.encoding import Encoded
+from raysim.numbers.seeds import torch_generator
+from raysim.numbers.tensors import (
+    Groups,
+    Layout,
+    Tensors,
+    flatten,
+    frozen_names,
+    nbytes,
+    parameter_names,
+    without,
+)
+from raysim.storage.run_state import RunState
+
+MODEL, BYTES = "model", "bytes"
+"""Groups that a checkpoint keeps: v, and the bytes of increments, without buffers."""
+SERVER = -1
+"""Number in place of a client's."""
+
+
+@dataclass
+class Downlink:
+    """Down-link of one round.
+
+    Attributes:
+        settings: The run's settings.
+        network: The network as it was built.
+        before: The committed state before the round.
+        state: What the server keeps for the down-link; after the round, that of the next one.
+    """
+
+    settings: Settings
+    network: nn.Module
+    before: RunState
+    state: Groups = field(init=False)
+    _sent: Tensors | None = field(default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        self.state = self.before.downlink
+
+    def dress(self, work: Dispatch) -> Dispatch:
+        """Return a pass whose clients start from what they have of the model."""
+        if not self._is_coded(work):
+            return work
+        if first := self._sent is None:
+            self._sent = work.broadcast[MODEL]
+            self._send(self._sent)
+        known = self.state[MODEL]
+        model = {name: known.get(name, t) for name, t in work.broadcast[MODEL].items()}
+        sent = replace(work, broadcast={**work.broadcast, MODEL: model})
+        if first or not work.bytes_down:
+            sent = replace(sent, bytes_down=partial(self._received_bytes, work, known))
+        return sent.with_step("downlink", server=partial(self._received, sent, self._sent))
+
+    def _received(self, work: Dispatch, server: Tensors, reduced: Reduced) -> Reduced:
+        """Return the result as if clients had moved from the server's model."""
+        bases = {group: base for group, base in work.moved_from.items() if base == MODEL}
+        found = Differences.of(reduced.means, bases, work.broadcast, frozen=work.frozen)
+        model = {**work.broadcast[MODEL], **server}
+        return replace(reduced, means=found.moved_to(bases, {MODEL: model}))
+
+    @property
+    def _frozen(self) -> frozenset[str]:
+        return frozen_names(self.network)
+
+    def _is_coded(self, work: Pass) -> bool:
+        """Return whether a pass broadcasts the server's model of the start of the round."""
+        own, model = self.before.state.groups.get(MODEL, {}), work.broadcast.get(MODEL, {})
+        return (
+            not work.pooled
+            and bool(model)
+            and all(
+                name in own and (tensor is own[name] or torch.equal(tensor, own[name]))
+                for name, tensor in model.items()
+            )
+        )
+
+    def _send(self, model: Tensors) -> None:
+        """Broadcast the model: move what clients have, and count the bytes."""
+        known, increment = self.state.get(MODEL, {}), nbytes({MODEL: model}, self._frozen)
+        if _layout(known) == _layout(model):
+            source = partial(_generator, self.settings.seed, self.before.number)
+            known, increment = coded(self.settings.down_stages, model, known, source, self.network)
+        else:
+            known = model
+        increment -= self._beside(model)
+        counted = self.state.get(BYTES, {}).get(BYTES, torch.zeros(1, dtype=torch.int64))
+        idle = counted[-1:].expand(self.before.number + 1 - len(counted))  # without a broadcast
+        counted = torch.cat([counted, idle, counted[-1:] + increment])
+        self.state = {MODEL: known, BYTES: {BYTES: counted}}
+
+    def _beside(self, model: Tensors) -> int:
+        """Return the bytes of what of a model is sent as it is: its buffers."""
+        parameters = parameter_names(self.network)
+        return nbytes({MODEL: without(model, parameters)}, self._frozen)
+
+    def _received_bytes(self, work: Pass, known: Tensors, client: int) -> int:
+        """Return the bytes that a client receives.
+
+        Args:
+            work: The pass of the method.
+            known: What clients have of the model.
+            client: The client.
+        """
+        whole = nbytes({MODEL: known}, self._frozen)
+        own = work.bytes_down(client) if work.bytes_down else nbytes(work.broadcast, self._frozen)
+        if own < whole:
+            return own
+        counted, last = self.state[BYTES][BYTES], self.before.history.last_round[client]
+        missed = self._beside(known) + int(counted[-1] - counted[last])
+        return own - whole + min(whole, missed)
+
+
+def coded(
+    stages: Stages, model: Tensors, known: Tensors, source: Any, network: nn.Module
+) -> tuple[Tensors, int]:
+    """Return what clients have of a model behind the next broadcast, and the bytes of that.
+
+    Args:
+        stages: The stages.
+        model: The server's model.
+        known: What clients have, of the same names and shapes.
+        source: `source(purpose)`: a generator.
+        network: The network.
+
+    Raises:
+        SettingsError: a stage fails, or keeps or reports anything of a client.
+    """
+    found = _differences(model, known, network)
+    view = View(
+        params=model,
+        trainable=(),
+        start=known,
+        broadcast={MODEL: known},
+        state={},
+        personal={},
+        temperature=1.0,
+        generator=source,
+        pass_generator=source,
+        at=_not_here,
+        gradient=_not_here,
+        client=SERVER,
+    )
+    named = tuple(stages.items()) if found.changes else ()
+    sent = through_stages(named, view, Upload(sums=found.changes), found.layout)
+    if beside := [*sent.state, *sent.scalars]:
+        raise SettingsError(
+            "downlink: a stage of the down-link must keep and report nothing of a client; has"
+            f" {min(beside)!r}"
+        )
+    after = found.means_with(sent.changes)[MODEL] if found.changes else dict(model)
+    total = nbytes({MODEL: model}, frozen_names(network))
+    return after, sent_bytes(sent.encoded, total)
+
+
+def expected_bytes(stages: Stages, model: Tensors, network: nn.Module) -> int:
+    """Return the bytes of a model's increment, as stages declare them."""
+    whole = nbytes({MODEL: model}, frozen_names(network))
+    encoded = Encoded.of(_differences(model, model, network).layout, ())
+    return min(whole, sent_bytes(declared(stages, encoded, SERVER), whole))
+
+
+def _differences(model: Tensors, known: Tensors, network: nn.Module) -> Differences:
+    """Return the differences of a model's parameters from those that clients have."""
+    others = model.keys() - parameter_names(network)
+    return Differences.of({MODEL: model}, {MODEL: MODEL}, {MODEL: known}, frozen=others)
+
+
+def _layout(tensors: Tensors) -> Layout:
+    return Layout.of(flatten({MODEL: dict(sorted(tensors.items()))}))
+
+
+def _generator(seed: int, number: int, purpose: str) -> torch.Generator:
+    return torch_generator(seed, f"downlink/{purpose}", number)
+
+
+def _not_here(*given: Any, **options: Any) -> Any:
+    raise SettingsError("a stage of the down-link must not run the network")

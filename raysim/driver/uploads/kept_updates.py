@@ -1,0 +1,286 @@
+"""Aggregation of the updates that passes keep one by one, block by block on the workers.
+
+Legend: m clients of a pass, N coordinates of an update.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from raysim.api.aggregation import Aggregation, AggregationPlan, ArrivedUpdates, Floats
+from raysim.api.attack import Attack, MeasuredUpdates
+from raysim.api.components import call, called
+from raysim.api.differences import NO_TENSORS, Values, flat_values, of_flat_values
+from raysim.api.rules import send_model
+from raysim.api.state import State
+from raysim.driver.rounds.round_log import RoundLog
+from raysim.driver.uploads.dispatch import Dispatch
+from raysim.errors import RunError, SettingsError
+from raysim.execution.base import Call, Executor, Item
+from raysim.execution.messages import AggregationMessage, FailedItem
+from raysim.execution.partial_sum import Columns, Kept
+from raysim.execution.update_blocks import decided, finite
+from raysim.numbers.tensors import Layout, Tensors, is_finite
+from raysim.storage.column_names import OF_CLIENTS, OF_ROUNDS, check_names
+from raysim.storage.updates import UpdateFiles, blocks_of
+
+ROOT_PASS = 1 << 16
+"""Number of the server's training beside a round's first pass, far from those of passes."""
+SPANS = 32
+"""Most sums of measured blocks that the server holds; an [m, m] of 1000 clients takes 8 MB."""
+WEIGHT = "aggregation_weight"
+"""Column of `clients.parquet`: the weight of a client's update in the aggregate."""
+CUT = "aggregation_cut"
+"""Column of `metrics.parquet`: clients whose updates have weight 0 in the aggregate."""
+
+
+NO_VALUES: Floats = np.empty(0)
+
+
+@dataclass
+class KeptUpdates:
+    """Aggregation of the updates that a round's passes keep.
+
+    Attributes:
+        aggregation: The aggregation.
+        attack: Replaces the updates of bad clients.
+        executor: Runs its steps on the workers.
+        files: Files of the updates.
+        number: Rounds committed before this one.
+        log: Receives spans of the workers, and numbers of the round.
+        last: For an aggregation that `keeps_last`, per pass its last aggregate, by tensor
+            (`pass/group/name`), from the round before until this one has another; for an attack
+            that has `vectors`, these and what it decided (`attack/pass/...`).
+    """
+
+    aggregation: Aggregation
+    attack: Attack
+    executor: Executor
+    files: UpdateFiles
+    number: int
+    log: RoundLog
+    last: State = field(default_factory=dict)
+
+    def aggregate(
+        self,
+        work: Dispatch,
+        pass_number: int,
+        kept: Mapping[int, Kept],
+        arrived: ArrivedUpdates,
+        *,
+        taken: Collection[str] = (),
+        root: Tensors = NO_TENSORS,
+    ) -> tuple[dict[str, Tensor], Columns]:
+        """Return the means of the kept tensors of a pass, `group/name`, and columns of its clients.
+
+        Args:
+            work: The pass.
+            pass_number: Its number in the round.
+            kept: Per client, its update.
+            arrived: The clients that have arrived.
+            taken: Names of other columns of the clients.
+            root: Tensors that the server has trained on its root samples, `group/name`.
+
+        Raises:
+            RunError: clients kept other tensors than others, or the updates cannot be aggregated.
+            SettingsError: too few updates have arrived, or the aggregation fails.
+        """
+        layouts = {each.layout for each in kept.values()}
+        if len(layouts) > 1 or len(kept) < len(arrived.clients):
+            raise RunError(f"round {self.number + 1}: clients uploaded different tensors")
+        layout = layouts.pop()
+        start = _start_of(work, layout)
+        clients = tuple(arrived.clients.tolist())
+        message = AggregationMessage(
+            round_number=self.number,
+            pass_number=pass_number,
+            clients=clients,
+            samples=arrived.samples,
+            digests=tuple(kept[client].digests for client in clients),
+            start=start,
+            last=self._last(pass_number, layout),
+            root=flat_values(root, layout).astype(np.float64) - start if root else NO_VALUES,
+        )
+        message = self._with_bad(message, work)
+        if self.aggregation.measures:
+            measured = self._measured(message)
+            arrived = replace(arrived, measured=torch.from_numpy(measured))
+        plan = self._decided(arrived, taken)
+        if plan.weights is not None:
+            weights = plan.weights.detach().double().numpy()
+            message = replace(message, weights=weights)
+        blocks: list[Item] = [(block,) for block in range(blocks_of(len(start)))]
+        found = self._called("aggregate", message, blocks)
+        aggregate = np.concatenate([found[block] for block in blocks], axis=-1)
+        aggregate = self._keep_of_attack(message, aggregate)
+        self.files.delete(self.number, pass_number)
+        self._keep(pass_number, layout, aggregate)
+        means = of_flat_values(start + aggregate, layout)
+        for name, tensor in means.items():
+            if not is_finite(tensor):
+                raise RunError(
+                    f"round {self.number + 1}: {called(self.aggregation)}: its update is not finite"
+                    f" in {str(tensor.dtype).removeprefix('torch.')} (tensor {name})"
+                )
+        return means, self._columns(plan)
+
+    def _with_bad(self, message: AggregationMessage, work: Dispatch) -> AggregationMessage:
+        """Return a message that knows the bad clients, and what they have decided.
+
+        Where nobody else has arrived they know nothing, and send what they have trained.
+        """
+        bad = np.isin(message.clients, [*(work.attackers or ())])
+        if not self.attack.knows_updates or not bad.any() or bad.all():
+            return message
+        last = NO_VALUES
+        message = replace(message, bad=bad)
+        if self.attack.vectors:
+            shape = (self.attack.vectors, len(message.start))
+            kept, last = (self.last.get(key, NO_VALUES) for key in _of_attack(message))
+            if kept.shape != shape:  # the first, or of other tensors
+                kept, last = np.zeros(shape), NO_VALUES
+            message = replace(message, kept=kept)
+        if self.attack.measures:
+            numbers = self._measured(replace(message, attacking=True))
+            honest = np.array(message.clients)[~bad]
+            seen = MeasuredUpdates(torch.from_numpy(numbers), honest, torch.from_numpy(last))
+            found = finite(self.attack, "decide", call(self.attack, Attack.decide, seen))
+            message = replace(message, decided=found)
+        return message
+
+    def _keep_of_attack(self, message: AggregationMessage, aggregate: Floats) -> Floats:
+        """Return the aggregate of a pass; keep the vectors of the attack, which are below it."""
+        if not len(message.kept):
+            return aggregate
+        values = dict(zip(_of_attack(message), (aggregate[1:], message.decided), strict=True))
+        self.last = {**self.last, **values}
+        own: Floats = aggregate[0]
+        return own
+
+    def _measured(self, message: AggregationMessage) -> Floats:
+        """Return the sum of what is measured, in one order of blocks."""
+        blocks = range(blocks_of(len(message.start)))
+        size = -(-len(blocks) // SPANS)
+        spans = [tuple(blocks[at : at + size]) for at in range(0, len(blocks), size)]
+        found = self._called("measure", message, spans)
+        total: Floats = sum((found[span] for span in spans[1:]), start=found[spans[0]])
+        return total
+
+    def _called(
+        self, call: Call, message: AggregationMessage, items: list[Item]
+    ) -> dict[Item, Floats]:
+        """Return what workers have found for items.
+
+        Raises:
+            RunError: a worker died of one every time.
+        """
+        self.executor.submit(call, message, {item: float(len(item)) for item in items})
+        results, found = self.executor.results(call), dict[Item, Floats]()
+        failed: list[FailedItem] = []
+        for result in results:
+            if isinstance(result, FailedItem):
+                failed.append(result)
+                continue
+            found |= result.blocks
+            self.log.spans.setdefault(result.worker, []).extend(result.spans)
+        if failed:
+            raise RunError(f"the updates cannot be aggregated: {failed[0].cause}")
+        return found
+
+    def _decided(self, arrived: ArrivedUpdates, taken: Collection[str]) -> AggregationPlan:
+        """Return the plan for a pass; the round has its numbers.
+
+        Raises:
+            SettingsError: too few updates have arrived; a number has the name of a column.
+        """
+        try:
+            plan = decided(self.aggregation, arrived)
+        except SettingsError as error:
+            raise SettingsError(f"round {self.number + 1}: {error}") from error
+        whose = f"{called(self.aggregation)}: its number"
+        check_names(plan.metrics, OF_ROUNDS, (), whose)
+        check_names(plan.columns, OF_CLIENTS, (), whose)
+        if both := sorted(plan.columns.keys() & {*taken}):
+            raise SettingsError(
+                f"{whose} {both[0]!r} has the name of one that clients report, as for a stage of"
+                " the channel; leave one of the two out"
+            )
+        self.log.more |= plan.metrics
+        if plan.weights is not None:
+            self.log.more[CUT] = int((plan.weights == 0).sum())
+        return plan
+
+    @staticmethod
+    def _columns(plan: AggregationPlan) -> Columns:
+        columns = {name: np.asarray(column, float) for name, column in plan.columns.items()}
+        if plan.weights is not None:
+            columns[WEIGHT] = plan.weights.detach().double().numpy()
+        return columns
+
+    def _last(self, pass_number: int, layout: Layout) -> Floats:
+        """Return the last aggregate of a pass, zeros for tensors without one [N]."""
+        if not self.aggregation.keeps_last:
+            return NO_VALUES
+        parts = []
+        for name, size in _sizes(layout):
+            part: Any = self.last.get(f"{pass_number}/{name}")
+            parts.append(part if part is not None and len(part) == size else np.zeros(size))
+        return np.concatenate(parts)
+
+    def _keep(self, pass_number: int, layout: Layout, aggregate: Floats) -> None:
+        """Keep the aggregate of a pass for the next round."""
+        if not self.aggregation.keeps_last:
+            return
+        others = {k: v for k, v in self.last.items() if not k.startswith(f"{pass_number}/")}
+        sizes = _sizes(layout)
+        parts = np.split(aggregate, np.cumsum([size for _, size in sizes])[:-1])
+        own = (f"{pass_number}/{name}" for name, _ in sizes)
+        self.last = {**others, **dict(zip(own, parts, strict=True))}
+
+
+def _of_attack(message: AggregationMessage) -> tuple[str, str]:
+    """Return the names of the vectors that an attack keeps of a pass, and of what it decided."""
+    return f"attack/{message.pass_number}/vectors", f"attack/{message.pass_number}/decided"
+
+
+def root_pass(work: Dispatch) -> Dispatch:
+    """Return the pass in which the server trains on its root samples, as a client of a pass.
+
+    It takes the place of the first client, without what that one keeps or is sent alone, and has
+    time for all its epochs.
+    """
+    first = int(work.clients[0])
+    full = work if work.full_epochs is None else replace(work, epochs=work.full_epochs)
+    return replace(
+        work,
+        clients=(first,),
+        rules=replace(work.rules, finish=send_model),
+        epochs=full.epochs_of(first),
+        lr=work.lr_of(first),
+        weighting="uniform",
+        personal={},
+        stored_groups={},
+        steps=(),
+    )
+
+
+def _start_of(work: Dispatch, layout: Layout) -> Values:
+    """Return the values from which the tensors of a layout have moved [N]; 0 of changes."""
+    starts = {
+        f"{group}/{name}": tensor
+        for group, base in work.stored_groups.items()
+        for name, tensor in work.broadcast.get(base, {}).items()
+    }
+    zeros = {n: torch.zeros(shape, dtype=d) for n, d, shape in layout.entries}
+    return flat_values({**zeros, **{n: starts[n] for n in zeros if n in starts}}, layout)
+
+
+def _sizes(layout: Layout) -> list[tuple[str, int]]:
+    """Return the coordinates of each tensor of a layout, which are two of a complex value."""
+    return [(n, shape.numel() * (2 if d.is_complex else 1)) for n, d, shape in layout.entries]

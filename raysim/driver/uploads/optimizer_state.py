@@ -1,0 +1,33 @@
+"""Optimizers that clients keep from round to round, as a part of their state.
+
+Each training pass of a round goes on with what the pass of its number kept in the client's last
+round. A pass of a deployment and those of analyses start afresh, and keep nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+
+from raysim.api.rules import Trained, Upload, View
+from raysim.driver.rounds.passes import RoundRunner
+from raysim.driver.uploads.dispatch import Dispatch
+from raysim.storage.client_states import optimizer_group
+
+
+def with_kept_optimizers(runner: RoundRunner, work: Dispatch) -> Dispatch:
+    """Return a pass whose clients keep what the optimizer keeps.
+
+    Args:
+        runner: Runs the passes, and counts them.
+        work: The pass.
+    """
+    if not work.epochs:
+        return work
+    return work.with_step("optimizer", after=partial(_keeping, runner.passes))
+
+
+def _keeping(pass_number: int, view: View, trained: Trained, upload: Upload) -> Upload:
+    """Return the upload, with what the optimizer keeps in the client's state."""
+    kept = {optimizer_group(pass_number, slot): own for slot, own in trained.optimizer.items()}
+    return replace(upload, state={**upload.state, **kept})

@@ -1,0 +1,187 @@
+"""Secure aggregation: the server sees sums of what clients send, under masks that cancel in them.
+
+A stage of the channel states it (`Stage.secure_sum`), and the engine masks its own integers. Client
+k adds words of 64 bits to the integers v_k of its upload, its weight included:
+
+    y_k = v_k + sum over neighbours j > k of PRG(s_kj) - sum over neighbours j < k of PRG(s_jk)
+              + PRG(b_k)      mod 2^64
+
+PRG is AES-128 in counter mode, as in Bonawitz et al., section 4. s_kj is the seed of a pair, b_k
+the client's own. The masks of a pair cancel in the sum. For clients that are lost the server
+rebuilds s_kj with each neighbour that is not, for all others b_k, and never both of a client: with
+both it would see v_k.
+
+A sum of some clients' y_k has the masks of pairs with others, and own ones. Those of pairs within
+it are never drawn, as they cancel; the words are the same.
+
+Legend: n clients of a pass, k neighbours of each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import product
+from math import floor
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from raysim.numbers.seeds import key_stream, stream
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.ciphers import CipherContext
+
+KEY_BYTES = 32
+"""Bytes of a public key; each client has two, for masks and for encrypted shares."""
+SHARE_BYTES = 32
+"""Bytes of a share of a secret."""
+BLOCK = 16_384
+"""Words that are masked at a time, so that they stay in cache."""
+_ZEROS = memoryview(bytes(8 * BLOCK))
+
+
+@dataclass(frozen=True)
+class SecureSum:
+    """Statement that of a pass's clients the server sees sums alone, and what that costs them.
+
+    Attributes:
+        neighbours: k, an even number of neighbours of each client; None: all others.
+        bits: Bits of a word of a deployment's modulus, in which every value is sent.
+        threshold: Share of the holders of a secret, a client and its neighbours, above which they
+            can rebuild it.
+    """
+
+    neighbours: int | None
+    bits: int
+    threshold: float
+
+    trips: ClassVar[int] = 4
+    """Trips to the clients and back: public keys, shares, masked words, shares to rebuild."""
+
+    def __post_init__(self) -> None:
+        k = self.neighbours
+        if k is not None and (k < 2 or k % 2):
+            raise ValueError(f"neighbours={k}: must be even, from 2 on")
+
+    def degree(self, clients: int) -> int:
+        """Return k, the neighbours of each of n clients."""
+        others = clients - 1
+        return others if self.neighbours is None else min(self.neighbours, others)
+
+    def least(self, clients: int) -> int:
+        """Return t, the holders of a secret that must be left."""
+        return floor(self.threshold * (self.degree(clients) + 1)) + 1
+
+    def bytes_up(self, clients: int) -> int:
+        """Return bytes that one of n clients sends besides its masked values: keys, shares, weight.
+
+        A share of its two secrets goes to each neighbour, one of each holder's goes to the server.
+        """
+        k = self.degree(clients)
+        return 2 * KEY_BYTES + (2 * k + k + 1) * SHARE_BYTES + -(-self.bits // 8)
+
+    def bytes_down(self, clients: int) -> int:
+        """Return bytes that one of n clients receives besides the model: its neighbours' keys."""
+        return self.degree(clients) * (2 * KEY_BYTES + 2 * SHARE_BYTES)
+
+
+class Rebuilt(NamedTuple):
+    """Secrets that the server rebuilds to unmask a sum.
+
+    Attributes:
+        own: The clients whose own seed it rebuilds: those present.
+        pairs: Pairs of a client that is present and a neighbour that is lost.
+    """
+
+    own: tuple[int, ...]
+    pairs: tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True)
+class Masks:
+    """Masks of one pass.
+
+    Attributes:
+        secure: What they cost.
+        keys: Seed, round and pass.
+        clients: The clients that agreed on seeds, those that are lost later included.
+    """
+
+    secure: SecureSum
+    keys: tuple[int, int, int]
+    clients: tuple[int, ...]
+
+    def add_to(
+        self, totals: Sequence[npt.NDArray[np.int64]], clients: Collection[int], *, sign: int = 1
+    ) -> None:
+        """Add the masks of the sum of some clients to its words, modulo 2^64, in place.
+
+        Args:
+            totals: The words of the sum, whose masks go on from one array to the next.
+            clients: The clients that are summed.
+            sign: -1 takes the masks off again.
+        """
+        rebuilt = self.rebuilt(clients)
+        streams = [(self._words("own", client), sign) for client in rebuilt.own]
+        streams += [
+            (self._words("pair", min(pair), max(pair)), sign if pair[0] < pair[1] else -sign)
+            for pair in rebuilt.pairs
+        ]
+        for total in totals:
+            words = total.view(np.uint64)
+            for start in range(0, len(words), BLOCK):
+                block = words[start : start + BLOCK]
+                for source, times in streams:
+                    drawn = np.frombuffer(source.update(_ZEROS[: block.nbytes]), np.uint64)
+                    (np.add if times > 0 else np.subtract)(block, drawn, out=block)
+
+    def rebuilt(self, present: Collection[int]) -> Rebuilt:
+        """Return the secrets that unmask the sum of the clients that are present."""
+        inside = {*present}
+        return Rebuilt(tuple(sorted(inside)), tuple(self._pairs_across(inside)))
+
+    def is_lost(self, present: Collection[int]) -> bool:
+        """Return whether too few clients are present to rebuild the secrets."""
+        inside, n = {*present}, len(self.clients)
+        least = self.secure.least(n)
+        if self._is_complete:
+            return len(inside) < least
+        needed = inside | {lost for _, lost in self._pairs_across(inside)}
+        held = (len(inside.intersection([k, *self._neighbours(k)])) for k in needed)
+        return any(count < least for count in held)
+
+    @property
+    def _is_complete(self) -> bool:
+        return self.secure.degree(len(self.clients)) == len(self.clients) - 1
+
+    def _pairs_across(self, inside: Collection[int]) -> Iterator[tuple[int, int]]:
+        """Yield the pairs of a client inside and a neighbour that is not."""
+        if self._is_complete:
+            yield from product(inside, [k for k in self.clients if k not in inside])
+            return
+        for client in inside:
+            yield from ((client, k) for k in self._neighbours(client) if k not in inside)
+
+    def _neighbours(self, client: int) -> list[int]:
+        """Return the k neighbours of a client: k/2 on either side in a random circle."""
+        circle, place = self._circle, self._places[client]
+        sides = range(1, self.secure.degree(len(circle)) // 2 + 1)
+        return [circle[(place + step) % len(circle)] for near in sides for step in (near, -near)]
+
+    @cached_property
+    def _circle(self) -> list[int]:
+        seed, *places = self.keys
+        drawn: list[int] = stream(seed, "masks/circle", *places).permutation(self.clients).tolist()
+        return drawn
+
+    @cached_property
+    def _places(self) -> dict[int, int]:
+        return {client: place for place, client in enumerate(self._circle)}
+
+    def _words(self, purpose: str, *clients: int) -> CipherContext:
+        """Return the PRG of a seed."""
+        seed, *places = self.keys
+        return key_stream(seed, f"masks/{purpose}", *places, *clients)

@@ -1,0 +1,38 @@
+"""Calls of a network at given tensors, and its structure, which has none.
+
+A tensor that a network has under several names, as a tied weight, is one tensor in both.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from raysim.numbers.tensors.sets import Tensors
+
+
+def call_at(network: nn.Module, tensors: Tensors, x: Tensor) -> Any:
+    """Return what a network returns for inputs x at given tensors.
+
+    Args:
+        network: The network, whose own tensors are not read.
+        tensors: All its parameters and buffers; shared ones by at least one of their names.
+        x: The inputs, which the network may change.
+
+    Raises:
+        RuntimeError: tensors are missing, or are none of the network's.
+    """
+    return functional_call(network, dict(tensors), (x,), strict=True)
+
+
+def structure_of(network: nn.Module) -> nn.Module:
+    """Return a copy of a network in evaluation mode, without values."""
+    kept: dict[int, Any] = {}
+    for tensor in (*network.parameters(), *network.buffers()):
+        empty = tensor.detach().to("meta")
+        is_parameter = isinstance(tensor, nn.Parameter)
+        kept[id(tensor)] = nn.Parameter(empty, tensor.requires_grad) if is_parameter else empty
+    return copy.deepcopy(network, kept).eval()

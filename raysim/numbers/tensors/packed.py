@@ -1,0 +1,85 @@
+"""Packed tensors: one flat array of bytes per dtype, mapped without a copy."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from raysim.numbers.tensors.sets import Groups, Layout, Tensors
+
+BLOCK = 2**18
+"""Number of bytes to compare at a time: different models differ in the first ones."""
+Buffers = dict[torch.dtype, npt.NDArray[Any]]
+
+
+def to_arrays(buffers: dict[torch.dtype, Tensor]) -> Buffers:
+    """Return the bytes of flat tensors as arrays, which the object store maps without a copy."""
+    return {dtype: t.cpu().contiguous().view(torch.uint8).numpy() for dtype, t in buffers.items()}
+
+
+def as_tensor(array: npt.NDArray[Any], dtype: torch.dtype | None = None) -> Tensor:
+    """Return a read-only view of an array, or of its bytes in another dtype."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "The given NumPy array is not writable", UserWarning)
+        tensor = torch.from_numpy(array)
+    return tensor.view(dtype) if dtype else tensor
+
+
+@dataclass(frozen=True)
+class PackedGroup:
+    """Set of tensors as flat arrays of bytes."""
+
+    layout: Layout
+    arrays: Buffers
+
+    @classmethod
+    def of(cls, tensors: Tensors) -> PackedGroup:
+        """Pack a set of tensors."""
+        layout = Layout.of(tensors)
+        with torch.no_grad():
+            return cls(layout, to_arrays(layout.pack(tensors)))
+
+    def open(self, device: torch.device) -> dict[str, Tensor]:
+        """Return the tensors; on the CPU as read-only views of the packed bytes."""
+        return self.layout.unpack(
+            {dtype: as_tensor(array, dtype).to(device) for dtype, array in self.arrays.items()}
+        )
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the arrays."""
+        return sum(array.nbytes for array in self.arrays.values())
+
+    def equals(self, other: PackedGroup) -> bool:
+        """Return whether another group has the same tensors, bit for bit."""
+        return self.layout == other.layout and all(
+            np.array_equal(array[start : start + BLOCK], other.arrays[dtype][start : start + BLOCK])
+            for dtype, array in self.arrays.items()
+            for start in range(0, len(array), BLOCK)
+        )
+
+
+@dataclass(frozen=True)
+class PackedTensors:
+    """Groups of tensors as flat arrays of bytes, for transport between processes.
+
+    Attributes:
+        groups: The non-empty groups.
+    """
+
+    groups: dict[str, PackedGroup]
+
+    @classmethod
+    def of(cls, groups: Groups) -> PackedTensors:
+        """Pack groups of tensors."""
+        return cls({name: PackedGroup.of(tensors) for name, tensors in groups.items() if tensors})
+
+    def open(self, device: torch.device) -> dict[str, dict[str, Tensor]]:
+        """Return the groups; on the CPU as read-only views of the packed bytes."""
+        return {name: group.open(device) for name, group in self.groups.items()}

@@ -1,0 +1,1 @@
+"""The process: exits, signals, cores and memory."""

@@ -1,0 +1,1 @@
+"""Samples: datasets, partitions, client indices, cuts and shares; prepared data on disk."""

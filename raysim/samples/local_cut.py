@@ -1,0 +1,157 @@
+"""Cut of a client's own samples into those that it may train on, and those that it is tested on.
+
+A cut depends on the seed, the client and its samples alone, so it is made on demand.
+
+Legend: N samples, K clients, n samples of a client.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from raysim.numbers.seeds import stream
+from raysim.samples.client_indices import (
+    ClientIndices,
+    DrawnIndices,
+    Indices,
+    SharingIndices,
+    own_indices,
+)
+
+
+@dataclass(frozen=True)
+class LocalCut:
+    """Rule that cuts each client's samples.
+
+    Of n samples round(f*n) are test samples (half to even), at least one if n > 1, and never all of
+    them: none of a client with one sample, or without any. By class, each has its share of these:
+    of t test samples a class with c of the n samples has t*c/n, rounded down; those with the
+    largest remainders have one more, equal ones by lot.
+
+    Attributes:
+        fraction: The fraction f.
+        seed: The run's seed.
+        classes: The class number of each sample of the data [N]; None cuts at random.
+    """
+
+    fraction: float
+    seed: int
+    classes: npt.NDArray[Any] | None = None
+
+    def test_sizes(self, sizes: Indices) -> Indices:
+        """Return the number of test samples [n] of clients with `sizes` samples [n]."""
+        wanted = np.maximum(np.rint(self.fraction * sizes), 1)
+        found: Indices = np.clip(wanted, 0, np.maximum(sizes - 1, 0)).astype(np.int64)
+        return found
+
+    def divide(self, client: int, indices: Indices) -> tuple[Indices, Indices]:
+        """Return a client's training and test samples, in the order of its `indices` [n]."""
+        n = len(indices)
+        count = int(self.test_sizes(np.array([n]))[0])
+        generator = stream(self.seed, "local-test", client)
+        order = generator.permutation(n)
+        if self.classes is not None:
+            order = _by_class(order, self.classes[indices[order]], count, generator)
+        tested = np.zeros(n, dtype=bool)
+        tested[order[:count]] = True
+        return indices[~tested], indices[tested]
+
+
+def _by_class(
+    order: Indices, labels: npt.NDArray[Any], count: int, generator: np.random.Generator
+) -> Indices:
+    """Return positions [n] in another order, whose first `count` have each class's share.
+
+    Args:
+        order: The positions in a random order.
+        labels: Their class numbers.
+        count: Number of test samples.
+        generator: Source of the lots between equal remainders.
+    """
+    _, of_class, sizes = np.unique(labels, return_inverse=True, return_counts=True)
+    shares, rests = np.divmod(count * sizes, len(order))
+    lots = generator.permutation(len(sizes))
+    shares[np.lexsort((lots, -rests))[: count - shares.sum()]] += 1
+    grouped = np.argsort(of_class, kind="stable")
+    rank = np.arange(len(order)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    first = rank < np.repeat(shares, sizes)
+    found: Indices = order[np.concatenate([grouped[first], grouped[~first]])]
+    return found
+
+
+@dataclass(frozen=True)
+class CutIndices:
+    """Client indices without the clients' own test samples.
+
+    Attributes:
+        whole: All samples of each client.
+        cut: The rule that takes test samples out of them.
+    """
+
+    whole: ClientIndices
+    cut: LocalCut
+
+    @property
+    def sizes(self) -> Indices:
+        """Samples per client [K] that are left."""
+        sizes = _distinct(self.whole.sizes)
+        return np.broadcast_to(sizes - self.cut.test_sizes(sizes), self.whole.sizes.shape)
+
+    def __getitem__(self, client: int) -> Indices:
+        return self.cut.divide(client, self.whole[client])[0]
+
+    @property
+    def tests(self) -> DrawnIndices:
+        """The test samples of each client; none of one with fewer than two samples."""
+        sizes = self.cut.test_sizes(_distinct(self.whole.sizes))
+        return DrawnIndices(len(self.whole.sizes), sizes, partial(_tests, self))
+
+
+def _tests(indices: CutIndices, client: int) -> Indices:
+    return indices.cut.divide(client, indices.whole[client])[1]
+
+
+def with_cut(indices: ClientIndices, cut: LocalCut) -> tuple[ClientIndices, ClientIndices]:
+    """Return client indices without each client's test samples, and the indices of these.
+
+    Samples that all share are not cut.
+    """
+    own = CutIndices(own_indices(indices), cut)
+    kept = replace(indices, own=own) if isinstance(indices, SharingIndices) else own
+    return kept, own.tests
+
+
+def have_common_samples(indices: ClientIndices, samples: int) -> bool:
+    """Return whether a sample, of N in all, is there twice: with two clients, or with one.
+
+    Samples that are sent to all are left out. Costs at most N draws: more samples than that have
+    one twice.
+    """
+    own = own_indices(indices)
+    seen = np.zeros(samples, dtype=bool)
+    if int(own.sizes.sum()) > samples:
+        return True
+    for client in range(len(own.sizes)):
+        rows = own[client]
+        if seen[rows].any() or len(np.unique(rows)) < len(rows):
+            return True
+        seen[rows] = True
+    return False
+
+
+def without_cut(indices: ClientIndices) -> ClientIndices:
+    """Return client indices with the test samples that were cut out of them."""
+    own = own_indices(indices)
+    if not isinstance(own, CutIndices):
+        return indices
+    return replace(indices, own=own.whole) if isinstance(indices, SharingIndices) else own.whole
+
+
+def _distinct(sizes: Indices) -> Indices:
+    """Return sizes [K], or [1] if one number is broadcast to all clients."""
+    return sizes[:1] if sizes.strides == (0,) else sizes

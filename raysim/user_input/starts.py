@@ -1,0 +1,18 @@
+"""Starts of a run: a preset, a file of settings, or without these the name of a dataset."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from raysim.user_input.paths import portable_name
+
+DATASET = "dataset.name="
+"""How a start without a preset begins."""
+
+
+def short_name(start: str | Path) -> str:
+    """Return the name of a start in folders and titles: the preset's, file's or dataset's."""
+    text = str(start)
+    return (
+        portable_name(text.removeprefix(DATASET)) if text.startswith(DATASET) else Path(text).stem
+    )
