@@ -271,7 +271,9 @@ def _unlike_needed(run: Settings) -> list[Part]:
     return [
         Part(
             f"local.{name}={as_typed(given)}",
-            f"local.{name}={as_typed(value)} with {method.needing(name)}".removesuffix(of_method),
+            f"local.{name}={as_typed(value)} with {method.key_needing(name)}".removesuffix(
+                of_method
+            ),
         )
         for name, value in method.needs_local.items()
         if (given := getattr(local, name)) != value
@@ -458,7 +460,7 @@ RULES = (
     Rule(
         Kind(
             "stages that are no contraction",
-            _stages(lambda s: not s.goes_down, WAYS[1:], "is_contraction"),
+            _stages(lambda s: not s.fits_downlink, WAYS[1:], "is_contraction"),
         ),
         *(DOWN, "which needs contractions: at its settings it is none", "leave it out"),
     ),
@@ -534,7 +536,10 @@ RULES = (
     ),
     Rule(
         DOWN,
-        Kind("methods whose clients have parts", _of("method", lambda run: run.method.has_parts)),
+        Kind(
+            "methods whose clients have parts",
+            _of("method", lambda run: run.method.already_on_clients),
+        ),
         *("whose clients have {words}", "leave it out"),
     ),
     Rule(MASKS, MASKS, "of which a run may have one", "leave one out"),

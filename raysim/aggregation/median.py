@@ -27,6 +27,6 @@ class Median(Aggregation):
         m = len(ordered)
         return torch.from_numpy((ordered[(m - 1) // 2] + ordered[m // 2]) / 2)
 
-    def bears_with(self, arrived: int) -> int:
+    def tolerates(self, arrived: int) -> int:
         """Return the largest minority."""
         return (arrived - 1) // 2

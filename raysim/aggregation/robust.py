@@ -19,7 +19,7 @@ class Robust(Aggregation):
         default=1, ge=0, description="f, the bad clients among those of a round that it withstands"
     )
 
-    def bears_with(self, arrived: int) -> int:
+    def tolerates(self, arrived: int) -> int:
         """Return f."""
         return self.byzantine
 

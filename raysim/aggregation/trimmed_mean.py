@@ -34,7 +34,7 @@ class TrimmedMean(Robust):
         default=None, ge=0, description="b, values left out at either end; None: byzantine"
     )
 
-    def bears_with(self, arrived: int) -> int:
+    def tolerates(self, arrived: int) -> int:
         """Return b."""
         return self.trimmed
 

@@ -187,7 +187,7 @@ class Aggregation(Component):
         return False
 
     @returns("a number of clients, or None", lambda found, *_: found is None or _is_number(found))
-    def bears_with(self, arrived: int) -> int | None:
+    def tolerates(self, arrived: int) -> int | None:
         """Return the bad clients that it bears with among those that arrived; None: no bound."""
         return None
 

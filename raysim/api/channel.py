@@ -60,7 +60,7 @@ class Stage(Component, ABC):
 
     _lasting: ClassVar[str] = "what lasts belongs in the state of a client, or of the stage"
     _promises: ClassVar[tuple[str, ...]] = (
-        *("bounds_norm", "is_contraction", "goes_down", "shares_places", "sums_numbers"),
+        *("bounds_norm", "is_contraction", "fits_downlink", "shares_places", "sums_numbers"),
     )
     _claims: ClassVar[tuple[str, ...]] = ("privacy", "secure_sum")
     revision: ClassVar[int] = 1
@@ -97,7 +97,7 @@ class Stage(Component, ABC):
         return type(self).send is Stage.send
 
     @property
-    def goes_down(self) -> bool:
+    def fits_downlink(self) -> bool:
         """True if it can be a stage of the down-link: a contraction, whose `send` does something.
 
         There it is the server that sends. It has no state of a client, and its number is -1.
@@ -222,11 +222,11 @@ class Stage(Component, ABC):
         """
         return sent
 
-    def receive(self, now: Received, reduced: Reduced) -> Reduced:
+    def receive(self, received: Received, reduced: Reduced) -> Reduced:
         """Return what the server goes on with.
 
         Args:
-            now: The pass.
+            received: The pass.
             reduced: Its result; of the groups that stages change, `means` are differences; in
                 asynchronous rounds from the newest model, wherever clients started. `scalars` are
                 those of this stage, of the clients that arrived.
@@ -240,7 +240,7 @@ class Stage(Component, ABC):
         "its state, a dict of numbers or arrays, and a dict of metrics",
         lambda pair, *_: are_arrays(pair[0]) and isinstance(pair[1], Mapping),
     )
-    def update(self, now: Received, reduced: Reduced) -> tuple[State, Mapping[str, float]]:
+    def update(self, received: Received, reduced: Reduced) -> tuple[State, Mapping[str, float]]:
         """Return what the server keeps for the stage after a pass, and metrics of the round.
 
         Arguments as of `receive`, which is called first. Asynchronous rounds have none.
@@ -282,10 +282,10 @@ def encoded_by(stage: Stage, sent: Encoding, layout: Layout, client: int) -> Enc
     Raises:
         SettingsError: it fails, or declares something else.
     """
-    return shared_or_not(stage, sent, call(stage, Stage.encoded, sent, layout, client))
+    return with_sharing(stage, sent, call(stage, Stage.encoded, sent, layout, client))
 
 
-def shared_or_not(stage: Stage, before: Encoding, encoding: Encoding) -> Encoding:
+def with_sharing(stage: Stage, before: Encoding, encoding: Encoding) -> Encoding:
     """Return the encoding behind a stage, which knows whether clients share the places of values.
 
     Args:

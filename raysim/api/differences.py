@@ -146,7 +146,7 @@ def _layout(sums: Groups, moved: Mapping[str, Collection[str]], params: Tensors)
     return Layout(tuple(entries))
 
 
-def kept_apart(
+def split_stored(
     upload: Upload, bases: Bases, broadcast: Groups, frozen: Collection[str]
 ) -> tuple[Upload, dict[str, Tensor]]:
     """Return an upload without the tensors that are kept one by one, and those, by `group/name`.

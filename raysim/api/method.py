@@ -186,7 +186,9 @@ class Method(Component, ABC):
         "columns": lambda stated: [column for of in stated for column in of],
         "needs_local": lambda stated: {name: v for of in stated for name, v in of.items()},
         **dict.fromkeys(("staged", "real", "changes_shapes", "needs_sample_losses"), first),
-        **dict.fromkeys(("needs_classes", "needs_everyone", "needs_mean", "has_parts"), first),
+        **dict.fromkeys(
+            ("needs_classes", "needs_everyone", "needs_mean", "already_on_clients"), first
+        ),
         **dict.fromkeys(("own_round", "own_server", "server_lr"), first),
         **dict.fromkeys(("deploys_finetuned", "deploys_client_models"), first),
         **dict.fromkeys(("asynchrony", "discount", "deployed", "deployment"), only),
@@ -216,7 +218,7 @@ class Method(Component, ABC):
     needs_mean: ClassVar[str] = ""
     """In words, what clients send in place of their changes, of which no aggregation but the mean
     makes a step; empty if they send changes."""
-    has_parts: ClassVar[str] = ""
+    already_on_clients: ClassVar[str] = ""
     """In words, what clients have of the broadcast model from before, so that they receive less;
     the down-link says that itself, and does not go with it. Empty for nothing."""
     needs_everyone: ClassVar[str] = ""
@@ -298,7 +300,7 @@ class Method(Component, ABC):
         """Return this method with the noise multiplier that keeps to the epsilon of its claim."""
         return self
 
-    def needing(self, name: str) -> str:
+    def key_needing(self, name: str) -> str:
         """Return the setting, as `key=value` or a key, that needs a `local` setting at one value.
 
         Args:

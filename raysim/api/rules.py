@@ -75,31 +75,31 @@ LocalWork = int | LocalSteps
 """Local epochs, or local steps in their place."""
 
 
-def count_of(work: LocalWork) -> int:
+def count_of(local_work: LocalWork) -> int:
     """Return the number of epochs or of steps."""
-    return work.count if isinstance(work, LocalSteps) else work
+    return local_work.count if isinstance(local_work, LocalSteps) else local_work
 
 
-def with_count(work: LocalWork, count: int) -> LocalWork:
+def with_count(local_work: LocalWork, count: int) -> LocalWork:
     """Return another number of epochs or of steps."""
-    return LocalSteps(count) if isinstance(work, LocalSteps) else count
+    return LocalSteps(count) if isinstance(local_work, LocalSteps) else count
 
 
 def samples_of(
-    work: LocalWork, sizes: npt.NDArray[np.int64], batching: Batching
+    local_work: LocalWork, sizes: npt.NDArray[np.int64], batching: Batching
 ) -> npt.NDArray[np.int64]:
     """Return the samples that clients train on, each time that they do [n].
 
     Args:
-        work: Their local epochs or steps.
+        local_work: Their local epochs or steps.
         sizes: The clients' samples [n].
         batching: Batches of an epoch.
     """
     used = batching.used(sizes)
-    if not isinstance(work, LocalSteps):
-        return work * used
+    if not isinstance(local_work, LocalSteps):
+        return local_work * used
     rows = np.minimum(used, used if batching.size == "full" else batching.size)
-    whole, rest = np.divmod(work.count, -(-used // rows))
+    whole, rest = np.divmod(local_work.count, -(-used // rows))
     samples: npt.NDArray[np.int64] = whole * used + rest * rows
     return samples
 

@@ -219,8 +219,8 @@ class Selection(Component, ABC):
         "a list of clients' numbers",
         lambda found, *_: all(int(client) == client for client in found),
     )
-    def select(self, now: Sampling) -> Sequence[int]:
-        """Return distinct clients: `now.wanted`, or all candidates if they are fewer.
+    def select(self, sampling: Sampling) -> Sequence[int]:
+        """Return distinct clients: `sampling.wanted`, or all candidates if they are fewer.
 
         Their order matters only for `clock.policy=over_selection`: of clients that arrive at the
         same time, earlier ones count first, and those beyond m are extra.
@@ -238,16 +238,16 @@ class Selection(Component, ABC):
         lambda pair, *_: are_arrays(pair[0]) and isinstance(pair[1], Mapping),
     )
     def update(
-        self, now: Sampling, selected: Sequence[int], results: Results
+        self, sampling: Sampling, selected: Sequence[int], results: Results
     ) -> tuple[State, Mapping[str, float]]:
         """Return the state after a round, and metrics of the round, for `metrics.parquet`.
 
         Args:
-            now: The input of `select`.
+            sampling: The input of `select`.
             selected: The clients that it returned.
             results: Results of the round; if it was lost, those of the passes before.
         """
-        return now.state, {}
+        return sampling.state, {}
 
 
 SELECTIONS: Registry[Selection] = Registry("selection", Selection)  # type: ignore[type-abstract]

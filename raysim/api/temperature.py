@@ -113,7 +113,7 @@ class Temperature(Component, ABC):
 
     @abstractmethod
     @returns("a temperature, a number above 0", lambda found, *_: _is_temperature(found))
-    def choose(self, now: TemperatureRound) -> float:
+    def choose(self, round_: TemperatureRound) -> float:
         """Return the T of a round, above 0: of its clients, and of the loss evaluated at T."""
 
     @returns(
@@ -121,12 +121,12 @@ class Temperature(Component, ABC):
         lambda found, *_: all(map(_is_temperature, found.values())),
     )
     def by_client(
-        self, now: TemperatureRound, temperature: float, clients: Sequence[int]
+        self, round_: TemperatureRound, temperature: float, clients: Sequence[int]
     ) -> Mapping[int, float]:
         """Return the T of those clients of a pass that have one other than the round's.
 
         Args:
-            now: The input of `choose`.
+            round_: The input of `choose`.
             temperature: The T that it returned.
             clients: The clients of the pass, ascending.
         """
@@ -147,18 +147,18 @@ class Temperature(Component, ABC):
 
     @returns("its state, a dict of arrays of numbers", are_arrays)
     def update(
-        self, now: TemperatureRound, temperature: float, row: Mapping[str, float | None]
+        self, round_: TemperatureRound, temperature: float, row: Mapping[str, float | None]
     ) -> State:
         """Return the state after a round.
 
         Args:
-            now: The input of `choose`.
+            round_: The input of `choose`.
             temperature: The T that it returned.
             row: The round's row of `metrics.parquet`: `train_loss`, and where the round was
                 evaluated by `evaluation.every`, `holdout_loss`, `test_accuracy` and so on. They are
                 None in other rounds, the last one too, at whose end a longer run has no evaluation.
         """
-        return now.state
+        return round_.state
 
 
 TEMPERATURES: Registry[Temperature] = Registry("temperature", Temperature)  # type: ignore[type-abstract]

@@ -201,34 +201,36 @@ class Gaussian(Stage):
             return sent
         return replace(sent, numbers=sent.numbers + 1)
 
-    def receive(self, now: Received, reduced: Reduced) -> Reduced:
+    def receive(self, received: Received, reduced: Reduced) -> Reduced:
         """Add noise to the mean."""
         if not self.multiplier or self.clip is None:
             return reduced
-        deviation = self._of_update(now) * self.clip / self._clients(now)
-        return replace(reduced, means=with_noise(reduced.means, deviation, now.generator("noise")))
+        deviation = self._of_update(received) * self.clip / self._clients(received)
+        return replace(
+            reduced, means=with_noise(reduced.means, deviation, received.generator("noise"))
+        )
 
-    def update(self, now: Received, reduced: Reduced) -> tuple[State, Mapping[str, float]]:
+    def update(self, received: Received, reduced: Reduced) -> tuple[State, Mapping[str, float]]:
         """Move the clip to the quantile; the metric `clip` is that of the round."""
         if self.quantile is None or self.clip is None:
             return {}, {}
         within = reduced.scalars.get(WITHIN, np.empty(0))
-        share = 0.5 + float((within - 0.5).sum()) / now.expected
+        share = 0.5 + float((within - 0.5).sum()) / received.expected
         if self.multiplier:
-            drawn = torch.randn((), generator=now.generator("quantile"), dtype=torch.float64)
-            share += self._of_quantile(now) / self._clients(now) * float(drawn)
+            drawn = torch.randn((), generator=received.generator("quantile"), dtype=torch.float64)
+            share += self._of_quantile(received) / self._clients(received) * float(drawn)
         moved = self.clip * math.exp(-self.quantile_rate * (share - self.quantile))
         return {"clip": np.array(moved, dtype=np.float64)}, {"clip": self.clip}
 
-    def _clients(self, now: Received) -> float:
+    def _clients(self, received: Received) -> float:
         """Return M, the expected clients of a round: of the run, or of those whose noise it has."""
-        return float(self.noise_cohort or now.expected)
+        return float(self.noise_cohort or received.expected)
 
-    def _of_quantile(self, now: Received) -> float:
+    def _of_quantile(self, received: Received) -> float:
         """Return s_b, the deviation of the noise of the number of clients within the clip."""
-        return self.quantile_noise or self._clients(now) / 20
+        return self.quantile_noise or self._clients(received) / 20
 
-    def _of_update(self, now: Received) -> float:
+    def _of_update(self, received: Received) -> float:
         """Return the noise multiplier of the update, z or z_d.
 
         Raises:
@@ -237,7 +239,7 @@ class Gaussian(Stage):
         noise = self.multiplier or 0.0
         if self.quantile is None:
             return noise
-        counts = 2 * self._of_quantile(now)
+        counts = 2 * self._of_quantile(received)
         if noise >= counts:
             raise SettingsError(
                 f"{called(self)}.noise={noise:g}: must be below {counts:g}, twice the deviation of"

@@ -120,7 +120,7 @@ def _rows(settings: raysim.Settings) -> Iterator[_Row]:
             continue
         stage = build_component(kind, {}, f"channel.{name}.")
         written = " ".join(f"{key}={as_typed(value)}" for key, value in stage.model_dump().items())
-        down = stage.goes_down
+        down = stage.fits_downlink
         yield _Row(name, written, with_effect({name: stage}), True, down, _about(kind))
     for key, stages in (("channel", settings.stages), ("downlink", settings.down_stages)):
         if stages:

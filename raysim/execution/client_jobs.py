@@ -76,9 +76,9 @@ class ClientJobs:
         state, others = self._states.of_client(
             client, versions, initial, self._device, self._settings.keepers
         )
-        draws = message.pass_number if message.work.draws is None else message.work.draws
+        draws = message.pass_number if message.pass_.draws is None else message.pass_.draws
         return ClientJob.of(
-            message.work,
+            message.pass_,
             client,
             self._samples(message, client),
             keys=(self._settings.seed, message.round_number, draws, client),
@@ -96,7 +96,7 @@ class ClientJobs:
         """Return the samples of a client in a pass; of a bad one, what the attack makes of them."""
         if message.root:
             return self._root
-        if message.work.pooled:
+        if message.pass_.pooled:
             return self._pooled
         data, attack = self.samples.client(client), self._settings.attack
         if not attack.changes_samples or client not in message.attackers:

@@ -48,7 +48,7 @@ def own_model(making: Making, passes: Sequence[PassMessage], client: int) -> Ten
             job = making.job_of(each, client)
             upload, _ = trainer.run(replace(job, state={**job.state, **kept}))
             kept |= {**_copied(upload.state), **_copied(upload.round_state)}
-        is_change = (passes[-1].work.bases or {}).get("model") == CHANGE
+        is_change = (passes[-1].pass_.bases or {}).get("model") == CHANGE
         sent = {} if is_change else upload.sums.get("model", {})
         model = _copied({"model": {**trainer.network.tensors(), **sent}})["model"]
     return _finite(making.named(client), model)

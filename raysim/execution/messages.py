@@ -46,7 +46,7 @@ class PassMessage:
     """A pass as it travels to the workers, once.
 
     Attributes:
-        work: The pass; its groups travel packed, beside it.
+        pass_: The pass; its groups travel packed, beside it.
         round_number: The round, or the version from which clients of asynchronous rounds start.
         pass_number: The pass within the round.
         uniform: Whether clients weigh alike, or by their samples.
@@ -71,7 +71,7 @@ class PassMessage:
             `Aggregation.root_samples`.
     """
 
-    work: Pass
+    pass_: Pass
     round_number: int
     pass_number: int
     uniform: bool
@@ -92,19 +92,19 @@ class PassMessage:
     root: bool = False
 
     @classmethod
-    def of(cls, work: Pass, *, initial_state: Groups = NO_GROUPS, **more: Any) -> Self:
+    def of(cls, pass_: Pass, *, initial_state: Groups = NO_GROUPS, **more: Any) -> Self:
         """Return the message of a pass, with its groups packed.
 
         Args:
-            work: The pass.
+            pass_: The pass.
             initial_state: State of a client that has none yet.
             more: The other attributes.
         """
         return cls(
-            work=replace(work, clients=(), broadcast={}, personal={}, bytes_down=None),
-            broadcast=PackedTensors.of(work.broadcast),
+            pass_=replace(pass_, clients=(), broadcast={}, personal={}, bytes_down=None),
+            broadcast=PackedTensors.of(pass_.broadcast),
             initial_state=PackedTensors.of(initial_state),
-            personal={client: PackedTensors.of(own) for client, own in work.personal.items()},
+            personal={client: PackedTensors.of(own) for client, own in pass_.personal.items()},
             **more,
         )
 

@@ -23,7 +23,7 @@ from torch import nn
 
 from raysim.api.aggregation import Floats
 from raysim.api.components import called, cause
-from raysim.api.differences import flat_values, kept_apart
+from raysim.api.differences import flat_values, split_stored
 from raysim.api.rules import Batch, Upload
 from raysim.config import Settings
 from raysim.errors import ChangedInputError, MachineError, RaysimError, RunError
@@ -234,7 +234,7 @@ class Worker:
             RunError: a value is not finite; it names the tensor.
         """
         broadcast, frozen = self._jobs.open(message)[0], self.sequential.network.frozen_names
-        rest, tensors = kept_apart(upload, message.stored_groups, broadcast, frozen)
+        rest, tensors = split_stored(upload, message.stored_groups, broadcast, frozen)
         if not tensors:
             return upload, None
         layout = Layout.of(tensors).with_dtypes(upload.dtypes)

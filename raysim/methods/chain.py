@@ -97,7 +97,7 @@ class Chain(FedAvg):
         own = [m for m in self.methods.values() if m.rules().finish is not send_model]
         return self if len(own) != 1 else own[0]
 
-    def needing(self, name: str) -> str:
+    def key_needing(self, name: str) -> str:
         """Return the key of the method that needs a `local` setting, the last if several do."""
         return [f"{KEY}.{n}" for n, member in self.methods.items() if name in member.needs_local][
             -1
@@ -311,13 +311,13 @@ def check_pulls(methods: Methods) -> None:
 
     Constants leave it, and penalties and a criterion are a part of the objective.
     """
-    needing = [name for name, member in methods.items() if member.needs_pulls]
-    for name, member in methods.items() if needing else ():
+    key_needing = [name for name, member in methods.items() if member.needs_pulls]
+    for name, member in methods.items() if key_needing else ():
         unknown = [each.name for each in member.rules().transforms if each.pull is None]
         if unknown:
             own = ", ".join(f"{key}={value}" for key, value in member.model_dump().items())
             raise SettingsError(
-                f"{name}{own and f' ({own})'} cannot be chained with {needing[0]}: its"
+                f"{name}{own and f' ({own})'} cannot be chained with {key_needing[0]}: its"
                 f" transform {unknown[0]!r} states no `pull`; allowed are transforms that add"
                 " mu * (w_k - a) and constants to gradients, and state mu"
             )

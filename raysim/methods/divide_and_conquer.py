@@ -91,7 +91,7 @@ class DivideAndConquer(FedAvg):
     """
 
     own_server: ClassVar[str] = "moves a part of the layers in each round"
-    has_parts: ClassVar[str] = "the layers that did not change since they last took part"
+    already_on_clients: ClassVar[str] = "the layers that did not change since they last took part"
     staged: ClassVar[bool] = True
     columns: ClassVar[Sequence[Column]] = (
         *map(Column, ("phase", "split", "spread")),
@@ -215,8 +215,8 @@ class DivideAndConquer(FedAvg):
         total = torch.zeros(len(layers), dtype=torch.float64)
         for step in range(self.prepass + self.probe):
             cohort, lr = now.sample(step), now.lr_at(step)
-            work = Pass(cohort, {"model": model}, self.rules(), now.epochs, lr, label=PREPASS)
-            model = (yield work).means["model"]
+            pass_ = Pass(cohort, {"model": model}, self.rules(), now.epochs, lr, label=PREPASS)
+            model = (yield pass_).means["model"]
             if step == self.prepass - 1:
                 reference = model
             elif step >= self.prepass:

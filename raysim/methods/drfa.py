@@ -104,14 +104,14 @@ class Drfa(KeepsWeights):
         work = self.weighted_pass(now, state, dict.fromkeys(now.cohort, 1.0))
         return [self._with_steps(now, work)]
 
-    def _with_steps(self, now: Round, work: Pass) -> Pass:
+    def _with_steps(self, now: Round, pass_: Pass) -> Pass:
         """Return a training pass with the step after which each client keeps its model."""
         u = 1 - float(torch.rand((), generator=now.generator("step"), dtype=torch.float64))
         own = {
             client: {**groups, STEP: {STEP: torch.tensor(float(ceil(u * now.steps(client))))}}
-            for client, groups in work.personal.items()
+            for client, groups in pass_.personal.items()
         }
-        return replace(work, personal=own)
+        return replace(pass_, personal=own)
 
     def _moved(self, now: Round, weights: Floats, heard: Reduced, steps: float) -> Floats:
         v = np.zeros_like(weights)

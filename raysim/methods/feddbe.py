@@ -92,7 +92,7 @@ class FedDbe(FedAvg):
         """No kept optimizer with kappa: the pass before round 1 trains without the shift."""
         return {"keep": False} if self.kappa else {}
 
-    def needing(self, name: str) -> str:
+    def key_needing(self, name: str) -> str:
         """Return kappa."""
         return f"method.kappa={self.kappa:g}"
 

@@ -65,7 +65,7 @@ class FedLc(FedAvg):
         """No kept optimizer with global counts: round 1 has one pass more than the others."""
         return {"keep": False} if self.counts == "global" else {}
 
-    def needing(self, name: str) -> str:
+    def key_needing(self, name: str) -> str:
         """Return the setting of the counts."""
         return f"method.counts={self.counts}"
 

@@ -154,7 +154,7 @@ class Mifl(FedAvg):
         return "" if self.delivery == "later" else "delivers the model it makes within the round"
 
     @property
-    def has_parts(self) -> str:  # type: ignore[override]  # a constant of other methods
+    def already_on_clients(self) -> str:  # type: ignore[override]  # a constant of other methods
         """Words for the model that dropped clients have, if it is delivered to them."""
         return "" if self.delivery == "later" else "the model that was delivered to them"
 
@@ -162,8 +162,8 @@ class Mifl(FedAvg):
         """Train the cohort, sort it by MI, and average the models that are kept."""
         broadcast = self.broadcast(state)
         down = _bytes_down(broadcast, state, frozen_names(now.network))
-        work = Pass(now.cohort, broadcast, self.rules(), now.epochs, now.lr, bytes_down=down)
-        trained = yield work
+        pass_ = Pass(now.cohort, broadcast, self.rules(), now.epochs, now.lr, bytes_down=down)
+        trained = yield pass_
         if not self.aggregation:
             return self.server_update(now, state, trained), {}
         mi = trained.scalars["mi"]
@@ -196,8 +196,8 @@ class Mifl(FedAvg):
         reached: Sequence[int] = ()
         if dropped:
             finish = _replace_own if self.delivery == "own" and self._keeps_model else _take_in
-            work = Pass(dropped, self.broadcast(state), Rules(_stay, finish=finish))
-            reached = (yield work).clients
+            pass_ = Pass(dropped, self.broadcast(state), Rules(_stay, finish=finish))
+            reached = (yield pass_).clients
         return state.replace(**{CURRENT: {"clients": torch.tensor(reached, dtype=torch.int64)}})
 
     def client_bytes(self, state: ServerState) -> int:

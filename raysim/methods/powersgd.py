@@ -113,12 +113,12 @@ class PowerSgd(FedAvg):
     def _right(self, clients: Sequence[int], left: Tensors) -> Generator[Pass, Reduced, Tensors]:
         """Return the mean Q of clients that have trained; each keeps what is left out."""
         finish = partial(_send_right, self.residual == "own")
-        work = Pass(clients, {LEFT: left}, Rules(_stay, finish=finish), bases={})
-        work = replace(work, weighting=self.weighting)
-        reduced = yield work
+        pass_ = Pass(clients, {LEFT: left}, Rules(_stay, finish=finish), bases={})
+        pass_ = replace(pass_, weighting=self.weighting)
+        reduced = yield pass_
         right = reduced.means[RIGHT]
         if self.residual == "mean":  # clients have P
-            rest = replace(work, clients=reduced.clients, broadcast={LEFT: left, RIGHT: right})
+            rest = replace(pass_, clients=reduced.clients, broadcast={LEFT: left, RIGHT: right})
             trip = nbytes({RIGHT: right})
             yield replace(
                 rest, rules=Rules(_stay, finish=_keep_rest), bytes_down=lambda client: trip

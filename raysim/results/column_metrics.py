@@ -275,7 +275,7 @@ def _columns_of_attack(settings: Settings) -> Iterator[str]:
     attack = settings.attack
     if attack.acts:
         yield BAD
-        if settings.aggregation.bears_with(settings.cohort_size) is not None:
+        if settings.aggregation.tolerates(settings.cohort_size) is not None:
             yield from OF_BOUND
     if attack.triggers and settings.evaluation.test:
         yield SUCCESS

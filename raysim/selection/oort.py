@@ -93,30 +93,30 @@ class Oort(Selection):
             "utilities": np.empty(0),
         }
 
-    def select(self, now: Sampling) -> list[int]:
+    def select(self, sampling: Sampling) -> list[int]:
         """Return the exploited clients, then those explored or drawn to fill the cohort."""
-        everyone = np.arange(now.clients)
-        here = everyone[now.available(everyone)]
-        if not now.number:
-            first: list[int] = _uniform(now.generator(), here, now.wanted).tolist()
+        everyone = np.arange(sampling.clients)
+        here = everyone[sampling.available(everyone)]
+        if not sampling.number:
+            first: list[int] = _uniform(sampling.generator(), here, sampling.wanted).tolist()
             return first
-        generator, heard = now.generator(), _heard(now)
-        seconds = now.seconds(everyone)
-        penalty = np.minimum(self.preferred(now, seconds) / seconds, 1) ** self.alpha
+        generator, heard = sampling.generator(), _heard(sampling)
+        seconds = sampling.seconds(everyone)
+        penalty = np.minimum(self.preferred(sampling, seconds) / seconds, 1) ** self.alpha
         known, new = here[heard[here]], here[~heard[here]]
         exploited = np.array([], dtype=np.int64)
-        if count := self._exploited(now, len(known)):
-            scores = self._scores(now, known, here) * penalty[known]
+        if count := self._exploited(sampling, len(known)):
+            scores = self._scores(sampling, known, here) * penalty[known]
             cut = np.sort(scores)[::-1][min(count, len(known) - 1)] * CUT_OFF
             pool = scores >= cut
             exploited = _drawn(generator, known[pool], scores[pool], count)
         explored = np.array([], dtype=np.int64)
-        if count := min(now.wanted - len(exploited), len(new)):
-            rewards = now.samples[new] * penalty[new]
+        if count := min(sampling.wanted - len(exploited), len(new)):
+            rewards = sampling.samples[new] * penalty[new]
             best = np.argsort(-rewards, kind="stable")[: int(WINDOW * count)]
             explored = _drawn(generator, new[best], rewards[best], count)
         left = np.setdiff1d(here, np.concatenate([exploited, explored]))
-        more = _uniform(generator, left, now.wanted - len(exploited) - len(explored))
+        more = _uniform(generator, left, sampling.wanted - len(exploited) - len(explored))
         return [*exploited.tolist(), *explored.tolist(), *more.tolist()]
 
     def report(self, view: View, trained: Trained) -> Mapping[str, float]:
@@ -130,36 +130,36 @@ class Oort(Selection):
         return {SQUARED_LOSS: float(sum(squares)) / len(data.y)}
 
     def update(
-        self, now: Sampling, selected: Sequence[int], results: Results
+        self, sampling: Sampling, selected: Sequence[int], results: Results
     ) -> tuple[State, Mapping[str, float]]:
         """Add the squared losses of a round; return its utility as a metric."""
         heard = np.isfinite(values := results.reports.get(SQUARED_LOSS, np.empty(0)))
-        clients, number = results.clients[heard], now.number + 1
-        squared, last = (now.state[name].copy() for name in ("squared_losses", "last"))
+        clients, number = results.clients[heard], sampling.number + 1
+        squared, last = (sampling.state[name].copy() for name in ("squared_losses", "last"))
         is_new = np.isnan(squared[clients]).any()
         squared[clients], last[clients] = values[heard], number
-        known = int(_heard(now)[[*selected]].sum())
-        exploited = [c for c in selected[: self._exploited(now, known)] if last[c] == number]
-        worth = now.samples[exploited] * np.sqrt(squared[exploited])
+        known = int(_heard(sampling)[[*selected]].sum())
+        exploited = [c for c in selected[: self._exploited(sampling, known)] if last[c] == number]
+        worth = sampling.samples[exploited] * np.sqrt(squared[exploited])
         utility = float(np.nanmean(worth)) if len(worth) else 0.0
         state = {
             "squared_losses": squared,
             "last": last,
-            "newest": np.array(number) if is_new else now.state["newest"],
-            "utilities": np.append(now.state["utilities"], utility),
+            "newest": np.array(number) if is_new else sampling.state["newest"],
+            "utilities": np.append(sampling.state["utilities"], utility),
         }
         return state, {UTILITY: utility}
 
-    def preferred(self, now: Sampling, seconds: Floats) -> float:
+    def preferred(self, sampling: Sampling, seconds: Floats) -> float:
         """Return T, the seconds beyond which a client's score is reduced.
 
         Args:
-            now: The input of `select`.
+            sampling: The input of `select`.
             seconds: Duration of each client's work [K].
         """
         threshold, step = self.percentile, self.pacer_step
-        utilities = now.state["utilities"].tolist()
-        for number in range(2 * step, now.number + 1, step):
+        utilities = sampling.state["utilities"].tolist()
+        for number in range(2 * step, sampling.number + 1, step):
             before = sum(utilities[number - 2 * step : number - step])
             change = abs(sum(utilities[number - step : number]) - before)
             if change <= FLAT * before:
@@ -171,34 +171,40 @@ class Oort(Selection):
         clients = len(seconds)
         return float(np.sort(seconds)[min(int(clients * threshold / 100), clients - 1)])
 
-    def _exploited(self, now: Sampling, known: int) -> int:
+    def _exploited(self, sampling: Sampling, known: int) -> int:
         """Return the number of exploited clients, of `known` available ones with results."""
-        return min(int(now.wanted * (1 - self._epsilon(now))), known) if now.number else 0
+        return (
+            min(int(sampling.wanted * (1 - self._epsilon(sampling))), known)
+            if sampling.number
+            else 0
+        )
 
-    def _epsilon(self, now: Sampling) -> float:
+    def _epsilon(self, sampling: Sampling) -> float:
         """Return the share of the cohort that is not exploited."""
-        if _heard(now).all() and now.state["newest"] < now.number:  # no new one in the last round
+        if (
+            _heard(sampling).all() and sampling.state["newest"] < sampling.number
+        ):  # no new one in the last round
             return 0.0
-        return max(self.epsilon * self.decay**now.number, self.least)
+        return max(self.epsilon * self.decay**sampling.number, self.least)
 
-    def _scores(self, now: Sampling, clients: Integers, here: Integers) -> Floats:
+    def _scores(self, sampling: Sampling, clients: Integers, here: Integers) -> Floats:
         """Return the scores of clients with results [n], without the penalty of slow ones."""
-        roots = np.where(_heard(now), np.sqrt(now.state["squared_losses"]), 1.0)
-        utility = now.samples.astype(np.float64) * roots
+        roots = np.where(_heard(sampling), np.sqrt(sampling.state["squared_losses"]), 1.0)
+        utility = sampling.samples.astype(np.float64) * roots
         ordered = np.sort(utility[here])
         clip = ordered[min(int(len(ordered) * CLIP), len(ordered) - 1)]
         least = 0.999 * ordered[0]
         value = np.minimum(utility[clients], clip) - least
-        last = now.state["last"][clients]
+        last = sampling.state["last"][clients]
         scores: Floats = value / max(ordered[-1] - least, LEAST_SCORE) + np.sqrt(
-            CONFIDENCE * np.log(now.number + 1) / last
+            CONFIDENCE * np.log(sampling.number + 1) / last
         )
         return scores
 
 
-def _heard(now: Sampling) -> Flags:
+def _heard(sampling: Sampling) -> Flags:
     """Return whether each client has had a result [K]."""
-    return ~np.isnan(now.state["squared_losses"])
+    return ~np.isnan(sampling.state["squared_losses"])
 
 
 def _drawn(

@@ -27,12 +27,12 @@ class Poisson(Selection):
     draw: ClassVar[Draw | None] = "poisson"
     may_be_empty: ClassVar[bool] = True
 
-    def select(self, now: Sampling) -> list[int]:
+    def select(self, sampling: Sampling) -> list[int]:
         """Return clients, ascending; there may be none."""
-        generator = now.generator()
-        count = int(generator.binomial(now.clients, now.fraction))
-        drawn = sample_cohort(generator, now.clients, count)
-        if now.waits or not drawn:
+        generator = sampling.generator()
+        count = int(generator.binomial(sampling.clients, sampling.fraction))
+        drawn = sample_cohort(generator, sampling.clients, count)
+        if sampling.waits or not drawn:
             return drawn
-        here = now.available(drawn)
+        here = sampling.available(drawn)
         return [client for client, yes in zip(drawn, here, strict=True) if yes]

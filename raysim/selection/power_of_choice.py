@@ -40,22 +40,22 @@ class PowerOfChoice(Selection):
         """Return that weights by samples count them a second time."""
         return counted_twice(samples, self.d or 2 * size, size, weighting)
 
-    def select(self, now: Sampling) -> list[int]:
+    def select(self, sampling: Sampling) -> list[int]:
         """Return the clients with the largest losses, in that order.
 
         Raises:
             SettingsError: d is less than the clients of a round.
         """
-        if self.d is not None and self.d < now.wanted:
+        if self.d is not None and self.d < sampling.wanted:
             raise SettingsError(
-                f"selection.d={self.d}: must be at least the {now.wanted} clients of a round"
+                f"selection.d={self.d}: must be at least the {sampling.wanted} clients of a round"
             )
-        clients = now.candidates
-        count = min(self.d or 2 * now.wanted, len(clients))
+        clients = sampling.candidates
+        count = min(self.d or 2 * sampling.wanted, len(clients))
         if not count:
             return []
-        weights = now.samples[clients] / now.samples[clients].sum()
-        drawn = now.generator().choice(clients, count, replace=False, p=weights)
-        losses = np.nan_to_num(now.losses[drawn], nan=np.inf)
-        chosen: list[int] = drawn[np.argsort(-losses, kind="stable")][: now.wanted].tolist()
+        weights = sampling.samples[clients] / sampling.samples[clients].sum()
+        drawn = sampling.generator().choice(clients, count, replace=False, p=weights)
+        losses = np.nan_to_num(sampling.losses[drawn], nan=np.inf)
+        chosen: list[int] = drawn[np.argsort(-losses, kind="stable")][: sampling.wanted].tolist()
         return chosen

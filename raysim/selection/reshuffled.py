@@ -35,22 +35,22 @@ class Reshuffled(Selection):
         description="rounds in which a client takes part at most once; none: K // m, all clients",
     )
 
-    def select(self, now: Sampling) -> list[int]:
+    def select(self, sampling: Sampling) -> list[int]:
         """Return clients without replacement, of those that the rounds before have left.
 
         Raises:
             SettingsError: there are too few clients for so many rounds.
         """
-        most = now.clients // now.size
+        most = sampling.clients // sampling.size
         rounds = self.rounds or most
         if rounds > most:
             raise SettingsError(
                 f"{called(self)}: rounds={rounds}: must be at most {most}, as each client takes"
-                f" part at most once in them, {now.size} of {now.clients} a round"
+                f" part at most once in them, {sampling.size} of {sampling.clients} a round"
             )
-        begun = now.number - now.number % rounds
-        clients = now.candidates
-        left = clients[now.last_round[clients] <= begun]
-        count = min(now.size, len(left))
-        drawn: list[int] = now.generator().choice(left, count, replace=False).tolist()
+        begun = sampling.number - sampling.number % rounds
+        clients = sampling.candidates
+        left = clients[sampling.last_round[clients] <= begun]
+        count = min(sampling.size, len(left))
+        drawn: list[int] = sampling.generator().choice(left, count, replace=False).tolist()
         return drawn

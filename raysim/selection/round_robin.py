@@ -24,15 +24,15 @@ class RoundRobin(Selection):
         """Start with client 0."""
         return {"next": np.array(0)}
 
-    def select(self, now: Sampling) -> list[int]:
+    def select(self, sampling: Sampling) -> list[int]:
         """Return the next clients."""
-        clients = now.candidates
-        first = np.searchsorted(clients, int(now.state["next"]))
-        chosen: list[int] = np.roll(clients, -first)[: now.wanted].tolist()
+        clients = sampling.candidates
+        first = np.searchsorted(clients, int(sampling.state["next"]))
+        chosen: list[int] = np.roll(clients, -first)[: sampling.wanted].tolist()
         return chosen
 
     def update(
-        self, now: Sampling, selected: Sequence[int], results: Results
+        self, sampling: Sampling, selected: Sequence[int], results: Results
     ) -> tuple[State, Mapping[str, float]]:
         """Go on after the last client, whether its result counts or not."""
-        return {"next": np.array((selected[-1] + 1) % now.clients)}, {}
+        return {"next": np.array((selected[-1] + 1) % sampling.clients)}, {}

@@ -29,43 +29,43 @@ class Uniform(Selection):
     draw: ClassVar[Draw | None] = "fixed"
     plans_ahead: ClassVar[bool] = True
 
-    def select(self, now: Sampling) -> list[int]:
+    def select(self, sampling: Sampling) -> list[int]:
         """Return clients without replacement."""
-        if now.members is not None:
-            return _starting(now, now.members)
-        drawn = sample_cohort(now.generator(), now.clients, now.size)
-        return drawn if now.waits else _available(now, drawn)
+        if sampling.members is not None:
+            return _starting(sampling, sampling.members)
+        drawn = sample_cohort(sampling.generator(), sampling.clients, sampling.size)
+        return drawn if sampling.waits else _available(sampling, drawn)
 
 
-def _available(now: Sampling, drawn: list[int]) -> list[int]:
+def _available(sampling: Sampling, drawn: list[int]) -> list[int]:
     """Return the available ones of drawn clients, filled up with other available clients."""
-    chosen = _of_available(now, np.array(drawn))[: now.wanted]
-    if len(chosen) < now.wanted:
-        others = now.generator("more").permutation(now.clients)
+    chosen = _of_available(sampling, np.array(drawn))[: sampling.wanted]
+    if len(chosen) < sampling.wanted:
+        others = sampling.generator("more").permutation(sampling.clients)
         others = others[~np.isin(others, drawn)]
         for first in range(0, len(others), SEARCHED):
-            more = _of_available(now, others[first : first + SEARCHED])
-            chosen = np.concatenate([chosen, more])[: now.wanted]
-            if len(chosen) == now.wanted:
+            more = _of_available(sampling, others[first : first + SEARCHED])
+            chosen = np.concatenate([chosen, more])[: sampling.wanted]
+            if len(chosen) == sampling.wanted:
                 break
     filled: list[int] = chosen.tolist()
     return filled
 
 
-def _of_available(now: Sampling, clients: Integers) -> Integers:
-    return clients[now.available(clients)]
+def _of_available(sampling: Sampling, clients: Integers) -> Integers:
+    return clients[sampling.available(clients)]
 
 
-def _starting(now: Sampling, members: Integers) -> list[int]:
+def _starting(sampling: Sampling, members: Integers) -> list[int]:
     """Return clients of a tier that start; a round's first draw, of all clients, is its cohort.
 
     Clients are drawn among unseen ones, until enough of them are available.
     """
-    generator, count = now.generator(), now.wanted
-    seen, starting, asked = _ranks(members, now.busy), list[int](), count
+    generator, count = sampling.generator(), sampling.wanted
+    seen, starting, asked = _ranks(members, sampling.busy), list[int](), count
     while len(starting) < count and (left := len(members) - len(seen)):
         ranks = _without(seen, sample_cohort(generator, left, min(asked, left)))
-        on: list[int] = _of_available(now, members[ranks]).tolist()
+        on: list[int] = _of_available(sampling, members[ranks]).tolist()
         missing = count - len(starting)
         if len(on) > missing:
             on = [on[rank] for rank in sample_cohort(generator, len(on), missing)]

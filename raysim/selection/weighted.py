@@ -30,14 +30,16 @@ class Weighted(Selection):
         """Return that weights by samples count them a second time."""
         return counted_twice(samples, size, size, weighting)
 
-    def select(self, now: Sampling) -> list[int]:
+    def select(self, sampling: Sampling) -> list[int]:
         """Return clients without replacement."""
-        clients = now.candidates
-        count = min(now.wanted, len(clients))
+        clients = sampling.candidates
+        count = min(sampling.wanted, len(clients))
         if not count:
             return []
-        weights = now.samples[clients] / now.samples[clients].sum()
-        drawn: list[int] = now.generator().choice(clients, count, replace=False, p=weights).tolist()
+        weights = sampling.samples[clients] / sampling.samples[clients].sum()
+        drawn: list[int] = (
+            sampling.generator().choice(clients, count, replace=False, p=weights).tolist()
+        )
         return drawn
 
 

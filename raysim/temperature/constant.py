@@ -18,6 +18,6 @@ class Constant(Temperature):
 
     varies: ClassVar[bool] = False
 
-    def choose(self, now: TemperatureRound) -> float:
+    def choose(self, round_: TemperatureRound) -> float:
         """Return `local.temperature`."""
-        return now.temperature
+        return round_.temperature

@@ -28,9 +28,9 @@ class HardSamples(Temperature):
         default=0.25, gt=0, description="T of samples that are classified wrongly"
     )
 
-    def choose(self, now: TemperatureRound) -> float:
+    def choose(self, round_: TemperatureRound) -> float:
         """Return `local.temperature`."""
-        return now.temperature
+        return round_.temperature
 
     def of_samples(self, view: View, outputs: Outputs, batch: Batch) -> Tensor:
         """Return the T of each sample [B]."""

@@ -53,16 +53,16 @@ class Plateau(Temperature):
         """The metric, and what it needs."""
         return {self.metric: f"temperature.metric={self.metric}: {METRIC_NEEDS}"}
 
-    def choose(self, now: TemperatureRound) -> float:
+    def choose(self, round_: TemperatureRound) -> float:
         """Return T after the changes so far."""
-        return float(now.state["temperature"]) if now.state else now.temperature
+        return float(round_.state["temperature"]) if round_.state else round_.temperature
 
     def update(
-        self, now: TemperatureRound, temperature: float, row: Mapping[str, float | None]
+        self, round_: TemperatureRound, temperature: float, row: Mapping[str, float | None]
     ) -> State:
         """Return T of the next round, the best value, and the rounds without a better one."""
         rule = PlateauRule(self.metric, self.patience, self.threshold)
-        found, ended = rule.after(now.state, row)
+        found, ended = rule.after(round_.state, row)
         if ended:
             changed = min(max(self.factor * temperature, self.least), self.most)
             # A T outside of the limits at first, by local.temperature, is not moved back.

@@ -36,7 +36,7 @@ class Schedule(Temperature):
         check_table(self.rounds, self.values)
         return self
 
-    def choose(self, now: TemperatureRound) -> float:
+    def choose(self, round_: TemperatureRound) -> float:
         """Return the T of a round."""
-        first, given = now.temperature, (self.rounds, self.values)
-        return table_value(now.number + 1, first, *given, self.between)
+        first, given = round_.temperature, (self.rounds, self.values)
+        return table_value(round_.number + 1, first, *given, self.between)

@@ -31,17 +31,17 @@ class Stragglers(Temperature):
     slowest: float = Field(default=0.25, gt=0, le=1, description="part of the clients of a pass")
     straggler_temperature: float = Field(default=0.25, gt=0, description="T of these clients")
 
-    def choose(self, now: TemperatureRound) -> float:
+    def choose(self, round_: TemperatureRound) -> float:
         """Return `local.temperature`."""
-        return now.temperature
+        return round_.temperature
 
     def by_client(
-        self, now: TemperatureRound, temperature: float, clients: Sequence[int]
+        self, round_: TemperatureRound, temperature: float, clients: Sequence[int]
     ) -> Mapping[int, float]:
         """Return the T of the slowest clients."""
         count = int(round(self.slowest * len(clients), 9))
         if not count:
             return {}
         asked = np.array(clients)
-        slow = asked[np.argsort(-now.seconds(asked), kind="stable")[:count]]
+        slow = asked[np.argsort(-round_.seconds(asked), kind="stable")[:count]]
         return dict.fromkeys(slow.tolist(), self.straggler_temperature)

@@ -87,7 +87,7 @@ class KindFlops:
 
     def each(
         self,
-        work: LocalWork,
+        local_work: LocalWork,
         sizes: npt.NDArray[np.int64],
         batching: Batching,
         join: bool,
@@ -95,7 +95,7 @@ class KindFlops:
         """Return the FLOPs of an epoch, or the mean of the steps, of clients [n].
 
         Args:
-            work: Their epochs or steps.
+            local_work: Their epochs or steps.
             sizes: Their samples [n].
             batching: Batches of an epoch.
             join: Whether a trailing batch of one sample joins the previous batch.
@@ -103,8 +103,8 @@ class KindFlops:
         distinct, inverse = np.unique(sizes, return_inverse=True)
         batches = [np.diff(batch_bounds(n, batching, join)) for n in distinct.tolist()]
         epochs = [self.step.at(own.astype(float)) for own in batches]
-        if isinstance(work, LocalSteps):
-            taken = [np.resize(own, max(work.count, 1)).mean() for own in epochs]
+        if isinstance(local_work, LocalSteps):
+            taken = [np.resize(own, max(local_work.count, 1)).mean() for own in epochs]
         else:
             taken = [own.sum() for own in epochs]
         return np.array(taken)[inverse]

@@ -57,7 +57,7 @@ class ClientJob:
     @classmethod
     def of(
         cls,
-        work: Pass,
+        pass_: Pass,
         client: int,
         data: Batch,
         *,
@@ -68,7 +68,7 @@ class ClientJob:
         """Return the job of a client in a pass.
 
         Args:
-            work: The pass; its groups are given opened.
+            pass_: The pass; its groups are given opened.
             client: The client.
             data: Its samples.
             keys: Keys of its random draws: seed, round, pass and client.
@@ -78,10 +78,10 @@ class ClientJob:
         """
         seed, *places = keys
         return cls(
-            rules=work.rules,
-            epochs=work.epochs_of(client),
-            lr=work.lr_of(client),
-            trainable=work.trainable,
+            rules=pass_.rules,
+            epochs=pass_.epochs_of(client),
+            lr=pass_.lr_of(client),
+            trainable=pass_.trainable,
             data=data,
             batches=stream(seed, "batches", *places),
             torch_seed=torch_seed(seed, "training", *places),
@@ -157,9 +157,9 @@ def batch_bounds(n: int, batching: Batching, join_single: bool) -> Bounds:
     return list(zip(starts, [*starts[1:], stop], strict=True))
 
 
-def steps_of(work: LocalWork, batches: int) -> int:
+def steps_of(local_work: LocalWork, batches: int) -> int:
     """Return the local steps of a client, given the number of batches of an epoch."""
-    return work.count if isinstance(work, LocalSteps) else work * batches
+    return local_work.count if isinstance(local_work, LocalSteps) else local_work * batches
 
 
 def iterate_epochs(

@@ -131,17 +131,17 @@ class Stepper:
             cohort=(0,),
         )
 
-    def job(self, work: Pass) -> ClientJob:
+    def job(self, pass_: Pass) -> ClientJob:
         """Return the client's job in a pass."""
         return ClientJob(
-            rules=work.rules,
-            epochs=work.epochs_of(0),
-            lr=work.lr_of(0),
-            trainable=work.trainable,
+            rules=pass_.rules,
+            epochs=pass_.epochs_of(0),
+            lr=pass_.lr_of(0),
+            trainable=pass_.trainable,
             data=self.data,
-            broadcast=work.broadcast,
+            broadcast=pass_.broadcast,
             state=self.state,
-            personal=work.personal.get(0, {}),
+            personal=pass_.personal.get(0, {}),
             augment=lambda x, generator: x,
             temperature=self.settings.local.temperature,
             batches=stream(0, "batches", self.checkpoint.number),
@@ -149,11 +149,11 @@ class Stepper:
             generator=partial(torch_generator, 0),
         )
 
-    def run(self, work: Pass) -> Reduced:
+    def run(self, pass_: Pass) -> Reduced:
         """Train the client in a pass."""
-        job = self.job(work)
+        job = self.job(pass_)
         if job.epochs:
-            self.run_bare(work)
+            self.run_bare(pass_)
         start = process_time()
         upload, losses = self.trainer.run(job)
         if job.epochs:
@@ -166,10 +166,10 @@ class Stepper:
         total.add({"client": 0}, upload, total.check(upload), 1, 1)
         return replace(total.reduced(1, total.columns()), tiers={0: 0})
 
-    def run_bare(self, work: Pass) -> None:
+    def run_bare(self, pass_: Pass) -> None:
         """Train the client in a pass by the bare loop, if the method has one."""
         if self.bare:
-            given = Given.of(self.job(work), work.label)
+            given = Given.of(self.job(pass_), pass_.label)
             start = process_time()
             self.bare.run(given)
             self.bare_seconds += process_time() - start

@@ -32,9 +32,9 @@ EXPECTED: list[float] = []
 class Noting(Uniform):
     """Uniform selection that notes how long client 0 is expected to take."""
 
-    def select(self, now: raysim.Sampling) -> Sequence[int]:
-        EXPECTED.append(float(now.seconds([0])[0]))
-        return super().select(now)
+    def select(self, sampling: raysim.Sampling) -> Sequence[int]:
+        EXPECTED.append(float(sampling.seconds([0])[0]))
+        return super().select(sampling)
 
 
 class Reporting(TopK):

@@ -71,7 +71,7 @@ class WordFactor(Largest):
 class WordBound(Largest):
     """A word in place of a bound."""
 
-    def bears_with(self, arrived: int) -> Any:
+    def tolerates(self, arrived: int) -> Any:
         return "few"
 
 
@@ -437,7 +437,7 @@ REFUSED = {
     f"{HERE}:Alone": "decide returned AggregationPlan",
     f"{HERE}:WordColumns": "decide returned AggregationPlan",
     f"{HERE}:WordFactor": "factor returned 'twice'; must return a finite number",
-    f"{HERE}:WordBound": "bears_with returned 'few'; must return a number of clients, or None",
+    f"{HERE}:WordBound": "tolerates returned 'few'; must return a number of clients, or None",
 }
 
 

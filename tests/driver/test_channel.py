@@ -67,7 +67,7 @@ class Halved(raysim.Stage):
     def send(self, view: raysim.View, upload: raysim.Upload) -> raysim.Upload:
         return replace(upload, sums=self.halved(upload.sums))
 
-    def receive(self, now: Received, reduced: raysim.Reduced) -> raysim.Reduced:
+    def receive(self, received: Received, reduced: raysim.Reduced) -> raysim.Reduced:
         return replace(reduced, means=self.halved(reduced.means))
 
     def halved(self, groups: Any) -> Any:
@@ -93,7 +93,7 @@ class HalvedInPlace(Halved):
 class Measured(Halved):
     """Halved, with the size of what the server was given."""
 
-    def update(self, now: Received, reduced: raysim.Reduced) -> Any:
+    def update(self, received: Received, reduced: raysim.Reduced) -> Any:
         return {}, {"size": sum(float(d.abs().sum()) for d in reduced.means["model"].values())}
 
 
@@ -127,8 +127,8 @@ class Noise(raysim.Stage):
     def send(self, view: raysim.View, upload: raysim.Upload) -> raysim.Upload:
         return raysim.Upload(self.noisy(upload.sums, view.generator("noise")))
 
-    def receive(self, now: Received, reduced: raysim.Reduced) -> raysim.Reduced:
-        return replace(reduced, means=self.noisy(reduced.means, now.generator("noise")))
+    def receive(self, received: Received, reduced: raysim.Reduced) -> raysim.Reduced:
+        return replace(reduced, means=self.noisy(reduced.means, received.generator("noise")))
 
     def noisy(self, groups: Any, generator: torch.Generator) -> Any:
         DRAWN.append(float(torch.rand((), generator=generator)))
@@ -148,7 +148,7 @@ class Twin(Noise):
 class Fixed(raysim.Stage):
     """Replaces the mean difference of the model by ones."""
 
-    def receive(self, now: Received, reduced: raysim.Reduced) -> raysim.Reduced:
+    def receive(self, received: Received, reduced: raysim.Reduced) -> raysim.Reduced:
         means = {g: {n: d * 0 + 1 for n, d in of.items()} for g, of in reduced.means.items()}
         return replace(reduced, means=means)
 
@@ -173,7 +173,7 @@ class Lacking(raysim.Stage):
 
 
 class Cut(raysim.Stage):
-    def receive(self, now: Received, reduced: raysim.Reduced) -> raysim.Reduced:
+    def receive(self, received: Received, reduced: raysim.Reduced) -> raysim.Reduced:
         model = {n: d[:1] for n, d in reduced.means["model"].items()}
         return replace(reduced, means={"model": model})
 

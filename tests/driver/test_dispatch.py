@@ -31,31 +31,31 @@ def received(names: list[str], name: str, reduced: Reduced) -> Reduced:
 
 def test_clients_take_steps_in_order_and_the_server_in_reverse():
     names, at_server = ["attack", "masks", "channel"], list[str]()
-    work = Dispatch.of(Pass((1,), {}, Rules(finish=made), epochs=2), frozenset())
+    dispatch = Dispatch.of(Pass((1,), {}, Rules(finish=made), epochs=2), frozenset())
     for name in names:
         server = partial(received, at_server, name)
-        work = work.with_step(name, after=partial(taken, name), server=server)
-    work = work.with_step("models", before=saved)
+        dispatch = dispatch.with_step(name, after=partial(taken, name), server=server)
+    dispatch = dispatch.with_step("models", before=saved)
     at_clients: Any = list[str]()
-    upload = work.of_clients.rules.finish(at_clients, None)
+    upload = dispatch.of_clients.rules.finish(at_clients, None)
     assert at_clients == ["before", "method", "masks", "channel", "attack"]
     assert upload.metrics == {"masks": 0, "channel": 1, "attack": 2}
-    work.received(Reduced((), {}, {}, {}))
+    dispatch.received(Reduced((), {}, {}, {}))
     assert at_server == ["attack", "channel", "masks"]
-    assert work.rules.finish is made and work.of_clients.epochs == 2
+    assert dispatch.rules.finish is made and dispatch.of_clients.epochs == 2
 
 
 def test_a_way_has_a_key_if_its_steps_have():
     """A virtual clock counts passes with one key once in a run."""
-    work = Dispatch((1,), {}).with_step("masks", after=partial(taken, "a"))
-    key = key_of_function(work.of_clients.rules.finish)
+    dispatch = Dispatch((1,), {}).with_step("masks", after=partial(taken, "a"))
+    key = key_of_function(dispatch.of_clients.rules.finish)
     assert key and key != key_of_function(Rules().finish)
     other = Dispatch((1,), {}).with_step("masks", after=partial(taken, "b"))
     assert key_of_function(other.of_clients.rules.finish) != key
-    closure = work.with_step("report", after=lambda view, trained, upload: upload)
+    closure = dispatch.with_step("report", after=lambda view, trained, upload: upload)
     assert key_of_function(closure.of_clients.rules.finish) is None
 
 
 def test_what_travels_has_no_part_of_the_server():
-    work = Dispatch((1,), {}).with_step("clock", server=lambda reduced: reduced)
-    assert type(work.of_clients) is Pass and work.of_clients.rules == Rules()
+    dispatch = Dispatch((1,), {}).with_step("clock", server=lambda reduced: reduced)
+    assert type(dispatch.of_clients) is Pass and dispatch.of_clients.rules == Rules()

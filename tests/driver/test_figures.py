@@ -28,9 +28,9 @@ def test_losses_of_a_round_are_weighted_by_the_clients_samples(tmp_path):
 
 def test_bytes_in_vain_count_under_the_label_of_their_pass_and_in_the_round():
     log = RoundLog()
-    log.count_in_vain(Pass((1,), {}, epochs=1, lr=0.1), 2, 3)
+    log.count_lost_traffic(Pass((1,), {}, epochs=1, lr=0.1), 2, 3)
     for up, down in ((10, 20), (100, 200)):
-        log.count_in_vain(Pass((1,), {}, epochs=1, lr=0.1, label="pre"), up, down)
+        log.count_lost_traffic(Pass((1,), {}, epochs=1, lr=0.1, label="pre"), up, down)
     found = log.figures()
     assert (found["pre_bytes_up"], found["pre_bytes_down"]) == (110, 220)
     assert (found["bytes_up"], found["bytes_down"]) == (112, 223)

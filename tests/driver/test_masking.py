@@ -66,8 +66,11 @@ class Counting(FedAvg):
 class Durations(raysim.Selection):
     """The fastest clients."""
 
-    def select(self, now: raysim.Sampling) -> list[int]:
-        return [int(c) for c in np.argsort(now.seconds(np.arange(now.clients)))[: now.wanted]]
+    def select(self, sampling: raysim.Sampling) -> list[int]:
+        return [
+            int(c)
+            for c in np.argsort(sampling.seconds(np.arange(sampling.clients)))[: sampling.wanted]
+        ]
 
 
 class Weighing(raysim.Stage):
@@ -102,16 +105,16 @@ def _fail(view: raysim.View, trained: raysim.Trained) -> raysim.Upload:
 class Reading(raysim.Selection):
     """Reads losses."""
 
-    def select(self, now: raysim.Sampling) -> list[int]:
-        chosen: list[int] = np.argsort(now.losses)[: now.wanted].tolist()
+    def select(self, sampling: raysim.Sampling) -> list[int]:
+        chosen: list[int] = np.argsort(sampling.losses)[: sampling.wanted].tolist()
         return chosen
 
 
 class Reporting(raysim.Selection):
     """Has clients report numbers."""
 
-    def select(self, now: raysim.Sampling) -> list[int]:
-        return [*range(now.wanted)]
+    def select(self, sampling: raysim.Sampling) -> list[int]:
+        return [*range(sampling.wanted)]
 
     def report(self, view: raysim.View, trained: raysim.Trained) -> dict[str, float]:
         return {"told": 1.0}

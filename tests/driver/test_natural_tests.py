@@ -168,7 +168,7 @@ def test_an_estimate_counts_the_samples_of_the_test_set(tmp_path, monkeypatch):
     for choice, expected in (("clients", 240), ("all", 300)):
         settings = by_writer(tmp_path, rounds=3, **{"evaluation.test_samples": choice})
         own = 240  # a sample is scored again as a writer's own, and costs a third of a step
-        assert work.Workload().seconds(settings) == pytest.approx(3 * (expected + own) / 3)
+        assert work.RunCost().seconds(settings) == pytest.approx(3 * (expected + own) / 3)
 
 
 @pytest.mark.usefixtures("resident_actors")

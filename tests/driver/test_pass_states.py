@@ -147,4 +147,4 @@ def test_bytes_down_count_personal_groups_and_what_a_deployment_sends():
         assert runner.log.figures()["bytes_down"] == expected
         message, _ = executor.calls[0]
         assert set(message.personal) == {2}
-        assert message.work.clients == () and not message.work.broadcast
+        assert message.pass_.clients == () and not message.pass_.broadcast

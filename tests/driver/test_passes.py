@@ -126,7 +126,7 @@ class FakeExecutor:
             total = result.sums.setdefault(message.round_number, PartialSum())
             weight = 1 if message.uniform else int(SIZES[client])
             record = {"client": client, "samples": int(SIZES[client]), "seconds": 0.0}
-            steps = message.work.epochs_of(client) * int(SIZES[client])
+            steps = message.pass_.epochs_of(client) * int(SIZES[client])
             record |= {"steps": steps, "train_loss": client / 3, "objective": client / 2}
             total.add(record, upload, total.check(upload), weight, message.total_weight)
 
@@ -323,8 +323,8 @@ def test_work_of_their_own_reaches_costs_and_message(errors):
     runner.run(work_of([0, 2, 3], epochs=epochs, lr=lr))
     message, costs = executor.calls[0]
     assert costs == {(0,): 15, (2,): 8, (3,): 1}
-    assert {client: message.work.epochs_of(client) for client in epochs} == epochs
-    assert {client: message.work.lr_of(client) for client in lr} == lr
+    assert {client: message.pass_.epochs_of(client) for client in epochs} == epochs
+    assert {client: message.pass_.lr_of(client) for client in lr} == lr
     assert runner.log.columns[0]["steps"].tolist() == [15, 8, 0]
     assert runner.log.figures()["clients"] == 2  # that took steps
     assert set(runner.log.losses(())) == {0, 2}

@@ -200,8 +200,8 @@ class Only(FedAvg):
     client: int = 0
 
     def round(self, now: raysim.Round, state: raysim.ServerState) -> Any:
-        work = raysim.Pass([self.client], state.groups, self.rules(), now.epochs, now.lr)
-        return raysim.ServerState({"model": (yield work).means["model"]}), {}
+        pass_ = raysim.Pass([self.client], state.groups, self.rules(), now.epochs, now.lr)
+        return raysim.ServerState({"model": (yield pass_).means["model"]}), {}
 
 
 def test_all_clients_dropped_is_an_error(tmp_path):

@@ -22,9 +22,9 @@ HERE = "tests.driver.test_selecting"
 class Neediest(raysim.Selection):
     """Selects the clients with the largest last loss, unseen ones first."""
 
-    def select(self, now: raysim.Sampling) -> list[int]:
-        losses = np.nan_to_num(now.losses, nan=np.inf)
-        return np.argsort(-losses, kind="stable")[: now.wanted].tolist()
+    def select(self, sampling: raysim.Sampling) -> list[int]:
+        losses = np.nan_to_num(sampling.losses, nan=np.inf)
+        return np.argsort(-losses, kind="stable")[: sampling.wanted].tolist()
 
 
 class Oldest(raysim.Selection):
@@ -33,10 +33,10 @@ class Oldest(raysim.Selection):
     def init(self, clients: int) -> dict[str, Any]:
         return {"times": np.zeros(clients), "rounds": 0, "seen": np.zeros(clients)}
 
-    def select(self, now: raysim.Sampling) -> list[int]:
-        assert (now.times == now.state["times"]).all()
-        assert int(now.state["rounds"]) == now.number
-        return np.argsort(now.last_round, kind="stable")[::-1][-now.wanted :].tolist()
+    def select(self, sampling: raysim.Sampling) -> list[int]:
+        assert (sampling.times == sampling.state["times"]).all()
+        assert int(sampling.state["rounds"]) == sampling.number
+        return np.argsort(sampling.last_round, kind="stable")[::-1][-sampling.wanted :].tolist()
 
     def report(self, view: raysim.View, trained: raysim.Trained) -> dict[str, float]:
         return {"twice_the_samples": 2.0 * len(trained.samples.y)}
@@ -55,8 +55,8 @@ class Told(raysim.Selection):
 
     told: ClassVar[Callable[[raysim.Sampling], Any]]
 
-    def select(self, now: raysim.Sampling) -> Sequence[int]:
-        return type(self).told(now)
+    def select(self, sampling: raysim.Sampling) -> Sequence[int]:
+        return type(self).told(sampling)
 
 
 class Hopeful(Neediest):
@@ -186,15 +186,15 @@ class Writing(raysim.Selection):
     def init(self, clients: int) -> dict[str, Any]:
         return {"next": np.zeros(1)}
 
-    def select(self, now: raysim.Sampling) -> list[int]:
-        now.state["next"][0] += 1
+    def select(self, sampling: raysim.Sampling) -> list[int]:
+        sampling.state["next"][0] += 1
         return [0]
 
 
 class TextKept(Writing):
     """Returns a state that is no array of numbers."""
 
-    def select(self, now: raysim.Sampling) -> list[int]:
+    def select(self, sampling: raysim.Sampling) -> list[int]:
         return [0]
 
     def update(self, now, selected, results):

@@ -97,7 +97,7 @@ class Noise(raysim.Stage):
 
     acts_on_empty_rounds: ClassVar[bool] = True
 
-    def receive(self, now: Received, reduced: raysim.Reduced) -> raysim.Reduced:
+    def receive(self, received: Received, reduced: raysim.Reduced) -> raysim.Reduced:
         means = {g: {n: d + 1 for n, d in of.items()} for g, of in reduced.means.items()}
         return replace(reduced, means=means)
 

@@ -45,22 +45,24 @@ def knowledge(**given: Any) -> raysim.Sampling:
     )
 
 
-def seeded(now: raysim.Sampling, seed: int) -> raysim.Sampling:
-    return replace(now, generator=lambda: np.random.default_rng(seed))
+def seeded(sampling: raysim.Sampling, seed: int) -> raysim.Sampling:
+    return replace(sampling, generator=lambda: np.random.default_rng(seed))
 
 
-def selected(oort: Oort, now: raysim.Sampling) -> tuple[list[int], list[int]]:
+def selected(oort: Oort, sampling: raysim.Sampling) -> tuple[list[int], list[int]]:
     """Return the clients that are exploited, which come first, and the others.
 
     Their results are the same as before: only exploited clients make the utility of a round.
     """
-    chosen, results = oort.select(now), []
-    squared = now.state["squared_losses"]
-    now = replace(now, state={**now.state, "last": np.zeros(len(squared), dtype=np.int64)})
+    chosen, results = oort.select(sampling), []
+    squared = sampling.state["squared_losses"]
+    sampling = replace(
+        sampling, state={**sampling.state, "last": np.zeros(len(squared), dtype=np.int64)}
+    )
     for client in chosen:
         ones = np.ones(1)
         result = raysim.Results(np.array([client]), ones, {"squared_loss": ones})
-        _, metrics = oort.update(now, chosen, result)
+        _, metrics = oort.update(sampling, chosen, result)
         results.append(metrics["exploited_utility"] > 0)
     count = sum(results)
     assert results == [True] * count + [False] * (len(chosen) - count)

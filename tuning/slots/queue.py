@@ -60,7 +60,7 @@ class RunQueue(ABC, Generic[R]):
         return True
 
 
-class Together(RunQueue[tuple[str, R]]):
+class CombinedQueue(RunQueue[tuple[str, R]]):
     """Several queues as one, whose runs share the slots; earlier queues are served first."""
 
     def __init__(self, queues: Mapping[str, RunQueue[R]], note: Callable[[str], None]) -> None:

@@ -28,7 +28,7 @@ from raysim.tuning.tables.plan import Planner
 from raysim.tuning.tables.results import FILES, TableResults
 from raysim.tuning.tables.searches import budget, read_tune, to_search
 from raysim.tuning.tables.tuned import Chosen, tuned
-from raysim.tuning.tables.work import Workload, time_in_slots
+from raysim.tuning.tables.work import RunCost, time_in_slots
 from raysim.workloads.papers.run import Run
 from raysim.workloads.tables import PaperTable
 
@@ -127,7 +127,7 @@ def run_table(
     Raises:
         RaysimError: an option, a setting, the data, the folder or the cluster does not allow it.
     """
-    results, work = TableResults(planner(table), folder_of(table, out)), Workload()
+    results, work = TableResults(planner(table), folder_of(table, out)), RunCost()
     plan, folder = results.plan, results.folder
     plan.check_data()
     tune = read_tune(table.tune) if table.tune else None
@@ -154,7 +154,7 @@ def folder_of(table: PaperTable, path: Path) -> RunsFolder:
 
 def queue_of(
     results: TableResults,
-    work: Workload,
+    cost: RunCost,
     line: Callable[[str], None],
     *,
     progress: Callable[[int, int], None] = lambda done, total: None,
@@ -170,7 +170,7 @@ def queue_of(
         plan.runs,
         results.folder,
         line,
-        order=lambda run: (run not in references, -work.sample_steps(run.settings)),
+        order=lambda run: (run not in references, -cost.sample_steps(run.settings)),
         text_of=results.text_of,
         changed=results.write,
         progress=progress,
@@ -188,7 +188,7 @@ def dry_run(
     Raises:
         RaysimError: an option, a setting, the data or the folder does not allow the table.
     """
-    results, work = TableResults(planner(table), folder_of(table, out)), Workload()
+    results, work = TableResults(planner(table), folder_of(table, out)), RunCost()
     plan = results.plan
     plan.check_data()
     tune = read_tune(table.tune) if table.tune else None
@@ -223,10 +223,10 @@ def dry_run(
         line(f"the estimate leaves out the analyses of the runs: {', '.join(analyses)}")
 
 
-def _estimate(work: Workload, run: Run) -> float | str:
+def _estimate(cost: RunCost, run: Run) -> float | str:
     """Return the estimated seconds of a run, or why there is no estimate."""
     try:
-        return work.seconds(run.settings)
+        return cost.seconds(run.settings)
     except MachineError:
         raise
     except RaysimError as error:
@@ -234,7 +234,7 @@ def _estimate(work: Workload, run: Run) -> float | str:
 
 
 def _runs(
-    plan: PaperTable, left: Sequence[Run], work: Workload, estimates: Mapping[Run, float | str]
+    plan: PaperTable, left: Sequence[Run], cost: RunCost, estimates: Mapping[Run, float | str]
 ) -> Table:
     """Return the table of the runs: their cells, rounds, remaining seeds, and work."""
     listed = Table(title=plan.name, title_justify="left", box=None)
@@ -246,7 +246,7 @@ def _runs(
             Text(visible(_cells_of(plan, run))),
             _rounds_of(plan, run),
             f"{waiting[run]} of {len(plan.seeds)}",
-            f"{work.sample_steps(run.settings):.3g}",
+            f"{cost.sample_steps(run.settings):.3g}",
             "-" if isinstance(seconds := estimates[run], str) else in_fitting_unit(seconds, "s"),
         )
     return listed

@@ -28,7 +28,7 @@ from raysim.tuning.search.search import RETRY_OF, Search
 from raysim.tuning.search.storage import default_storage
 from raysim.tuning.slots.fitting import at_most
 from raysim.tuning.slots.pool import open_slots
-from raysim.tuning.slots.queue import Together, run_in_slots
+from raysim.tuning.slots.queue import CombinedQueue, run_in_slots
 from raysim.tuning.studies.ranges import Range, format_range
 from raysim.tuning.studies.samplers import SearchOptions
 from raysim.tuning.studies.study import ResolvedStudy
@@ -155,11 +155,11 @@ def tuned(
         folders = _folders(out, searched, line)
         for each, folder in zip(searched, folders, strict=True):
             if each.study and each.is_chosen and folder and folder not in opened:
-                told = _Told(titles.setdefault(folder, each.title), line)
+                told = LineListener(titles.setdefault(folder, each.title), line)
                 tuner = _opened(each.study, each.options, folder, tune.trials, told)
                 opened[folder] = ends.enter_context(tuner)
         tuners = {titles[folder]: tuner for folder, tuner in opened.items()}
-        queue = Together(tuners, lambda text: line(f"note: {text}"))
+        queue = CombinedQueue(tuners, lambda text: line(f"note: {text}"))
         if queue.remain():
             first = next(iter(opened.values()))
             left = sum(max(tuner.total - tuner.done, 0) for tuner in opened.values())
@@ -236,7 +236,7 @@ def _name(study: ResolvedStudy, options: SearchOptions) -> str:
 
 @contextmanager
 def _opened(
-    study: ResolvedStudy, options: SearchOptions, folder: Path, trials: int, told: _Told
+    study: ResolvedStudy, options: SearchOptions, folder: Path, trials: int, told: LineListener
 ) -> Iterator[Tuner]:
     """Open the study of a search, and check that its trials can start."""
     raysim.check(study.settings)
@@ -249,7 +249,7 @@ def _opened(
             yield tuner
 
 
-class _Told(StudyListener):
+class LineListener(StudyListener):
     """Listener that prints a line per trial."""
 
     def __init__(self, title: str, line: Callable[[str], None]) -> None:

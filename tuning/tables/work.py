@@ -69,7 +69,7 @@ class Pace:
     evaluation: float
 
 
-class Workload:
+class RunCost:
     """Work of runs, whose common data is opened once."""
 
     def __init__(self) -> None:

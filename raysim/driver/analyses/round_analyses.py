@@ -55,13 +55,13 @@ class RoundAnalyses:
         self._trained: Figures = {name: {} for name in (*analyses.chosen, *analyses.parts)}
         self.obsolete: list[tuple[int, StateVersion]] = []
 
-    def dress(self, work: Dispatch) -> Dispatch:
+    def dress(self, dispatch: Dispatch) -> Dispatch:
         """Add the client parts to a pass that trains."""
         analyses = self._analyses
-        if not analyses.parts or not work.epochs or work.label:
-            return work
-        extras = analyses.extras(analyses.extras_of_parts, work.clients)
-        return with_parts(work, analyses.parts, extras, self._keep)
+        if not analyses.parts or not dispatch.epochs or dispatch.label:
+            return dispatch
+        extras = analyses.extras(analyses.extras_of_parts, dispatch.clients)
+        return with_parts(dispatch, analyses.parts, extras, self._keep)
 
     def _keep(self, figures: Figures) -> None:
         """Keep the figures of the client parts."""
@@ -206,8 +206,8 @@ class _Passes:
         """Run a client part on clients with the global model, without training."""
         model = self.analyses.settings.method.deployed(self.after.state)
         rules, frozen = Rules(finish=nothing), self.runner.context.frozen
-        work = Dispatch(clients, {"model": model, **groups}, rules, frozen=frozen)
-        return self._figures(work, part, extras)[1]
+        dispatch = Dispatch(clients, {"model": model, **groups}, rules, frozen=frozen)
+        return self._figures(dispatch, part, extras)[1]
 
     def train(self, part: ClientPart, client: int, epochs: int) -> Mapping[int, Tensors]:
         """Run a round of the method on one client, and drop its result.
@@ -217,11 +217,11 @@ class _Passes:
         self.runner.finish()  # an earlier training's round state must not be read
         measured: dict[int, Tensors] = {}
 
-        def run(work: Dispatch) -> Reduced:
-            work = work.with_step("round_state", after=for_round_alone)
-            if not work.epochs:
-                return self.runner.run(work)
-            reduced, figures = self._figures(work, part, ("own_test",))
+        def run(dispatch: Dispatch) -> Reduced:
+            dispatch = dispatch.with_step("round_state", after=for_round_alone)
+            if not dispatch.epochs:
+                return self.runner.run(dispatch)
+            reduced, figures = self._figures(dispatch, part, ("own_test",))
             measured.update(figures)
             return reduced
 
@@ -240,12 +240,12 @@ class _Passes:
         return measured
 
     def _figures(
-        self, work: Dispatch, part: ClientPart, extras: tuple[Extra, ...]
+        self, dispatch: Dispatch, part: ClientPart, extras: tuple[Extra, ...]
     ) -> tuple[Reduced, dict[int, Tensors]]:
         """Run a pass with one client part; return the result, and the part's figures."""
-        brought, figures = self.analyses.extras(extras, work.clients), Figures()
-        work = with_parts(work, {"": part}, brought, figures.update)
-        reduced = work.received(self.runner.run(work))
+        brought, figures = self.analyses.extras(extras, dispatch.clients), Figures()
+        dispatch = with_parts(dispatch, {"": part}, brought, figures.update)
+        reduced = dispatch.received(self.runner.run(dispatch))
         return reduced, figures.get("", {})
 
 

@@ -10,24 +10,24 @@ from raysim.errors import SettingsError
 from raysim.training.rule_keys import functions_of_step, key_of_function
 
 
-def check_pass(settings: Settings, work: Pass, cohort: Sequence[int]) -> None:
+def check_pass(settings: Settings, pass_: Pass, cohort: Sequence[int]) -> None:
     """Check that a pass over a cohort [m], ascending, suits asynchronous rounds.
 
     Raises:
         SettingsError: it does not.
     """
     key = f"method.name={settings.method.title}"
-    if tuple(sorted(work.clients)) != tuple(cohort):
+    if tuple(sorted(pass_.clients)) != tuple(cohort):
         raise SettingsError(f"{key}: must run its pass over the cohort, as rounds overlap")
-    if work.personal or any(
-        isinstance(each, Mapping) for each in (work.epochs, work.lr, work.weighting)
+    if pass_.personal or any(
+        isinstance(each, Mapping) for each in (pass_.epochs, pass_.lr, pass_.weighting)
     ):
         raise SettingsError(
             f"{key}: epochs, rates, weights or groups by client do not go with asynchronous rounds"
         )
 
 
-def check_alike(settings: Settings, first: Pass, work: Pass, number: int) -> None:
+def check_alike(settings: Settings, first: Pass, pass_: Pass, number: int) -> None:
     """Check that the pass of a round is like the first one, apart from tensors and learning rate.
 
     Clients of several rounds train at once, and a resumed run trains those under way with the pass
@@ -36,13 +36,13 @@ def check_alike(settings: Settings, first: Pass, work: Pass, number: int) -> Non
     Args:
         settings: The run's settings.
         first: The pass of the first round.
-        work: The pass of another round.
+        pass_: The pass of another round.
         number: Rounds before that round.
 
     Raises:
         SettingsError: it differs. Rules are compared as far as they have keys (`rule_keys`).
     """
-    one, other = _fixed(first), _fixed(work)
+    one, other = _fixed(first), _fixed(pass_)
     for name, value in one.items():
         if value != other[name]:
             raise SettingsError(
@@ -51,22 +51,22 @@ def check_alike(settings: Settings, first: Pass, work: Pass, number: int) -> Non
             )
 
 
-def _fixed(work: Pass) -> dict[str, Hashable]:
+def _fixed(pass_: Pass) -> dict[str, Hashable]:
     """Return the parts of a pass that must be alike, by name; a function without a key is None."""
-    rules = work.rules
+    rules = pass_.rules
     functions = (rules.start, rules.finish, *functions_of_step(rules, rules.transforms))
     shapes = {
         (group, name, tensor.shape, tensor.dtype)
-        for group, tensors in work.broadcast.items()
+        for group, tensors in pass_.broadcast.items()
         for name, tensor in tensors.items()
     }
     transforms = tuple((each.name, each.term, each.after_momentum) for each in rules.transforms)
     counted = (rules.criterion is None, len(rules.penalties), transforms)
     return {
-        "epochs": None if isinstance(work.epochs, Mapping) else work.epochs,
-        "trainable parameters": work.trainable or frozenset(),
-        "weighting": str(work.weighting or ""),
-        "label": work.label,
+        "epochs": None if isinstance(pass_.epochs, Mapping) else pass_.epochs,
+        "trainable parameters": pass_.trainable or frozenset(),
+        "weighting": str(pass_.weighting or ""),
+        "label": pass_.label,
         "broadcast": frozenset(shapes),
         "rules": (counted, *map(key_of_function, functions)),
     }

@@ -43,7 +43,7 @@ class Draws:
         """Draw clients without replacement; see `arrivals.Clock`."""
         settings = self.settings
         keys = [number, refill] if refill else [number]
-        now = Sampling(
+        sampling = Sampling(
             number=number,
             clients=len(self.sizes),
             fraction=settings.fraction,
@@ -57,7 +57,7 @@ class Draws:
             members=self.members,
             busy=busy,
         )
-        return select(settings.selection, now)
+        return select(settings.selection, sampling)
 
     def _seconds(self, clients: Any) -> npt.NDArray[np.float64]:
         seconds: npt.NDArray[np.float64] = self.ticks[clients] / TICKS_PER_SECOND

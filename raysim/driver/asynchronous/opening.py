@@ -97,13 +97,13 @@ def asynchronous_rounds(
 def _device_times(run: RunContext, clock: VirtualClock, passes: PassContext) -> DeviceTimes:
     """Return the times of all clients in the first round's pass, also of a resumed run."""
     initial = run.initial
-    work = Dispatch.of(
+    dispatch = Dispatch.of(
         replace(_first_pass(run), clients=range(run.settings.clients)), passes.frozen
     )
     seconds = expected_seconds(run.settings, initial, passes.sizes, None)
     temperature = RoundTemperature.of(run.settings, initial, passes.sizes, seconds)
     runner = RoundRunner(passes, initial.number, initial.state, initial.versions, 0, temperature)
-    return DeviceTimes.of(clock, work, runner)
+    return DeviceTimes.of(clock, dispatch, runner)
 
 
 def _first_pass(parts: RunParts) -> Pass:
@@ -112,10 +112,10 @@ def _first_pass(parts: RunParts) -> Pass:
     Raises:
         SettingsError: the round has no pass, or none that suits asynchronous rounds.
     """
-    if (work := parts.first) is None:
+    if (pass_ := parts.first) is None:
         raise SettingsError(
             f"method.name={parts.settings.method.title}: asynchronous rounds have one pass; it runs"
             " none"
         )
-    check_pass(parts.settings, work, (0,))
-    return work
+    check_pass(parts.settings, pass_, (0,))
+    return pass_

@@ -106,7 +106,7 @@ class AsynchronousRounds:
         """Return the clients that start in a round, ascending; there may be none."""
         return tuple(sorted(flight.client for flight in self._plan.round(number).started))
 
-    def run(self, runner: RoundRunner, work: Dispatch) -> Reduced:
+    def run(self, runner: RoundRunner, dispatch: Dispatch) -> Reduced:
         """Start the clients of a round's pass; return the result of its arrivals.
 
         Raises:
@@ -115,9 +115,9 @@ class AsynchronousRounds:
             RunError: a client failed twice and `on_client_error` is "stop".
         """
         planned = self._plan.round(runner.number)
-        self._check(runner, work)
-        self._start(runner, planned, work)
-        self._submit(runner, work)
+        self._check(runner, dispatch)
+        self._start(runner, planned, dispatch)
+        self._submit(runner, dispatch)
         self._wait(runner, planned)
         staleness = {f.client: planned.staleness(f) for f in planned.arrived}
         runner.log.more = {
@@ -127,14 +127,14 @@ class AsynchronousRounds:
             **(self._times.figures(planned) if self._times else {}),
         }
         total = self._sums.pop(planned.number, PartialSum())
-        moved = bytes_of(work, planned, total, self._times)
+        moved = bytes_of(dispatch, planned, total, self._times)
         if not total.clients:
-            runner.log.count_in_vain(work, *moved)
+            runner.log.count_lost_traffic(dispatch, *moved)
             raise LostRoundError(f"round {planned.number + 1}: no client's update arrives")
         with self._context.watch("reduction"):
             columns = total.columns()
-            reduced = total.reduced(self._weight(work, planned), columns)
-        self._count(runner, work, planned, moved, columns)
+            reduced = total.reduced(self._weight(dispatch, planned), columns)
+        self._count(runner, dispatch, planned, moved, columns)
         tiers = {flight.client: flight.tier for flight in planned.arrived}
         return replace(reduced, staleness=staleness, tiers=tiers)
 
@@ -158,31 +158,33 @@ class AsynchronousRounds:
         started = {v: version.started for v, version in self._versions.items()}
         return InFlight(queue.to_json(), started)
 
-    def _check(self, runner: RoundRunner, work: Pass) -> None:
+    def _check(self, runner: RoundRunner, pass_: Pass) -> None:
         """Check that a pass is the only one of its round, and alike in all rounds."""
         if runner.passes:
             key = f"method.name={self._context.settings.method.title}"
             raise SettingsError(f"{key}: asynchronous rounds have one pass; it runs several")
         runner.passes += 1
-        check_pass(self._context.settings, work, self.cohort(runner.number))
-        check_alike(self._context.settings, self._first, work, runner.number)
+        check_pass(self._context.settings, pass_, self.cohort(runner.number))
+        check_alike(self._context.settings, self._first, pass_, runner.number)
 
-    def _start(self, runner: RoundRunner, planned: PlannedRound, work: Pass) -> None:
+    def _start(self, runner: RoundRunner, planned: PlannedRound, pass_: Pass) -> None:
         """Record the version of a round, with its clients whose updates count."""
         flights = {f.client: f for f in planned.started if self._plan.target(f) is not None}
-        if flights and isinstance(work.lr, int | float):
+        if flights and isinstance(pass_.lr, int | float):
             temperatures = runner.temperature.of_clients([*flights])
             cohort = self.cohort(planned.number)
-            started = StartedVersion(work.broadcast, work.lr, tuple(flights), temperatures, cohort)
+            started = StartedVersion(
+                pass_.broadcast, pass_.lr, tuple(flights), temperatures, cohort
+            )
             self._versions[planned.number] = _Version(started, flights)
 
-    def _submit(self, runner: RoundRunner, work: Pass) -> None:
+    def _submit(self, runner: RoundRunner, pass_: Pass) -> None:
         """Submit the clients under way that are not submitted yet."""
-        size = self._context.stack_size if work.epochs else 1
+        size = self._context.stack_size if pass_.epochs else 1
         for number, version in self._versions.items():
             if version.waiting:
                 with self._context.watch("broadcast"):
-                    message = self._message(runner, number, work, version)
+                    message = self._message(runner, number, pass_, version)
                 # The version keeps views of the packed message, not a second copy of the model.
                 version.started = replace(version.started, groups=message.broadcast.open(CPU))
                 stacks = stacks_of(version.started.clients, self._context.sizes, size)
@@ -199,12 +201,12 @@ class AsynchronousRounds:
     ) -> None:
         """Submit stacks of a version, by the time at which the first update of each is due."""
         costs, due = {}, {}
-        mean = runner.mean_cost(message.work)
+        mean = runner.mean_cost(message.pass_)
         for stack in stacks:
             wanted = [client for client in stack if client not in message.arrived]
             self._training.stacks |= dict.fromkeys(wanted, stack)
             self._training.messages[stack] = message
-            costs[stack] = runner.cost(message.work, stack)
+            costs[stack] = runner.cost(message.pass_, stack)
             first = min(message.entries[client].round_number for client in wanted)
             due[stack] = mean * self._plan.updates(first)
         self._context.executor.submit("train", message, costs, failed_at, due)
@@ -248,11 +250,11 @@ class AsynchronousRounds:
         self._training.end([failure.client for failure in last])
 
     def _message(
-        self, runner: RoundRunner, number: int, work: Pass, version: _Version
+        self, runner: RoundRunner, number: int, pass_: Pass, version: _Version
     ) -> PassMessage:
         """Return the message to the clients that started from a version."""
         started, flights = version.started, version.flights
-        entries = {c: self._entry(work, flights[c]) for c in started.clients if c in flights}
+        entries = {c: self._entry(pass_, flights[c]) for c in started.clients if c in flights}
         dispatch = self._dispatch(number, started)
         sent = dispatch.of_clients
         return PassMessage.of(
@@ -260,7 +262,7 @@ class AsynchronousRounds:
             round_number=number,
             pass_number=0,
             total_weight=0,
-            **self._context.weighting_of(work, started.clients),
+            **self._context.weighting_of(pass_, started.clients),
             initial_state=self._context.settings.method.client_init(runner.state),  # of any round
             temperatures=started.temperatures,
             arrived=frozenset(started.clients) - entries.keys(),
@@ -278,29 +280,29 @@ class AsynchronousRounds:
         first = replace(
             self._first, clients=started.cohort, broadcast=started.groups, lr=started.lr
         )
-        work = with_report(settings.selection, Dispatch.of(first, self._context.frozen))
-        work = with_stages(settings.stages, work)
+        dispatch = with_report(settings.selection, Dispatch.of(first, self._context.frozen))
+        dispatch = with_stages(settings.stages, dispatch)
         bad = bad_in_round(settings, number, started.cohort)
-        return with_attack(settings, bad, RoundLog(), work)
+        return with_attack(settings, bad, RoundLog(), dispatch)
 
-    def _entry(self, work: Pass, flight: Flight) -> Entry:
+    def _entry(self, pass_: Pass, flight: Flight) -> Entry:
         """Return the entry of an update: its round, and its weight there."""
         target = self._plan.target(flight)
         if target is None:
             raise RuntimeError("no round aggregates the update")
         planned = self._plan.round(target)
         discount = self._context.settings.method.discount(planned.staleness(flight))
-        return Entry(target, self._weight(work, planned), discount)
+        return Entry(target, self._weight(pass_, planned), discount)
 
-    def _weight(self, work: Pass, planned: PlannedRound) -> int:
+    def _weight(self, pass_: Pass, planned: PlannedRound) -> int:
         """Return the weight of all clients whose updates a round aggregates."""
         clients = [flight.client for flight in planned.arrived]
-        return int(self._context.weights_of(work, clients).sum())
+        return int(self._context.weights_of(pass_, clients).sum())
 
     def _count(
         self,
         runner: RoundRunner,
-        work: Dispatch,
+        dispatch: Dispatch,
         planned: PlannedRound,
         moved: tuple[int, int],
         columns: Columns,
@@ -313,11 +315,11 @@ class AsynchronousRounds:
             "staleness": np.array([planned.staleness(f) for f in flights], dtype=np.float64),
             **(self._times.columns(flights) if self._times else {}),
         }
-        if work.attackers is not None:
+        if dispatch.attackers is not None:
             numbers = {flight.version for flight in flights}
             bad = {n: self._dispatch(n, self._versions[n].started).attackers or () for n in numbers}
             added["bad"] = np.array([float(f.client in bad[f.version]) for f in flights])
-        runner.log.count(work, *moved, {**columns, **added}, 0)
+        runner.log.count(dispatch, *moved, {**columns, **added}, 0)
 
 
 def _of_version(number: int, flights: Sequence[Flight]) -> dict[int, Flight]:

@@ -41,9 +41,9 @@ class DeviceTimes:
     bytes_down: Integers
 
     @classmethod
-    def of(cls, clock: VirtualClock, work: Dispatch, runner: RoundRunner) -> DeviceTimes:
+    def of(cls, clock: VirtualClock, dispatch: Dispatch, runner: RoundRunner) -> DeviceTimes:
         """Return the times of all clients [K] in a pass over them."""
-        costs = clock.costs.of(work, runner)
+        costs = clock.costs.of(dispatch, runner)
         amounts = (costs.flops(costs.epochs), costs.bytes_up, costs.bytes_down)
         ticks = clock.fleet.ticks(costs.clients, *amounts)
         joules = clock.fleet.joules(costs.clients, *amounts)

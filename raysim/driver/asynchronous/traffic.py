@@ -17,7 +17,7 @@ def sent_late(planned: PlannedRound) -> int:
 
 
 def bytes_of(
-    work: Dispatch,
+    dispatch: Dispatch,
     planned: PlannedRound,
     total: PartialSum,
     times: DeviceTimes | None,
@@ -25,7 +25,7 @@ def bytes_of(
     """Return the bytes that all clients sent and received in a round.
 
     Args:
-        work: Its pass, over the clients that start in it.
+        dispatch: Its pass, over the clients that start in it.
         planned: The round.
         total: The sum of its arrivals.
         times: The clients' times; without a clock no client is lost.
@@ -36,4 +36,4 @@ def bytes_of(
     # A dropped update is not computed, but its device would have sent it.
     sent += total.bytes_up + sent_late(planned) * total.bytes_up // max(len(total.clients), 1)
     whole = [flight.client for flight in planned.started if not flight.lost]
-    return sent, received + int(work.received_bytes(whole, work.frozen).sum())
+    return sent, received + int(dispatch.received_bytes(whole, dispatch.frozen).sum())

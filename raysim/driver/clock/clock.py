@@ -133,14 +133,14 @@ class VirtualRound:
         self._wanted, self._asked = wanted, frozenset(clients)
         self._extra = frozenset(clients[wanted:])
 
-    def dress(self, work: Dispatch) -> Dispatch:
+    def dress(self, dispatch: Dispatch) -> Dispatch:
         """Return a pass over the clients whose results count; advance to its end.
 
         Raises:
             LostRoundError: no client's result counts.
             RunError: a client is not available for years.
         """
-        fleet, costs = self.clock.fleet, self.clock.costs.of(work, self.runner)
+        fleet, costs = self.clock.fleet, self.clock.costs.of(dispatch, self.runner)
         outcome = self._outcome(costs)
         flops = costs.flops(outcome.epochs)
         whole = fleet.joules(costs.clients, flops, costs.bytes_up, costs.bytes_down)
@@ -150,19 +150,23 @@ class VirtualRound:
         self._working |= {*costs.clients.tolist()}
         self.joules += float(joules.sum())
         self._lost |= {*costs.clients[~outcome.counts].tolist()}
-        self.runner.log.count_in_vain(work, *sent_in_vain(fleet, costs, outcome))
+        self.runner.log.count_lost_traffic(dispatch, *sent_in_vain(fleet, costs, outcome))
         kept = np.flatnonzero(outcome.counts)
         if not len(kept):
             raise LostRoundError(f"round {self.runner.number + 1}: no client's result arrives")
         clients = costs.clients[kept].tolist()
         if len(kept) < len(costs.clients):
-            own = {client: work.personal[client] for client in clients if client in work.personal}
-            work = replace(work, clients=clients, personal=own)
+            own = {
+                client: dispatch.personal[client]
+                for client in clients
+                if client in dispatch.personal
+            }
+            dispatch = replace(dispatch, clients=clients, personal=own)
         if (outcome.epochs != costs.epochs).any():
             counts = zip(clients, outcome.epochs[kept].tolist(), strict=True)
-            own_work = {client: with_count(work.epochs_of(client), n) for client, n in counts}
-            work = replace(work, epochs=own_work, full_epochs=work.epochs)
-        return work.with_step("clock", server=partial(self._received, timed))
+            own_work = {client: with_count(dispatch.epochs_of(client), n) for client, n in counts}
+            dispatch = replace(dispatch, epochs=own_work, full_epochs=dispatch.epochs)
+        return dispatch.with_step("clock", server=partial(self._received, timed))
 
     def _received(self, timed: _Timed, reduced: Reduced) -> Reduced:
         """Add virtual times and energy to the rows of the pass that was just run."""

@@ -75,14 +75,14 @@ class WorkCosts:
         self.counter = FlopCounter(network, settings.local, layouts=self._encodes)
         self._frozen, self._network = frozen_names(network), network
 
-    def of(self, work: Dispatch, runner: RoundRunner) -> PassCosts:
+    def of(self, dispatch: Dispatch, runner: RoundRunner) -> PassCosts:
         """Return the costs of a pass, counted on one of its clients if its kind is new.
 
         Args:
-            work: The pass.
+            dispatch: The pass.
             runner: The round's runner, which knows the clients' state versions.
         """
-        return self._of(work, partial(self._state, runner))
+        return self._of(dispatch, partial(self._state, runner))
 
     def of_training(self, model: Tensors, clients: Any) -> PassCosts:
         """Return the costs of plain local training of a model, of clients [n].
@@ -91,44 +91,44 @@ class WorkCosts:
         settings' size agrees on them.
         """
         local, stages = self._settings.local, self._settings.down_stages
-        work = Dispatch(
+        dispatch = Dispatch(
             clients, {"model": model}, epochs=local.work, lr=local.lr, frozen=self._frozen
         )
         if stages:
             received = expected_bytes(stages, model, self._network)
-            work = replace(work, bytes_down=lambda client: received)
+            dispatch = replace(dispatch, bytes_down=lambda client: received)
         if secure_sum_of(self._settings.stages):
-            work = replace(work, mask_parties=range(self._settings.cohort_size))
-        return self._of(work, lambda client: {})
+            dispatch = replace(dispatch, mask_parties=range(self._settings.cohort_size))
+        return self._of(dispatch, lambda client: {})
 
-    def _of(self, work: Dispatch, state: Callable[[int], Groups]) -> PassCosts:
+    def _of(self, dispatch: Dispatch, state: Callable[[int], Groups]) -> PassCosts:
         """Return the costs of a pass, given the states of its clients."""
-        clients = np.fromiter(work.clients, np.int64)
+        clients = np.fromiter(dispatch.clients, np.int64)
         sizes = self.sizes[clients]
-        epochs = _epochs(work, clients)
+        epochs = _epochs(dispatch, clients)
         counted = int(clients[np.argmax(epochs)])  # one that trains, if any does
-        sent = work.of_clients
+        sent = dispatch.of_clients
         kind = self.counter.kind(sent, self._job(sent, counted, state(counted)))
-        agreed = len(work.mask_parties)
+        agreed = len(dispatch.mask_parties)
         secure = secure_sum_of(self._settings.stages) if agreed and kind.bytes_up else None
         up = secure.bytes_up(agreed) if secure else 0
         down = secure.bytes_down(agreed) if secure else 0
         return PassCosts(
             clients=clients,
             epochs=epochs,
-            epoch=self._each(work, kind, clients),
+            epoch=self._each(dispatch, kind, clients),
             finish=kind.finish.at(sizes.astype(np.float64)),
             bytes_up=self._bytes_up(kind, clients) + up,
-            bytes_down=work.received_bytes(clients.tolist(), work.frozen) + down,
+            bytes_down=dispatch.received_bytes(clients.tolist(), dispatch.frozen) + down,
             trips=secure.trips if secure else 1,
         )
 
-    def _each(self, work: Pass, kind: KindFlops, clients: Integers) -> Floats:
+    def _each(self, pass_: Pass, kind: KindFlops, clients: Integers) -> Floats:
         """Return the FLOPs of one local epoch, or step, of each client [n]."""
         batching, joins, sizes = self._settings.local.batching, self.counter.joins, self.sizes
-        if not isinstance(work.epochs, Mapping):
-            return kind.each(work.epochs, sizes[clients], batching, joins)
-        units = [work.epochs[client] for client in clients.tolist()]
+        if not isinstance(pass_.epochs, Mapping):
+            return kind.each(pass_.epochs, sizes[clients], batching, joins)
+        units = [pass_.epochs[client] for client in clients.tolist()]
         units = [unit if isinstance(unit, LocalSteps) else 1 for unit in units]  # alike
         found = np.empty(len(clients))
         for unit in {*units}:
@@ -152,23 +152,23 @@ class WorkCosts:
         keepers = self._settings.keepers
         return self._states.of_client(client, versions, initial, CPU, keepers)[0]
 
-    def _job(self, work: Pass, client: int, state: Groups) -> ClientJob:
+    def _job(self, pass_: Pass, client: int, state: Groups) -> ClientJob:
         """Return the job of a client."""
         return ClientJob.of(
-            work,
+            pass_,
             client,
             self._samples.client(client),
             keys=(0, 0, 0, client),  # costs do not depend on draws
-            broadcast=work.broadcast,
+            broadcast=pass_.broadcast,
             state=state,
-            personal=work.personal.get(client, {}),
+            personal=pass_.personal.get(client, {}),
             augment=self._augment,
             temperature=self._settings.local.temperature,
         )
 
 
-def _epochs(work: Pass, clients: Integers) -> Integers:
+def _epochs(pass_: Pass, clients: Integers) -> Integers:
     """Return the local epochs, or steps, of each client of a pass [n]."""
-    if not isinstance(work.epochs, Mapping):
-        return np.full(len(clients), count_of(work.epochs))
-    return np.array([count_of(work.epochs[client]) for client in clients.tolist()])
+    if not isinstance(pass_.epochs, Mapping):
+        return np.full(len(clients), count_of(pass_.epochs))
+    return np.array([count_of(pass_.epochs[client]) for client in clients.tolist()])

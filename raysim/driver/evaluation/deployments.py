@@ -85,9 +85,9 @@ class Deployment:
         if settings.evaluation.when == "after":
             passes = _after(settings, *asked)
         elif settings.method.deploys_client_models:
-            work = call(settings.method, Method.deployment, *asked)
-            passes = (work,) if work else ()
-        passes = tuple(opened_pass(replace(work, clients=now.cohort), now) for work in passes)
+            pass_ = call(settings.method, Method.deployment, *asked)
+            passes = (pass_,) if pass_ else ()
+        passes = tuple(opened_pass(replace(pass_, clients=now.cohort), now) for pass_ in passes)
         return cls(settings, sizes, committed, passes, tuned)
 
     def messages(self, temperature: RoundTemperature) -> tuple[dict[str, Any], ...]:
@@ -99,25 +99,25 @@ class Deployment:
             "versions": latest_versions(self.committed.versions, clients),
         }
         return tuple(
-            self._message(temperature, work, NUMBER - number) | common
-            for number, work in enumerate(self.passes)
+            self._message(temperature, pass_, NUMBER - number) | common
+            for number, pass_ in enumerate(self.passes)
         )
 
     def tuning_message(self, temperature: RoundTemperature) -> PassMessage | None:
         """Return the message of `finetuning`, if there is one."""
-        work = self.finetuning
-        return PassMessage.of(**self._message(temperature, work, FINETUNING)) if work else None
+        pass_ = self.finetuning
+        return PassMessage.of(**self._message(temperature, pass_, FINETUNING)) if pass_ else None
 
     def samples(self, client: int, *, tuned: bool) -> int:
         """Return the samples that a client trains on, each time, for what it deploys."""
         works = [*self.passes, *([self.finetuning] if tuned and self.finetuning else [])]
         size, batching = self.sizes[[client]], self.settings.local.batching
-        return sum(int(samples_of(work.epochs_of(client), size, batching)[0]) for work in works)
+        return sum(int(samples_of(pass_.epochs_of(client), size, batching)[0]) for pass_ in works)
 
-    def _message(self, temperature: RoundTemperature, work: Pass, number: int) -> dict[str, Any]:
+    def _message(self, temperature: RoundTemperature, pass_: Pass, number: int) -> dict[str, Any]:
         return {
-            "work": replace(work, rules=temperature.rules(work.rules)),
-            "temperatures": temperature.of_clients(work.clients),
+            "pass_": replace(pass_, rules=temperature.rules(pass_.rules)),
+            "temperatures": temperature.of_clients(pass_.clients),
             "round_number": self.committed.number,
             "pass_number": number,
             "uniform": True,

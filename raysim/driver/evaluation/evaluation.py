@@ -306,7 +306,7 @@ class Evaluator:
             }
             if not made.passes:  # of models that `deployment` gives as the global one
                 own["finetuned"] = dict.fromkeys(self._chosen.finetuned, 0)
-        nothing = {"work": Pass((), {}), "uniform": True, "total_weight": 0}
+        nothing = {"pass_": Pass((), {}), "uniform": True, "total_weight": 0}
         nothing |= {"round_number": committed.number if committed else 0, "pass_number": -1}
         nothing["temperatures"] = temperature.of_clients(())
         return EvaluationMessage.of(

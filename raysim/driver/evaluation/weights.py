@@ -65,12 +65,12 @@ def in_whole_numbers(values: npt.NDArray[np.float64]) -> Weights:
 
 
 def weights_of(
-    work: Pass, settings: Settings, sizes: Weights, given: Weights | None, clients: Sequence[int]
+    pass_: Pass, settings: Settings, sizes: Weights, given: Weights | None, clients: Sequence[int]
 ) -> Weights:
     """Return the weights of some clients of a pass [n].
 
     Args:
-        work: The pass.
+        pass_: The pass.
         settings: The run's settings.
         sizes: Training samples of each client [K].
         given: Weights of a user's table [K], if there is one.
@@ -79,12 +79,12 @@ def weights_of(
     Raises:
         SettingsError: the pass has weights by client, and lacks one, or one is no number above 0.
     """
-    if isinstance(work.weighting, Mapping):
-        return _own_weights(work.weighting, settings, clients)
+    if isinstance(pass_.weighting, Mapping):
+        return _own_weights(pass_.weighting, settings, clients)
     asked = np.asarray(clients, dtype=np.int64)
-    if (work.weighting or settings.weighting) == "uniform":
+    if (pass_.weighting or settings.weighting) == "uniform":
         return np.ones(len(asked), dtype=np.int64)
-    return sizes[asked] if given is None or work.weighting else given[asked]
+    return sizes[asked] if given is None or pass_.weighting else given[asked]
 
 
 def _own_weights(

@@ -146,7 +146,7 @@ def passes_of(settings: Settings, now: Round, state: ServerState) -> Passes:
         left.check_left(ASKED, called(method))
         with _in_round(method):
             try:
-                work = resumed(passes, value, error)
+                pass_ = resumed(passes, value, error)
             except StopIteration as end:
                 after, metrics = _checked_next(method, end.value)
                 own.check_left(method, ended=True)
@@ -154,18 +154,18 @@ def passes_of(settings: Settings, now: Round, state: ServerState) -> Passes:
             finally:
                 value = error = None
             own.check_left(method)
-            if not isinstance(work, Pass):
+            if not isinstance(pass_, Pass):
                 passes.close()
-                raise _no_passes(method, f"yielded {shown(work)}", work)
-            for group, base in work.moved_from.items():
-                if base != CHANGE and base not in work.broadcast:
+                raise _no_passes(method, f"yielded {shown(pass_)}", pass_)
+            for group, base in pass_.moved_from.items():
+                if base != CHANGE and base not in pass_.broadcast:
                     passes.close()
                     raise SettingsError(
                         f"{called(method)}: the base of {group!r} in Pass.bases is {base!r}, which"
                         " is not broadcast"
                     )
         try:
-            value = seen_by((yield opened_pass(work, now)))
+            value = seen_by((yield opened_pass(pass_, now)))
         except GeneratorExit:
             with calling(method, "round"):
                 passes.close()
@@ -184,35 +184,35 @@ def _next_state(method: Method, now: Round, before: ServerState, after: ServerSt
     return after.in_order
 
 
-def opened_pass(work: Pass, now: Round) -> Pass:
+def opened_pass(pass_: Pass, now: Round) -> Pass:
     """Return a pass with the clients that its method passed on unread, and rates by client.
 
     Args:
-        work: The pass.
+        pass_: The pass.
         now: The input of the method's round.
     """
-    clients, lr = opened(work.clients), work.lr
+    clients, lr = opened(pass_.clients), pass_.lr
     if callable(lr):
         lr = {client: lr(now.steps(client)) for client in clients}
-    return replace(work, clients=clients, lr=lr)
+    return replace(pass_, clients=clients, lr=lr)
 
 
-def run_without_clients(work: Pass) -> Reduced:
+def run_without_clients(pass_: Pass) -> Reduced:
     """Return the result of a pass in a round without clients: nothing that they send has moved.
 
     Raises:
         SettingsError: the pass has clients, which were not selected.
     """
-    if len(work.clients):
+    if len(pass_.clients):
         raise SettingsError("it has a pass over clients that were not selected")
     means: dict[str, Tensors] = {}
-    for group, base in work.moved_from.items():
+    for group, base in pass_.moved_from.items():
         if base != CHANGE:
-            sent = work.broadcast[base]
-            trained = work.trainable if group == "model" else None
+            sent = pass_.broadcast[base]
+            trained = pass_.trainable if group == "model" else None
             means[group] = {n: t for n, t in sent.items() if trained is None or n in trained}
-        elif group in work.broadcast:
-            means[group] = zeros_like(work.broadcast[group])
+        elif group in pass_.broadcast:
+            means[group] = zeros_like(pass_.broadcast[group])
     return Reduced((), means, {}, {})
 
 
@@ -241,14 +241,14 @@ def run_round(
     error: BaseException | None = None
     while True:
         try:
-            work = resumed(passes, value, error)
+            pass_ = resumed(passes, value, error)
         except StopIteration as end:
             result: tuple[ServerState, Metrics] = end.value
             return result
         finally:
             value = error = None
         try:
-            sent = Dispatch.of(work, frozen)
+            sent = Dispatch.of(pass_, frozen)
             check(sent)
             for rider in riders:
                 sent = rider(sent)

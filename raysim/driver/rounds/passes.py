@@ -76,16 +76,16 @@ class PassContext:
     frozen: frozenset[str] = frozenset()
     shown_notes: set[str] = field(default_factory=set)
 
-    def weights_of(self, work: Pass, clients: Sequence[int]) -> Weights:
+    def weights_of(self, pass_: Pass, clients: Sequence[int]) -> Weights:
         """Return the weights of some clients of a pass [n]."""
-        return weights_of(work, self.settings, self.sizes, self.weights, clients)
+        return weights_of(pass_, self.settings, self.sizes, self.weights, clients)
 
-    def weighting_of(self, work: Pass, clients: Sequence[int]) -> dict[str, Any]:
+    def weighting_of(self, pass_: Pass, clients: Sequence[int]) -> dict[str, Any]:
         """Return what workers need to know of the weights of a pass: see `PassMessage`."""
-        uniform = (work.weighting or self.settings.weighting) == "uniform"
-        if not isinstance(work.weighting, Mapping) and (self.weights is None or work.weighting):
+        uniform = (pass_.weighting or self.settings.weighting) == "uniform"
+        if not isinstance(pass_.weighting, Mapping) and (self.weights is None or pass_.weighting):
             return {"uniform": uniform}
-        weights = self.weights_of(work, clients).tolist()
+        weights = self.weights_of(pass_, clients).tolist()
         return {"uniform": uniform, "weights": dict(zip(clients, weights, strict=True))}
 
     def note_once(self, note: str) -> None:
@@ -142,7 +142,7 @@ class RoundRunner:
             last=self.last_aggregates,
         )
 
-    def run(self, work: Dispatch) -> Reduced:
+    def run(self, dispatch: Dispatch) -> Reduced:
         """Run one pass over clients.
 
         A method may go on after a pass that fails: the next one has a number, and so draws, opened
@@ -153,12 +153,12 @@ class RoundRunner:
             SettingsError: a client is kept out of training.
         """
         context = self.context
-        with self._counted(work) as asked:
-            work = _of_few(work, self.few) if self.few else work
-            clients = [*work.clients] if self.few else asked
+        with self._counted(dispatch) as asked:
+            dispatch = _of_few(dispatch, self.few) if self.few else dispatch
+            clients = [*dispatch.clients] if self.few else asked
             with context.watch("broadcast"):
-                message = self._message(work, clients, self.passes)
-            stacks = stacks_of(clients, context.sizes, context.stack_size if work.epochs else 1)
+                message = self._message(dispatch, clients, self.passes)
+            stacks = stacks_of(clients, context.sizes, context.stack_size if dispatch.epochs else 1)
             sums: Sums = {}
             failed_at: dict[Item, str] = {}
             failed = self.train(message, stacks, sums, failed_at)
@@ -167,27 +167,28 @@ class RoundRunner:
             total = sums.get(self.number, PartialSum())
             if not total.clients:
                 raise self._all_failed(failed[-1])
-            sent, received = traffic(work, total, clients, message.masks)
+            sent, received = traffic(dispatch, total, clients, message.masks)
             if message.masks:
                 with context.watch("reduction"):
                     total.unmask(message.masks)
                 if total.bytes_up and message.masks.is_lost(total.clients):
-                    self.log.count_in_vain(work, sent, received)
+                    self.log.count_lost_traffic(dispatch, sent, received)
                     raise LostRoundError(
-                        f"round {self.number + 1}: {len(total.clients)} of {len(work.mask_parties)}"
-                        " clients are left, too few to unmask their sum (channel.masks.threshold)"
+                        f"round {self.number + 1}: {len(total.clients)} of"
+                        f" {len(dispatch.mask_parties)} clients are left, too few to unmask their"
+                        " sum (channel.masks.threshold)"
                     )
             with context.watch("reduction"):
                 columns = total.columns()
-                if work.attackers is not None:
-                    columns["bad"] = np.isin(columns["client"], [*work.attackers]).astype(
+                if dispatch.attackers is not None:
+                    columns["bad"] = np.isin(columns["client"], [*dispatch.attackers]).astype(
                         np.float64
                     )
                 reduced = total.reduced(message.total_weight, columns)
             if total.kept:
                 with context.watch("reduction"):
-                    reduced = self._aggregated(work, total, reduced, columns)
-            self.log.count(work, sent, received, columns, self.passes)
+                    reduced = self._aggregated(dispatch, total, reduced, columns)
+            self.log.count(dispatch, sent, received, columns, self.passes)
             self._record_versions(total)
             return reduced
 
@@ -201,14 +202,14 @@ class RoundRunner:
         )
 
     @contextmanager
-    def _counted(self, work: Pass) -> Iterator[list[int]]:
+    def _counted(self, pass_: Pass) -> Iterator[list[int]]:
         """Count a pass and give its clients; if the body fails, what they wrote is deleted.
 
         Raises:
             RunError: it has no clients.
             SettingsError: a client is kept out of training.
         """
-        clients = [int(client) for client in work.clients]
+        clients = [int(client) for client in pass_.clients]
         new = self.context.settings.participants.first_new(clients)
         if new is not None:
             raise SettingsError(
@@ -254,7 +255,7 @@ class RoundRunner:
         """
         failed: list[Failure] = []
         clients = sum(map(len, stacks))
-        costs = {stack: self.cost(message.work, stack) for stack in stacks}
+        costs = {stack: self.cost(message.pass_, stack) for stack in stacks}
         again = {stack: failed_at[stack] for stack in stacks if stack in failed_at}
         executor, listener = self.context.executor, self.context.listener
         executor.submit("train", message, costs, again)
@@ -296,42 +297,42 @@ class RoundRunner:
         return failed
 
     def _aggregated(
-        self, work: Dispatch, total: PartialSum, reduced: Reduced, columns: Columns
+        self, dispatch: Dispatch, total: PartialSum, reduced: Reduced, columns: Columns
     ) -> Reduced:
         """Return the result of a pass with the aggregate of the updates that were kept.
 
         Args:
-            work: The pass.
+            dispatch: The pass.
             total: All that has arrived.
             reduced: The result without the tensors that were kept.
             columns: Columns of its clients, to which those of the aggregation are added.
         """
         samples = reduced.samples
-        shares = self.context.weights_of(work, reduced.clients).astype(np.float64)
+        shares = self.context.weights_of(dispatch, reduced.clients).astype(np.float64)
         arrived = ArrivedUpdates(np.array(reduced.clients), samples, shares / shares.sum())
         arrived = as_seen(self.context.settings, self.context.settings.aggregation, arrived)
         root = NO_TENSORS
         if self.context.settings.aggregation.root_samples:
-            root = self._trained_on_root(work)
+            root = self._trained_on_root(dispatch)
         means, more = self.updates.aggregate(
-            work, self.passes, total.kept, arrived, taken=columns, root=root
+            dispatch, self.passes, total.kept, arrived, taken=columns, root=root
         )
         columns |= more
-        if work.attackers is not None and WEIGHT in more:
-            bad = np.isin(reduced.clients, [*work.attackers])
+        if dispatch.attackers is not None and WEIGHT in more:
+            bad = np.isin(reduced.clients, [*dispatch.attackers])
             self.log.more[BAD_CUT] = int((more[WEIGHT][bad] == 0).sum())
         return replace(reduced, means=unflatten(flatten(reduced.means) | means))
 
-    def _trained_on_root(self, work: Dispatch) -> Tensors:
+    def _trained_on_root(self, dispatch: Dispatch) -> Tensors:
         """Return the model, `model/name`, that the server trains on its root samples.
 
         Raises:
             RunError: training fails.
             SettingsError: clients send what they have trained in an earlier pass.
         """
-        work = root_pass(work)
-        clients = [*work.clients]
-        message = self._message(work, clients, ROOT_PASS + self.passes)
+        dispatch = root_pass(dispatch)
+        clients = [*dispatch.clients]
+        message = self._message(dispatch, clients, ROOT_PASS + self.passes)
         message, sums = replace(message, versions={}, root=True), dict[int, PartialSum]()
         try:
             failed = self.train(message, [tuple(clients)], sums, {})
@@ -348,17 +349,17 @@ class RoundRunner:
         self.obsolete += self._round_states.items()
         self._round_states = {}
 
-    def cost(self, work: Pass, stack: Item) -> float:
+    def cost(self, pass_: Pass, stack: Item) -> float:
         """Return the work of a stack: the samples that it trains on, or reads."""
         sizes, batching = self.context.sizes, self.context.settings.local.batching
-        if not isinstance(work.epochs, Mapping):
-            return float(samples_of(work.epochs or 1, sizes[list(stack)], batching).sum())
-        own = (samples_of(work.epochs[c] or 1, sizes[[c]], batching) for c in stack)
+        if not isinstance(pass_.epochs, Mapping):
+            return float(samples_of(pass_.epochs or 1, sizes[list(stack)], batching).sum())
+        own = (samples_of(pass_.epochs[c] or 1, sizes[[c]], batching) for c in stack)
         return float(sum(int(samples[0]) for samples in own))
 
-    def mean_cost(self, work: Pass) -> float:
+    def mean_cost(self, pass_: Pass) -> float:
         """Return the mean work of all clients, where they have as many epochs."""
-        epochs = 1 if isinstance(work.epochs, Mapping) else work.epochs or 1
+        epochs = 1 if isinstance(pass_.epochs, Mapping) else pass_.epochs or 1
         batching = self.context.settings.local.batching
         return float(samples_of(epochs, self.context.sizes, batching).mean())
 
@@ -408,30 +409,32 @@ class RoundRunner:
                 client = self.context.named(failure.client)
                 file.write(f"round {self.number + 1}, client {client}\n{trace}\n")
 
-    def _message(self, work: Dispatch, clients: list[int], pass_number: int) -> PassMessage:
-        settings, sent = self.context.settings, work.of_clients
+    def _message(self, dispatch: Dispatch, clients: list[int], pass_number: int) -> PassMessage:
+        settings, sent = self.context.settings, dispatch.of_clients
         return PassMessage.of(
             replace(sent, rules=self.temperature.rules(sent.rules)),
             temperatures=self.temperature.of_clients(clients),
             round_number=self.number,
             pass_number=pass_number,
-            total_weight=int(self.context.weights_of(work, clients).sum()),
-            **self.context.weighting_of(work, clients),
+            total_weight=int(self.context.weights_of(dispatch, clients).sum()),
+            **self.context.weighting_of(dispatch, clients),
             initial_state=settings.method.client_init(self.state),
             versions=self.versions(clients),
             needed_from=self.needed_from,
-            stored_groups=work.stored_groups,
-            attackers=work.attackers or frozenset(),
-            masks=self._masks(work, pass_number),
+            stored_groups=dispatch.stored_groups,
+            attackers=dispatch.attackers or frozenset(),
+            masks=self._masks(dispatch, pass_number),
         )
 
-    def _masks(self, work: Dispatch, pass_number: int) -> Masks | None:
+    def _masks(self, dispatch: Dispatch, pass_number: int) -> Masks | None:
         """Return the masks of a pass whose clients agree on some."""
         settings = self.context.settings
         secure = secure_sum_of(settings.stages)
-        if not secure or not len(work.mask_parties):
+        if not secure or not len(dispatch.mask_parties):
             return None
-        return Masks(secure, (settings.seed, self.number, pass_number), tuple(work.mask_parties))
+        return Masks(
+            secure, (settings.seed, self.number, pass_number), tuple(dispatch.mask_parties)
+        )
 
     def versions(self, clients: list[int]) -> dict[int, tuple[StateVersion, ...]]:
         """Return the versions to read: of each client's state, then of its round state."""
@@ -454,19 +457,19 @@ class RoundRunner:
                 latest[client] = StateVersion(self.number, self.passes, in_round, digest)
 
 
-def _of_few(work: Dispatch, few: Sequence[int]) -> Dispatch:
+def _of_few(dispatch: Dispatch, few: Sequence[int]) -> Dispatch:
     """Return a pass over those of its clients that stand for all, with one local step each.
 
     Args:
-        work: The pass.
+        dispatch: The pass.
         few: The clients; of a pass over none of them, its first ones take their place.
     """
-    clients = [c for c in few if c in work.clients] or [*map(int, work.clients[: len(few)])]
-    trains = any(work.epochs_of(client) for client in clients)
+    clients = [c for c in few if c in dispatch.clients] or [*map(int, dispatch.clients[: len(few)])]
+    trains = any(dispatch.epochs_of(client) for client in clients)
     return replace(
-        work,
+        dispatch,
         clients=clients,
         epochs=LocalSteps(1) if trains else 0,
-        personal={c: groups for c, groups in work.personal.items() if c in clients},
-        mask_parties=clients if len(work.mask_parties) else (),
+        personal={c: groups for c, groups in dispatch.personal.items() if c in clients},
+        mask_parties=clients if len(dispatch.mask_parties) else (),
     )

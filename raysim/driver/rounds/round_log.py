@@ -79,20 +79,20 @@ class RoundLog:
     _accounts: dict[str, _Account] = field(default_factory=lambda: {"": _Account()})
 
     def count(
-        self, work: Pass, bytes_up: int, bytes_down: int, columns: Columns, pass_number: int
+        self, pass_: Pass, bytes_up: int, bytes_down: int, columns: Columns, pass_number: int
     ) -> None:
         """Count a pass, under its label."""
-        account = self._account(work.label)
+        account = self._account(pass_.label)
         account.count(bytes_up, bytes_down, columns)
-        self.pooled |= work.pooled
+        self.pooled |= pass_.pooled
         number = np.full(len(columns["client"]), pass_number)
         self.columns.append({**columns, "pass": number})
-        if work.epochs and not work.label:
+        if pass_.epochs and not pass_.label:
             self._trained.append(self.columns[-1])
 
-    def count_in_vain(self, work: Pass, bytes_up: int, bytes_down: int) -> None:
+    def count_lost_traffic(self, pass_: Pass, bytes_up: int, bytes_down: int) -> None:
         """Count the bytes of clients of a pass whose results do not count, under its label."""
-        account = self._account(work.label)
+        account = self._account(pass_.label)
         account.bytes_up += bytes_up
         account.bytes_down += bytes_down
 

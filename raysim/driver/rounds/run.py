@@ -64,7 +64,7 @@ NO_METRICS: Metrics = {}
 
 
 @dataclass(frozen=True)
-class _Begun:
+class OpenRound:
     """Round that has begun.
 
     Attributes:
@@ -279,21 +279,25 @@ class Run:
         return after, row, runner.log, evaluation
 
     def _check(
-        self, begun: _Begun, means: list[Groups], work: Dispatch, reduced: Reduced | None = None
+        self,
+        begun: OpenRound,
+        means: list[Groups],
+        dispatch: Dispatch,
+        reduced: Reduced | None = None,
     ) -> None:
         """Check a pass by the rules, as it is yielded or as its result arrives.
 
         Args:
             begun: Its round.
             means: Those of the passes before it, to which its own are added.
-            work: The pass.
+            dispatch: The pass.
             reduced: Its result, if it has arrived.
 
         Raises:
             RuleError: it breaks a rule.
         """
         settings, runner, cohort = self.settings, begun.runner, begun.now.cohort
-        seen = Seen(settings, work, cohort, not runner.passes, sum(map(bool, means)))
+        seen = Seen(settings, dispatch, cohort, not runner.passes, sum(map(bool, means)))
         if reduced is None:
             check_rules(settings, "pass", seen)
             return
@@ -318,7 +322,7 @@ class Run:
         self.context.states.delete(runner.obsolete)
 
     def _attempts(
-        self, before: RunState, begun: _Begun
+        self, before: RunState, begun: OpenRound
     ) -> Iterator[tuple[Passes, RunPass, Sequence[Rider]]]:
         """Yield the passes of a round, what runs them, and their riders, until one is not lost.
 
@@ -335,7 +339,7 @@ class Run:
             left = [rider for name, rider in riders if name in ON_EMPTY_ROUNDS]
             yield passes, run_without_clients, left
 
-    def _whole_row(self, own: Row, begun: _Begun, selected: Metrics, metrics: Metrics) -> Row:
+    def _whole_row(self, own: Row, begun: OpenRound, selected: Metrics, metrics: Metrics) -> Row:
         """Return a row with epsilon, and the metrics of stages, the selection and the method.
 
         Raises:
@@ -351,7 +355,7 @@ class Run:
         check_metrics(metrics, {**row, **selected}, called(self.settings.method))
         return {**row, **selected, **metrics}
 
-    def _begin(self, before: RunState) -> _Begun:
+    def _begin(self, before: RunState) -> OpenRound:
         """Begin the next round."""
         context, overlapping = self.context, self._asynchronous
         sizes = context.federation.training_sizes
@@ -383,7 +387,7 @@ class Run:
         has_clients = bool(cohort or overlapping)
         analyses = RoundAnalyses(context.analyses, runner)
         channel, downlink = self._channel(now, before), self._downlink(before)
-        return _Begun(
+        return OpenRound(
             *(now, has_clients, runner, run, analyses, selection),
             *(rate_figures(self.settings, before), temperature, clock, channel, downlink),
         )
@@ -396,7 +400,7 @@ class Run:
         stages = self.settings.down_stages
         return Downlink(self.settings, self.context.network, before) if stages else None
 
-    def _riders(self, begun: _Begun) -> Iterator[tuple[str, Rider]]:
+    def _riders(self, begun: OpenRound) -> Iterator[tuple[str, Rider]]:
         """Yield what rides on the passes of a round, by name."""
         settings, runner, now = self.settings, begun.runner, begun.now
         if begun.downlink:
@@ -431,7 +435,7 @@ class Run:
         return np.array(now.cohort[:most], dtype=np.int64)
 
     def _after(
-        self, before: RunState, state: ServerState, begun: _Begun
+        self, before: RunState, state: ServerState, begun: OpenRound
     ) -> tuple[RunState, Metrics]:
         """Return the state after a round whose passes have ended, and the selection's metrics."""
         overlapping, metrics = self._asynchronous, NO_METRICS
@@ -452,7 +456,7 @@ class Run:
         return after.keeping(kept), metrics
 
     def _evaluate(
-        self, before: RunState, after: RunState, begun: _Begun
+        self, before: RunState, after: RunState, begun: OpenRound
     ) -> tuple[Evaluation, float]:
         """Evaluate and analyse a round if due; return the evaluation and its seconds."""
         context, analyses, start = self.context, begun.analyses, perf_counter()
@@ -482,9 +486,9 @@ class Run:
         return is_counted(number, self.settings.evaluation.every, self.commits.last_round)
 
 
-def _in_no_time(settings: Settings, log: RoundLog, work: Dispatch) -> Dispatch:
+def _in_no_time(settings: Settings, log: RoundLog, dispatch: Dispatch) -> Dispatch:
     """Return a pass of a rehearsal, which takes no virtual time, and to which nobody is late."""
-    return work.with_step("clock", server=partial(_arrived_at_once, settings, log))
+    return dispatch.with_step("clock", server=partial(_arrived_at_once, settings, log))
 
 
 def _arrived_at_once(settings: Settings, log: RoundLog, reduced: Reduced) -> Reduced:

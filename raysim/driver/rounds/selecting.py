@@ -96,22 +96,27 @@ def _work(work: Integers, clients: Any) -> Floats:
     return amounts
 
 
-def select(selection: Selection, now: Sampling) -> list[int]:
+def select(selection: Selection, sampling: Sampling) -> list[int]:
     """Return the clients that a selection selects, in its order.
 
     Raises:
         SettingsError: it fails, or they are not distinct clients that may be selected.
     """
-    chosen = [int(client) for client in call(selection, Selection.select, now)]
-    if len({*chosen}) < len(chosen) or not all(0 <= c < now.clients for c in chosen):
-        raise _bad(selection, now, f"must be distinct clients from 0 to {now.clients - 1}", chosen)
-    if now.members is not None and not _may_start(now.members, now.busy, chosen):
-        raise _bad(selection, now, "must be clients of the tier that are not busy", chosen)
-    if len(chosen) > now.wanted and not selection.may_be_empty:
-        raise _bad(selection, now, f"must be at most {now.wanted} clients", chosen)
-    if not now.waits and chosen and not (here := now.available(np.array(chosen))).all():
+    chosen = [int(client) for client in call(selection, Selection.select, sampling)]
+    if len({*chosen}) < len(chosen) or not all(0 <= c < sampling.clients for c in chosen):
+        raise _bad(
+            selection,
+            sampling,
+            f"must be distinct clients from 0 to {sampling.clients - 1}",
+            chosen,
+        )
+    if sampling.members is not None and not _may_start(sampling.members, sampling.busy, chosen):
+        raise _bad(selection, sampling, "must be clients of the tier that are not busy", chosen)
+    if len(chosen) > sampling.wanted and not selection.may_be_empty:
+        raise _bad(selection, sampling, f"must be at most {sampling.wanted} clients", chosen)
+    if not sampling.waits and chosen and not (here := sampling.available(np.array(chosen))).all():
         away = chosen[int(np.argmin(here))]
-        raise _bad(selection, now, f"must be available; client {away} is away", chosen)
+        raise _bad(selection, sampling, f"must be available; client {away} is away", chosen)
     return chosen
 
 
@@ -122,8 +127,10 @@ def _may_start(members: Integers, busy: Collection[int], chosen: Sequence[int]) 
     return are_members and not any(client in busy for client in chosen)
 
 
-def _bad(selection: Selection, now: Sampling, rule: str, chosen: Sequence[int]) -> SettingsError:
-    what = f"what it selects for round {now.number + 1} {rule}"
+def _bad(
+    selection: Selection, sampling: Sampling, rule: str, chosen: Sequence[int]
+) -> SettingsError:
+    what = f"what it selects for round {sampling.number + 1} {rule}"
     return SettingsError(f"{called(selection)}: {what}; it is {chosen[:SHOWN]}")
 
 
@@ -140,7 +147,7 @@ class RoundSelection:
     """
 
     settings: Settings
-    now: Sampling
+    sampling: Sampling
     selected: Sequence[int]
 
     @classmethod
@@ -199,41 +206,41 @@ class RoundSelection:
         """
         selection = self.settings.selection
         if type(selection).update is Selection.update:  # it learns nothing from results
-            return self.now.state, {}
+            return self.sampling.state, {}
         results = log.results()
         results = replace(results, clients=self.settings.participants.ranks(results.clients))
         seen = as_seen(self.settings, selection, results)
-        state, metrics = call(selection, Selection.update, self.now, self.selected, seen)
+        state, metrics = call(selection, Selection.update, self.sampling, self.selected, seen)
         return as_arrays(state), metrics
 
 
-def _as_seen(settings: Settings, now: Sampling) -> Sampling:
+def _as_seen(settings: Settings, sampling: Sampling) -> Sampling:
     """Return what a selection sees: the participants, without what the run withholds of them."""
-    return as_seen(settings, settings.selection, _among(settings.participants, now))
+    return as_seen(settings, settings.selection, _among(settings.participants, sampling))
 
 
-def _among(participants: Participants, now: Sampling) -> Sampling:
+def _among(participants: Participants, sampling: Sampling) -> Sampling:
     """Return the input of a selection that knows the participants alone, by their ranks."""
     if not len(participants.new):
-        return now
-    history = now.history and History(
-        *map(participants.of, (now.losses, now.last_round, now.times))
+        return sampling
+    history = sampling.history and History(
+        *map(participants.of, (sampling.losses, sampling.last_round, sampling.times))
     )
     return replace(
-        now,
+        sampling,
         clients=len(participants),
-        samples=participants.of(now.samples),
-        seconds=lambda ranks: now.seconds(participants.at(ranks)),
-        available=lambda ranks: now.available(participants.at(ranks)),
+        samples=participants.of(sampling.samples),
+        seconds=lambda ranks: sampling.seconds(participants.at(ranks)),
+        available=lambda ranks: sampling.available(participants.at(ranks)),
         history=history,
     )
 
 
-def with_report(selection: Selection, work: Dispatch) -> Dispatch:
+def with_report(selection: Selection, dispatch: Dispatch) -> Dispatch:
     """Return a pass whose clients report to the selection, if they train in it."""
-    if type(selection).report is Selection.report or not work.epochs or work.label:
-        return work
-    return work.with_step("report", after=partial(_reported, selection))
+    if type(selection).report is Selection.report or not dispatch.epochs or dispatch.label:
+        return dispatch
+    return dispatch.with_step("report", after=partial(_reported, selection))
 
 
 def _reported(selection: Selection, view: View, trained: Trained, upload: Upload) -> Upload:

@@ -33,7 +33,7 @@ class RoundTemperature:
     """
 
     component: Temperature
-    now: TemperatureRound
+    round_: TemperatureRound
     value: float
 
     @classmethod
@@ -55,7 +55,7 @@ class RoundTemperature:
         Raises:
             SettingsError: it fails, or is no number above 0.
         """
-        now = TemperatureRound(
+        round_ = TemperatureRound(
             number=before.number,
             temperature=settings.local.temperature,
             samples=sizes,
@@ -65,8 +65,8 @@ class RoundTemperature:
             state=read_only(before.kept("temperature")),
         )
         component = settings.temperature
-        now = as_seen(settings, component, now)
-        return cls(component, now, float(call(component, Temperature.choose, now)))
+        round_ = as_seen(settings, component, round_)
+        return cls(component, round_, float(call(component, Temperature.choose, round_)))
 
     def check(self, evaluated: Collection[str]) -> None:
         """Check that the component can have its columns.
@@ -89,7 +89,7 @@ class RoundTemperature:
         """
         if type(self.component).by_client is Temperature.by_client:
             return Temperatures(self.value)
-        own = call(self.component, Temperature.by_client, self.now, self.value, sorted(clients))
+        own = call(self.component, Temperature.by_client, self.round_, self.value, sorted(clients))
         return Temperatures(self.value, {int(client): float(t) for client, t in own.items()})
 
     def rules(self, rules: Rules) -> Rules:
@@ -110,7 +110,7 @@ class RoundTemperature:
         Raises:
             SettingsError: the component fails.
         """
-        state = call(self.component, Temperature.update, self.now, self.value, row)
+        state = call(self.component, Temperature.update, self.round_, self.value, row)
         return after.keeping({"temperature": as_arrays(state)})
 
 

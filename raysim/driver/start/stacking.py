@@ -100,10 +100,10 @@ class StackCheck:
             run_round(passes, self.run)  # an error that is none of stacks, the run will raise, too
         return self._reason
 
-    def run(self, work: Pass) -> Reduced:
+    def run(self, pass_: Pass) -> Reduced:
         """Run a pass on its first clients."""
-        clients = [int(client) for client in islice(work.clients, CLIENTS)]
-        jobs = [self._job(work, client) for client in clients]
+        clients = [int(client) for client in islice(pass_.clients, CLIENTS)]
+        jobs = [self._job(pass_, client) for client in clients]
         total = PartialSum()
         for client, upload in zip(clients, self._train(jobs), strict=True):
             total.add({"client": client}, upload, total.check(upload), 1, len(clients))
@@ -124,19 +124,19 @@ class StackCheck:
             self._reason = self._reason or " ".join(str(error).split()) or repr(error)
             raise
 
-    def _job(self, work: Pass, client: int) -> ClientJob:
+    def _job(self, pass_: Pass, client: int) -> ClientJob:
         size = self._settings.local.batch_size
         few = slice(0, FEW_SAMPLES if size == "full" else size + 1)
         data = self._samples.client(client)
-        rules = with_samples(self._settings.temperature, work.rules)
+        rules = with_samples(self._settings.temperature, pass_.rules)
         return ClientJob.of(
-            replace(work, epochs=1 if work.epochs_of(client) else 0, rules=rules),
+            replace(pass_, epochs=1 if pass_.epochs_of(client) else 0, rules=rules),
             client,
             data._replace(x=data.x[few], y=data.y[few]),
             keys=(0, 0, 0, client),
-            broadcast=work.broadcast,
+            broadcast=pass_.broadcast,
             state=self._states.get(client, self._initial_state),
-            personal=work.personal.get(client, {}),
+            personal=pass_.personal.get(client, {}),
             augment=_unchanged,
             temperature=self._settings.local.temperature,
         )

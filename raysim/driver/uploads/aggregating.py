@@ -19,20 +19,20 @@ from raysim.errors import SettingsError
 from raysim.execution.update_blocks import combined, decided, measured
 
 
-def with_aggregation(settings: Settings, work: Dispatch) -> Dispatch:
+def with_aggregation(settings: Settings, dispatch: Dispatch) -> Dispatch:
     """Return a pass for the aggregation, whose updates are kept if it sees them.
 
     Args:
         settings: The run's settings.
-        work: The pass.
+        dispatch: The pass.
     """
-    stored = work.moved_from if _seeing(settings, work) else {}
-    weighting = (work.epochs and settings.aggregation.weights) or work.weighting
-    work = replace(work, stored_groups=stored, weighting=weighting)
-    return work.with_step("aggregation", server=partial(_received, settings, work))
+    stored = dispatch.moved_from if _seeing(settings, dispatch) else {}
+    weighting = (dispatch.epochs and settings.aggregation.weights) or dispatch.weighting
+    dispatch = replace(dispatch, stored_groups=stored, weighting=weighting)
+    return dispatch.with_step("aggregation", server=partial(_received, settings, dispatch))
 
 
-def _received(settings: Settings, work: Dispatch, reduced: Reduced) -> Reduced:
+def _received(settings: Settings, dispatch: Dispatch, reduced: Reduced) -> Reduced:
     """Return the result with the factor of the mean.
 
     Raises:
@@ -40,18 +40,18 @@ def _received(settings: Settings, work: Dispatch, reduced: Reduced) -> Reduced:
     """
     arrived, expected = len(reduced.clients), settings.expected_cohort
     factor = call(settings.aggregation, Aggregation.factor, arrived, expected)
-    if factor == 1 or not work.epochs:
+    if factor == 1 or not dispatch.epochs:
         return reduced
-    moved = work.differences(reduced)
+    moved = dispatch.differences(reduced)
     changed = {g: {n: factor * d for n, d in of.items()} for g, of in moved.changes.items()}
     return replace(reduced, means=moved.means_with(changed))
 
 
-def _seeing(settings: Settings, work: Dispatch) -> Component | None:
+def _seeing(settings: Settings, dispatch: Dispatch) -> Component | None:
     """Return what sees the updates of a pass one by one; None if nothing does."""
     if settings.aggregation.sees_updates:
         return settings.aggregation
-    return settings.attack if settings.attack.knows_updates and work.attackers else None
+    return settings.attack if settings.attack.knows_updates and dispatch.attackers else None
 
 
 def check_aggregation(parts: RunParts) -> None:
@@ -65,7 +65,7 @@ def check_aggregation(parts: RunParts) -> None:
     """
     settings, aggregation = parts.settings, parts.settings.aggregation
     call(aggregation, Aggregation.factor, settings.cohort_size, settings.expected_cohort)
-    call(aggregation, Aggregation.bears_with, settings.cohort_size)
+    call(aggregation, Aggregation.tolerates, settings.cohort_size)
     if aggregation.sees_updates:
         _check_steps(aggregation, settings.cohort_size)
 

@@ -65,22 +65,22 @@ def bad_in_round(settings: Settings, number: int, cohort: Sequence[int]) -> Clie
     return np.array(cohort, dtype=np.int64)[ranks]
 
 
-def with_attack(settings: Settings, bad: Clients, log: RoundLog, work: Dispatch) -> Dispatch:
+def with_attack(settings: Settings, bad: Clients, log: RoundLog, dispatch: Dispatch) -> Dispatch:
     """Return a pass that knows its bad clients, and whose bad clients send what they please.
 
     Args:
         settings: The run's settings.
         bad: The bad clients of the round, ascending.
         log: Receives numbers of the round.
-        work: The pass.
+        dispatch: The pass.
     """
-    attack, bases = settings.attack, work.moved_from
-    own = frozenset(np.intersect1d(bad, np.asarray(work.clients)).tolist())
+    attack, bases = settings.attack, dispatch.moved_from
+    own = frozenset(np.intersect1d(bad, np.asarray(dispatch.clients)).tolist())
     replaces = bool(attack.changes_uploads and own and bases)
-    return replace(work, attackers=own).with_step(
+    return replace(dispatch, attackers=own).with_step(
         "attack",
         after=(
-            partial(_send, attack=attack, bad=own, bases=bases, clients=len(work.clients))
+            partial(_send, attack=attack, bad=own, bases=bases, clients=len(dispatch.clients))
             if replaces
             else None
         ),
@@ -92,7 +92,7 @@ def _received(settings: Settings, log: RoundLog, reduced: Reduced) -> Reduced:
     """Count the bad clients that arrived, and those beyond the aggregation's bound."""
     arrived = int(log.columns[-1]["bad"].sum())
     counts = {BAD: arrived}
-    bound = call(settings.aggregation, Aggregation.bears_with, len(reduced.clients))
+    bound = call(settings.aggregation, Aggregation.tolerates, len(reduced.clients))
     if bound is not None:
         counts[BEYOND] = max(arrived - bound, 0)
     log.more |= {name: max(log.more.get(name, 0), n) for name, n in counts.items()}

@@ -17,7 +17,7 @@ from raysim.api.channel import (
     declared,
     encoded_by,
     sent_bytes,
-    shared_or_not,
+    with_sharing,
 )
 from raysim.api.components import call, called, calling, shown
 from raysim.api.differences import layout_of, same_shapes
@@ -50,15 +50,15 @@ Named = tuple[tuple[str, Stage], ...]
 
 
 def with_stages(
-    stages: Stages, work: Dispatch, server: Callable[[Reduced], Reduced] | None = None
+    stages: Stages, dispatch: Dispatch, server: Callable[[Reduced], Reduced] | None = None
 ) -> Dispatch:
     """Return a pass whose clients send through stages, before the server's part of these."""
-    named, bases, after = tuple(stages.items()), work.moved_from, None
+    named, bases, after = tuple(stages.items()), dispatch.moved_from, None
     if any(stage.has_client_part() for stage in stages.values()) and bases:
         after = partial(send_changed, bases, partial(_staged, named))
     elif stages and bases:
         after = partial(_encode, named, tuple(bases.items()))
-    return work.with_step("channel", after=after, server=server)
+    return dispatch.with_step("channel", after=after, server=server)
 
 
 @dataclass
@@ -79,26 +79,26 @@ class Channel:
     _metrics: dict[str, Mapping[str, float]] = field(default_factory=dict)
     _passes: int = 0
 
-    def dress(self, work: Dispatch) -> Dispatch:
+    def dress(self, dispatch: Dispatch) -> Dispatch:
         """Return a pass whose clients send through the stages."""
-        return with_stages(self._present, work, partial(self._received, work))
+        return with_stages(self._present, dispatch, partial(self._received, dispatch))
 
     @property
     def _present(self) -> dict[str, Stage]:
         """The stages as they are applied next."""
         return {name: at_state(stage, self.states.get(name)) for name, stage in self.stages.items()}
 
-    def _received(self, work: Dispatch, reduced: Reduced) -> Reduced:
+    def _received(self, dispatch: Dispatch, reduced: Reduced) -> Reduced:
         """Return the result behind the server's part of the stages."""
         number = self._passes
         self._passes += 1
-        passed_by = not reduced.means.keys() & work.moved_from
+        passed_by = not reduced.means.keys() & dispatch.moved_from
         if passed_by and (reduced.means or reduced.rows) and self._changes_what_is_sent:
             self._note_that_nothing_changes(number)
         stages = [(n, s) for n, s in self._present.items() if s.has_server_part()]
         if not stages:
             return reduced
-        found = work.differences(reduced)
+        found = dispatch.differences(reduced)
         means: Groups = found.changes
         for name, stage in stages:
             source = partial(_generator, (self.settings.seed, name, self.now.number, number))
@@ -114,13 +114,13 @@ class Channel:
         scalars = {n: v for n, v in reduced.scalars.items() if not owner_of(n, self.stages)}
         return replace(reduced, means=found.means_with(means), scalars=scalars)
 
-    def _update(self, name: str, stage: Stage, now: Received, given: Reduced) -> None:
+    def _update(self, name: str, stage: Stage, received: Received, given: Reduced) -> None:
         """Update what the server keeps for a stage.
 
         Raises:
             SettingsError: the stage fails, or a metric has a name of the engine.
         """
-        state, metrics = updated_by(stage, now, given)
+        state, metrics = updated_by(stage, received, given)
         if state:
             self.states[name] = state
         others = [each for owner, of in self._metrics.items() if owner != name for each in of]
@@ -196,13 +196,15 @@ def _owner(stage: str) -> str:
     return f"channel.{stage}"
 
 
-def updated_by(stage: Stage, now: Received, given: Reduced) -> tuple[State, Mapping[str, float]]:
+def updated_by(
+    stage: Stage, received: Received, given: Reduced
+) -> tuple[State, Mapping[str, float]]:
     """Return what the server keeps for a stage after a pass, and its metrics.
 
     Raises:
         SettingsError: the stage fails, or returns something else.
     """
-    state, metrics = call(stage, Stage.update, now, given)
+    state, metrics = call(stage, Stage.update, received, given)
     return as_arrays(state), metrics
 
 
@@ -313,7 +315,7 @@ def _encoding_behind(
     expected = encoded_by(stage, before, layout, client)
     if after.encoding is None or after.encoding is given.encoding:
         return expected
-    return shared_or_not(stage, before, after.encoding)
+    return with_sharing(stage, before, after.encoding)
 
 
 def _check_metrics(stage: Stage, after: Upload, taken: Collection[str]) -> None:
@@ -410,14 +412,14 @@ def _are_groups(state: Any) -> bool:
     )
 
 
-def received_through(stage: Stage, now: Received, given: Reduced) -> Reduced:
+def received_through(stage: Stage, received: Received, given: Reduced) -> Reduced:
     """Return what the server goes on with behind one stage.
 
     Raises:
         SettingsError: the stage fails, or returns other groups than it was given.
     """
     with calling(stage, "receive"):
-        after = stage.receive(now, given)
+        after = stage.receive(received, given)
     if not isinstance(after, Reduced) or not same_shapes(after.means, given.means):
         raise _other_groups(stage, "receive", after, "means", given.means)
     return after

@@ -29,7 +29,7 @@ def rows_beside(reduced: Reduced) -> list[str]:
 
 
 def with_parts(
-    work: Dispatch,
+    dispatch: Dispatch,
     parts: Mapping[str, ClientPart],
     extras: Extras,
     keep: Callable[[Figures], None],
@@ -37,23 +37,25 @@ def with_parts(
     """Return a pass on which client parts ride; it counts the same bytes.
 
     Args:
-        work: The pass.
+        dispatch: The pass.
         parts: The client parts, by analysis.
         extras: Groups that are sent for them.
         keep: Called with the figures that have arrived.
     """
     groups, personal = extras
     added = (*groups, *(["own_test"] if personal else []))
-    sent = {**work.personal}
-    sent |= {client: {**work.personal.get(client, {}), **own} for client, own in personal.items()}
-    bytes_down = work.received_bytes(work.clients, work.frozen).tolist()
-    received = dict(zip(work.clients, bytes_down, strict=True))
+    sent = {**dispatch.personal}
+    sent |= {
+        client: {**dispatch.personal.get(client, {}), **own} for client, own in personal.items()
+    }
+    bytes_down = dispatch.received_bytes(dispatch.clients, dispatch.frozen).tolist()
+    received = dict(zip(dispatch.clients, bytes_down, strict=True))
     riding = replace(
-        work,
-        rules=replace(work.rules, start=partial(_start, work.rules.start, added)),
-        broadcast={**work.broadcast, **groups},
+        dispatch,
+        rules=replace(dispatch.rules, start=partial(_start, dispatch.rules.start, added)),
+        broadcast={**dispatch.broadcast, **groups},
         personal=sent,
-        bytes_down=lambda client: received[client] - nbytes(sent.get(client, {}), work.frozen),
+        bytes_down=lambda client: received[client] - nbytes(sent.get(client, {}), dispatch.frozen),
     )
     return riding.with_step(
         "analyses", after=partial(_figures, parts), server=partial(_received, keep)

@@ -10,20 +10,20 @@ from raysim.driver.uploads.dispatch import Dispatch
 from raysim.storage.client_models import ClientModels
 
 
-def with_kept_models(models: ClientModels, number: int, work: Dispatch) -> Dispatch:
+def with_kept_models(models: ClientModels, number: int, dispatch: Dispatch) -> Dispatch:
     """Return a pass whose clients save their trained networks; of several, the last one's are kept.
 
     Args:
         models: Their files.
         number: The round, counted from 1.
-        work: The pass.
+        dispatch: The pass.
     """
-    if not work.epochs:
-        return work
-    return work.with_step(
+    if not dispatch.epochs:
+        return dispatch
+    return dispatch.with_step(
         "models",
         before=partial(_save, models, number),
-        server=partial(_received, models, number, work.clients),
+        server=partial(_received, models, number, dispatch.clients),
     )
 
 

@@ -72,9 +72,9 @@ class Dispatch(Pass):
     frozen: frozenset[str] = frozenset()
 
     @classmethod
-    def of(cls, work: Pass, frozen: frozenset[str]) -> Self:
+    def of(cls, pass_: Pass, frozen: frozenset[str]) -> Self:
         """Return a method's pass, to which nothing has been done."""
-        return cls(**_parts(work), frozen=frozen)
+        return cls(**_parts(pass_), frozen=frozen)
 
     def with_step(
         self,
@@ -92,11 +92,11 @@ class Dispatch(Pass):
     def of_clients(self) -> Pass:
         """The pass as clients take it, whose `finish` goes through the clients' parts."""
         parts = tuple((step.before, step.after) for step in self.steps if step.before or step.after)
-        work = Pass(**_parts(self))
+        pass_ = Pass(**_parts(self))
         if not parts:
-            return work
-        finish = partial(_through, work.rules.finish, parts)
-        return replace(work, rules=replace(work.rules, finish=finish))
+            return pass_
+        finish = partial(_through, pass_.rules.finish, parts)
+        return replace(pass_, rules=replace(pass_.rules, finish=finish))
 
     def differences(self, reduced: Reduced) -> Differences:
         """Return the differences of the means of a result from what was broadcast."""
@@ -109,8 +109,8 @@ class Dispatch(Pass):
         return reduced
 
 
-def _parts(work: Pass) -> dict[str, Any]:
-    return {each.name: getattr(work, each.name) for each in fields(Pass)}
+def _parts(pass_: Pass) -> dict[str, Any]:
+    return {each.name: getattr(pass_, each.name) for each in fields(Pass)}
 
 
 def _through(

@@ -80,36 +80,36 @@ class Downlink:
     def __post_init__(self) -> None:
         self.state = self.before.downlink
 
-    def dress(self, work: Dispatch) -> Dispatch:
+    def dress(self, dispatch: Dispatch) -> Dispatch:
         """Return a pass whose clients start from what they have of the model."""
-        if not self._is_coded(work):
-            return work
+        if not self._is_coded(dispatch):
+            return dispatch
         if first := self._sent is None:
-            self._sent = work.broadcast[MODEL]
+            self._sent = dispatch.broadcast[MODEL]
             self._send(self._sent)
         known = self.state[MODEL]
-        model = {name: known.get(name, t) for name, t in work.broadcast[MODEL].items()}
-        sent = replace(work, broadcast={**work.broadcast, MODEL: model})
-        if first or not work.bytes_down:
-            sent = replace(sent, bytes_down=partial(self._received_bytes, work, known))
+        model = {name: known.get(name, t) for name, t in dispatch.broadcast[MODEL].items()}
+        sent = replace(dispatch, broadcast={**dispatch.broadcast, MODEL: model})
+        if first or not dispatch.bytes_down:
+            sent = replace(sent, bytes_down=partial(self._received_bytes, dispatch, known))
         return sent.with_step("downlink", server=partial(self._received, sent, self._sent))
 
-    def _received(self, work: Dispatch, server: Tensors, reduced: Reduced) -> Reduced:
+    def _received(self, dispatch: Dispatch, server: Tensors, reduced: Reduced) -> Reduced:
         """Return the result as if clients had moved from the server's model."""
-        bases = {group: base for group, base in work.moved_from.items() if base == MODEL}
-        found = Differences.of(reduced.means, bases, work.broadcast, frozen=work.frozen)
-        model = {**work.broadcast[MODEL], **server}
+        bases = {group: base for group, base in dispatch.moved_from.items() if base == MODEL}
+        found = Differences.of(reduced.means, bases, dispatch.broadcast, frozen=dispatch.frozen)
+        model = {**dispatch.broadcast[MODEL], **server}
         return replace(reduced, means=found.moved_to(bases, {MODEL: model}))
 
     @property
     def _frozen(self) -> frozenset[str]:
         return frozen_names(self.network)
 
-    def _is_coded(self, work: Pass) -> bool:
+    def _is_coded(self, pass_: Pass) -> bool:
         """Return whether a pass broadcasts the server's model of the start of the round."""
-        own, model = self.before.state.groups.get(MODEL, {}), work.broadcast.get(MODEL, {})
+        own, model = self.before.state.groups.get(MODEL, {}), pass_.broadcast.get(MODEL, {})
         return (
-            not work.pooled
+            not pass_.pooled
             and bool(model)
             and all(
                 name in own and (tensor is own[name] or torch.equal(tensor, own[name]))
@@ -136,16 +136,18 @@ class Downlink:
         parameters = parameter_names(self.network)
         return nbytes({MODEL: without(model, parameters)}, self._frozen)
 
-    def _received_bytes(self, work: Pass, known: Tensors, client: int) -> int:
+    def _received_bytes(self, pass_: Pass, known: Tensors, client: int) -> int:
         """Return the bytes that a client receives.
 
         Args:
-            work: The pass of the method.
+            pass_: The pass of the method.
             known: What clients have of the model.
             client: The client.
         """
         whole = nbytes({MODEL: known}, self._frozen)
-        own = work.bytes_down(client) if work.bytes_down else nbytes(work.broadcast, self._frozen)
+        own = (
+            pass_.bytes_down(client) if pass_.bytes_down else nbytes(pass_.broadcast, self._frozen)
+        )
         if own < whole:
             return own
         counted, last = self.state[BYTES][BYTES], self.before.history.last_round[client]

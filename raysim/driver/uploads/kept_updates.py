@@ -69,7 +69,7 @@ class KeptUpdates:
 
     def aggregate(
         self,
-        work: Dispatch,
+        dispatch: Dispatch,
         pass_number: int,
         kept: Mapping[int, Kept],
         arrived: ArrivedUpdates,
@@ -80,7 +80,7 @@ class KeptUpdates:
         """Return the means of the kept tensors of a pass, `group/name`, and columns of its clients.
 
         Args:
-            work: The pass.
+            dispatch: The pass.
             pass_number: Its number in the round.
             kept: Per client, its update.
             arrived: The clients that have arrived.
@@ -95,7 +95,7 @@ class KeptUpdates:
         if len(layouts) > 1 or len(kept) < len(arrived.clients):
             raise RunError(f"round {self.number + 1}: clients uploaded different tensors")
         layout = layouts.pop()
-        start = _start_of(work, layout)
+        start = _start_of(dispatch, layout)
         clients = tuple(arrived.clients.tolist())
         message = AggregationMessage(
             round_number=self.number,
@@ -107,7 +107,7 @@ class KeptUpdates:
             last=self._last(pass_number, layout),
             root=flat_values(root, layout).astype(np.float64) - start if root else NO_VALUES,
         )
-        message = self._with_bad(message, work)
+        message = self._with_bad(message, dispatch)
         if self.aggregation.measures:
             measured = self._measured(message)
             arrived = replace(arrived, measured=torch.from_numpy(measured))
@@ -130,12 +130,12 @@ class KeptUpdates:
                 )
         return means, self._columns(plan)
 
-    def _with_bad(self, message: AggregationMessage, work: Dispatch) -> AggregationMessage:
+    def _with_bad(self, message: AggregationMessage, dispatch: Dispatch) -> AggregationMessage:
         """Return a message that knows the bad clients, and what they have decided.
 
         Where nobody else has arrived they know nothing, and send what they have trained.
         """
-        bad = np.isin(message.clients, [*(work.attackers or ())])
+        bad = np.isin(message.clients, [*(dispatch.attackers or ())])
         if not self.attack.knows_updates or not bad.any() or bad.all():
             return message
         last = NO_VALUES
@@ -249,20 +249,22 @@ def _of_attack(message: AggregationMessage) -> tuple[str, str]:
     return f"attack/{message.pass_number}/vectors", f"attack/{message.pass_number}/decided"
 
 
-def root_pass(work: Dispatch) -> Dispatch:
+def root_pass(dispatch: Dispatch) -> Dispatch:
     """Return the pass in which the server trains on its root samples, as a client of a pass.
 
     It takes the place of the first client, without what that one keeps or is sent alone, and has
     time for all its epochs.
     """
-    first = int(work.clients[0])
-    full = work if work.full_epochs is None else replace(work, epochs=work.full_epochs)
+    first = int(dispatch.clients[0])
+    full = (
+        dispatch if dispatch.full_epochs is None else replace(dispatch, epochs=dispatch.full_epochs)
+    )
     return replace(
-        work,
+        dispatch,
         clients=(first,),
-        rules=replace(work.rules, finish=send_model),
+        rules=replace(dispatch.rules, finish=send_model),
         epochs=full.epochs_of(first),
-        lr=work.lr_of(first),
+        lr=dispatch.lr_of(first),
         weighting="uniform",
         personal={},
         stored_groups={},
@@ -270,12 +272,12 @@ def root_pass(work: Dispatch) -> Dispatch:
     )
 
 
-def _start_of(work: Dispatch, layout: Layout) -> Values:
+def _start_of(dispatch: Dispatch, layout: Layout) -> Values:
     """Return the values from which the tensors of a layout have moved [N]; 0 of changes."""
     starts = {
         f"{group}/{name}": tensor
-        for group, base in work.stored_groups.items()
-        for name, tensor in work.broadcast.get(base, {}).items()
+        for group, base in dispatch.stored_groups.items()
+        for name, tensor in dispatch.broadcast.get(base, {}).items()
     }
     zeros = {n: torch.zeros(shape, dtype=d) for n, d, shape in layout.entries}
     return flat_values({**zeros, **{n: starts[n] for n in zeros if n in starts}}, layout)

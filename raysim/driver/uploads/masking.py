@@ -12,7 +12,7 @@ from functools import partial
 
 from raysim.api.channel import Stage
 from raysim.api.components import called
-from raysim.api.differences import kept_apart
+from raysim.api.differences import split_stored
 from raysim.api.rules import Reduced, Trained, Upload, View
 from raysim.config import Settings
 from raysim.driver.rounds.hiding import masking_of
@@ -26,17 +26,17 @@ from raysim.numbers.tensors import Layout, Tensors, flatten, without
 
 
 def traffic(
-    work: Dispatch, total: PartialSum, clients: Sequence[int], masks: Masks | None
+    dispatch: Dispatch, total: PartialSum, clients: Sequence[int], masks: Masks | None
 ) -> tuple[int, int]:
     """Return the bytes that the clients of a pass have sent and received, those of masks included.
 
     Args:
-        work: The pass.
+        dispatch: The pass.
         total: All that has arrived.
         clients: Its clients.
         masks: Its masks, if it has any.
     """
-    sent, received = total.bytes_up, int(work.received_bytes(clients, work.frozen).sum())
+    sent, received = total.bytes_up, int(dispatch.received_bytes(clients, dispatch.frozen).sum())
     if masks and sent:
         agreed = len(masks.clients)
         sent += len(total.clients) * masks.secure.bytes_up(agreed)
@@ -44,7 +44,7 @@ def traffic(
     return sent, received
 
 
-def with_masks(settings: Settings, note: Callable[[str], None], work: Dispatch) -> Dispatch:
+def with_masks(settings: Settings, note: Callable[[str], None], dispatch: Dispatch) -> Dispatch:
     """Return a pass whose clients agree on masks; as it is in runs without any.
 
     The virtual clock, which comes later, knows who is lost.
@@ -52,14 +52,14 @@ def with_masks(settings: Settings, note: Callable[[str], None], work: Dispatch) 
     Args:
         settings: The run's settings.
         note: Shows the user, once, what is sent in the clear.
-        work: The pass.
+        dispatch: The pass.
     """
     stage = masking_of(settings)
     if stage is None:
-        return work
+        return dispatch
     bits = stage.secure_sum.bits if stage.secure_sum else 0
-    bases = tuple(sorted(work.moved_from.items()))
-    return replace(work, mask_parties=tuple(map(int, work.clients))).with_step(
+    bases = tuple(sorted(dispatch.moved_from.items()))
+    return replace(dispatch, mask_parties=tuple(map(int, dispatch.clients))).with_step(
         "masks",
         after=partial(_in_words, bits, bases),
         server=partial(_received, settings, stage, note),
@@ -107,7 +107,7 @@ def _in_words(
     bits: int, bases: Sequence[tuple[str, str]], view: View, trained: Trained, upload: Upload
 ) -> Upload:
     """Return the method's upload, with the bytes of words for values that stages pass by."""
-    left, _ = kept_apart(upload, dict(bases), view.broadcast, view.frozen)
+    left, _ = split_stored(upload, dict(bases), view.broadcast, view.frozen)
     passing = {
         name: tensor
         for group, of in left.sums.items()

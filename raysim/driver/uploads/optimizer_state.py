@@ -15,16 +15,16 @@ from raysim.driver.uploads.dispatch import Dispatch
 from raysim.storage.client_states import optimizer_group
 
 
-def with_kept_optimizers(runner: RoundRunner, work: Dispatch) -> Dispatch:
+def with_kept_optimizers(runner: RoundRunner, dispatch: Dispatch) -> Dispatch:
     """Return a pass whose clients keep what the optimizer keeps.
 
     Args:
         runner: Runs the passes, and counts them.
-        work: The pass.
+        dispatch: The pass.
     """
-    if not work.epochs:
-        return work
-    return work.with_step("optimizer", after=partial(_keeping, runner.passes))
+    if not dispatch.epochs:
+        return dispatch
+    return dispatch.with_step("optimizer", after=partial(_keeping, runner.passes))
 
 
 def _keeping(pass_number: int, view: View, trained: Trained, upload: Upload) -> Upload:

@@ -80,15 +80,15 @@ class Compared(Stepper):
 
     compared = 0
 
-    def run(self, work: Pass) -> Reduced:
-        if self.checkpoint.number and self.job(work).epochs:
-            by_hand = bare(self).run(Given.of(self.job(work), work.label))
-            engine, _ = self.trainer.run(self.job(work))
+    def run(self, pass_: Pass) -> Reduced:
+        if self.checkpoint.number and self.job(pass_).epochs:
+            by_hand = bare(self).run(Given.of(self.job(pass_), pass_.label))
+            engine, _ = self.trainer.run(self.job(pass_))
             near(bare(self).model.state_dict(), self.trainer.network.tensors())
             for upload in by_hand:
                 same_upload(upload, engine)
             self.compared += 1
-        return super().run(work)
+        return super().run(pass_)
 
 
 S = TypeVar("S", bound=Stepper)
@@ -170,14 +170,14 @@ ADDING = [
 class Without(Stepper):
     """A stepper that compares the loop of the last pass with plain SGD on the same batches."""
 
-    def run(self, work: Pass) -> Reduced:
-        if self.job(work).epochs:
+    def run(self, pass_: Pass) -> Reduced:
+        if self.job(pass_).epochs:
             plain = Loop(bare(self).model, bare(self).local, [partial(Term, None)])
-            self.both = [self.trained(loop, work) for loop in (bare(self), plain)]
-        return super().run(work)
+            self.both = [self.trained(loop, pass_) for loop in (bare(self), plain)]
+        return super().run(pass_)
 
-    def trained(self, loop: Loop, work: Pass) -> dict[str, torch.Tensor]:
-        loop.run(Given.of(self.job(work), work.label))
+    def trained(self, loop: Loop, pass_: Pass) -> dict[str, torch.Tensor]:
+        loop.run(Given.of(self.job(pass_), pass_.label))
         return {name: tensor.clone() for name, tensor in loop.model.state_dict().items()}
 
 

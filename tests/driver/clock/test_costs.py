@@ -38,8 +38,8 @@ class HeadFirst(raysim.Method):
     def round(self, now: raysim.Round, state: raysim.ServerState) -> Any:
         epochs = {client: 1 + client % 2 for client in now.cohort}
         trainable = None if now.number else HEAD
-        work = raysim.Pass(now.cohort, state.groups, epochs=epochs, lr=now.lr, trainable=trainable)
-        return state.replace(**(yield work).means), {}
+        pass_ = raysim.Pass(now.cohort, state.groups, epochs=epochs, lr=now.lr, trainable=trainable)
+        return state.replace(**(yield pass_).means), {}
 
 
 class OwnVectors(FedAvg):

@@ -59,7 +59,7 @@ class Counts(raysim.Stage):
 class First(Poisson):
     """The same clients in every round, of a base that draws them."""
 
-    def select(self, now: raysim.Sampling) -> list[int]:
+    def select(self, sampling: raysim.Sampling) -> list[int]:
         return [0, 1]
 
 

@@ -15,7 +15,7 @@ from raysim.tuning.slots.report import Report
 from raysim.tuning.tables.command import folder_of, queue_of
 from raysim.tuning.tables.plan import make_plan
 from raysim.tuning.tables.results import TableResults
-from raysim.tuning.tables.work import Workload
+from raysim.tuning.tables.work import RunCost
 from raysim.workloads.papers.run import Run
 from raysim.workloads.tables import TABLES
 from tests.tasks import make_settings
@@ -172,7 +172,7 @@ def test_a_dry_run_names_a_reference_of_which_no_cell_is_chosen(analysed):
 def test_references_come_first_and_a_run_waits_for_that_of_its_seed(analysed, tmp_path):
     plan = make_plan(TABLES[NAME], seeds=range(2))
     folder = folder_of(plan, tmp_path / "out")
-    runs = queue_of(TableResults(plan, folder), Workload(), print)
+    runs = queue_of(TableResults(plan, folder), RunCost(), print)
     names = {run: runs.name(run) for run in runs.waiting}
     labels = [f"{row}, accuracy, seed {n}" for row in ("reference", "T=0.5") for n in (0, 1)]
     assert [*names.values()] == labels
@@ -261,7 +261,7 @@ def test_a_run_that_diverges_to_its_end_ends_those_that_wait_for_it(
     folder = folder_of(plan, tmp_path / "out")
     with folder.lock():
         folder.enter(plan.labels, plan.labels)
-        runs = queue_of(TableResults(plan, folder), Workload(), print)
+        runs = queue_of(TableResults(plan, folder), RunCost(), print)
         reference = runs.next()
         settings = runs.settings(reference).override({"engine.backend": "inline"})
         run_of_reference = raysim.run(settings)

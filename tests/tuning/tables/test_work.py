@@ -10,7 +10,7 @@ import pytest
 import raysim
 from raysim.errors import MachineError
 from raysim.tuning.tables import work
-from raysim.tuning.tables.work import DataSize, Pace, Workload, measure, time_in_slots
+from raysim.tuning.tables.work import DataSize, Pace, RunCost, measure, time_in_slots
 from raysim.workloads.tables import TABLES
 from tests.tuning.tables.common import COLUMNS, DIVERGING, NAME, ROWS, make_table, times
 
@@ -40,7 +40,7 @@ def settings_of(column):
 )
 def test_sample_steps_by_hand(table, overrides, expected):
     settings = settings_of("IID, long").override(overrides)
-    assert Workload().sample_steps(settings) == expected
+    assert RunCost().sample_steps(settings) == expected
 
 
 def test_seconds_by_hand(table, monkeypatch):
@@ -52,7 +52,7 @@ def test_seconds_by_hand(table, monkeypatch):
         return Pace(1e-3, 0.25e-3)
 
     monkeypatch.setattr(work, "measure", measure)
-    load, settings = Workload(), settings_of("IID, long")
+    load, settings = RunCost(), settings_of("IID, long")
     assert load.seconds(settings) == pytest.approx(3.2 + 4 * 2500 / 3 * 0.25e-3)
     third = settings.override({"evaluation.every": 3})  # rounds 3 and 4
     assert load.seconds(third) == pytest.approx(3.2 + 2 * 2500 / 3 * 0.25e-3)
@@ -84,7 +84,7 @@ def test_work_of_an_evaluation_by_hand(table, monkeypatch, overrides, scored, tr
     """Samples that are scored, by each model, and those that clients train on before."""
     monkeypatch.setattr(work, "measure", lambda settings, size: Pace(0.0, 3.0))
     settings = settings_of("IID, long").override({**overrides, "evaluation.every": 4})
-    assert Workload().seconds(settings) == pytest.approx(scored + 3 * trained)
+    assert RunCost().seconds(settings) == pytest.approx(scored + 3 * trained)
 
 
 def test_a_table_on_clients_own_tests_has_an_estimate(table, tmp_path, monkeypatch):
