@@ -1,7 +1,7 @@
 """Aggregations of a pass's updates into one update, one file each.
 
 In: updates of clients, in blocks of coordinates. Out: one update. Imported by `raysim.config`;
-imports core alone.
+imports `api` and below.
 """
 
 from raysim.api.aggregation import AGGREGATIONS, Aggregation

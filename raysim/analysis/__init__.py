@@ -4,8 +4,8 @@
 
 In: the deployed models before and after an evaluated round, and the values of each client.
 Out: rows, which the driver writes to `analysis/NAME.parquet` of the run directory, with the round.
-Imported by `raysim.config` (names), the driver (`base`), `results` and the facade; imports core and
-methods.
+Imported by `raysim.config` (names), the driver (`base`), `results` and the facade; imports `api`,
+`methods` and below.
 
 An analysis is a component of one or two parts (`base.Analysis`):
 

@@ -1,7 +1,7 @@
 """Attacks of clients that cannot be trusted, one file each.
 
 In: samples, an upload, or the updates of all clients. Out: those of a bad client. Imported by
-`raysim.config`; imports core alone.
+`raysim.config`; imports `api` and below.
 """
 
 from raysim.api.attack import ATTACKS, Attack

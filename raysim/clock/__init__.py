@@ -2,7 +2,7 @@
 
 `clock.name=devices` gives a run virtual time. In: seed and settings, and a user's tables. Out: a
 `Fleet`, pure functions of client and instant. Imported by `raysim.config`, the engine and the
-facade; imports core alone.
+facade; imports `api` and below.
 """
 
 from raysim.clock.base import CLOCKS, Clock

@@ -1,7 +1,7 @@
 """Optimizers of local steps, one file each.
 
 In: the gradient of a parameter, and what is kept beside it. Out: the direction of the step.
-Imported by `raysim.config`; imports core alone.
+Imported by `raysim.config`; imports `api` and below.
 """
 
 from raysim.api.optimizer import OPTIMIZERS, Optimizer

@@ -1,7 +1,7 @@
 """Selections of the clients that take part in a round, one file each.
 
 In: samples, results and durations of clients, as `raysim.api.selection.Sampling`. Out: clients, in
-order. Imported by `raysim.config`; imports core alone.
+order. Imported by `raysim.config`; imports `api` and below.
 """
 
 from raysim.api.selection import SELECTIONS, Selection

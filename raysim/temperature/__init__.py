@@ -1,7 +1,7 @@
 """Temperatures of local training, one file each.
 
 In: rounds, losses and durations of clients, as `raysim.api.temperature.TemperatureRound`. Out: T
-of a round, of single clients or of samples. Imported by `raysim.config`; imports core alone.
+of a round, of single clients or of samples. Imported by `raysim.config`; imports `api` and below.
 """
 
 from raysim.api.temperature import TEMPERATURES, Temperature

@@ -2,5 +2,5 @@
 
 In: the jobs of a group of clients. Out: each client's upload and losses, as of the sequential
     trainer.
-Imported by `execution` and `driver`; knows `training`, `federation` and `core`.
+Imported by `execution` and `driver`; knows `training`, `federation` and below.
 """
