@@ -27,7 +27,7 @@ def test_a_run_that_is_killed_after_a_checkpoint_has_its_seconds(tmp_path, monke
 
     def save_and_copy(self, checkpoint, *arguments, **named):
         save(self, checkpoint, *arguments, **named)
-        shutil.copytree(tmp_path / "run", tmp_path / f"killed-{checkpoint.number}")
+        shutil.copytree(tmp_path / "run", tmp_path / f"killed-{checkpoint.run.number}")
 
     monkeypatch.setattr(Checkpoints, "save", save_and_copy)
     raysim.run(make_settings(tmp_path / "run"), make_task(SIZES))
@@ -69,7 +69,7 @@ def test_the_last_round_is_checkpointed_once(tmp_path, monkeypatch):
     save = Checkpoints.save
 
     def count(self, checkpoint, *arguments, **named):
-        saved.append(checkpoint.number)
+        saved.append(checkpoint.run.number)
         save(self, checkpoint, *arguments, **named)
 
     monkeypatch.setattr(Checkpoints, "save", count)

@@ -94,7 +94,7 @@ def test_the_checks_of_a_start_ask_a_method_for_its_first_pass_once(tmp_path, mo
     }
     with pytest.raises(raysim.RunError, match="seen"):
         raysim.run(make_settings(tmp_path / "run", **parts), make_task(UNEQUAL))
-    assert ASKED == ["round", "round"]  # the second one is the rehearsal's
+    assert ASKED == ["round"] * 3  # then by the rehearsal: with a down-link it has two rounds
 
 
 class Overlapping(FedAvg):

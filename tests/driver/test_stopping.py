@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file
 
 import raysim
-from raysim.driver.rounds.run import commits
+from raysim.driver.rounds import commits
 from raysim.driver.rounds.stopping import Stopping
 from raysim.storage import checkpoints
 from raysim.storage.column_names import OF_SCORES
