@@ -573,7 +573,7 @@ class Pass:
             frozen: Names of the network's frozen parameters, which are not counted.
         """
         received = np.zeros(len(clients), dtype=np.int64)
-        if self.pooled:
+        if self.pooled or not len(clients):  # an empty list would be float
             return received
         if self.personal:
             received += [nbytes(self.personal.get(client, {}), frozen) for client in clients]

@@ -5,6 +5,9 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
+import pytest
+from torch import ones
+
 from raysim import Pass, Reduced, Rules, Upload
 from raysim.driver.uploads.dispatch import Dispatch
 from raysim.training.rule_keys import key_of_function
@@ -59,3 +62,12 @@ def test_a_way_has_a_key_if_its_steps_have():
 def test_what_travels_has_no_part_of_the_server():
     dispatch = Dispatch((1,), {}).with_step("clock", server=lambda reduced: reduced)
     assert type(dispatch.of_clients) is Pass and dispatch.of_clients.rules == Rules()
+
+
+@pytest.mark.parametrize("more", [{"personal": {3: {"own": {"w": ones(2)}}}}, {"bytes_down": int}])
+def test_bytes_of_clients_are_whole_numbers_of_nobody_too(more):
+    """Clients that are sent tensors of their own, or whose bytes the pass states."""
+    sent = Pass((3, 5), {"model": {"w": ones(4)}}, **more)
+    expected = [24, 16] if "personal" in more else [3, 5]  # float32
+    assert sent.received_bytes([3, 5]).tolist() == expected
+    assert sent.received_bytes([]).tolist() == []
