@@ -56,9 +56,11 @@ class ByHand:
     """Stacked 2NNs whose gradients are written by hand; K models, each with its learning rate."""
 
     def __init__(self, tensors: Tensors, models: int, lr: Sequence[float], fused: bool) -> None:
-        stacked = [tensor.detach().expand(models, *tensor.shape) for tensor in tensors.values()]
-        self.weights = [tensor.clone() for tensor in stacked[::2]]
-        self.biases = [tensor.clone() for tensor in stacked[1::2]]
+        stacked = {n: t.detach().expand(models, *t.shape).clone() for n, t in tensors.items()}
+        weights = {(*t.shape,): n for n, t in tensors.items() if t.dim() == 2}
+        self.layers = [weights[o, i].removesuffix(".weight") for i, o in SIZES]
+        self.weights = [stacked[f"{layer}.weight"] for layer in self.layers]
+        self.biases = [stacked[f"{layer}.bias"] for layer in self.layers]
         self.lr = torch.tensor(lr).view(-1, 1, 1)
         self.fused = fused
 

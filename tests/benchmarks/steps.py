@@ -33,7 +33,7 @@ import raysim.methods
 import raysim.workloads
 from raysim.api.method import METHODS, Round
 from raysim.api.rules import Pass, Reduced
-from raysim.driver.rounds.method_rounds import round_inputs
+from raysim.driver.rounds.method_rounds import opened_pass, round_inputs
 from raysim.driver.start.checks.preflight import initial_checkpoint
 from raysim.execution.partial_sum import PartialSum
 from raysim.execution.process import configure, keep_freed_memory
@@ -79,6 +79,7 @@ GOALS: Mapping[str, Mapping[str, float]] = {
 SETTINGS: Mapping[str, Mapping[str, Any]] = {
     "chain": {"method.methods": {"fedprox": {}, "scaffold": {}}},
     "divide_and_conquer": {"method.split": 1},
+    "dp_ftrl": {"aggregation.weighting": "fixed"},
     "fedat": {"method.tiers": 1},
 }
 """Settings of methods that measure little or nothing under their defaults; one client, one tier."""
@@ -115,8 +116,9 @@ class Stepper:
     def round(self) -> tuple[float, float | None]:
         """Run a round; return the seconds of a local step in it, and those of the bare loop's."""
         self.seconds, self.bare_seconds, self.steps = 0.0, 0.0, 0
-        passes = self.settings.method.round(self.inputs(), self.checkpoint.state)
-        state, _ = run_round(passes, self.run)
+        now = self.inputs()
+        passes = self.settings.method.round(now, self.checkpoint.state)
+        state, _ = run_round(passes, lambda pass_: self.run(opened_pass(pass_, now)))
         self.checkpoint = replace(self.checkpoint, number=self.checkpoint.number + 1, state=state)
         return self.seconds / self.steps, self.bare_seconds / self.steps if self.bare else None
 

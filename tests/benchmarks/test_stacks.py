@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import pytest
 import torch
@@ -34,9 +36,11 @@ def test_each_model_of_a_stack_by_hand_takes_the_steps_of_its_learning_rate(fuse
         if k == 0:
             hand.epoch(stepper.data.x.flatten(1), stepper.data.y, order)
         trained, _ = stepper.trainer.run(stepper.job(work))
-        by_hand = [t[k] for pair in zip(hand.weights, hand.biases, strict=True) for t in pair]
-        for own, other in zip(trained.sums["model"].values(), by_hand, strict=True):
-            torch.testing.assert_close(own, other, rtol=1e-5, atol=1e-6)
+        own = trained.sums["model"]
+        for layer, weight, bias in zip(hand.layers, hand.weights, hand.biases, strict=True):
+            close = partial(torch.testing.assert_close, rtol=1e-5, atol=1e-6)
+            close(own[f"{layer}.weight"], weight[k])
+            close(own[f"{layer}.bias"], bias[k])
 
 
 def test_a_line_for_each_number_of_models(monkeypatch):
