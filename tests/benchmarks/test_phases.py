@@ -11,7 +11,7 @@ pytestmark = pytest.mark.ci
 
 
 def test_a_round_in_one_process_is_mostly_training():
-    case = Case("2nn", clients=4, samples=20, cohort=2)
+    case = Case("2nn", clients=4, samples=100, cohort=2)
     seconds, found = shares(case, 2, **{"engine.backend": "inline"})
     workers = {name: share for name, share in found.items() if name.startswith("worker_")}
     assert found["worker_training_seconds"] == max(workers.values()) > 0.2
