@@ -142,7 +142,7 @@ class RoundSelection:
 
     Attributes:
         settings: The run's settings.
-        now: The input of its selection.
+        sampling: The input of its selection.
         selected: The clients in its order, by its numbers.
     """
 
@@ -173,20 +173,20 @@ class RoundSelection:
         """
         selection, tick = settings.selection, timed.now if timed else 0
         participants = settings.participants
-        now = _as_seen(settings, sampling_of(settings, before, sizes, clock, tick))
-        selected = select(selection, now)
+        sampling = _as_seen(settings, sampling_of(settings, before, sizes, clock, tick))
+        selected = select(selection, sampling)
         if not selected and clock:
             later = clock.fleet.first_available(participants.numbers, tick)
             if later > tick:
-                now = _as_seen(settings, sampling_of(settings, before, sizes, clock, later))
-                selected = select(selection, now)
+                sampling = _as_seen(settings, sampling_of(settings, before, sizes, clock, later))
+                selected = select(selection, sampling)
                 if timed:
                     timed.now = later
         if not selected and not selection.may_be_empty:
-            raise _bad(selection, now, "must be at least one client", selected)
-        chosen = cls(settings, now, selected)
+            raise _bad(selection, sampling, "must be at least one client", selected)
+        chosen = cls(settings, sampling, selected)
         if timed:
-            wanted = len(selected) if selection.may_be_empty else now.size
+            wanted = len(selected) if selection.may_be_empty else sampling.size
             timed.ask(participants.at(selected).tolist(), wanted)
         return chosen
 

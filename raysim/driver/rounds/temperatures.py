@@ -28,7 +28,7 @@ class RoundTemperature:
 
     Attributes:
         component: The temperature.
-        now: Its input.
+        round_: Its input.
         value: The T that it chose.
     """
 
