@@ -494,7 +494,7 @@ def test_a_class_that_changes_code_loses_what_its_base_promises(line):
 
 def test_every_rule_has_a_case(monkeypatch):
     """That a component is not what its class says, no settings say: it is seen before the data."""
-    monkeypatch.setattr("raysim.config.check_rules", lambda settings: None)
+    monkeypatch.setattr("raysim.config.run.check_rules", lambda settings: None)
     found = set[Rule]()
     for line, (overrides, *more) in {**CASES, **SEEN}.items():
         settings = raysim.load_config("mnist-fedavg", overrides)

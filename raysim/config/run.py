@@ -1,0 +1,277 @@
+"""Settings of a run, and their validation."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+from functools import partial
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
+
+from raysim.aggregation import AGGREGATIONS, Aggregation
+from raysim.aggregation.mean import Mean
+from raysim.analysis import analysis_names
+from raysim.api.channel import with_effect
+from raysim.api.component_fields import component_field, ordered_field
+from raysim.api.components import call, called, explain, registries
+from raysim.api.method import METHODS, Asynchrony, Method
+from raysim.api.optimizer import OPTIMIZER
+from raysim.api.rules import Weighting
+from raysim.attack import ATTACKS, Attack
+from raysim.attack.none import NoAttack
+from raysim.channel import STAGES, Stage
+from raysim.clock import CLOCKS, Clock
+from raysim.clock.none import NoClock
+from raysim.combinations import check_rules
+from raysim.config.engine import EngineSettings
+from raysim.config.evaluation import EvaluationSettings
+from raysim.config.local import LocalSettings
+from raysim.config.overrides import apply_overrides
+from raysim.errors import SettingsError
+from raysim.samples.data import DATASETS, MODELS, PARTITIONS, Dataset, Model, Partition
+from raysim.samples.participants import Participants, participants_of
+from raysim.selection import SELECTIONS, Selection
+from raysim.selection.uniform import Uniform
+from raysim.server import SERVER_RULES, ServerRule
+from raysim.server.mean import ModelMean
+from raysim.temperature import TEMPERATURES, Temperature
+from raysim.temperature.constant import Constant
+from raysim.user_input import check_plain, dotted, user_path
+from raysim.user_input.group import SettingsGroup
+from raysim.user_input.limits import LARGEST, SEVERAL_SEEDS, Count, Seed
+
+HINTS = {"seeds": SEVERAL_SEEDS}
+"""What to write in place of unknown settings, where it is no similar name."""
+
+
+def _path(setting: str, path: str, *, absolute: bool = False) -> str:
+    found = user_path(path, setting)
+    return str(found.absolute() if absolute else found)
+
+
+def _weights_file(path: str) -> str:
+    if not path.endswith((".csv", ".parquet")):
+        raise ValueError("must be a .csv or .parquet file of weights")
+    return _path("weighting", path, absolute=True)
+
+
+class Settings(SettingsGroup):
+    """Everything that a run depends on."""
+
+    dataset: Annotated[Dataset, *component_field(DATASETS)]
+    partition: Annotated[Partition, *component_field(PARTITIONS)]
+    model: Annotated[Model, *component_field(MODELS)]
+    method: Annotated[Method, *component_field(METHODS)]
+    selection: Annotated[Selection, *component_field(SELECTIONS)] = Field(
+        default=Uniform(), validate_default=True
+    )
+    channel: Annotated[Mapping[str, Stage], *ordered_field(STAGES, "channel")] = Field(
+        default={}, description="stages that uploads go through, in order, by name"
+    )
+    downlink: Annotated[Mapping[str, Stage], *ordered_field(STAGES, "downlink")] = Field(
+        default={}, description="stages that the broadcast model goes through, in order, by name"
+    )
+    aggregation: Annotated[Aggregation, *component_field(AGGREGATIONS)] = Mean()
+    attack: Annotated[Attack, *component_field(ATTACKS)] = NoAttack()
+    clock: Annotated[Clock, *component_field(CLOCKS)] = NoClock()
+    temperature: Annotated[Temperature, *component_field(TEMPERATURES, "local.temperature")] = (
+        Constant()
+    )
+    clients: Count = Field(
+        default=100, description="number of clients K; natural clients: all, if it is not given"
+    )
+    rounds: Count = Field(default=100, description="maximum number of rounds")
+    fraction: float = Field(default=0.1, gt=0, le=1, description="fraction C of clients a round")
+    seed: Seed = Field(default=0, description="seed of all random streams")
+    weighting: Weighting | Annotated[str, AfterValidator(_weights_file)] = Field(
+        default="examples",
+        description="weights of the mean: samples, all alike, or those of a table, CSV or Parquet:"
+        " client, weight",
+    )
+    target_accuracy: Annotated[float, Field(gt=0, le=1)] | None = Field(
+        default=None, description="stop when the main score, an accuracy, reaches this value"
+    )
+    patience: Count | None = Field(
+        default=None, description="stop after so many rounds in which the metric has not improved"
+    )
+    patience_metric: str | None = Field(
+        default=None,
+        description="column of rounds, of patience and model_best.safetensors; none: the main"
+        " score, on held-out samples before others",
+    )
+    patience_mode: Literal["auto", "max", "min"] = Field(
+        default="auto",
+        description="whether larger or smaller values of it are better; auto: as it is declared",
+    )
+    out: Annotated[str, AfterValidator(partial(_path, "out"))] | None = Field(
+        default=None, description="run directory; none: a new one under runs/"
+    )
+    checkpoint_every: Count = Field(default=10, description="rounds between checkpoints")
+    keep_clients: bool = Field(
+        default=False,
+        description="keep the networks of the last round's clients as they have trained them",
+    )
+    on_client_error: Literal["stop", "drop"] = Field(
+        default="stop", description="a client that failed twice stops the run, or is dropped"
+    )
+    trace: bool = Field(default=False, description="record the time of a round's phases")
+    tracker: Literal["mlflow", "wandb"] | None = Field(
+        default=None, description="log settings, rounds and summary there, too"
+    )
+    analysis: Annotated[tuple[str, ...], BeforeValidator(analysis_names)] = Field(
+        default=(), description="measurements of evaluated rounds; they change no bit of the model"
+    )
+    reference: Annotated[str, AfterValidator(partial(_path, "reference", absolute=True))] | None = (
+        Field(default=None, description="run directory with whose model analyses compare")
+    )
+    start_from: (
+        Annotated[str, AfterValidator(partial(_path, "start_from", absolute=True))] | None
+    ) = Field(
+        default=None,
+        description="run directory, .safetensors file or torch's state_dict (.pth) with whose"
+        " tensors training starts",
+    )
+    local: LocalSettings = LocalSettings()
+    server: Annotated[ServerRule, *component_field(SERVER_RULES)] = ModelMean()
+    evaluation: EvaluationSettings = EvaluationSettings()
+    engine: EngineSettings = EngineSettings()
+
+    @field_validator("selection")
+    @classmethod
+    def _of_method(cls, given: Selection, others: ValidationInfo) -> Selection:
+        """Return the method's own selection, if it has one that does not contradict the given."""
+        method: Method | None = others.data.get("method")  # None: it is refused already
+        if method is None or (own := method.selection) is None:
+            return given
+        unlike = [name for name, value in own if getattr(given, name, value) != value]
+        defaults = type(own).model_fields
+        changed = [name for name in unlike if getattr(given, name) != defaults[name].default]
+        fits = given == Uniform() or type(given) is type(own)
+        return own if fits and not changed else given
+
+    @model_validator(mode="after")
+    def _parts_go_together(self) -> Self:
+        check_rules(self)
+        return self
+
+    @model_validator(mode="after")
+    def _patience_sees_evaluations(self) -> Self:
+        every = self.evaluation.every
+        if self.patience is not None and self.patience < every:
+            raise ValueError(f"patience={self.patience}: must be at least evaluation.every={every}")
+        return self
+
+    @model_validator(mode="after")
+    def _rates_suit_rounds(self) -> Self:
+        self.local.check_rate(self.rounds, self.local.lr, "local.lr=")
+        own = self.server.rate is not None
+        key = "server.lr=" if own else f"the rate of {called(self.method)}, "
+        self.server.check_rate(self.rounds, self.server_lr, key)
+        return self
+
+    @property
+    def server_rule(self) -> ServerRule:
+        """The rule of the server: that of a method which is a name for a pair, or `server`."""
+        return self.method.server_rule or self.server
+
+    @property
+    def server_lr(self) -> float | None:
+        """The full learning rate that `server.schedule` has: the rule's or the method's, if any."""
+        return self.method.server_lr if self.server.rate is None else self.server.rate
+
+    @property
+    def data(self) -> Dataset:
+        """The dataset that this run reads: of its seed, if it follows that."""
+        return call(self.dataset, Dataset.for_run, self.seed)
+
+    @property
+    def stages(self) -> Mapping[str, Stage]:
+        """The stages of the channel that have an effect, in order."""
+        return with_effect(self.channel)
+
+    @property
+    def down_stages(self) -> Mapping[str, Stage]:
+        """The stages of the down-link that have an effect, in order."""
+        return with_effect(self.downlink)
+
+    @property
+    def keepers(self) -> tuple[str, ...]:
+        """Owners of what clients keep, besides the method: stages, and the optimizer."""
+        return (*self.stages, *([OPTIMIZER] if self.local.keep else []))
+
+    @property
+    def participants(self) -> Participants:
+        """The clients that may take part in training."""
+        return participants_of(self.clients, self.evaluation.new_clients, self.seed)
+
+    @property
+    def cohort_size(self) -> int:
+        """Clients per round, m = max(round(C*K), 1), of K that may take part."""
+        return max(round(self.fraction * len(self.participants)), 1)
+
+    @property
+    def expected_cohort(self) -> float:
+        """Expected number of clients of a round: C*K of Poisson cohorts, m of others."""
+        if self.selection.draw == "poisson":
+            return self.fraction * len(self.participants)
+        return float(self.cohort_size)
+
+    @property
+    def asynchrony(self) -> Asynchrony | None:
+        """Overlap of rounds, as the method states it; None if they do not overlap."""
+        return call(self.method, Method.asynchrony, self.cohort_size)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the settings as nested plain values, as written to `config.json`."""
+        return self.model_dump(mode="json")
+
+    def override(self, overrides: Mapping[str, Any]) -> Settings:
+        """Return new settings with dotted keys replaced; naming a component resets its fields.
+
+        Raises:
+            SettingsError: a key is unknown, or a value has the wrong type or range.
+        """
+        raw = self.to_dict()
+        if self.method.selection is not None:  # goes with the method, which brings it again
+            del raw["selection"]
+        return parse(apply_overrides(raw, overrides))
+
+
+def parse(raw: Mapping[str, Any]) -> Settings:
+    """Validate nested plain values.
+
+    Raises:
+        SettingsError: a setting is wrong; the message names it, its value and the allowed range.
+    """
+    check_plain(raw)
+    try:
+        settings = Settings.model_validate(raw)
+    except ValidationError as error:
+        elsewhere = partial(_of_components, raw)
+        line = explain(error, Settings, hints=HINTS, elsewhere=elsewhere)
+        raise SettingsError(line) from error
+    for key, value in dotted(settings.to_dict()).items():
+        if isinstance(value, float) and abs(value) > LARGEST:
+            raise SettingsError(
+                f"{key}={value:g}: must be at most {LARGEST:.4g}, the largest number in float32"
+            )
+    return settings
+
+
+def _of_components(raw: Mapping[str, Any], name: str) -> list[str]:
+    """Return the settings of a name that components of a run have, by dotted key."""
+    keys = []
+    for registry in registries():
+        with suppress(Exception):  # no such component; the first error is of another setting
+            component = registry.get(raw[registry.kind]["name"])
+            keys += [f"{registry.kind}.{name}"] if name in component.model_fields else []
+    return keys
