@@ -11,7 +11,7 @@ Legend: d a difference.
 from __future__ import annotations
 
 from abc import ABC
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
@@ -22,8 +22,8 @@ from raysim.api.components import Component, Registry, call, returns
 from raysim.api.privacy import PrivacyClaim
 from raysim.api.rules import Reduced, Upload, View
 from raysim.api.state import State, are_arrays
-from raysim.api.withheld import PRIVACY, closed
-from raysim.numbers.encoding import Encoded, Encoding
+from raysim.api.withheld import COHORT, SINGLE, Tells, closed
+from raysim.numbers.encoding import Encoded, Encoding, Traffic
 from raysim.numbers.masking import SecureSum
 from raysim.numbers.tensors import Groups, Layout
 
@@ -43,7 +43,7 @@ class Received:
     """
 
     number: int
-    cohort: tuple[int, ...] = field(metadata=closed("the clients of a round", PRIVACY))
+    cohort: tuple[int, ...] = field(metadata=closed("the clients of a round", COHORT))
     clients: int
     generator: Callable[[str], torch.Generator]
     expected: float
@@ -152,6 +152,15 @@ class Stage(Component, ABC):
         claim states its own, or is refused.
         """
         return None
+
+    @property
+    def hides(self) -> Collection[Tells]:
+        """What the server cannot see, which no component may read."""
+        return (SINGLE,) if self.secure_sum else ()
+
+    def beside(self, clients: int) -> Traffic:
+        """Return what each of n clients of a pass sends and receives beside values."""
+        return self.secure_sum.beside(clients) if self.secure_sum else Traffic()
 
     def with_noise(self, noise: float) -> Stage:
         """Return this stage with the noise multiplier that keeps to the epsilon of its claim."""
@@ -298,9 +307,11 @@ def with_sharing(stage: Stage, before: Encoding, encoding: Encoding) -> Encoding
     return replace(encoding, is_shared=False)
 
 
-def secure_sum_of(stages: Stages) -> SecureSum | None:
-    """Return the secure aggregation of a channel; None without one."""
-    return next(filter(None, (stage.secure_sum for stage in stages.values())), None)
+def beside_of(stages: Stages, clients: int) -> Traffic:
+    """Return what each of n clients of a pass sends and receives for stages beside values."""
+    each = [Traffic(), *(stage.beside(clients) for stage in stages.values())]
+    up, down = (sum(getattr(own, way) for own in each) for way in ("up", "down"))
+    return Traffic(up, down, max(own.trips for own in each))
 
 
 def declared(stages: Stages, encoded: Encoded, client: int) -> Encoded:

@@ -49,7 +49,7 @@ from raysim.api.privacy import PrivacyClaim
 from raysim.api.rules import LocalWork, Pass, Reduced, Weighting
 from raysim.api.selection import Selection, are_lines
 from raysim.api.server import ServerRule
-from raysim.api.withheld import MASKS, PRIVACY, closed
+from raysim.api.withheld import COHORT, SINGLE, closed
 from raysim.errors import SettingsError
 from raysim.numbers.tensors import Groups, Tensors, nbytes
 
@@ -81,8 +81,7 @@ class ServerState:
 class Round:
     """Input of `Method.round`.
 
-    What a run withholds, by masks or a claim of privacy, may be passed on but not read: reading it
-    ends the run in one line.
+    What a run withholds may be passed on but not read: reading it ends the run in one line.
 
     Attributes:
         number: Rounds committed before this one.
@@ -93,14 +92,13 @@ class Round:
         lr_at: Learning rate of any round.
         weighting: The run's `weighting`, a word or the path of a table.
         network: The network as it was built, for its structure; its tensors are not the state's.
-        steps: `steps(client)`: the local steps of a client in `epochs`; withheld by masks and a
-            claim.
+        steps: `steps(client)`: the local steps of a client in `epochs`; may be withheld.
         sample: `sample(*keys)`: a further uniform cohort of m clients, keyed by seed, round, keys.
         generator: `generator(purpose)`: a generator on the CPU, keyed by seed, round and purpose.
         note: Shows the user one line.
         everyone: The clients that may take part, ascending: all K, or fewer by
             `evaluation.new_clients`; a pass may be over these alone.
-        samples: Training samples of each client, by its number; withheld by masks and a claim.
+        samples: Training samples of each client, by its number; may be withheld.
         size: m, the clients of a round.
         expected: Expected number of clients of a round, by which `aggregation.weighting=fixed`
             divides.
@@ -113,7 +111,7 @@ class Round:
     number: int
     cohort: tuple[int, ...] = field(
         metadata=closed(
-            *("the clients of a round", PRIVACY),
+            *("the clients of a round", COHORT),
             instead="a method of your own passes now.cohort on unchanged",
             handle=True,
         )
@@ -124,15 +122,13 @@ class Round:
     lr_at: Callable[[int], float]
     weighting: Weighting | str
     network: nn.Module
-    steps: Callable[[int], int] = field(
-        metadata=closed("the local steps of clients", MASKS, PRIVACY)
-    )
+    steps: Callable[[int], int] = field(metadata=closed("the local steps of clients", SINGLE))
     sample: Callable[..., tuple[int, ...]]
     generator: Callable[[str], torch.Generator]
     note: Callable[[str], None]
     everyone: Sequence[int] = ()
     samples: Sequence[int] | npt.NDArray[np.int64] = field(
-        default=(), metadata=closed("the sizes of clients", MASKS, PRIVACY)
+        default=(), metadata=closed("the sizes of clients", SINGLE)
     )
     size: int = 1
     expected: float = 1.0

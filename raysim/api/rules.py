@@ -23,7 +23,7 @@ from torch import Tensor
 
 from raysim.api.optimizer import Optimizer, effective_steps
 from raysim.api.scoring import CLASSIFICATION, Scoring
-from raysim.api.withheld import MASKS, PRIVACY, closed
+from raysim.api.withheld import COHORT, SINGLE, closed
 from raysim.errors import RunError, SettingsError
 from raysim.numbers.encoding import Encoding
 from raysim.numbers.tensors import Groups, Tensors, at_least_float32, nbytes, number_beside, only
@@ -588,28 +588,28 @@ class Pass:
 class Reduced:
     """The result of a pass.
 
-    What a run withholds, by masks or a claim of privacy, may be passed on but not read.
+    What a run withholds may be passed on but not read.
 
     Attributes:
-        clients: The clients whose uploads arrived, ascending; dropped ones are missing. Withheld by
-            a claim; a pass may be over them.
+        clients: The clients whose uploads arrived, ascending; dropped ones are missing. May be
+            withheld; a pass may be over them even so.
         means: The weighted mean of every group in `Upload.sums`.
-        rows: Per client, its `Upload.rows`; withheld by masks and a claim.
+        rows: Per client, its `Upload.rows`; may be withheld.
         scalars: Per name, one value per client, in the order of `clients`.
         staleness: Of asynchronous rounds, per client, the versions since its start.
         tiers: Of asynchronous rounds, per client, its tier; 0 is the fastest.
-        samples: Per client, its samples, in the order of `clients`; withheld by masks and a claim.
+        samples: Per client, its samples, in the order of `clients`; may be withheld.
     """
 
     clients: tuple[int, ...] = field(
-        metadata=closed("the clients of a round that have arrived", PRIVACY, handle=True)
+        metadata=closed("the clients of a round that have arrived", COHORT, handle=True)
     )
     means: Groups
-    rows: Mapping[int, Groups] = field(metadata=closed("what single clients send", MASKS, PRIVACY))
+    rows: Mapping[int, Groups] = field(metadata=closed("what single clients send", SINGLE))
     scalars: Mapping[str, npt.NDArray[np.float64]]
     staleness: Mapping[int, int] = field(default_factory=dict)
     tiers: Mapping[int, int] = field(default_factory=dict)
     samples: npt.NDArray[np.int64] = field(
         default_factory=lambda: np.empty(0, dtype=np.int64),
-        metadata=closed("the sizes of clients", MASKS, PRIVACY),
+        metadata=closed("the sizes of clients", SINGLE),
     )

@@ -23,7 +23,7 @@ from raysim.api.components import Component, Registry, returns
 from raysim.api.privacy import Draw
 from raysim.api.rules import Trained, View, Weighting
 from raysim.api.state import State, are_arrays
-from raysim.api.withheld import MASKS, PRIVACY, UNTIMED_MASKS, closed
+from raysim.api.withheld import COHORT, SINGLE, TIMES, closed
 from raysim.errors import SettingsError
 
 Flags = npt.NDArray[np.bool_]
@@ -45,13 +45,13 @@ class History:
     """Participations of all clients in the committed rounds.
 
     Attributes:
-        losses: Train loss of each client's last participation [K]; NaN before the first. Withheld
-            by masks and a claim of privacy.
+        losses: Train loss of each client's last participation [K]; NaN before the first. May be
+            withheld.
         last_round: Round of that participation, from 1 [K]; 0 before the first.
         times: Rounds in which each client has taken part [K].
     """
 
-    losses: Floats = field(metadata=closed(LOSSES, MASKS, PRIVACY))
+    losses: Floats = field(metadata=closed(LOSSES, SINGLE))
     last_round: Integers
     times: Integers
 
@@ -85,7 +85,7 @@ def all_available(clients: Any) -> Flags:
 class Sampling:
     """Input of `Selection.select`.
 
-    What a run withholds, by masks or a claim of privacy, may be passed on but not read.
+    What a run withholds may be passed on but not read.
 
     Attributes:
         number: Rounds committed.
@@ -93,12 +93,11 @@ class Sampling:
         fraction: The run's `fraction`.
         size: m, the clients of a round; in asynchronous rounds, those that may start.
         wanted: Number of clients to select: m + `clock.extra`.
-        samples: Training samples of each client [K]; withheld by masks and a claim.
+        samples: Training samples of each client [K]; may be withheld.
         generator: `generator()`, `generator(purpose)`: a new source of draws at each call, keyed by
             seed, round and purpose.
         seconds: `seconds(clients)`: expected duration of clients' plain local training [n], in
-            virtual seconds; without a clock, samples times local epochs. Withheld by a claim, and
-            by masks without a clock.
+            virtual seconds; without a clock, samples times local epochs. May be withheld.
         available: `available(clients)`: whether clients are available now [n].
         waits: Whether the server waits until selected clients that are away have come and trained.
         members: In asynchronous rounds, the clients of the tier that starts some, ascending.
@@ -112,10 +111,10 @@ class Sampling:
     fraction: float
     size: int
     wanted: int
-    samples: Integers = field(metadata=closed(SIZES, MASKS, PRIVACY, instead=UNIFORM))
+    samples: Integers = field(metadata=closed(SIZES, SINGLE, instead=UNIFORM))
     generator: Callable[..., np.random.Generator]
     seconds: Callable[[Any], Floats] = field(
-        metadata=closed("the durations of clients", UNTIMED_MASKS, PRIVACY, instead=UNIFORM)
+        metadata=closed("the durations of clients", TIMES, instead=UNIFORM)
     )
     available: Callable[[Any], Flags] = all_available
     waits: bool = True
@@ -161,7 +160,7 @@ class Sampling:
 
 @dataclass(frozen=True)
 class Results:
-    """Results of a round's clients that count; a claim withholds all, masks all but `clients`.
+    """Results of a round's clients that count; each may be withheld.
 
     Attributes:
         clients: The clients, ascending [n].
@@ -169,10 +168,10 @@ class Results:
         reports: The numbers of `Selection.report`, by name [n]; NaN for a client without one.
     """
 
-    clients: Integers = field(metadata=closed("the clients of a round that have arrived", PRIVACY))
-    losses: Floats = field(metadata=closed(LOSSES, MASKS, PRIVACY, instead=UNIFORM))
+    clients: Integers = field(metadata=closed("the clients of a round that have arrived", COHORT))
+    losses: Floats = field(metadata=closed(LOSSES, SINGLE, instead=UNIFORM))
     reports: Mapping[str, Floats] = field(
-        metadata=closed("what single clients report", MASKS, PRIVACY, instead=UNIFORM)
+        metadata=closed("what single clients report", SINGLE, instead=UNIFORM)
     )
 
 

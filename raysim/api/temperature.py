@@ -22,7 +22,7 @@ from raysim.api.components import Component, Registry, returns
 from raysim.api.rules import Batch, Outputs, View
 from raysim.api.selection import SIZES, Floats, History, Integers
 from raysim.api.state import State, are_arrays
-from raysim.api.withheld import MASKS, PRIVACY, UNTIMED_MASKS, closed
+from raysim.api.withheld import COHORT, SINGLE, TIMES, closed
 
 CONSTANT = "choose temperature.name=constant"
 
@@ -34,12 +34,11 @@ class TemperatureRound:
     Attributes:
         number: Rounds committed.
         temperature: `local.temperature`.
-        samples: Training samples of each client [K]; withheld by masks and a claim of privacy.
-        history: Losses and participations of all clients in the committed rounds. Masks withhold
-            the losses, a claim all of it.
+        samples: Training samples of each client [K]; may be withheld.
+        history: Losses and participations of all clients in the committed rounds. It or
+            its losses may be withheld.
         seconds: `seconds(clients)`: expected duration of clients' plain local training [n], in
-            virtual seconds; without a clock, samples times local epochs. Withheld by a claim, and
-            by masks without a clock.
+            virtual seconds; without a clock, samples times local epochs. May be withheld.
         generator: `generator(purpose)`: a new source of draws at each call, keyed by seed, round
             and purpose.
         state: State of the temperature after the last committed round; read-only.
@@ -47,14 +46,12 @@ class TemperatureRound:
 
     number: int
     temperature: float
-    samples: Integers = field(metadata=closed(SIZES, MASKS, PRIVACY, instead=CONSTANT))
+    samples: Integers = field(metadata=closed(SIZES, SINGLE, instead=CONSTANT))
     history: History = field(
-        metadata=closed(
-            "the participations and losses of single clients", PRIVACY, instead=CONSTANT
-        )
+        metadata=closed("the participations and losses of single clients", COHORT, instead=CONSTANT)
     )
     seconds: Callable[[Any], Floats] = field(
-        metadata=closed("the durations of clients", UNTIMED_MASKS, PRIVACY, instead=CONSTANT)
+        metadata=closed("the durations of clients", TIMES, instead=CONSTANT)
     )
     generator: Callable[[str], np.random.Generator]
     state: State = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""Values that a run withholds from the components that it asks, by masks or a claim of privacy.
+"""Values that a run withholds from the components that it asks, by what its components hide.
 
 A field of what the engine hands out says itself what closes it, by `closed`. The engine hands out
 a view with a `Withheld` in place of each closed value, so that no component states what it reads.
@@ -19,28 +19,28 @@ from raysim.errors import SettingsError
 V = TypeVar("V")
 
 
-class Closing(Enum):
-    """Parts of a run that close fields."""
+class Tells(Enum):
+    """What a value tells, by which a part of a run may hide it."""
 
-    MASKS = "masks"
-    UNTIMED_MASKS = "masks without a clock, whose server sees no durations"
-    PRIVACY = "a claim of privacy of another component"
-
-
-MASKS, UNTIMED_MASKS, PRIVACY = Closing
+    SINGLE = "what single clients have and send"
+    TIMES = "how long single clients take"
+    COHORT = "which clients take part"
 
 
-def closed(what: str, *by: Closing, instead: str = "", handle: bool = False) -> dict[str, Any]:
+SINGLE, TIMES, COHORT = Tells
+
+
+def closed(what: str, of: Tells, *, instead: str = "", handle: bool = False) -> dict[str, Any]:
     """Return the metadata of a field that a run may close.
 
     Args:
         what: What the field tells, in words, for the error of who reads it.
-        by: What closes it.
+        of: The kind of what it tells.
         instead: What a user chooses in place of the reader, or does; empty for nothing.
         handle: Whether the engine takes the closed value back: a pass may be over the clients whom
             a method cannot see.
     """
-    return {"closed": (what, by, instead, handle)}
+    return {"closed": (what, of, instead, handle)}
 
 
 class WithheldError(SettingsError):
@@ -99,19 +99,19 @@ for _name in _READS.split():
     setattr(Withheld, f"__{_name}__", _refuse)
 
 
-def withheld(view: V, closing: Mapping[Closing, str], reader: Component) -> V:
+def withheld(view: V, closing: Mapping[Tells, str], reader: Component) -> V:
     """Return what a component sees of a view.
 
     Args:
         view: What is handed to it, a dataclass; those in its fields are views, too.
-        closing: What of the run closes fields, and the setting of each.
+        closing: What a run hides, and the setting that hides it.
         reader: The component.
     """
     changed: dict[str, Any] = {}
     for field in fields(view) if closing else ():  # type: ignore[arg-type]
         value: Any = getattr(view, field.name)
-        what, by, instead, handle = field.metadata.get("closed", ("", (), "", False))
-        if setting := next((closing[each] for each in by if each in closing), None):
+        what, of, instead, handle = field.metadata.get("closed", ("", None, "", False))
+        if setting := closing.get(of):
             told = f"reads {what} ({type(view).__name__}.{field.name}){instead and f'; {instead}'}"
             changed[field.name] = Withheld(setting, reader, told, value if handle else None)
         elif is_dataclass(value) and (seen := withheld(value, closing, reader)) is not value:

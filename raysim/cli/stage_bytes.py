@@ -11,7 +11,7 @@ from rich.table import Table
 from torch import nn
 
 import raysim
-from raysim.api.channel import Stages, declared, secure_sum_of, sent_bytes, with_effect
+from raysim.api.channel import Stages, beside_of, declared, sent_bytes, with_effect
 from raysim.api.components import build_component
 from raysim.api.differences import Differences
 from raysim.channel import STAGES
@@ -66,8 +66,8 @@ def sizes(source: str) -> list[dict[str, Any]]:
     plain, rows = nbytes(base, frozen), []
     for row in _rows(settings):
         up = sent_bytes(declared(row.stages, encoded, 0), plain) if row.up else None
-        if up is not None and (secure := secure_sum_of(row.stages)):
-            up += secure.bytes_up(settings.cohort_size)
+        if up is not None:
+            up += beside_of(row.stages, settings.cohort_size).up
         down = expected_bytes(row.stages, model, network) if row.down else None
         (sent, *_) = (each for each in (up, down) if each is not None)
         rows.append(

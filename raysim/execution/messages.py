@@ -13,8 +13,7 @@ import numpy.typing as npt
 
 from raysim.api.rules import Bases, Pass
 from raysim.api.temperature import Temperatures
-from raysim.execution.partial_sum import Sums
-from raysim.numbers.masking import Masks
+from raysim.execution.partial_sum import Seal, Sums
 from raysim.numbers.tensors import Groups
 from raysim.numbers.tensors.packed import PackedTensors
 from raysim.storage.client_states import StateVersion
@@ -62,7 +61,7 @@ class PassMessage:
         arrived: Clients whose uploads the driver has: where their stack is trained again, they
             are trained with it and not counted twice.
         entries: Of asynchronous rounds, the place of each client's update.
-        masks: Masks of what clients send; None without any.
+        seal: Seals the sums of workers; None if nothing does.
         weights: The clients' weights, if they have some of their own.
         stored_groups: Groups in uploads, with their bases, of which each client's update is kept
             one by one.
@@ -85,7 +84,7 @@ class PassMessage:
     retry: bool = False
     arrived: frozenset[int] = frozenset()
     entries: Mapping[int, Entry] = field(default_factory=dict)
-    masks: Masks | None = None
+    seal: Seal | None = None
     weights: Mapping[int, int] = field(default_factory=dict)
     stored_groups: Bases = field(default_factory=dict)
     attackers: frozenset[int] = frozenset()

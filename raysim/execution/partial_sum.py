@@ -9,17 +9,15 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from raysim.api.rules import Reduced, Upload
 from raysim.errors import RunError, SettingsError
-from raysim.numbers.masking import Masks
 from raysim.numbers.tensors import CPU, Layout, flatten, is_finite, unflatten
 from raysim.numbers.tensors.exact import Addend, ExactSum
-from raysim.numbers.tensors.magnitudes import LIMIT
 from raysim.numbers.tensors.packed import PackedTensors
 from raysim.storage.column_names import OF_CLIENTS, check_names
 
@@ -39,6 +37,22 @@ class Kept(NamedTuple):
     digests: tuple[bytes, ...]
 
 
+class Seal(Protocol):
+    """What seals the sums that workers send, so that the server can open that of all alone."""
+
+    def check(self, addend: Addend) -> None:
+        """Check that an upload can be sealed."""
+
+    def on(self, total: PartialSum) -> None:
+        """Seal the sum of a worker."""
+
+    def off(self, total: PartialSum) -> None:
+        """Open the sum of all that has arrived."""
+
+    def lost(self, clients: Collection[int]) -> str:
+        """Return why the sum of these clients cannot be opened; empty if it can."""
+
+
 @dataclass
 class PartialSum:
     """Exact sum of some clients' uploads, with their records.
@@ -54,7 +68,7 @@ class PartialSum:
         wrote_state: Digest of the client state of each client that wrote one.
         wrote_round_state: Digest of the round state of each client that wrote one.
         kept: Per client, its update, where it is kept in a file.
-        masks: Masks that sum and weight get before they leave the worker.
+        seal: Seals it before it leaves the worker.
     """
 
     clients: list[int] = field(default_factory=list)
@@ -67,13 +81,13 @@ class PartialSum:
     wrote_state: dict[int, int] = field(default_factory=dict)
     wrote_round_state: dict[int, int] = field(default_factory=dict)
     kept: dict[int, Kept] = field(default_factory=dict)
-    masks: Masks | None = None
+    seal: Seal | None = None
 
     def check(self, upload: Upload) -> Addend:
         """Check that an upload can be added; return its sums, ready for `add`.
 
         Raises:
-            RunError: a value is not finite or out of range, or under masks too large, or the
+            RunError: a value is not finite or out of range, or too large to be sealed, or the
                 tensors differ from those of earlier uploads; the message names the tensor.
             SettingsError: a number has the name of a column of the engine.
         """
@@ -84,8 +98,8 @@ class PartialSum:
             other = _difference(layout, self.sum.layout)
             raise RunError(f"its upload's tensors differ from those of earlier uploads ({other})")
         addend = Addend.of(layout, sums)
-        if self.masks and addend.coarse:
-            raise RunError(f"its update has values beyond {LIMIT:g}, the largest that masks add")
+        if self.seal:
+            self.seal.check(addend)
         _check_finite(upload)
         if upload.samples:
             raise SettingsError(
@@ -164,21 +178,11 @@ class PartialSum:
         self.wrote_round_state |= other.wrote_round_state
         self.kept |= other.kept
 
-    def mask(self) -> None:
-        """Add the masks of its clients to sum and weight, once, if it has any."""
-        if self.masks and self.sum:
-            self._add_masks(self.masks, 1)
-        self.masks = None
-
-    def unmask(self, masks: Masks) -> None:
-        """Take the masks of its clients off sum and weight."""
-        self._add_masks(masks, -1)
-
-    def _add_masks(self, masks: Masks, sign: int) -> None:
-        weight = np.array([self.weight % 2**64], dtype=np.uint64)
-        words = self.sum.words() if self.sum else []
-        masks.add_to([*words, weight.view(np.int64)], self.clients, sign=sign)
-        self.weight = int(weight[0])
+    def leave(self) -> None:
+        """Seal it, once, if it is to be."""
+        if self.seal and self.sum:
+            self.seal.on(self)
+        self.seal = None
 
     def columns(self) -> Columns:
         """Return the records as columns [n], by client."""

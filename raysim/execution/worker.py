@@ -152,7 +152,7 @@ class Worker:
             with self.watch("reduction"):
                 if total.sum is not None:
                     total.sum.finish()
-                total.mask()
+                total.leave()
         result.failing = len(self._failed_in_row) > 1
         result.spans = self.watch.take()
         return result
@@ -204,7 +204,7 @@ class Worker:
         client = int(record["client"])
         entry = message.entry(client)
         sums = self._results["train"].sums
-        partial_sum = sums.setdefault(entry.round_number, PartialSum(masks=message.masks))
+        partial_sum = sums.setdefault(entry.round_number, PartialSum(seal=message.seal))
         kept: Kept | None = None
         if message.stored_groups:
             upload, kept = self._keep(message, client, upload)

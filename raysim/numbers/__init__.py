@@ -1,1 +1,1 @@
-"""Numbers: tensors, exact sums, masks, encodings and seeds; the same bits in any order."""
+"""Numbers: tensors, exact sums, encodings and seeds; the same bits in any order."""

@@ -13,6 +13,15 @@ NUMBER_BYTES = 4
 
 
 @dataclass(frozen=True)
+class Traffic:
+    """What a client sends and receives, in bytes, and its trips to the server and back."""
+
+    up: int = 0
+    down: int = 0
+    trips: int = 1
+
+
+@dataclass(frozen=True)
 class Encoding:
     """Encoding of the differences of an upload, from which their bytes follow.
 

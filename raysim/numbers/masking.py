@@ -24,12 +24,14 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import product
 from math import floor
-from typing import TYPE_CHECKING, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from raysim.numbers.seeds import key_stream, stream
+from raysim.numbers.encoding import Traffic
+from raysim.numbers.seeds import digest_of, stream
+from raysim.numbers.tensors.exact import ExactSum
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.ciphers import CipherContext
@@ -58,9 +60,6 @@ class SecureSum:
     bits: int
     threshold: float
 
-    trips: ClassVar[int] = 4
-    """Trips to the clients and back: public keys, shares, masked words, shares to rebuild."""
-
     def __post_init__(self) -> None:
         k = self.neighbours
         if k is not None and (k < 2 or k % 2):
@@ -75,17 +74,16 @@ class SecureSum:
         """Return t, the holders of a secret that must be left."""
         return floor(self.threshold * (self.degree(clients) + 1)) + 1
 
-    def bytes_up(self, clients: int) -> int:
-        """Return bytes that one of n clients sends besides its masked values: keys, shares, weight.
+    def beside(self, clients: int) -> Traffic:
+        """Return what one of n clients sends and receives besides masked values and the model.
 
-        A share of its two secrets goes to each neighbour, one of each holder's goes to the server.
+        It sends keys, a share of its two secrets to each neighbour, one of each holder's to the
+        server, and its weight; it receives its neighbours' keys and shares. The trips: public keys,
+        shares, masked words, shares to rebuild.
         """
         k = self.degree(clients)
-        return 2 * KEY_BYTES + (2 * k + k + 1) * SHARE_BYTES + -(-self.bits // 8)
-
-    def bytes_down(self, clients: int) -> int:
-        """Return bytes that one of n clients receives besides the model: its neighbours' keys."""
-        return self.degree(clients) * (2 * KEY_BYTES + 2 * SHARE_BYTES)
+        up = 2 * KEY_BYTES + (2 * k + k + 1) * SHARE_BYTES + -(-self.bits // 8)
+        return Traffic(up, k * (2 * KEY_BYTES + 2 * SHARE_BYTES), trips=4)
 
 
 class Rebuilt(NamedTuple):
@@ -185,3 +183,23 @@ class Masks:
         """Return the PRG of a seed."""
         seed, *places = self.keys
         return key_stream(seed, f"masks/{purpose}", *places, *clients)
+
+
+def words_of(total: ExactSum) -> list[npt.NDArray[np.int64]]:
+    """Return the totals of floats, dtype by dtype in a fixed order, to be changed in place.
+
+    A change modulo 2^64 can be taken back in any sum to which they are merged.
+    """
+    kinds = total.totals()
+    floats = [dtype for dtype in kinds if dtype.is_floating_point or dtype.is_complex]
+    return [kinds[dtype].numpy() for dtype in sorted(floats, key=str)]
+
+
+def key_stream(seed: int, purpose: str, *keys: int) -> CipherContext:
+    """Return an AES-128 cipher in counter mode, keyed like `stream`.
+
+    What it encrypts is xored with its key stream: zeros return the stream itself.
+    """
+    from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+
+    return Cipher(algorithms.AES(digest_of(seed, purpose, keys)), modes.CTR(bytes(16))).encryptor()

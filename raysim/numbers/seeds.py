@@ -15,32 +15,22 @@ import numpy as np
 
 if TYPE_CHECKING:
     import torch
-    from cryptography.hazmat.primitives.ciphers import CipherContext
 
 
-def _digest(seed: int, purpose: str, keys: tuple[int, ...]) -> bytes:
+def digest_of(seed: int, purpose: str, keys: tuple[int, ...]) -> bytes:
+    """Return the key of one purpose, 16 bytes."""
     return blake2b(repr((seed, purpose, *keys)).encode(), digest_size=16).digest()
 
 
 def stream(seed: int, purpose: str, *keys: int) -> np.random.Generator:
     """Return the NumPy generator of one purpose, for example ("batches", round, client)."""
-    key = int.from_bytes(_digest(seed, purpose, keys), "little")
+    key = int.from_bytes(digest_of(seed, purpose, keys), "little")
     return np.random.Generator(np.random.Philox(key=key))
-
-
-def key_stream(seed: int, purpose: str, *keys: int) -> CipherContext:
-    """Return an AES-128 cipher in counter mode, keyed like `stream`.
-
-    What it encrypts is xored with its key stream: zeros return the stream itself.
-    """
-    from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
-
-    return Cipher(algorithms.AES(_digest(seed, purpose, keys)), modes.CTR(bytes(16))).encryptor()
 
 
 def torch_seed(seed: int, purpose: str, *keys: int) -> int:
     """Return a 63-bit seed for torch's generators, keyed like `stream`."""
-    return int.from_bytes(_digest(seed, purpose, keys)[:8], "little") >> 1
+    return int.from_bytes(digest_of(seed, purpose, keys)[:8], "little") >> 1
 
 
 def sample_cohort(generator: np.random.Generator, clients: int, size: int) -> list[int]:

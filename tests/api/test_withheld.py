@@ -17,7 +17,7 @@ from raysim.api.method import Round
 from raysim.api.rules import Reduced
 from raysim.api.selection import History, Results, Sampling
 from raysim.api.temperature import TemperatureRound
-from raysim.api.withheld import MASKS, PRIVACY, UNTIMED_MASKS, Withheld, opened, withheld
+from raysim.api.withheld import COHORT, SINGLE, TIMES, Tells, Withheld, opened, withheld
 from raysim.errors import SettingsError
 from raysim.methods.chain import Chain
 from raysim.methods.fedavg import FedAvg
@@ -87,32 +87,30 @@ def test_the_member_of_a_chain_that_reads_is_named():
         Member().broadcast(hidden())
 
 
-CLOSED: dict[type, dict[str, set[Any]]] = {
-    Round: {"cohort": {PRIVACY}, "steps": {MASKS, PRIVACY}, "samples": {MASKS, PRIVACY}},
-    Reduced: {"clients": {PRIVACY}, "rows": {MASKS, PRIVACY}, "samples": {MASKS, PRIVACY}},
-    Sampling: {"samples": {MASKS, PRIVACY}, "seconds": {UNTIMED_MASKS, PRIVACY}},
-    Results: {"clients": {PRIVACY}, "losses": {MASKS, PRIVACY}, "reports": {MASKS, PRIVACY}},
-    Received: {"cohort": {PRIVACY}},
-    TemperatureRound: {
-        **{"samples": {MASKS, PRIVACY}, "history": {PRIVACY}, "seconds": {UNTIMED_MASKS, PRIVACY}}
-    },
-    History: {"losses": {MASKS, PRIVACY}},
-    ArrivedUpdates: {"samples": {PRIVACY}, "shares": {PRIVACY}},
+CLOSED: dict[type, dict[str, Tells]] = {
+    Round: {"cohort": COHORT, "steps": SINGLE, "samples": SINGLE},
+    Reduced: {"clients": COHORT, "rows": SINGLE, "samples": SINGLE},
+    Sampling: {"samples": SINGLE, "seconds": TIMES},
+    Results: {"clients": COHORT, "losses": SINGLE, "reports": SINGLE},
+    Received: {"cohort": COHORT},
+    TemperatureRound: {"samples": SINGLE, "history": COHORT, "seconds": TIMES},
+    History: {"losses": SINGLE},
+    ArrivedUpdates: {"samples": COHORT, "shares": COHORT},
 }
 
 
 @pytest.mark.parametrize("kind", CLOSED)
-@pytest.mark.parametrize("by", [MASKS, UNTIMED_MASKS, PRIVACY])
+@pytest.mark.parametrize("by", Tells)
 def test_a_view_lacks_what_is_closed_and_no_more(kind, by):
     view = kind(**{each.name: each.name for each in dataclasses.fields(kind)})
     seen = withheld(view, {by: "a setting"}, FedAvg())
     lacks = {n for n, value in vars(seen).items() if isinstance(value, Withheld)}
-    assert lacks == {name for name, closing in CLOSED[kind].items() if by in closing}
+    assert lacks == {name for name, of in CLOSED[kind].items() if of is by}
     assert withheld(view, {}, FedAvg()) is view
 
 
 def test_a_view_in_a_view_is_seen_alike():
     history = History(*("losses", "last_round", "times"))  # type: ignore[arg-type]
     view = TemperatureRound(*range(3), history, *range(2))  # type: ignore[arg-type]
-    seen = withheld(view, {MASKS: "channel.masks"}, FedAvg()).history
+    seen = withheld(view, {SINGLE: "channel.masks"}, FedAvg()).history
     assert isinstance(seen.losses, Withheld) and seen.times is history.times

@@ -11,10 +11,14 @@ import pytest
 from torch import nn
 
 import raysim
+from raysim.api.rules import Reduced
+from raysim.api.withheld import Withheld
 from raysim.channel.gaussian import Gaussian
 from raysim.channel.masks import Masks
 from raysim.driver.rounds import passes
+from raysim.driver.rounds.hiding import as_seen
 from raysim.methods.fedavg import FedAvg
+from raysim.numbers.masking import words_of
 from raysim.selection.uniform import Uniform
 from raysim.testing.contract import StopAfter
 from raysim.testing.tasks import SmallNet
@@ -213,7 +217,7 @@ def test_masks_change_no_bit(tmp_path, case, monkeypatch):
     def merge_sums(total: Any, others: Any) -> None:
         for other in filter(lambda other: other.sum, others.values()):
             arrived.append((len(other.clients), other.weight))
-            largest.extend(np.abs(words / 2**46).max() for words in other.sum.words())
+            largest.extend(np.abs(words / 2**46).max() for words in words_of(other.sum))
         merge(total, others)
 
     monkeypatch.setattr(passes, "merge_sums", merge_sums)
@@ -359,6 +363,14 @@ def test_what_needs_single_uploads_is_refused(tmp_path, given, message):
         run(tmp_path / "run", **more)
     assert message in str(caught.value) and "\n" not in str(caught.value)
     assert not (tmp_path / "run").exists()
+
+
+def test_a_stage_of_one_s_own_that_states_a_secure_sum_needs_no_more(tmp_path):
+    """What clients exchange for it is counted, and what the server cannot see is withheld."""
+    settings = make_settings(tmp_path, channel={f"{HERE}:Both": {}})
+    seen = as_seen(settings, settings.method, Reduced((0,), {}, {0: {}}, {}))
+    assert isinstance(seen.rows, Withheld) and seen.clients == (0,)
+    assert Both().beside(9) == Masks().beside(9) != raysim.Stage().beside(9)
 
 
 @pytest.mark.parametrize("reader", ["selection", "temperature"])

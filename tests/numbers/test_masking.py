@@ -13,10 +13,10 @@ from scipy.stats import chisquare, kstest
 
 from raysim import SecureSum, Upload
 from raysim.channel.masks import Masks as Stage
+from raysim.driver.uploads.masking import Masked
 from raysim.execution.partial_sum import PartialSum
 from raysim.numbers.encoding import Encoding
-from raysim.numbers.masking import Masks
-from raysim.numbers.seeds import key_stream
+from raysim.numbers.masking import Masks, key_stream, words_of
 from raysim.numbers.tensors import Layout
 
 KEYS = (3, 5, 1)
@@ -123,7 +123,8 @@ def test_bytes_are_those_that_the_paper_prints(n, values, bits, factor):
     layout = Layout((("model/w", torch.float32, torch.Size([values])),))
     sent = stage.encoded(Encoding.of(layout), layout, 0).nbytes
     secure = stage.secure_sum
-    whole = sent + secure.bytes_up(n) + secure.bytes_down(n)
+    beside = secure.beside(n)
+    whole = sent + beside.up + beside.down
     assert whole / (2 * values) == pytest.approx(factor, abs=0.005)
 
 
@@ -133,11 +134,11 @@ def test_what_a_client_sends_says_nothing_of_its_update():
     upload = Upload(sums={"model": {"w": 0.1 * torch.randn(20_000, generator=generator)}})
     seen = {}
     for masks in (None, masks_of(range(10))):
-        total = PartialSum(masks=masks)
+        total = PartialSum(seal=masks and Masked(masks))
         total.add({"client": 4}, upload, total.check(upload), 30, 100)
-        total.mask()
+        total.leave()
         assert total.sum
-        seen[masks is not None] = total.sum.words()[0].copy(), total.weight
+        seen[masks is not None] = words_of(total.sum)[0].copy(), total.weight
     for masked, (found, weight) in seen.items():
         raw = found.view(np.uint64)
         p_values = [kstest(raw / 2.0**64, "uniform").pvalue]

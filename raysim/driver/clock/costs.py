@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 from torch import nn
 
-from raysim.api.channel import declared, secure_sum_of, sent_bytes
+from raysim.api.channel import beside_of, declared, sent_bytes
 from raysim.api.rules import LocalSteps, Pass, count_of
 from raysim.config import Settings
 from raysim.driver.rounds.passes import RoundRunner
@@ -82,13 +82,13 @@ class WorkCosts:
             dispatch: The pass.
             runner: The round's runner, which knows the clients' state versions.
         """
-        return self._of(dispatch, partial(self._state, runner))
+        return self._of(dispatch, partial(self._state, runner), len(dispatch.asked))
 
     def of_training(self, model: Tensors, clients: Any) -> PassCosts:
         """Return the costs of plain local training of a model, of clients [n].
 
-        They are as if no client had missed anything of a down-link. Under masks a cohort of the
-        settings' size agrees on them.
+        They are as if no client had missed anything of a down-link, in a pass of as many clients
+        as a round has.
         """
         local, stages = self._settings.local, self._settings.down_stages
         dispatch = Dispatch(
@@ -97,30 +97,25 @@ class WorkCosts:
         if stages:
             received = expected_bytes(stages, model, self._network)
             dispatch = replace(dispatch, bytes_down=lambda client: received)
-        if secure_sum_of(self._settings.stages):
-            dispatch = replace(dispatch, mask_parties=range(self._settings.cohort_size))
-        return self._of(dispatch, lambda client: {})
+        return self._of(dispatch, lambda client: {}, self._settings.cohort_size)
 
-    def _of(self, dispatch: Dispatch, state: Callable[[int], Groups]) -> PassCosts:
-        """Return the costs of a pass, given the states of its clients."""
+    def _of(self, dispatch: Dispatch, state: Callable[[int], Groups], asked: int) -> PassCosts:
+        """Return the costs of a pass, given the states of its clients, and how many begin it."""
         clients = np.fromiter(dispatch.clients, np.int64)
         sizes = self.sizes[clients]
         epochs = _epochs(dispatch, clients)
         counted = int(clients[np.argmax(epochs)])  # one that trains, if any does
         sent = dispatch.of_clients
         kind = self.counter.kind(sent, self._job(sent, counted, state(counted)))
-        agreed = len(dispatch.mask_parties)
-        secure = secure_sum_of(self._settings.stages) if agreed and kind.bytes_up else None
-        up = secure.bytes_up(agreed) if secure else 0
-        down = secure.bytes_down(agreed) if secure else 0
+        beside = beside_of(self._settings.stages if kind.bytes_up else {}, asked)
         return PassCosts(
             clients=clients,
             epochs=epochs,
             epoch=self._each(dispatch, kind, clients),
             finish=kind.finish.at(sizes.astype(np.float64)),
-            bytes_up=self._bytes_up(kind, clients) + up,
-            bytes_down=dispatch.received_bytes(clients.tolist(), dispatch.frozen) + down,
-            trips=secure.trips if secure else 1,
+            bytes_up=self._bytes_up(kind, clients) + beside.up,
+            bytes_down=dispatch.received_bytes(clients.tolist(), dispatch.frozen) + beside.down,
+            trips=beside.trips,
         )
 
     def _each(self, pass_: Pass, kind: KindFlops, clients: Integers) -> Floats:

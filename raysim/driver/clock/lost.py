@@ -1,7 +1,4 @@
-"""Lost rounds, in which no client's result counts: the server's state stays as it was.
-
-Under masks, also those in which too few count for their sum to be unmasked.
-"""
+"""Lost rounds, in which no or too few results count: the server's state stays as it was."""
 
 from __future__ import annotations
 

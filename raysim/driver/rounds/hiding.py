@@ -1,4 +1,4 @@
-"""Hiding of a run's values from its components: what masks or a claim of privacy keep secret."""
+"""Hiding of a run's values from its components: what its stages hide, or a claim of privacy."""
 
 from __future__ import annotations
 
@@ -7,15 +7,10 @@ from typing import TypeVar
 from raysim.api.channel import Stage
 from raysim.api.components import Component, called
 from raysim.api.method import Method
-from raysim.api.withheld import MASKS, PRIVACY, UNTIMED_MASKS, withheld
+from raysim.api.withheld import SINGLE, TIMES, Tells, withheld
 from raysim.config import Settings
 
 V = TypeVar("V")
-
-
-def masking_of(settings: Settings) -> Stage | None:
-    """Return the stage that states a secure aggregation, if one does."""
-    return next((stage for stage in settings.stages.values() if stage.secure_sum), None)
 
 
 def claiming_of(settings: Settings) -> list[Method | Stage]:
@@ -38,8 +33,9 @@ def as_seen(settings: Settings, reader: Component, view: V) -> V:
         reader: The component.
         view: What is handed to it.
     """
-    masks = masking_of(settings)
-    claims = [part for part in claiming_of(settings) if part is not reader]
-    untimed = masks if not settings.clock.has_time else None
-    closing = {MASKS: masks, UNTIMED_MASKS: untimed, PRIVACY: next(iter(claims), None)}
-    return withheld(view, {by: called(part) for by, part in closing.items() if part}, reader)
+    claims = [part for part in claiming_of(settings) if part is not reader][:1]
+    closing = {of: called(part) for part in claims for of in Tells}
+    closing |= {of: called(stage) for stage in settings.stages.values() for of in stage.hides}
+    if SINGLE in closing and not settings.clock.has_time:  # then times are those of sizes
+        closing[TIMES] = closing[SINGLE]
+    return withheld(view, closing, reader)

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from raysim.api.aggregation import ArrivedUpdates
-from raysim.api.channel import secure_sum_of
+from raysim.api.channel import beside_of
 from raysim.api.differences import NO_TENSORS
 from raysim.api.method import ServerState
 from raysim.api.rules import LocalSteps, Pass, Reduced, samples_of
@@ -27,12 +27,10 @@ from raysim.driver.rounds.round_log import RoundLog
 from raysim.driver.rounds.temperatures import RoundTemperature
 from raysim.driver.uploads.dispatch import Dispatch
 from raysim.driver.uploads.kept_updates import ROOT_PASS, WEIGHT, KeptUpdates, root_pass
-from raysim.driver.uploads.masking import traffic
 from raysim.errors import RunError, SettingsError, without_passwords
 from raysim.execution.base import Executor, Item
 from raysim.execution.messages import FailedItem, Failure, PassMessage, WorkerResult
 from raysim.execution.partial_sum import Columns, PartialSum, Sums, merge_sums
-from raysim.numbers.masking import Masks
 from raysim.numbers.tensors import Tensors, flatten, unflatten
 from raysim.storage.atomic import writing
 from raysim.storage.client_states import StateVersion, Versions, latest_versions
@@ -167,17 +165,18 @@ class RoundRunner:
             total = sums.get(self.number, PartialSum())
             if not total.clients:
                 raise self._all_failed(failed[-1])
-            sent, received = traffic(dispatch, total, clients, message.masks)
-            if message.masks:
+            sent = total.bytes_up
+            received = int(dispatch.received_bytes(clients, dispatch.frozen).sum())
+            if sent:
+                beside = beside_of(context.settings.stages, len(dispatch.asked))
+                sent += len(total.clients) * beside.up
+                received += len(clients) * beside.down
+            if message.seal:
                 with context.watch("reduction"):
-                    total.unmask(message.masks)
-                if total.bytes_up and message.masks.is_lost(total.clients):
+                    message.seal.off(total)
+                if total.bytes_up and (why := message.seal.lost(total.clients)):
                     self.log.count_lost_traffic(dispatch, sent, received)
-                    raise LostRoundError(
-                        f"round {self.number + 1}: {len(total.clients)} of"
-                        f" {len(dispatch.mask_parties)} clients are left, too few to unmask their"
-                        " sum (channel.masks.threshold)"
-                    )
+                    raise LostRoundError(f"round {self.number + 1}: {why}")
             with context.watch("reduction"):
                 columns = total.columns()
                 if dispatch.attackers is not None:
@@ -423,17 +422,7 @@ class RoundRunner:
             needed_from=self.needed_from,
             stored_groups=dispatch.stored_groups,
             attackers=dispatch.attackers or frozenset(),
-            masks=self._masks(dispatch, pass_number),
-        )
-
-    def _masks(self, dispatch: Dispatch, pass_number: int) -> Masks | None:
-        """Return the masks of a pass whose clients agree on some."""
-        settings = self.context.settings
-        secure = secure_sum_of(settings.stages)
-        if not secure or not len(dispatch.mask_parties):
-            return None
-        return Masks(
-            secure, (settings.seed, self.number, pass_number), tuple(dispatch.mask_parties)
+            seal=dispatch.sealed(pass_number),
         )
 
     def versions(self, clients: list[int]) -> dict[int, tuple[StateVersion, ...]]:
@@ -471,5 +460,5 @@ def _of_few(dispatch: Dispatch, few: Sequence[int]) -> Dispatch:
         clients=clients,
         epochs=LocalSteps(1) if trains else 0,
         personal={c: groups for c, groups in dispatch.personal.items() if c in clients},
-        mask_parties=clients if len(dispatch.mask_parties) else (),
+        asked=clients,
     )

@@ -405,7 +405,7 @@ class Run:
         settings, runner, now = self.settings, begun.runner, begun.now
         if begun.downlink:
             yield "downlink", begun.downlink.dress
-        yield "masks", partial(with_masks, settings, self._passes.note_once)
+        yield "masks", partial(with_masks, settings, now.number, self._passes.note_once)
         in_no_time = partial(_in_no_time, settings, runner.log)
         if begun.clock or self.few:
             yield "clock", begun.clock.dress if begun.clock else in_no_time

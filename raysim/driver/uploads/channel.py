@@ -134,8 +134,8 @@ class Channel:
 
     @property
     def _changes_what_is_sent(self) -> bool:
-        """True if a stage would change differences; masks hide all that is summed."""
-        return not all(stage.secure_sum for stage in self.stages.values())
+        """True if a stage would change differences."""
+        return any(s.has_client_part() or s.has_server_part() for s in self.stages.values())
 
     def _note_that_nothing_changes(self, number: int) -> None:
         """Tell the user, in the first round, of a pass that has nothing for the stages."""

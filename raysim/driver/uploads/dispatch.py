@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, Self
 
 from raysim.api.differences import Differences
 from raysim.api.rules import Bases, Finish, LocalWork, Pass, Reduced, Trained, Upload, View
+from raysim.execution.partial_sum import Seal
 
 ORDER = (
     *("downlink", "masks", "clock", "report", "analyses", "round_state", "models", "channel"),
@@ -40,12 +41,14 @@ class UploadStep(NamedTuple):
         before: What a client does before the method's `finish`.
         after: What it makes of the upload.
         server: What the server makes of the result.
+        seal: Returns what seals the sums of workers, given the pass's number and `asked`.
     """
 
     name: str
     before: Before | None = None
     after: After | None = None
     server: Callable[[Reduced], Reduced] | None = None
+    seal: Callable[[int, tuple[int, ...]], Seal] | None = None
 
 
 @dataclass(frozen=True)
@@ -57,8 +60,7 @@ class Dispatch(Pass):
         stored_groups: Groups in uploads, with their bases, of which each client's update is kept
             one by one, for an aggregation that takes the place of the mean.
         attackers: Its clients that attack; None in runs without an attack.
-        mask_parties: Under masks, the clients that agree on them: those that are lost before they
-            have sent anything included. Empty without masks.
+        asked: The clients that begin it, also those that are lost before they have sent anything.
         full_epochs: The epochs before a virtual clock cut those of some clients; None where it cut
             none.
         frozen: Names of the network's frozen parameters, which do not travel.
@@ -67,14 +69,14 @@ class Dispatch(Pass):
     steps: tuple[UploadStep, ...] = ()
     stored_groups: Bases = field(default_factory=dict)
     attackers: frozenset[int] | None = None
-    mask_parties: Sequence[int] = ()
+    asked: Sequence[int] = ()
     full_epochs: LocalWork | Mapping[int, LocalWork] | None = None
     frozen: frozenset[str] = frozenset()
 
     @classmethod
     def of(cls, pass_: Pass, frozen: frozenset[str]) -> Self:
         """Return a method's pass, to which nothing has been done."""
-        return cls(**_parts(pass_), frozen=frozen)
+        return cls(**_parts(pass_), frozen=frozen, asked=pass_.clients)
 
     def with_step(
         self,
@@ -83,9 +85,10 @@ class Dispatch(Pass):
         before: Before | None = None,
         after: After | None = None,
         server: Callable[[Reduced], Reduced] | None = None,
+        seal: Callable[[int, tuple[int, ...]], Seal] | None = None,
     ) -> Self:
         """Return the pass with one more step, in its place; arguments as of `UploadStep`."""
-        steps = [*self.steps, UploadStep(name, before, after, server)]
+        steps = [*self.steps, UploadStep(name, before, after, server, seal)]
         return replace(self, steps=tuple(sorted(steps, key=lambda step: ORDER.index(step.name))))
 
     @property
@@ -97,6 +100,11 @@ class Dispatch(Pass):
             return pass_
         finish = partial(_through, pass_.rules.finish, parts)
         return replace(pass_, rules=replace(pass_.rules, finish=finish))
+
+    def sealed(self, pass_number: int) -> Seal | None:
+        """Return what seals the sums of workers; None if nothing does."""
+        asked = tuple(map(int, self.asked))
+        return next((step.seal(pass_number, asked) for step in self.steps if step.seal), None)
 
     def differences(self, reduced: Reduced) -> Differences:
         """Return the differences of the means of a result from what was broadcast."""

@@ -6,63 +6,100 @@ when it arrives, in the rehearsal at first.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
+
+import numpy as np
 
 from raysim.api.channel import Stage
 from raysim.api.components import called
 from raysim.api.differences import split_stored
 from raysim.api.rules import Reduced, Trained, Upload, View
 from raysim.config import Settings
-from raysim.driver.rounds.hiding import masking_of
 from raysim.driver.start.parts import RunParts
 from raysim.driver.uploads.dispatch import Dispatch
-from raysim.errors import SettingsError
+from raysim.errors import RunError, SettingsError
 from raysim.execution.partial_sum import PartialSum
 from raysim.numbers.encoding import Encoding
-from raysim.numbers.masking import Masks
+from raysim.numbers.masking import Masks, SecureSum, words_of
 from raysim.numbers.tensors import Layout, Tensors, flatten, without
+from raysim.numbers.tensors.exact import Addend
+from raysim.numbers.tensors.magnitudes import LIMIT
 
 
-def traffic(
-    dispatch: Dispatch, total: PartialSum, clients: Sequence[int], masks: Masks | None
-) -> tuple[int, int]:
-    """Return the bytes that the clients of a pass have sent and received, those of masks included.
-
-    Args:
-        dispatch: The pass.
-        total: All that has arrived.
-        clients: Its clients.
-        masks: Its masks, if it has any.
-    """
-    sent, received = total.bytes_up, int(dispatch.received_bytes(clients, dispatch.frozen).sum())
-    if masks and sent:
-        agreed = len(masks.clients)
-        sent += len(total.clients) * masks.secure.bytes_up(agreed)
-        received += len(clients) * masks.secure.bytes_down(agreed)
-    return sent, received
+def masking_of(settings: Settings) -> Stage | None:
+    """Return the stage that states a secure aggregation, if one does."""
+    return next((stage for stage in settings.stages.values() if stage.secure_sum), None)
 
 
-def with_masks(settings: Settings, note: Callable[[str], None], dispatch: Dispatch) -> Dispatch:
+@dataclass(frozen=True)
+class Masked:
+    """Seal of a pass: the masks of its clients."""
+
+    masks: Masks
+
+    def check(self, addend: Addend) -> None:
+        """Check that no value is too large.
+
+        Raises:
+            RunError: one is.
+        """
+        if addend.coarse:
+            raise RunError(f"its update has values beyond {LIMIT:g}, the largest that masks add")
+
+    def on(self, total: PartialSum) -> None:
+        """Add the masks of its clients to sum and weight."""
+        self._add(total, 1)
+
+    def off(self, total: PartialSum) -> None:
+        """Take the masks of its clients off sum and weight."""
+        self._add(total, -1)
+
+    def _add(self, total: PartialSum, sign: int) -> None:
+        weight = np.array([total.weight % 2**64], dtype=np.uint64)
+        words = words_of(total.sum) if total.sum else []
+        self.masks.add_to([*words, weight.view(np.int64)], total.clients, sign=sign)
+        total.weight = int(weight[0])
+
+    def lost(self, clients: Collection[int]) -> str:
+        """Return why the sum of some clients cannot be unmasked."""
+        if not self.masks.is_lost(clients):
+            return ""
+        return (
+            f"{len(clients)} of {len(self.masks.clients)} clients are left, too few to unmask their"
+            " sum (channel.masks.threshold)"
+        )
+
+
+def _sealed(
+    secure: SecureSum, seed: int, number: int, pass_number: int, clients: tuple[int, ...]
+) -> Masked:
+    return Masked(Masks(secure, (seed, number, pass_number), clients))
+
+
+def with_masks(
+    settings: Settings, number: int, note: Callable[[str], None], dispatch: Dispatch
+) -> Dispatch:
     """Return a pass whose clients agree on masks; as it is in runs without any.
 
     The virtual clock, which comes later, knows who is lost.
 
     Args:
         settings: The run's settings.
+        number: Rounds committed before.
         note: Shows the user, once, what is sent in the clear.
         dispatch: The pass.
     """
     stage = masking_of(settings)
-    if stage is None:
+    if not (stage and stage.secure_sum):
         return dispatch
-    bits = stage.secure_sum.bits if stage.secure_sum else 0
     bases = tuple(sorted(dispatch.moved_from.items()))
-    return replace(dispatch, mask_parties=tuple(map(int, dispatch.clients))).with_step(
+    return dispatch.with_step(
         "masks",
-        after=partial(_in_words, bits, bases),
+        after=partial(_in_words, stage.secure_sum.bits, bases),
         server=partial(_received, settings, stage, note),
+        seal=partial(_sealed, stage.secure_sum, settings.seed, number),
     )
 
 

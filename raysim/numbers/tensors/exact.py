@@ -141,14 +141,6 @@ class ExactSum:
         self._rounders.clear()
         return self._totals
 
-    def words(self) -> list[Array]:
-        """Return the totals of floats, dtype by dtype in a fixed order, to be changed in place.
-
-        A change modulo 2^64 can be taken back in any sum to which they are merged.
-        """
-        kinds = sorted(filter(_is_summed, self.totals()), key=str)
-        return [self._totals[dtype].numpy() for dtype in kinds]
-
     def finish(self) -> None:
         """Move the totals to the CPU, which waits for a GPU's pending operations."""
         self._totals = {dtype: flat.cpu() for dtype, flat in self.totals().items()}

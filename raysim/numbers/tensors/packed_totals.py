@@ -22,7 +22,7 @@ def split(totals: npt.NDArray[np.int64]) -> Parts:
     places = np.empty(0, np.int64)
     if totals.max(initial=0) >= LIMIT or totals.min(initial=0) < -LIMIT:
         places = np.flatnonzero((totals >= LIMIT) | (totals < -LIMIT))
-    if len(places) > len(totals) // 8:  # two bytes a total would not pay, as under masks
+    if len(places) > len(totals) // 8:  # two bytes a total would not pay
         return (totals,)
     lower, next_two = totals.view(np.int32)[::2].copy(), totals.view(np.int16)[2::4].copy()
     return lower, next_two, places, totals[places]
