@@ -41,8 +41,9 @@ class Concern:
 
 CONCERNS: Mapping[str, Concern] = {
     "masks": Concern(
-        *("(?i:mask)", ("raysim/channel/masks.py",), r"masked_fill|MaskedArray|_Masking|^masked?$"),
-        over=6,
+        "(?i:mask)|(?i:secure_?sum)|shares_places|sums_numbers|is_shared|key_stream",
+        ("raysim/channel/masks.py",),
+        r"masked_fill|MaskedArray|_Masking|^masked?$",
     ),
     "gaussian": Concern(
         "(?i:gaussian)", ("raysim/channel/gaussian.py",), r"attack\.gaussian|_gaussian|gaussian_inf"

@@ -153,9 +153,8 @@ class Stage(Component, ABC):
         """
         return None
 
-    @property
     def hides(self) -> Collection[Tells]:
-        """What the server cannot see, which no component may read."""
+        """Return the kinds of values that the server cannot see, which no component may read."""
         return (SINGLE,) if self.secure_sum else ()
 
     def beside(self, clients: int) -> Traffic:

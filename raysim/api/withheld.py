@@ -20,7 +20,7 @@ V = TypeVar("V")
 
 
 class Tells(Enum):
-    """What a value tells, by which a part of a run may hide it."""
+    """Kinds of values by what they tell; a run hides some."""
 
     SINGLE = "what single clients have and send"
     TIMES = "how long single clients take"

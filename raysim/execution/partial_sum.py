@@ -38,7 +38,7 @@ class Kept(NamedTuple):
 
 
 class Seal(Protocol):
-    """What seals the sums that workers send, so that the server can open that of all alone."""
+    """Seal of the sums that workers send, by which the server can open that of all alone."""
 
     def check(self, addend: Addend) -> None:
         """Check that an upload can be sealed."""

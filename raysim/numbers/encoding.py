@@ -14,7 +14,7 @@ NUMBER_BYTES = 4
 
 @dataclass(frozen=True)
 class Traffic:
-    """What a client sends and receives, in bytes, and its trips to the server and back."""
+    """Bytes that a client sends and receives, and its trips to the server and back."""
 
     up: int = 0
     down: int = 0
