@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -63,6 +63,26 @@ class Open(Masks):
 
     def encoded(self, sent: Any, layout: Any, client: int) -> Any:
         return sent
+
+
+class Again(Open):
+    """Encodes otherwise once more."""
+
+    def encoded(self, sent: Any, layout: Any, client: int) -> Any:
+        return sent
+
+
+class Told:
+    """States a promise for a class with another base."""
+
+    is_contraction: ClassVar[bool] = True
+
+
+class Mixed(Told, TopK):
+    """Takes a promise from a class beside that of which it changes code."""
+
+    def send(self, view: Any, upload: Any) -> Any:
+        return upload
 
 
 class Drawn(Uniform):
@@ -478,8 +498,14 @@ LOST: Mapping[str, dict[str, Any]] = {
     f"downlink.{own(Sparser)}: does not go with downlink, .*: it changes 'send' of TopK": {
         "downlink": {own(Sparser): {"fraction": 0.1}}
     },
-    f"channel.{own(Open)}: it changes 'encoded' of Masks, whose 'secure_sum' rests on it": {
-        "channel": {own(Open): {}}
+    **{
+        f"channel.{own(kind)}: it changes 'encoded' of Masks, whose 'secure_sum' rests on it": {
+            "channel": {own(kind): {}}
+        }
+        for kind in (Open, Again)
+    },
+    f"channel.{own(Mixed)}: cannot stand behind channel.error_feedback, .*: it changes 'send' of": {
+        "channel": {"error_feedback": {}, own(Mixed): {"fraction": 0.1}}
     },
     f"selection.name={own(Drawn)}: does not go with method.name=fedbuff, .*: it changes 'select' of"
     " Uniform, whose 'plans_ahead' rests on it": {**FEDBUFF, "selection.name": own(Drawn)},

@@ -52,9 +52,10 @@ class Component(BaseModel):
     @classmethod
     def _take_back(cls) -> None:
         for promise in (*cls._promises, *cls._claims):
-            stating = [kind for kind in cls.__mro__ if promise in vars(kind)]
-            between = cls.__mro__[: cls.__mro__.index(stating[0])]
-            changed = [name for kind in between for name in _replaced(stating[0], kind)]
+            stating = [kind for kind in cls.__mro__ if _states(kind, promise)]
+            place = cls.__mro__.index(stating[0])
+            bases, between = cls.__mro__[place:], cls.__mro__[:place]
+            changed = [name for kind in between for name in _replaced(bases, kind)]
             if changed and stating[1:]:
                 setattr(cls, promise, _Lost(promise, stating, changed[0]))
 
@@ -78,12 +79,18 @@ FREE = ("revision", "title", "settings", "model_config", "model_post_init")
 """What a class may change without losing what its base promises, beside settings."""
 
 
-def _replaced(base: type[BaseModel], kind: type) -> list[str]:
-    """Return what of the code and fields of a base the body of a class takes the place of."""
+def _states(kind: type, promise: str) -> bool:
+    """Return whether the body of a class states a promise."""
+    return promise in vars(kind) and not isinstance(vars(kind)[promise], _Lost)
+
+
+def _replaced(bases: Sequence[type], kind: type) -> list[str]:
+    """Return what of the code and fields of bases the body of a class takes the place of."""
     named = [n for n, value in vars(kind).items() if not isinstance(value, _Lost)]
     named = [n for n in named if not n.startswith(("__", "_abc_")) or n == "__getattribute__"]
     named = [n for n in named if n not in FREE]
-    return [n for n in named if hasattr(base, n) or n in base.model_fields]
+    known = {n for base in bases for n in (*vars(base), *getattr(base, "model_fields", ()))}
+    return [n for n in named if n in known]
 
 
 class _Lost:
