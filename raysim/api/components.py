@@ -303,6 +303,12 @@ class Registry(Generic[C]):
             )
         if "name" in component.model_fields:
             raise SettingsError(f"{key}: must not have a field `name`, the component's own name")
+        bases = [kind for kind in component.__mro__[1:] if kind is not BaseModel]
+        if taken := [n for n in component.model_fields if any(n in vars(kind) for kind in bases)]:
+            raise SettingsError(
+                f"{key}: has a field `{taken[0]}`, which its base has for no setting; write"
+                f" `{taken[0]}: ClassVar[...]`, or choose another name"
+            )
         if self.base._lasting and (private := sorted(component.__private_attributes__)):
             raise SettingsError(f"{key}: has {private[0]}, which {_LOST}: {self.base._lasting}")
 

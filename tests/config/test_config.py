@@ -349,6 +349,17 @@ def test_own_component_is_validated(own):
     assert "must be a subclass of raysim.Model" in refusal({"model.name": f"{own}:Mine"})
 
 
+@pytest.mark.filterwarnings("ignore:Field name")  # pydantic's, which a user may not see
+def test_a_field_in_the_place_of_what_a_class_states_is_refused(tmp_path, monkeypatch):
+    """The field would be a setting that nothing reads, and the statement that of the base."""
+    lines = ["import raysim", "class Mine(raysim.methods.fedavg.FedAvg):"]
+    lines += ["    needs_local: dict = {'optimizer': 'adam'}"]
+    (tmp_path / "shadowing.py").write_text("\n".join(lines))
+    monkeypatch.syspath_prepend(tmp_path)
+    text = "a field `needs_local`, which its base has for no setting; write `needs_local: ClassVar["
+    assert text in refusal({"method.name": "shadowing:Mine"})
+
+
 @pytest.mark.parametrize(
     ("fraction", "clients", "expected"),
     [
