@@ -52,6 +52,7 @@ from raysim.api.rules import (
 from raysim.errors import SettingsError
 from raysim.methods.fedavg import FedAvg
 from raysim.numbers.tensors import Groups, without
+from raysim.user_input import as_typed
 
 KEY, MODEL = "method.methods", "model"
 V = TypeVar("V")
@@ -79,6 +80,7 @@ class Chain(FedAvg):
         try:
             check_pulls(self.methods)
             check_single(self.methods)
+            check_local(self.methods)
             self.rules()
             for name, join in self._joined.items():
                 if join is only:
@@ -170,6 +172,13 @@ class Chain(FedAvg):
         averages = all(map(sends_model, self.methods.values()))
         finish = partial(_send_needed, plain.rules.finish, averages)
         return replace(plain, rules=replace(plain.rules, finish=finish), bases=bases, **changes)
+
+    def deployment_after(self, now: Round, state: ServerState) -> Sequence[Pass] | None:
+        """Return the training pass, if no method deploys what another pass makes."""
+        plain = FedAvg.deployment_after
+        if any(type(each).deployment_after is not plain for each in self.methods.values()):
+            return None
+        return super().deployment_after(now, state)
 
     def server_update(self, now: Round, state: ServerState, reduced: Reduced) -> ServerState:
         """Update the state by each method in turn, given as the mean what the one before makes.
@@ -333,6 +342,19 @@ def check_single(methods: Methods) -> None:
                 f"{owners[0]} and {owners[1]} each set the {part} of local training; methods that"
                 " are chained may set one"
             )
+
+
+def check_local(methods: Methods) -> None:
+    """Check that no two methods need a `local` setting at different values."""
+    needed: dict[str, tuple[str, object]] = {}
+    for name, member in methods.items():
+        for key, value in member.needs_local.items():
+            other, given = needed.setdefault(key, (name, value))
+            if given != value:
+                raise SettingsError(
+                    f"{other} needs local.{key}={as_typed(given)}, {name} needs"
+                    f" local.{key}={as_typed(value)}; leave one of them out"
+                )
 
 
 def check_kept_back(methods: Methods, state: ServerState) -> None:

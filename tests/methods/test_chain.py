@@ -193,6 +193,15 @@ class SecondC(FedAvg):
         return super().init(network).replace(c={"c": torch.zeros(1)})
 
 
+class Averaged(FedAvg):
+    """FedAvg that needs another optimizer than SCAFFOLD, and deploys what its own pass makes."""
+
+    needs_local: ClassVar = {"optimizer": "adam"}
+
+    def deployment_after(self, now, state):
+        return [raysim.Pass(now.cohort, self.broadcast(state))]
+
+
 class RoundOfItsOwn(FedAvg):
     """FedAvg with a round of its own."""
 
@@ -257,6 +266,13 @@ def test_hooks_come_from_the_method_that_has_them():
     assert chained.deployed(raysim.ServerState({"model": {"w": 3}})) == {"w": 6}
 
 
+def test_what_a_method_deploys_after_training_is_not_that_of_a_chain():
+    for names, passes in ((("fedprox",), 1), (("fedprox", name_of(Averaged)), 0)):
+        chained = Chain(methods={name: {} for name in names})
+        now = SimpleNamespace(cohort=(1,), epochs=1, lr=0.1)
+        assert len(chained.deployment_after(now, chained.init(SmallNet())) or ()) == passes
+
+
 def test_methods_with_groups_of_the_same_name_are_refused(tmp_path):
     message = "^method.methods: two methods each have 'c' in their server state$"
     methods = {"method.methods": {"scaffold": {}, name_of(SecondC): {}}}
@@ -295,6 +311,10 @@ REFUSED = {
         f"{MIXED}: scaffold and .*Rated each have a learning rate of the server$",
     ),
     "hooks": ({MIXED: {name_of(Uniform): {}, name_of(Other): {}}}, "each have a deployed of"),
+    "needs": (
+        {MIXED: {"scaffold": {}, name_of(Averaged): {}}},
+        "scaffold needs local.optimizer=sgd, .*Averaged needs local.optimizer=adam; leave one of",
+    ),
     "weighting": (
         {MIXED: {name_of(Uniform): {}, name_of(Weighted): {}}},
         "two methods each set the weighting",
