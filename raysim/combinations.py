@@ -61,7 +61,7 @@ class Seen:
 
     Attributes:
         settings: The run's settings.
-        work: The pass, as it is dispatched.
+        pass_: The pass, as it is dispatched.
         cohort: Clients of the round.
         is_first: Whether the pass is the first of its round.
         earlier: Earlier passes of the round of which a mean has arrived.
@@ -74,7 +74,7 @@ class Seen:
     """
 
     settings: Settings
-    work: Any
+    pass_: Any
     cohort: Collection[int] = ()
     is_first: bool = True
     earlier: int = 0
@@ -303,41 +303,41 @@ def _draws_unaccounted(run: Settings) -> bool:
 
 def _unmoved(seen: Seen) -> list[str]:
     """Return what clients have sent of a pass if no mean of it has moved from a base."""
-    moved = {*seen.means} & {*seen.work.moved_from}
+    moved = {*seen.means} & {*seen.pass_.moved_from}
     return [] if moved else [*sorted(seen.means), *seen.rows]
 
 
 def _in_whole_numbers(seen: Seen) -> list[Part]:
-    work = seen.work
+    pass_ = seen.pass_
     return [
         Part(f"a model whose clients send {name!r} in whole numbers")
-        for sent in (work.broadcast.get(base, {}) for base in work.moved_from.values())
-        for name in sorted(sent.keys() - {*moving_names(sent, None, work.frozen), *work.frozen})
+        for sent in (pass_.broadcast.get(base, {}) for base in pass_.moved_from.values())
+        for name in sorted(sent.keys() - {*moving_names(sent, None, pass_.frozen), *pass_.frozen})
     ]
 
 
 def _not_accounted(seen: Seen) -> str:
     """Return what clients have sent beside one bounded change of each, in words."""
-    work, beside = seen.work, [*seen.rows, *seen.numbers]
+    pass_, beside = seen.pass_, [*seen.rows, *seen.numbers]
     for group, tensors in seen.means.items():
-        base = work.moved_from.get(group)
-        start = None if base == CHANGE else work.broadcast.get(base or "", {})
-        moving = {*moving_names(tensors, start, work.frozen), *work.frozen}
+        base = pass_.moved_from.get(group)
+        start = None if base == CHANGE else pass_.broadcast.get(base or "", {})
+        moving = {*moving_names(tensors, start, pass_.frozen), *pass_.frozen}
         beside += [f"{group}/{name}" for name in sorted(tensors.keys() - moving)]
-    selected = {*work.clients} <= {*seen.cohort}
+    selected = {*pass_.clients} <= {*seen.cohort}
     faults = {
         f"{next(iter(beside), '')!r} beside the change of their tensors": beside,
         "changes in more than one pass of a round": seen.means and seen.earlier,
-        "changes in a pass in which they do not train": seen.means and not work.epochs,
+        "changes in a pass in which they do not train": seen.means and not pass_.epochs,
         "changes though they were not selected": seen.means and not selected,
     }
     return next((said for said, found in faults.items() if found), "")
 
 
 def _replacing(seen: Seen) -> list[Part]:
-    attack, work = seen.settings.attack, seen.work
-    replaces = attack.changes_uploads and work.moved_from and work.epochs and _unmoved(seen)
-    acts = work.attackers and (attack.knows_updates or replaces)
+    attack, pass_ = seen.settings.attack, seen.pass_
+    replaces = attack.changes_uploads and pass_.moved_from and pass_.epochs and _unmoved(seen)
+    acts = pass_.attackers and (attack.knows_updates or replaces)
     return [Part(called(attack))] if acts else []
 
 
@@ -376,14 +376,14 @@ TABLE = Kind(
     _setting("weighting", of=lambda weighting: weighting not in ("examples", "uniform")),
 )
 POOLED = Kind(
-    "methods with all samples in one place", _of_passes(lambda seen: seen.work.pooled), "pass"
+    "methods with all samples in one place", _of_passes(lambda seen: seen.pass_.pooled), "pass"
 )
 WIDE = Kind(
     "methods with passes over more clients than the cohort",
     _of_passes(
         lambda seen: (
             seen.is_first
-            and len(seen.work.clients) > max(seen.settings.cohort_size, len(seen.cohort))
+            and len(seen.pass_.clients) > max(seen.settings.cohort_size, len(seen.cohort))
         )
     ),
     "pass",
@@ -674,7 +674,7 @@ RULES = (
         Kind(
             "methods whose clients send another model, or more",
             _of_passes(
-                lambda seen: seen.is_first and {**seen.work.moved_from} != {"model": "model"}
+                lambda seen: seen.is_first and {**seen.pass_.moved_from} != {"model": "model"}
             ),
             "pass",
         ),
@@ -686,7 +686,7 @@ RULES = (
         Kind(
             "methods whose clients send what an earlier pass has trained",
             _of_passes(
-                lambda seen: not seen.work.epochs and {*seen.means} & {*seen.work.moved_from}
+                lambda seen: not seen.pass_.epochs and {*seen.means} & {*seen.pass_.moved_from}
             ),
             "result",
         ),
@@ -701,8 +701,8 @@ RULES = (
             _of_passes(
                 lambda seen: (
                     seen.is_first
-                    and seen.work.epochs
-                    and "model" not in {*seen.work.moved_from.values()} & {*seen.work.broadcast}
+                    and seen.pass_.epochs
+                    and "model" not in {*seen.pass_.moved_from.values()} & {*seen.pass_.broadcast}
                 )
             ),
             "pass",
@@ -714,7 +714,7 @@ RULES = (
         TABLE,
         Kind(
             "methods with weights of their own",
-            _of_passes(lambda seen: seen.work.epochs and seen.work.weighting),
+            _of_passes(lambda seen: seen.pass_.epochs and seen.pass_.weighting),
             "pass",
         ),
         *(BY_ITSELF, "leave it out"),
@@ -722,7 +722,9 @@ RULES = (
     Rule(
         Kind(
             "methods that weigh each client",
-            _of_passes(lambda seen: seen.work.epochs and isinstance(seen.work.weighting, Mapping)),
+            _of_passes(
+                lambda seen: seen.pass_.epochs and isinstance(seen.pass_.weighting, Mapping)
+            ),
             "pass",
         ),
         *(DIVIDING, "which so set gives all the same weight", MEAN),
@@ -741,7 +743,7 @@ RULES = (
         DOWN,
         Kind(
             "methods whose clients send a model without a base",
-            _of_passes(lambda seen: "model" in {*seen.means} - {*seen.work.moved_from}),
+            _of_passes(lambda seen: "model" in {*seen.means} - {*seen.pass_.moved_from}),
             "result",
         ),
         *("whose clients send a model without a base from which it has moved", "leave it out"),
