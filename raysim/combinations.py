@@ -210,7 +210,7 @@ def _claims(
         method_at: The place of a method's claim among the stages.
     """
 
-    def found(run: Settings) -> list[Part]:
+    def claims(run: Settings) -> list[Part]:
         parts: list[tuple[Method | Stage, str, float]] = [
             *((stage, move, place) for place, stage in enumerate(run.stages.values())),
             (run.method, "leave it out", method_at),
@@ -221,7 +221,7 @@ def _claims(
             if part.privacy and of(part.privacy, run)
         ]
 
-    return found
+    return claims
 
 
 def _of_passes(of: Callable[[Seen], Any]) -> Find:
@@ -270,13 +270,13 @@ def _unlike_needed(run: Settings) -> list[Part]:
     of_method = f" with {called(method)}"
     return [
         Part(
-            f"local.{name}={as_typed(given)}",
+            f"local.{name}={as_typed(local_value)}",
             f"local.{name}={as_typed(value)} with {method.key_needing(name)}".removesuffix(
                 of_method
             ),
         )
         for name, value in method.needs_local.items()
-        if (given := getattr(local, name)) != value
+        if (local_value := getattr(local, name)) != value
     ]
 
 
@@ -286,13 +286,13 @@ def _needed(run: Settings) -> str:
 
 
 def _unlike_own(run: Settings) -> list[Part]:
-    given, own = run.selection, run.method.selection or run.selection
-    if type(given) is not type(own):
-        return [Part(called(given), f"selects clients by {own.title}")]
+    chosen, brought = run.selection, run.method.selection or run.selection
+    if type(chosen) is not type(brought):
+        return [Part(called(chosen), f"selects clients by {brought.title}")]
     return [
         Part(f"selection.{name}={as_typed(typed)}", f"sets it to {as_typed(value)}")
-        for name, value in own
-        if (typed := getattr(given, name)) != value
+        for name, value in brought
+        if (typed := getattr(chosen, name)) != value
     ]
 
 

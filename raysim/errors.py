@@ -62,10 +62,10 @@ def remember_password(url: str) -> None:
 def _pieces(url: str) -> set[str]:
     """Return the passwords of a URL, and the pieces into which a parser may split them."""
     before_host = re.sub(r"^(--?\w+=)?([\w+.-]+:/+)?", "", url.rpartition("@")[0])
-    given = [before_host.partition(":")[2], *(value for _, value in OPTION.findall(url))]
-    passwords = {*given, *map(unquote, given)}
+    secrets = [before_host.partition(":")[2], *(value for _, value in OPTION.findall(url))]
+    passwords = {*secrets, *map(unquote, secrets)}
     split = {piece for word in passwords for piece in re.split(r"[\s@:/?#&=]+", word)}
-    pieces = passwords | split | {" ".join(word.split()) for word in given}
+    pieces = passwords | split | {" ".join(word.split()) for word in secrets}
     return {piece for piece in pieces if len(piece) >= SHORTEST_PIECE}
 
 

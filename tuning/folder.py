@@ -89,9 +89,9 @@ class StudyFolder:
                 with self.alone():
                     if not self._others():
                         sweep(self.path)
-                    own = self._tuners / self._tuner
-                    stack.callback(remove, own)
-                    stack.enter_context(lock_folder(own, "another tuner has this id"))
+                    folder_here = self._tuners / self._tuner
+                    stack.callback(remove, folder_here)
+                    stack.enter_context(lock_folder(folder_here, "another tuner has this id"))
             self._make_trials()
             yield
 
@@ -195,16 +195,16 @@ class StudyFolder:
             recorded = RunDirectory(run).read_config()[0]
         except RunError:
             return None
-        held, found = dotted(recorded), dict[str, Any]()
+        held, values = dotted(recorded), dict[str, Any]()
         for key in resolved.space:
-            if resolved.space.is_active(key, found) and key in held:
-                found[key] = held[key]
-        if other := difference_from(recorded, resolved.settings.override(found)):
+            if resolved.space.is_active(key, values) and key in held:
+                values[key] = held[key]
+        if other := difference_from(recorded, resolved.settings.override(values)):
             raise RunError(
                 f"out={self.path}: its study is not in this storage, and trial {number} has"
                 f" {other}; choose another --out"
             )
-        return found
+        return values
 
     def _holds_runs_of(self, study: optuna.Study) -> bool:
         """Return whether this folder without `study.json` has only runs of the study."""

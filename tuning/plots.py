@@ -115,14 +115,14 @@ def _figure(axes: Any) -> Figure:
     elif len(panels) > 1:
         few = 2
         _label_outer(figure, panels)
-    for each in figure.axes:
-        each.tick_params(colors=INK)
-        for axis in (each.xaxis, each.yaxis):
+    for panel in figure.axes:
+        panel.tick_params(colors=INK)
+        for axis in (panel.xaxis, panel.yaxis):
             _set_ticks(axis, few)
-        set_whole(each)
-        for line in (*each.get_xgridlines(), *each.get_ygridlines()):
+        set_whole(panel)
+        for line in (*panel.get_xgridlines(), *panel.get_ygridlines()):
             line.set(color="0.5", alpha=0.3)
-        if legend := each.get_legend():
+        if legend := panel.get_legend():
             legend.set_frame_on(False)
             if len(legend.get_texts()) > MOST_NAMED:
                 legend.remove()
@@ -138,20 +138,20 @@ def _place_in_rows(figure: Figure, panels: Sequence[Axes]) -> None:
     rows, label = -(-len(panels) // PANELS), panels[0].get_ylabel()
     grid = figure.add_gridspec(rows, PANELS)
     figure.set_size_inches(SIZE[0], SIZE[1] * (1 + rows) / 2)
-    for number, each in enumerate(panels):
+    for number, panel in enumerate(panels):
         row, column = divmod(number, PANELS)
-        each.set_subplotspec(grid[row, column])
-        each.set_ylabel("" if column else label)
-        each.tick_params(labelleft=not column)
+        panel.set_subplotspec(grid[row, column])
+        panel.set_ylabel("" if column else label)
+        panel.tick_params(labelleft=not column)
 
 
 def _label_outer(figure: Figure, panels: Sequence[Axes]) -> None:
     """Label the panels of a square at its left and its lower edge alone."""
     figure.set_size_inches(SIZE[0], SIZE[0])
-    for each in panels:
-        each.set(xlabel=_in_lines(each.get_xlabel()), ylabel=_in_lines(each.get_ylabel()))
-        each.label_outer()
-        each.tick_params(axis="x", labelrotation=90)
+    for panel in panels:
+        panel.set(xlabel=_in_lines(panel.get_xlabel()), ylabel=_in_lines(panel.get_ylabel()))
+        panel.label_outer()
+        panel.tick_params(axis="x", labelrotation=90)
 
 
 def _in_lines(key: str) -> str:

@@ -109,7 +109,7 @@ def override_values(text: str) -> tuple[str, list[Any]]:
     key, equals, values = text.partition("=")
     if not equals:
         parse_override(text)  # raises
-    found = [parse_override(f"{key}={each}")[1] for each in split_values(values)]
+    found = [parse_override(f"{key}={value}")[1] for value in split_values(values)]
     return key.strip(), [_listed(each) for each in found]
 
 
@@ -120,21 +120,21 @@ def _listed(value: Any) -> Any:
     return [word.strip() for word in value[1:-1].split(",")]
 
 
-def seeds_of(given: int | str | Sequence[int], key: str = "seed") -> list[int]:
+def seeds_of(chosen: int | str | Sequence[int], key: str = "seed") -> list[int]:
     """Return seeds, which need not follow each other; an int is their number, from 0 on.
 
     Args:
-        given: The seeds.
+        chosen: The seeds.
         key: Their key, for errors.
 
     Raises:
         SettingsError: one is no whole number, or is given twice; or there are none.
     """
-    if isinstance(given, int):
-        if not 0 < given <= MOST_VALUES:
-            raise SettingsError(f"{key}={given}: must be from 1 to {MOST_VALUES}")
-        return [*range(given)]
-    texts = split_values(given) if isinstance(given, str) else [*map(str, given)]
+    if isinstance(chosen, int):
+        if not 0 < chosen <= MOST_VALUES:
+            raise SettingsError(f"{key}={chosen}: must be from 1 to {MOST_VALUES}")
+        return [*range(chosen)]
+    texts = split_values(chosen) if isinstance(chosen, str) else [*map(str, chosen)]
     shown = f"{key}={visible(','.join(texts))}"
     if not texts or not all(re.fullmatch(r"\d+", text) for text in texts):
         raise SettingsError(f"{shown}: must be whole numbers from 0 on")

@@ -84,16 +84,16 @@ def read_sweep(
     """
     from_file = _from_file(config)
     with told_of(f"{config}: " if from_file else ""):
-        given, more = from_file or TableEntry(preset=config), (settings, axes, seeds)
-        table = _table(given, config, *more, metrics=metrics, tune=tune, by=by)
-        asked = metrics or given.metrics or "metric" in given.model_fields_set
+        entry, more = from_file or TableEntry(preset=config), (settings, axes, seeds)
+        table = _table(entry, config, *more, metrics=metrics, tune=tune, by=by)
+        asked = metrics or entry.metrics or "metric" in entry.model_fields_set
         if not asked and (metric := _main_metric(table)) != METRIC:
-            table = _table(given, config, *more, metrics=[metric], tune=tune, by=by)
+            table = _table(entry, config, *more, metrics=[metric], tune=tune, by=by)
     return table
 
 
 def _table(
-    given: TableEntry,
+    of_file: TableEntry,
     config: str,
     settings: Mapping[str, Any] | None,
     axes: Mapping[str, Sequence[Any]] | None,
@@ -104,18 +104,18 @@ def _table(
     by: str,
 ) -> PaperTable:
     """Return the table of a sweep; see `read_sweep`."""
-    axes = {**given.axes, **(axes or {})}
-    _check_keys(given, settings or {}, axes)
-    own, settings = dotted(given.settings), settings or {}
-    _check_seeds(own, given.seeds)
-    seeds = given.seeds if seeds is None else seeds
+    axes = {**of_file.axes, **(axes or {})}
+    _check_keys(of_file, settings or {}, axes)
+    of_entry, settings = dotted(of_file.settings), settings or {}
+    _check_seeds(of_entry, of_file.seeds)
+    seeds = of_file.seeds if seeds is None else seeds
     _check_seeds(settings, seeds)
-    settings = {**own, **settings}
-    distances: Sequence[int] = range(SEEDS if given.reference else 1)
+    settings = {**of_entry, **settings}
+    distances: Sequence[int] = range(SEEDS if of_file.reference else 1)
     if seeds is not None:
         settings["seed"], distances = counted(seeds_of(seeds, "seeds"))
     lines = {key: _lines_of(key, values, [*axes]) for key, values in axes.items()}
-    rows, parts = given.rows, [given.columns] if given.columns else []
+    rows, parts = of_file.rows, [of_file.columns] if of_file.columns else []
     if not rows:
         by = by or next(iter(lines), "")
         if by and by not in lines:
@@ -124,16 +124,16 @@ def _table(
         rows = tuple(Line(name=line.name, settings=line.settings) for line in named)
     elif by:
         raise SettingsError(f"--rows={visible(by)}: the file gives the rows")
-    asked = [*(metrics or given.metrics or [given.metric])]
+    asked = [*(metrics or of_file.metrics or [of_file.metric])]
     columns, groups = _columns(product(*parts, *lines.values()), asked)
     if (count := len(rows) * len(columns)) > MOST_VALUES:
         raise SettingsError(f"{count} cells: must be at most {MOST_VALUES}")
     stem = short_name(config)
     changes = {"settings": settings, "rows": rows, "metric": asked[0]}
-    changes["name"] = given.name or f"{portable_name(stem)}-sweep"
-    changes["title"] = given.title or f"Sweep of {stem}"
-    entry = given.model_copy(update=changes)
-    tune = {**given.tune, **(tune or {})}
+    changes["name"] = of_file.name or f"{portable_name(stem)}-sweep"
+    changes["title"] = of_file.title or f"Sweep of {stem}"
+    entry = of_file.model_copy(update=changes)
+    tune = {**of_file.tune, **(tune or {})}
     return _to_the_end(to_table(entry, columns, distances, groups, tune))
 
 
@@ -144,10 +144,13 @@ def _to_the_end(table: PaperTable) -> PaperTable:
     all metrics of its cells are of the rounds until its target.
     """
     stops = {preset: _stops_of(preset) for preset in dict.fromkeys(c.preset for c in table.cells)}
-    for preset, own in stops.items():
-        target, built = own.get("target_accuracy"), [c for c in table.cells if c.preset == preset]
+    for preset, overrides in stops.items():
+        target, built = (
+            overrides.get("target_accuracy"),
+            [c for c in table.cells if c.preset == preset],
+        )
         if target is not None and all(_is_until(target, table.metric_of(c), c) for c in built):
-            del own["target_accuracy"]
+            del overrides["target_accuracy"]
     cells = [
         replace(cell, settings={**dict.fromkeys(stops[cell.preset]), **cell.settings})
         for cell in table.cells
@@ -200,10 +203,10 @@ def _main_metric(table: PaperTable) -> str:
     try:
         settings = [cell.resolve() for cell in table.cells]
         own = any(map(deploys_own_models, settings))
-        found = {main_score_of(each, own_models=own) for each in settings}
+        scores = {main_score_of(each, own_models=own) for each in settings}
     except SettingsError:
         return METRIC
-    score = found.pop() if len(found) == 1 else None
+    score = scores.pop() if len(scores) == 1 else None
     return f"last_ten({score.name})" if score else METRIC
 
 
@@ -247,7 +250,7 @@ def differs_by_cell(key: str) -> bool:
 
 
 def _check_keys(
-    given: TableEntry, settings: Mapping[str, Any], axes: Mapping[str, Sequence[Any]]
+    entry: TableEntry, settings: Mapping[str, Any], axes: Mapping[str, Sequence[Any]]
 ) -> None:
     """Check which settings rows, columns, axes and the command set.
 
@@ -255,8 +258,8 @@ def _check_keys(
         SettingsError: two of them set one, or cells would differ in one that makes no difference.
     """
     owners = {
-        "a row": {key for row in given.rows for key in dotted(row.settings)},
-        "a column": {key for column in given.columns for key in dotted(column.settings)},
+        "a row": {key for row in entry.rows for key in dotted(row.settings)},
+        "a column": {key for column in entry.columns for key in dotted(column.settings)},
         "an axis": {*axes},
     }
     for owner, keys in owners.items():
@@ -264,7 +267,7 @@ def _check_keys(
             if key == "seed" or not differs_by_cell(key):
                 hint = "; `seeds` gives those of all cells" if key == "seed" else ""
                 raise SettingsError(f"{visible(key)}: {owner} of a sweep cannot set it{hint}")
-    if "out" in {*settings, *dotted(given.settings)}:
+    if "out" in {*settings, *dotted(entry.settings)}:
         raise SettingsError("out: use the option --out for a sweep")
     if empty := [key for key, values in axes.items() if not values]:
         raise SettingsError(f"{visible(empty[0])}: an axis must have a value")
@@ -295,9 +298,11 @@ def _columns(
     """Return the columns: a line of each axis combined, again for each metric; and their groups."""
     columns, groups = list[Line](), dict[str, tuple[str, str]]()
     for lines in products:
-        own = [line.metric for line in lines if line.metric][:1] or metrics
-        for metric in own:
-            names = [*(line.name for line in lines), *[metric] * (len(own) > 1)] or [metric]
+        metrics_of_lines = [line.metric for line in lines if line.metric][:1] or metrics
+        for metric in metrics_of_lines:
+            names = [*(line.name for line in lines), *[metric] * (len(metrics_of_lines) > 1)] or [
+                metric
+            ]
             columns.append(combined(lines, " ".join(names), metric))
             if len(names) > 1:
                 groups[columns[-1].name] = (" ".join(names[:-1]), names[-1])
@@ -323,10 +328,10 @@ def _from_file(config: str) -> TableEntry | None:
     if not {*FILE_KEYS} & values.keys():
         return None
     with told_of(f"{config}: "):
-        given = validated(values)
-    changes = {"preset": _preset(config, given.preset)}
-    lines = {"rows": given.rows, "columns": given.columns}
-    return given.model_copy(update=changes | {k: _beside(config, v) for k, v in lines.items()})
+        entry = validated(values)
+    changes = {"preset": _preset(config, entry.preset)}
+    lines = {"rows": entry.rows, "columns": entry.columns}
+    return entry.model_copy(update=changes | {k: _beside(config, v) for k, v in lines.items()})
 
 
 def _beside(config: str, lines: Sequence[Line]) -> tuple[Line, ...]:
@@ -346,7 +351,7 @@ def _lines_of(key: str, values: Sequence[Any] | str, axes: Sequence[str]) -> lis
     if isinstance(values, str):
         _, values = override_values(f"{key}={values}")
     short = key.rpartition(".")[2]
-    if short != "name" and [each.rpartition(".")[2] for each in axes].count(short) > 1:
+    if short != "name" and [axis.rpartition(".")[2] for axis in axes].count(short) > 1:
         short = key
     return [Line(name=_named(short, value), settings={key: value}) for value in values]
 

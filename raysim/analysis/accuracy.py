@@ -43,7 +43,7 @@ def own_accuracy(view: View, trained: Trained) -> Tensors:
     samples = own_test(view)
     if not samples:
         return {}
-    logits = torch.cat([each.logits for each in outputs(view, view.params, samples["x"])])
+    logits = torch.cat([output.logits for output in outputs(view, view.params, samples["x"])])
     predicted = trained.data.scoring.predict(logits)
     return {"accuracy": (predicted == samples["y"]).double().mean()}
 

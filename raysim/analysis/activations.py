@@ -34,7 +34,7 @@ SHOWN_SAMPLES = 20
 
 def _hidden(view: View, x: torch.Tensor) -> torch.Tensor:
     """Return the activations [n, F] of the client's trained model."""
-    batches = [each.hidden for each in outputs(view, view.params, x)]
+    batches = [output.hidden for output in outputs(view, view.params, x)]
     return torch.cat([at_least_float32(hidden) for hidden in batches if hidden is not None])
 
 
@@ -67,11 +67,11 @@ class KlActivations(Analysis):
         means = np.stack(
             [evaluated.trained[client]["mean"].numpy() for client in clients]
         )  # [n, F]
-        common, own = log_softmax(means.mean(axis=0)), log_softmax(means)
+        common, of_clients = log_softmax(means.mean(axis=0)), log_softmax(means)
         return {
             "client": np.array(clients),
-            "kl_mean_client": np.array([kl_divergence(common, each) for each in own]),
-            "kl_client_mean": np.array([kl_divergence(each, common) for each in own]),
+            "kl_mean_client": np.array([kl_divergence(common, each) for each in of_clients]),
+            "kl_client_mean": np.array([kl_divergence(each, common) for each in of_clients]),
         }
 
 

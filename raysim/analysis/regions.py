@@ -93,5 +93,5 @@ def _predicted(group: str, view: View, trained: Trained) -> Tensors:
     points = grid(probe.flatten(1).cpu()).to(probe.device).view(-1, *probe.shape[1:])
     tensors = view.broadcast[group] if group else view.params
     predict = trained.samples.scoring.predict
-    classes = [predict(each.logits) for each in outputs(view, tensors, points)]
+    classes = [predict(output.logits) for output in outputs(view, tensors, points)]
     return {"predicted": torch.cat(classes)}

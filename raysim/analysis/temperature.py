@@ -62,7 +62,7 @@ def _measure(network: nn.Module, lr: float, view: View, trained: Trained) -> Ten
         _of_sample(logits, tensors, view, lr=lr, x=data.x[n : n + 1], y=data.y[n : n + 1])
         for n in range(len(data.y))
     ]
-    return {name: torch.stack([each[name] for each in samples]) for name in samples[0]}
+    return {name: torch.stack([sample[name] for sample in samples]) for name in samples[0]}
 
 
 def _of_sample(
@@ -75,11 +75,13 @@ def _of_sample(
         loss = F.cross_entropy(outputs / view.temperature, y.long())
         gradients = dict(zip(points, torch.autograd.grad(loss, [*points.values()]), strict=True))
     first = next(iter(points)).rpartition(".")[0]
-    own = [g.flatten() for name, g in gradients.items() if name.rpartition(".")[0] == first]
+    of_first_layer = [
+        g.flatten() for name, g in gradients.items() if name.rpartition(".")[0] == first
+    ]
     stepped = {name: tensors[name] - lr * gradient for name, gradient in gradients.items()}
     return {
         "correct": (outputs.argmax(-1) == y)[0],
-        "gradient_norm": torch.cat(own).norm(),
+        "gradient_norm": torch.cat(of_first_layer).norm(),
         "distance_before": boundary_distance(partial(logits, tensors), x),
         "distance_after": boundary_distance(partial(logits, {**tensors, **stepped}), x),
     }

@@ -132,8 +132,8 @@ class Aggregation(Component):
         lambda plan, _, arrived: (
             isinstance(plan, AggregationPlan)
             and (plan.weights is None or plan.weights.shape == arrived.clients.shape)
-            and all(np.shape(each) == arrived.clients.shape for each in plan.columns.values())
-            and all(np.asarray(each).dtype.kind in "biuf" for each in plan.columns.values())
+            and all(np.shape(column) == arrived.clients.shape for column in plan.columns.values())
+            and all(np.asarray(column).dtype.kind in "biuf" for column in plan.columns.values())
             and all(np.isfinite(float(number)) for number in plan.metrics.values())
         ),
     )

@@ -41,14 +41,14 @@ def chain(*rules: Rules) -> Rules:
         SettingsError: two of the rules have a start, a criterion, a `from_samples`, or a transform
             of the same name.
     """
-    finishes = tuple(each.finish for each in rules if each.finish is not send_model)
+    finishes = tuple(rule.finish for rule in rules if rule.finish is not send_model)
     return Rules(
         start=_single("start", [r.start for r in rules if r.start is not receive_model])
         or receive_model,
         criterion=_single("criterion", [r.criterion for r in rules if r.criterion]),
-        penalties=tuple(penalty for each in rules for penalty in each.penalties),
-        transforms=tuple(transform for each in rules for transform in each.transforms),
-        companions=tuple(companion for each in rules for companion in each.companions),
+        penalties=tuple(penalty for rule in rules for penalty in rule.penalties),
+        transforms=tuple(transform for rule in rules for transform in rule.transforms),
+        companions=tuple(companion for rule in rules for companion in rule.companions),
         finish=_one_finish(finishes, sends_model=len(finishes) < len(rules)),
         from_samples=_single("from_samples", [r.from_samples for r in rules if r.from_samples]),
     )
@@ -98,13 +98,13 @@ def _merge(field: str, values: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Return the union of mappings."""
     merged: dict[str, Any] = {}
     for value in values:
-        for name, given in value.items():
-            if name in merged and not (name == SHARED and _same_tensors(merged[name], given)):
+        for name, tensors in value.items():
+            if name in merged and not (name == SHARED and _same_tensors(merged[name], tensors)):
                 raise SettingsError(
                     f"rules: two that are chained give back {field} {name!r}; names must differ"
                     f" (but for {SHARED!r}, if it holds the same tensors)"
                 )
-            merged.setdefault(name, given)
+            merged.setdefault(name, tensors)
     return merged
 
 

@@ -277,11 +277,11 @@ Stages = Mapping[str, Stage]
 
 def with_effect(stages: Stages) -> dict[str, Stage]:
     """Return the stages that have an effect, in order."""
-    found: dict[str, Stage] = {}
+    effective: dict[str, Stage] = {}
     for name, stage in reversed([*stages.items()]):
-        if stage.has_effect([*found.values()][::-1]):
-            found[name] = stage
-    return dict(reversed([*found.items()]))
+        if stage.has_effect([*effective.values()][::-1]):
+            effective[name] = stage
+    return dict(reversed([*effective.items()]))
 
 
 def encoded_by(stage: Stage, sent: Encoding, layout: Layout, client: int) -> Encoding:

@@ -63,13 +63,13 @@ def auc(logits: Values, labels: Values) -> float:
     return float(np.mean([_area(softmax[:, label], labels == label) for label in present]))
 
 
-def _area(scores: Values, own: npt.NDArray[np.bool_]) -> float:
+def _area(scores: Values, is_positive: npt.NDArray[np.bool_]) -> float:
     """Return the share of pairs in which a sample of the class scores above another; ties half."""
     _, places, counts = np.unique(scores, return_inverse=True, return_counts=True)
     ranks = (np.cumsum(counts) - (counts - 1) / 2)[places]
-    count = int(own.sum())
-    above = ranks[own].sum() - count * (count + 1) / 2
-    return float(above / (count * (len(own) - count)))
+    count = int(is_positive.sum())
+    above = ranks[is_positive].sum() - count * (count + 1) / 2
+    return float(above / (count * (len(is_positive) - count)))
 
 
 def _counts(logits: Values, labels: Values) -> tuple[Values, Values, Values]:

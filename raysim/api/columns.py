@@ -84,12 +84,12 @@ class Column:
             raise SettingsError(f"Column.name={self.name!r:.80}: must be a text")
         what = f"Column({visible(repr(self.name))})"
         for part, words in (("better", get_args(Better)), ("fold", get_args(Fold))):
-            if (given := getattr(self, part)) not in (None, *words):
+            if (value := getattr(self, part)) not in (None, *words):
                 known = ", ".join(map(repr, words))
-                raise SettingsError(f"{what}: {part}={given!r:.80}: must be {known} or None")
+                raise SettingsError(f"{what}: {part}={value!r:.80}: must be {known} or None")
         for part in ("unit", "title", "tag"):
-            if not isinstance(given := getattr(self, part), str):
-                raise SettingsError(f"{what}: {part}={given!r:.80}: must be a text")
+            if not isinstance(value := getattr(self, part), str):
+                raise SettingsError(f"{what}: {part}={value!r:.80}: must be a text")
 
     def named(self, name: str) -> Column:
         """Return a column of the same better values and unit, and nothing else."""

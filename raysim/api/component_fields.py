@@ -59,16 +59,16 @@ def ordered_field(registry: Registry[C], group: str) -> tuple[PlainValidator, Pl
             raise SettingsError(f"{group}={text}: must map each {registry.kind} to its settings")
         return {str(name): component(str(name), given) for name, given in value.items()}
 
-    def component(name: str, given: Any) -> C:
+    def component(name: str, value: Any) -> C:
         kind = registry.get(name, f"{group}.{visible(name)}")
-        if isinstance(given, kind):
-            return given
-        if not isinstance(given, Mapping):
-            text = json.dumps(given, default=str)
+        if isinstance(value, kind):
+            return value
+        if not isinstance(value, Mapping):
+            text = json.dumps(value, default=str)
             raise SettingsError(
                 f"{group}.{name}={text}: must be its settings; {{}} for its defaults"
             )
-        return build_component(kind, given, f"{group}.{name}.")
+        return build_component(kind, value, f"{group}.{name}.")
 
     def written(value: Mapping[str, C]) -> dict[str, Any]:
         return {name: each.model_dump(mode="json") for name, each in value.items()}

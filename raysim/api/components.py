@@ -376,14 +376,14 @@ def returns(
 
 
 def call(
-    component: C, hook: Callable[Concatenate[C, P], R], *given: P.args, **named: P.kwargs
+    component: C, hook: Callable[Concatenate[C, P], R], *arguments: P.args, **named: P.kwargs
 ) -> R:
     """Call a component's method, or read its property, and check what it returns.
 
     Args:
         component: The component.
         hook: The method, or without arguments the property, as its base class states it.
-        given: The method's arguments.
+        arguments: The method's arguments.
         named: Arguments by name.
 
     Raises:
@@ -392,9 +392,9 @@ def call(
     name = _stated(hook).__name__
     with calling(component, name):
         result = getattr(component, name)
-        result = result if isinstance(hook, property) else result(*given, **named)
-    found: R = checked(component, hook, result, *given)
-    return found
+        result = result if isinstance(hook, property) else result(*arguments, **named)
+    checked_result: R = checked(component, hook, result, *arguments)
+    return checked_result
 
 
 def _stated(hook: Any) -> Any:
@@ -418,7 +418,9 @@ def calling(component: Component, name: str) -> Iterator[None]:
         raise SettingsError(f"{called(component)}: {name} failed: {cause(error)}") from error
 
 
-def checked(component: C, hook: Callable[Concatenate[C, P], R], result: Any, *given: Any) -> Any:
+def checked(
+    component: C, hook: Callable[Concatenate[C, P], R], result: Any, *arguments: Any
+) -> Any:
     """Return the result of a component's method if it is what that states.
 
     Raises:
@@ -428,9 +430,9 @@ def checked(component: C, hook: Callable[Concatenate[C, P], R], result: Any, *gi
     expected, holds = _CONTRACTS[function]
     with suppress(Exception):  # of another type, it may lack anything
         is_kind = isinstance(holds, type | UnionType)
-        if isinstance(result, holds) if is_kind else holds(result, component, *given):
+        if isinstance(result, holds) if is_kind else holds(result, component, *arguments):
             return result
-    words = expected if isinstance(expected, str) else expected(component, *given)
+    words = expected if isinstance(expected, str) else expected(component, *arguments)
     what = f"{function.__name__} returned {shown(result)}; must return {words}"
     raise SettingsError(f"{called(component)}: {what}")
 
@@ -527,12 +529,12 @@ def explain(
 
 
 def _all_alternatives(error: ValidationError, value: Any) -> str:
-    found = (
+    texts = (
         str(problem.get("ctx", {}).get("error", problem["msg"]))
         for problem in error.errors(include_url=False)
         if problem["input"] is value or problem["input"] == value
     )
-    problems = (text.removeprefix("Input should be ").removeprefix("must be ") for text in found)
+    problems = (text.removeprefix("Input should be ").removeprefix("must be ") for text in texts)
     problems = (text.replace("a valid tuple", "a valid list") for text in problems)
     return "must be " + " or ".join(dict.fromkeys(problems))
 

@@ -190,14 +190,14 @@ def flat_values(tensors: Tensors, layout: Layout) -> Values:
 
 def of_flat_values(values: Values, layout: Layout) -> dict[str, Tensor]:
     """Return the tensors of a layout from one vector [N]."""
-    found, at = {}, 0
+    tensors, at = {}, 0
     for name, dtype, shape in layout.entries:
         size = shape.numel() * (2 if dtype.is_complex else 1)
         part = torch.from_numpy(values[at : at + size].copy())
         pairs = part.reshape(*shape, 2) if dtype.is_complex else part.reshape(shape)
-        found[name] = (torch.view_as_complex(pairs) if dtype.is_complex else pairs).to(dtype)
+        tensors[name] = (torch.view_as_complex(pairs) if dtype.is_complex else pairs).to(dtype)
         at += size
-    return found
+    return tensors
 
 
 def same_shapes(groups: Groups, others: Groups) -> bool:

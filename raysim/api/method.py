@@ -403,7 +403,7 @@ class Method(Component, ABC):
     @returns(
         "passes, at least one, or None",
         lambda passes, *_: (
-            passes is None or (len(passes) > 0 and all(isinstance(each, Pass) for each in passes))
+            passes is None or (len(passes) > 0 and all(isinstance(pass_, Pass) for pass_ in passes))
         ),
     )
     def deployment_after(self, now: Round, state: ServerState) -> Sequence[Pass] | None:

@@ -232,13 +232,13 @@ def _without_values(tensor: Tensor) -> str:
     return "" if kind == "strided" else f"as a tensor that is {kind}; must be a dense one"
 
 
-def _differences(found: Tensors, kept: Tensors, changes_shapes: bool) -> Iterator[str]:
+def _differences(returned: Tensors, kept: Tensors, changes_shapes: bool) -> Iterator[str]:
     """Yield in what the tensors of the model differ from those before."""
-    if lacking := sorted(kept.keys() - found.keys()):
+    if lacking := sorted(kept.keys() - returned.keys()):
         yield f"no tensor '{NAME}/{lacking[0]}'; the model keeps its tensors"
-    if more := sorted(found.keys() - kept.keys()):
+    if more := sorted(returned.keys() - kept.keys()):
         yield f"a tensor '{NAME}/{more[0]}', which the model has not; choose a group of its own"
-    for name, tensor in sorted(found.items()):
+    for name, tensor in sorted(returned.items()):
         if tensor.shape != kept[name].shape and not changes_shapes:
             have, must = [*tensor.shape], [*kept[name].shape]
             yield (

@@ -81,14 +81,14 @@ OPTIMIZERS: Registry[Optimizer] = Registry(
 
 
 @lru_cache(maxsize=256)
-def build_optimizer(name: str, given: tuple[tuple[str, Any], ...]) -> Optimizer:
+def build_optimizer(name: str, settings: tuple[tuple[str, Any], ...]) -> Optimizer:
     """Return the optimizer of a name, with its fields among the given ones.
 
     Raises:
         SettingsError: there is no such optimizer, or its fields, slots or directions are wrong.
     """
     kind = OPTIMIZERS.get(name)
-    fields = {key: value for key, value in given if key in kind.model_fields}
+    fields = {key: value for key, value in settings if key in kind.model_fields}
     for field, info in kind.model_fields.items():
         if info.is_required() and field not in fields:
             raise SettingsError(

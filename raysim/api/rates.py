@@ -218,11 +218,11 @@ class RateSettings(SettingsGroup):
         """
         if self.plateau is None or number < self.warmup_rounds:
             return {}
-        found, ended = self.plateau.after(state, row)
+        kept, ended = self.plateau.after(state, row)
         rate = self.rate_at(number, 0, lr, state)
         if ended:
             rate = min(rate, max(self.lr_factor * rate, self.lr_min))
-        return {name: np.asarray(each, np.float64) for name, each in {"lr": rate, **found}.items()}
+        return {name: np.asarray(each, np.float64) for name, each in {"lr": rate, **kept}.items()}
 
     def _decayed(self, number: int, lr: float) -> float:
         def is_least(number: int) -> bool:

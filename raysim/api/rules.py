@@ -314,10 +314,12 @@ class Trained:
             RunError: the sum is not above 0, as pulls are too strong for lr.
         """
         pulls = {False: 0.0, True: 0.0}
-        for each in self.transforms:
-            if each.pull is None:
-                raise SettingsError(f"rules: {each.name!r} states no `pull`: no effective steps")
-            pulls[each.after_momentum] += self.lr * each.pull
+        for transform in self.transforms:
+            if transform.pull is None:
+                raise SettingsError(
+                    f"rules: {transform.name!r} states no `pull`: no effective steps"
+                )
+            pulls[transform.after_momentum] += self.lr * transform.pull
         total = effective_steps(self.solver, self.steps, pulls[False], pulls[True])
         if total <= 0:
             raise RunError(
@@ -483,18 +485,18 @@ class Rules:
         return not (self.criterion or self.penalties or self.sample_temperatures)
 
     def __post_init__(self) -> None:
-        names = [each.name for each in self.transforms]
-        names += [each.name for each in self.companions]
+        names = [transform.name for transform in self.transforms]
+        names += [companion.name for companion in self.companions]
         if len({*names}) < len(names):
             raise SettingsError(
                 f"rules: transforms need names of their own, as companions do; given {names}"
             )
-        changing = [each for each in self.transforms if not each.after_momentum]
-        for before, each in pairwise(changing):
-            if each.replaces:
+        changing = [transform for transform in self.transforms if not transform.after_momentum]
+        for before, after in pairwise(changing):
+            if after.replaces:
                 raise SettingsError(
-                    f"rules: {before.name!r} cannot stand before {each.name!r}, which takes a"
-                    f" gradient of its own; put {each.name!r} first"
+                    f"rules: {before.name!r} cannot stand before {after.name!r}, which takes a"
+                    f" gradient of its own; put {after.name!r} first"
                 )
 
 

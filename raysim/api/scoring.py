@@ -66,7 +66,7 @@ def evaluated_columns(scores: tuple[Column, ...]) -> Mapping[str, Column]:
 
 def _evaluated_columns(scores: Iterable[Column]) -> Iterator[Column]:
     models = ("", PERSONAL, FINETUNED)
-    own = [
+    of_clients = [
         LOCAL_TEST._replace(model=model, clients=clients)
         for model in models
         for clients in ("", SEEN, UNSEEN, NEW)
@@ -74,7 +74,7 @@ def _evaluated_columns(scores: Iterable[Column]) -> Iterator[Column]:
     sets = [TEST, *(each._replace(model=m) for each in (HOLDOUT, TRAIN_SET) for m in models)]
     for score in scores:
         yield from (score.of(each._replace(score=score.name)) for each in sets)
-        for column in (score.of(each._replace(score=score.name)) for each in own):
+        for column in (score.of(each._replace(score=score.name)) for each in of_clients):
             yield from (column, *(spread_column(column, f) for f in (*SPREAD, *UNEQUAL, GAIN)))
     for column in (CLIENT_ACCURACY, TRAINED_ACCURACY):
         yield from (spread_column(column, figure) for figure in SPREAD)
@@ -214,9 +214,9 @@ def smoothed_losses(
 def weights_of(class_weights: tuple[float, ...], labels: Tensor) -> Tensor:
     """Return the weight of each sample's class [B]."""
     classes = torch.arange(len(class_weights), device=labels.device)
-    own = labels.unsqueeze(-1) == classes  # [B, C]
+    is_of_class = labels.unsqueeze(-1) == classes  # [B, C]
     row = _row(class_weights, torch.empty((), dtype=torch.float64, device=labels.device))
-    return row.masked_fill(~own, 0).sum(-1)
+    return row.masked_fill(~is_of_class, 0).sum(-1)
 
 
 def balanced_weights(labels: npt.NDArray[Any]) -> tuple[float, ...]:

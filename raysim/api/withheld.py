@@ -80,13 +80,13 @@ class Withheld:
 
 
 def _refuse(withheld: Withheld, *_: Any, **__: Any) -> NoReturn:
-    given = vars(withheld)
+    parts = vars(withheld)
     reader: Any = None
     frame: FrameType | None = sys._getframe(1)
     while frame and not isinstance(reader, Component):  # of a chain the member, which is nearest
         reader, frame = frame.f_locals.get("self"), frame.f_back
-    reader = reader if isinstance(reader, Component) else given["reader"]
-    raise WithheldError(f"{given['by']}: does not go with {called(reader)}, which {given['told']}")
+    reader = reader if isinstance(reader, Component) else parts["reader"]
+    raise WithheldError(f"{parts['by']}: does not go with {called(reader)}, which {parts['told']}")
 
 
 _READS = (
@@ -127,6 +127,6 @@ def opened(value: Any) -> Any:
     """
     if not isinstance(value, Withheld):
         return value
-    if (found := vars(value)["value"]) is None:
+    if (opened_value := vars(value)["value"]) is None:
         _refuse(value)
-    return found
+    return opened_value

@@ -185,13 +185,13 @@ class Gaussian(Stage):
         factor = 1.0 if limit is None else clip_factor(length, limit)
         if self.full_weight is not None:
             factor *= min(upload.samples / self.full_weight, 1.0)
-        found = replace(upload, metrics={"norm_to_clip": length})
+        sent = replace(upload, metrics={"norm_to_clip": length})
         if self.quantile is not None:
-            found = replace(found, scalars={WITHIN: float(limit is None or length <= limit)})
+            sent = replace(sent, scalars={WITHIN: float(limit is None or length <= limit)})
         if factor == 1:
-            return found
+            return sent
         return replace(
-            found,
+            sent,
             sums={g: {n: d * factor for n, d in of.items()} for g, of in upload.sums.items()},
         )
 

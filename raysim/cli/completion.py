@@ -117,11 +117,11 @@ def _settings(before: Iterable[str], context: typer.Context) -> dict[str, list[s
     start = _start(context)
     named = dict(words["presets"].get(DATASET if _is_dataset(start) else start, {}))
     named |= dict(_named("".join(f"{word} " for word in before).replace(" = ", "=").split()))
-    found = dict(words["settings"])
+    settings = dict(words["settings"])
     for key, names in named.items():
         for name in names.split(","):
-            found |= words["fields"].get(f"{key}={name}", {})
-    return found
+            settings |= words["fields"].get(f"{key}={name}", {})
+    return settings
 
 
 def _growing(run: Path | None) -> dict[str, list[str]]:

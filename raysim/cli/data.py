@@ -66,11 +66,11 @@ def show(
     )
     from raysim.workloads.datasets.fetch import data_root
 
-    given = dict(parse_override(text) for text in overrides or ())
+    changes = dict(parse_override(text) for text in overrides or ())
     if out:
         data_page.check_drawing(out)
     with loading(console) as listener:
-        settings = raysim.load_config(config, given)
+        settings = raysim.load_config(config, changes)
         paths = prepared(settings.data, data_root(), listener.preparing)
     train = open_prepared(settings.data, paths["train"])
     indices = settings.partition.client_indices(train, settings.clients, settings.seed)

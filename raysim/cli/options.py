@@ -73,13 +73,13 @@ def usage_error(error: Any) -> RaysimError:
     """Return a UsageError in one line with the given arguments, where typer would print a box."""
     from raysim.user_input.limits import SEVERAL_SEEDS
 
-    given = visible(shlex.join(sys.argv[1:]))
+    typed = visible(shlex.join(sys.argv[1:]))
     option, hint = getattr(error, "option_name", None) or "", ""
     if option == "--seeds":
         hint = f"; {SEVERAL_SEEDS}"
     elif option.startswith("--") and sys.argv[1:2] and sys.argv[1] in WITH_SETTINGS:
         hint = f"; a setting is written {visible(option[2:].replace('-', '_'))}=VALUE"
-    return RaysimError(f"{error.format_message().rstrip('.')}{hint}. Given: {given}")
+    return RaysimError(f"{error.format_message().rstrip('.')}{hint}. Given: {typed}")
 
 
 Artifacts = Annotated[

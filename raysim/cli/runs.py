@@ -31,13 +31,13 @@ def runs_page(folder: str) -> RenderableType:
     """
     place = _place(folder)
     table = Table(title=f"runs in {visible(str(place), LONGEST)}", title_justify="left", box=None)
-    found = runs_in(folder)
+    runs = runs_in(folder)
     for name in COLUMNS:
         right = name in ("seed", "rounds")
         table.add_column(name, overflow="fold", justify="right" if right else "left")
-    for run in found:
+    for run in runs:
         table.add_row(*(Text(visible(each, LONGEST)) for each in (run["run"], *_words(run))))
-    if not found:
+    if not runs:
         table.add_row(Text("none"), *[""] * (len(COLUMNS) - 1))
     return table
 
@@ -60,9 +60,9 @@ def runs_in(folder: str) -> list[dict[str, Any]]:
         RunError: there is no such folder.
     """
     place = _place(folder)
-    found = sorted(_runs_below(place), key=lambda run: (run / "config.json").stat().st_mtime)
-    cells = {folder: _cells_in(folder) for folder in {_grid_of(run) for run in found}}
-    return [_told(run) | {"cell": cells[_grid_of(run)].get(run.parent.name, "")} for run in found]
+    runs = sorted(_runs_below(place), key=lambda run: (run / "config.json").stat().st_mtime)
+    cells = {folder: _cells_in(folder) for folder in {_grid_of(run) for run in runs}}
+    return [_told(run) | {"cell": cells[_grid_of(run)].get(run.parent.name, "")} for run in runs]
 
 
 def _grid_of(run: Path) -> Path:

@@ -147,9 +147,9 @@ def sweep(
 
     planner = planner_of(only, rounds, None, changes(None, profile))
     asked = {"metric": metric, "rows": rows, "tune": tune, "tune_trials": tune_trials}
-    given = partial(given_sweep, config, overrides, asked)
+    make_table = partial(given_sweep, config, overrides, asked)
     folder = out or default_folder(config, parse_axes(overrides or ())[0])
-    _run_or_tell("sweep", given, planner, jobs, folder, dry_run=dry_run, json=json)
+    _run_or_tell("sweep", make_table, planner, jobs, folder, dry_run=dry_run, json=json)
 
 
 def given_sweep(config: str, overrides: list[str] | None, options: Mapping[str, Any]) -> PaperTable:
@@ -228,9 +228,9 @@ def planner_of(
     distances = None
     if seeds is not None:
         number = int(seeds) if seeds.isdecimal() else None
-        given = seeds_of(seeds if number is None else number, "--seeds")
+        listed = seeds_of(seeds if number is None else number, "--seeds")
         if number is None and "seed" in overrides:
             raise SettingsError(f"seed={overrides['seed']}: --seeds={seeds} gives the seeds")
-        first, distances = counted(given)
+        first, distances = counted(listed)
         overrides = overrides if number is not None else {**overrides, "seed": first}
     return partial(make_plan, only=only or (), rounds=rounds, seeds=distances, overrides=overrides)

@@ -99,9 +99,11 @@ class Devices(Clock):
     @model_validator(mode="after")
     def _policy_has_its_settings(self) -> Self:
         if (self.deadline is not None) != (timed := self.policy in ("deadline", "partial")):
-            given = "none" if self.deadline is None else f"{self.deadline:g}"
+            deadline = "none" if self.deadline is None else f"{self.deadline:g}"
             allowed = "a number of seconds" if timed else "none"
-            raise ValueError(f"deadline={given}: must be {allowed} with clock.policy={self.policy}")
+            raise ValueError(
+                f"deadline={deadline}: must be {allowed} with clock.policy={self.policy}"
+            )
         if bool(self.extra) != (self.policy == "over_selection"):
             allowed = "0" if self.extra else "at least 1"
             raise ValueError(

@@ -17,16 +17,16 @@ def apply_overrides(raw: Mapping[str, Any], overrides: Mapping[str, Any]) -> dic
     mapping stands behind those that are there, in the order given. Where a name names another
     component, the fields of the one before are dropped.
     """
-    given = list(overrides)
-    scopes = {k: k.removesuffix("name") if k.endswith(".name") else f"{k}." for k in given}
+    keys = list(overrides)
+    scopes = {k: k.removesuffix("name") if k.endswith(".name") else f"{k}." for k in keys}
 
     def order(key: str) -> tuple[int, int]:
-        inside = [k for k in given if k == key or k.startswith(scopes[key])]
-        outside = [k for k in given if k != key and key.startswith(scopes[k])]
-        return given.index(inside[0]), len(outside)
+        inside = [k for k in keys if k == key or k.startswith(scopes[key])]
+        outside = [k for k in keys if k != key and key.startswith(scopes[k])]
+        return keys.index(inside[0]), len(outside)
 
     result = dict(raw)
-    for key in sorted(given, key=order):
+    for key in sorted(keys, key=order):
         *groups, last = key.split(".")
         node = result
         for group in groups:

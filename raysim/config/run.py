@@ -147,16 +147,16 @@ class Settings(SettingsGroup):
 
     @field_validator("selection")
     @classmethod
-    def _of_method(cls, given: Selection, others: ValidationInfo) -> Selection:
+    def _of_method(cls, chosen: Selection, others: ValidationInfo) -> Selection:
         """Return the method's own selection, if it has one that does not contradict the given."""
         method: Method | None = others.data.get("method")  # None: it is refused already
-        if method is None or (own := method.selection) is None:
-            return given
-        unlike = [name for name, value in own if getattr(given, name, value) != value]
-        defaults = type(own).model_fields
-        changed = [name for name in unlike if getattr(given, name) != defaults[name].default]
-        fits = given == Uniform() or type(given) is type(own)
-        return own if fits and not changed else given
+        if method is None or (brought := method.selection) is None:
+            return chosen
+        unlike = [name for name, value in brought if getattr(chosen, name, value) != value]
+        defaults = type(brought).model_fields
+        changed = [name for name in unlike if getattr(chosen, name) != defaults[name].default]
+        fits = chosen == Uniform() or type(chosen) is type(brought)
+        return brought if fits and not changed else chosen
 
     @model_validator(mode="after")
     def _parts_go_together(self) -> Self:

@@ -59,7 +59,7 @@ def style(**more: Any) -> Iterator[None]:
     from matplotlib.rcsetup import cycler
 
     inks = ("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color")
-    own: dict[str, Any] = {
+    settings: dict[str, Any] = {
         **dict.fromkeys(inks, INK),
         "axes.prop_cycle": cycler(color=[light for light, _ in PALETTE]),
         "font.size": 9,
@@ -69,7 +69,7 @@ def style(**more: Any) -> Iterator[None]:
         "axes.spines.top": False,
         "axes.spines.right": False,
     }
-    with styles.context(["default", own | more]):
+    with styles.context(["default", settings | more]):
         yield
 
 

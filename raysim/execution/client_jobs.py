@@ -139,10 +139,10 @@ def poisoned(attack: Attack, data: Batch, classes: int, draws: torch.Generator) 
         SettingsError: the attack fails, or returns other shapes or labels.
     """
     own = data._replace(x=data.x.clone(), y=data.y.clone())  # shared with all rounds, and clients
-    found = call(attack, Attack.poison, own, classes, draws)
-    if attack.needs_classes and len(wrong := found.y[(found.y < 0) | (found.y >= classes)]):
+    bad = call(attack, Attack.poison, own, classes, draws)
+    if attack.needs_classes and len(wrong := bad.y[(bad.y < 0) | (bad.y >= classes)]):
         raise SettingsError(
             f"{called(attack)}: gives samples the label {int(wrong[0])}; labels are 0 to"
             f" {classes - 1}"
         )
-    return found
+    return bad

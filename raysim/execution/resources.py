@@ -50,7 +50,7 @@ def plan_actors(engine: EngineSettings, nodes: Sequence[Node], cohort: int) -> A
         SettingsError: the settings need more than the nodes have.
     """
     nodes = _suitable(engine, nodes)
-    gpus_each, each = engine.gpus_per_actor, engine.cpus_per_actor
+    gpus_each, cpus_each = engine.gpus_per_actor, engine.cpus_per_actor
     capacity = [_actors_on(node.gpus, gpus_each) if gpus_each else int(node.cpus) for node in nodes]
     fits = sum(capacity) if gpus_each else max(sum(capacity), 1)
     if gpus_each and not fits:
@@ -60,22 +60,22 @@ def plan_actors(engine: EngineSettings, nodes: Sequence[Node], cohort: int) -> A
             " (use 0 to train on cores)"
         )
     actors = min(fits, cohort) if engine.actors == "auto" else engine.actors
-    if engine.actors == "auto" and each != "auto":
-        actors = max(min(actors, _capacity(nodes, capacity, each)), 1)
+    if engine.actors == "auto" and cpus_each != "auto":
+        actors = max(min(actors, _capacity(nodes, capacity, cpus_each)), 1)
     if gpus_each and actors > fits:
         raise SettingsError(
             f"engine.actors={actors}: at most {fits} with engine.gpus_per_actor={gpus_each:g}"
         )
     limits = capacity if gpus_each else [actors] * len(nodes)
-    if each == "auto":
-        each = _cpus_each(nodes, limits, actors, engine.actors)
-        return _planned(actors, each, gpus_each, nodes, limits)
-    if (most_actors := _capacity(nodes, limits, each)) < actors:
+    if cpus_each == "auto":
+        cpus_each = _cpus_each(nodes, limits, actors, engine.actors)
+        return _planned(actors, cpus_each, gpus_each, nodes, limits)
+    if (most_actors := _capacity(nodes, limits, cpus_each)) < actors:
         raise SettingsError(
-            f"engine.cpus_per_actor={each:g}: {actors} actors do not fit on the CPUs declared"
+            f"engine.cpus_per_actor={cpus_each:g}: {actors} actors do not fit on the CPUs declared"
             f" ({', '.join(f'{node.cpus:g}' for node in nodes)} a node); {most_actors} do"
         )
-    return _planned(actors, each, gpus_each, nodes, limits)
+    return _planned(actors, cpus_each, gpus_each, nodes, limits)
 
 
 def with_whole_cores(engine: EngineSettings) -> EngineSettings:
@@ -163,22 +163,22 @@ def _cpus_each(
     candidates = {
         math.floor(node.cpus / n * 1e4) / 1e4 for node in nodes for n in range(1, actors + 1)
     }
-    for each in sorted({1.0, *(cpus for cpus in candidates if 0 < cpus < 1)}, reverse=True):
-        if _capacity(nodes, limits, each) >= actors:
-            return each
+    for cpus_each in sorted({1.0, *(cpus for cpus in candidates if 0 < cpus < 1)}, reverse=True):
+        if _capacity(nodes, limits, cpus_each) >= actors:
+            return cpus_each
     raise SettingsError(
         f"engine.actors={asked}: {actors} do not fit on the CPUs and GPUs that the nodes declare"
     )
 
 
-def _capacity(nodes: Sequence[Node], limits: Sequence[int], each: float) -> int:
+def _capacity(nodes: Sequence[Node], limits: Sequence[int], cpus_each: float) -> int:
     """Return the number of actors of `each` CPUs on the nodes, at most `limits` per node."""
-    return sum(_fit(node, limit, each) for node, limit in zip(nodes, limits, strict=True))
+    return sum(_fit(node, limit, cpus_each) for node, limit in zip(nodes, limits, strict=True))
 
 
-def _fit(node: Node, limit: int, each: float) -> int:
+def _fit(node: Node, limit: int, cpus_each: float) -> int:
     """Return the number of actors of `each` CPUs on a node, at most `limit`."""
-    return min(int(node.cpus / each + 1e-9), limit) if each else limit
+    return min(int(node.cpus / cpus_each + 1e-9), limit) if cpus_each else limit
 
 
 def _actors_on(gpus: float, gpus_each: float) -> int:

@@ -120,13 +120,13 @@ def combined(aggregation: Aggregation, updates: Updates) -> Floats:
     return finite(aggregation, "combine", call(aggregation, Aggregation.combine, updates))
 
 
-def finite(component: Component, step: str, found: Tensor) -> Floats:
+def finite(component: Component, step: str, returned: Tensor) -> Floats:
     """Return what a step of a component has returned as an array.
 
     Raises:
         SettingsError: a value is not finite.
     """
-    values: Floats = found.detach().double().numpy()
+    values: Floats = returned.detach().double().numpy()
     if not np.isfinite(values).all():
         raise SettingsError(f"{called(component)}: {step} returned a value that is not finite")
     return values

@@ -320,11 +320,11 @@ class Worker:
             for number, batch in batches:
                 if number not in message.own_models | message.finetuned.keys():
                     network.load_buffers(deployed)  # a forward pass may have changed them
-                    found = {number: self._score(message, self._batch(number, batch))}
+                    scores_by_set = {number: self._score(message, self._batch(number, batch))}
                 else:
-                    found = self._score_own_models(message, number, batch, deployed)
+                    scores_by_set = self._score_own_models(message, number, batch, deployed)
                     network.load(deployed)
-                for each, scores in found.items():
+                for each, scores in scores_by_set.items():
                     self._results["evaluate"].scores[each, batch] = scores
 
     def _score_own_models(

@@ -115,10 +115,10 @@ def begun(
     force: bool,
 ) -> RoundIterator:
     """Return the rounds of a run in a directory, from the first or where it stopped."""
-    prepare, own = partial(federation_of, settings, task), task is not None
+    prepare, own_task = partial(federation_of, settings, task), task is not None
     known = partial(_known_digests, settings)
     return RoundIterator(
-        drive(settings, prepare, known, directory, listener, own_task=own, force=force)
+        drive(settings, prepare, known, directory, listener, own_task=own_task, force=force)
     )
 
 

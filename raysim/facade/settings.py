@@ -53,12 +53,12 @@ def load_config(
         SettingsError: the preset is unknown, a key is unknown, or a value is out of range.
         RunError: a newer version wrote the file, or a class that is named lies in a run directory.
     """
-    raw, own = _read(str(source))
+    raw, changed = _read(str(source))
     raw = apply_overrides(raw, overrides or {})
     check_plain(raw)
     check_places(raw)
     with interruptible(), shown(listener or listener_of_command()) as told:
-        return with_clients(raw, {*own, *(overrides or {})}, data_root(), told.preparing)
+        return with_clients(raw, {*changed, *(overrides or {})}, data_root(), told.preparing)
 
 
 def _read(name: str) -> tuple[dict[str, Any], set[str]]:
@@ -108,8 +108,8 @@ def loaded_settings(settings: Settings | str | Path) -> Settings:
     """
     if isinstance(settings, str | Path):
         return load_config(settings)
-    given: Any = settings
-    if not isinstance(given, Settings):
-        kind = type(given).__name__
+    loaded: Any = settings
+    if not isinstance(loaded, Settings):
+        kind = type(loaded).__name__
         raise SettingsError(f"settings: must be of raysim.load_config, or a name; is a {kind}")
     return settings

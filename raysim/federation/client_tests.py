@@ -60,10 +60,10 @@ def local_test_of(
         raise DataError(f"{NAME}: no client has a sample; leave it out, or give one client some")
     for name, samples in filled.items():
         for part, title in PARTS.items():
-            each, like = getattr(samples, part), getattr(train, part)
-            if (each.shape[1:], each.dtype.kind) != (like.shape[1:], like.dtype.kind):
+            array, like = getattr(samples, part), getattr(train, part)
+            if (array.shape[1:], array.dtype.kind) != (like.shape[1:], like.dtype.kind):
                 raise DataError(
-                    f"{name}: {title} {each.dtype}{[*each.shape[1:]]} a sample; must be"
+                    f"{name}: {title} {array.dtype}{[*array.shape[1:]]} a sample; must be"
                     f" {like.dtype}{[*like.shape[1:]]}, as in Task.clients"
                 )
     x, y = (np.concatenate([getattr(each, part) for each in filled.values()]) for part in PARTS)

@@ -149,9 +149,9 @@ def client_test_set(federation: Federation, settings: Settings) -> EvaluationSet
     Raises:
         DataError: they cannot be drawn; see `drawn_test_set`.
     """
-    own, seed, clients = federation.local_test, settings.seed, settings.participants.chosen
-    if own and own.split == "test" and settings.evaluation.test_samples == "clients":
-        return local_test_set(own, seed, clients)
+    local_test, seed, clients = federation.local_test, settings.seed, settings.participants.chosen
+    if local_test and local_test.split == "test" and settings.evaluation.test_samples == "clients":
+        return local_test_set(local_test, seed, clients)
     train, test = open_samples(federation.train).y, federation.test_targets
     return drawn_test_set(federation.client_indices, train, test, seed, clients)
 
@@ -179,10 +179,10 @@ def drawn_test_set(
     classes = 1 + int(max(train.max(), test.max()))
     counts = class_counts(own_indices(client_indices), train, classes, chosen)
     try:
-        own = client_test_indices(counts, test, len(test) / len(train), seed)
+        drawn = client_test_indices(counts, test, len(test) / len(train), seed)
     except DataError as error:
         raise DataError(f"evaluation.clients=true: {error}") from error
-    return EvaluationSet.of("test", chosen, [own[position] for position in range(len(chosen))])
+    return EvaluationSet.of("test", chosen, [drawn[position] for position in range(len(chosen))])
 
 
 def _of(clients: Indices | None, count: int, seed: int) -> Indices:

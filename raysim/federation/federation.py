@@ -156,11 +156,11 @@ class Federation:
         if all(path.exists() for path in paths):
             return self
         try:
-            own = self.prepare()
+            splits = self.prepare()
         except DataError as error:
             raise DataError(f"node {socket.gethostname()}: {error}") from error
-        test = own["test"] if isinstance(self.test, Path) else self.test
-        return replace(self, train=own["train"], test=test)
+        test = splits["test"] if isinstance(self.test, Path) else self.test
+        return replace(self, train=splits["train"], test=test)
 
     def without_test(self) -> Federation:
         """Return this federation without test samples, which are not opened."""
@@ -252,9 +252,9 @@ class Federation:
         """Return the name of a task's sample in errors: `client 3, sample 5`."""
         name = "Task.test"
         held = without_cut(self.client_indices)
-        own = self.local_test.indices if self.local_test else None
-        if split == "local" and isinstance(own, ListedIndices):
-            client, row = owner_of(own, row)
+        indices = self.local_test.indices if self.local_test else None
+        if split == "local" and isinstance(indices, ListedIndices):
+            client, row = owner_of(indices, row)
             name = f"{CLIENT_TESTS}, client {client}"
         elif split == "train" and isinstance(held, ListedIndices):
             client, row = owner_of(held, row)
@@ -287,14 +287,14 @@ def load_tensors(model: nn.Module, tensors: Tensors, origin: str) -> None:
         SettingsError: they are another model's, or of types that hold more; the message begins with
             their origin, and names the tensors that are wanted.
     """
-    own = dict((*model.named_parameters(), *model.named_buffers()))
+    of_model = dict((*model.named_parameters(), *model.named_buffers()))
     kept = model.state_dict().keys()
-    given = {name: [*tensor.shape] for name, tensor in tensors.items()}
-    here = {name: [*tensor.shape] for name, tensor in own.items()}
-    wanted = {name: shape for name, shape in here.items() if name in kept or name in given}
-    given = {name: shape for name, shape in given.items() if name in own or name not in kept}
-    if other := sorted(n for n in given | wanted if given.get(n) != wanted.get(n)):
-        told = [of.get(other[0], "missing") for of in (given, wanted)]
+    loaded = {name: [*tensor.shape] for name, tensor in tensors.items()}
+    here = {name: [*tensor.shape] for name, tensor in of_model.items()}
+    wanted = {name: shape for name, shape in here.items() if name in kept or name in loaded}
+    loaded = {name: shape for name, shape in loaded.items() if name in of_model or name not in kept}
+    if other := sorted(n for n in loaded | wanted if loaded.get(n) != wanted.get(n)):
+        told = [of.get(other[0], "missing") for of in (loaded, wanted)]
         names = [f"{name} {shape}" for name, shape in wanted.items()]
         more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
         raise SettingsError(
@@ -302,15 +302,17 @@ def load_tensors(model: nn.Module, tensors: Tensors, origin: str) -> None:
             f" wanted are {', '.join(names[:MOST_NAMES])}{more}"
         )
     for name in wanted:
-        if not torch.can_cast(tensors[name].dtype, own[name].dtype):
-            kinds = [str(each.dtype).removeprefix("torch.") for each in (tensors[name], own[name])]
+        if not torch.can_cast(tensors[name].dtype, of_model[name].dtype):
+            kinds = [
+                str(each.dtype).removeprefix("torch.") for each in (tensors[name], of_model[name])
+            ]
             raise SettingsError(
                 f"{origin}: holds another model: tensor {name} is in {kinds[0]}, here in"
                 f" {kinds[1]}, which would lose a part of it"
             )
     with torch.no_grad():
         for name in wanted:
-            own[name].copy_(tensors[name])
+            of_model[name].copy_(tensors[name])
 
 
 def sample_dtype(network: nn.Module) -> torch.dtype:
@@ -318,7 +320,7 @@ def sample_dtype(network: nn.Module) -> torch.dtype:
 
     Modules with parameters of several types, or complex ones, cast their inputs themselves.
     """
-    types = {each.dtype for each in network.parameters() if each.is_floating_point()}
+    types = {parameter.dtype for parameter in network.parameters() if parameter.is_floating_point()}
     return torch.float64 if types == {torch.float64} else torch.float32
 
 
@@ -441,13 +443,13 @@ def _of_natural_clients(
     if not (evaluation.test or decides_cut):
         return None, None
     test = open_prepared(settings.data, path)
-    own = settings.partition.local_test_indices(train, test, indices)
-    if own is None:
+    tests = settings.partition.local_test_indices(train, test, indices)
+    if tests is None:
         return None, None
-    rows = np.unique(own.indices)
+    rows = np.unique(tests.indices)
     if evaluation.test_samples == "all" or len(rows) == len(test):
-        return None, LocalTest(own)
-    return rows, LocalTest(replace(own, indices=np.searchsorted(rows, own.indices)))
+        return None, LocalTest(tests)
+    return rows, LocalTest(replace(tests, indices=np.searchsorted(rows, tests.indices)))
 
 
 def open_samples(split: Split | Path) -> Split:

@@ -13,21 +13,21 @@ from raysim.samples.data import Partition, Progress, counts_clients
 
 
 def with_clients(
-    raw: Mapping[str, Any], given: Collection[str], root: Path, progress: Progress
+    raw: Mapping[str, Any], keys: Collection[str], root: Path, progress: Progress
 ) -> Settings:
     """Return validated settings, with all natural clients where no number of clients is given.
 
     Args:
         raw: Nested plain values.
-        given: Dotted keys that a user gave, in addition to a preset.
+        keys: Dotted keys that a user gave, in addition to a preset.
         root: The data root; the dataset is prepared to count its clients.
         progress: Called while it is being prepared.
 
     Raises:
         RaysimError: a setting is wrong, or the data has no natural clients.
     """
-    of_preset = not {"dataset.name", "partition.name"} & {*given}
-    if raw.get("clients") is not None and ("clients" in given or of_preset):
+    of_preset = not {"dataset.name", "partition.name"} & {*keys}
+    if raw.get("clients") is not None and ("clients" in keys or of_preset):
         return parse(raw)
     settings = parse({**raw, "clients": 1})
     if not counts_clients(type(settings.partition)):

@@ -29,9 +29,9 @@ def prepared(dataset: Dataset, root: Path, progress: Progress) -> Mapping[str, P
         DataError: a file is missing and cannot be fetched, or is damaged.
         SettingsError: the dataset fails, or lacks a split.
     """
-    given = call(dataset, Dataset.prepare, root, progress)
-    if all(isinstance(each, Path) for each in given.values()):
-        return given
+    splits = call(dataset, Dataset.prepare, root, progress)
+    if all(isinstance(each, Path) for each in splits.values()):
+        return splits
     from raysim.federation.named_columns import ColumnOrder
     from raysim.federation.written import write_samples
 
@@ -40,7 +40,7 @@ def prepared(dataset: Dataset, root: Path, progress: Progress) -> Mapping[str, P
     with calling(dataset, "prepare"):
         return {
             split: each if isinstance(each, Path) else write_samples(folder, split, each, columns)
-            for split, each in given.items()
+            for split, each in splits.items()
         }
 
 

@@ -30,14 +30,14 @@ def without_root(
             f"{setting}: the partition draws a client's samples when it trains, or has them share"
             " some: choose another partition, or fewer clients"
         )
-    own = [indices[client] for client in range(len(indices.sizes))]
-    held = np.unique(np.concatenate([own[client] for client in participants.listed]))
+    by_client = [indices[client] for client in range(len(indices.sizes))]
+    held = np.unique(np.concatenate([by_client[client] for client in participants.listed]))
     if count >= len(held):
         raise SettingsError(
             f"{setting}: must be below the {len(held)} samples of clients that take part"
         )
     root = np.sort(stream(seed, "root-samples").choice(held, count, replace=False))
-    kept = ListedIndices.of_some([each[~np.isin(each, root)] for each in own])
+    kept = ListedIndices.of_some([each[~np.isin(each, root)] for each in by_client])
     if len(empty := np.flatnonzero(kept.sizes == 0)):
         raise SettingsError(f"{setting}: leaves client {empty[0]} no samples; choose fewer")
     return kept, root

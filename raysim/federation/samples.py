@@ -36,20 +36,20 @@ Inputs = Array | dict[str, Array] | tuple[Array, ...]
 
 
 def read_pair(
-    name: str, given: Any, columns: ColumnOrder | None = None
+    name: str, pair: Any, columns: ColumnOrder | None = None
 ) -> tuple[Inputs, Array | None]:
     """Return inputs [N, ...] and targets [N, ...] as arrays.
 
     Args:
         name: Name of the samples in errors: `client 3`.
-        given: A pair of inputs and targets, a torch `Dataset` of such pairs, or a `DataLoader`.
+        pair: A pair of inputs and targets, a torch `Dataset` of such pairs, or a `DataLoader`.
             Inputs may be a mapping or a tuple of several, targets None.
         columns: Order of the columns of DataFrames, of all sets of samples; None: of this one.
 
     Raises:
         DataError: the samples cannot be read, do not match, or are not finite.
     """
-    x, y = _parts(name, given)
+    x, y = _parts(name, pair)
     columns = columns or ColumnOrder()
     targets = None
     if y is not None:
@@ -77,10 +77,10 @@ def read_pair(
     return inputs, targets
 
 
-def _read_inputs(name: str, given: Any, columns: ColumnOrder, which: str = "") -> Array:
+def _read_inputs(name: str, values: Any, columns: ColumnOrder, which: str = "") -> Array:
     """Return inputs of samples as an array of numbers."""
     part = f"inputs{which}"
-    x = _as_torch_has(_stacked(name, part, columns.ordered(name, part, given)))
+    x = _as_torch_has(_stacked(name, part, columns.ordered(name, part, values)))
     if x.dtype.kind not in "fiubc":
         row = next((row for row, value in enumerate(x) if not _is_number(value)), 0)
         shown = visible(str(x[row].tolist()))
@@ -136,20 +136,20 @@ def problem_of(samples: Batch) -> str:
     return next(filter(None, (not_finite(*each) for each in arrays.items())), "")
 
 
-def _parts(name: str, given: Any) -> tuple[Any, Any]:
+def _parts(name: str, source: Any) -> tuple[Any, Any]:
     """Return the inputs and the targets."""
-    if isinstance(given, DataLoader):
-        if (dataset := _dataset_of(given)) is None:  # its batches, in the order it gives them
-            batches = [_pair_of(name, f"batch {i}", batch) for i, batch in enumerate(given)]
+    if isinstance(source, DataLoader):
+        if (dataset := _dataset_of(source)) is None:  # its batches, in the order it gives them
+            batches = [_pair_of(name, f"batch {i}", batch) for i, batch in enumerate(source)]
             return _joined(f"{name}, batch", batches, _chained)
-        given = dataset
-    if type(given) is TensorDataset and len(given.tensors) == 2:
-        given = given.tensors
-    elif isinstance(given, Dataset):
-        samples = enumerate(samples_of(name, given))
+        source = dataset
+    if type(source) is TensorDataset and len(source.tensors) == 2:
+        source = source.tensors
+    elif isinstance(source, Dataset):
+        samples = enumerate(samples_of(name, source))
         pairs = [_pair_of(name, f"sample {i}", sample) for i, sample in samples]
         return _joined(f"{name}, sample", pairs, list)
-    return _pair_of(name, "", given)
+    return _pair_of(name, "", source)
 
 
 def _chained(batches: Sequence[Any]) -> list[Any]:
@@ -225,37 +225,37 @@ def _dataset_of(loader: DataLoader[Any]) -> Dataset[Any] | None:
     return loader.dataset if all_once or type(order) is SequentialSampler else None
 
 
-def samples_of(name: str, given: Any) -> Iterator[Any]:
+def samples_of(name: str, dataset: Any) -> Iterator[Any]:
     """Yield the samples of a dataset.
 
     Raises:
         DataError: the dataset has no length, or fails; the message names the sample.
     """
-    if isinstance(given, IterableDataset):
-        yield from given
+    if isinstance(dataset, IterableDataset):
+        yield from dataset
         return
     try:
         # Not a `for` loop, which may have no end: `__getitem__` may take any number.
-        size = len(given)
+        size = len(dataset)
     except (TypeError, NotImplementedError) as error:
-        raise DataError(f"{name}: the {type(given).__name__} has no length") from error
+        raise DataError(f"{name}: the {type(dataset).__name__} has no length") from error
     for row in range(size):
         try:
-            sample = given[row]
+            sample = dataset[row]
         except Exception as error:  # a user's dataset may raise anything
             reason = f"{type(error).__name__}: {visible(' '.join(str(error).split()))}"
             raise DataError(f"{name}, sample {row}: cannot be read: {reason}") from error
         yield sample
 
 
-def _pair_of(name: str, which: str, given: Any) -> tuple[Any, Any]:
-    if isinstance(given, tuple | list) and len(given) == 2:
-        return given[0], given[1]
+def _pair_of(name: str, which: str, pair: Any) -> tuple[Any, Any]:
+    if isinstance(pair, tuple | list) and len(pair) == 2:
+        return pair[0], pair[1]
     place = f"{name}, {which}" if which else name
-    many = f" of {len(given)}" if isinstance(given, tuple | list) else ""
+    many = f" of {len(pair)}" if isinstance(pair, tuple | list) else ""
     raise DataError(
         f"{place}: must be a pair of inputs and targets, a torch Dataset of pairs or a DataLoader;"
-        f" is a {type(given).__name__}{many}"
+        f" is a {type(pair).__name__}{many}"
     )
 
 

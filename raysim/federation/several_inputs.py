@@ -90,31 +90,31 @@ def _typed(values: Tensor, dtype: str) -> Tensor:
     return values if wanted.is_floating_point else values.to(wanted)
 
 
-def packed(given: Mapping[str, Inputs]) -> tuple[SeveralInputs | None, dict[str, Array]]:
+def packed(inputs_by_name: Mapping[str, Inputs]) -> tuple[SeveralInputs | None, dict[str, Array]]:
     """Return the inputs of each set as one array, and their layout if they are several.
 
     Args:
-        given: Inputs of each set, by the name of the set in errors.
+        inputs_by_name: Inputs of each set, by the name of the set in errors.
 
     Raises:
         DataError: sets have other inputs than the first one, or a number is too large.
     """
-    parts = {name: _parts_of(inputs) for name, inputs in given.items()}
+    parts = {name: _parts_of(inputs) for name, inputs in inputs_by_name.items()}
     first = next(iter(parts))
-    for name, own in parts.items():  # a mapping's order means nothing
-        if own.keys() == parts[first].keys():
-            parts[name] = {key: own[key] for key in parts[first]}
-    for name, own in parts.items():
-        if _layout(own) != _layout(parts[first]):
+    for name, part in parts.items():  # a mapping's order means nothing
+        if part.keys() == parts[first].keys():
+            parts[name] = {key: part[key] for key in parts[first]}
+    for name, part in parts.items():
+        if _layout(part) != _layout(parts[first]):
             raise DataError(
-                f"{name}: inputs {_shown(own)} a sample; must be as those of {first},"
+                f"{name}: inputs {_shown(part)} a sample; must be as those of {first},"
                 f" {_shown(parts[first])}"
             )
-    if not isinstance(given[first], dict | tuple):
+    if not isinstance(inputs_by_name[first], dict | tuple):
         return None, {name: own[""] for name, own in parts.items()}
     types = {key: np.result_type(*(own[key] for own in parts.values())) for key in parts[first]}
     layout = SeveralInputs(
-        tuple(map(str, parts[first])) if isinstance(given[first], dict) else (),
+        tuple(map(str, parts[first])) if isinstance(inputs_by_name[first], dict) else (),
         tuple(values.shape[1:] for values in parts[first].values()),
         tuple(_torch_name(dtype) for dtype in types.values()),
     )

@@ -81,15 +81,15 @@ class Task:
         Raises:
             DataError: `clients` is no sequence.
         """
-        given: Any = self.clients
-        if not isinstance(given, Sequence):
-            kind = type(given).__name__
+        clients: Any = self.clients
+        if not isinstance(clients, Sequence):
+            kind = type(clients).__name__
             raise DataError(f"Task.clients: must be a list of each client's samples; is a {kind}")
 
     def __repr__(self) -> str:
         """Return model, numbers of clients and tests, and metrics; no samples."""
         model = getattr(self.model, "__name__", type(self.model).__name__)
-        tests = sum(each is not None for each in self.client_tests)
+        tests = sum(test is not None for test in self.client_tests)
         parts = [f"model={model}", f"clients={len(self.clients)}"]
         parts += ["test=None" if self.test is None else "test=..."]
         parts += [f"client_tests={tests}", f"metrics={[*self.scoring.metrics]}"]
@@ -139,11 +139,11 @@ def from_task(task: Task, note: Callable[[str], None] = lambda text: None) -> Fe
         )
     names = [f"client {number}" for number in range(len(task.clients))]
     own_tests = names_of(task.client_tests, len(names))
-    given: dict[str, Any] = dict(zip(names, task.clients, strict=True))
-    given |= {} if task.test is None else {"Task.test": task.test}
-    given |= {name: task.client_tests[number] for number, name in own_tests.items()}
+    pairs_given: dict[str, Any] = dict(zip(names, task.clients, strict=True))
+    pairs_given |= {} if task.test is None else {"Task.test": task.test}
+    pairs_given |= {name: task.client_tests[number] for number, name in own_tests.items()}
     columns = ColumnOrder()
-    pairs = {name: read_pair(name, pair, columns) for name, pair in given.items()}
+    pairs = {name: read_pair(name, pair, columns) for name, pair in pairs_given.items()}
     several, arrays = packed({name: x for name, (x, _) in pairs.items()})
     inputs, labels = _alike(arrays), tuple[str, ...]()
     targets = _targets(task.scoring, {n: y for n, (_, y) in pairs.items()}, inputs, several)
@@ -157,7 +157,7 @@ def from_task(task: Task, note: Callable[[str], None] = lambda text: None) -> Fe
     sets = {name: Split(inputs[name], read(name, y)) for name, y in targets.items()}
     clients, test = [sets[name] for name in names], sets.get("Task.test")
     _check_alike(clients, test)
-    sizes = [len(each) for each in clients]
+    sizes = [len(client) for client in clients]
     train = Split(np.concatenate([c.x for c in clients]), np.concatenate([c.y for c in clients]))
     return Federation(
         train,
@@ -199,7 +199,7 @@ def _alike(inputs: Mapping[str, Array]) -> dict[str, Array]:
 
 def _targets(
     scoring: Scoring,
-    given: Mapping[str, Array | None],
+    by_name: Mapping[str, Array | None],
     inputs: Mapping[str, Array],
     several: SeveralInputs | None,
 ) -> dict[str, Array]:
@@ -208,10 +208,10 @@ def _targets(
     Raises:
         DataError: the scoring needs targets, or some sets have none.
     """
-    targets = {name: y for name, y in given.items() if y is not None}
-    if len(targets) == len(given):
+    targets = {name: y for name, y in by_name.items() if y is not None}
+    if len(targets) == len(by_name):
         return targets
-    name = next(name for name, y in given.items() if y is None)
+    name = next(name for name, y in by_name.items() if y is None)
     if scoring.classifies or targets:
         why = f"those of {next(iter(targets))} are given" if targets else "give Task.scoring"
         raise DataError(f"{name}: targets are None; {why}")
@@ -224,7 +224,7 @@ def _check_alike(clients: Sequence[Split], test: Split | None) -> None:
     Raises:
         DataError: shapes or dtypes differ, or the test set is empty.
     """
-    if len({each.x.shape[1:] for each in clients}) > 1:
+    if len({client.x.shape[1:] for client in clients}) > 1:
         raise DataError("Task.clients: inputs of all clients must have the same shape")
     sets = [*clients, *([] if test is None else [test])]
     if len({(each.y.shape[1:], each.y.dtype) for each in sets}) > 1:

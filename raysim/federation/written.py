@@ -28,13 +28,13 @@ PART_BYTES = 64 * 2**20
 MOST_PART = 65_536
 
 
-def write_samples(folder: Path, split: str, given: Any, columns: ColumnOrder) -> Path:
+def write_samples(folder: Path, split: str, samples: Any, columns: ColumnOrder) -> Path:
     """Write samples to a file of this folder, and return its path.
 
     Args:
         folder: The dataset's folder of prepared files.
         split: Name of the split.
-        given: A `Split`, arrays (x, y), a torch `Dataset`, a `DataLoader`, or an iterable of
+        samples: A `Split`, arrays (x, y), a torch `Dataset`, a `DataLoader`, or an iterable of
             samples (x, y) or (x, y, client).
         columns: Order of the columns of DataFrames, for all splits.
 
@@ -44,7 +44,7 @@ def write_samples(folder: Path, split: str, given: Any, columns: ColumnOrder) ->
     work = folder / f".{split}.{os.getpid()}"
     try:
         written = work / f"{split}.arrow"
-        write_split(written, _parts(split, given, columns))
+        write_split(written, _parts(split, samples, columns))
         final = folder / f"{split}-{written.with_suffix('.sha256').read_text()[:16]}"
         if not final.exists():
             work.rename(final)
@@ -58,20 +58,20 @@ def write_samples(folder: Path, split: str, given: Any, columns: ColumnOrder) ->
         shutil.rmtree(work, ignore_errors=True)
 
 
-def _parts(name: str, given: Any, order: ColumnOrder) -> Iterator[Split]:
+def _parts(name: str, source: Any, order: ColumnOrder) -> Iterator[Split]:
     """Yield the samples in parts.
 
     Raises:
         DataError: there are none, or they cannot be read.
     """
-    if isinstance(given, Split):
-        yield given
+    if isinstance(source, Split):
+        yield source
         return
-    pair = isinstance(given, tuple) and len(given) == 2
-    if pair or isinstance(given, DataLoader):
-        yield _split(name, given, order)
+    pair = isinstance(source, tuple) and len(source) == 2
+    if pair or isinstance(source, DataLoader):
+        yield _split(name, source, order)
         return
-    samples = iter(samples_of(name, given) if isinstance(given, TorchDataset) else given)
+    samples = iter(samples_of(name, source) if isinstance(source, TorchDataset) else source)
     first = next(samples, None)
     if first is None:
         raise DataError(f"{name}: has no samples")
@@ -85,7 +85,7 @@ def _parts(name: str, given: Any, order: ColumnOrder) -> Iterator[Split]:
 
 def _joined(name: str, start: int, part: list[Any], order: ColumnOrder) -> Split:
     fields = [_fields(name, start + row, sample) for row, sample in enumerate(part)]
-    if len({len(each) for each in fields}) > 1:
+    if len({len(field) for field in fields}) > 1:
         raise DataError(f"{name}: samples must all be (x, y), or all (x, y, client)")
     x, y, *clients = zip(*fields, strict=True)
     columns = {NATURAL: np.array(clients[0])} if clients else {}
@@ -93,14 +93,14 @@ def _joined(name: str, start: int, part: list[Any], order: ColumnOrder) -> Split
 
 
 def _split(
-    name: str, given: Any, order: ColumnOrder, columns: Mapping[str, Any] | None = None
+    name: str, pair: Any, order: ColumnOrder, columns: Mapping[str, Any] | None = None
 ) -> Split:
     """Return samples of one input and a target each.
 
     Raises:
         DataError: they cannot be read, or have several inputs or no targets, as a task's may.
     """
-    x, y = read_pair(name, given, order)
+    x, y = read_pair(name, pair, order)
     if isinstance(x, dict | tuple) or y is None:
         raise DataError(
             f"{name}: a dataset's samples have one input and a target; give a raysim.Task for"

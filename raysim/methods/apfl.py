@@ -93,9 +93,11 @@ class Apfl(FedAvg):
 
     def rules(self) -> Rules:
         """Return the rules of local training: FedAvg's, with v trained beside w_k."""
-        own = partial(_gradient, mixture=self.mixture, adaptive=self.adaptive, decay=self.decay)
+        gradient = partial(
+            _gradient, mixture=self.mixture, adaptive=self.adaptive, decay=self.decay
+        )
         finish = partial(_finish, mixes=self.mixture == "models")
-        return Rules(companions=(Companion(NAME, _start, own, _beginning),), finish=finish)
+        return Rules(companions=(Companion(NAME, _start, gradient, _beginning),), finish=finish)
 
     def deployment(self, now: Round, state: ServerState) -> Pass:
         """Deploy the mixture of the client's own model and the global one."""
@@ -145,7 +147,7 @@ def _gradient(
 def _gradients(
     view: View,
     batch: Batch,
-    given: tuple[Tensors, Tensors, Tensor],
+    mixed: tuple[Tensors, Tensors, Tensor],
     mixture: Mixture,
     adaptive: bool,
 ) -> tuple[Tensors, Tensors]:
@@ -154,11 +156,11 @@ def _gradients(
     Args:
         view: The client's view.
         batch: The samples.
-        given: v, w_k and alpha.
+        mixed: v, w_k and alpha.
         mixture: What is mixed.
         adaptive: Whether u is needed.
     """
-    v, w, alpha = given
+    v, w, alpha = mixed
 
     def of(tensors: Tensors, other: Tensors, share: Tensor) -> Tensors:
         """Return the gradient at tensors, alone or of their share of the mixed logits."""
@@ -181,10 +183,10 @@ def _gradients(
 
 def _finish(view: View, trained: Trained, *, mixes: bool) -> Upload:
     v, alpha = trained.companions[NAME], trained.states[NAME][ALPHA]
-    own = _mixed(alpha, v, view.params) if mixes else v
+    kept = _mixed(alpha, v, view.params) if mixes else v
     return Upload(
         sums={"model": view.params},
-        state={"v": own, ALPHA: {ALPHA: alpha}},
+        state={"v": kept, ALPHA: {ALPHA: alpha}},
         metrics={"alpha": float(alpha)},
     )
 

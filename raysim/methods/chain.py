@@ -107,7 +107,7 @@ class Chain(FedAvg):
 
     def notes(self, network: nn.Module) -> Sequence[str]:
         """Return the lines of all methods."""
-        return [line for each in self.methods.values() for line in each.notes(network)]
+        return [line for method in self.methods.values() for line in method.notes(network)]
 
     def network(self, model: nn.Module) -> nn.Module:
         """Return the network as the methods wrap it in turn."""
@@ -122,9 +122,9 @@ class Chain(FedAvg):
     def init(self, network: nn.Module) -> ServerState:
         """Merge the states of all methods; `info` names the method that keeps each group."""
         states = {name: member.init(network) for name, member in self.methods.items()}
-        own = {name: without_model(state.groups) for name, state in states.items()}
-        owners = {_owner_of(group): name for name, groups in own.items() for group in groups}
-        groups = _merged("server state", own.values())
+        of_members = {name: without_model(state.groups) for name, state in states.items()}
+        owners = {_owner_of(group): name for name, groups in of_members.items() for group in groups}
+        groups = _merged("server state", of_members.values())
         info = _merged("server state", [owners, *(state.info for state in states.values())])
         state = ServerState({**super().init(network).groups, **groups}, info)
         self.broadcast(state)  # refuses names that two of them use
@@ -146,10 +146,12 @@ class Chain(FedAvg):
 
     def broadcast(self, state: ServerState) -> Groups:
         """Merge the methods' broadcasts; the model is sent once, but for what one keeps back."""
-        given = [member.broadcast(state) for member in self.methods.values()]
+        broadcasts = [member.broadcast(state) for member in self.methods.values()]
         model = super().broadcast(state)[MODEL]
-        sent = {n: t for n, t in model.items() if all(n in each.get(MODEL, {}) for each in given)}
-        others = _merged("broadcast", map(without_model, given))
+        sent = {
+            n: t for n, t in model.items() if all(n in each.get(MODEL, {}) for each in broadcasts)
+        }
+        others = _merged("broadcast", map(without_model, broadcasts))
         return {**({MODEL: sent} if sent else {}), **others}
 
     def training_pass(self, now: Round, state: ServerState) -> Pass:
@@ -160,7 +162,7 @@ class Chain(FedAvg):
         for part in fields(Pass):
             if part.name not in ("broadcast", "rules", "bases"):
                 default = getattr(plain, part.name)
-                changed = [v for each in passes if (v := getattr(each, part.name)) != default]
+                changed = [v for pass_ in passes if (v := getattr(pass_, part.name)) != default]
                 if any(value != changed[0] for value in changed):
                     raise SettingsError(f"{KEY}: two methods each set the pass's {part.name}")
                 changes[part.name] = changed[0] if changed else default
@@ -193,10 +195,14 @@ class Chain(FedAvg):
             others = {g for g in groups if g != MODEL and info.get(_owner_of(g), name) != name}
             means = {g: mean for g, mean in reduced.means.items() if g not in others}
             means[MODEL] = groups[MODEL]
-            own = member.server_update(now, state, replace(reduced, means=means))
-            groups |= {g: tensors for g, tensors in own.groups.items() if g not in others}
-            info |= {key: value for key, value in own.info.items() if value != state.info.get(key)}
-            info |= {_owner_of(group): name for group in own.groups.keys() - state.groups.keys()}
+            updated = member.server_update(now, state, replace(reduced, means=means))
+            groups |= {g: tensors for g, tensors in updated.groups.items() if g not in others}
+            info |= {
+                key: value for key, value in updated.info.items() if value != state.info.get(key)
+            }
+            info |= {
+                _owner_of(group): name for group in updated.groups.keys() - state.groups.keys()
+            }
         return ServerState(groups, info)
 
     def metrics(self, state: ServerState) -> Metrics:
@@ -267,15 +273,15 @@ def _send_needed(finish: Finish, averages: bool, view: View, trained: Trained) -
     """
     upload = finish(view, trained)
     sums = upload.sums if averages else without_model(upload.sums)
-    own = view.params.keys() - {name for group in view.broadcast.values() for name in group}
-    if not own:
+    kept_back = view.params.keys() - {name for group in view.broadcast.values() for name in group}
+    if not kept_back:
         return replace(upload, sums=sums)
-    return replace(upload, sums=_without(own, sums), rows=_without(own, upload.rows))
+    return replace(upload, sums=_without(kept_back, sums), rows=_without(kept_back, upload.rows))
 
 
-def _without(own: Collection[str], groups: Groups) -> Groups:
+def _without(names: Collection[str], groups: Groups) -> Groups:
     """Return groups without some tensors, and none that held only these."""
-    left = {name: without(tensors, own) for name, tensors in groups.items()}
+    left = {name: without(tensors, names) for name, tensors in groups.items()}
     return {name: tensors for name, tensors in left.items() if tensors}
 
 
@@ -296,7 +302,7 @@ def _merged(what: str, parts: Iterable[Mapping[str, V]]) -> dict[str, V]:
 
 def check_servers(methods: Methods) -> None:
     """Check that no method's server drops the model of one before it, or takes another's rate."""
-    before, rated = "", [name for name, each in methods.items() if each.server_lr is not None]
+    before, rated = "", [name for name, method in methods.items() if method.server_lr is not None]
     if len(rated) > 1:
         raise SettingsError(f"{' and '.join(rated)} each have a learning rate of the server")
     for name, member in methods.items():
@@ -322,12 +328,14 @@ def check_pulls(methods: Methods) -> None:
     """
     key_needing = [name for name, member in methods.items() if member.needs_pulls]
     for name, member in methods.items() if key_needing else ():
-        unknown = [each.name for each in member.rules().transforms if each.pull is None]
+        unknown = [
+            transform.name for transform in member.rules().transforms if transform.pull is None
+        ]
         if unknown:
-            own = ", ".join(f"{key}={value}" for key, value in member.model_dump().items())
+            settings = ", ".join(f"{key}={value}" for key, value in member.model_dump().items())
             raise SettingsError(
-                f"{name}{own and f' ({own})'} cannot be chained with {key_needing[0]}: its"
-                f" transform {unknown[0]!r} states no `pull`; allowed are transforms that add"
+                f"{name}{settings and f' ({settings})'} cannot be chained with {key_needing[0]}:"
+                f" its transform {unknown[0]!r} states no `pull`; allowed are transforms that add"
                 " mu * (w_k - a) and constants to gradients, and state mu"
             )
 
@@ -336,7 +344,7 @@ def check_single(methods: Methods) -> None:
     """Check that no two methods set a part of the rules of which there is one."""
     for part in ("start", "criterion", "from_samples"):
         plain = getattr(Rules(), part)
-        owners = [n for n, each in methods.items() if getattr(each.rules(), part) is not plain]
+        owners = [n for n, method in methods.items() if getattr(method.rules(), part) is not plain]
         if len(owners) > 1:
             raise SettingsError(
                 f"{owners[0]} and {owners[1]} each set the {part} of local training; methods that"
@@ -368,17 +376,20 @@ def check_kept_back(methods: Methods, state: ServerState) -> None:
     model = state.groups[MODEL].keys()
     for name, member in methods.items():
         kept_back = model - member.broadcast(state).get(MODEL, {}).keys()
-        for other, each in methods.items():
-            groups = {**without_model(each.broadcast(state)), **each.client_init(state)}
+        for other, other_method in methods.items():
+            groups = {
+                **without_model(other_method.broadcast(state)),
+                **other_method.client_init(state),
+            }
             both = [n for tensors in groups.values() for n in kept_back & tensors.keys()]
             if both and other != name:
                 raise SettingsError(
                     f"{KEY}: {other} cannot be chained with {name}, which does not send"
                     f" {min(both)}: {other} holds a group of this tensor"
                 )
-            needs = each.compares or not updates_plainly(each)
-            if needs and MODEL in each.broadcast(state) and kept_back == model:
-                use = "compare with" if each.compares else "move"
+            needs = other_method.compares or not updates_plainly(other_method)
+            if needs and MODEL in other_method.broadcast(state) and kept_back == model:
+                use = "compare with" if other_method.compares else "move"
                 raise SettingsError(
                     f"{KEY}: {other} cannot be chained with {name}, which sends no model:"
                     f" {other} would have none to {use}"

@@ -107,11 +107,11 @@ class Drfa(KeepsWeights):
     def _with_steps(self, now: Round, pass_: Pass) -> Pass:
         """Return a training pass with the step after which each client keeps its model."""
         u = 1 - float(torch.rand((), generator=now.generator("step"), dtype=torch.float64))
-        own = {
+        personal = {
             client: {**groups, STEP: {STEP: torch.tensor(float(ceil(u * now.steps(client))))}}
             for client, groups in pass_.personal.items()
         }
-        return replace(pass_, personal=own)
+        return replace(pass_, personal=personal)
 
     def _moved(self, now: Round, weights: Floats, heard: Reduced, steps: float) -> Floats:
         v = np.zeros_like(weights)

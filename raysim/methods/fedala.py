@@ -105,11 +105,11 @@ class FedAla(FedAvg):
 
     def _preparation(self, now: Round, state: ServerState, finish: Any) -> Pass:
         """Return the pass in which clients learn W; `finish` gives back what they have then."""
-        own = self.model_dump(exclude={"p"})
+        settings = self.model_dump(exclude={"p"})
         return Pass(
             now.cohort,
             self.broadcast(state),
-            Rules(finish=partial(finish, **own)),
+            Rules(finish=partial(finish, **settings)),
             trainable=frozenset(state.groups[OLD]),
         )
 

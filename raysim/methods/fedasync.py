@@ -44,8 +44,8 @@ class FedAsync(AsynchronousAvg):
         mixed = {}
         for name, tensor in state.groups["model"].items():
             sent = reduced.means["model"][name]
-            if (own := as_real(tensor)).is_floating_point():
-                exact = (1 - alpha) * own.double() + alpha * as_real(sent).double()
-                sent = like(exact.to(own.dtype), tensor)
+            if (real := as_real(tensor)).is_floating_point():
+                exact = (1 - alpha) * real.double() + alpha * as_real(sent).double()
+                sent = like(exact.to(real.dtype), tensor)
             mixed[name] = sent
         return state.replace(model=mixed)

@@ -51,12 +51,12 @@ class FedBabu(PartlyShared):
         Raises:
             SettingsError: no parameter is left to train.
         """
-        own = names_of(self.own, network, "method.own")
-        if parameter_names(network) <= own:
+        names = names_of(self.own, network, "method.own")
+        if parameter_names(network) <= names:
             raise SettingsError(
                 f"method.own={','.join(self.own)}: must leave parameters to train; these are all"
             )
-        return own
+        return names
 
     def client_bytes(self, state: ServerState) -> int:
         """Return 0: the head is the same for all, and never changes."""

@@ -134,7 +134,7 @@ class FedDbe(FedAvg):
             f"method.kappa={self.kappa:g}: all {len(now.everyone)} clients train before round 1"
         )
         gathering = Rules(start=_start, penalties=(self._follow,), finish=_send_running)
-        found = yield Pass(
+        reduced = yield Pass(
             now.everyone,
             _shared(state),
             gathering,
@@ -144,7 +144,7 @@ class FedDbe(FedAvg):
             bases={},
             label="initial",
         )
-        return state.replace(mean=found.means[MEAN])
+        return state.replace(mean=reduced.means[MEAN])
 
     def deployment(self, now: Round, state: ServerState) -> Pass:
         """Deploy the model of now behind the client's own shift."""

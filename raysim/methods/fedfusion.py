@@ -197,11 +197,11 @@ def _without_frozen(model: Tensors) -> dict[str, Tensor]:
     return {name: tensor for name, tensor in model.items() if not name.startswith(FROZEN)}
 
 
-def _with_frozen(model: Tensors, given: Tensors) -> dict[str, Tensor]:
+def _with_frozen(model: Tensors, tensors: Tensors) -> dict[str, Tensor]:
     """Return a model with E_g filled from the E_l of `given`."""
     copied = {
         FROZEN + name.removeprefix(LOCAL): tensor
-        for name, tensor in given.items()
+        for name, tensor in tensors.items()
         if name.startswith(LOCAL)
     }
     return {**model, **copied}

@@ -68,13 +68,13 @@ class FedRep(PartlyShared):
         Raises:
             SettingsError: they are all parameters of the network, or none.
         """
-        own, trained = names_of(self.own, network, "method.own"), parameter_names(network)
-        if not own & trained or trained <= own:
+        names, trained = names_of(self.own, network, "method.own"), parameter_names(network)
+        if not names & trained or trained <= names:
             raise SettingsError(
                 f"method.own={','.join(self.own)}: must leave parameters to both parts, as"
                 f" method.name={self.title} trains one after the other"
             )
-        return own
+        return names
 
     def round(self, now: Round, state: ServerState) -> Passes:
         """Train the cohort's own parts, then the shared ones, and average these."""
@@ -87,19 +87,19 @@ class FedRep(PartlyShared):
     def deployment_after(self, now: Round, state: ServerState) -> tuple[Pass, Pass]:
         """Deploy what the client has after the passes of the own and of the shared parts."""
         work = self.training_pass(now, state)
-        own = frozenset(self.client_init(state)[OWN])
+        names = frozenset(self.client_init(state)[OWN])
         head = replace(
             work,
             rules=replace(work.rules, finish=_keep_own),
             epochs=self.head_epochs,
-            trainable=own,
+            trainable=names,
             label="head",
         )
         body = replace(
             work,
             rules=replace(work.rules, finish=send_model),
             epochs=self.body_epochs,
-            trainable=frozenset(state.groups["model"]) - own,
+            trainable=frozenset(state.groups["model"]) - names,
             bytes_down=nothing_received,
         )
         return head, body

@@ -114,11 +114,11 @@ class FedRod(PartlyShared):
     def _of_both_heads(self, view: View, outputs: Outputs, batch: Batch) -> Tensor:
         z = cast(Tensor, outputs.hidden)
         generic = _logits(view, GENERIC, z)
-        own = _logits(view, OWN_HEAD, z.detach())
+        private = _logits(view, OWN_HEAD, z.detach())
         n = view.state[COUNTS]["n"]
         prior = torch.where(n > 0, self.gamma * n.clamp(min=1).log(), NONE * (self.gamma > 0))
         balanced = batch.loss(shifted(generic, prior))
-        return balanced + batch.loss(generic.detach() + own)
+        return balanced + batch.loss(generic.detach() + private)
 
 
 def _logits(view: View, head: str, z: Tensor) -> Tensor:

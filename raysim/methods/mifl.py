@@ -255,15 +255,15 @@ def _criterion(
     loss_g = batch.loss(outputs.logits)
     if "model" not in view.state:
         return loss_g
-    own = view.at(view.state["model"], batch.x).logits / view.temperature  # [N, C]
+    logits = view.at(view.state["model"], batch.x).logits / view.temperature  # [N, C]
     if objective == "residual":  # the value stays, the gradient at F_k's logits goes to F_g's
-        own = own + (outputs.logits - outputs.logits.detach())
-    loss_k = batch.loss(own)
+        logits = logits + (outputs.logits - outputs.logits.detach())
+    loss_k = batch.loss(logits)
     lam: float | Tensor = mixing_weight(loss_g.detach(), loss_k.detach())
     if not isinstance(strength, str):
         lam = strength
     if objective == "penalty":
-        apart = _probabilities(outputs.logits) - _probabilities(own)
+        apart = _probabilities(outputs.logits) - _probabilities(logits)
         return loss_g - lam / 2 * batch.mean(apart.square().sum(-1))
     return (1 - lam) * loss_g + lam * loss_k
 

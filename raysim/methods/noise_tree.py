@@ -37,12 +37,12 @@ def completed(nodes: Nodes, draws: Draws, efficient: bool) -> dict[int, Tensor]:
 
     A node with such rounds alone has no release: one draw with the variance of y_h.
     """
-    found = dict(nodes)
-    while len(found) > 1:
-        height = min(found)
+    nodes_left = dict(nodes)
+    while len(nodes_left) > 1:
+        height = min(nodes_left)
         deviation = math.sqrt(2 - 2.0**-height)
-        found = _merged(found, height, deviation * draws(), draws, efficient)
-    return found
+        nodes_left = _merged(nodes_left, height, deviation * draws(), draws, efficient)
+    return nodes_left
 
 
 def noise_of(nodes: Nodes, efficient: bool) -> Tensor:
@@ -58,10 +58,10 @@ def _merged(
     nodes: Nodes, height: int, value: Tensor, draws: Draws, efficient: bool
 ) -> dict[int, Tensor]:
     """Return nodes with a further one, merged with its sibling and so on."""
-    found = dict(nodes)
-    while height in found:
-        sibling = found.pop(height)
+    merged = dict(nodes)
+    while height in merged:
+        sibling = merged.pop(height)
         height += 1
         value = draws() + (sibling + value) / 2 if efficient else draws()
-    found[height] = value
-    return found
+    merged[height] = value
+    return merged

@@ -63,15 +63,15 @@ def names_of(parts: Parts, network: nn.Module, setting: str) -> frozenset[str]:
     for part in parts:
         if part == NONE:
             continue
-        found = {n for n in known if part == ALL or _is_in(n, part)}
-        if not found:
+        matching = {n for n in known if part == ALL or _is_in(n, part)}
+        if not matching:
             modules = ", ".join(name for name, _ in network.named_children())
             raise SettingsError(
                 f"{setting}={','.join(parts)}: the model has no {part!r}; allowed are {NONE},"
                 f" {ALL}, its modules ({modules}, ...), its tensors ({next(iter(known))}, ...),"
                 " and patterns of tensors' names such as *.bias"
             )
-        named |= found
+        named |= matching
     return frozenset(named)
 
 
@@ -127,9 +127,9 @@ def start(broadcast: Groups, state: Groups, personal: Groups) -> Tensors:
 
 def finish(view: View, trained: Trained) -> Upload:
     """Send the shared tensors, if there are any, and keep the client's own ones."""
-    own = view.state.get(OWN, {})
+    kept = view.state.get(OWN, {})
     upload = send_model(view, trained) if "model" in view.broadcast else Upload()
-    return replace(upload, state={OWN: only(view.params, own)} if own else {})
+    return replace(upload, state={OWN: only(view.params, kept)} if kept else {})
 
 
 def _own_names(state: ServerState) -> frozenset[str]:

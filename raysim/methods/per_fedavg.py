@@ -118,13 +118,13 @@ def _dealt(batch: Batch, parts: int) -> list[Batch]:
         return [batch._replace(x=batch.x[own], y=batch.y[own]) for own in dealt]
     size = batch.size().long().clamp(min=1)  # of a stack: known to tensors alone
     turns = torch.arange(max(-(-rows // parts), 2), device=batch.y.device)
-    found = []
+    batches = []
     for part in range(parts):
-        own = part + parts * turns
-        weights = ((own < size) | (turns < 2)).to(batch.weights.dtype)
-        own = own % size
-        found.append(batch._replace(x=batch.x[own], y=batch.y[own], weights=weights))
-    return found
+        places = part + parts * turns
+        weights = ((places < size) | (turns < 2)).to(batch.weights.dtype)
+        places = places % size
+        batches.append(batch._replace(x=batch.x[places], y=batch.y[places], weights=weights))
+    return batches
 
 
 def _adapt(view: View, trained: Trained, *, alpha: float) -> Upload:

@@ -176,11 +176,11 @@ def _stay(broadcast: Groups, state: Groups, personal: Groups) -> Tensors:
     return {}
 
 
-def _send_right(own: bool, view: View, trained: Trained) -> Upload:
+def _send_right(sends: bool, view: View, trained: Trained) -> Upload:
     """Send Q_k; keep what P Q_k' leaves out, if the residual is the client's own."""
     left, whole = view.broadcast[LEFT], view.state[WHOLE]
     right = {name: _matrix(whole[name]).T @ p for name, p in left.items()}
-    if not own:
+    if not sends:
         return Upload(sums={RIGHT: right}, round_state={WHOLE: whole})
     return Upload(sums={RIGHT: right}, state={ERROR: _rest(whole, left, right)})
 

@@ -50,10 +50,10 @@ class Reweighted(FedAvg):
 
     def weighted_pass(self, now: Round, state: ServerState, weights: Mapping[int, float]) -> Pass:
         """Return the training pass of clients, by the weights s_k that they scale changes with."""
-        own = {
+        personal = {
             k: {WEIGHT: {WEIGHT: torch.tensor(s, dtype=torch.float32)}} for k, s in weights.items()
         }
-        return replace(self.training_pass(now, state), clients=tuple(weights), personal=own)
+        return replace(self.training_pass(now, state), clients=tuple(weights), personal=personal)
 
     def deployment_after(self, now: Round, state: ServerState) -> Sequence[Pass] | None:
         """Return the training pass: a weight leaves the client's own model as it is."""

@@ -45,7 +45,7 @@ class Encoding:
 
     def __post_init__(self) -> None:
         counts = (self.values, self.extra, self.numbers)
-        whole = all(isinstance(each, int) and each >= 0 for each in counts)
+        whole = all(isinstance(count, int) and count >= 0 for count in counts)
         if not whole or not 0 <= self.bits < math.inf:
             raise ValueError(
                 f"{self}: must have whole numbers of values and extra bytes, and bits, from 0 on"

@@ -169,27 +169,27 @@ def group_runs(records: Sequence[RunRecord], metrics: Sequence[Metric] = ()) -> 
     runs: dict[str, list[RunRecord]] = {}
     settings: list[dict[str, Any]] = []
     for record in records:
-        own = result_settings(record.settings) | (
+        shown_settings = result_settings(record.settings) | (
             reference_settings(record) if by_reference else {}
         )
         in_progress = record.state in IN_PROGRESS
-        text = key_text(own, record.own_task, in_progress, revisions[record.path])
+        text = key_text(shown_settings, record.own_task, in_progress, revisions[record.path])
         key, again = text, 1
         while any(other.seed == record.seed for other in runs.get(key, ())):
             again += 1
             key = f"{text} {again}"
         if key not in runs:
-            settings.append(own)
+            settings.append(shown_settings)
         runs.setdefault(key, []).append(record)
     telling = _telling_keys(settings)
     groups = [
         RunGroup(
             _label(values, telling),
             values,
-            tuple(sorted(each, key=lambda run: run.seed)),
-            revisions[each[0].path],
+            tuple(sorted(seeds, key=lambda run: run.seed)),
+            revisions[seeds[0].path],
         )
-        for values, each in zip(settings, runs.values(), strict=True)
+        for values, seeds in zip(settings, runs.values(), strict=True)
     ]
     return _with_unique_labels(groups)
 
@@ -238,11 +238,11 @@ def compared_metrics(
             else []
         ),
         *(
-            each
-            for each in own_test_columns(measured, has_local=_has_local(groups))
-            if all(each[1].is_declared(record) for record in records)
+            column
+            for column in own_test_columns(measured, has_local=_has_local(groups))
+            if all(column[1].is_declared(record) for record in records)
         ),
-        *((name, each, unit_of(each, records)) for name, each in costs.items()),
+        *((name, cost, unit_of(cost, records)) for name, cost in costs.items()),
     ]
 
 
@@ -254,10 +254,10 @@ def common_score(records: Sequence[RunRecord]) -> Column | None:
     begun = [record for record in records if record.rounds]
     columns = [{*record.metrics.column_names} for record in begun]
     shared = set.intersection(*columns) if columns else set()
-    found = [begun[0].column(name) for name in shared]
+    scores = [begun[0].column(name) for name in shared]
     if not any(record.own_models for record in begun):
-        found = [column for column in found if column.scored and column.scored.model != PERSONAL]
-    return main_score(by_name(found))
+        scores = [column for column in scores if column.scored and column.scored.model != PERSONAL]
+    return main_score(by_name(scores))
 
 
 def in_words(column: Column) -> str:
@@ -284,7 +284,7 @@ def judged_columns(
     clients' own tests the last score and that of the best round by the holdout.
     """
     costs = [name for name, *_ in columns].index(next(iter(COSTS)))  # they stand at the end
-    return [*columns[:1], *(each for each in columns[3:costs] if each[0] not in FURTHER)]
+    return [*columns[:1], *(column for column in columns[3:costs] if column[0] not in FURTHER)]
 
 
 def _has_local(groups: Sequence[RunGroup]) -> bool:
@@ -424,9 +424,9 @@ def _telling_keys(settings: Sequence[dict[str, Any]]) -> dict[str, set[Any]]:
     telling: dict[str, set[Any]] = {}
     for key in differing_keys(settings):
         values: dict[Any, set[str]] = {}
-        for each in settings:
-            if key in each:
-                values.setdefault(_component_of(key, each), set()).add(repr(each[key]))
+        for of_run in settings:
+            if key in of_run:
+                values.setdefault(_component_of(key, of_run), set()).add(repr(of_run[key]))
         found = {of for of, different in values.items() if key == UNREAD or len(different) > 1}
         telling |= {key: found} if found else {}
     return telling

@@ -38,24 +38,24 @@ def parse_metric(text: str) -> Metric:
         raise SettingsError(
             f"metric={visible(repr(text))}: must be name(column) or name(column, target)"
         )
-    name, column, given = shape.groups()
+    name, column, argument = shape.groups()
     if name == ANALYSIS:
-        return parse_analysis(text, column, given or "")
+        return parse_analysis(text, column, argument or "")
     if name not in NAMES:
         raise SettingsError(f"metric={text}: no such metric; {suggest(name, [*NAMES, ANALYSIS])}")
     if name in OF_COLUMN:
-        if given is not None:
+        if argument is not None:
             raise SettingsError(f"metric={text}: {name} takes no target")
         return Metric(name, column)
     if name == AT_BEST:
-        if given is None:
+        if argument is None:
             raise SettingsError(
                 f"metric={text}: needs a second column, as in"
                 f" {AT_BEST}(test_accuracy, holdout_accuracy)"
             )
-        return Metric(name, column, by=given)
+        return Metric(name, column, by=argument)
     try:
-        target = float(given or "")
+        target = float(argument or "")
     except ValueError:
         target = math.nan
     if not math.isfinite(target):

@@ -51,9 +51,9 @@ def origins_of(record: RunRecord) -> dict[Origin, str]:
             own = {k: v for k, v in record.settings.items() if f"{k}.".startswith(start)}
             versions[Origin(name, key_text(own))] = str(revisions[name])
     if not record.own_task:
-        given = {k: v for k, v in record.settings.items() if k.startswith(OF_SAMPLES)}
-        own_data = [record.seed] if given.get("dataset.seed") == OF_RUN else []
-        text = key_text(record.settings.get("clients"), given, *own_data)
+        settings = {k: v for k, v in record.settings.items() if k.startswith(OF_SAMPLES)}
+        own_data = [record.seed] if settings.get("dataset.seed") == OF_RUN else []
+        text = key_text(record.settings.get("clients"), settings, *own_data)
         for name in (TRAINING_SAMPLES, TEST_SAMPLES):
             if digest := record.sealed(name):
                 dataset = record.settings.get("dataset.name")

@@ -74,9 +74,9 @@ def own_test_columns(
     }
     known, unit = by_scored(measured.values()), column.unit
     columns = [
-        (name, Metric("final", known[each].name), unit)
-        for name, each in final.items()
-        if each in known
+        (name, Metric("final", known[name_of_column].name), unit)
+        for name, name_of_column in final.items()
+        if name_of_column in known
     ]
     if has_local:
         columns.append(("gain over local", Metric(OVER_LOCAL, column.name), unit))

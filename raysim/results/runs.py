@@ -319,10 +319,10 @@ def _with_losses(table: pa.Table) -> pa.Table:
     """
     known = by_scored(declared_in(table.schema).values())
     for of, column in known.items():
-        own = of._replace(score=AT_TEMPERATURE)
+        at_temperature = of._replace(score=AT_TEMPERATURE)
         accuracy = of._replace(score=ACCURACY.name)
-        if of.score == LOSS.name and accuracy in known and own not in known:
-            field = declared_field(column.of(own), table.field(column.name).type)
+        if of.score == LOSS.name and accuracy in known and at_temperature not in known:
+            field = declared_field(column.of(at_temperature), table.field(column.name).type)
             table = table.append_column(field, table[column.name])
     return table
 

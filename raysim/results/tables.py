@@ -162,7 +162,7 @@ class ResultTable:
         return {column: self._tested(column) for column in self.columns}
 
     def _tested(self, column: str) -> dict[str, Difference | None]:
-        found: dict[str, Difference | None] = {}
+        differences: dict[str, Difference | None] = {}
         cells = {row: self.cell(row, column) for row in self.rows}
         for metric in dict.fromkeys(self.metric_of(cell) for cell in cells.values()):
             alike = {row: cell for row, cell in cells.items() if self.metric_of(cell) == metric}
@@ -173,8 +173,8 @@ class ResultTable:
             declared = {self.larger(cell) for cell in alike.values() if cell.measured}
             larger = declared.pop() if len(declared) == 1 else None
             if larger is not None:
-                found |= statistics.differences_from_best(compared, larger=larger)
-        return found
+                differences |= statistics.differences_from_best(compared, larger=larger)
+        return differences
 
     def ratio(self, row: str, column: str) -> float | None:
         """Return how many times better a cell is than the cell of the row `ratio_to`.
@@ -196,13 +196,15 @@ class ResultTable:
         own, base = (self.cell(each, column).published for each in (row, self.ratio_to))
         return self._ratio(row, column, own, base)
 
-    def _ratio(self, row: str, column: str, own: float | None, base: float | None) -> float | None:
+    def _ratio(
+        self, row: str, column: str, value: float | None, base: float | None
+    ) -> float | None:
         metric, of_base = (self.metric_of(self.cell(each, column)) for each in (row, self.ratio_to))
         if row == self.ratio_to:
             return None
-        if not own or not base or metric.target is None or metric != of_base:
+        if not value or not base or metric.target is None or metric != of_base:
             return None
-        return base / own
+        return base / value
 
 
 def differing_keys(settings: Sequence[Mapping[str, Any]]) -> list[str]:

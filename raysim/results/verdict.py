@@ -48,12 +48,12 @@ def verdicts(tables: Sequence[ResultTable]) -> list[Verdict]:
 
 
 def _verdict(table: ResultTable, column: str) -> Verdict:
-    found = table.differences(column)
-    best = next((row for row, difference in found.items() if difference is None), None)
+    differences = table.differences(column)
+    best = next((row for row, difference in differences.items() if difference is None), None)
     if best is None:
         return _not_compared(table, column)
     others = sorted(
-        ((row, each) for row, each in found.items() if each is not None),
+        ((row, each) for row, each in differences.items() if each is not None),
         key=lambda other: abs(other[1].mean),
     )
     alike = [row for row, each in others if not each.is_separated]
@@ -68,14 +68,14 @@ def _verdict(table: ResultTable, column: str) -> Verdict:
     else:
         heading = f"{best} has the best mean, not told apart from {_names(alike)}"
         text = f"{lead} does not tell {_names(alike)} from it at a level of {LEVEL:.0%}."
-    text += _left(table, column, found)
+    text += _left(table, column, differences)
     answer: Certainty = "not told apart at 5%" if alike else "told apart at 5%"
     return Verdict(table, column, heading, text, answer)
 
 
-def _left(table: ResultTable, column: str, found: Mapping[str, Difference | None]) -> str:
+def _left(table: ResultTable, column: str, differences: Mapping[str, Difference | None]) -> str:
     """Return the rows that are not compared, in a sentence; "" for none."""
-    left = [row for row in table.rows if table.cell(row, column).seeds and row not in found]
+    left = [row for row in table.rows if table.cell(row, column).seeds and row not in differences]
     return f" Not compared: {_names(left)}." if left else ""
 
 

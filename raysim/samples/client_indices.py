@@ -142,11 +142,11 @@ class SharingIndices:
         return np.broadcast_to(_distinct(sizes) + self.size, sizes.shape)
 
     def __getitem__(self, client: int) -> Indices:
-        own, part = self.own[client], self.shared
+        own_part, part = self.own[client], self.shared
         if self.size < len(part):
             generator = stream(self.seed, "shared", client)
             part = part[np.sort(generator.choice(len(part), self.size, False, shuffle=False))]
-        return np.concatenate([own, part])
+        return np.concatenate([own_part, part])
 
 
 def own_indices(indices: ClientIndices) -> ClientIndices:
@@ -171,20 +171,20 @@ def _draw_renumbered(indices: ClientIndices, numbers: Indices, client: int) -> I
     return numbers[indices[client]]
 
 
-def as_indices(name: str, given: Any) -> Indices:
+def as_indices(name: str, samples: Any) -> Indices:
     """Return a client's samples as indices [n].
 
     Args:
         name: Name of their owner in errors: `client 3`.
-        given: An array or a list of whole numbers; these may be floats.
+        samples: An array or a list of whole numbers; these may be floats.
 
     Raises:
         DataError: the samples are no whole numbers, for instance a mask or names.
     """
     try:
-        values = np.asarray(given)
+        values = np.asarray(samples)
     except ValueError as error:  # nested lists differ in length
-        raise DataError(f"{name}: samples {type(given).__name__}: {error}") from error
+        raise DataError(f"{name}: samples {type(samples).__name__}: {error}") from error
     if values.ndim != 1 or values.dtype.kind not in "iuf":
         shape = [*values.shape]
         raise DataError(f"{name}: samples {values.dtype}{shape}; must be whole numbers [n]")
@@ -273,9 +273,9 @@ class Holdout:
 
     def _held_out(self, sizes: Indices) -> Indices:
         """Return the number of held-out samples [n] of clients with `sizes` samples [n]."""
-        own = sizes - self.shared
-        wanted = np.maximum(np.rint(self.fraction * own), 1 if self.fraction else 0)
-        held_out: Indices = np.minimum(wanted, own - 1).astype(np.int64)
+        own_sizes = sizes - self.shared
+        wanted = np.maximum(np.rint(self.fraction * own_sizes), 1 if self.fraction else 0)
+        held_out: Indices = np.minimum(wanted, own_sizes - 1).astype(np.int64)
         return held_out
 
 

@@ -41,9 +41,9 @@ def read_table(path: Path, setting: str) -> dict[str, np.ndarray]:
     whole = np.isfinite(listed) & (listed >= 0) & (np.floor(listed) == listed)
     if not whole.all():
         row = int(np.argmin(whole))
-        given = "empty" if np.isnan(listed[row]) else f"{listed[row]}"
+        client = "empty" if np.isnan(listed[row]) else f"{listed[row]}"
         raise DataError(
-            f"{setting}={path}: row {row + 1}: client is {given}; must be a whole number from 0"
+            f"{setting}={path}: row {row + 1}: client is {client}; must be a whole number from 0"
         )
     return columns
 

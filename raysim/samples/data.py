@@ -63,12 +63,14 @@ NOTES = "notes"
 """Split of a dataset whose inputs are lines on what was read, to be shown."""
 
 
-def are_names(given: object) -> bool:
+def are_names(values: object) -> bool:
     """Say whether an object is a sequence, or an array of one axis, of different texts."""
-    listed: Any = given
-    if isinstance(given, str) or not (isinstance(given, Sequence) or hasattr(given, "__array__")):
+    listed: Any = values
+    if isinstance(values, str) or not (
+        isinstance(values, Sequence) or hasattr(values, "__array__")
+    ):
         return False
-    if getattr(given, "ndim", 1) != 1 or not all(isinstance(each, str) for each in listed):
+    if getattr(values, "ndim", 1) != 1 or not all(isinstance(each, str) for each in listed):
         return False
     return len({*listed}) == len(listed)
 
@@ -77,20 +79,20 @@ def _is_count(value: object) -> bool:
     return isinstance(value, int) and 1 <= value <= MOST
 
 
-def _is_scoring(found: object, *_: object) -> bool:
+def _is_scoring(returned: object, *_: object) -> bool:
     from raysim.api.scoring import Scoring
 
-    return isinstance(found, Scoring)
+    return isinstance(returned, Scoring)
 
 
-def _is_split(given: object) -> bool:
+def _is_split(value: object) -> bool:
     """Return whether an object is a prepared file, or may hold samples."""
     from torch.utils.data import DataLoader
     from torch.utils.data import Dataset as TorchDataset
 
-    if isinstance(given, Path | tuple | list | Split | TorchDataset | DataLoader):
+    if isinstance(value, Path | tuple | list | Split | TorchDataset | DataLoader):
         return True
-    return isinstance(given, Iterable) and not isinstance(given, str | bytes | dict)
+    return isinstance(value, Iterable) and not isinstance(value, str | bytes | dict)
 
 
 PER_INPUT = "a tensor with one row per input"
@@ -294,9 +296,9 @@ class Partition(Component, ABC):
         rest = np.delete(np.arange(len(data)), shared)
         columns = {name: values[rest] for name, values in data.columns.items()}
         x: Any = SomeInputs(data.x, rest)
-        own = self._own_indices(Split(x, data.y[rest], columns), clients, seed)
+        indices = self._own_indices(Split(x, data.y[rest], columns), clients, seed)
         size = max(round((self.shared_portion or 1) * self.shared), 1)
-        return SharingIndices(renumbered(own, rest), shared, size, seed)
+        return SharingIndices(renumbered(indices, rest), shared, size, seed)
 
     def _own_indices(self, data: Split, clients: int, seed: int) -> ClientIndices:
         """Return the samples of `data` that each client holds, within the limit.
@@ -352,9 +354,12 @@ class Partition(Component, ABC):
 
     @returns(
         lambda *given: f"None, or {len(given[-1].sizes)} arrays of indices, one a client",
-        lambda found, *given: (
-            found is None
-            or (len(found) == len(given[-1].sizes) and all(each.ndim == 1 for each in found))
+        lambda returned, *arguments: (
+            returned is None
+            or (
+                len(returned) == len(arguments[-1].sizes)
+                and all(each.ndim == 1 for each in returned)
+            )
         ),
     )
     def split_test(

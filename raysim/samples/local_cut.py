@@ -121,9 +121,9 @@ def with_cut(indices: ClientIndices, cut: LocalCut) -> tuple[ClientIndices, Clie
 
     Samples that all share are not cut.
     """
-    own = CutIndices(own_indices(indices), cut)
-    kept = replace(indices, own=own) if isinstance(indices, SharingIndices) else own
-    return kept, own.tests
+    cut_indices = CutIndices(own_indices(indices), cut)
+    kept = replace(indices, own=cut_indices) if isinstance(indices, SharingIndices) else cut_indices
+    return kept, cut_indices.tests
 
 
 def have_common_samples(indices: ClientIndices, samples: int) -> bool:
@@ -132,12 +132,12 @@ def have_common_samples(indices: ClientIndices, samples: int) -> bool:
     Samples that are sent to all are left out. Costs at most N draws: more samples than that have
     one twice.
     """
-    own = own_indices(indices)
+    of_clients = own_indices(indices)
     seen = np.zeros(samples, dtype=bool)
-    if int(own.sizes.sum()) > samples:
+    if int(of_clients.sizes.sum()) > samples:
         return True
-    for client in range(len(own.sizes)):
-        rows = own[client]
+    for client in range(len(of_clients.sizes)):
+        rows = of_clients[client]
         if seen[rows].any() or len(np.unique(rows)) < len(rows):
             return True
         seen[rows] = True
@@ -146,10 +146,14 @@ def have_common_samples(indices: ClientIndices, samples: int) -> bool:
 
 def without_cut(indices: ClientIndices) -> ClientIndices:
     """Return client indices with the test samples that were cut out of them."""
-    own = own_indices(indices)
-    if not isinstance(own, CutIndices):
+    of_clients = own_indices(indices)
+    if not isinstance(of_clients, CutIndices):
         return indices
-    return replace(indices, own=own.whole) if isinstance(indices, SharingIndices) else own.whole
+    return (
+        replace(indices, own=of_clients.whole)
+        if isinstance(indices, SharingIndices)
+        else of_clients.whole
+    )
 
 
 def _distinct(sizes: Indices) -> Indices:

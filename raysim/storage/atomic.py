@@ -160,10 +160,10 @@ def force_to_disk(paths: Iterable[Path]) -> None:
     """Force files to disk, and the folders that hold their names."""
     files = list(paths)
     with ThreadPoolExecutor(FORCING_THREADS) as pool:
-        for each in (files, {file.parent for file in files}):
+        for group in (files, {file.parent for file in files}):
             # One needs no thread; none can be started while the interpreter exits.
-            call = pool.map if len(each) > 1 and threading.main_thread().is_alive() else map
-            for _ in call(_force, each):
+            call = pool.map if len(group) > 1 and threading.main_thread().is_alive() else map
+            for _ in call(_force, group):
                 pass
 
 

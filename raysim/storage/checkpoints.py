@@ -168,10 +168,10 @@ class Checkpoints:
     def _newest(self, name: str) -> Any:
         for number in reversed(self.numbers()):
             try:
-                found = read_sealed(self._path(number)).get(name)
+                sealed = read_sealed(self._path(number)).get(name)
             except (OSError, ValueError, KeyError):
                 continue
-            return found
+            return sealed
         return None
 
     def newest(self) -> tuple[Path, dict[str, Any]] | None:
@@ -246,11 +246,11 @@ class Checkpoints:
                 raise ValueError(f"{name} does not match its checksum")
         history = History.empty(clients)
         versions = np.full((clients, len(NEVER)), NEVER)
-        found = {name: values.numpy() for name, values in load(contents[CLIENTS]).items()}
-        history.losses[found["client"]] = found["loss"]
-        history.last_round[found["client"]] = found["last_round"]
-        history.times[found["client"]] = found["times"]
-        versions[found["state_client"]] = found["state_version"]
+        arrays = {name: values.numpy() for name, values in load(contents[CLIENTS]).items()}
+        history.losses[arrays["client"]] = arrays["loss"]
+        history.last_round[arrays["client"]] = arrays["last_round"]
+        history.times[arrays["client"]] = arrays["times"]
+        versions[arrays["state_client"]] = arrays["state_version"]
         under_way = body.get("in_flight")
         run = RunState(
             number=body["round"],
@@ -308,14 +308,14 @@ def _by_owner(contents: Mapping[str, bytes]) -> dict[str, State]:
 def _tensors_of(run: RunState) -> dict[str, Tensors]:
     """Return the tensors of a state by their files; what there need not be has none."""
     best, under_way = run.best, run.in_flight
-    found = {
+    groups = {
         STATE: flatten(run.state.groups),
         CLIENTS: _of_clients(run),
         DOWNLINK: flatten(run.downlink) or None,
         BEST_MODEL: best.model if best else None,
         IN_FLIGHT: under_way.tensors() if under_way else None,
     }
-    return {name: tensors for name, tensors in found.items() if tensors is not None}
+    return {name: tensors for name, tensors in groups.items() if tensors is not None}
 
 
 def _of_clients(run: RunState) -> dict[str, torch.Tensor]:

@@ -32,29 +32,31 @@ OF_ANALYSES: Collection[str] = ("round",)
 """Columns of `analysis/NAME.parquet` that the engine adds."""
 
 
-def check_metrics(given: Mapping[str, Any], row: Iterable[str], whose: str) -> None:
+def check_metrics(metrics: Mapping[str, Any], row: Iterable[str], whose: str) -> None:
     """Check that a method's metrics of a round are numbers, under names other than the engine's.
 
     Args:
-        given: The metrics.
+        metrics: The metrics.
         row: Names of the engine's columns of the round.
         whose: The setting that names the method.
 
     Raises:
         SettingsError: a name is no text, or the engine's; a value is no number.
     """
-    check_names(given, OF_ROUNDS, row, f"{whose}: the metric")
-    for name, value in given.items():
+    check_names(metrics, OF_ROUNDS, row, f"{whose}: the metric")
+    for name, value in metrics.items():
         if value is not None and not isinstance(value, numbers.Real | np.bool_):
             raise SettingsError(f"{whose}: the metric {name!r} is {value!r:.80}; must be a number")
 
 
-def check_names(given: Iterable[Any], own: Collection[str], more: Iterable[str], what: str) -> None:
+def check_names(
+    names: Iterable[Any], of_engine: Collection[str], more: Iterable[str], what: str
+) -> None:
     """Check that names of columns are not the engine's.
 
     Args:
-        given: The names.
-        own: The engine's names.
+        names: The names.
+        of_engine: The engine's names.
         more: Further names of the engine.
         what: The named thing, for the error.
 
@@ -62,10 +64,10 @@ def check_names(given: Iterable[Any], own: Collection[str], more: Iterable[str],
         SettingsError: a name is the engine's, or no text.
     """
     known = {*more}
-    for name in given:
+    for name in names:
         if not isinstance(name, str) or not name:
             raise SettingsError(f"{what} {name!r} has no name of a column; must be a text")
-        if name in known or name in own:
+        if name in known or name in of_engine:
             raise SettingsError(
                 f"{what} {name!r} has the name of a column of the engine; choose another name"
             )

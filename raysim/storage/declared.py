@@ -39,12 +39,12 @@ def _writers(settings: Settings) -> Iterator[Component]:
 
 
 def _declared_by(part: Any) -> list[Column]:
-    given = part.columns
-    whole = isinstance(given, list | tuple)
-    if not whole or any(not isinstance(column, Column) for column in given):
-        raise SettingsError(f"{called(part)}: columns={given!r:.80}: must be raysim.Column's")
-    check_names([c.name for c in given], OF_ROUNDS, (), f"{called(part)}: the declared column")
-    return [*given]
+    columns = part.columns
+    whole = isinstance(columns, list | tuple)
+    if not whole or any(not isinstance(column, Column) for column in columns):
+        raise SettingsError(f"{called(part)}: columns={columns!r:.80}: must be raysim.Column's")
+    check_names([c.name for c in columns], OF_ROUNDS, (), f"{called(part)}: the declared column")
+    return [*columns]
 
 
 def main_score_of(settings: Settings, *, own_models: bool) -> Column | None:
@@ -91,15 +91,15 @@ def columns_of(settings: Settings) -> dict[str, Column]:
 
     Of a numbered one, the first.
     """
-    own, scoring = dict[str, Column](), settings.dataset.scoring
+    declared, scoring = dict[str, Column](), settings.dataset.scoring
     for column in of_components(settings).values():
         whole = replace(column, name=f"{column.name}_1") if column.numbered else column
-        own |= by_name([whole, *([whole.total] if whole.fold == "sum" else [])])
+        declared |= by_name([whole, *([whole.total] if whole.fold == "sum" else [])])
     metrics = [column for column in METRICS if column.name in settings.evaluation.metrics]
     scores = [*scoring.scores.values(), *metrics]
     at_temperature = [LOSS.named(AT_TEMPERATURE)] if scoring.classifies else []
     evaluated = evaluated_columns((*scores, *at_temperature))
-    return {**own, **OF_ENGINE, **evaluated}
+    return {**declared, **OF_ENGINE, **evaluated}
 
 
 def column_in(columns: Mapping[str, Column], name: str) -> Column | None:

@@ -133,13 +133,13 @@ def check_place(path: Path, descriptor: int) -> None:
     Raises:
         MovedError: the folder was renamed, deleted or replaced.
     """
-    own = os.fstat(descriptor)
+    opened = os.fstat(descriptor)
     with suppress(OSError):
-        if os.path.samestat(own, path.stat()):
+        if os.path.samestat(opened, path.stat()):
             return
     with suppress(OSError):
         now = Path(f"/proc/self/fd/{descriptor}").readlink()
-        if os.path.samestat(own, now.stat()):
+        if os.path.samestat(opened, now.stat()):
             raise MovedError(
                 f"{path}: was renamed to {now} while the run wrote to it; to go on from its last"
                 f" checkpoint, resume {now}"

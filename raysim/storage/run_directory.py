@@ -359,8 +359,8 @@ def difference_from(
     wanted = settings.to_dict()
     if grows:
         values |= {key: max(values[key], wanted[key]) for key in filter(may_grow, wanted)}
-    found, wanted = canonical(values), canonical(wanted)
-    for key in {**found, **wanted}:
-        if not may_change(key) and found.get(key) != wanted.get(key):
-            return f"{key}={as_typed(found.get(key))} (here {as_typed(wanted.get(key))})"
+    written, wanted = canonical(values), canonical(wanted)
+    for key in {**written, **wanted}:
+        if not may_change(key) and written.get(key) != wanted.get(key):
+            return f"{key}={as_typed(written.get(key))} (here {as_typed(wanted.get(key))})"
     return None

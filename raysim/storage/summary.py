@@ -83,11 +83,11 @@ def main_score(columns: Mapping[str, Column], *, to_choose: bool = False) -> Col
         columns: Columns of the runs by name, as they are declared.
         to_choose: Whether a round, a model or settings are chosen by it.
     """
-    found = by_scored(columns.values())
+    scored = by_scored(columns.values())
     for samples in TO_CHOOSE if to_choose else REPORTED:
-        if of := of_deployed(found, samples._replace(score=LOSS.name)):
-            accuracy = found.get(of._replace(score=ACCURACY.name))
-            return accuracy if accuracy and accuracy.larger else found[of]
+        if of := of_deployed(scored, samples._replace(score=LOSS.name)):
+            accuracy = scored.get(of._replace(score=ACCURACY.name))
+            return accuracy if accuracy and accuracy.larger else scored[of]
     return None
 
 
@@ -178,10 +178,10 @@ def of_local_tests(
 
 def headlines(columns: Mapping[str, Column]) -> list[Column]:
     """Return the columns of clients' own tests, by sample and by client, of each model."""
-    found = by_scored(columns.values())
-    wide = [of for of in found if of.samples == LOCAL_TEST.samples and not of.clients]
-    wide = [of for of in wide if not of.spread and of._replace(spread=JAIN) in found]
-    return [found[each] for of in wide for each in (of, of._replace(spread=SPREAD[0]))]
+    scored = by_scored(columns.values())
+    wide = [of for of in scored if of.samples == LOCAL_TEST.samples and not of.clients]
+    wide = [of for of in wide if not of.spread and of._replace(spread=JAIN) in scored]
+    return [scored[each] for of in wide for each in (of, of._replace(spread=SPREAD[0]))]
 
 
 def summarise(

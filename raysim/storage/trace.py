@@ -121,9 +121,9 @@ class TraceWriter:
         }
         waiting = max(workers, len(busy)) * seconds - sum(totals.values())
         totals["waiting"] = max(waiting, 0.0)
-        own = spans.get(DRIVER, ())
+        of_driver = spans.get(DRIVER, ())
         return {name: totals[phase] for name, phase in OF_WORKERS.items()} | {
-            name: _total(own, phase) for name, phase in OF_DRIVER.items()
+            name: _total(of_driver, phase) for name, phase in OF_DRIVER.items()
         }
 
     def _write(self, number: int, spans: Sequence[tuple[str, Sequence[NamedSpan]]]) -> None:

@@ -63,14 +63,14 @@ def read_weights(path: Path, setting: str) -> dict[str, Tensor]:
 
 def _inside(path: Path, content: Mapping[Any, Any]) -> str:
     """Return the line that converts a checkpoint which holds one state_dict among other things."""
-    found = [
+    members = [
         name
         for name, value in content.items()
         if isinstance(value, Mapping) and value and all(map(_is_tensor, value.values()))
     ]
-    if len(found) != 1:
+    if len(members) != 1:
         return "save the network's state_dict() itself"
-    return _converting(path, f"[{found[0]!r}]", safe=True)
+    return _converting(path, f"[{members[0]!r}]", safe=True)
 
 
 def _is_tensor(value: Any) -> bool:

@@ -62,11 +62,11 @@ class Plateau(Temperature):
     ) -> State:
         """Return T of the next round, the best value, and the rounds without a better one."""
         rule = PlateauRule(self.metric, self.patience, self.threshold)
-        found, ended = rule.after(round_.state, row)
+        kept, ended = rule.after(round_.state, row)
         if ended:
             changed = min(max(self.factor * temperature, self.least), self.most)
             # A T outside of the limits at first, by local.temperature, is not moved back.
             closer = changed < temperature if self.factor < 1 else changed > temperature
             temperature = changed if closer else temperature
-        state = {"temperature": temperature, **found}
+        state = {"temperature": temperature, **kept}
         return {name: np.asarray(each, dtype=np.float64) for name, each in state.items()}

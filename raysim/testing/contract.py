@@ -68,10 +68,10 @@ class ComponentContract:
             "engine.backend": "inline",
             "out": str(out),
         }
-        given = {**short, **self.settings, **overrides}
-        if METHODS.get(given["method.name"]).needs_everyone:
-            given["fraction"] = 1.0
-        return raysim.load_config("mnist-fedavg", given)
+        changes = {**short, **self.settings, **overrides}
+        if METHODS.get(changes["method.name"]).needs_everyone:
+            changes["fraction"] = 1.0
+        return raysim.load_config("mnist-fedavg", changes)
 
     def test_loss_falls_on_separable_data(self, tmp_path: Path) -> None:
         """Learn what a linear teacher knows."""
@@ -139,10 +139,10 @@ class ComponentContract:
         What clients are given must stay as it is, to the byte. Where clients deploy models of their
         own, these are looked at, on samples held out.
         """
-        given = {"rounds": 6, "local.epochs": 3, **overrides}
-        settings, scored = self.settings_for(folder / "run", given), "test"
+        changes = {"rounds": 6, "local.epochs": 3, **overrides}
+        settings, scored = self.settings_for(folder / "run", changes), "test"
         if settings.method.deploys_client_models:
-            settings = self.settings_for(folder / "run", {**given, "evaluation.holdout": 0.25})
+            settings = self.settings_for(folder / "run", {**changes, "evaluation.holdout": 0.25})
             scored = "personal_holdout"
         with inputs_watched():
             result = raysim.run(settings, small_task("mlp", (40,) * 6))
@@ -179,9 +179,9 @@ class ComponentContract:
             checkpoints = folder / "broken" / "checkpoints"
         else:
             raise AssertionError(f"the run was not interrupted after round {stop}")
-        found = {path.name for path in checkpoints.iterdir()}
+        files = {path.name for path in checkpoints.iterdir()}
         due = {f"round_{number:06d}" for number in (stop - 1, stop)}
-        require(found == due, f"checkpoints: {found}, expected {due}")
+        require(files == due, f"checkpoints: {files}, expected {due}")
         shutil.rmtree(checkpoints / f"round_{stop:06d}")  # as if killed before it wrote this
         result = raysim.resume(folder / "broken", task)
         require_same_model(folder / "straight", folder / "broken")

@@ -138,9 +138,9 @@ class Bindings:
     def restore(self) -> None:
         """Bind the engine's buffers again."""
         for slot in self._slots:
-            own = self.tensors.get(slot.name)
-            if slot.read() is not own:
-                setattr(slot.owner, slot.key, own)
+            bound = self.tensors.get(slot.name)
+            if slot.read() is not bound:
+                setattr(slot.owner, slot.key, bound)
         for slot, _ in self._registered():
             delattr(slot.owner, slot.key)
 

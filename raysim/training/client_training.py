@@ -143,12 +143,12 @@ class ClientTraining:
     def companions(self) -> dict[str, Beside]:
         """Return what is trained beside the network, at its start, by name."""
         return {
-            each.name: Beside(
-                _copied(each.start(self.view)),
-                _copied(each.init(self.view)),
+            companion.name: Beside(
+                _copied(companion.start(self.view)),
+                _copied(companion.init(self.view)),
                 self.trainer.update(self.job.lr),
             )
-            for each in self.rules.companions
+            for companion in self.rules.companions
         }
 
     def tail_average(self) -> TailAverage | None:
@@ -257,9 +257,9 @@ class ClientTraining:
         if not transforms:
             return gradients
         named: Tensors = dict(zip(self.names, gradients, strict=True))
-        for each in transforms:
-            named, state = each.update(view, named, batch, states[each.name])
-            states[each.name] = {**state}
+        for change in transforms:
+            named, state = change.update(view, named, batch, states[change.name])
+            states[change.name] = {**state}
         return [named[name] for name in self.names]
 
     def differentiate(self, view: View, batch: Batch) -> tuple[Tensor, ...]:
@@ -287,9 +287,9 @@ class ClientTraining:
     ) -> dict[str, Tensor]:
         """Return `View.gradient` of a step: with its random draws."""
         network, before = self.trainer.network, self.trainer.rng_state()
-        own = network.tensors().items()  # in the fast memory format
+        items = network.tensors().items()  # in the fast memory format
         with torch.no_grad():
-            copies = {name: torch.empty_like(t).copy_(tensors[name]) for name, t in own}
+            copies = {name: torch.empty_like(t).copy_(tensors[name]) for name, t in items}
         points = [copies[name] for name in self.names]
         vector = [along[name] for name in self.names] if along is not None else None
         self.trainer.set_rng_state(self.rng)

@@ -76,9 +76,9 @@ class KindFlops:
         return [self.step.values, self.finish.values, self.bytes_up, layout]
 
     @classmethod
-    def of_json(cls, given: list[Any]) -> KindFlops:
+    def of_json(cls, values: list[Any]) -> KindFlops:
         """Return what `to_json` returned."""
-        step, finish, bytes_up, layout = given
+        step, finish, bytes_up, layout = values
         entries = ((n, DTYPES[dtype], torch.Size(shape)) for n, dtype, shape in layout)
         return cls(
             *(Polynomial(tuple(step)), Polynomial(tuple(finish)), bytes_up),
@@ -197,7 +197,7 @@ def _key(pass_: Pass, job: ClientJob) -> str | None:
     if rules is None or None in ends:
         return None
     groups = (job.broadcast, job.state, job.personal)
-    layouts = [sorted(Layout.of(flatten(each)).entries, key=itemgetter(0)) for each in groups]
+    layouts = [sorted(Layout.of(flatten(group)).entries, key=itemgetter(0)) for group in groups]
     bases = tuple(sorted(pass_.moved_from.items()))
     trainable = pass_.trainable and sorted(pass_.trainable)
     kind = (rules, *ends, trainable, bool(job.epochs), layouts, bases)

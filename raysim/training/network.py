@@ -118,10 +118,10 @@ class Network(nn.Module):
 
     def laid_out(self, tensors: Tensors) -> dict[str, Tensor]:
         """Return tensors in the memory layout of the module's tensors, copied if theirs differs."""
-        own = self.tensors()
+        laid = self.tensors()
         return {
-            name: torch.empty_like(own[name]).copy_(tensor)
-            if name in own and _differ_in_layout(tensor, own[name])
+            name: torch.empty_like(laid[name]).copy_(tensor)
+            if name in laid and _differ_in_layout(tensor, laid[name])
             else tensor
             for name, tensor in tensors.items()
         }
@@ -152,9 +152,9 @@ class Network(nn.Module):
         if trainable is None:
             return
         for prefix, module in self.module.named_modules():
-            own = {f"{prefix}.{n}".lstrip(".") for n, _ in module.named_parameters(recurse=False)}
+            names = {f"{prefix}.{n}".lstrip(".") for n, _ in module.named_parameters(recurse=False)}
             # Not recurrent modules: cuDNN has no backward pass for them in evaluation mode.
-            if own and not own & trainable and not isinstance(module, nn.RNNBase):
+            if names and not names & trainable and not isinstance(module, nn.RNNBase):
                 module.eval()
 
     def at(self, tensors: Tensors, x: Tensor) -> Outputs:
@@ -180,9 +180,9 @@ class Network(nn.Module):
     def frozen(self) -> Network:
         """Return a copy in evaluation mode."""
         copied = Network(copy.deepcopy(self.module)).eval()
-        for each in copied.modules():
-            if isinstance(each, nn.RNNBase) and not each.dropout:
-                each.train()  # the same outputs; cuDNN has a backward pass only in this mode
+        for module in copied.modules():
+            if isinstance(module, nn.RNNBase) and not module.dropout:
+                module.train()  # the same outputs; cuDNN has a backward pass only in this mode
         return copied
 
     def _resize(self, name: str, tensor: Tensor) -> None:

@@ -79,24 +79,24 @@ class UnrecordableError(Exception):
     """Error of a step that cannot be recorded."""
 
 
-def source_of(step: Callable[[], Sequence[Tensor]], given: Sequence[Tensor]) -> str:
+def source_of(step: Callable[[], Sequence[Tensor]], inputs: Sequence[Tensor]) -> str:
     """Take a step and return the source of a function `step` that does the same.
 
     Args:
         step: Function that takes the step and returns tensors.
-        given: The tensors that the step may read, in the order of the function's arguments.
+        inputs: The tensors that the step may read, in the order of the function's arguments.
 
     Raises:
         UnrecordableError: the step cannot be recorded.
     """
-    script = _ScriptSource(given)
+    script = _ScriptSource(inputs)
     with _ReadGuard(script), watch_operations(script.write):
         returned = step()
     results = ", ".join(script.argument(tensor) for tensor in returned)
     if script.unsupported_reason:
         raise UnrecordableError(script.unsupported_reason)
-    arguments = ", ".join(f"{script.argument(tensor)}: Tensor" for tensor in given)
-    lines = script.lines([*given, *returned])
+    arguments = ", ".join(f"{script.argument(tensor)}: Tensor" for tensor in inputs)
+    lines = script.lines([*inputs, *returned])
     return "\n    ".join([f"def step({arguments}):", *lines, f"return {results}\n"])
 
 
@@ -130,13 +130,13 @@ class _Call:
 class _ScriptSource:
     """Calls of a step, and the names of their tensors."""
 
-    def __init__(self, given: Sequence[Tensor]) -> None:
+    def __init__(self, inputs: Sequence[Tensor]) -> None:
         self.unsupported_reason: str | None = None
         self._calls: list[_Call] = []
         self._named: dict[
             int, tuple[str, Tensor]
         ] = {}  # holds the tensors, so that their ids stay theirs
-        for tensor in given:
+        for tensor in inputs:
             self._name(tensor)
 
     def write(self, function: Any, args: Any, kwargs: Mapping[str, Any], out: Any) -> None:
@@ -155,18 +155,21 @@ class _ScriptSource:
             self._add(name, args, kwargs, outs)
             return
         for index, first in enumerate(args[0]):  # a script takes no list's `alpha` as it is
-            own = [each[index] if isinstance(each, list | tuple) else each for each in args]
+            own = [
+                argument[index] if isinstance(argument, list | tuple) else argument
+                for argument in args
+            ]
             self._add(single, own, kwargs, [outs[index] if outs else first])
 
     def _add(
         self, name: str, args: Sequence[Any], kwargs: Mapping[str, Any], outs: Sequence[Any]
     ) -> None:
-        given = [self.argument(value) for value in args]
-        given += [f"{key}={self.argument(value)}" for key, value in kwargs.items()]
+        arguments = [self.argument(value) for value in args]
+        arguments += [f"{key}={self.argument(value)}" for key, value in kwargs.items()]
         returned = [self._name(value) for value in outs]
         tensors = _tensors([*args, *kwargs.values()])
         mode = torch.is_grad_enabled()
-        self._calls.append(_Call(name, ", ".join(given), returned, args, tensors, outs, mode))
+        self._calls.append(_Call(name, ", ".join(arguments), returned, args, tensors, outs, mode))
 
     def lines(self, kept: Sequence[Tensor]) -> list[str]:
         """Return a line for each call; all tensors but the kept ones may be overwritten.
@@ -181,15 +184,15 @@ class _ScriptSource:
         for number, call in enumerate(self._calls):
             last_use |= {_memory(tensor): number for tensor in (*call.given, *_tensors(call.out))}
         last_use |= {_memory(tensor): len(self._calls) for tensor in kept}
-        found: list[str] = []
+        texts: list[str] = []
         mode: bool | None = None
         for number, call in enumerate(self._calls):
             if call.grad_mode != mode:
                 mode = call.grad_mode
-                found.append(f"torch.set_grad_enabled({mode})")
+                texts.append(f"torch.set_grad_enabled({mode})")
             unused = call.may_overwrite() and last_use[_memory(call.given[0])] == number
-            found.append(call.line(in_place=unused))
-        return found
+            texts.append(call.line(in_place=unused))
+        return texts
 
     def argument(self, value: Any) -> str:
         """Return the source of a value."""

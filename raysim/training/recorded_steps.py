@@ -192,13 +192,13 @@ class StepsOfKind:
         states: Sequence[Tensor],
     ) -> bool:
         """Return whether a script agrees with the step; restore all tensors and generators."""
-        own = [state.detach() for state in states]
-        given = [batch.x, batch.y, *tensors, *own]
-        before = _StepSnapshot(self._modules(), self._generators, given)
+        detached = [state.detach() for state in states]
+        inputs = [batch.x, batch.y, *tensors, *detached]
+        before = _StepSnapshot(self._modules(), self._generators, inputs)
         try:
-            taken = [*step(batch, own), *before.tensors_now()]
+            taken = [*step(batch, detached), *before.tensors_now()]
             before.restore()
-            ran = [*script(*(tensor.detach() for tensor in given)), *before.tensors_now()]
+            ran = [*script(*(tensor.detach() for tensor in inputs)), *before.tensors_now()]
             return all(map(_same_bits, taken, ran))
         except Exception:  # of any kind, as below
             return False
@@ -211,11 +211,11 @@ class StepsOfKind:
         """Write a script and compare it with the step on a batch; restore everything."""
         if any(isinstance(m, ATTENTION) and not m.training for m in self._modules()):
             return None
-        own = [state.detach() for state in states]  # a first state may be one of the tensors
-        given = [batch.x, batch.y, *tensors, *own]
-        before = _StepSnapshot(self._modules(), self._generators, given)
+        detached = [state.detach() for state in states]  # a first state may be one of the tensors
+        inputs = [batch.x, batch.y, *tensors, *detached]
+        before = _StepSnapshot(self._modules(), self._generators, inputs)
         try:
-            source = source_of(lambda: step(batch, own), given)
+            source = source_of(lambda: step(batch, detached), inputs)
             before.check_python()
             script: Script = compile_script(source, "step")
             before.restore()
@@ -257,9 +257,9 @@ class _StepSnapshot:
     def restore(self) -> None:
         """Restore the snapshot."""
         tensors, states = self._before[: len(self._tensors)], self._before[len(self._tensors) :]
-        for given, tensor, value in zip(self._given, self._tensors, tensors, strict=True):
-            if given.data_ptr() != tensor.data_ptr():
-                given.data = tensor
+        for now, tensor, value in zip(self._given, self._tensors, tensors, strict=True):
+            if now.data_ptr() != tensor.data_ptr():
+                now.data = tensor
             if not torch.equal(tensor, value):  # others may read what no step changes
                 tensor.copy_(value)
         for generator, state in zip(self._generators, states, strict=True):

@@ -32,10 +32,10 @@ def functions_of_step(
     rules: Rules, transforms: Sequence[Transform] = ()
 ) -> list[Callable[..., Any]]:
     """Return the functions that a step calls: before autograd, of transforms, of companions."""
-    own = [each for each in (rules.criterion, rules.sample_temperatures) if each]
+    of_loss = [each for each in (rules.criterion, rules.sample_temperatures) if each]
     changes = [transform.update for transform in transforms]
     beside = [companion.gradient for companion in rules.companions]
-    return [*own, *rules.penalties, *changes, *beside]
+    return [*of_loss, *rules.penalties, *changes, *beside]
 
 
 def key_of_function(function: Any) -> Hashable | None:
@@ -44,7 +44,7 @@ def key_of_function(function: Any) -> Hashable | None:
         inner = key_of_function(function.func)
         names = tuple(sorted(function.keywords))
         arguments = (*function.args, *(function.keywords[name] for name in names))
-        keys = [_key_of_argument(each) for each in arguments]
+        keys = [_key_of_argument(argument) for argument in arguments]
         return (inner, names, *keys) if inner and None not in keys else None
     if isinstance(function, MethodType):
         owner, code = function.__self__, function.__func__

@@ -126,10 +126,10 @@ def scaled_to(most: Any, gradients: list[Tensor], stack: tuple[int, ...]) -> lis
 
 
 def _copy(kept: Mapping[str, Tensor], name: str, param: Tensor) -> Tensor:
-    own = as_real(param)
-    if name not in kept or kept[name].shape != own.shape:
+    real = as_real(param)
+    if name not in kept or kept[name].shape != real.shape:
         raise RunError(
             f"local.keep=true: nothing was kept of the optimizer for parameter {name}"
-            f" {[*own.shape]}: this pass trains other parameters than the last one"
+            f" {[*real.shape]}: this pass trains other parameters than the last one"
         )
-    return torch.empty_like(own).copy_(kept[name])
+    return torch.empty_like(real).copy_(kept[name])

@@ -49,24 +49,24 @@ def user_path(text: str | Path, setting: str = "") -> Path:
     Raises:
         SettingsError: the path is empty, too long, has a control character, or names no user.
     """
-    given = f"{setting}={visible(str(text))}" if setting else visible(str(text))
+    typed = f"{setting}={visible(str(text))}" if setting else visible(str(text))
     if not str(text):
         raise SettingsError(f"{setting or 'path'}=: must be at least one character")
     if any(ord(character) < 32 or ord(character) == 127 for character in str(text)):
-        raise SettingsError(f"{given}: a path must not have a control character")
+        raise SettingsError(f"{typed}: a path must not have a control character")
     try:
         path = Path(text).expanduser()
         longest, whole = max(map(_bytes, path.parts), default=0), _bytes(path.absolute())
     except (RuntimeError, UnicodeEncodeError) as error:
-        raise SettingsError(f"{given}: is no path: {error}") from error
+        raise SettingsError(f"{typed}: is no path: {error}") from error
     if longest > NAME_BYTES:
-        raise SettingsError(f"{given}: a name must have at most {NAME_BYTES} bytes; has {longest}")
+        raise SettingsError(f"{typed}: a name must have at most {NAME_BYTES} bytes; has {longest}")
     if whole > PATH_BYTES:
-        raise SettingsError(f"{given}: a path must have at most {PATH_BYTES} bytes; has {whole}")
+        raise SettingsError(f"{typed}: a path must have at most {PATH_BYTES} bytes; has {whole}")
     try:
         path.resolve()
     except RuntimeError as error:  # a link that leads to itself
-        raise SettingsError(f"{given}: is no path: {error}") from error
+        raise SettingsError(f"{typed}: is no path: {error}") from error
     return path
 
 

@@ -99,10 +99,10 @@ def import_named(module: str) -> ModuleType:
     on the disk, and actors import it; the driver must not go on with another one.
     """
     if module.partition(".")[0] not in OWN:
-        found = sources(module)
-        contents = {path: path.read_bytes() for path in found.values()}
+        files = sources(module)
+        contents = {path: path.read_bytes() for path in files.values()}
         if _IMPORTED.get(module, contents) != contents:
-            for name, path in found.items():
+            for name, path in files.items():
                 sys.modules.pop(name, None)
                 Path(cache_from_source(path)).unlink(missing_ok=True)  # its clock counts seconds
             invalidate_caches()

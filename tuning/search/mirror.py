@@ -28,19 +28,19 @@ class Mirror(InMemoryStorage):
         database, study_id = self._database, self._study_id
         self._ids: list[int] = []
         name = database.get_study_name_from_id(study_id)
-        own = super().create_new_study(database.get_study_directions(study_id), name)
+        number = super().create_new_study(database.get_study_directions(study_id), name)
         for key, value in database.get_study_user_attrs(study_id).items():
-            super().set_study_user_attr(own, key, value)
+            super().set_study_user_attr(number, key, value)
         for key, value in database.get_study_system_attrs(study_id).items():
-            super().set_study_system_attr(own, key, value)
-        self._read_new(own)
+            super().set_study_system_attr(number, key, value)
+        self._read_new(number)
 
-    def _read_new(self, own: int) -> None:
+    def _read_new(self, number: int) -> None:
         """Read the trials that are not in memory."""
         trials = self._database.get_all_trials(self._study_id, deepcopy=False)
         for trial in trials[len(self._ids) :]:
             self._ids.append(trial._trial_id)
-            super().create_new_trial(own, trial)
+            super().create_new_trial(number, trial)
 
     def set_study_user_attr(self, study_id: int, key: str, value: Any) -> None:
         """Set an attribute of the study."""

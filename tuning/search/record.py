@@ -19,13 +19,15 @@ UNCOMPARED = {"engine", "out"}
 
 def record_of(resolved: ResolvedStudy, options: SearchOptions) -> dict[str, Any]:
     """Return the settings and options that decide the trials of a study, as JSON values."""
-    given = options.sampler_options
+    sampler_options = options.sampler_options
     skipped = {"coordinates": [*options.coordinates]} if options.coordinates else {}
     return {
         **skipped,
         "settings": resolved.settings.model_dump(mode="json", exclude=UNCOMPARED),
         "space": _space_to_json(resolved.space),
-        "sampler": {"name": options.sampler, **given} if given else options.sampler,
+        "sampler": {"name": options.sampler, **sampler_options}
+        if sampler_options
+        else options.sampler,
         "objectives": list(options.objectives),
         "first": [dict(trial) for trial in resolved.first],
         "seeds": [options.seeds, options.over_seeds],

@@ -69,7 +69,9 @@ class Search:
         try:
             self._storage = open_storage(storage)
             kinds = {True: StudyDirection.MAXIMIZE, False: StudyDirection.MINIMIZE}
-            directions = [kinds[OBJECTIVES[each].larger is True] for each in options.objectives]
+            directions = [
+                kinds[OBJECTIVES[objective].larger is True] for objective in options.objectives
+            ]
             created = optuna.create_study(
                 study_name=name, storage=self._storage, directions=directions, load_if_exists=True
             )

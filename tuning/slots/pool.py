@@ -251,13 +251,13 @@ class SlotPool:
         dtype = torch.get_default_dtype()
         labels = dict(self._engine.node_labels) or None
         if self._engine.actors == "auto":
-            each = actor.options(
+            slot_actor = actor.options(
                 num_cpus=plan.cpus,
                 num_gpus=plan.gpus,
                 accelerator_type=self._engine.accelerator_type,
                 label_selector=labels,
             )
-            return Slot(partial(each.remote, inherited, dtype), {"engine.backend": "inline"})
+            return Slot(partial(slot_actor.remote, inherited, dtype), {"engine.backend": "inline"})
         bundles = [bundle_of(self._engine, plan.cpus)] * self._actors
         group = placement_group(bundles, bundle_label_selector=labels and [labels] * self._actors)
         strategy = PlacementGroupSchedulingStrategy(group, placement_group_capture_child_tasks=True)

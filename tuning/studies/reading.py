@@ -42,12 +42,15 @@ def read_space(
     ranges: dict[str, Range] = {}
     conditions: dict[str, Conditions] = {}
     for key in _sorted(searched):
-        own = _conditions(key, entries[key], ranges, settings, searched)
-        if own is None:  # never searched with these settings
+        conditions_of_key = _conditions(key, entries[key], ranges, settings, searched)
+        if conditions_of_key is None:  # never searched with these settings
             continue
         try:
-            contexts = list(_contexts(key, own, Space(ranges, conditions)))
-            ranges[key], conditions[key] = _range(key, entries[key], settings, contexts[0]), own
+            contexts = list(_contexts(key, conditions_of_key, Space(ranges, conditions)))
+            ranges[key], conditions[key] = (
+                _range(key, entries[key], settings, contexts[0]),
+                conditions_of_key,
+            )
             for context, value in itertools.product(contexts, limits(ranges[key])):
                 settings.override({**context, key: value})
         except SettingsError as error:
@@ -158,17 +161,17 @@ def _conditions(
         if parent in ranges:
             if isinstance(ranges[parent], FloatDistribution):
                 raise SettingsError(f"{name}: must be a setting with choices, or of integers")
-            for each in values:
-                if not contains(ranges[parent], each):
-                    raise SettingsError(f"{name}={each}: must be {format_range(ranges[parent])}")
+            for value in values:
+                if not contains(ranges[parent], value):
+                    raise SettingsError(f"{name}={value}: must be {format_range(ranges[parent])}")
             conditions[parent] = values
         elif parent in searched:  # its own conditions do not hold
             holds = False
         elif parent not in known:
             raise SettingsError(f"{name}: no such setting; {suggest(parent, sorted(known))}")
         else:
-            for each in values:
-                _check(name, settings, {parent: each})
+            for value in values:
+                _check(name, settings, {parent: value})
             holds = holds and known[parent] in values
     return conditions if holds else None
 

@@ -218,25 +218,27 @@ class SearchOptions:
             SettingsError: Optuna rejects its options.
         """
         kind = SAMPLERS[self.sampler]
-        own = torch_seed(seed, "trial", number) % 2**32
-        given = self.sampler_options
-        options = {"seed": own, **_quiet(kind), **given}
+        own_seed = torch_seed(seed, "trial", number) % 2**32
+        chosen = self.sampler_options
+        options = {"seed": own_seed, **_quiet(kind), **chosen}
         if kind is QMCSampler:  # one sequence for all trials
-            independent = RandomSampler(seed=own)
+            independent = RandomSampler(seed=own_seed)
             options |= {"seed": torch_seed(seed, "sequence") % 2**32}
             options |= {"independent_sampler": independent, "number": number, "common": common}
             options |= {"coordinates": self.coordinates}
-            return _build("sampler", self.sampler, QuasiMonteCarlo, options, given)
-        return _build("sampler", self.sampler, kind, options, given)
+            return _build("sampler", self.sampler, QuasiMonteCarlo, options, chosen)
+        return _build("sampler", self.sampler, kind, options, chosen)
 
 
-def _named(kind: str, given: str | Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
-    if isinstance(given, str):
-        return given, {}
-    if not isinstance(name := given.get("name"), str):
-        problem = f"={visible(str(name))}: must be a word" if "name" in given else ": must be given"
+def _named(kind: str, choice: str | Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    if isinstance(choice, str):
+        return choice, {}
+    if not isinstance(name := choice.get("name"), str):
+        problem = (
+            f"={visible(str(name))}: must be a word" if "name" in choice else ": must be given"
+        )
         raise SettingsError(f"study.{kind}.name{problem}")
-    return name, {key: value for key, value in given.items() if key != "name"}
+    return name, {key: value for key, value in choice.items() if key != "name"}
 
 
 def _quiet(kind: type[BaseSampler]) -> dict[str, bool]:
@@ -250,7 +252,7 @@ def _build(
     name: str,
     factory: Callable[..., T],
     options: Mapping[str, Any],
-    given: Mapping[str, Any],
+    chosen: Mapping[str, Any],
 ) -> T:
     """Build a sampler or a pruner with options; an error names the given ones."""
     with warnings.catch_warnings():
@@ -258,6 +260,6 @@ def _build(
         try:
             return factory(**options)
         except (ValueError, TypeError) as error:
-            named = ", ".join(f"{key}={value}" for key, value in given.items())
+            named = ", ".join(f"{key}={value}" for key, value in chosen.items())
             reason = " ".join(str(error).split())
             raise SettingsError(f"study.{kind}={name}: {named}: {reason}") from error

@@ -127,11 +127,11 @@ class Study:
             settings = raysim.load_config(source, overrides)
         else:
             settings = source.override(overrides)
-        given = {*self.given, *overrides}
+        keys = {*self.given, *overrides}
         defaults: dict[str, Any] = {"target_accuracy": None}
         if not settings.evaluation.holdout:
             defaults["evaluation.holdout"] = HOLDOUT
-        return settings.override({key: defaults[key] for key in defaults.keys() - given})
+        return settings.override({key: defaults[key] for key in defaults.keys() - keys})
 
 
 @dataclass(frozen=True)
@@ -160,9 +160,11 @@ def check_together(options: SearchOptions, resolved: ResolvedStudy) -> None:
         label = options.label("seeds")
         raise SettingsError(f"{label}={options.seeds}: must be 1 where `seed` is searched")
     # A pruner must compare all trials at the same rounds.
-    if options.pruner != "none" and (own := [key for key in SCHEDULE if key in resolved.space]):
+    if options.pruner != "none" and (rates := [key for key in SCHEDULE if key in resolved.space]):
         label = options.label("pruner")
-        raise SettingsError(f"{label}={options.pruner}: must be none where `{own[0]}` is searched")
+        raise SettingsError(
+            f"{label}={options.pruner}: must be none where `{rates[0]}` is searched"
+        )
     scoring = resolved.settings.dataset.scoring
     if "accuracy" in options.objectives and "accuracy" not in scoring.metrics:
         name = resolved.settings.dataset.title
@@ -175,7 +177,7 @@ def check_together(options: SearchOptions, resolved: ResolvedStudy) -> None:
             raise SettingsError(f"{label}={objective}: needs clock.name=devices; it is none")
 
 
-def _chosen(name: str | None, given: str | dict[str, Any] | None) -> str | dict[str, Any] | None:
+def _chosen(name: str | None, value: str | dict[str, Any] | None) -> str | dict[str, Any] | None:
     """Return the study's own choice, unless another name replaces it."""
-    same = name is None or (isinstance(given, dict) and given.get("name") == name)
-    return given if same else name
+    same = name is None or (isinstance(value, dict) and value.get("name") == name)
+    return value if same else name

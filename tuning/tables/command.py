@@ -100,9 +100,9 @@ class EndedTable:
         """
         resume = next_step(self.results.plan)
         self.runs.raise_failure(resume)
-        for each in self.chosen:
-            if each.error and not is_divergence(each.error):
-                raise RunError(f"{each.title}: all its trials failed; {each.error}; {resume}")
+        for search in self.chosen:
+            if search.error and not is_divergence(search.error):
+                raise RunError(f"{search.title}: all its trials failed; {search.error}; {resume}")
 
 
 def run_table(

@@ -99,16 +99,16 @@ def _tuning(chosen: Sequence[Chosen]) -> Grid:
     """Return the table of the chosen settings, with what is to be doubted of them."""
     rows = tuple(
         (
-            Entry(each.title),
-            Entry(each.settings or each.error or "-"),
-            Entry("; ".join(_remarks(each)) or "-"),
-            Entry(f"{each.objective} {each.shown_score}".strip(), value=each.score),
-            Entry(str(each.trials)),
-            Entry(str(each.failed)),
-            Entry(str(each.pruned)),
-            Entry(str(each.rounds)),
+            Entry(choice.title),
+            Entry(choice.settings or choice.error or "-"),
+            Entry("; ".join(_remarks(choice)) or "-"),
+            Entry(f"{choice.objective} {choice.shown_score}".strip(), value=choice.score),
+            Entry(str(choice.trials)),
+            Entry(str(choice.failed)),
+            Entry(str(choice.pruned)),
+            Entry(str(choice.rounds)),
         )
-        for each in chosen
+        for choice in chosen
     )
     header = (
         "search",

@@ -73,11 +73,13 @@ def _made_by_rows(table: PaperTable) -> dict[str, str]:
     They would run a row under the name of another: rows set them themselves, to several values in a
     chosen column. Settings of methods are compared for the same method.
     """
-    given = frozenset[str]().union(*table.row_keys.values())
+    keys_of_rows = frozenset[str]().union(*table.row_keys.values())
     # A field of a method of a chain comes with the chain's order, which may be what differs.
-    own = {key.rsplit(".", depth)[0] for key in given for depth in range(key.count(".") + 1)}
+    made = {
+        key.rsplit(".", depth)[0] for key in keys_of_rows for depth in range(key.count(".") + 1)
+    }
     named = {
-        key: {each for each in own if f"{each}.".startswith(f"{key}.")} for key in table.overrides
+        key: {each for each in made if f"{each}.".startswith(f"{key}.")} for key in table.overrides
     }
     if not any(named.values()):
         return {}
@@ -85,7 +87,7 @@ def _made_by_rows(table: PaperTable) -> dict[str, str]:
     chosen = {cell.column for cell in table.cells if cell.chosen}
     for cell in (each for each in table.cells if each.column in chosen):
         settings = canonical(cell.resolve().to_dict())
-        for key in own & settings.keys():
+        for key in made & settings.keys():
             of_method = key.startswith("method.") and key != "method.name"
             alike = str(settings["method.name"]) if of_method else ""
             values.setdefault((key, cell.column, alike), set()).add(repr(settings[key]))

@@ -164,11 +164,11 @@ class TableResults:
 
     def records(self) -> dict[Run, RunRecord]:
         """Return the records of the runs that have begun."""
-        found = dict[Run, RunRecord]()
+        by_run = dict[Run, RunRecord]()
         for run in self.runs:
             with suppress(RunError):
-                found[run] = read_run(self.folder.path_of(run))
-        return found
+                by_run[run] = read_run(self.folder.path_of(run))
+        return by_run
 
     def _asked(self, cell: PaperCell) -> list[Run]:
         """Return the runs of a cell by seed: those of the plan's seeds; of an unchosen one, begun.
@@ -182,13 +182,13 @@ class TableResults:
 
     def _runs_of(self, cell: PaperCell) -> dict[Run, _Ended]:
         """Return the ended runs of a cell."""
-        found = {}
+        ended_runs = {}
         for run in self._asked(cell):
             if ended := self._finished.get(run) or self._read(run):
-                found[run] = ended
+                ended_runs[run] = ended
                 if not ended.error:
                     self._finished[run] = ended
-        return found
+        return ended_runs
 
     def _cells_of(self, run: Run) -> list[PaperCell]:
         """Return the cells of a run."""
@@ -357,13 +357,13 @@ def _by_level(cells: Sequence[PaperCell], text_of: Callable[[PaperCell], str]) -
         lambda cell: cell.label,
     )
     for name_of in levels:
-        found: dict[str, set[str]] = {}
+        texts_by_name: dict[str, set[str]] = {}
         for cell in cells:
-            found.setdefault(name_of(cell), set()).add(text_of(cell))
-        if all(len(texts) == 1 for texts in found.values()):
+            texts_by_name.setdefault(name_of(cell), set()).add(text_of(cell))
+        if all(len(texts) == 1 for texts in texts_by_name.values()):
             break
     names: dict[str, list[str]] = {}
-    for name, (text,) in found.items():
+    for name, (text,) in texts_by_name.items():
         names.setdefault(text, []).append(name)
     return ", ".join(f"{text} ({'; '.join(of)})" if any(of) else text for text, of in names.items())
 

@@ -137,23 +137,23 @@ def _coordinates(ordered: Sequence[str], common: Sequence[str], whole: bool) -> 
 
 
 def _is_searched(
-    key: str, entry: Entry, own: Mapping[str, Any], entries: Mapping[str, Entry]
+    key: str, entry: Entry, settings: Mapping[str, Any], entries: Mapping[str, Entry]
 ) -> bool:
     """Return whether a range is of settings, given by dotted key, and its conditions may hold."""
     conditions = entry.conditions.items()
-    return key in own and all(p in entries or own.get(p) in v for p, v in conditions)
+    return key in settings and all(p in entries or settings.get(p) in v for p, v in conditions)
 
 
 def _check_grids(tune: TuneTable, searched: Sequence[Searched]) -> None:
     """Check that grids have as many points as there are trials, so that budgets are equal."""
-    for each in searched:
-        if each.options.sampler != "grid":
+    for search in searched:
+        if search.options.sampler != "grid":
             continue
-        points = len(each.study.space.points()) if each.study else tune.trials
+        points = len(search.study.space.points()) if search.study else tune.trials
         if points < tune.trials:
             raise SettingsError(
-                f"tune.trials={tune.trials}: the grid of {each.title} has {points} points; must be"
-                " at most that, so that all rows have the same budget"
+                f"tune.trials={tune.trials}: the grid of {search.title} has {points} points; must"
+                " be at most that, so that all rows have the same budget"
             )
 
 
@@ -168,9 +168,11 @@ def _named(title: str = "") -> Iterator[None]:
         yield
     except SettingsError as error:
         text = str(error)
-        own = text.replace("study.space", "tune.space")
-        own = f"tune.{own.removeprefix('study.')}" if own.startswith("study.") else own
-        raise SettingsError(f"{title}: {own}" if title else own) from error
+        problem = text.replace("study.space", "tune.space")
+        problem = (
+            f"tune.{problem.removeprefix('study.')}" if problem.startswith("study.") else problem
+        )
+        raise SettingsError(f"{title}: {problem}" if title else problem) from error
 
 
 def _by_row(
@@ -211,9 +213,11 @@ def _study(
     settings: Settings, tune: TuneTable, entries: Mapping[str, Entry]
 ) -> tuple[ResolvedStudy | None, SearchOptions]:
     """Return the search of settings, by the ranges that are of these settings, and its options."""
-    own, given = dotted(settings.to_dict()), dict(by_key(tune.space))
+    values, space_entries = dotted(settings.to_dict()), dict(by_key(tune.space))
     space = {
-        key: given[key] for key, entry in entries.items() if _is_searched(key, entry, own, entries)
+        key: space_entries[key]
+        for key, entry in entries.items()
+        if _is_searched(key, entry, values, entries)
     }
     metrics = settings.dataset.scoring.metrics
     table = StudyTable(
@@ -224,7 +228,7 @@ def _study(
         trials=tune.trials,
         space=space,
     )
-    study = Study(table, settings, own)
+    study = Study(table, settings, values)
     options = study.options()
     if not space:
         return None, options
@@ -234,8 +238,8 @@ def _study(
         drawn = _coordinates([*entries], [*resolved.space.common], whole)
         options = replace(options, coordinates=drawn)
     ranges = resolved.space.common
-    inside = [key for key in ranges if contains(ranges[key], own[key])]
-    first = {key: typed(ranges[key], own[key]) for key in inside}
+    inside = [key for key in ranges if contains(ranges[key], values[key])]
+    first = {key: typed(ranges[key], values[key]) for key in inside}
     return replace(resolved, first=(first,) if first else ()), options
 
 
@@ -243,14 +247,14 @@ def budget(tune: TuneTable, searched: Sequence[Searched]) -> str:
     """Return the budget of the searches in words; it is the same for all."""
     chosen = [each for each in searched if each.is_chosen]
     rounds = sorted({each.study.settings.rounds for each in chosen if each.study})
-    each = f"{tune.trials} trials of {' or '.join(map(str, rounds))} rounds"
-    each += f" and {tune.seeds} seeds" if tune.seeds > 1 else ""
+    words = f"{tune.trials} trials of {' or '.join(map(str, rounds))} rounds"
+    words += f" and {tune.seeds} seeds" if tune.seeds > 1 else ""
     if (options := searched[0].options).pruner != "none":
         own = ", ".join(f"{key}={value}" for key, value in options.pruner_options.items())
-        each += f", pruned by {options.pruner}" + (f" ({own})" if own else "")
+        words += f", pruned by {options.pruner}" + (f" ({own})" if own else "")
     kept = {cell.run.settings.evaluation.holdout for found in chosen for cell in found.cells}
     on = "all" if not any(kept) else "what evaluation.holdout leaves"
     return (
-        f"Tuned by {each} for each {tune.each}, judged by {tune.holdout:.0%} of each client's"
+        f"Tuned by {words} for each {tune.each}, judged by {tune.holdout:.0%} of each client's"
         f" training samples without the test set, then trained on {on}"
     )

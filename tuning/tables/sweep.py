@@ -111,17 +111,17 @@ def _settings_and_axes(axes: Mapping[str, Any]) -> tuple[dict[str, Any], dict[st
     As on a command line, a text may have several values, such as "0.1,0.2" and "1..4".
     """
     settings, several = dict[str, Any](), dict[str, Sequence[Any]]()
-    for key, given in axes.items():
-        if isinstance(given, str):
-            _, values = override_values(f"{key}={given}")
+    for key, levels in axes.items():
+        if isinstance(levels, str):
+            _, values = override_values(f"{key}={levels}")
             if len(values) > 1:
                 several[key] = values
             else:
                 (settings[key],) = values
-        elif isinstance(given, Iterable) and not isinstance(given, Mapping):
-            several[key] = [*given]
+        elif isinstance(levels, Iterable) and not isinstance(levels, Mapping):
+            several[key] = [*levels]
         else:
-            settings[key] = given
+            settings[key] = levels
     return settings, several
 
 

@@ -153,10 +153,10 @@ def tuned(
         opened: dict[Path, Tuner] = {}
         titles: dict[Path, str] = {}
         folders = _folders(out, searched, line)
-        for each, folder in zip(searched, folders, strict=True):
-            if each.study and each.is_chosen and folder and folder not in opened:
-                told = LineListener(titles.setdefault(folder, each.title), line)
-                tuner = _opened(each.study, each.options, folder, tune.trials, told)
+        for search, folder in zip(searched, folders, strict=True):
+            if search.study and search.is_chosen and folder and folder not in opened:
+                told = LineListener(titles.setdefault(folder, search.title), line)
+                tuner = _opened(search.study, search.options, folder, tune.trials, told)
                 opened[folder] = ends.enter_context(tuner)
         tuners = {titles[folder]: tuner for folder, tuner in opened.items()}
         queue = CombinedQueue(tuners, lambda text: line(f"note: {text}"))
@@ -167,32 +167,32 @@ def tuned(
             with open_slots(settings, at_most(jobs, left), queue.note) as slots:
                 line(f"{budget(tune, searched)}; {left} trials left; {len(slots)} slots")
                 run_in_slots(slots, queue)
-        found = [
+        choices = [
             _chosen(each, folder, opened, tune.trials)
             for each, folder in zip(searched, folders, strict=True)
         ]
-    chosen = [each for each, of in zip(found, searched, strict=True) if of.is_chosen]
+    chosen = [each for each, of in zip(choices, searched, strict=True) if of.is_chosen]
     errors = [f"{each.title}: {each.error}" for each in chosen if each.error]
     if errors and len(errors) == len(chosen):
         raise RunError(f"all trials of all rows failed; {errors[0]}; {AGAIN}")
     notes = [note for note in (table.note, f"{budget(tune, searched)}.") if note]
     notes += [said for each in chosen for said in each.lines()]
-    cells = _with_values(table, searched, found)
+    cells = _with_values(table, searched, choices)
     return replace(table, cells=cells, note="\n".join(notes)), chosen
 
 
 def _with_values(
-    table: PaperTable, searched: Sequence[Searched], found: Sequence[Chosen]
+    table: PaperTable, searched: Sequence[Searched], choices: Sequence[Chosen]
 ) -> tuple[PaperCell, ...]:
     """Return a table's cells with what was chosen for them, without those of failed searches."""
     by_place = {
-        cell.place: each for of, each in zip(searched, found, strict=True) for cell in of.cells
+        cell.place: each for of, each in zip(searched, choices, strict=True) for cell in of.cells
     }
     chosen = [(cell, by_place.get(cell.place)) for cell in table.cells]
     return tuple(
-        replace(cell, settings={**cell.settings, **each.values}) if each else cell
-        for cell, each in chosen
-        if not (each and each.error)
+        replace(cell, settings={**cell.settings, **choice.values}) if choice else cell
+        for cell, choice in chosen
+        if not (choice and choice.error)
     )
 
 
@@ -208,20 +208,20 @@ def _folders(
         RaysimError: the data of a chosen search cannot be prepared.
     """
     data, folders = dict[str, str](), list[Path | None]()
-    for each in searched:
-        if each.study is None:
+    for search in searched:
+        if search.study is None:
             folders.append(None)
             continue
-        name, dataset = _name(each.study, each.options), each.study.settings.data
+        name, dataset = _name(search.study, search.options), search.study.settings.data
         known = sorted((out / "tuning").glob(f"{name}-*"), key=lambda path: path.lstat().st_mtime)
-        if not each.is_chosen:
+        if not search.is_chosen:
             folders.append(known[-1] if known else None)
             continue
         if (key := repr(dataset)) not in data:
             data[key] = digests_of(dataset, data_root())["train"]
         folder = out / "tuning" / f"{name}-{data[key][:12]}"
         if known and folder not in known:
-            line(f"note: {each.title}: the data has changed since {known[-1]}; searching anew")
+            line(f"note: {search.title}: the data has changed since {known[-1]}; searching anew")
         folders.append(folder)
     return folders
 
@@ -261,19 +261,19 @@ class LineListener(StudyListener):
 
 
 def _chosen(
-    each: Searched, folder: Path | None, opened: Mapping[Path, Tuner], limit: int
+    searched: Searched, folder: Path | None, opened: Mapping[Path, Tuner], limit: int
 ) -> Chosen:
     """Return the outcome of a search among its first trials; of none where it was not made."""
-    if each.study is None or folder is None:
-        return Chosen(each.title, {}, {})
+    if searched.study is None or folder is None:
+        return Chosen(searched.title, {}, {})
     if folder in opened:
         opened[folder].result(None)  # writes the files of the best settings
-        return _outcome(each.title, opened[folder].search, limit)
+        return _outcome(searched.title, opened[folder].search, limit)
     storage = default_storage(folder)
     if not any((folder / name).exists() for name in ("study.db", "study.journal")):
-        return Chosen(each.title, {}, {})
-    with closing(Search(NAME, storage, each.options, each.study)) as search:
-        return _outcome(each.title, search, limit)
+        return Chosen(searched.title, {}, {})
+    with closing(Search(NAME, storage, searched.options, searched.study)) as search:
+        return _outcome(searched.title, search, limit)
 
 
 def _outcome(title: str, search: Search, limit: int) -> Chosen:
@@ -318,7 +318,7 @@ def _last(trial: FrozenTrial, repeated: Mapping[int, FrozenTrial]) -> FrozenTria
 
 def _edges(resolved: ResolvedStudy, values: Mapping[str, Any]) -> dict[str, str]:
     """Return in words the edges on which values lie, if their ranges can be widened there."""
-    found = {}
+    edges = {}
     for key, value in values.items():
         allowed = resolved.space[key]
         if (beyond := beyond_edge(allowed, value)) is None:
@@ -326,8 +326,8 @@ def _edges(resolved: ResolvedStudy, values: Mapping[str, Any]) -> dict[str, str]
         with suppress(SettingsError):  # the setting itself ends there
             resolved.settings.override({**values, key: beyond})
             side = "lower" if beyond < value else "upper"
-            found[key] = f"{side} edge of its range, {format_range(allowed)}"
-    return found
+            edges[key] = f"{side} edge of its range, {format_range(allowed)}"
+    return edges
 
 
 def _rounds(trial: FrozenTrial) -> int:

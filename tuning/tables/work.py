@@ -129,11 +129,11 @@ def _measure_size(settings: Settings) -> DataSize:
     federation = federation.with_holdout(settings.evaluation.holdout, settings.seed)
     if not settings.evaluation.test:
         federation = federation.without_test()
-    own, sizes = federation.local_test, federation.training_sizes
+    local_test, sizes = federation.local_test, federation.training_sizes
     return DataSize(
         sizes,
         len(federation.test_targets),
-        int(own.indices.sizes.sum()) if own else 0,
+        int(local_test.indices.sizes.sum()) if local_test else 0,
         int((federation.client_indices.sizes - sizes).sum()),
     )
 
@@ -146,11 +146,11 @@ def evaluation_steps(settings: Settings, size: DataSize) -> float:
     deploy, once for each set of samples.
     """
     evaluation, local = settings.evaluation, settings.local
-    own = settings.method.deploys_client_models or evaluation.when == "after"
+    deploys_own = settings.method.deploys_client_models or evaluation.when == "after"
     sets = [samples for samples in (size.local, size.held_out) if samples]
-    scored = sum(sets) * (1 + own + bool(evaluation.finetuning))
+    scored = sum(sets) * (1 + deploys_own + bool(evaluation.finetuning))
     of_training = int(size.clients.sum()) if evaluation.train_set else 0
-    scored += of_training * (1 + own)
+    scored += of_training * (1 + deploys_own)
     trained = samples_of(evaluation.finetuning, size.clients, local.batching) * len(sets)
     if evaluation.when == "after":
         times = len(sets) + evaluation.train_set

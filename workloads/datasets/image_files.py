@@ -76,11 +76,11 @@ def visible(folder: Path) -> list[str]:
         DataError: one is a pipe, which would be waited for, a device, or a link that leads nowhere.
     """
     with os.scandir(folder) as inside:
-        found = [each for each in inside if not each.name.startswith(".")]
-    for each in found:
-        if not (each.is_file() or each.is_dir()):
-            raise DataError(f"{each.path}: {NO_FILE}; remove it")
-    return sorted(each.name for each in found)
+        entries = [each for each in inside if not each.name.startswith(".")]
+    for entry in entries:
+        if not (entry.is_file() or entry.is_dir()):
+            raise DataError(f"{entry.path}: {NO_FILE}; remove it")
+    return sorted(each.name for each in entries)
 
 
 def class_folders(folder: Path, classes: Sequence[str], published: str) -> ClassFolders:

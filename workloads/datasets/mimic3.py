@@ -206,14 +206,14 @@ def _drugs(path: Path, patients: Patients) -> Drugs:
     subject, started = (table[name].to_numpy() for name in ("SUBJECT_ID", "STARTDATE"))
     at = np.searchsorted(patients.subject, subject) % len(patients.subject)
     admitted = patients.admitted[at]
-    given = (
+    is_given = (
         (patients.subject[at] == subject)
         & (started >= admitted.astype("datetime64[D]"))
         & (started <= admitted + STAY)
     )
-    named = pc.utf8_lower(pc.utf8_trim_whitespace(table["DRUG"])).to_numpy()[given]
+    named = pc.utf8_lower(pc.utf8_trim_whitespace(table["DRUG"])).to_numpy()[is_given]
     names, drug = np.unique(named.astype(str), return_inverse=True)
-    pairs = np.unique(np.stack([at[given], drug], axis=1), axis=0)
+    pairs = np.unique(np.stack([at[is_given], drug], axis=1), axis=0)
     return Drugs(names.tolist(), pairs[:, 0], pairs[:, 1])
 
 

@@ -133,7 +133,7 @@ class Shakespeare(Dataset):
                 x, y = self._windows(text)
                 role = np.full(len(y), number, dtype=np.int64)
                 parts[split].append(Split(x, y, {"role": role}))
-        splits = {name: joined(each, f"{path}: {name}") for name, each in parts.items()}
+        splits = {name: joined(part, f"{path}: {name}") for name, part in parts.items()}
         lengths = np.array([len(spoken) for spoken in texts.values()], dtype=np.int64)
         return _with_roles(splits, list(texts), lengths)
 
@@ -152,9 +152,9 @@ class Shakespeare(Dataset):
         for number, (window, following) in enumerate(zip(role.x, role.y, strict=True)):
             for part, text, length in (("x", window, WINDOW), ("y", following, 1)):
                 if not isinstance(text, str) or len(text) != length:
-                    found = f"{len(text)} characters" if isinstance(text, str) else "no text"
+                    content = f"{len(text)} characters" if isinstance(text, str) else "no text"
                     raise DataError(
-                        f"{role.where}: sample {number} has {found} in `{part}`, not {length}"
+                        f"{role.where}: sample {number} has {content} in `{part}`, not {length}"
                     )
         x, y = (encode("".join(texts[:: self.stride])) for texts in (role.x, role.y))
         return x.reshape(-1, WINDOW), y.astype(np.int64)

@@ -130,10 +130,10 @@ def mails(archive: bytes, path: Path) -> Iterator[tuple[bool, str]]:
         DataError: the archive holds no mail, or one that is too long.
     """
     with tarfile.open(fileobj=BytesIO(archive)) as file:
-        found = {m.name: m for m in file if m.isfile() and PurePosixPath(m.name).match(MAIL)}
-        if not found:
+        members = {m.name: m for m in file if m.isfile() and PurePosixPath(m.name).match(MAIL)}
+        if not members:
             raise DataError(f"{path}: holds no mails {MAIL}")
-        for name, member in sorted(found.items()):
+        for name, member in sorted(members.items()):
             opened = file.extractfile(member)
             if member.size > MAX_BYTES or opened is None:
                 raise DataError(f"{path}: {name} has {member.size} bytes; at most {MAX_BYTES}")

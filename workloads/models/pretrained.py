@@ -28,14 +28,14 @@ def load_weights(network: nn.Module, path: str, head: str) -> None:
         DataError: the file cannot be read, or a key is missing, unknown or has another shape.
     """
     loaded = _read(Path(path))
-    own = network.state_dict()
+    tensors = network.state_dict()
     weight = loaded.get(f"{head}.weight")
-    if weight is not None and weight.shape[1:] == own[f"{head}.weight"].shape[1:]:
-        other = len(weight) != len(own[f"{head}.weight"])
-        names = [name for name in own if other and name.startswith(f"{head}.")]
+    if weight is not None and weight.shape[1:] == tensors[f"{head}.weight"].shape[1:]:
+        other = len(weight) != len(tensors[f"{head}.weight"])
+        names = [name for name in tensors if other and name.startswith(f"{head}.")]
         loaded = {name: tensor for name, tensor in loaded.items() if name not in names}
-        own = {name: tensor for name, tensor in own.items() if name not in names}
-    if problem := _mismatch(own, loaded):
+        tensors = {name: tensor for name, tensor in tensors.items() if name not in names}
+    if problem := _mismatch(tensors, loaded):
         raise DataError(f"model.pretrained={path}: {problem}")
     network.load_state_dict(loaded, strict=False)
 
@@ -49,19 +49,19 @@ def _read(path: Path) -> dict[str, Tensor]:
     return read_weights(path, "model.pretrained")
 
 
-def _mismatch(own: Mapping[str, Tensor], loaded: Mapping[str, Tensor]) -> str | None:
+def _mismatch(tensors: Mapping[str, Tensor], loaded: Mapping[str, Tensor]) -> str | None:
     """Describe the first key that does not match; None if all match."""
-    for name, tensor in own.items():
-        given = loaded.get(name)
-        if given is None:
+    for name, tensor in tensors.items():
+        other = loaded.get(name)
+        if other is None:
             if not name.endswith(OPTIONAL_KEY):
                 return f"lacks the key {name!r} of the network"
-        elif given.shape != tensor.shape:
+        elif other.shape != tensor.shape:
             return (
-                f"key {name!r} has shape {tuple(given.shape)}, in the network it has"
+                f"key {name!r} has shape {tuple(other.shape)}, in the network it has"
                 f" {tuple(tensor.shape)}"
             )
-        elif given.is_floating_point() != tensor.is_floating_point():
-            return f"key {name!r} holds {given.dtype}, in the network it holds {tensor.dtype}"
-    unknown = next((name for name in loaded if name not in own), None)
+        elif other.is_floating_point() != tensor.is_floating_point():
+            return f"key {name!r} holds {other.dtype}, in the network it holds {tensor.dtype}"
+    unknown = next((name for name in loaded if name not in tensors), None)
     return f"has the key {unknown!r}, which the network lacks" if unknown is not None else None

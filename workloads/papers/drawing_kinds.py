@@ -146,11 +146,11 @@ def _over_setting(canvas: Canvas, figure: Figure, tables: Tables) -> None:
     panels = [*dict.fromkeys(run.panel for run in figure.runs if run.at is not None)]
     for axes, panel in zip(_panels(canvas, 1, len(panels)), panels, strict=True):
         for number, label in enumerate(labels):
-            own = [run for run in runs if run.label == label]
-            points = sorted((run.at, last[run.name]) for run in own if run.panel == panel)
+            of_label = [run for run in runs if run.label == label]
+            points = sorted((run.at, last[run.name]) for run in of_label if run.panel == panel)
             if points:
                 axes.plot(*zip(*points, strict=True), ".-", label=label, color=f"C{number}")
-            for level in (last[run.name] for run in own if run.at is None):
+            for level in (last[run.name] for run in of_label if run.at is None):
                 axes.axhline(level, linestyle="--", label=label, color=f"C{number}")
         axes.set_xscale("log")
         axes.set(xlabel=figure.options["setting"], ylabel=figure.axis, title=panel)
@@ -190,10 +190,10 @@ def _embedding(canvas: Canvas, figure: Figure, tables: Tables) -> None:
             rows = _chosen(columns, columns["round"] == number)
             points = _tsne(np.stack([*rows["activations"]]))
             for client in np.unique(rows["client"]):
-                own = rows["client"] == client
+                is_of_client = rows["client"] == client
                 marker = f"${chr(ord('A') + client % 26)}$"
-                c = colours(rows["label"][own] % colours.N)
-                x, y = points[own].T
+                c = colours(rows["label"][is_of_client] % colours.N)
+                x, y = points[is_of_client].T
                 axes.scatter(x, y, c=c, s=40, marker=marker, linewidths=0.2)
             axes.set_axis_on()
             axes.set(xticks=[], yticks=[], title=f"{label}, round {number}")
@@ -295,14 +295,14 @@ def _regions(canvas: Canvas, figure: Figure, tables: Tables) -> None:
     for label, columns in tables.items():
         point = columns["kind"] == "point"
         for client in [*filter(lambda c: c >= 0, models[label]), -1]:
-            axes, own = next(panels), columns["client"] == client
+            axes, is_of_client = next(panels), columns["client"] == client
             x1, x2, label_of = (columns[name] for name in ("x1", "x2", "label"))
-            side = [np.unique(values[point & own]) for values in (x1, x2)]
-            classes = label_of[point & own].reshape(len(side[0]), len(side[1])).T
+            side = [np.unique(values[point & is_of_client]) for values in (x1, x2)]
+            classes = label_of[point & is_of_client].reshape(len(side[0]), len(side[1])).T
             ends = (side[0][0], side[0][-1], side[1][0], side[1][-1])
             shown = colours(classes % colours.N)
             axes.imshow(shown, extent=ends, origin="lower", alpha=0.35, aspect="auto")
-            samples = ~point & (own if client >= 0 else True)
+            samples = ~point & (is_of_client if client >= 0 else True)
             c = colours(label_of[samples] % colours.N)
             axes.scatter(x1[samples], x2[samples], c=c, s=6, linewidths=0)
             title = f"client {client}" if client >= 0 else "aggregated model"

@@ -81,13 +81,13 @@ def digest_of(settings: Settings, reference: Run | None = None) -> str:
 
 def _given(settings: Settings) -> dict[str, Any]:
     """Return the settings that differ from their defaults; components keep their names."""
-    given, values = settings.to_dict(), dict[str, Any]()
+    all_values, values = settings.to_dict(), dict[str, Any]()
     for name in _changed(settings):
         part = getattr(settings, name)
-        values[name] = given[name]
+        values[name] = all_values[name]
         if isinstance(part, BaseModel):
             kept = {"name", *_changed(part)}
-            values[name] = {key: each for key, each in given[name].items() if key in kept}
+            values[name] = {key: each for key, each in all_values[name].items() if key in kept}
     return values
 
 

@@ -169,7 +169,7 @@ class PaperTable:
     @property
     def runs(self) -> list[Run]:
         """The same, of all seeds."""
-        return [*dict.fromkeys(each for run in self.first_runs for each in run.seeds(self.seeds))]
+        return [*dict.fromkeys(seed for run in self.first_runs for seed in run.seeds(self.seeds))]
 
     @property
     def labels(self) -> dict[str, Run]:

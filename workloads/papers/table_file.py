@@ -149,9 +149,9 @@ def _problems(
     entry: TableEntry, cells: Sequence[PaperCell], papers: Collection[Paper | None]
 ) -> Iterator[str]:
     """Yield what is wrong with a paper's table: its keys, presets, and origins of settings."""
-    given = entry.model_fields_set
-    yield from (f"{key}: is lacking" for key in OF_PAPER if key not in given)
-    yield from (f"{key}: is a sweep's" for key in ("metrics", "axes", "tune") if key in given)
+    keys = entry.model_fields_set
+    yield from (f"{key}: is lacking" for key in OF_PAPER if key not in keys)
+    yield from (f"{key}: is a sweep's" for key in ("metrics", "axes", "tune") if key in keys)
     for cell in cells:
         if cell.preset not in PRESETS:
             yield f"{cell.row}, {cell.column}: there is no preset {cell.preset!r}"
@@ -241,7 +241,7 @@ def _cells(
         SettingsError: one has no preset.
     """
     marks = origins(entry.printed, entry.inferred, entry.chosen)
-    doubts = {(each.row, each.column): each.reason for each in entry.suspects}
+    doubts = {(suspect.row, suspect.column): suspect.reason for suspect in entry.suspects}
     for row in entry.rows:
         for number, column in enumerate(columns):
             given = (entry.settings, column.settings, row.settings)
@@ -274,12 +274,12 @@ def _inconsistencies(entry: TableEntry, columns: Sequence[str]) -> Iterator[str]
         twice = (name for name in names if names.count(name) > 1)
         yield from (f"{visible(name)}: two {kind} have this name" for name in twice)
     for row in entry.rows:
-        for kind, given in (("values", row.values), ("deviations", row.deviations)):
-            if len(given) not in (0, len(columns)):
-                yield f"row {visible(row.name)}: {len(given)} {kind} for {len(columns)} columns"
-    for each in entry.suspects:
-        if each.row not in rows or each.column not in columns:
-            yield f"suspects: there is no cell {visible(f'{each.row}, {each.column}')}"
+        for kind, numbers in (("values", row.values), ("deviations", row.deviations)):
+            if len(numbers) not in (0, len(columns)):
+                yield f"row {visible(row.name)}: {len(numbers)} {kind} for {len(columns)} columns"
+    for suspect in entry.suspects:
+        if suspect.row not in rows or suspect.column not in columns:
+            yield f"suspects: there is no cell {visible(f'{suspect.row}, {suspect.column}')}"
     for key, name in (("baseline", entry.baseline), ("reference_row", entry.reference_row)):
         if name and name not in rows:
             yield f"{key}: there is no row {visible(name)}"

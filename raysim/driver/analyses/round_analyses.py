@@ -118,9 +118,9 @@ class RoundAnalyses:
     def _rows(self, name: str, measured: MeasuredRound) -> Columns:
         """Return the columns of an analysis; none if a client failed in its own pass."""
         try:
-            own = replace(measured, trained=self._trained[name])
+            of_analysis = replace(measured, trained=self._trained[name])
             analysis = self._analyses.chosen[name]
-            rows = analysis.rows(own)
+            rows = analysis.rows(of_analysis)
         except RunError as error:
             if type(error) is not RunError:  # a machine, or a damaged file
                 raise

@@ -192,9 +192,9 @@ class Analyses:
         samples = [self._opened.of_client(self.own_tests, each) for each in positions.values()]
         if samples:
             groups["own_test"] = {
-                "x": torch.cat([each.x for each in samples]),
-                "y": torch.cat([each.y for each in samples]),
-                "offsets": torch.tensor([0, *accumulate(len(each.y) for each in samples)]),
+                "x": torch.cat([sample.x for sample in samples]),
+                "y": torch.cat([sample.y for sample in samples]),
+                "offsets": torch.tensor([0, *accumulate(len(sample.y) for sample in samples)]),
             }
         numbers = {client: number for number, client in enumerate(positions)}
         # Positions, not samples: clients that are trained stacked need tensors of one shape.

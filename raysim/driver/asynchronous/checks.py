@@ -60,7 +60,9 @@ def _fixed(pass_: Pass) -> dict[str, Hashable]:
         for group, tensors in pass_.broadcast.items()
         for name, tensor in tensors.items()
     }
-    transforms = tuple((each.name, each.term, each.after_momentum) for each in rules.transforms)
+    transforms = tuple(
+        (transform.name, transform.term, transform.after_momentum) for transform in rules.transforms
+    )
     counted = (rules.criterion is None, len(rules.penalties), transforms)
     return {
         "epochs": None if isinstance(pass_.epochs, Mapping) else pass_.epochs,

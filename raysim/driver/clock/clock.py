@@ -156,12 +156,12 @@ class VirtualRound:
             raise LostRoundError(f"round {self.runner.number + 1}: no client's result arrives")
         clients = costs.clients[kept].tolist()
         if len(kept) < len(costs.clients):
-            own = {
+            personal = {
                 client: dispatch.personal[client]
                 for client in clients
                 if client in dispatch.personal
             }
-            dispatch = replace(dispatch, clients=clients, personal=own)
+            dispatch = replace(dispatch, clients=clients, personal=personal)
         if (outcome.epochs != costs.epochs).any():
             counts = zip(clients, outcome.epochs[kept].tolist(), strict=True)
             own_work = {client: with_count(dispatch.epochs_of(client), n) for client, n in counts}

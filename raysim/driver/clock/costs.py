@@ -125,11 +125,11 @@ class WorkCosts:
             return kind.each(pass_.epochs, sizes[clients], batching, joins)
         units = [pass_.epochs[client] for client in clients.tolist()]
         units = [unit if isinstance(unit, LocalSteps) else 1 for unit in units]  # alike
-        found = np.empty(len(clients))
+        costs = np.empty(len(clients))
         for unit in {*units}:
             rows = [row for row, own in enumerate(units) if own == unit]
-            found[rows] = kind.each(unit, sizes[clients[rows]], batching, joins)
-        return found
+            costs[rows] = kind.each(unit, sizes[clients[rows]], batching, joins)
+        return costs
 
     def _bytes_up(self, kind: KindFlops, clients: Integers) -> Integers:
         """Return the bytes that clients send [n], through the stages of the channel."""

@@ -59,22 +59,22 @@ def client_model(
     who = checked.federation.named(client)
     times = int(committed.history.times[client])
     took_part = f"took part in {times} of {committed.number} rounds"
-    found, tunes = settings.method.deployed(committed.state), settings.method.deploys_finetuned
+    model, tunes = settings.method.deployed(committed.state), settings.method.deploys_finetuned
     if not (deployment.passes or (tunes and deployment.finetuning)):
         note(
             f"{called(settings.method)}: clients deploy the global model; client {who} {took_part}"
         )
-        return found
+        return model
     note(f"client {who} {took_part}; its own model, as of round {committed.number}")
     seconds = expected_seconds(settings, committed, sizes, checked.clock)
     temperature = RoundTemperature.of(settings, committed, sizes, seconds)
-    passes = [PassMessage.of(**each) for each in deployment.messages(temperature)]
+    passes = [PassMessage.of(**message) for message in deployment.messages(temperature)]
     tuning = deployment.tuning_message(temperature) if tunes else None
     with own_modes(), threads_of(settings.engine), torch.no_grad():
         worker = Worker(checked.spec)
-        found = own_model(worker.making, passes, client) if passes else found
-        found = tuned_model(worker.making, tuning, client, found) if tuning else found
-    return {name: tensor.cpu() for name, tensor in found.items()}
+        model = own_model(worker.making, passes, client) if passes else model
+        model = tuned_model(worker.making, tuning, client, model) if tuning else model
+    return {name: tensor.cpu() for name, tensor in model.items()}
 
 
 def _number(client: int | str, clients: int, names: Sequence[str]) -> int:
@@ -105,7 +105,7 @@ def _committed(run_dir: RunDirectory, settings: Settings) -> Checkpoint:
         raise RunError(f"{line.rpartition(';')[0]}; resume the run, which goes back to one before")
 
     checkpoints = Checkpoints(run_dir.checkpoints)
-    found = checkpoints.latest(settings.clients, stop, lambda checkpoint: None)
-    if found is None:
+    latest = checkpoints.latest(settings.clients, stop, lambda checkpoint: None)
+    if latest is None:
         raise RunError(f"{run_dir.path}: has no checkpoint yet")
-    return found
+    return latest

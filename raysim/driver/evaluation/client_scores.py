@@ -81,7 +81,7 @@ def _jain(scores: Floats) -> float | None:
 
 
 def part(
-    name: str, metric: Metric, samples: EvaluationSet, found: Scores, clients: Flags
+    name: str, metric: Metric, samples: EvaluationSet, outputs: Scores, clients: Flags
 ) -> tuple[float | None, Floats]:
     """Return the score of some clients' samples together, and each one's score.
 
@@ -89,10 +89,10 @@ def part(
         name: The metric's name.
         metric: The metric.
         samples: The samples of all n clients.
-        found: Their scores.
+        outputs: Their scores.
         clients: Whether a client is one of them [n].
     """
-    predicted, targets, scores = found
+    predicted, targets, scores = outputs
     rows = np.repeat(clients, samples.samples.sizes)
     if not rows.any():
         return None, scores[clients]
@@ -120,24 +120,26 @@ def score_of(
         SettingsError: the metric fails, or returns no number.
     """
     try:
-        found = metric(predicted.copy(), targets.copy())
+        returned = metric(predicted.copy(), targets.copy())
     except Exception as error:  # a user's metric may raise anything
         shapes = f"predictions {[*predicted.shape]} and targets {[*targets.shape]}"
         raise SettingsError(f"Scoring.metrics: {name!r} of {shapes}: {cause(error)}") from error
-    score = _number(name, found)
+    score = _number(name, returned)
     return None if isnan(score) else score
 
 
-def _number(name: str, found: Any) -> float:
+def _number(name: str, returned: Any) -> float:
     """Return what a metric has returned as a number.
 
     Raises:
         SettingsError: it is none.
     """
     with suppress(TypeError, ValueError, RuntimeError):
-        if not np.ndim(found):
-            return float(found)
-    what = f"an array {[*np.shape(found)]}" if np.ndim(found) else f"a {type(found).__name__}"
+        if not np.ndim(returned):
+            return float(returned)
+    what = (
+        f"an array {[*np.shape(returned)]}" if np.ndim(returned) else f"a {type(returned).__name__}"
+    )
     raise SettingsError(
         f"Scoring.metrics: {name!r} returned {what}; must return a number: give each number of a"
         " table as a metric of its own"

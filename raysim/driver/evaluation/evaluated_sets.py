@@ -58,14 +58,14 @@ class EvaluatedSets:
             SettingsError: there are none of which settings ask for more.
             DataError: clients' test samples cannot be drawn.
         """
-        own, chosen = deploys_own_models(settings), _sets_of(settings, federation)
+        deploy_own, chosen = deploys_own_models(settings), _sets_of(settings, federation)
         sets = {**chosen}
-        if own:
+        if deploy_own:
             sets |= {of._replace(model=PERSONAL): each for of, each in chosen.items()}
         tuned = [of for of in chosen if of != TRAIN_SET and settings.evaluation.finetuning]
         sets |= {of._replace(model=FINETUNED): chosen[of] for of in tuned}
         clients = client_test_set(federation, settings) if settings.evaluation.clients else None
-        if clients and (federation.inputs.per_client or own):
+        if clients and (federation.inputs.per_client or deploy_own):
             sets[CLIENTS] = clients
         if settings.attack.triggers and len(federation.test_targets):
             sets[TRIGGERED] = triggered_set(len(federation.test_targets))
@@ -74,7 +74,9 @@ class EvaluatedSets:
         pairs = [(of._replace(model=FINETUNED), of._replace(model=PERSONAL)) for of in tuned]
         before = {numbers[after]: numbers.get(of, 0) for after, of in pairs}
         deployed = {of: after for after, of in pairs if settings.method.deploys_finetuned}
-        return cls(sets, clients, frozenset(of_own) if own else frozenset(), before, deployed)
+        return cls(
+            sets, clients, frozenset(of_own) if deploy_own else frozenset(), before, deployed
+        )
 
 
 def _sets_of(settings: Settings, federation: Federation) -> dict[Scored, EvaluationSet]:
@@ -89,11 +91,11 @@ def _sets_of(settings: Settings, federation: Federation) -> dict[Scored, Evaluat
     sets: dict[Scored, EvaluationSet] = {}
     if settings.evaluation.holdout:
         sets[HOLDOUT] = held_out_set(indices, holdout, chosen)
-    if found := federation.local_test:
-        sets[LOCAL_TEST] = local_test_set(found, settings.seed, chosen)
+    if local_test := federation.local_test:
+        sets[LOCAL_TEST] = local_test_set(local_test, settings.seed, chosen)
         if len(participants.new):
             new = LOCAL_TEST._replace(clients=NEW)
-            sets[new] = local_test_set(found, settings.seed, participants.new)
+            sets[new] = local_test_set(local_test, settings.seed, participants.new)
     if settings.evaluation.train_set:
         sets[TRAIN_SET] = training_set(indices, holdout, chosen)
     for empty in [of for of, each in sets.items() if not len(each.clients)]:

@@ -134,7 +134,7 @@ class Evaluator:
         self._metrics = scoring.metrics
         at_temperature = settings.temperature.varies or settings.local.temperature != 1
         self._losses = ("loss", *([AT_TEMPERATURE] if at_temperature else ()))
-        self._scores = {each: LOSS for each in self._losses} | scoring.scores
+        self._scores = {loss: LOSS for loss in self._losses} | scoring.scores
         self.columns = by_name(self._columns())
         self.skipped = Evaluation(dict.fromkeys(self.columns))
 
@@ -184,31 +184,31 @@ class Evaluator:
         """
         made = self.deployment(committed) if committed else None
         message = self._message(temperature, state, committed, made)
-        found, spans = self._predictions(executor, message, made)
-        found |= {of: found[same] for of, same in self._chosen.deployed.items()}
+        predictions, spans = self._predictions(executor, message, made)
+        predictions |= {of: predictions[same] for of, same in self._chosen.deployed.items()}
         figures: Figures = {}
         for of in self._scored_sets():
             targets = self._targets[of]
-            for column, loss in zip(self._losses, found[of][0], strict=True):
+            for column, loss in zip(self._losses, predictions[of][0], strict=True):
                 figures[self._score(of, column).name] = loss / len(targets)
             for metric, figure in self._metrics.items():
-                score = score_of(metric, figure, self._given(metric, found[of]), targets)
+                score = score_of(metric, figure, self._given(metric, predictions[of]), targets)
                 figures[self._score(of, metric).name] = score
-        if TRIGGERED in found:
-            predicted = found[TRIGGERED][1][0].copy()
+        if TRIGGERED in predictions:
+            predicted = predictions[TRIGGERED][1][0].copy()
             targets = self._targets[TRIGGERED].copy()
             figures[SUCCESS] = self._settings.attack.success(predicted, targets)
         tables = []
         if self._client_set:
-            accuracies = self._client_accuracies(self._client_set, found)
+            accuracies = self._client_accuracies(self._client_set, predictions)
             figures |= spread(CLIENT_ACCURACY, accuracies)
             tables.append(client_table(self._client_set, "", {"accuracy": accuracies}))
         times = self._times(committed, trained)
         for metric in self._metrics:
-            of_clients, of_metric = self._local_figures(metric, found, times)
+            of_clients, of_metric = self._local_figures(metric, predictions, times)
             figures |= of_metric
             tables += of_clients
-        predicted = found[TEST][1][0] if TEST in found else self._targets[TEST]
+        predicted = predictions[TEST][1][0] if TEST in predictions else self._targets[TEST]
         return Evaluation(figures, joined(tables), predicted=predicted, spans=spans)
 
     def _given(self, metric: str, scored: Score) -> Values:
@@ -216,17 +216,17 @@ class Evaluator:
         return scored[1][-1 if metric in self._of_outputs else 0]
 
     def _client_accuracies(
-        self, client_set: EvaluationSet, found: Mapping[Scored, Score]
+        self, client_set: EvaluationSet, predictions: Mapping[Scored, Score]
     ) -> Floats:
         """Return the accuracy of each client on its drawn test samples [n].
 
         It is the metric `accuracy` where predictions are no classes, probabilities say.
         """
-        if CLIENTS in found:
-            predicted, targets = found[CLIENTS][1][0], self._targets[CLIENTS]
+        if CLIENTS in predictions:
+            predicted, targets = predictions[CLIENTS][1][0], self._targets[CLIENTS]
         else:  # clients see one test set, so its predictions serve them all
             drawn = client_set.samples.indices
-            predicted, targets = found[TEST][1][0][drawn], self._targets[TEST][drawn]
+            predicted, targets = predictions[TEST][1][0][drawn], self._targets[TEST][drawn]
         if are_classes(predicted):
             return client_accuracies(client_set, np.asarray(predicted == targets))
         metric = self._metrics["accuracy"]
@@ -241,13 +241,13 @@ class Evaluator:
         return times
 
     def _local_figures(
-        self, metric: str, found: Mapping[Scored, Score], times: Values
+        self, metric: str, predictions: Mapping[Scored, Score], times: Values
     ) -> tuple[list[Table], Figures]:
         """Return tables of clients' own scores by a metric, and columns of their spread.
 
         Args:
             metric: The metric's name.
-            found: What each set's evaluation found.
+            predictions: What each set's evaluation found.
             times: Rounds in which each client has taken part [K].
         """
         scores: dict[Scored, Floats] = {}
@@ -256,20 +256,24 @@ class Evaluator:
         function = self._metrics[metric]
         for of in self._local_sets:
             samples, targets = self._sets[of], self._targets[of]
-            predicted = self._given(metric, found[of])
-            own = scores[of] = client_scores(metric, samples, function, predicted, targets)
+            predicted = self._given(metric, predictions[of])
+            by_client = scores[of] = client_scores(metric, samples, function, predicted, targets)
             base = scores[of._replace(model="")] if of.model and self._wide else None
-            figures |= spread(self._score(of, metric), own, wide=self._wide, base=base)
+            figures |= spread(self._score(of, metric), by_client, wide=self._wide, base=base)
             took_part = times[samples.clients] > 0
-            for each, clients in zip(self._parts_of(of), (took_part, ~took_part), strict=False):
-                score, of_part = part(metric, function, samples, (predicted, targets, own), clients)
-                in_part = self._score(each, metric)
+            for part_set, clients in zip(self._parts_of(of), (took_part, ~took_part), strict=False):
+                score, of_part = part(
+                    metric, function, samples, (predicted, targets, by_client), clients
+                )
+                in_part = self._score(part_set, metric)
                 figures[in_part.name] = score
                 base_of_part = None if base is None else base[clients]
                 figures |= spread(in_part, of_part, wide=True, base=base_of_part)
-            columns: dict[str, Values] = {self._score(of._replace(clients=""), metric).name: own}
+            columns: dict[str, Values] = {
+                self._score(of._replace(clients=""), metric).name: by_client
+            }
             if self._wide:
-                is_new = np.full(len(own), of.clients == NEW, dtype=np.int64)
+                is_new = np.full(len(by_client), of.clients == NEW, dtype=np.int64)
                 columns |= {"participations": times[samples.clients], "is_new": is_new}
             tables.append(client_table(samples, f"{LOCAL_TEST.name}_", columns))
         return tables, figures
@@ -296,21 +300,21 @@ class Evaluator:
         made: Deployment | None,
     ) -> EvaluationMessage:
         first, *later = made.messages(temperature) if made and made.passes else ({},)
-        own: dict[str, Any] = {}
+        deployed: dict[str, Any] = {}
         if made:
-            own = {
+            deployed = {
                 "own_models": self._chosen.own_models if made.passes else frozenset(),
                 "later": tuple(PassMessage.of(**each) for each in later),
                 "finetuning": made.tuning_message(temperature),
                 "finetuned": self._chosen.finetuned,
             }
             if not made.passes:  # of models that `deployment` gives as the global one
-                own["finetuned"] = dict.fromkeys(self._chosen.finetuned, 0)
+                deployed["finetuned"] = dict.fromkeys(self._chosen.finetuned, 0)
         nothing = {"pass_": Pass((), {}), "uniform": True, "total_weight": 0}
         nothing |= {"round_number": committed.number if committed else 0, "pass_number": -1}
         nothing["temperatures"] = temperature.of_clients(())
         return EvaluationMessage.of(
-            **{**nothing, **first, **own},
+            **{**nothing, **first, **deployed},
             loss_temperatures=(1.0, temperature.value)[: len(self._losses)],
             outputs=bool(self._of_outputs),
             deployed=PackedTensors.of({"model": self._method.deployed(state)}),
@@ -379,7 +383,7 @@ class Evaluator:
             spans.setdefault(result.worker, []).extend(result.spans)
         if failed:  # only now: a run goes on without an analysis, and nothing is left for later
             raise RunError(f"the model cannot be evaluated: {failed[0].cause}")
-        found = {}
+        predictions = {}
         for number, of in enumerate([*self._targets][: len(sizes)]):
             if not len(sizes[number]):
                 continue
@@ -389,5 +393,5 @@ class Evaluator:
             arrays: Iterator[Values] = map(np.concatenate, zip(*parts, strict=True))
             if self.few:
                 arrays = (np.resize(a, (sizes[number].sum(), *a.shape[1:])) for a in arrays)
-            found[of] = sums, tuple(arrays)
-        return found, spans
+            predictions[of] = sums, tuple(arrays)
+        return predictions, spans

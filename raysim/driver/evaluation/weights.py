@@ -40,11 +40,11 @@ def weights_of_file(settings: Settings) -> Weights | None:
     if {*table} != {"client", "weight"}:
         raise DataError(f"weighting={path}: must have the columns client, weight; has {[*table]}")
     values = table["weight"][rows_of(path, "weighting", table["client"], settings.clients)]
-    found = values.astype(np.float64)
-    if bad := _bad(found):
+    weights = values.astype(np.float64)
+    if bad := _bad(weights):
         client, value = bad
         raise DataError(f"weighting={path}: weight of client {client} is {value:g}; {ALLOWED}")
-    return in_whole_numbers(found)
+    return in_whole_numbers(weights)
 
 
 ALLOWED = f"must be above 0, at most {MOST:g}"
@@ -65,7 +65,7 @@ def in_whole_numbers(values: npt.NDArray[np.float64]) -> Weights:
 
 
 def weights_of(
-    pass_: Pass, settings: Settings, sizes: Weights, given: Weights | None, clients: Sequence[int]
+    pass_: Pass, settings: Settings, sizes: Weights, weights: Weights | None, clients: Sequence[int]
 ) -> Weights:
     """Return the weights of some clients of a pass [n].
 
@@ -73,7 +73,7 @@ def weights_of(
         pass_: The pass.
         settings: The run's settings.
         sizes: Training samples of each client [K].
-        given: Weights of a user's table [K], if there is one.
+        weights: Weights of a user's table [K], if there is one.
         clients: The clients [n].
 
     Raises:
@@ -84,7 +84,7 @@ def weights_of(
     asked = np.asarray(clients, dtype=np.int64)
     if (pass_.weighting or settings.weighting) == "uniform":
         return np.ones(len(asked), dtype=np.int64)
-    return sizes[asked] if given is None or pass_.weighting else given[asked]
+    return sizes[asked] if weights is None or pass_.weighting else weights[asked]
 
 
 def _own_weights(

@@ -95,12 +95,12 @@ class RunProgress(Listener):
             return {}
         score = run.columns[run.score]
         words, shown = _set_of(_beside(score, "")), _shown(score, run.columns)
-        found = {
-            f"{words}{title}": _text(each, row[each.name])
-            for title, each in shown.items()
-            if each.name in row
+        scores = {
+            f"{words}{title}": _text(column, row[column.name])
+            for title, column in shown.items()
+            if column.name in row
         }
-        return {**found, f"{words}loss": _loss(row.get(_beside(score, LOSS.name).name))}
+        return {**scores, f"{words}loss": _loss(row.get(_beside(score, LOSS.name).name))}
 
     def _time_left(self, number: int) -> str:
         if self._run is None:

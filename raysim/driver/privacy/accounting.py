@@ -251,38 +251,38 @@ def accounting_of(claim: PrivacyClaim, cohorts: Cohorts, rounds: int, key: str) 
                 f" with accountant={claim.accountant}"
             )
         return Accounting(claim, cohorts, claim.noise)
-    given = Accounting(claim, cohorts, 1.0)
-    found = _least_noise(replace(given, claim=replace(claim, accountant="rdp")), rounds)
-    if found and not given.is_quick:  # slower, and a little tighter
-        found = _least_noise(given, rounds, found.noise, ratio=1.2)
-    if found is None:
+    asked = Accounting(claim, cohorts, 1.0)
+    account = _least_noise(replace(asked, claim=replace(claim, accountant="rdp")), rounds)
+    if account and not asked.is_quick:  # slower, and a little tighter
+        account = _least_noise(asked, rounds, account.noise, ratio=1.2)
+    if account is None:
         raise SettingsError(
             f"{key}.epsilon={claim.epsilon:g}: no noise keeps to it over rounds={rounds}"
             f" ({claim.accountant.upper()}, delta={claim.delta:g}); give a larger one"
         )
-    return found
+    return account
 
 
 def _least_noise(
-    given: Accounting, rounds: int, guess: float = 1.0, ratio: float = 2.0
+    asked: Accounting, rounds: int, guess: float = 1.0, ratio: float = 2.0
 ) -> Accounting | None:
     """Return an accounting with the least noise, to DIGITS, that keeps to its limit; None if none.
 
     Args:
-        given: The accounting, with any noise.
+        asked: The accounting, with any noise.
         rounds: The rounds.
         guess: Where the search begins.
         ratio: Ratio of its first steps.
     """
     from scipy.optimize import brentq
 
-    limit = given.claim.epsilon or 0.0
+    limit = asked.claim.epsilon or 0.0
 
     @cache
     def excess(noise: float) -> float:
-        return replace(given, noise=noise).epsilon(rounds) - limit
+        return replace(asked, noise=noise).epsilon(rounds) - limit
 
-    least = LEAST_NOISE[given.claim.accountant]
+    least = LEAST_NOISE[asked.claim.accountant]
     high = max(guess, least)
     while excess(high) > 0:
         high *= ratio
@@ -296,4 +296,4 @@ def _least_noise(
     steps = math.ceil(noise / unit)
     while excess(steps * unit) > 0:
         steps += 1
-    return replace(given, noise=round(steps * unit, DIGITS))
+    return replace(asked, noise=round(steps * unit, DIGITS))

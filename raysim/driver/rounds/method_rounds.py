@@ -134,10 +134,10 @@ def passes_of(settings: Settings, now: Round, state: ServerState) -> Passes:
             the given state in place.
         RunError: a value of the next state is not finite.
     """
-    method, own, left = settings.method, StateOfRound(state), given_state(state)
+    method, guarded, left = settings.method, StateOfRound(state), given_state(state)
     seen_by = partial(as_seen, settings, method)
     with _in_round(method):
-        passes: Any = method.round(seen_by(now), own.given)
+        passes: Any = method.round(seen_by(now), guarded.given)
         if not isinstance(passes, Generator):
             raise _no_passes(method, f"returned {shown(passes)}", passes)
     value: Reduced | None = None
@@ -149,11 +149,11 @@ def passes_of(settings: Settings, now: Round, state: ServerState) -> Passes:
                 pass_ = resumed(passes, value, error)
             except StopIteration as end:
                 after, metrics = _checked_next(method, end.value)
-                own.check_left(method, ended=True)
+                guarded.check_left(method, ended=True)
                 return _next_state(method, now, state, after), metrics
             finally:
                 value = error = None
-            own.check_left(method)
+            guarded.check_left(method)
             if not isinstance(pass_, Pass):
                 passes.close()
                 raise _no_passes(method, f"yielded {shown(pass_)}", pass_)

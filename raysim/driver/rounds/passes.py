@@ -428,12 +428,12 @@ class RoundRunner:
     def versions(self, clients: list[int]) -> dict[int, tuple[StateVersion, ...]]:
         """Return the versions to read: of each client's state, then of its round state."""
         participants = set(clients)
-        found = latest_versions(self.latest, clients)
-        found |= {client: (v,) for client, v in self.written.items() if client in participants}
+        by_client = latest_versions(self.latest, clients)
+        by_client |= {client: (v,) for client, v in self.written.items() if client in participants}
         for client, version in self._round_states.items():
             if client in participants:
-                found[client] = (*found.get(client, ()), version)
-        return found
+                by_client[client] = (*by_client.get(client, ()), version)
+        return by_client
 
     def _record_versions(self, total: PartialSum) -> None:
         """Record which versions the pass wrote; those of its round before them are obsolete."""

@@ -107,7 +107,7 @@ def _rehearsing(checked: CheckedRun, clients: int, samples: int) -> Iterator[Run
     initial = checked.initial
     with TemporaryDirectory(prefix="raysim-") as folder, _unseen():
         run_dir = RunDirectory(Path(folder))
-        own: dict[str, Any] = {
+        parts: dict[str, Any] = {
             "settings": settings,
             "federation": replace(checked.federation, most=samples),
             "network": copy.deepcopy(checked.network),
@@ -116,14 +116,14 @@ def _rehearsing(checked: CheckedRun, clients: int, samples: int) -> Iterator[Run
             "evaluator": evaluator,
             "clock": None,
         }
-        own = {**vars(checked), **own}
-        spec = CheckedRun(**own).spec
+        parts = {**vars(checked), **parts}
+        spec = CheckedRun(**parts).spec
         spec = replace(spec, evaluated=tuple(each.first(samples) for each in spec.evaluated))
         trained = copy.deepcopy(checked.network)
         with closing(InlineExecutor(spec, trained)) as executor:
             watch, listener = Stopwatch(False), Listener()
             given: dict[str, Any] = {"watch": watch, "listener": listener, "run_dir": run_dir}
-            context = RunContext(**own, **given, executor=executor)
+            context = RunContext(**parts, **given, executor=executor)
             yield Run(context, few=_few(settings, clients))
 
 

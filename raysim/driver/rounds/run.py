@@ -257,7 +257,7 @@ class Run:
         spans = runner.log.spans | {DRIVER: context.watch.take()}
         after, selected = self._after(before, state, begun)
         evaluation, evaluation_seconds = self._evaluate(before, after, begun)
-        own: Row = {
+        of_driver: Row = {
             "round": number,
             **runner.log.figures(),
             **(clock.figures() if clock else {}),
@@ -267,7 +267,7 @@ class Run:
             "evaluation_seconds": evaluation_seconds,
             "checkpoint_seconds": 0.0,
         }
-        row = self._whole_row(own, begun, selected, metrics)
+        row = self._whole_row(of_driver, begun, selected, metrics)
         if self.commits.trace:
             workers = len(context.executor.describe()["actors"])
             evaluated = {**evaluation.spans, DRIVER: context.watch.take()}
@@ -302,13 +302,13 @@ class Run:
             check_rules(settings, "pass", seen)
             return
         means.append(reduced.means)
-        own = [name for name in reduced.scalars if not owner_of(name, settings.stages)]
+        of_method = [name for name in reduced.scalars if not owner_of(name, settings.stages)]
         told = {name: of_stage(name, reduced.scalars) for name in settings.stages}
         seen = replace(
             seen,
             means=reduced.means,
             rows=rows_beside(reduced),
-            numbers=own,
+            numbers=of_method,
             of_stages={name: min(numbers) for name, numbers in told.items() if numbers},
             keeps=bool(runner.written),
         )
@@ -339,13 +339,15 @@ class Run:
             left = [rider for name, rider in riders if name in ON_EMPTY_ROUNDS]
             yield passes, run_without_clients, left
 
-    def _whole_row(self, own: Row, begun: OpenRound, selected: Metrics, metrics: Metrics) -> Row:
+    def _whole_row(
+        self, of_driver: Row, begun: OpenRound, selected: Metrics, metrics: Metrics
+    ) -> Row:
         """Return a row with epsilon, and the metrics of stages, the selection and the method.
 
         Raises:
             SettingsError: a metric has the name of another one, or is no number.
         """
-        privacy, row, number = self.context.privacy, dict(own), own["round"]
+        privacy, row, number = self.context.privacy, dict(of_driver), of_driver["round"]
         if privacy:
             row |= privacy.figures(number, due=self._is_due(number))
         if begun.channel:
@@ -381,9 +383,9 @@ class Run:
             cohort = selection.cohort
         if self.few:
             cohort = runner.few = cohort or tuple(self.settings.participants.listed[:1])
-        given = (self.settings, context.network, before)
+        inputs = (self.settings, context.network, before)
         note = context.listener.note
-        now = round_inputs(*given, sizes=sizes, note=note, cohort=cohort)
+        now = round_inputs(*inputs, sizes=sizes, note=note, cohort=cohort)
         has_clients = bool(cohort or overlapping)
         analyses = RoundAnalyses(context.analyses, runner)
         channel, downlink = self._channel(now, before), self._downlink(before)

@@ -141,7 +141,7 @@ class _Digests:
         self._found[id(value)] = f"value at {len(self._path)}", value
         self._path.append(name)
         try:
-            found = self._digest(value)
+            digest = self._digest(value)
         except NoDigestError:
             raise
         except Exception as error:  # of any kind: a user's object may do anything
@@ -149,8 +149,8 @@ class _Digests:
             raise NoDigestError(f"{self._where()} is a {kind}") from error
         finally:
             self._path.pop()
-        self._found[id(value)] = found, value
-        return found
+        self._found[id(value)] = digest, value
+        return digest
 
     def _where(self) -> str:
         return ", ".join(filter(None, self._path))
@@ -177,9 +177,9 @@ class _Digests:
     @_digest.register(set)
     @_digest.register(frozenset)
     def _of_items(self, value: Any) -> str:
-        found = [self.of("", each) for each in value]
+        digests = [self.of("", each) for each in value]
         kind = self.of("", type(value))
-        return _sha(kind, *(found if isinstance(value, list | tuple) else sorted(found)))
+        return _sha(kind, *(digests if isinstance(value, list | tuple) else sorted(digests)))
 
     @_digest.register(dict)
     @_digest.register(MappingProxyType)
@@ -233,7 +233,7 @@ class _Digests:
         return self._all("reference", [value()])
 
     def _all(self, kind: str, values: Iterable[Any]) -> str:
-        return _sha(kind, *(self.of("", each) for each in values))
+        return _sha(kind, *(self.of("", value) for value in values))
 
     def _named(self, values: Iterable[tuple[str, Any]]) -> str:
         return _sha(*(part for n, each in values for part in (n, self.of(n, each))))
@@ -241,18 +241,18 @@ class _Digests:
     @_digest.register
     def _of_function(self, function: FunctionType) -> str:
         code, home = function.__code__, str(function.__globals__.get("__name__"))
-        consts, own = code.co_consts, _is_own(home)
+        consts, is_own = code.co_consts, _is_own(home)
         if consts and isinstance(function.__doc__, str) and consts[0] == function.__doc__:
             consts = (None, *consts[1:])
-        state = _state(code) if own else frozenset[str]()
-        named = _globals_of(function, state) if own else {}
+        state = _state(code) if is_own else frozenset[str]()
+        named = _globals_of(function, state) if is_own else {}
         for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
             if name not in state:
                 with suppress(ValueError):  # nothing is assigned yet
                     named[f"variable {name}"] = cell.cell_contents
         attributes = {k: v for k, v in vars(function).items() if k != "__wrapped__"}
         return _sha(
-            "" if own else _path_of(function),
+            "" if is_own else _path_of(function),
             "" if _is_versioned(home) else self._of_code(code, consts),
             self._all("defaults", [function.__defaults__, function.__kwdefaults__]),
             self._named(sorted(attributes.items())),
@@ -267,18 +267,18 @@ class _Digests:
         return _sha("code", own, *(self.of("", each) for each in consts or code.co_consts))
 
     @_digest.register
-    def _of_class(self, own: type) -> str:
-        if not _is_own(own.__module__):
-            functions = () if _is_versioned(own.__module__) else _functions_of(own)
-            codes = [self._of_code(each.__code__) for each in functions]
-            return _sha("class", _path_of(own), *codes)
-        state = _class_state(own)
+    def _of_class(self, kind: type) -> str:
+        if not _is_own(kind.__module__):
+            functions = () if _is_versioned(kind.__module__) else _functions_of(kind)
+            codes = [self._of_code(function.__code__) for function in functions]
+            return _sha("class", _path_of(kind), *codes)
+        state = _class_state(kind)
         members = {
             name: member
-            for name, member in vars(own).items()
+            for name, member in vars(kind).items()
             if isinstance(member, CODE) or not (name.startswith(("__", "_abc_")) or name in state)
         }
-        bases = self._all("bases", own.__bases__)
+        bases = self._all("bases", kind.__bases__)
         return _sha("class", bases, self._named(sorted(members.items())))
 
     @_digest.register
@@ -309,11 +309,11 @@ class _Digests:
             for name, tensor, owner in tensors
             if name.rpartition(".")[2] in transient_buffers(owner)
         ]
-        own = [
+        changed_modules = [
             (path, names[id(module)] if names[id(module)] != path else self._own(path, module))
             for path, module in every
         ]
-        return _sha("network", repr(layout), repr(own), self._named(unseen))
+        return _sha("network", repr(layout), repr(changed_modules), self._named(unseen))
 
     def _own(self, path: str, module: nn.Module) -> str:
         """Return the digest of a module's type and attributes."""
@@ -368,9 +368,9 @@ def _is_own(module: str) -> bool:
 
 @cache
 def _version(package: str) -> str:
-    own = getattr(sys.modules.get(package), "__version__", None)
-    if isinstance(own, str):
-        return own
+    version = getattr(sys.modules.get(package), "__version__", None)
+    if isinstance(version, str):
+        return version
     try:
         return metadata.version(package)
     except (ImportError, ValueError):
@@ -389,48 +389,48 @@ def _name(item: tuple[str, Any]) -> str:
 def _codes(code: CodeType) -> Iterator[CodeType]:
     """Yield a code and those within it."""
     yield code
-    for each in code.co_consts:
-        if isinstance(each, CodeType):
-            yield from _codes(each)
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _codes(constant)
 
 
 def _state(code: CodeType) -> frozenset[str]:
     """Return the outer variables that a function rebinds, or whose values it changes."""
-    found: set[str] = set()
+    names: set[str] = set()
     for each in _codes(code):
         steps = [*dis.get_instructions(each)]
         for step, after, next_one in zip(steps, steps[1:], steps[2:], strict=False):
             if step.opname in ("STORE_GLOBAL", "DELETE_GLOBAL", "STORE_DEREF", "DELETE_DEREF"):
-                found.add(step.argval)
+                names.add(step.argval)
             if step.opname not in ("LOAD_GLOBAL", "LOAD_DEREF"):
                 continue
             calls = after.opname in ATTRIBUTE and after.argval in MUTATORS
             fills = next_one.opname in ("STORE_SUBSCR", "DELETE_SUBSCR", "COPY")
             if calls or (fills and after.opname.startswith("LOAD_")):
-                found.add(step.argval)
-    return frozenset(found)
+                names.add(step.argval)
+    return frozenset(names)
 
 
-def _class_state(own: type) -> frozenset[str]:
+def _class_state(kind: type) -> frozenset[str]:
     """Return the counters and logs of a class: attributes to which its own code adds.
 
     These are `Net.calls += 1`, `self.times[key] += 1` and `self.seen.append(x)`. An attribute that
     the code sets to something else, as a class method that configures does, is none of them.
     """
-    found: set[str] = set()
-    classes = [each for each in own.__mro__ if _is_own(each.__module__)]
-    names = {"cls", "self", *(each.__name__ for each in classes)}
-    for member in (member for each in classes for member in vars(each).values()):
+    added: set[str] = set()
+    classes = [each for each in kind.__mro__ if _is_own(each.__module__)]
+    names = {"cls", "self", *(class_.__name__ for class_ in classes)}
+    for member in (member for class_ in classes for member in vars(class_).values()):
         parts = [getattr(member, part, None) for part in ("__func__", "fget", "fset", "func")]
         for function in (part for part in (member, *parts) if isinstance(part, FunctionType)):
             for code in _codes(function.__code__):
-                found |= _added_to(code, names)
-    return frozenset(found)
+                added |= _added_to(code, names)
+    return frozenset(added)
 
 
 def _added_to(code: CodeType, names: set[str]) -> set[str]:
     """Return the attributes of a class, or of its objects, to which a code adds."""
-    steps, found = [*dis.get_instructions(code)], set[str]()
+    steps, added = [*dis.get_instructions(code)], set[str]()
     sums = {
         after.argval
         for step, after in zip(steps, steps[2:], strict=False)
@@ -442,19 +442,19 @@ def _added_to(code: CodeType, names: set[str]) -> set[str]:
         base, after, next_one = steps[number - 1], steps[number + 1], steps[number + 2]
         if base.opname == "COPY" and step.argval in sums:
             if _is_class(steps[: number - 1], names - {"self"}):
-                found.add(step.argval)
+                added.add(step.argval)
         elif _is_class(steps[:number], names):
             logs = after.opname in ATTRIBUTE and after.argval in LOGGING
             if logs or (next_one.opname == "COPY" and after.opname.startswith("LOAD_")):
-                found.add(step.argval)
-    return found
+                added.add(step.argval)
+    return added
 
 
 def _is_class(steps: list[dis.Instruction], names: set[str]) -> bool:
     """Return whether the last of the steps loads one of the names, or a class by its object."""
     last = steps[-1]
     if last.opname == "CALL":  # type(self)
-        return any(each.argval == "type" for each in steps[-5:])
+        return any(step.argval == "type" for step in steps[-5:])
     return (last.opname in NAMED and last.argval in names) or (
         last.opname in ATTRIBUTE and last.argval == "__class__"
     )
@@ -462,14 +462,14 @@ def _is_class(steps: list[dis.Instruction], names: set[str]) -> bool:
 
 def _globals_of(function: FunctionType, state: frozenset[str]) -> dict[str, Any]:
     """Return the values of a function's module that it names, and what it names of own modules."""
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for each in _codes(function.__code__):
         steps = [*dis.get_instructions(each)]
         for number, step in enumerate(steps):
             if step.opname == "IMPORT_NAME":
                 level = steps[number - 2].argval
                 package = function.__globals__.get("__package__")
-                found[f"import {level} {step.argval}"] = _file_of(step.argval, level, package)
+                values[f"import {level} {step.argval}"] = _file_of(step.argval, level, package)
             elif step.opname in ("LOAD_GLOBAL", "LOAD_NAME") and step.argval not in state:
                 path, value = step.argval, function.__globals__.get(step.argval)
                 for attribute in steps[number + 1 :]:
@@ -477,8 +477,8 @@ def _globals_of(function: FunctionType, state: frozenset[str]) -> dict[str, Any]
                         break
                     path, value = f"{path}.{attribute.argval}", getattr(value, attribute.argval)
                 if not isinstance(value, ModuleType) or _is_own(value.__name__):
-                    found[path] = value
-    return found
+                    values[path] = value
+    return values
 
 
 def _file_of(module: str, level: int, package: str | None) -> bytes:

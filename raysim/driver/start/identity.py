@@ -127,9 +127,11 @@ def accepted(checkpoint: Checkpoint, context: RunContext) -> Checkpoint:
     Raises:
         RunError: its identity differs, and the run is not forced.
     """
-    own = {name: value for name, value in context.identity.items() if name != INITIAL_MODEL}
-    identity = {**checkpoint.identity, **own}
-    parts = _differences(checkpoint, own, context)
+    identity_here = {
+        name: value for name, value in context.identity.items() if name != INITIAL_MODEL
+    }
+    identity = {**checkpoint.identity, **identity_here}
+    parts = _differences(checkpoint, identity_here, context)
     if not parts:
         return replace(checkpoint, identity=identity)
     other = ", ".join(parts)
@@ -145,9 +147,11 @@ def accepted(checkpoint: Checkpoint, context: RunContext) -> Checkpoint:
     return replace(checkpoint, identity=identity, forced=forced)
 
 
-def _differences(checkpoint: Checkpoint, own: Mapping[str, Any], context: RunContext) -> list[str]:
+def _differences(
+    checkpoint: Checkpoint, identity_here: Mapping[str, Any], context: RunContext
+) -> list[str]:
     """Return the parts in which a checkpoint's identity differs from the run's."""
-    parts = differing_parts(checkpoint.identity, own)
+    parts = differing_parts(checkpoint.identity, identity_here)
     environments = _environments(context.executor.describe()["actors"])
     known = checkpoint.identity[ENVIRONMENTS]
     other = unknown_environment(environments, known)
@@ -191,9 +195,9 @@ def _of_split(split: Split | Path) -> str:
 def _of_local_test(local_test: LocalTest | None) -> str:
     if local_test is None or local_test.samples is None:
         return NO_SAMPLES  # of a dataset: the settings choose them among its test samples
-    own, indices = local_test.samples, local_test.indices
+    samples, indices = local_test.samples, local_test.indices
     cuts = np.cumsum([0, *indices.sizes])
-    return arrays_digest([cuts, own.x, own.y])
+    return arrays_digest([cuts, samples.x, samples.y])
 
 
 def _of_cut(local_test: LocalTest | None) -> str:

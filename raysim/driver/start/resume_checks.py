@@ -130,10 +130,10 @@ def check_same_task(run_dir: RunDirectory, identity: Mapping[str, Any]) -> None:
         RunError: its samples, clients, network or code differ, or cannot be compared.
     """
     sealed = Checkpoints(run_dir.checkpoints).identity()
-    own = dict(identity)
-    if differing_parts(sealed, {START: own.pop(START)}):
-        del own[INITIAL_MODEL]
-    _refuse(run_dir, "a finished run of another task", differing_parts(sealed, own))
+    identity_here = dict(identity)
+    if differing_parts(sealed, {START: identity_here.pop(START)}):
+        del identity_here[INITIAL_MODEL]
+    _refuse(run_dir, "a finished run of another task", differing_parts(sealed, identity_here))
 
 
 def check_same_components(run_dir: RunDirectory, settings: Settings) -> None:
@@ -178,11 +178,11 @@ def check_growth(path: Path, recorded: Mapping[str, Any], settings: Settings) ->
                 f"rounds={settings.rounds}: must be {before} with {name}.schedule={rates.schedule},"
                 " which ends with the rounds that it was planned for"
             )
-    for each in claiming_of(settings):
-        chosen = each.privacy and each.privacy.noise is None
+    for component in claiming_of(settings):
+        chosen = component.privacy and component.privacy.noise is None
         if chosen and settings.rounds > before:
             raise RunError(
-                f"rounds={settings.rounds}: must be {before} with {settings_key(each)}.epsilon"
+                f"rounds={settings.rounds}: must be {before} with {settings_key(component)}.epsilon"
                 " without a noise: the noise of the rounds so far keeps to it over that many"
             )
     if settings.rounds > before and settings.asynchrony:

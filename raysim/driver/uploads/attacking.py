@@ -57,11 +57,11 @@ def bad_in_round(settings: Settings, number: int, cohort: Sequence[int]) -> Clie
         number: Rounds committed before it.
         cohort: Its clients, ascending.
     """
-    each = settings.attack.per_round
-    if not settings.attack.acts or each is None:
+    per_round = settings.attack.per_round
+    if not settings.attack.acts or per_round is None:
         return bad_clients(settings)
     draws = stream(settings.seed, "bad-clients-of-round", number)
-    ranks = sample_cohort(draws, len(cohort), min(each, len(cohort)))
+    ranks = sample_cohort(draws, len(cohort), min(per_round, len(cohort)))
     return np.array(cohort, dtype=np.int64)[ranks]
 
 
@@ -75,12 +75,12 @@ def with_attack(settings: Settings, bad: Clients, log: RoundLog, dispatch: Dispa
         dispatch: The pass.
     """
     attack, bases = settings.attack, dispatch.moved_from
-    own = frozenset(np.intersect1d(bad, np.asarray(dispatch.clients)).tolist())
-    replaces = bool(attack.changes_uploads and own and bases)
-    return replace(dispatch, attackers=own).with_step(
+    attackers = frozenset(np.intersect1d(bad, np.asarray(dispatch.clients)).tolist())
+    replaces = bool(attack.changes_uploads and attackers and bases)
+    return replace(dispatch, attackers=attackers).with_step(
         "attack",
         after=(
-            partial(_send, attack=attack, bad=own, bases=bases, clients=len(dispatch.clients))
+            partial(_send, attack=attack, bad=attackers, bases=bases, clients=len(dispatch.clients))
             if replaces
             else None
         ),
@@ -134,15 +134,15 @@ def _send(
 
 
 def _replaced(
-    view: View, upload: Upload, given: Upload, layout: Layout, *, attack: Attack, clients: int
+    view: View, upload: Upload, honest: Upload, layout: Layout, *, attack: Attack, clients: int
 ) -> tuple[Groups, Mapping[str, Any]]:
     """Return the differences that a bad client sends, in as many bytes."""
     seen = replace(view, generator=partial(_generator, view.generator), state={}, stages={})
-    after = _attacked(attack, seen, given, clients)
+    after = _attacked(attack, seen, honest, clients)
     return after.sums, {"bytes_up": upload.sent_bytes(view.frozen)}
 
 
-def _attacked(attack: Attack, view: View, given: Upload, clients: int) -> Upload:
+def _attacked(attack: Attack, view: View, honest: Upload, clients: int) -> Upload:
     """Return what a bad client sends.
 
     Raises:
@@ -151,9 +151,9 @@ def _attacked(attack: Attack, view: View, given: Upload, clients: int) -> Upload
     """
     left = Given.of_view(vars(view))
     with calling(attack, "send"):
-        after = attack.send(view, given, clients)
+        after = attack.send(view, honest, clients)
     left.check_left("send", called(attack))
-    if not isinstance(after, Upload) or not same_shapes(after.sums, given.sums):
+    if not isinstance(after, Upload) or not same_shapes(after.sums, honest.sums):
         raise SettingsError(
             f"{called(attack)}: send must return an Upload whose sums have the names and shapes of"
             f" those that it is given; returned {shown(after)}"
@@ -202,13 +202,14 @@ def _check_numbers(settings: Settings, note: Callable[[str], None]) -> None:
     Raises:
         SettingsError: there are too many.
     """
-    attack, each, size = settings.attack, settings.attack.per_round, settings.cohort_size
+    attack, per_round, size = settings.attack, settings.attack.per_round, settings.cohort_size
     known = f", as {called(attack)} knows what others send" if attack.knows_updates else ""
-    if each is not None:
-        if each > size - bool(known):
+    if per_round is not None:
+        if per_round > size - bool(known):
             bound = "below" if known else "at most"
             raise SettingsError(
-                f"attack.per_round={each}: must be {bound} the clients of a round, {size}{known}"
+                f"attack.per_round={per_round}: must be {bound} the clients of a round,"
+                f" {size}{known}"
             )
         return
     bad, setting = len(bad_clients(settings)), f"attack.fraction={attack.fraction:g}"

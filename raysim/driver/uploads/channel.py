@@ -98,29 +98,29 @@ class Channel:
         stages = [(n, s) for n, s in self._present.items() if s.has_server_part()]
         if not stages:
             return reduced
-        found = dispatch.differences(reduced)
-        means: Groups = found.changes
+        differences = dispatch.differences(reduced)
+        means: Groups = differences.changes
         for name, stage in stages:
             source = partial(_generator, (self.settings.seed, name, self.now.number, number))
             seen_by = partial(as_seen, self.settings, self.stages.get(name, stage))
             own = (self.now.number, self.now.cohort, self.now.clients)
             now = seen_by(Received(*own, source, self.settings.expected_cohort))
             of_own = of_stage(name, reduced.scalars)
-            given = seen_by(replace(reduced, means=means, scalars=of_own))
-            seen = replace(given, means=_copies(means))  # `update` sees what `receive` was given
+            for_stage = seen_by(replace(reduced, means=means, scalars=of_own))
+            seen = replace(for_stage, means=_copies(means))  # `update` sees what this was given
             means = received_through(stage, now, seen).means
-            if found.changes:
-                self._update(name, stage, now, given)
+            if differences.changes:
+                self._update(name, stage, now, for_stage)
         scalars = {n: v for n, v in reduced.scalars.items() if not owner_of(n, self.stages)}
-        return replace(reduced, means=found.means_with(means), scalars=scalars)
+        return replace(reduced, means=differences.means_with(means), scalars=scalars)
 
-    def _update(self, name: str, stage: Stage, received: Received, given: Reduced) -> None:
+    def _update(self, name: str, stage: Stage, received: Received, reduced: Reduced) -> None:
         """Update what the server keeps for a stage.
 
         Raises:
             SettingsError: the stage fails, or a metric has a name of the engine.
         """
-        state, metrics = updated_by(stage, received, given)
+        state, metrics = updated_by(stage, received, reduced)
         if state:
             self.states[name] = state
         others = [each for owner, of in self._metrics.items() if owner != name for each in of]
@@ -174,11 +174,11 @@ def first_states(stages: Stages) -> dict[str, State]:
     Raises:
         SettingsError: a stage fails, or returns something else.
     """
-    found: dict[str, State] = {}
+    states: dict[str, State] = {}
     for name, stage in stages.items():
         if state := call(stage, Stage.init):
-            found[name] = as_arrays(state)
-    return found
+            states[name] = as_arrays(state)
+    return states
 
 
 def states_of(run: RunState, stages: Iterable[str]) -> dict[str, State]:
@@ -197,22 +197,22 @@ def _owner(stage: str) -> str:
 
 
 def updated_by(
-    stage: Stage, received: Received, given: Reduced
+    stage: Stage, received: Received, reduced: Reduced
 ) -> tuple[State, Mapping[str, float]]:
     """Return what the server keeps for a stage after a pass, and its metrics.
 
     Raises:
         SettingsError: the stage fails, or returns something else.
     """
-    state, metrics = call(stage, Stage.update, received, given)
+    state, metrics = call(stage, Stage.update, received, reduced)
     return as_arrays(state), metrics
 
 
 def _staged(
-    stages: Named, view: View, upload: Upload, given: Upload, layout: Layout
+    stages: Named, view: View, upload: Upload, changed: Upload, layout: Layout
 ) -> tuple[Groups, Mapping[str, Any]]:
     """Return a client's differences as they leave the last stage, and what else the stages say."""
-    sent = through_stages(stages, view, given, layout, taken={*upload.scalars, *upload.metrics})
+    sent = through_stages(stages, view, changed, layout, taken={*upload.scalars, *upload.metrics})
     return sent.changes, {
         "scalars": {**upload.scalars, **sent.scalars},
         "metrics": {**upload.metrics, **sent.metrics},
@@ -252,14 +252,14 @@ class Sent:
 
 
 def through_stages(
-    stages: Named, view: View, given: Upload, layout: Layout, *, taken: Collection[str] = ()
+    stages: Named, view: View, sent: Upload, layout: Layout, *, taken: Collection[str] = ()
 ) -> Sent:
     """Send a client's differences through stages.
 
     Args:
         stages: The stages, in order.
         view: The client, with what it keeps for them.
-        given: The differences, and the client's samples.
+        sent: The differences, and the client's samples.
         layout: Layout of the differences, without stages.
         taken: Names of the numbers that the method reports.
 
@@ -270,25 +270,25 @@ def through_stages(
     returned: list[tuple[str, Stage, View, Upload]] = []
     scalars, state = dict[str, float](), dict[str, Tensors]()
     for name, stage in stages:
-        leaves, own = stage.leaves_buffers, _view_of(name, view)
+        leaves, stage_view = stage.leaves_buffers, _view_of(name, view)
         encoding, of = encoded.seen_by(leaves_buffers=leaves)
-        sums, left = _parted(given.sums, view.buffers if leaves else ())
-        seen = replace(given, sums=sums, encoding=encoding)
-        after = _sent_through(stage, own, seen)
+        sums, left = _parted(sent.sums, view.buffers if leaves else ())
+        seen = replace(sent, sums=sums, encoding=encoding)
+        after = _sent_through(stage, stage_view, seen)
         encoding = _encoding_behind(stage, seen, after, of, view.client)
         encoded = encoded.behind(encoding, leaves_buffers=leaves)
-        given = replace(given, sums=unflatten(flatten(after.sums) | left) if left else after.sums)
+        sent = replace(sent, sums=unflatten(flatten(after.sums) | left) if left else after.sums)
         _check_metrics(stage, after, {*taken, *metrics})
         metrics |= after.metrics
         scalars |= {f"{name}{OF_STAGE}{key}": value for key, value in after.scalars.items()}
         if type(stage).remember is not Stage.remember:  # later stages may change it in place
             after = replace(after, sums=_copies(after.sums))
-        returned.append((name, stage, own, after))
-    for name, stage, own, after in returned:
-        sums, _ = _parted(given.sums, view.buffers if stage.leaves_buffers else ())
-        kept = {**after.state, **_remembered(stage, own, after, sums)}
+        returned.append((name, stage, stage_view, after))
+    for name, stage, stage_view, after in returned:
+        sums, _ = _parted(sent.sums, view.buffers if stage.leaves_buffers else ())
+        kept = {**after.state, **_remembered(stage, stage_view, after, sums)}
         state |= {f"{name}{OF_STAGE}{group}": tensors for group, tensors in kept.items()}
-    return Sent(given.sums, encoded, metrics, state, scalars)
+    return Sent(sent.sums, encoded, metrics, state, scalars)
 
 
 def _copies(sums: Groups) -> Groups:
@@ -308,12 +308,12 @@ def _parted(sums: Groups, names: Collection[str]) -> tuple[Groups, dict[str, Ten
 
 
 def _encoding_behind(
-    stage: Stage, given: Upload, after: Upload, layout: Layout, client: int
+    stage: Stage, before_it: Upload, after: Upload, layout: Layout, client: int
 ) -> Encoding:
     """Return how differences are encoded behind a stage: as it sent them, or as it declares."""
-    before = given.encoding or Encoding.of(layout)
+    before = before_it.encoding or Encoding.of(layout)
     expected = encoded_by(stage, before, layout, client)
-    if after.encoding is None or after.encoding is given.encoding:
+    if after.encoding is None or after.encoding is before_it.encoding:
         return expected
     return with_sharing(stage, before, after.encoding)
 
@@ -349,13 +349,13 @@ def _view_of(name: str, view: View) -> View:
     )
 
 
-def _sent_through(stage: Stage, view: View, given: Upload) -> Upload:
+def _sent_through(stage: Stage, view: View, before: Upload) -> Upload:
     """Return what a client sends through one stage.
 
     Args:
         stage: The stage.
         view: The client, as the stage sees it.
-        given: Differences and their encoding.
+        before: Differences and their encoding.
 
     Raises:
         SettingsError: the stage fails, returns other groups than it was given, or something else.
@@ -363,10 +363,10 @@ def _sent_through(stage: Stage, view: View, given: Upload) -> Upload:
     """
     left = Given.of_view(vars(view))
     with calling(stage, "send"):
-        after = stage.send(view, given)
+        after = stage.send(view, before)
     left.check_left("send", called(stage))
-    if not isinstance(after, Upload) or not same_shapes(after.sums, given.sums):
-        raise _other_groups(stage, "send", after, "sums", given.sums)
+    if not isinstance(after, Upload) or not same_shapes(after.sums, before.sums):
+        raise _other_groups(stage, "send", after, "sums", before.sums)
     _check_state(stage, "send", after.state)
     if not isinstance(after.encoding, Encoding | None):
         raise SettingsError(
@@ -412,27 +412,27 @@ def _are_groups(state: Any) -> bool:
     )
 
 
-def received_through(stage: Stage, received: Received, given: Reduced) -> Reduced:
+def received_through(stage: Stage, received: Received, before: Reduced) -> Reduced:
     """Return what the server goes on with behind one stage.
 
     Raises:
         SettingsError: the stage fails, or returns other groups than it was given.
     """
     with calling(stage, "receive"):
-        after = stage.receive(received, given)
-    if not isinstance(after, Reduced) or not same_shapes(after.means, given.means):
-        raise _other_groups(stage, "receive", after, "means", given.means)
+        after = stage.receive(received, before)
+    if not isinstance(after, Reduced) or not same_shapes(after.means, before.means):
+        raise _other_groups(stage, "receive", after, "means", before.means)
     return after
 
 
 def _other_groups(
-    stage: Stage, function: str, after: Any, part: str, given: Groups
+    stage: Stage, function: str, after: Any, part: str, expected: Groups
 ) -> SettingsError:
     groups = getattr(after, part, None)
     names = sorted(flatten(groups)) if isinstance(groups, Mapping) else shown(after)
     return SettingsError(
         f"{called(stage)}: the {part} that {function} returns must have the names and shapes of"
-        f" those that it is given, {sorted(flatten(given))[:SHOWN]}; has {names[:SHOWN]}"
+        f" those that it is given, {sorted(flatten(expected))[:SHOWN]}; has {names[:SHOWN]}"
     )
 
 

@@ -109,9 +109,9 @@ def _received(keep: Callable[[Figures], None], reduced: Reduced) -> Reduced:
     figures: Figures = {}
     rows: dict[int, Groups] = {}
     for client, groups in sorted(reduced.rows.items()):
-        own = {name: group for name, group in groups.items() if not name.startswith(GROUP)}
-        rows |= {client: own} if own else {}
-        for name in groups.keys() - own.keys():
+        of_method = {name: group for name, group in groups.items() if not name.startswith(GROUP)}
+        rows |= {client: of_method} if of_method else {}
+        for name in groups.keys() - of_method.keys():
             figures.setdefault(name.removeprefix(GROUP), {})[client] = groups[name]
     keep(figures)
     return replace(reduced, rows=rows)

@@ -97,9 +97,11 @@ class Downlink:
     def _received(self, dispatch: Dispatch, server: Tensors, reduced: Reduced) -> Reduced:
         """Return the result as if clients had moved from the server's model."""
         bases = {group: base for group, base in dispatch.moved_from.items() if base == MODEL}
-        found = Differences.of(reduced.means, bases, dispatch.broadcast, frozen=dispatch.frozen)
+        differences = Differences.of(
+            reduced.means, bases, dispatch.broadcast, frozen=dispatch.frozen
+        )
         model = {**dispatch.broadcast[MODEL], **server}
-        return replace(reduced, means=found.moved_to(bases, {MODEL: model}))
+        return replace(reduced, means=differences.moved_to(bases, {MODEL: model}))
 
     @property
     def _frozen(self) -> frozenset[str]:
@@ -107,12 +109,13 @@ class Downlink:
 
     def _is_coded(self, pass_: Pass) -> bool:
         """Return whether a pass broadcasts the server's model of the start of the round."""
-        own, model = self.before.state.groups.get(MODEL, {}), pass_.broadcast.get(MODEL, {})
+        model_now, model = self.before.state.groups.get(MODEL, {}), pass_.broadcast.get(MODEL, {})
         return (
             not pass_.pooled
             and bool(model)
             and all(
-                name in own and (tensor is own[name] or torch.equal(tensor, own[name]))
+                name in model_now
+                and (tensor is model_now[name] or torch.equal(tensor, model_now[name]))
                 for name, tensor in model.items()
             )
         )
@@ -145,14 +148,14 @@ class Downlink:
             client: The client.
         """
         whole = nbytes({MODEL: known}, self._frozen)
-        own = (
+        coded_bytes = (
             pass_.bytes_down(client) if pass_.bytes_down else nbytes(pass_.broadcast, self._frozen)
         )
-        if own < whole:
-            return own
+        if coded_bytes < whole:
+            return coded_bytes
         counted, last = self.state[BYTES][BYTES], self.before.history.last_round[client]
         missed = self._beside(known) + int(counted[-1] - counted[last])
-        return own - whole + min(whole, missed)
+        return coded_bytes - whole + min(whole, missed)
 
 
 def coded(
@@ -170,7 +173,7 @@ def coded(
     Raises:
         SettingsError: a stage fails, or keeps or reports anything of a client.
     """
-    found = _differences(model, known, network)
+    differences = _differences(model, known, network)
     view = View(
         params=model,
         trainable=(),
@@ -185,14 +188,14 @@ def coded(
         gradient=_not_here,
         client=SERVER,
     )
-    named = tuple(stages.items()) if found.changes else ()
-    sent = through_stages(named, view, Upload(sums=found.changes), found.layout)
+    named = tuple(stages.items()) if differences.changes else ()
+    sent = through_stages(named, view, Upload(sums=differences.changes), differences.layout)
     if beside := [*sent.state, *sent.scalars]:
         raise SettingsError(
             "downlink: a stage of the down-link must keep and report nothing of a client; has"
             f" {min(beside)!r}"
         )
-    after = found.means_with(sent.changes)[MODEL] if found.changes else dict(model)
+    after = differences.means_with(sent.changes)[MODEL] if differences.changes else dict(model)
     total = nbytes({MODEL: model}, frozen_names(network))
     return after, sent_bytes(sent.encoded, total)
 

@@ -181,17 +181,17 @@ class KeptUpdates:
             RunError: a worker died of one every time.
         """
         self.executor.submit(call, message, {item: float(len(item)) for item in items})
-        results, found = self.executor.results(call), dict[Item, Floats]()
+        results, blocks = self.executor.results(call), dict[Item, Floats]()
         failed: list[FailedItem] = []
         for result in results:
             if isinstance(result, FailedItem):
                 failed.append(result)
                 continue
-            found |= result.blocks
+            blocks |= result.blocks
             self.log.spans.setdefault(result.worker, []).extend(result.spans)
         if failed:
             raise RunError(f"the updates cannot be aggregated: {failed[0].cause}")
-        return found
+        return blocks
 
     def _decided(self, arrived: ArrivedUpdates, taken: Collection[str]) -> AggregationPlan:
         """Return the plan for a pass; the round has its numbers.

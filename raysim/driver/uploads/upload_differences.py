@@ -27,13 +27,13 @@ def send_changed(
         trained: The end of its training.
         upload: What it would send.
     """
-    found = Differences.of(
+    differences = Differences.of(
         upload.sums, bases, view.broadcast, frozen=view.frozen, params=view.params
     )
-    if not found.changes:
+    if not differences.changes:
         return upload
-    given = Upload(sums=found.changes, samples=len(trained.samples.y))
-    changes, others = change(view, upload, given, found.layout)
-    sums, dtypes = found.with_changes(changes)
+    given = Upload(sums=differences.changes, samples=len(trained.samples.y))
+    changes, others = change(view, upload, given, differences.layout)
+    sums, dtypes = differences.with_changes(changes)
     # Dtypes of tensors that were changed before are those that they had then.
     return replace(upload, sums=sums, dtypes={**dtypes, **upload.dtypes}, **others)

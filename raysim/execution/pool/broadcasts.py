@@ -48,9 +48,9 @@ class Broadcasts:
             return ray.put(message)
         shared: list[_Shared] = []
         changes = {}
-        for name, own in _groups_of(message).items():
-            stored = {key: self._shared(group, shared) for key, group in own.items()}
-            own |= {key: each.group for key, each in stored.items()}
+        for name, tensors in _groups_of(message).items():
+            stored = {key: self._shared(group, shared) for key, group in tensors.items()}
+            tensors |= {key: each.group for key, each in stored.items()}
             changes[name] = PackedTensors({key: each.sent for key, each in stored.items()})
         self._last[type(message)] = shared
         return ray.put(replace(message, **changes))
@@ -77,10 +77,10 @@ def fetch(reference: Reference) -> Any:
         name: PackedTensors(
             {
                 key: group if isinstance(group, PackedGroup) else ray.get(group)
-                for key, group in own.items()
+                for key, group in tensors.items()
             }
         )
-        for name, own in _groups_of(message).items()
+        for name, tensors in _groups_of(message).items()
     }
     return replace(message, **changes)
 

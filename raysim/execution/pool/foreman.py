@@ -229,10 +229,10 @@ class Foreman:
             received: Directions = ray.get(reference)
             self._directions = (reference, received, self._actors.renew_failing(received.failed_at))
         _, directions, barred = self._directions
-        own = hold_seconds(self._merge_seconds[name], self._node_workers.workers)
+        seconds = hold_seconds(self._merge_seconds[name], self._node_workers.workers)
         at_once = directions.hold_seconds == AT_ONCE
         self._backlogs[name].hold_seconds = directions.hold_seconds
-        self._backlogs[name].schedule.hold_seconds = AT_ONCE if at_once else own
+        self._backlogs[name].schedule.hold_seconds = AT_ONCE if at_once else seconds
         return directions, barred
 
     def _collect(self, name: Call) -> None:

@@ -38,10 +38,10 @@ def short_place() -> Path:
     Raises:
         SettingsError: no folder has a short enough path.
     """
-    given = os.environ.get("RAY_TMPDIR")
+    chosen = os.environ.get("RAY_TMPDIR")
     if not hasattr(socket, "AF_UNIX"):  # Ray has none of its sockets in files on Windows
-        return Path(given or tempfile.gettempdir())
-    places = [given] if given else [tempfile.gettempdir(), SHORT]
+        return Path(chosen or tempfile.gettempdir())
+    places = [chosen] if chosen else [tempfile.gettempdir(), SHORT]
     for place in places:
         if len(os.fsencode(Path(place).absolute())) <= _most_bytes():
             return Path(place)

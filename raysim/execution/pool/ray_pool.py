@@ -76,7 +76,7 @@ class ActorPool(Executor):
         self._engine = spec.settings.engine
         self._spec = [ray.put(spec)]
         self._schedules: dict[Call, Schedule] = {n: Schedule({}, Speeds()) for n in get_args(Call)}
-        self._works = {name: Work(name, each) for name, each in self._schedules.items()}
+        self._works = {name: Work(name, schedule) for name, schedule in self._schedules.items()}
         # A trial of a study has its own nodes: those of the placement group that it runs in.
         self._in_group = get_current_placement_group() is not None
         self._broadcasts = Broadcasts()

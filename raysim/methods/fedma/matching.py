@@ -136,16 +136,16 @@ def _assign(
     limit: int,
 ) -> Integers:
     """Return the atoms of one client's neurons, given those of other clients."""
-    own = rows[client]
+    neurons = rows[client]
     members = np.bincount(np.concatenate(list(assigned.values())))
-    sums = np.zeros((len(members), own.shape[1]))
+    sums = np.zeros((len(members), neurons.shape[1]))
     for other, atoms in assigned.items():
         sums[atoms] += beliefs.precision * rows[other]  # a client's atoms are distinct
-    new = min(len(own), limit - len(members))
+    new = min(len(neurons), limit - len(members))
     gains = np.hstack(
         [
-            joining_gains(own, sums, members, len(rows), beliefs),
-            founding_gains(own, new, len(rows), beliefs),
+            joining_gains(neurons, sums, members, len(rows), beliefs),
+            founding_gains(neurons, new, len(rows), beliefs),
         ]
     )
     chosen: Integers = linear_sum_assignment(gains, maximize=True)[1].astype(np.int64)

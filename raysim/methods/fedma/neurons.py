@@ -147,10 +147,10 @@ def rows(chain: Chain, layer: int, tensors: Tensors) -> Tensor:
     The recurrent weights of an LSTM are left out, as both their sides are the layer's own.
     """
     parts = []
-    for name, (own, *others) in chain[layer].sides.items():
+    for name, (out, *others) in chain[layer].sides.items():
         if all(side.layer != layer for side in others):
-            tensor = tensors[name].movedim(own.dim, 0)
-            parts.append(tensor.reshape(own.outer, own.width(tensors[name]), -1).movedim(1, 0))
+            tensor = tensors[name].movedim(out.dim, 0)
+            parts.append(tensor.reshape(out.outer, out.width(tensors[name]), -1).movedim(1, 0))
     return torch.cat([part.reshape(len(part), -1) for part in parts], 1).double()
 
 
@@ -190,16 +190,16 @@ def _sides(
     """Return the sides of a layer's tensors, its own first."""
     kind = layer.module
     dim, outer = int(isinstance(kind, nn.Embedding)), GATES if isinstance(kind, nn.LSTM) else 1
-    own = Side(number, dim, outer)
+    side = Side(number, dim, outer)
     sides: dict[str, tuple[Side, ...]] = {}
     for name in layer.parameters:
         key = name.rpartition(".")[2]
         if key.startswith("bias"):
-            sides[name] = (own,)
+            sides[name] = (side,)
         elif key.startswith("weight_hh"):
-            sides[name] = (own, Side(number, 1))
+            sides[name] = (side, Side(number, 1))
         else:
-            sides[name] = (own, *inputs)
+            sides[name] = (side, *inputs)
     return sides
 
 

@@ -33,12 +33,12 @@ def checksums(tensors: Tensors) -> dict[str, int]:
 
     Other values have another sum but by chance, or in another order.
     """
-    found = {}
+    sums = {}
     for name, tensor in tensors.items():
         values = bytes_of(tensor.detach()).reshape(-1).view(np.uint8)
         whole = len(values) // 8 * 8
-        found[name] = int(values[:whole].view(np.int64).sum()) + int(values[whole:].sum())
-    return found
+        sums[name] = int(values[:whole].view(np.int64).sum()) + int(values[whole:].sum())
+    return sums
 
 
 def bytes_of(values: Tensor) -> npt.NDArray[Any]:

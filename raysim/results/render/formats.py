@@ -166,12 +166,12 @@ def html_table(grid: Grid) -> str:
         text = escape(entry.text)
         return f"<td{value}>{f'<strong>{text}</strong>' if entry.bold else text}</td>"
 
-    own = [name for _, name in grid.groups] or grid.header
+    names_of_columns = [name for _, name in grid.groups] or grid.header
     above = "".join(
         f'<th colspan="{n}" scope="colgroup">{escape(name)}</th>' for name, n in grid.spans
     )
     names = f"{above}</tr>\n<tr>" if above else ""
-    names += "".join(f'<th scope="col">{escape(name)}</th>' for name in own)
+    names += "".join(f'<th scope="col">{escape(name)}</th>' for name in names_of_columns)
     rows = "\n".join(f"<tr>{''.join(map(cell, row))}</tr>" for row in grid.rows)
     notes = "\n".join(f'<p class="note">{escape(note)}</p>' for note in grid.notes)
     return (

@@ -168,11 +168,11 @@ def differences_of(*tables: ResultTable) -> Grid | None:
 
 
 def _difference_entry(
-    found: Mapping[str, Difference | None], row: str, table: ResultTable, column: str
+    differences: Mapping[str, Difference | None], row: str, table: ResultTable, column: str
 ) -> Entry:
     """Return the difference of a row from the best of a column as text."""
-    if (difference := found.get(row)) is None:
-        return Entry("best" if row in found else "not compared")
+    if (difference := differences.get(row)) is None:
+        return Entry("best" if row in differences else "not compared")
     unit = table.unit_of(table.cell(row, column))
     mean, low, high = shown_alike((difference.mean, difference.low, difference.high), unit)
     p = f"p={difference.p:.3f}" if difference.p >= 0.001 else "p<0.001"

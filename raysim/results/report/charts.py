@@ -81,9 +81,9 @@ def curves(
         return None
     with canvas(label_of(x, of_x), label_of(y, of_y), right=legend.margin) as axes:
         lines = {
-            number: _draw(axes, legend, number, found, f"{name}-g{number}")
-            for number, found in drawn.items()
-            if found
+            number: _draw(axes, legend, number, curves_drawn, f"{name}-g{number}")
+            for number, curves_drawn in drawn.items()
+            if curves_drawn
         }
         make_room(axes)
         end_labels(axes, legend, {number: each[0] for number, each in lines.items()})
@@ -116,16 +116,22 @@ def averaged(group: RunGroup) -> list[RunRecord]:
 
 
 def _draw(
-    axes: Axes, legend: Legend, number: int, found: Sequence[tuple[RunRecord, Curve]], gid: str
+    axes: Axes,
+    legend: Legend,
+    number: int,
+    curves_drawn: Sequence[tuple[RunRecord, Curve]],
+    gid: str,
 ) -> list[Traced]:
     """Draw the curves of a group, and their mean; ids begin with `gid`.
 
     Return their points: those of the mean first, then of the runs that are in it.
     """
     style, label = legend.look(number), legend.labels[number]
-    found = sorted(found, key=lambda drawn: drawn[0].state in ENDED)
-    lines = [Traced(f"{label}, seed {record.seed}", *thinned(curve)) for record, curve in found]
-    kept = [curve for record, curve in found if record.state not in ENDED]
+    curves_drawn = sorted(curves_drawn, key=lambda drawn: drawn[0].state in ENDED)
+    lines = [
+        Traced(f"{label}, seed {record.seed}", *thinned(curve)) for record, curve in curves_drawn
+    ]
+    kept = [curve for record, curve in curves_drawn if record.state not in ENDED]
     if not len(lines) == len(kept) == 1:  # else the mean is the run
         for k, line in enumerate(lines):
             thin = {**style.line, "linewidth": 0.6, "alpha": 0.4}
@@ -176,17 +182,17 @@ def _names_beside(names: Sequence[str]) -> float:
     return 0.03 + CHARACTER * max(min(len(name), SHOWN_LABEL) for name in names)
 
 
-def searches(found: Mapping[str, Mapping[int, float]], score: Column) -> Chart:
+def searches(scores_by_name: Mapping[str, Mapping[int, float]], score: Column) -> Chart:
     """Draw the scores of searches: a point per trial, and the best score so far as a line.
 
     Args:
-        found: Score by number of the trial, of each search by name.
+        scores_by_name: Score by number of the trial, of each search by name.
         score: The score in words, such as "held-out accuracy", and which of its values is better.
     """
-    legend, title, unit = Legend((*found,)), score.name, score.unit
+    legend, title, unit = Legend((*scores_by_name,)), score.name, score.unit
     with canvas("trial", label_of(title, unit)) as axes:
         best = np.maximum if score.larger else np.minimum
-        for number, (name, scores) in enumerate(found.items()):
+        for number, (name, scores) in enumerate(scores_by_name.items()):
             style = legend.look(number)
             trials, values = np.array([*scores]), np.array([*scores.values()])
             values = values * SCALES.get(unit, 1.0)

@@ -80,7 +80,7 @@ def _deciles(group: RunGroup) -> Values | None:
     """Return the nine deciles of a group in percent, means over the seeds that have them."""
     for of in ("personal_local_test_accuracy", "client_accuracy"):
         runs = [[r.points(f"{of}_d{d}") for d in TENTHS] for r in averaged(group)]
-        if values := [[points[-1][1] for points in each] for each in runs if all(each)]:
+        if values := [[points[-1][1] for points in run] for run in runs if all(run)]:
             found: Values = np.mean(values, axis=0) * 100
             return found
     return None
@@ -97,11 +97,11 @@ def histogram(legend: Legend, groups: Mapping[int, RunGroup], name: str) -> Char
     edges = np.linspace(0, 100, BINS + 1)
     with canvas("accuracy [%]", "clients [%]") as axes:
         lines = []
-        for number, found in scores.items():
-            if not found:
+        for number, by_client in scores.items():
+            if not by_client:
                 continue
-            counts, _ = np.histogram([*found.values()], edges)
-            shares = 100 * counts / len(found)
+            counts, _ = np.histogram([*by_client.values()], edges)
+            shares = 100 * counts / len(by_client)
             look, gid = legend.look(number), f"{name}-g{number}-bars"
             x, y = np.repeat(edges, 2), np.concatenate([[0], np.repeat(shares, 2), [0]])
             axes.fill_between(x, y, color=look.colour, alpha=0.12, linewidth=0)
@@ -141,7 +141,7 @@ def _pairs(group: RunGroup, score: str, *, seen: bool) -> dict[Client, tuple[flo
         score: Column of the other model.
         seen: Whether of clients that took part, or of the others.
     """
-    found: dict[Client, tuple[float, ...]] = {}
+    pairs: dict[Client, tuple[float, ...]] = {}
     for record in averaged(group):
         table = _accuracies(record)
         names = ("participations", GLOBAL, score)
@@ -150,8 +150,8 @@ def _pairs(group: RunGroup, score: str, *, seen: bool) -> dict[Client, tuple[flo
         columns = _clients(record, table), *(table[name].to_pylist() for name in names)
         for client, times, *both in zip(*columns, strict=True):
             if (times > 0) == seen and all(v is not None and isfinite(v) for v in both):
-                found[client] = tuple(100 * value for value in both)
-    return found
+                pairs[client] = tuple(100 * value for value in both)
+    return pairs
 
 
 def _are_tested(group: RunGroup) -> bool:
@@ -176,17 +176,17 @@ def scatters(legend: Legend, groups: Mapping[int, RunGroup], name: str) -> list[
             drawn.append(_beside(title, labels, {True: pairs}, colour, f"{name}-{number}"))
     if drawn:
         return drawn
-    found = {number: _common(_sizes(groups[number]), scores[number]) for number in known}
+    common = {number: _common(_sizes(groups[number]), scores[number]) for number in known}
     return [
-        _by_samples(legend, number, each, f"{name}-{number}")
-        for number, each in found.items()
-        if len(each) > 1  # one place has those of all
+        _by_samples(legend, number, by_client, f"{name}-{number}")
+        for number, by_client in common.items()
+        if len(by_client) > 1  # one place has those of all
     ]
 
 
 def _scores(group: RunGroup) -> dict[Client, float]:
     """Return the accuracy in percent of each client at the last evaluation of each run."""
-    found: dict[Client, float] = {}
+    scores: dict[Client, float] = {}
     for record in averaged(group):
         table = _accuracies(record)
         score = next((name for name in reversed(SCORES) if name in table.column_names), None)
@@ -194,8 +194,8 @@ def _scores(group: RunGroup) -> dict[Client, float]:
             if "is_new" in table.column_names:
                 table = table.filter(pc.equal(table["is_new"], 0))
             values = zip(_clients(record, table), table[score].to_pylist(), strict=True)
-            found |= {k: 100 * v for k, v in values if v is not None and isfinite(v)}
-    return found
+            scores |= {k: 100 * v for k, v in values if v is not None and isfinite(v)}
+    return scores
 
 
 def _accuracies(record: RunRecord) -> pa.Table:
@@ -209,13 +209,13 @@ def _accuracies(record: RunRecord) -> pa.Table:
 
 def _sizes(group: RunGroup) -> dict[Client, float]:
     """Return the training samples of each client that has taken part."""
-    found: dict[Client, float] = {}
+    sizes: dict[Client, float] = {}
     for record in averaged(group):
         path = record.path / "clients.parquet"
         if path.exists():
             table = read_table(path)
-            found |= zip(_clients(record, table), table["samples"].to_pylist(), strict=True)
-    return found
+            sizes |= zip(_clients(record, table), table["samples"].to_pylist(), strict=True)
+    return sizes
 
 
 def _clients(record: RunRecord, table: pa.Table) -> list[Client]:
@@ -256,28 +256,28 @@ def _beside(
 
 
 def _by_samples(
-    legend: Legend, number: int, found: Mapping[Client, tuple[float, ...]], name: str
+    legend: Legend, number: int, points: Mapping[Client, tuple[float, ...]], name: str
 ) -> Chart:
     """Draw the accuracies of clients against the samples that they train on."""
     with canvas("training samples", "accuracy [%]") as axes:
         title, says = f"{legend.labels[number]}: accuracy of each client", "{y}% with {x} samples"
-        dots = _dots(axes, found, legend.look(number).colour)
+        dots = _dots(axes, points, legend.look(number).colour)
         return chart(title, axes, name, lines=dots, says=says)
 
 
 def _common(*values: Mapping[Client, float]) -> dict[Client, tuple[float, ...]]:
     """Return the values of the clients that have all of them."""
     clients = sorted(set.intersection(*map(set, values)))
-    return {client: tuple(each[client] for each in values) for client in clients}
+    return {client: tuple(value[client] for value in values) for client in clients}
 
 
 def _dots(
-    axes: Axes, found: Mapping[Client, tuple[float, ...]], colour: str, *, hollow: bool = False
+    axes: Axes, points: Mapping[Client, tuple[float, ...]], colour: str, *, hollow: bool = False
 ) -> list[Traced]:
     """Draw a point for each client, of more than MOST at equal distances; return them."""
-    every = [*found]
+    every = [*points]
     clients = [every[k] for k in evenly_chosen(len(every), MOST)]
-    x, y = np.array([found[client] for client in clients]).T
+    x, y = np.array([points[client] for client in clients]).T
     look: dict[str, Any] = {"alpha": 0.5, "markeredgewidth": 0}
     if hollow:
         look = {"markerfacecolor": "none", "markeredgewidth": 0.9}

@@ -194,13 +194,13 @@ def chart(
         tight: Whether the chart ends where the drawing does.
     """
     limits = [*axes.get_position().extents, *axes.get_xlim(), *axes.get_ylim()]
-    each = [
+    drawn = [
         [line.name, _short(line.x), _short(line.y)]
         + ([] if line.rounds is None else [line.rounds.astype(int).tolist()])
         for line in lines
     ]
-    values = {"axes": [float(f"{limit:.6g}") for limit in limits], "says": says, "lines": each}
-    points = json.dumps(values, separators=(",", ":")) if each else ""
+    values = {"axes": [float(f"{limit:.6g}") for limit in limits], "says": says, "lines": drawn}
+    points = json.dumps(values, separators=(",", ":")) if drawn else ""
     return Chart(title, to_svg(figure_of(axes), name, labels, tight=tight), points)
 
 

@@ -197,9 +197,9 @@ def _panel_curves(
     def drawn(names: Sequence[str], axes: Iterable[str]) -> list[Chart]:
         return _present(
             [
-                charts.curves(legend, groups, name, each, f"{name}-{each}{end}")
+                charts.curves(legend, groups, name, axis, f"{name}-{axis}{end}")
                 for name in names
-                for each in axes
+                for axis in axes
             ]
         )
 
@@ -212,16 +212,16 @@ def _clients(legend: Legend, panels: Sequence[Panel]) -> list[tuple[str, list[Ch
     drawn = []
     for number, panel in enumerate(panels):
         groups = panel.numbered(legend)
-        found = _present(
+        charts_of_clients = _present(
             [
                 clients.histogram(legend, groups, f"histogram{number}"),
                 clients.deciles(legend, groups, f"deciles{number}"),
             ]
         )
-        found += clients.own_beside_global(legend, groups, f"own{number}")
-        found += clients.scatters(legend, groups, f"scatter{number}")
-        if found:
-            drawn.append((panel.title, found))
+        charts_of_clients += clients.own_beside_global(legend, groups, f"own{number}")
+        charts_of_clients += clients.scatters(legend, groups, f"scatter{number}")
+        if charts_of_clients:
+            drawn.append((panel.title, charts_of_clients))
     return drawn
 
 

@@ -82,10 +82,10 @@ def declared_in(schema: pa.Schema) -> dict[str, Column]:
 
 
 def _read(field: pa.Field) -> Column:
-    found = {key.decode("utf-8", "replace"): text for key, text in (field.metadata or {}).items()}
-    known = {part: found[part].decode("utf-8", "replace") for part in TEXTS if found.get(part)}
+    texts = {key.decode("utf-8", "replace"): text for key, text in (field.metadata or {}).items()}
+    known = {part: texts[part].decode("utf-8", "replace") for part in TEXTS if texts.get(part)}
     try:
-        scored = Scored(*map(str, json.loads(found[SCORED]))) if SCORED in found else None
+        scored = Scored(*map(str, json.loads(texts[SCORED]))) if SCORED in texts else None
         return Column(field.name, **known, scored=scored)
     except (SettingsError, TypeError, ValueError):
         return Column(field.name or "-")

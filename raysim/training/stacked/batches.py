@@ -71,7 +71,7 @@ def _batches_of_steps(
     repeats = Counter(shapes)
     y = torch.cat([job.data.y for job in jobs])
     places = np.cumsum([0, *(len(job.data.y) for job in jobs)])
-    inputs, orders = map(list, zip(*(next(each) for each in epochs), strict=True))
+    inputs, orders = map(list, zip(*(next(epoch) for epoch in epochs), strict=True))
     x = torch.cat(inputs)
     for step, shape in enumerate(shapes):
         for k, own in enumerate(bounds):
@@ -142,9 +142,9 @@ def sample_numbers(
     """
     index = np.zeros(is_sample.shape, dtype=np.int64)
     first = 0
-    for k, (order, own) in enumerate(zip(orders, bounds, strict=True)):
+    for k, (order, client_bounds) in enumerate(zip(orders, bounds, strict=True)):
         index[:, k] = first
-        for step, (start, stop) in enumerate(own):
+        for step, (start, stop) in enumerate(client_bounds):
             index[step, k, : stop - start] = first + order[start:stop]
         first += len(order)
     return torch.from_numpy(index)

@@ -187,11 +187,11 @@ def _refuse_waiting(mode: int | str) -> None:
 
 def _caller(error: BaseException) -> str:
     """Return the innermost function outside torch that raised an error, and its position."""
-    own = str(Path(torch.__file__).parent)
+    of_torch = str(Path(torch.__file__).parent)
     calls = [
         (frame.f_code, number)
         for frame, number in traceback.walk_tb(error.__traceback__)
-        if not frame.f_code.co_filename.startswith(own)
+        if not frame.f_code.co_filename.startswith(of_torch)
     ]
     code, number = calls[-1]
     return f"{code.co_qualname} ({Path(code.co_filename).name}, line {number})"

@@ -109,10 +109,10 @@ class StackedStep:
     def take_in(self, other: StackedStep) -> None:
         """Copy the tensors of another step with the same key into this step's."""
         with torch.no_grad():
-            for (_, own), (_, its) in zip(
+            for (_, mine), (_, its) in zip(
                 leaves(self._trees()), leaves(other._trees()), strict=True
             ):
-                own.copy_(its)
+                mine.copy_(its)
 
     def direction(self, batch: Tree) -> tuple[Tensor, ...]:
         """Return the losses at T=1 and the objectives [K], the directions, and new buffers."""
@@ -155,10 +155,12 @@ class StackedStep:
             gradients, states = given
             samples = self._samples(batch)
             view, changed = self.view(tensors, fixed, rng), {}
-            for each in self.rules.transforms:
-                if each.name in names:
-                    state = states[each.name]
-                    gradients, changed[each.name] = each.update(view, gradients, samples, state)
+            for transform in self.rules.transforms:
+                if transform.name in names:
+                    state = states[transform.name]
+                    gradients, changed[transform.name] = transform.update(
+                        view, gradients, samples, state
+                    )
             return gradients, changed
 
         named = dict(zip(self.names, gradients, strict=True))
@@ -184,9 +186,11 @@ class StackedStep:
             companions, lr = given
             samples, view = self._samples(batch), self.view(tensors, fixed, rng)
             return {
-                each.name: each.gradient(view, own["tensors"], samples, own["state"], lr)
-                for each in self.rules.companions
-                for own in (companions[each.name],)
+                companion.name: companion.gradient(
+                    view, beside["tensors"], samples, beside["state"], lr
+                )
+                for companion in self.rules.companions
+                for beside in (companions[companion.name],)
             }
 
         found: dict[str, tuple[Tensors, Tensors]] = self._vmap(gradients, batch, companions, rates)

@@ -74,9 +74,9 @@ class StackedTrainer:
         try:
             with self.recorder.stream_context() if self.recorder else nullcontext():
                 for numbers in split_by_layout(jobs):
-                    own = [jobs[number] for number in numbers]
-                    train = self._train if own[0].epochs else partial(map, self.sequential.run)
-                    results |= zip(numbers, train(own), strict=True)
+                    of_stack = [jobs[number] for number in numbers]
+                    train = self._train if of_stack[0].epochs else partial(map, self.sequential.run)
+                    results |= zip(numbers, train(of_stack), strict=True)
             return [results[number] for number in range(len(jobs))]
         finally:
             self.sequential.set_rng_state(before)
@@ -96,9 +96,9 @@ class StackedTrainer:
         before = self.sequential.rng_state()
         for numbers in split_by_layout(jobs):
             if jobs[numbers[0]].epochs:
-                own = [jobs[n].with_samples_read() for n in numbers]
-                training, outcomes = _StackedTraining(self, own), []
-                for batch in padded_twice(own):
+                of_stack = [jobs[n].with_samples_read() for n in numbers]
+                training, outcomes = _StackedTraining(self, of_stack), []
+                for batch in padded_twice(of_stack):
                     try:
                         outcomes.append(training.outcome(batch))
                     finally:
@@ -140,7 +140,7 @@ class _StackedTraining:
         self.tensors = stack_sets(
             [given["start"] for given in self.given]
         )  # the views below are views of these
-        own = self.step = StackedStep(
+        step = self.step = StackedStep(
             sequential=self.sequential,
             network=trainer.network,
             padding=trainer.padding,
@@ -155,13 +155,13 @@ class _StackedTraining:
             fixed={**fixed, "temperature": temperature},
             axes={**axes, "temperature": axis},
         )
-        own.states, self.beside = self._first_states(), self._companions()
-        self.step, self.steps = trainer.kept.of(own)
-        self.is_kept = self.step is not own
+        step.states, self.beside = self._first_states(), self._companions()
+        self.step, self.steps = trainer.kept.of(step)
+        self.is_kept = self.step is not step
         self.stacked = Given.of_view(self.step.fixed)
         self.tensors, self.states = self.step.tensors, self.step.states
-        params = [self.tensors[name].detach() for name in own.names]
-        self.update.start_each(params, own.names, [each.optimizer for each in jobs])
+        params = [self.tensors[name].detach() for name in step.names]
+        self.update.start_each(params, step.names, [each.optimizer for each in jobs])
 
     def _updates(self) -> StackedUpdate:
         """Return the updates of tensors of all clients."""
@@ -191,12 +191,12 @@ class _StackedTraining:
         """Return what is trained beside the network, at its start, by name."""
         views = [self._view_of(k) for k in range(len(self.jobs))] if self.rules.companions else []
         return {
-            each.name: Beside(
-                stack_sets([each.start(view) for view in views]),
-                stack_sets([each.init(view) for view in views]),
+            companion.name: Beside(
+                stack_sets([companion.start(view) for view in views]),
+                stack_sets([companion.init(view) for view in views]),
                 self._updates(),
             )
-            for each in self.rules.companions
+            for companion in self.rules.companions
         }
 
     @cached_property
@@ -242,7 +242,7 @@ class _StackedTraining:
         return TailAverage(params, steps, share)
 
     def _finish(self, k: int, figures: Tensor, sizes: list[int]) -> tuple[Upload, LocalLosses]:
-        own = [step for step, size in enumerate(sizes) if size]
+        taken = [step for step, size in enumerate(sizes) if size]
         beside = {name: each.state for name, each in self.beside.items()}
         states = {
             name: {key: tensor[k] for key, tensor in state.items()}
@@ -251,7 +251,7 @@ class _StackedTraining:
         kept = self.update.kept_of(k, self.step.names)
         job = self.jobs[k]
         trained = Trained(
-            steps=len(own),
+            steps=len(taken),
             lr=job.lr,
             states=states,
             samples=job.data,
@@ -267,8 +267,8 @@ class _StackedTraining:
         with torch.no_grad():
             upload = job.rules.finish(self._view_of(k), trained)
         self.left[k].check_left("finish")
-        loss, value = figures[:, own]
-        return upload, LocalLosses.of(loss, value, [sizes[step] for step in own])
+        loss, value = figures[:, taken]
+        return upload, LocalLosses.of(loss, value, [sizes[step] for step in taken])
 
     def outcome(self, batch: Tensors) -> list[Tensor]:
         """Return all that a step on a batch changes, before the momentum; change nothing."""

@@ -48,12 +48,12 @@ class StackedUpdate(Update):
         self.start(params, names, {})
         for k, groups in enumerate(kept):
             if groups:
-                own = Update(self._local, self.optimizer, 0.0)
-                own.start([param[k] for param in params], names, groups)
-                for stacked, slots in zip(self._slots, own._slots, strict=True):
+                update = Update(self._local, self.optimizer, 0.0)
+                update.start([param[k] for param in params], names, groups)
+                for stacked, slots in zip(self._slots, update._slots, strict=True):
                     for slot, tensor in slots.items():
                         stacked[slot][k] = tensor
-                self._steps[k] = own._steps
+                self._steps[k] = update._steps
 
     def kept_of(self, k: int, names: Sequence[str]) -> dict[str, dict[str, Tensor]]:
         """Return what the optimizer of one client keeps; see `kept`."""

@@ -113,9 +113,9 @@ def tff(path: Path) -> Source:
             for name in examples:
                 if type(examples.get(name, getlink=True)) is not h5py.HardLink:
                     raise DataError(f"{path}: client {shown(name)} is no group of this file")
-                own = {n: _values(n, arrays(examples[name], n)) for n in wanted if n != CLIENT}
-                own[CLIENT] = np.full(len(next(iter(own.values()))), name)
-                yield as_columns({n: own[n] for n in wanted})
+                columns = {n: _values(n, arrays(examples[name], n)) for n in wanted if n != CLIENT}
+                columns[CLIENT] = np.full(len(next(iter(columns.values()))), name)
+                yield as_columns({n: columns[n] for n in wanted})
 
     with reading(path, "HDF5", RuntimeError), h5py.File(path, "r") as file:
         examples = clients(file)

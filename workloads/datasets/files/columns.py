@@ -309,7 +309,7 @@ def inputs(features: Iterable[Feature], batch: pa.RecordBatch) -> Array:
 
     Bytes stay bytes where they are alone; they are scaled to [0, 1] when they are decoded.
     """
-    encoded = [each.encode(batch) for each in features]
+    encoded = [feature.encode(batch) for feature in features]
     if len(encoded) == 1:
         return encoded[0]
     scaled = [x.astype(np.float32) / 255 if x.dtype == np.uint8 else x for x in encoded]
@@ -319,15 +319,18 @@ def inputs(features: Iterable[Feature], batch: pa.RecordBatch) -> Array:
 
 def read_as(features: Sequence[Feature]) -> list[str]:
     """Return how columns were read, in words, once training samples have been encoded."""
-    numbers = [each.name for each in features if type(each) is Number]
+    numbers = [feature.name for feature in features if type(feature) is Number]
     told = [f"numbers {listed(numbers)}"] if numbers else []
-    told += [_as_words(each) for each in features if isinstance(each, Words)][:MOST_TOLD]
-    dates = [each for each in features if isinstance(each, Dates)]
-    for form in dict.fromkeys(each.form for each in dates):
-        of = listed([each.name for each in dates if each.form == form])
+    told += [_as_words(feature) for feature in features if isinstance(feature, Words)][:MOST_TOLD]
+    dates = [feature for feature in features if isinstance(feature, Dates)]
+    for form in dict.fromkeys(date.form for date in dates):
+        of = listed([date.name for date in dates if date.form == form])
         written = f" ({shown_forms(((form,),))})" if form else ""
         told.append(f"month, weekday and hour of {of}{written}")
-    return told + [_as_arrays(each) for each in features if isinstance(each, Arrays)][:MOST_TOLD]
+    return (
+        told
+        + [_as_arrays(feature) for feature in features if isinstance(feature, Arrays)][:MOST_TOLD]
+    )
 
 
 def _as_words(words: Words) -> str:

@@ -35,22 +35,22 @@ def of_clients(path: Path, parts: Mapping[str, Source]) -> Source:
         DataError: two sources have other columns.
     """
     first = next(iter(parts.values()))
-    for each in parts.values():
-        if other := sorted({*each.names} ^ {*first.names}):
-            raise DataError(f"{each.path}: {shown(other[0])} is not in each file of {path}")
+    for part in parts.values():
+        if other := sorted({*part.names} ^ {*first.names}):
+            raise DataError(f"{part.path}: {shown(other[0])} is not in each file of {path}")
     column = next(name for name in ("client", "name of the client") if name not in first.names)
     plain = all(map(PLAIN_NUMBER.fullmatch, parts))
     starts: dict[str, int] = {}
 
     def read(wanted: tuple[str, ...]) -> Batches:
-        own, done = tuple(name for name in wanted if name != column), 0
+        names, done = tuple(name for name in wanted if name != column), 0
         for name, source in parts.items():
             starts[name] = done
-            for batch in source.read(own or first.names[:1]):
+            for batch in source.read(names or first.names[:1]):
                 done += len(batch)
                 client = np.full(len(batch), int(name) if plain else name)
                 both = {True: batch, False: as_columns({column: client})}
-                yield side_by_side({each: both[each in own] for each in wanted})
+                yield side_by_side({each: both[each in names] for each in wanted})
 
     def origin(row: int) -> tuple[Path, int]:
         *_, (name, start) = ((name, start) for name, start in starts.items() if start <= row)
@@ -73,15 +73,15 @@ def with_target(source: Source, other: Source) -> Source:
             f"{other.path}: has the columns {shown(', '.join(named))}; a file of targets must have"
             " one"
         )
-    (own,) = named
-    column = own if own not in source.names else f"{own} of {other.path.name}"
+    (name_here,) = named
+    column = name_here if name_here not in source.names else f"{name_here} of {other.path.name}"
 
     def read(wanted: tuple[str, ...]) -> Batches:
         inputs = tuple(name for name in wanted if name != column)
         if column not in wanted:
             yield from source.read(inputs)
             return
-        targets = (batch.rename_columns([column]) for batch in other.read((own,)))
+        targets = (batch.rename_columns([column]) for batch in other.read((name_here,)))
         if not inputs:
             yield from targets
             return
@@ -89,7 +89,9 @@ def with_target(source: Source, other: Source) -> Source:
             yield side_by_side({name: y if name == column else x for name in wanted})
 
     def arrays() -> dict[str, ArrayKind]:
-        kinds = {column if name == own else name: kind for name, kind in other.arrays().items()}
+        kinds = {
+            column if name == name_here else name: kind for name, kind in other.arrays().items()
+        }
         return {**source.arrays(), **kinds}
 
     files = (*source.files, *other.files)

@@ -45,12 +45,12 @@ def _absolute(path: str) -> str:
     return str(user_path(path, "dataset.path").absolute())
 
 
-def _names(given: object) -> object:
+def _names(value: object) -> object:
     """Return names, given as a list or as one word separated by commas, in brackets or not."""
-    if isinstance(given, str):
-        bare = given[1:-1] if given.startswith("[") and given.endswith("]") else given
+    if isinstance(value, str):
+        bare = value[1:-1] if value.startswith("[") and value.endswith("]") else value
         return tuple(name.strip() for name in bare.split(","))
-    return tuple(given) if isinstance(given, list) else given
+    return tuple(value) if isinstance(value, list) else value
 
 
 Names = Annotated[tuple[str, ...], BeforeValidator(_names)]

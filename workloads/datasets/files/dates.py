@@ -57,7 +57,7 @@ FORMS: Readings = (tuple(_forms()),)
 
 def readings_of(values: pa.Array, among: Readings) -> Readings:
     """Return in which of some forms all values [n] of a column are dates; empty if one is none."""
-    found: list[tuple[str, ...]] = []
+    readings: list[tuple[str, ...]] = []
     if not is_text(values.type):
         return among if among and as_dates(values, ISO) is not None else ()
     for forms in among:
@@ -70,8 +70,8 @@ def readings_of(values: pa.Array, among: Readings) -> Readings:
                 if same is None:
                     alike.append((dates, same := []))
                 same.append(form)
-        found += (tuple(each) for _, each in alike)
-    return tuple(found)
+        readings += (tuple(each) for _, each in alike)
+    return tuple(readings)
 
 
 def firsts_of(readings: Readings) -> list[str]:

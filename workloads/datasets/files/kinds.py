@@ -163,21 +163,21 @@ class Kind:
         self.count(values, place)
         before, of_text = self.readings, is_text(values.type)
         values = as_words(values) if of_text else values
-        each = pc.unique(values) if of_text else values
-        self.readings = readings_of(each, before)
+        texts = pc.unique(values) if of_text else values
+        self.readings = readings_of(texts, before)
         if not self.readings:
-            at = _first_that(lambda n: not readings_of(each[:n], before), len(each))
+            at = _first_that(lambda n: not readings_of(texts[:n], before), len(texts))
             as_those = "as 2024-02-29 13:30, 29.2.2024 or Feb 29, 2024"
-            if (before := readings_of(each[:at], before)) != FORMS:
+            if (before := readings_of(texts[:at], before)) != FORMS:
                 as_those = f"of the form {shown_forms(before)}, as those before it"
-            row = pc.index(values, each[at]).as_py() if of_text else at
+            row = pc.index(values, texts[at]).as_py() if of_text else at
             raise DataError(
-                f"column {shown(column.name)}: {shown(each[at].as_py())} in {place(row)} is no date"
-                f" {as_those}; dataset.dates makes month, weekday and hour of dates"
+                f"column {shown(column.name)}: {shown(texts[at].as_py())} in {place(row)} is no"
+                f" date {as_those}; dataset.dates makes month, weekday and hour of dates"
             )
         if self.either is None and len(self.readings) > 1:
             forms = (tuple(chain(*self.readings)),)
-            word = each[_first_that(lambda n: len(readings_of(each[:n], forms)) > 1, len(each))]
+            word = texts[_first_that(lambda n: len(readings_of(texts[:n], forms)) > 1, len(texts))]
             self.either = Seen(word.as_py(), place(pc.index(values, word).as_py()))
 
     def date_form(self, name: str, first: First | None) -> str:

@@ -79,11 +79,13 @@ def by_class(
     """
     listed = []
     for client, folder in (folders or {"": path}).items():
-        for each in class_folders(folder):
-            names = visible(each)
+        for class_folder in class_folders(folder):
+            names = visible(class_folder)
             if wrong := [name for name in names if not is_image(name)]:
-                raise DataError(f"{each / wrong[0]}: is no {' or '.join(SUFFIXES)} file; remove it")
-            listed += [(each / name, each.name, client) for name in names]
+                raise DataError(
+                    f"{class_folder / wrong[0]}: is no {' or '.join(SUFFIXES)} file; remove it"
+                )
+            listed += [(class_folder / name, class_folder.name, client) for name in names]
     if not listed:
         raise DataError(f"{path}: contains no images")
     read_all = ImageReader(lambda: (image for image, *_ in listed), image_size)

@@ -108,12 +108,12 @@ class Roles:
         return roles
 
     def _check(self, source: Source, choice: Choice) -> None:
-        given = {name: "features" for name in self.features} | {
+        chosen = {name: "features" for name in self.features} | {
             name: "categories" for name in choice.categories
         }
-        given |= {name: "dates" for name in choice.dates}
-        given |= {name: "leave_out" for name in choice.leave_out if name not in given}
-        for name, setting in {**given, self.client: "client", self.target: "target"}.items():
+        chosen |= {name: "dates" for name in choice.dates}
+        chosen |= {name: "leave_out" for name in choice.leave_out if name not in chosen}
+        for name, setting in {**chosen, self.client: "client", self.target: "target"}.items():
             if name and name not in source.names:
                 hint = suggest(name, [*source.names])
                 raise DataError(
@@ -202,10 +202,10 @@ class Samples:
         alone = len(roles.features) == 1
         features = tuple(_feature(name, kinds[name], choice, alone) for name in roles.features)
         target = _target(roles.target, kinds[roles.target], choice)
-        own = kinds[roles.client].clients if roles.client else pa.string()
+        kind_of_clients = kinds[roles.client].clients if roles.client else pa.string()
         unread = dict.fromkeys(source.unread for source in sources.values() if source.unread)
         notes += tuple(f"not read: {shown(', '.join(names))[1:-1]}" for names in unread)
-        samples = cls(rows, features, target, roles.client, own, notes)
+        samples = cls(rows, features, target, roles.client, kind_of_clients, notes)
         progress("read files", 1, 3)
         samples._fit()
         progress("read files", 2, 3)
@@ -218,14 +218,14 @@ class Samples:
         seeing = [each for each in (*self.features, self.target) if each.name not in plain]
         for batch in train.only(names):
             count += len(batch)
-            for each in seeing:
-                each.see(batch)
+            for column in seeing:
+                column.see(batch)
         if not count:
             raise DataError(f"{self.rows['train'].source.path}: the training set has no samples")
         self.target.check()
-        for each in self.features:
-            if isinstance(each, Words):
-                each.check()
+        for column in self.features:
+            if isinstance(column, Words):
+                column.check()
 
     @property
     def labels(self) -> list[str]:
@@ -244,7 +244,7 @@ class Samples:
 
     def _read_as(self) -> str:
         """Return how the columns were read."""
-        widths = [math.prod(each.shape) for each in self.features]
+        widths = [math.prod(feature.shape) for feature in self.features]
         alone = self.features[0].shape if len(widths) == 1 else (sum(widths),)
         target = f"target {shown(self.target.name)}"
         target += f" ({len(self.labels)} classes)" if self.labels else " (a number)"
@@ -285,7 +285,7 @@ class Samples:
 
 def _raw_sizes(features: Sequence[Feature]) -> list[str]:
     """Return a line on inputs that are so large that training may diverge, if there are any."""
-    if not (large := [each for each in features if each.size > RAW_SIZE]):
+    if not (large := [feature for feature in features if feature.size > RAW_SIZE]):
         return []
     told = ", ".join(f"{shown(each.name)} up to {each.size:.4g}" for each in large[:MOST_TOLD])
     told += f" and {len(large) - MOST_TOLD} more" if len(large) > MOST_TOLD else ""
@@ -302,24 +302,24 @@ def _kinds(
     given = {name: getattr(choice, name) for name in ("leave_out", "categories", "dates")}
     kinds = {name: Kind(given, name in roles.features) for name in roles.used}
     total = left_out = 0
-    for each in rows.values():
-        if absent := sorted({*roles.used} - {*each.source.names}):
-            raise DataError(f"{each.source.path}: has no column {shown(absent[0])}")
-        unread = each.source.arrays()
+    for part in rows.values():
+        if absent := sorted({*roles.used} - {*part.source.names}):
+            raise DataError(f"{part.source.path}: has no column {shown(absent[0])}")
+        unread = part.source.arrays()
         for name in kinds.keys() & unread.keys():
             kinds[name].see_arrays(*unread[name], name)
         names = [name for name in kinds if name not in unread]
-        chosen = each.only(tuple(names or [roles.target]))
-        above = each.source.path.parent if len(rows) > 1 else each.source.path
+        chosen = part.only(tuple(names or [roles.target]))
+        above = part.source.path.parent if len(rows) > 1 else part.source.path
         start = count = 0
         for whole in chosen.whole():
             complete = chosen.complete(whole)
             batch = whole.filter(pa.array(complete)) if chosen.needed else whole
-            place = partial(_place, each.source, start + np.flatnonzero(complete), above)
+            place = partial(_place, part.source, start + np.flatnonzero(complete), above)
             start += len(whole)
             total, left_out = total + len(whole), left_out + len(whole) - len(batch)
             if (count := count + len(batch)) > MOST:
-                raise DataError(f"{each.source.path}: has more than {MOST} rows")
+                raise DataError(f"{part.source.path}: has more than {MOST} rows")
             for name in names:
                 kind, values, column = kinds[name], batch[name], batch.schema.field(name)
                 if name == roles.client and name not in (*roles.features, roles.target):

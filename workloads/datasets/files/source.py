@@ -100,9 +100,9 @@ def shown(text: object) -> str:
     return visible(repr(text) if isinstance(text, str) else str(text))[:80]
 
 
-def naming(setting: str, name: str, given: Given) -> str:
+def naming(setting: str, name: str, names_by_setting: Given) -> str:
     """Return a setting that names a column beside those given, as it is typed in a shell."""
-    names = [*given.get(setting, ()), name]
+    names = [*names_by_setting.get(setting, ()), name]
     is_plain = not {*",[]"} & {*"".join(names)}
     return visible(override_text(f"dataset.{setting}", ",".join(names) if is_plain else names))
 

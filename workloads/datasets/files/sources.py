@@ -69,12 +69,12 @@ class Reading:
     target: str | None = None
 
 
-def find_sources(path: Path, given: Reading) -> Sources:
+def find_sources(path: Path, reading: Reading) -> Sources:
     """Return the sources of a path.
 
     Args:
         path: The file or folder.
-        given: The settings that say how it is read.
+        reading: The settings that say how it is read.
 
     Raises:
         DataError: there is nothing, or nothing of a known format; or it has two sets already, and a
@@ -84,38 +84,40 @@ def find_sources(path: Path, given: Reading) -> Sources:
         raise DataError(f"dataset.path={path}: not there; must be a file or folder")
     if not (path.is_file() or path.is_dir()):
         raise DataError(f"dataset.path={path}: {NO_FILE}; copy it to a file")
-    found = _with_target(_of_file(path) if path.is_file() else _of_folder(path, given), path, given)
-    split = given.split
-    if "" not in found:
+    sources = _with_target(
+        _of_file(path) if path.is_file() else _of_folder(path, reading), path, reading
+    )
+    split = reading.split
+    if "" not in sources:
         if not (isinstance(split, str) and (path / split).is_dir()):
             check_divided(path, split)
-        return found
-    if not isinstance(split, str) or split in found[""].names:
-        return found
+        return sources
+    if not isinstance(split, str) or split in sources[""].names:
+        return sources
     beside = path.parent / user_path(split, "dataset.split")
     if not beside.is_file():
-        return found
-    return {"train": found[""], "test": _of_file(beside)[""]}
+        return sources
+    return {"train": sources[""], "test": _of_file(beside)[""]}
 
 
-def _with_target(found: Sources, path: Path, given: Reading) -> Sources:
+def _with_target(sources: Sources, path: Path, reading: Reading) -> Sources:
     """Return sources with the targets in a file beside, if the setting `dataset.target` names one.
 
     Raises:
         DataError: the sources are two sets.
     """
-    named = given.target
-    if named is None or any(named in source.names for source in found.values()):
-        return found
+    named = reading.target
+    if named is None or any(named in source.names for source in sources.values()):
+        return sources
     beside = path.parent / user_path(named, "dataset.target")
     if not beside.is_file():
-        return found
-    if "" not in found:
+        return sources
+    if "" not in sources:
         raise DataError(
             f"dataset.target={shown(named)}: is a file of targets, and {path} has two sets; call"
             " the files of a folder x_train, y_train, x_test and y_test"
         )
-    return {"": with_target(found[""], _of_file(beside)[""])}
+    return {"": with_target(sources[""], _of_file(beside)[""])}
 
 
 def _of_file(path: Path) -> Sources:
@@ -131,26 +133,28 @@ def _of_file(path: Path) -> Sources:
     raise DataError(f"dataset.path={path}: no known format; known are {FILES} files")
 
 
-def _of_folder(folder: Path, given: Reading) -> Sources:
+def _of_folder(folder: Path, reading: Reading) -> Sources:
     inside = [folder / name for name in visible(folder)]
     files, folders = ([p for p in inside if p.is_dir() == is_dir] for is_dir in (False, True))
     of_tables = [path for path in files if tables.suffix_of(path) in OF_TABLES]
     if len(of_tables) == 1 and any(map(pictures.is_image, _names_below(folder))):
-        return {"": pictures.by_table(folder, of_tables[0], given.image_size)}
-    if sets := _set_folders(folder, folders, given.split):
-        found = _of_sets(folder, sets, given)
+        return {"": pictures.by_table(folder, of_tables[0], reading.image_size)}
+    if sets := _set_folders(folder, folders, reading.split):
+        sources = _of_sets(folder, sets, reading)
         unread = tuple(path.name for path in folders if path not in sets.values())
-        return {split: replace(each, unread=unread) for split, each in found.items()}
+        return {split: replace(each, unread=unread) for split, each in sources.items()}
     data = [path for path in files if tables.suffix_of(path) in OF_DATA]
     ends = {tables.suffix_of(path) for path in data}
     if len(ends) == 1 and not any(pictures.is_image(path.name) for path in files):
         unread = tuple(path.name for path in inside if path not in data)
-        found = _of_files(folder, data, *ends)
-        return {split: replace(each, unread=each.unread + unread) for split, each in found.items()}
+        sources = _of_files(folder, data, *ends)
+        return {
+            split: replace(each, unread=each.unread + unread) for split, each in sources.items()
+        }
     if not ends and _has_classes(folder):
-        return {"": pictures.by_class(folder, given.image_size)}
+        return {"": pictures.by_class(folder, reading.image_size)}
     if not ends and folders:
-        return _of_client_folders(folder, folders, given)
+        return _of_client_folders(folder, folders, reading)
     raise DataError(f"dataset.path={folder}: {_told(files, folders)}; known layouts are {LAYOUTS}")
 
 
@@ -164,11 +168,11 @@ def _of_files(folder: Path, files: list[Path], end: str) -> Sources:
 def _told(files: Sequence[Path], folders: Sequence[Path]) -> str:
     """Return what a folder has, in words."""
     kinds = Counter(tables.suffix_of(path) or "other" for path in files)
-    found = [f"{count} {shown(end)[1:-1]}" for end, count in kinds.most_common(3)]
+    parts = [f"{count} {shown(end)[1:-1]}" for end, count in kinds.most_common(3)]
     if folders:
         names = ", ".join(path.name for path in folders[:3]) + ", ..." * (len(folders) > 3)
-        found.insert(0, f"{len(folders)} folders ({shown(names)[1:-1]})")
-    return f"has no known layout, but {' and '.join(found) or 'nothing'}"
+        parts.insert(0, f"{len(folders)} folders ({shown(names)[1:-1]})")
+    return f"has no known layout, but {' and '.join(parts) or 'nothing'}"
 
 
 def _has_classes(folder: Path) -> bool:
@@ -188,9 +192,9 @@ def _set_folders(folder: Path, folders: Sequence[Path], split: float | str) -> d
     named = {path.name.lower(): path for path in folders}
     of_sets = {}
     for name, path in named.items():
-        found = OF_A_SET.fullmatch(name)
-        if (found or name in OTHER_SETS) and not any(map(pictures.is_image, visible(path))):
-            of_sets[found[1] if found else name] = path
+        of_a_set = OF_A_SET.fullmatch(name)
+        if (of_a_set or name in OTHER_SETS) and not any(map(pictures.is_image, visible(path))):
+            of_sets[of_a_set[1] if of_a_set else name] = path
     if isinstance(split, str) and split.lower() in named and "train" in of_sets:
         return {"train": of_sets["train"], "test": named[split.lower()]}
     if {*SPLITS} <= of_sets.keys():
@@ -208,14 +212,14 @@ def _set_folders(folder: Path, folders: Sequence[Path], split: float | str) -> d
     )
 
 
-def _of_sets(folder: Path, sets: dict[str, Path], given: Reading) -> Sources:
+def _of_sets(folder: Path, sets: dict[str, Path], reading: Reading) -> Sources:
     """Return the sources of the folders of a training and a test set."""
     if all(map(_is_leaf, sets.values())):
         return {split: client_files.leaf(path) for split, path in sets.items()}
-    found = {split: _of_folder(path, given) for split, path in sets.items()}
-    if any("" not in each for each in found.values()):
+    by_split = {split: _of_folder(path, reading) for split, path in sets.items()}
+    if any("" not in each for each in by_split.values()):
         raise DataError(f"dataset.path={folder}: a set in it is divided into sets again")
-    return {split: each[""] for split, each in found.items()}
+    return {split: each[""] for split, each in by_split.items()}
 
 
 def _is_leaf(folder: Path) -> bool:
@@ -224,29 +228,29 @@ def _is_leaf(folder: Path) -> bool:
     return bool(paths) and tables.first_mark(paths[0]) == "{"
 
 
-def _of_client_folders(folder: Path, folders: Sequence[Path], given: Reading) -> Sources:
+def _of_client_folders(folder: Path, folders: Sequence[Path], reading: Reading) -> Sources:
     """Return the sources of a folder with a folder for each client.
 
     Raises:
         DataError: some clients have two sets, others one.
     """
     if len(folders) == 1:
-        return _of_folder(folders[0], given)
+        return _of_folder(folders[0], reading)
     if all(map(_has_classes, folders)):
         of = {path.name: path for path in folders}
-        return {"": pictures.by_class(folder, given.image_size, of)}
-    sets = {path.name: _set_folders(path, _folders(path), given.split) for path in folders}
+        return {"": pictures.by_class(folder, reading.image_size, of)}
+    sets = {path.name: _set_folders(path, _folders(path), reading.split) for path in folders}
     if all(each and all(map(_has_classes, each.values())) for each in sets.values()):
         of_split = {s: {name: each[s] for name, each in sets.items()} for s in SPLITS}
-        size = given.image_size
+        size = reading.image_size
         return {split: pictures.by_class(folder, size, of) for split, of in of_split.items()}
-    parts = {path.name: _of_folder(path, given) for path in folders}
-    splits = {frozenset(each) for each in parts.values()}
+    parts = {path.name: _of_folder(path, reading) for path in folders}
+    splits = {frozenset(part) for part in parts.values()}
     if len(splits) > 1:
-        lacking = next(name for name, each in parts.items() if "" in each)
+        lacking = next(name for name, part in parts.items() if "" in part)
         raise DataError(f"{folder / lacking}: has no test set, as other clients' folders have")
     return {
-        split: of_clients(folder, {name: each[split] for name, each in parts.items()})
+        split: of_clients(folder, {name: part[split] for name, part in parts.items()})
         for split in next(iter(splits))
     }
 
@@ -290,10 +294,10 @@ def _of_tables(paths: Sequence[Path], split: str) -> Source:
     names = [path.name.removesuffix("".join(path.suffixes)) for path in paths]
     if split and len({*(bare := [WITH_SET.sub("", name) for name in names])}) == len(names):
         names = bare
-    own = {name: tables.table([path]) for name, path in zip(names, paths, strict=True)}
-    if {*map(str.lower, own)} == {"x", "y"}:
-        return with_target(*(own[name] for name in sorted(own, key=str.lower)))
-    return of_clients(paths[0].parent, own)
+    by_name = {name: tables.table([path]) for name, path in zip(names, paths, strict=True)}
+    if {*map(str.lower, by_name)} == {"x", "y"}:
+        return with_target(*(by_name[name] for name in sorted(by_name, key=str.lower)))
+    return of_clients(paths[0].parent, by_name)
 
 
 def _by_words(files: Sequence[Path]) -> dict[str, list[Path]]:

@@ -74,10 +74,10 @@ def table(paths: Sequence[Path]) -> Source:
         raise DataError(f"{strange[0]}: is no file")
     sources = [_table(path) for path in paths]
     first = sources[0]
-    for each in sources[1:]:
-        if {*each.names} != {*first.names}:
-            other = sorted({*each.names} ^ {*first.names})[0]
-            raise DataError(f"{each.path}: column {other!r} is not in each file of the folder")
+    for source in sources[1:]:
+        if {*source.names} != {*first.names}:
+            other = sorted({*source.names} ^ {*first.names})[0]
+            raise DataError(f"{source.path}: column {other!r} is not in each file of the folder")
 
     def read(names: tuple[str, ...]) -> Batches:
         for each in sources:
@@ -269,7 +269,7 @@ def _elements(path: Path) -> Iterator[bytes]:
         ValueError: it is no JSON.
     """
     decode, text = codecs.getincrementaldecoder("utf-8-sig")().decode, ""
-    before, found = "", 0
+    before, objects = "", 0
     for block in chain(_blocks(path), [b""]):
         text += decode(block, not block)
         at, lines = 0, []
@@ -281,15 +281,15 @@ def _elements(path: Path) -> Iterator[bytes]:
             if before not in ("[", ","):
                 raise _no_array(path, mark, before)
             if mark != "{":
-                raise DataError(f"{path}: value {found + 1} of its array must be an object")
+                raise DataError(f"{path}: value {objects + 1} of its array must be an object")
             try:
                 _, end = _DECODER.raw_decode(text, at)
             except json.JSONDecodeError as error:
                 if block and len(text) - at <= BLOCK_BYTES:
                     break  # the rest of the object is in the next block
-                raise ValueError(f"object {found + 1}: {error.msg}") from error
+                raise ValueError(f"object {objects + 1}: {error.msg}") from error
             lines.append(text[at:end].replace("\n", " ").replace("\r", " "))
-            before, at, found = "}", end, found + 1
+            before, at, objects = "}", end, objects + 1
         text = text[at:]
         yield "\n".join(lines).encode()
     if not before:

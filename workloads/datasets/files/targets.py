@@ -85,10 +85,10 @@ class Classes:
         Raises:
             DataError: a label is not among those of the training samples.
         """
-        given = self._values(batch[self.name])
-        at = pc.index_in(given, pa.array(sorted(self.seen), given.type))
+        values = self._values(batch[self.name])
+        at = pc.index_in(values, pa.array(sorted(self.seen), values.type))
         if at.null_count:
-            label = self._shown(given[pc.index(at.is_null(), True).as_py()].as_py())
+            label = self._shown(values[pc.index(at.is_null(), True).as_py()].as_py())
             advice = "no client trains on it"
             if not pa.types.is_string(self.type):
                 advice += "; dataset.task=regression predicts numbers"

@@ -60,19 +60,19 @@ def _check(path: Path, members: Iterable[zipfile.ZipInfo]) -> None:
         DataError: one is none that is unpacked, or there are too many bytes.
     """
     size, declared = path.stat().st_size, 0
-    for each in members:
-        name = PureWindowsPath(each.filename)  # which separates by both slashes, and has drives
-        kind = stat.S_IFMT(each.external_attr >> 16)
+    for member in members:
+        name = PureWindowsPath(member.filename)  # which separates by both slashes, and has drives
+        kind = stat.S_IFMT(member.external_attr >> 16)
         if name.anchor or ".." in name.parts:
             problem = "leads out of the archive"
         elif kind not in (0, stat.S_IFREG, stat.S_IFDIR):
             problem = "is a link or a device"
-        elif each.flag_bits & 1:
+        elif member.flag_bits & 1:
             problem = "is encrypted"
         else:
-            declared += each.file_size
+            declared += member.file_size
             continue
-        raise DataError(f"{path}: {shown(each.filename)} {problem}; such archives are not read")
+        raise DataError(f"{path}: {shown(member.filename)} {problem}; such archives are not read")
     if declared > max(LARGE_BYTES, MOST_RATIO * size):
         raise DataError(
             f"{path}: has {size} bytes and {declared} unpacked; at most {MOST_RATIO} times as many"

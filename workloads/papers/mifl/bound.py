@@ -214,20 +214,20 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=10, help="samples of each mean")
     parser.add_argument("--cohort", type=int, default=3, help="clients a round; 3: MIFL keeps one")
     parser.add_argument("--figure", type=Path, help="file of a drawing, bound.svg or bound.png")
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     first = PROBLEM.excess(np.zeros(2))
     curves: dict[str, dict[str, Array]] = {}
     for kind, schedule in SCHEDULES.items():
         limit = bound(PROBLEM, first, schedule[0], len(schedule), kind == "doubled")
         curves[kind] = {"bound": np.array(limit)}
         for name, overrides in METHODS.items():
-            found = measured(PROBLEM, schedule, given.cohort, range(given.seeds), overrides)
+            found = measured(PROBLEM, schedule, arguments.cohort, range(arguments.seeds), overrides)
             curves[kind][name] = found.mean(0)
-        print(f"\nl(w_t) - l(w*), mean of {given.seeds} seeds, local steps {schedule}")
+        print(f"\nl(w_t) - l(w*), mean of {arguments.seeds} seeds, local steps {schedule}")
         for name, values in curves[kind].items():
             print(f"{name:20}", *(f"{value:8.4f}" for value in values))
-    if given.figure:
-        draw(curves, given.figure)
+    if arguments.figure:
+        draw(curves, arguments.figure)
 
 
 def draw(curves: Mapping[str, Mapping[str, Array]], path: Path) -> None:

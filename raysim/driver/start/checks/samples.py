@@ -77,14 +77,14 @@ def check_scoring(settings: Settings, scoring: Scoring) -> None:
     Raises:
         SettingsError: it has not.
     """
-    target, given = settings.target_accuracy, ", ".join(scoring.metrics) or "none"
+    target, metrics = settings.target_accuracy, ", ".join(scoring.metrics) or "none"
     accuracy = scoring.scores.get("accuracy")
     if target is not None and (accuracy is None or not accuracy.larger):
         if accuracy:
             how = undeclared(accuracy.of(TEST._replace(score=accuracy.name)))
             raise SettingsError(f"target_accuracy={target}: {how}")
         raise SettingsError(
-            f"target_accuracy={target}: the task's metrics are {given}; use target_accuracy=none"
+            f"target_accuracy={target}: the task's metrics are {metrics}; use target_accuracy=none"
         )
     needs_classes = {
         f"local.temperature={settings.local.temperature}": settings.local.temperature != 1,
@@ -135,21 +135,25 @@ def check_predictions(settings: Settings, scoring: Scoring, outputs: Tensor) -> 
             clients are wanted, and there is neither a class a sample nor a metric `accuracy`.
     """
     try:
-        found: Any = scoring.predict(outputs.clone())
+        predicted: Any = scoring.predict(outputs.clone())
     except Exception as error:  # a user's function may raise anything
         raise SettingsError(f"Scoring.predict: {[*outputs.shape]}: {cause(error)}") from error
-    if not isinstance(found, Tensor) or found.shape[:1] != outputs.shape[:1]:
-        what = f"a tensor {[*found.shape]}" if isinstance(found, Tensor) else type(found).__name__
+    if not isinstance(predicted, Tensor) or predicted.shape[:1] != outputs.shape[:1]:
+        what = (
+            f"a tensor {[*predicted.shape]}"
+            if isinstance(predicted, Tensor)
+            else type(predicted).__name__
+        )
         raise SettingsError(
             f"Scoring.predict: of outputs {[*outputs.shape]} it returned {what}; must return a"
             " tensor with a row for each sample"
         )
-    known = are_classes(found.detach().cpu().numpy()) or "accuracy" in scoring.metrics
+    known = are_classes(predicted.detach().cpu().numpy()) or "accuracy" in scoring.metrics
     if settings.evaluation.clients and not known:
-        kind = str(found.dtype).removeprefix("torch.")
+        kind = str(predicted.dtype).removeprefix("torch.")
         raise SettingsError(
             f"evaluation.clients=true: needs a class for each sample, and Scoring.predict returns"
-            f" {kind} {[*found.shape]}; give Scoring.metrics an `accuracy`, or leave it out"
+            f" {kind} {[*predicted.shape]}; give Scoring.metrics an `accuracy`, or leave it out"
         )
 
 
@@ -271,7 +275,7 @@ def _outputs_of(network: Network, sample: Batch) -> Tensor:
 
 
 def _has_embedding(network: Network) -> bool:
-    return any(isinstance(each, nn.Embedding) for each in network.module.modules())
+    return any(isinstance(module, nn.Embedding) for module in network.module.modules())
 
 
 def _checked(outputs: object) -> Tensor:
