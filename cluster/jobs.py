@@ -62,7 +62,12 @@ class Jobs:
         source, self.address = _resolve_address(address)
         for name in RAY_LOGGERS:
             logging.getLogger(name).setLevel(logging.ERROR)
-        _check_connection(source, self.address)
+        parts = urlsplit(self.address)
+        try:  # a connection first: Ray's own attempts take minutes to fail
+            port = parts.port or {"http": 80, "https": 443}[parts.scheme]
+            check_reachable(f"{parts.hostname}:{port}", CONNECT_SECONDS)
+        except (OSError, ValueError) as error:
+            raise RunError(f"{source}={self.address}: cannot be reached: {error}") from error
         os.environ["RAY_API_SERVER_ADDRESS"] = self.address  # Ray prefers it to an argument
         with self._as_run_error():
             self._client = _Client()
@@ -175,13 +180,3 @@ def _resolve_address(address: str | None) -> tuple[str, str]:
             " (--address overrides the environment)"
         )
     return source, url.rstrip("/")
-
-
-def _check_connection(source: str, url: str) -> None:
-    """Open a connection first: Ray's own attempts take minutes to fail."""
-    parts = urlsplit(url)
-    try:
-        port = parts.port or {"http": 80, "https": 443}[parts.scheme]
-        check_reachable(f"{parts.hostname}:{port}", CONNECT_SECONDS)
-    except (OSError, ValueError) as error:
-        raise RunError(f"{source}={url}: cannot be reached: {error}") from error

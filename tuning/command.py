@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, Unpack
@@ -58,26 +58,20 @@ def tune(
     with run_study(name, study, overrides, options, listen, **call) as (tuner, result):
         files = write_report(tuner.search, result.best, tuner.folder.path)
         attach(tuner.search.study, files, tuner.artifacts)
-    _print_result(console, tuner.search, result, files)
-    return result
-
-
-def _print_result(
-    console: Console, search: Search, result: StudyResult, files: Sequence[Path]
-) -> None:
-    if files and len(search.options.objectives) > MOST_AXES:
+    if files and len(tuner.search.options.objectives) > MOST_AXES:
         note = f"no plot of the Pareto front, which is drawn of at most {MOST_AXES} objectives"
         print_line(console, f"note: {note}")
     for path in files:
         print_line(console, f"{'page' if path.suffix == '.html' else 'plot'}: {path}")
-    if result.best or not search.options.constraints:
-        console.print(to_rich(best_trials(search, result.best)))
+    if result.best or not tuner.search.options.constraints:
+        console.print(to_rich(best_trials(tuner.search, result.best)))
     else:
         console.print("no completed trial keeps the constraints of the study", highlight=False)
     if result.busy is not None:
         console.print(f"slots were busy for {result.busy:.0%} of the time while trials remained")
     for number, path in result.presets.items():
         print_line(console, f"trial {number}: raysim run {path}")
+    return result
 
 
 class PlainStudyOutput(StudyListener):

@@ -18,7 +18,7 @@ Legend: d values of a group.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import ClassVar
@@ -133,19 +133,14 @@ def _apart(flat: Tensor, tensors: Tensors) -> dict[str, Tensor]:
     }
 
 
-def sizes_of(layout: Layout) -> Mapping[str, list[int]]:
-    """Return the numbers of values of each group's tensors; complex ones are two."""
+def vector_sizes(layout: Layout, *, per_tensor: bool = False) -> list[int]:
+    """Return the values of each vector: of each group, or of each tensor; complex ones are two."""
     sizes: dict[str, list[int]] = {}
     for key, dtype, shape in layout.entries:
         group = key.partition("/")[0]
         sizes.setdefault(group, []).append(shape.numel() * (2 if dtype.is_complex else 1))
-    return sizes
-
-
-def vector_sizes(layout: Layout, *, per_tensor: bool = False) -> list[int]:
-    """Return the values of each vector: of each group, or of each tensor."""
-    sizes = sizes_of(layout).values()
-    return [d for of in sizes for d in of] if per_tensor else [sum(of) for of in sizes]
+    of_groups = sizes.values()
+    return [d for of in of_groups for d in of] if per_tensor else [sum(of) for of in of_groups]
 
 
 def count_blocks(sent: Encoding, layout: Layout, size: int | None) -> int:

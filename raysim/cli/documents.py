@@ -6,7 +6,6 @@ import inspect
 from io import StringIO
 from typing import Any
 
-from pydantic.fields import FieldInfo
 from rich.console import Console, RenderableType
 
 from raysim.api.components import Component, look_up
@@ -48,25 +47,15 @@ def _entry(kind: str, name: str) -> dict[str, Any]:
         return {"name": name, "page": manifest(name)}
     if kind in NAMED:
         return {"name": name, "page": _text(kind, name)}
-    return _component(kind, name)
-
-
-def _rows(page: RenderableType) -> list[dict[str, str]]:
-    """Return the rows of a table by the names of its columns, with underscores for spaces."""
-    (table,) = tables_of(page)
-    names = [plain(column.header).replace(" ", "_") for column in table.columns]
-    columns = [[plain(cell) for cell in column.cells] for column in table.columns]
-    return [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
-
-
-def _component(kind: str, name: str) -> dict[str, Any]:
     registry = registry_of(kind)
     described: type[Component] = registry.get(name)
     settings = [
         {
             "setting": registry.setting(name, key),
             "required": field.is_required(),
-            "default": _default(field),
+            "default": (
+                None if field.is_required() else field.get_default(call_default_factory=True)
+            ),
             "range": allowed(field),
             "description": field.description or "",
         }
@@ -75,8 +64,12 @@ def _component(kind: str, name: str) -> dict[str, Any]:
     return {"name": name, "description": inspect.getdoc(described) or "", "settings": settings}
 
 
-def _default(field: FieldInfo) -> Any:
-    return None if field.is_required() else field.get_default(call_default_factory=True)
+def _rows(page: RenderableType) -> list[dict[str, str]]:
+    """Return the rows of a table by the names of its columns, with underscores for spaces."""
+    (table,) = tables_of(page)
+    names = [plain(column.header).replace(" ", "_") for column in table.columns]
+    columns = [[plain(cell) for cell in column.cells] for column in table.columns]
+    return [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
 
 
 def _preset(name: str) -> dict[str, Any]:

@@ -33,7 +33,13 @@ def new(
     """Write a method, dataset or task that runs into the working directory, and its test."""
     if kind not in KINDS:
         raise SettingsError(f"{visible(kind)}: no such kind of file; {suggest(kind, [*KINDS])}")
-    _check_name(name)
+    if not re.fullmatch("[a-z][a-z0-9_]*", name) or keyword.iskeyword(name):
+        raise SettingsError(
+            f"{visible(name)}: must be a module's name: small letters, digits and _, as my_method"
+        )
+    own = Path(f"{name}.py")
+    if name in sys.stdlib_module_names or (not own.exists() and find_spec(name)):
+        raise SettingsError(f"{name}: a module has this name already; choose another")
     class_ = "".join(word.capitalize() for word in name.split("_"))
     written = {Path(f"{name}.py"): f"{kind}.py", Path(f"test_{name}.py"): f"test_{kind}.py"}
     for path in written:
@@ -48,18 +54,3 @@ def new(
     typer.echo(f"run it:  {KINDS[kind].format(module=name, class_=class_)}")
     more = "" if find_spec("pytest") else "   (needs pytest: pip install 'raysim-fl[testing]')"
     typer.echo(f"test it: python -m pytest test_{name}.py{more}")
-
-
-def _check_name(name: str) -> None:
-    """Check that a file of this name can be imported, and hides no other module.
-
-    Raises:
-        SettingsError: it cannot, or does.
-    """
-    if not re.fullmatch("[a-z][a-z0-9_]*", name) or keyword.iskeyword(name):
-        raise SettingsError(
-            f"{visible(name)}: must be a module's name: small letters, digits and _, as my_method"
-        )
-    own = Path(f"{name}.py")
-    if name in sys.stdlib_module_names or (not own.exists() and find_spec(name)):
-        raise SettingsError(f"{name}: a module has this name already; choose another")

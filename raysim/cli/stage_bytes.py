@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 
 from rich.console import Console
 from rich.table import Table
-from torch import nn
 
 import raysim
 from raysim.api.channel import Stages, beside_of, declared, sent_bytes, with_effect
@@ -58,7 +57,14 @@ def sizes(source: str) -> list[dict[str, Any]]:
     """
     with loading(Console(stderr=True)):
         settings = raysim.load_config(source)
-    network = network_of(settings)
+    data = settings.data
+    if data.shape is None or data.classes is None:
+        raise SettingsError(
+            f"dataset.name={data.title}: does not state the shape of its samples or its classes, so"
+            " that the model's size is not known before they are opened; the column bytes_up of a"
+            " run has it"
+        )
+    network = settings.method.network(settings.model.build(data.shape, data.classes))
     model, frozen = state_of(network), frozen_names(network)
     base = {"model": model}
     layout = Differences.of(base, {"model": "model"}, base, frozen=frozen).layout
@@ -81,22 +87,6 @@ def sizes(source: str) -> list[dict[str, Any]]:
             }
         )
     return rows
-
-
-def network_of(settings: raysim.Settings) -> nn.Module:
-    """Return the network of a run, without its data.
-
-    Raises:
-        SettingsError: the dataset does not state its shape and classes.
-    """
-    data = settings.data
-    if data.shape is None or data.classes is None:
-        raise SettingsError(
-            f"dataset.name={data.title}: does not state the shape of its samples or its classes, so"
-            " that the model's size is not known before they are opened; the column bytes_up of a"
-            " run has it"
-        )
-    return settings.method.network(settings.model.build(data.shape, data.classes))
 
 
 class _Row(NamedTuple):

@@ -127,15 +127,11 @@ def network_size(dataset: Dataset, train: Callable[[], Split]) -> tuple[tuple[in
     """
     shape, classes = call(dataset, Dataset.shape), call(dataset, Dataset.classes)
     if shape is None:
-        shape = _decoded_shape(dataset, train())
+        from raysim.numbers.tensors.packed import as_tensor
+
+        decoded = call(dataset, Dataset.decode, as_tensor(train().x[:1]).clone())
+        shape = tuple(decoded.shape[1:])
     return shape, _outputs(dataset, train().y) if classes is None else classes
-
-
-def _decoded_shape(dataset: Dataset, samples: Split) -> tuple[int, ...]:
-    from raysim.numbers.tensors.packed import as_tensor
-
-    decoded = call(dataset, Dataset.decode, as_tensor(samples.x[:1]).clone())
-    return tuple(decoded.shape[1:])
 
 
 def _outputs(dataset: Dataset, targets: npt.NDArray[Any]) -> int:

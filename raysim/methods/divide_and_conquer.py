@@ -142,7 +142,22 @@ class DivideAndConquer(FedAvg):
             SettingsError: the network has one layer, or none after the split, or a tensor that
                 belongs to no layer.
         """
-        self._check_layers(network)
+        layers = weight_layers(network)
+        if len(layers) < 2:
+            raise SettingsError(
+                f"method.name={self.title}: needs a model with at least 2 weight layers; this one"
+                f" has {len(layers)}"
+            )
+        if self.split != "auto" and self.split >= len(layers):
+            raise SettingsError(
+                f"method.split={self.split}: must be 1 to {len(layers) - 1}, or auto; the model has"
+                f" {len(layers)} weight layers"
+            )
+        if odd := misplaced(network, layers):
+            raise SettingsError(
+                f"method.name={self.title}: needs a model each of whose tensors belongs to one"
+                f" layer of the stages {', '.join(STAGES)}; {odd} does not"
+            )
         return super().init(network)
 
     def round(self, now: Round, state: ServerState) -> Passes:
@@ -242,24 +257,6 @@ class DivideAndConquer(FedAvg):
             f" {self.min_rise:g}; only the last layer will be fine-tuned"
         )
         return len(divergence) - 1
-
-    def _check_layers(self, network: nn.Module) -> None:
-        layers = weight_layers(network)
-        if len(layers) < 2:
-            raise SettingsError(
-                f"method.name={self.title}: needs a model with at least 2 weight layers; this one"
-                f" has {len(layers)}"
-            )
-        if self.split != "auto" and self.split >= len(layers):
-            raise SettingsError(
-                f"method.split={self.split}: must be 1 to {len(layers) - 1}, or auto; the model has"
-                f" {len(layers)} weight layers"
-            )
-        if odd := misplaced(network, layers):
-            raise SettingsError(
-                f"method.name={self.title}: needs a model each of whose tensors belongs to one"
-                f" layer of the stages {', '.join(STAGES)}; {odd} does not"
-            )
 
 
 def largest_rise(divergence: Sequence[float]) -> tuple[int, float]:

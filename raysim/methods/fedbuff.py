@@ -96,7 +96,9 @@ class FedBuff(AsynchronousAvg):
 def _send_change(view: View, trained: Trained) -> Upload:
     sent = send_model(view, trained).sums
     model = sent["model"].items()
-    buffers = {n: _exact(t) for n, t in model if n in view.buffers and _is_mean(t)}
+    buffers = {
+        n: _exact(t) for n, t in model if n in view.buffers and as_real(t).is_floating_point()
+    }
     change = {
         n: tensor if tensor.dtype == torch.bool else _exact(tensor) - _exact(view.start[n])
         for n, tensor in model
@@ -106,10 +108,6 @@ def _send_change(view: View, trained: Trained) -> Upload:
     if buffers:
         sums |= {BUFFERS: buffers, SHARE: {SHARE: number_beside(buffers, 1.0)}}
     return Upload(sums=sums, bytes_up=nbytes(sent, view.frozen))
-
-
-def _is_mean(tensor: torch.Tensor) -> bool:
-    return as_real(tensor).is_floating_point()
 
 
 def _exact(tensor: torch.Tensor) -> torch.Tensor:

@@ -23,7 +23,7 @@ with fraction=1.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from operator import truediv
 from typing import ClassVar, Literal
@@ -76,19 +76,16 @@ class Fsvrg(FedAvg):
         )
         full = gathered.means["gradient"]
         received = nbytes({"full": full})  # the cohort has the model since the first pass
+        h = self.h * now.lr / now.lr_at(0)
         reduced = yield Pass(
             now.cohort,
             {"model": model, "full": full},
             self.rules(),
             now.epochs,
-            self._learning_rates(now),
+            now.lr if self.step == "constant" else partial(truediv, h),
             bytes_down=lambda client: received,
         )
         return self.server_update(now, state, reduced), {}
-
-    def _learning_rates(self, now: Round) -> float | Callable[[int], float]:
-        h = self.h * now.lr / now.lr_at(0)
-        return now.lr if self.step == "constant" else partial(truediv, h)
 
 
 def _send_gradient(view: View, trained: Trained) -> Upload:

@@ -70,11 +70,6 @@ class Participants:
         return int(asked[found][0]) if found.any() else None
 
 
-def new_client_count(clients: int, share: float) -> int:
-    """Return the number of clients that are kept out: of a share above 0 one or more, never all."""
-    return min(max(round(share * clients), 1), clients - 1) if share else 0
-
-
 @lru_cache(maxsize=8)
 def participants_of(clients: int, share: float, seed: int) -> Participants:
     """Return the participants among K clients, of which a share is drawn by the seed and kept out.
@@ -84,7 +79,8 @@ def participants_of(clients: int, share: float, seed: int) -> Participants:
         share: Share of them that is kept out of training.
         seed: The run's seed.
     """
-    count = new_client_count(clients, share)
+    # of a share above 0 one or more, never all
+    count = min(max(round(share * clients), 1), clients - 1) if share else 0
     if not count:
         return Participants(clients, np.empty(0, dtype=np.int64))
     drawn = stream(seed, "kept-out-clients").choice(clients, count, replace=False, shuffle=False)

@@ -42,6 +42,10 @@ def environment(device: torch.device) -> dict[str, Any]:
     """
     build = torch.__config__.show()
     on_gpu = device.type == "cuda"
+    lines = [line.strip().removeprefix("- ") for line in build.splitlines()[1:]]
+    match = re.search(r"BLAS_INFO=(\w+)", build)
+    config: Any = np.show_config(mode="dicts")
+    blas = config.get("Build Dependencies", {}).get("blas", {})
     return {
         "processor": _processor(),
         "cpu_capability": torch.backends.cpu.get_cpu_capability(),
@@ -50,10 +54,12 @@ def environment(device: torch.device) -> dict[str, Any]:
         "python": platform.python_version(),
         "torch": str(torch.__version__),
         "torch_commit": torch.version.git_version,
-        "torch_libraries": _libraries(build),
-        "torch_blas": _torch_blas(build),
+        "torch_libraries": [
+            line for line in lines if line and not line.startswith(("Build settings", "CPU cap"))
+        ],  # the compiler and libraries, without the list of flags
+        "torch_blas": match[1] if match else None,
         "numpy": np.__version__,
-        "numpy_blas": _numpy_blas(),
+        "numpy_blas": f"{blas['name']} {blas.get('version')}" if "name" in blas else None,
         "scipy": installed_version("scipy"),
         "torchvision": installed_version("torchvision"),
         "gpu": torch.cuda.get_device_name(device) if on_gpu else None,
@@ -147,20 +153,3 @@ def _processor() -> str:
     return name + "".join(
         f", {key} {fields[key]}" for key in ("cpu family", "model") if key in fields
     )
-
-
-def _libraries(build: str) -> list[str]:
-    """Return the compiler and libraries of a build of torch, without its list of flags."""
-    lines = [line.strip().removeprefix("- ") for line in build.splitlines()[1:]]
-    return [line for line in lines if line and not line.startswith(("Build settings", "CPU cap"))]
-
-
-def _torch_blas(build: str) -> str | None:
-    match = re.search(r"BLAS_INFO=(\w+)", build)
-    return match[1] if match else None
-
-
-def _numpy_blas() -> str | None:
-    config: Any = np.show_config(mode="dicts")
-    blas = config.get("Build Dependencies", {}).get("blas", {})
-    return f"{blas['name']} {blas.get('version')}" if "name" in blas else None

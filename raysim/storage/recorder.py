@@ -121,7 +121,11 @@ class RunRecorder:
         from raysim.storage.rows.tensorboard_events import Events
 
         self._events = Events.create(self._folder)
-        self._emit_hyperparameters(self._events)
+        values = {
+            key: value if isinstance(value, int | float | str) else str(value)
+            for key, value in canonical(self._settings).items()
+        }
+        self._events.hyperparameters(values)
         moment = time() - sum(row["seconds"] for row in self.rows)
         for row in self.rows:
             moment += row["seconds"]
@@ -251,13 +255,6 @@ class RunRecorder:
 
     def _column(self, name: str) -> Column:
         return self.declared.get(name) or Column(name)
-
-    def _emit_hyperparameters(self, events: Events) -> None:
-        values = {
-            key: value if isinstance(value, int | float | str) else str(value)
-            for key, value in canonical(self._settings).items()
-        }
-        events.hyperparameters(values)
 
 
 def _client_table(number: int, columns: Columns, names: Sequence[str]) -> pa.Table:

@@ -13,7 +13,6 @@ from torch import Tensor
 
 from raysim.api.rules import (
     Batch,
-    Companion,
     Outputs,
     Trained,
     Transform,
@@ -202,13 +201,9 @@ class ClientTraining:
             directions = self.update.add_decoupled_decay(directions, self.detached_params)
             self.update.move(self.detached_params, directions)
             for each in self.rules.companions:
-                self.step_beside(each, batch)
+                own, lr = self.beside[each.name], self.job.lr
+                own.step(*each.gradient(self.view, own.tensors, batch, own.state, lr))
             return loss, reported_objective(self.rules, self.states, value)
-
-    def step_beside(self, companion: Companion, batch: Batch) -> None:
-        """Take the step of a companion, behind that of the network."""
-        own, lr = self.beside[companion.name], self.job.lr
-        own.step(*companion.gradient(self.view, own.tensors, batch, own.state, lr))
 
     def plain_direction(self, batch: Batch, states: Sequence[Tensor]) -> tuple[Tensor, ...]:
         """Return what `direction` does, with only the gradient recorded if it can be."""

@@ -39,7 +39,11 @@ def combined(summaries: Sequence[Mapping[str, Any]], over_seeds: str) -> dict[st
     judges the trial: their mean, or with "lower" the mean less its standard error. If clients
     deploy their own models, it is the accuracy of these, as is `final_holdout_loss` their loss.
     """
-    summaries = [_judged(summary) for summary in summaries]
+    # with the held-out scores of the deployed models
+    summaries = [
+        {**summary, **{name: summary[of] for name, of in OF_DEPLOYED.items() if of in summary}}
+        for summary in summaries
+    ]
     if len(summaries) == 1:
         return dict(summaries[0])
     averaged = (*(key for key in summaries[0] if key.startswith("final_")), *AVERAGED)
@@ -49,11 +53,6 @@ def combined(summaries: Sequence[Mapping[str, Any]], over_seeds: str) -> dict[st
         spread = stdev(each["final_holdout_accuracy"] for each in summaries)
         means["final_holdout_accuracy"] -= spread / math.sqrt(len(summaries))
     return means
-
-
-def _judged(summary: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the summary of a run, with the held-out scores of the deployed models."""
-    return {**summary, **{name: summary[of] for name, of in OF_DEPLOYED.items() if of in summary}}
 
 
 def reported(
@@ -104,15 +103,10 @@ def trial_line(trial: FrozenTrial, seconds: float) -> str:
 def quantity(summary: Mapping[str, Any], name: str) -> float:
     """Return the quantity of an objective or a constraint in the summary of a run."""
     if name == "bytes":
-        return bytes_sent(summary)
-    value: float = summary[HELD_OUT.get(name, name)]
+        value: float = summary["bytes_up"] + summary["bytes_down"]
+    else:
+        value = summary[HELD_OUT.get(name, name)]
     return value
-
-
-def bytes_sent(summary: Mapping[str, Any]) -> float:
-    """Return the bytes that a run sent both ways."""
-    sent: float = summary["bytes_up"] + summary["bytes_down"]
-    return sent
 
 
 def best(study: optuna.Study) -> list[FrozenTrial]:

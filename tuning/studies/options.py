@@ -46,23 +46,19 @@ def check_options(
     """
     allowed = _parameters(known) if known else {}
     for key, value in options.items():
-        _check_option(kind, name, key, value, allowed)
-
-
-def _check_option(kind: str, name: str, key: str, value: Any, allowed: Mapping[str, str]) -> None:
-    if key not in allowed:
-        hint = suggest(key, sorted(allowed)) if allowed else "it has none"
-        raise SettingsError(f"study.{kind}.{visible(key)}: no such option of {name}; {hint}")
-    kinds = allowed[key].split(" | ")
-    if not any(_is_of(value, each) for each in kinds):
-        raise SettingsError(
-            f"study.{kind}.{key}={visible(str(value))}: must be {' or '.join(kinds)} with"
-            f" {kind}={name}"
-        )
-    least = LEAST.get(key, 0)
-    if _is_of(value, "float") and not least <= value < math.inf:  # also not a number
-        finite = " and finite" if "float" in kinds else ""
-        raise SettingsError(f"study.{kind}.{key}={value}: must be {least} or more{finite}")
+        if key not in allowed:
+            hint = suggest(key, sorted(allowed)) if allowed else "it has none"
+            raise SettingsError(f"study.{kind}.{visible(key)}: no such option of {name}; {hint}")
+        kinds = allowed[key].split(" | ")
+        if not any(_is_of(value, each) for each in kinds):
+            raise SettingsError(
+                f"study.{kind}.{key}={visible(str(value))}: must be {' or '.join(kinds)} with"
+                f" {kind}={name}"
+            )
+        least = LEAST.get(key, 0)
+        if _is_of(value, "float") and not least <= value < math.inf:  # also not a number
+            finite = " and finite" if "float" in kinds else ""
+            raise SettingsError(f"study.{kind}.{key}={value}: must be {least} or more{finite}")
 
 
 def _is_of(value: Any, kind: str) -> bool:

@@ -242,9 +242,10 @@ def _runs(
         listed.add_column(name, justify="left" if name == "cells of a run" else "right")
     waiting = Counter(left)
     for run in plan.first_runs:
+        rounds, full = run.settings.rounds, max(c.full_rounds for c in plan.cells if c.run == run)
         listed.add_row(
             Text(visible(_cells_of(plan, run))),
-            _rounds_of(plan, run),
+            str(rounds) if rounds == full else f"{rounds} of {full}",
             f"{waiting[run]} of {len(plan.seeds)}",
             f"{cost.sample_steps(run.settings):.3g}",
             "-" if isinstance(seconds := estimates[run], str) else in_fitting_unit(seconds, "s"),
@@ -264,12 +265,6 @@ def _cells_of(plan: PaperTable, run: Run) -> str:
         for row, names in columns.items()
     ]
     return "; ".join(rows) or f"{run.label} (the reference of others)"
-
-
-def _rounds_of(plan: PaperTable, run: Run) -> str:
-    """Return the rounds of a run, and the most rounds of its cells if these are shortened."""
-    rounds, full = run.settings.rounds, max(c.full_rounds for c in plan.cells if c.run == run)
-    return str(rounds) if rounds == full else f"{rounds} of {full}"
 
 
 def _print_table(console: Console, table: RenderableType) -> None:

@@ -210,13 +210,14 @@ class TableResults:
             *record.notes,
             *reference_notes(record, self.folder.settings(run).reference),
         )
+        by = str((record.summary or {}).get("stopped_by"))
         return _Ended(
             values,
             {name: value for name, value in nearest.items() if value is not None},
             columns=columns,
             notes=notes,
             origins=origins_of(record),
-            stopped=_stopped(record),
+            stopped=f"{by}={record.settings[by]}" if by in STOPS else "",
             other_data=self._has_other_data(record, run.settings),
         )
 
@@ -290,11 +291,6 @@ class TableResults:
             )
         yield from origin_notes({run.title: each.origins for run, each in known.items()})
         yield from plan.note.splitlines()
-
-
-def _stopped(record: RunRecord) -> str:
-    by = str((record.summary or {}).get("stopped_by"))
-    return f"{by}={record.settings[by]}" if by in STOPS else ""
 
 
 def _settings_of(cell: PaperCell, searched: Collection[str]) -> dict[str, Any]:

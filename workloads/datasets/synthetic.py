@@ -75,21 +75,18 @@ class Synthetic(Dataset):
         """Draw the samples, and write each split as an Arrow file."""
         variant = ",".join(f"{name}={value}" for name, value in self.model_dump().items())
         if not (root / "synthetic" / "prepared" / variant).exists():
-            self._check_space(root)
+            needed = self.users * (self.samples + self.test_samples) * INPUTS * DEVIATIONS.itemsize
+            existing = next(path for path in (root, *root.absolute().parents) if path.exists())
+            free = shutil.disk_usage(existing).free
+            if needed > free:
+                raise DataError(
+                    f"dataset.users={self.users}: with dataset.samples={self.samples} and"
+                    f" dataset.test_samples={self.test_samples} they take"
+                    f" {in_fitting_unit(needed, 'B')}; {root} has {in_fitting_unit(free, 'B')} free"
+                )
         return prepare_once(
             root / "synthetic", ("train", "test"), lambda work: self._drawn(), progress, variant
         )
-
-    def _check_space(self, root: Path) -> None:
-        needed = self.users * (self.samples + self.test_samples) * INPUTS * DEVIATIONS.itemsize
-        existing = next(path for path in (root, *root.absolute().parents) if path.exists())
-        free = shutil.disk_usage(existing).free
-        if needed > free:
-            raise DataError(
-                f"dataset.users={self.users}: with dataset.samples={self.samples} and"
-                f" dataset.test_samples={self.test_samples} they take"
-                f" {in_fitting_unit(needed, 'B')}; {root} has {in_fitting_unit(free, 'B')} free"
-            )
 
     def _drawn(self) -> dict[str, Split]:
         counts = {"train": self.samples, "test": self.test_samples}

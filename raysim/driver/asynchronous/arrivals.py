@@ -136,7 +136,11 @@ def plan_round(asynchrony: Asynchrony, tiers: Sequence[Clock], queue: Queue) -> 
     play = _Play(asynchrony, queue.number, queue.tick, [*queue.flights])
     while not play.arrivals():
         woken = [play.starts(tier, clock) for tier, clock in enumerate(tiers)]
-        play.tick = _next_tick(play.flights, woken)
+        ticks = [flight.arrival for flight in play.flights[:1]]
+        ticks += [tick for tick in woken if tick is not None]
+        if not ticks:
+            raise RunError("no client is available any more: choose other settings of `clock`")
+        play.tick = min(ticks)
     after = Queue(play.number + 1, play.tick, tuple(play.flights))
     ended = ((*play.started,), (*play.arrived,), (*play.dropped,))
     return PlannedRound(play.number, queue.tick, *ended, after)
@@ -229,12 +233,3 @@ def _check_lost(number: int, dropped: Sequence[Flight], arrived: Sequence[Flight
             f"round {number + 1}: of {len(dropped) + len(arrived)} clients {len(dropped)} dropped"
             " out; clock.dropout, or that of clock.table, must be smaller"
         )
-
-
-def _next_tick(flights: Sequence[Flight], woken: Sequence[int | None]) -> int:
-    """Return the next tick at which a client arrives or can start."""
-    ticks = [flight.arrival for flight in flights[:1]]
-    ticks += [tick for tick in woken if tick is not None]
-    if not ticks:
-        raise RunError("no client is available any more: choose other settings of `clock`")
-    return min(ticks)

@@ -13,7 +13,7 @@ from raysim.config import Settings, parse
 from raysim.errors import RunError, SettingsError
 from raysim.federation.federation import BuiltModel, load_tensors
 from raysim.federation.prepared import open_prepared, prepared
-from raysim.samples.data import Dataset, Split
+from raysim.samples.data import Split
 from raysim.storage.checkpoints import BEST_MODEL, MODEL
 from raysim.storage.plugins import Plugins
 from raysim.storage.run_directory import RunDirectory
@@ -81,21 +81,11 @@ def load_network(
         Network(network).load(tensors)
     load_tensors(network, tensors, str(path))
     if model is None and not settings.dataset.scoring.classifies:
-        _predict(network, settings.dataset, samples)
+        # Of outputs that were trained in another unit than the targets' own.
+        predict = settings.dataset.scoring_of(samples().y).predict
+        if predict is not settings.dataset.scoring.predict:
+            network.register_forward_hook(lambda module, inputs, outputs: predict(outputs))
     return network.eval()
-
-
-def _predict(network: nn.Module, dataset: Dataset, samples: Callable[[], Split]) -> None:
-    """Have a network return predictions in the targets' own unit, where it was trained in another.
-
-    Args:
-        network: The trained network.
-        dataset: Its dataset.
-        samples: Returns the training samples.
-    """
-    predict = dataset.scoring_of(samples().y).predict
-    if predict is not dataset.scoring.predict:
-        network.register_forward_hook(lambda module, inputs, outputs: predict(outputs))
 
 
 def _samples(settings: Settings, root: Callable[[], Path]) -> Split:

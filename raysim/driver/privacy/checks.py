@@ -31,7 +31,10 @@ def accounting_for(parts: RunParts, note: Callable[[str], None]) -> Accounting |
     if rule := next(_of_numbers(settings, claim), None):
         raise SettingsError(f"{called(claiming[0])}: {rule}")
     key = settings_key(claiming[0])
-    accounting = accounting_of(claim, _cohorts(settings, claim), settings.rounds, key)
+    draw, clients = settings.selection.draw or "fixed", len(settings.participants)
+    accounting = accounting_of(
+        claim, Cohorts(draw, settings.expected_cohort, clients, claim.tree), settings.rounds, key
+    )
     _note(accounting, settings.rounds, key, note)
     if settings.start_from is not None:
         note(
@@ -44,11 +47,6 @@ def accounting_for(parts: RunParts, note: Callable[[str], None]) -> Accounting |
 def settings_key(claiming: Method | Stage) -> str:
     """Return the key of the settings of a method or stage: `method`, `channel.gaussian`."""
     return "method" if isinstance(claiming, Method) else called(claiming)
-
-
-def _cohorts(settings: Settings, claim: PrivacyClaim) -> Cohorts:
-    draw, clients = settings.selection.draw or "fixed", len(settings.participants)
-    return Cohorts(draw, settings.expected_cohort, clients, claim.tree)
 
 
 def _of_numbers(settings: Settings, claim: PrivacyClaim) -> Iterator[str]:

@@ -85,7 +85,7 @@ class RoundIterator(Iterator[Row]):
         """
         if self._result is not None:
             return self._result
-        if not self._has_begun or self._has_ended:
+        if self._torch is None or self._has_ended:
             why = "it is closed" if self._has_ended else "no round has been run in it"
             raise RunError(f"the iteration cannot be finished: {why}")
         try:
@@ -113,10 +113,6 @@ class RoundIterator(Iterator[Row]):
         atexit.unregister(self._rounds.close)
         with self._inside():
             self._rounds.close()
-
-    @property
-    def _has_begun(self) -> bool:
-        return self._torch is not None
 
     @property
     def _has_ended(self) -> bool:

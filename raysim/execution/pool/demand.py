@@ -122,7 +122,8 @@ class Demand:
                 self._note_waiting()
             if not placed and now - looked >= REFUSAL_SECONDS:
                 looked = now
-                if self._refused():
+                said = unmet(self.bundle) - self._unmet_before
+                if bool(said) and not self._held_by_a_node() and not nodes_start():
                     raise SettingsError(
                         f"{self._asked}: no node with {self._needs} can be started: no node type of"
                         " the cluster has that, or its most nodes are there"
@@ -157,11 +158,6 @@ class Demand:
             yield f"engine.accelerator_type={kind}"
         if labels := self._engine.node_labels:
             yield f"engine.node_labels={json.dumps(labels)}"
-
-    def _refused(self) -> bool:
-        """Return whether the autoscaler has no present or possible node for an actor."""
-        said = unmet(self.bundle) - self._unmet_before
-        return bool(said) and not self._held_by_a_node() and not nodes_start()
 
     def _held_by_a_node(self) -> bool:
         """Return whether a node could hold an actor, if others left it room."""

@@ -137,7 +137,11 @@ class ActorPool(Executor):
         Raises:
             MachineError: the cluster is lost, or no actor can be started any more.
         """
-        hold = self._hold_seconds(call) if due is None else AT_ONCE
+        hold = (
+            hold_seconds(self._merge_seconds[call], len(self._actors.handles))
+            if due is None
+            else AT_ONCE
+        )
         workers = sum(handle.width for handle in self._actors.handles)
         order = latest_starts(due, costs, workers) if due and not failed_at else None
         failed_at = failed_at or {}
@@ -186,9 +190,6 @@ class ActorPool(Executor):
             self._actors.close()
             if self._demand:
                 self._demand.close()
-
-    def _hold_seconds(self, call: Call) -> float:
-        return hold_seconds(self._merge_seconds[call], len(self._actors.handles))
 
     def _put(self, message: Any, directions: Directions) -> tuple[Reference, ...]:
         """Put a message and the directions to present or later foremen into the object store."""

@@ -88,7 +88,13 @@ class Addend:
         parts = flats = {d: [*map(_reals, flat)] for d, flat in layout.flats(tensors).items()}
         if any(tensor.device.type != "cpu" for tensor in tensors.values()):
             flats = {dtype: [torch.cat(of)] for dtype, of in parts.items()}
-        extremes = _extremes(flats)
+        extremes = [
+            extreme.item()
+            for dtype, parts in flats.items()
+            for part in parts
+            if _is_summed(dtype) and part.numel()
+            for extreme in torch.aminmax(part)
+        ]
         if all(-LIMIT <= extreme <= LIMIT for extreme in extremes):
             return cls(layout, flats, max(map(abs, extremes), default=0.0))
         for name, tensor in tensors.items():
@@ -251,17 +257,6 @@ def _is_summed(dtype: torch.dtype) -> bool:
 def _reals(flat: Tensor) -> Tensor:
     """Return the real and imaginary parts [2n] of complex values [n]; other values unchanged."""
     return torch.view_as_real(flat.resolve_conj()).reshape(-1) if flat.is_complex() else flat
-
-
-def _extremes(flats: Mapping[torch.dtype, Sequence[Tensor]]) -> list[float]:
-    """Return the minimum and the maximum of every summed tensor."""
-    return [
-        extreme.item()
-        for dtype, parts in flats.items()
-        for part in parts
-        if _is_summed(dtype) and part.numel()
-        for extreme in torch.aminmax(part)
-    ]
 
 
 def _finest_and_coarse(

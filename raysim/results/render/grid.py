@@ -129,7 +129,8 @@ def grid_of(table: ResultTable, footnotes: Footnotes | None = None) -> Grid:
     best = {column: table.best(column) for column in table.columns}
     rows = []
     for row in table.rows:
-        common = _common_difference(table, row)
+        listed = {_listed(table.cell(row, column).differing) for column in table.columns}
+        common = listed.pop() if len(listed) == 1 else ""
         entries = [Entry(_marked(row, footnotes.mark(common)))]
         for column in table.columns:
             text = _cell_text(table, row, column, footnotes, common)
@@ -275,12 +276,6 @@ def _legend(table: ResultTable) -> Iterator[str]:
         yield "In brackets: the published value."
     if any(table.ratio(*place) or table.published_ratio(*place) for place in places):
         yield f"2.00x: half of what {table.ratio_to} needs, by the means over the seeds of both."
-
-
-def _common_difference(table: ResultTable, row: str) -> str:
-    """Return the differing settings of a row if they are the same in all of its cells."""
-    listed = {_listed(table.cell(row, column).differing) for column in table.columns}
-    return listed.pop() if len(listed) == 1 else ""
 
 
 def _listed(settings: Mapping[str, Any]) -> str:

@@ -168,7 +168,10 @@ def scatters(legend: Legend, groups: Mapping[int, RunGroup], name: str) -> list[
     known = [number for number, found in scores.items() if found]
     drawn, firsts = list[Chart](), dict[str, int]()
     for number in known:
-        first = firsts.setdefault(_samples_of(groups[number]), number)
+        first = firsts.setdefault(
+            repr([(k, v) for k, v in groups[number].settings.items() if k.startswith(PARTITION)]),
+            number,
+        )
         pairs = _common(scores[first], scores[number])
         if first != number and pairs:
             title = f"{legend.labels[number]} beside {legend.labels[first]}"
@@ -223,10 +226,6 @@ def _clients(record: RunRecord, table: pa.Table) -> list[Client]:
     numbers = table["client"].to_pylist()
     names = table["name"].to_pylist() if "name" in table.column_names else [""] * len(numbers)
     return [*map(Client, [record.seed] * len(numbers), numbers, names)]
-
-
-def _samples_of(group: RunGroup) -> str:
-    return repr([(k, v) for k, v in group.settings.items() if k.startswith(PARTITION)])
 
 
 def _beside(

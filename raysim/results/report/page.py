@@ -20,7 +20,7 @@ from raysim.results.report.partitions import ReadLabels, class_counts, class_nam
 from raysim.results.report.virtual import gantt_charts, staleness_charts
 from raysim.results.runs import RunRecord
 from raysim.results.tables import ResultTable, differing_keys
-from raysim.results.verdict import Verdict, verdicts
+from raysim.results.verdict import verdicts
 from raysim.storage.summary import EPSILON, HYPOTHETICAL
 from raysim.user_input import key_text
 
@@ -104,7 +104,10 @@ def report(
     return render(
         "page.html",
         title=f"raysim: {table.title}",
-        verdicts=_verdicts(legend, judged),
+        verdicts=[
+            (verdict, charts.seeds(legend, verdict.table, verdict.column, f"seeds{number}"))
+            for number, verdict in enumerate(verdicts(judged))
+        ],
         table=html_table(table),
         differences=differences and html_table(differences),
         tuning=tuning and html_table(tuning),
@@ -161,14 +164,6 @@ def rerun_command(record: RunRecord) -> str:
     if record.own_task:
         return "raysim.run(settings, task=task), with the task of this run"
     return shlex.join(["raysim", "run", str(record.path / "config.json"), "out=none"])
-
-
-def _verdicts(legend: Legend, tables: Sequence[ResultTable]) -> list[tuple[Verdict, Chart | None]]:
-    """Return the verdict on each column, with the values of its seeds."""
-    return [
-        (verdict, charts.seeds(legend, verdict.table, verdict.column, f"seeds{number}"))
-        for number, verdict in enumerate(verdicts(tables))
-    ]
 
 
 def _curves(
@@ -238,15 +233,15 @@ def _partitions(groups: Sequence[RunGroup], labels: ReadLabels) -> list[Chart]:
         key = key_text(decisive, str(record.path) if record.own_task else "")
         if key in heat_maps or (counts := class_counts(record, labels(record))) is None:
             continue
-        named = "own task" if record.own_task else _partition_title(record.settings)
+        named = (
+            "own task"
+            if record.own_task
+            else f"{record.settings.get('dataset.name')}, {record.settings.get('partition.name')}"
+        )
         title = f"{named}, seed {record.seed} ({record.path})"
         words = client_names(record), class_names(record)
         heat_maps[key] = charts.partition(title, counts, f"partition{len(heat_maps)}", *words)
     return [*heat_maps.values()]
-
-
-def _partition_title(settings: Mapping[str, Any]) -> str:
-    return f"{settings.get('dataset.name')}, {settings.get('partition.name')}"
 
 
 def _common(groups: Sequence[RunGroup]) -> list[tuple[str, str]]:

@@ -39,23 +39,14 @@ def read_metrics(path: Path, rounds: int) -> pa.Table:
             raise ValueError(f"two columns are named {again[0]!r:.80}")
         if "round" not in schema.names or not pa.types.is_integer(schema.field("round").type):
             raise ValueError("no column has the numbers of the rounds")
-        check_numbers(schema)
+        numeric = (
+            *(pa.types.is_integer, pa.types.is_floating),
+            *(pa.types.is_boolean, pa.types.is_null),
+        )
+        for field in schema:
+            if not any(holds(field.type) for holds in numeric):
+                raise ValueError(f"column {field.name!r:.80} holds {field.type!s:.80}, not numbers")
         return file.read()
-
-
-def check_numbers(schema: pa.Schema) -> None:
-    """Check that columns hold numbers or no values.
-
-    Raises:
-        ValueError: a column holds something else; the message names it.
-    """
-    numeric = (
-        *(pa.types.is_integer, pa.types.is_floating),
-        *(pa.types.is_boolean, pa.types.is_null),
-    )
-    for field in schema:
-        if not any(holds(field.type) for holds in numeric):
-            raise ValueError(f"column {field.name!r:.80} holds {field.type!s:.80}, not numbers")
 
 
 def with_declared(table: pa.Table, columns: Mapping[str, Column]) -> pa.Table:

@@ -16,7 +16,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from raysim.config import LocalSettings, Settings
+from raysim.config import Settings
 from raysim.federation.federation import Federation
 from raysim.federation.opened import OpenedSamples
 from raysim.numbers.layers import BATCH_NORMS
@@ -64,7 +64,9 @@ def stack_size(
     if not all(memories):
         return 1, None  # on a CPU, one client at a time is faster
     samples = int(federation.training_sizes.max())
-    rows = largest_batch(settings.local, samples)
+    rows = (
+        samples if settings.local.batch_size == "full" else min(settings.local.batch_size, samples)
+    )
     x = OpenedSamples(federation, CPU).first(1).x
     actors = len(memories) if asked == "auto" else asked
     per_actor = math.ceil(settings.cohort_size / actors)  # so that every actor has clients
@@ -79,11 +81,6 @@ def unsupported_reason(network: nn.Module) -> str | None:
         if isinstance(module, BATCH_NORMS) and module.momentum is None:
             return f"{type(module).__name__} ({name}) has no momentum"
     return None
-
-
-def largest_batch(local: LocalSettings, samples: int) -> int:
-    """Return the most samples in a batch of a client with `samples` samples."""
-    return samples if local.batch_size == "full" else min(local.batch_size, samples)
 
 
 def fitting(module: nn.Module, x: Tensor, rows: int, samples: int, memory: int) -> int:

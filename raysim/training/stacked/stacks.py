@@ -73,14 +73,9 @@ def copy_tree(tree: Tree, copies: dict[int, Tensor] | None = None) -> dict[str, 
     return copied
 
 
-def stack_named(sets: Sequence[Tensors], name: str) -> Tensor:
-    """Return a new tensor [K, ...] that stacks the tensors of one name in K sets."""
-    return torch.stack([tensors[name].detach() for tensors in sets])
-
-
 def stack_sets(sets: Sequence[Tensors]) -> dict[str, Tensor]:
     """Return new tensors [K, ...] that stack all tensors of K sets."""
-    return {name: stack_named(sets, name) for name in sets[0]}
+    return {name: torch.stack([tensors[name].detach() for tensors in sets]) for name in sets[0]}
 
 
 def assign(tensors: Tensors, values: Tensors) -> None:

@@ -67,7 +67,27 @@ class HuggingFace(FileDataset):
         Raises:
             DataError: there is nothing, or what there is was not saved by `save_to_disk`.
         """
-        return find_saved(self._place(root), self.split, self.image_size)
+        path = self._place(root)
+        if (path / STATE).is_file():
+            return {"": _saved(path, self.image_size)}
+        if not (path / SPLITS).is_file():
+            raise DataError(
+                f"dataset.path={path}: has no {STATE} or {SPLITS}, as save_to_disk writes"
+            )
+        names = _read(path / SPLITS).get("splits")
+        if not isinstance(names, list) or "train" not in names:
+            raise DataError(f"{path / SPLITS}: names no split train")
+        test = self.split if isinstance(self.split, str) else "test"
+        if test in names:
+            if not isinstance(self.split, str):
+                check_divided(path, self.split)
+            chosen = {"train": "train", "test": test}
+            return {name: _saved(path / of, self.image_size) for name, of in chosen.items()}
+        if isinstance(self.split, str):
+            raise DataError(
+                f"dataset.split={shown(self.split)}: no such split; {suggest(self.split, names)}"
+            )
+        return {"": _saved(path / "train", self.image_size)}
 
     @property
     def own_files(self) -> bool:
@@ -132,35 +152,6 @@ def fetch(name: str, path: Path) -> None:
         ) from error
     finally:
         shutil.rmtree(work, ignore_errors=True)
-
-
-def find_saved(path: Path, split: float | str, image_size: int | None) -> Sources:
-    """Return the sources of a folder that `save_to_disk` wrote.
-
-    Args:
-        path: The folder.
-        split: The setting `dataset.split`, which may name the split to test on.
-        image_size: Height and width of images; None: those of the files.
-
-    Raises:
-        DataError: the folder is another.
-    """
-    if (path / STATE).is_file():
-        return {"": _saved(path, image_size)}
-    if not (path / SPLITS).is_file():
-        raise DataError(f"dataset.path={path}: has no {STATE} or {SPLITS}, as save_to_disk writes")
-    names = _read(path / SPLITS).get("splits")
-    if not isinstance(names, list) or "train" not in names:
-        raise DataError(f"{path / SPLITS}: names no split train")
-    test = split if isinstance(split, str) else "test"
-    if test in names:
-        if not isinstance(split, str):
-            check_divided(path, split)
-        chosen = {"train": "train", "test": test}
-        return {name: _saved(path / of, image_size) for name, of in chosen.items()}
-    if isinstance(split, str):
-        raise DataError(f"dataset.split={shown(split)}: no such split; {suggest(split, names)}")
-    return {"": _saved(path / "train", image_size)}
 
 
 def _read(path: Path) -> Mapping[str, Any]:

@@ -205,7 +205,12 @@ def check_samples(method: Method, module: nn.Module, samples: Batch) -> Tensor:
             "the model's outputs are not finite, on the first samples of the test set"
         )
     if samples.scoring.whole_batch:
-        _check_whole_batch(samples, outputs)
+        loss, shapes = _called(samples, samples.loss, outputs)
+        if loss.shape:
+            raise SettingsError(
+                f"scoring.losses: must return one loss [] with whole_batch=True; of {shapes} it"
+                f" returned {[*loss.shape]}"
+            )
         return outputs
     whole_batch = _losses(samples, outputs)
     rows = [slice(row, row + 1) for row in range(len(samples.y))]
@@ -232,16 +237,6 @@ def _called(
         return torch.as_tensor(losses(outputs)), shapes
     except Exception as error:  # a user's function may raise anything
         raise SettingsError(f"scoring.losses: {shapes}: {' '.join(str(error).split())}") from error
-
-
-def _check_whole_batch(samples: Batch, outputs: Tensor) -> None:
-    """Check that the loss of a batch is one number."""
-    loss, shapes = _called(samples, samples.loss, outputs)
-    if loss.shape:
-        raise SettingsError(
-            f"scoring.losses: must return one loss [] with whole_batch=True; of {shapes} it"
-            f" returned {[*loss.shape]}"
-        )
 
 
 def _losses(samples: Batch, outputs: Tensor) -> Tensor:
