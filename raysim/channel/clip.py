@@ -11,6 +11,7 @@ An upload within the norm is left as it is, bit for bit.
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import ClassVar
 
 from pydantic import Field
 
@@ -27,11 +28,7 @@ class Clip(Stage):
     """
 
     norm: float = Field(default=1.0, gt=0, description="largest Euclidean norm of the differences")
-
-    @property
-    def bounds_norm(self) -> bool:
-        """True: differences are scaled down or left."""
-        return True
+    bounds_norm: ClassVar[bool] = True  # differences are scaled down or left
 
     def send(self, view: View, upload: Upload) -> Upload:
         """Scale the differences to the norm where they exceed it."""

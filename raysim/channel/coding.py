@@ -84,11 +84,7 @@ class Coder(Stage, ABC):
 
     quantises: ClassVar[bool] = False
     """Whether it changes how values are sent, not which."""
-
-    @property
-    def leaves_buffers(self) -> bool:
-        """True: parameters are coded."""
-        return True
+    leaves_buffers: ClassVar[bool] = True  # parameters are coded
 
     @abstractmethod
     def code(self, vector: Vector) -> Tensor:

@@ -24,6 +24,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import ClassVar
 
 from torch import Tensor
 
@@ -44,15 +45,8 @@ class ErrorFeedback(Stage):
     that ever took part.
     """
 
-    @property
-    def keeps_residual(self) -> bool:
-        """True: the memory is added."""
-        return True
-
-    @property
-    def leaves_buffers(self) -> bool:
-        """True: no coder leaves anything of them out."""
-        return True
+    keeps_residual: ClassVar[bool] = True  # the memory is added
+    leaves_buffers: ClassVar[bool] = True  # no coder leaves anything of them out
 
     def has_effect(self, behind: Sequence[Stage]) -> bool:
         """Return whether a stage behind changes what clients send."""

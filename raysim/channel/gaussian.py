@@ -108,6 +108,8 @@ class Gaussian(Stage):
     population: Clients | None = Field(
         default=None, description="clients of the hypothetical population; with noise_cohort"
     )
+    bounds_norm: ClassVar[bool] = True  # differences are scaled down or left
+    sums_numbers: ClassVar[bool] = True  # the clip follows the number of clients within it
 
     @model_validator(mode="after")
     def _noise_has_a_scale(self) -> Self:
@@ -138,16 +140,6 @@ class Gaussian(Stage):
     def acts_on_empty_rounds(self) -> bool:  # type: ignore[override]  # a constant of other stages
         """True with noise, or a quantile: a round without clients is one like others."""
         return self.multiplier != 0 or self.quantile is not None
-
-    @property
-    def bounds_norm(self) -> bool:
-        """True: differences are scaled down or left."""
-        return True
-
-    @property
-    def sums_numbers(self) -> bool:
-        """True: the clip follows the number of clients within it."""
-        return True
 
     @property
     def privacy(self) -> PrivacyClaim | None:

@@ -36,11 +36,7 @@ class Int8(Coder):
     block: int = Field(
         default=256, ge=1, le=2**15, description="values that have a scale in common"
     )
-
-    @property
-    def is_contraction(self) -> bool:
-        """True: s^2 is at most block / 254^2."""
-        return True
+    is_contraction: ClassVar[bool] = True  # s^2 is at most block / 254^2
 
     def code(self, vector: Vector) -> Tensor:
         """Return the rounded values."""

@@ -15,6 +15,8 @@ no low rank; `powersgd`, a method, has one P for all clients.
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import torch
 from pydantic import Field
 from torch import Tensor
@@ -33,21 +35,9 @@ class LowRank(Coder):
 
     rank: int = Field(default=4, ge=1, description="columns of the factors")
     iterations: int = Field(default=1, ge=0, description="further products with the matrix")
-
-    @property
-    def bounds_norm(self) -> bool:
-        """True: it is a projection."""
-        return True
-
-    @property
-    def is_contraction(self) -> bool:
-        """True: it is a projection, onto what is random at first."""
-        return True
-
-    @property
-    def sends_coordinates(self) -> bool:
-        """False: factors are sent."""
-        return False
+    bounds_norm: ClassVar[bool] = True  # it is a projection
+    is_contraction: ClassVar[bool] = True  # it is a projection, onto what is random at first
+    sends_coordinates: ClassVar[bool] = False  # factors are sent
 
     def code(self, vector: Vector) -> Tensor:
         """Return the products of the factors."""

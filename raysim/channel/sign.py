@@ -29,16 +29,8 @@ class Sign(Coder):
     """
 
     quantises: ClassVar[bool] = True
-
-    @property
-    def bounds_norm(self) -> bool:
-        """True: ||x||_1 / sqrt(n) <= ||x||."""
-        return True
-
-    @property
-    def is_contraction(self) -> bool:
-        """True: s^2 = 1 - ||x||_1^2 / (n ||x||^2)."""
-        return True
+    bounds_norm: ClassVar[bool] = True  # ||x||_1 / sqrt(n) <= ||x||
+    is_contraction: ClassVar[bool] = True  # s^2 = 1 - ||x||_1^2 / (n ||x||^2)
 
     def code(self, vector: Vector) -> Tensor:
         """Return signs times scales."""

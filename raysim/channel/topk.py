@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from math import ceil
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 import torch
@@ -40,16 +40,8 @@ class TopK(Coder):
     per: Literal["vector", "tensor"] = Field(
         default="vector", description="largest of all tensors of a group, or of each tensor"
     )
-
-    @property
-    def bounds_norm(self) -> bool:
-        """True: values are sent as they are, or not."""
-        return True
-
-    @property
-    def is_contraction(self) -> bool:
-        """True: s^2 = 1 - k/d."""
-        return True
+    bounds_norm: ClassVar[bool] = True  # values are sent as they are, or not
+    is_contraction: ClassVar[bool] = True  # s^2 = 1 - k/d
 
     def has_effect(self, behind: Sequence[Stage]) -> bool:
         """Return whether values are left out."""

@@ -35,7 +35,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from pydantic import Field
@@ -76,11 +76,8 @@ class Apfl(FedAvg):
     decay: float = Field(
         default=0.02, ge=0, description="weight decay of alpha, if adaptive; 0 is the paper's"
     )
-
-    @property
-    def needs_local(self) -> Mapping[str, object]:
-        """Gradients that are not clipped: v takes a step of its own."""
-        return {"clip_norm": None}
+    # gradients that are not clipped: v takes a step of its own
+    needs_local: ClassVar[Mapping[str, object]] = {"clip_norm": None}
 
     def init(self, network: nn.Module) -> ServerState:
         """Keep the first parameters, at which all clients' own models start."""

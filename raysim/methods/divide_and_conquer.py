@@ -124,11 +124,8 @@ class DivideAndConquer(FedAvg):
     min_spread: float = Field(
         default=0.01, ge=0, description="accuracy between the groups' rounds that moves a layer"
     )
-
-    @property
-    def needs_local(self) -> Mapping[str, object]:
-        """No kept optimizer: its passes train other parameters from round to round."""
-        return {"keep": False}
+    # no kept optimizer: its passes train other parameters from round to round
+    needs_local: ClassVar[Mapping[str, object]] = {"keep": False}
 
     @property
     def needs_classes(self) -> str:

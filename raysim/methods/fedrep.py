@@ -25,6 +25,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import ClassVar
 
 from pydantic import Field
 from torch import nn
@@ -56,11 +57,7 @@ class FedRep(PartlyShared):
     )
     head_epochs: Count = Field(default=4, description="local epochs of the own parts, before")
     body_epochs: Count = Field(default=1, description="local epochs of the shared parts")
-
-    @property
-    def needs_local(self) -> Mapping[str, object]:
-        """Epochs, which both phases count."""
-        return {"steps": None}
+    needs_local: ClassVar[Mapping[str, object]] = {"steps": None}  # epochs, which both phases count
 
     def own_tensors(self, network: nn.Module) -> frozenset[str]:
         """Return the names of the chosen tensors.

@@ -39,11 +39,8 @@ class Momentum(FedAvg):
     bases: ClassVar[Bases | None] = {"model": "model", "d": "d"}
 
     gamma: float = Field(default=0.5, ge=0, lt=1, description="decay of the momentum")
-
-    @property
-    def needs_local(self) -> Mapping[str, object]:
-        """SGD: the averaged d is the direction of its steps."""
-        return {"optimizer": "sgd"}
+    # SGD: the averaged d is the direction of its steps
+    needs_local: ClassVar[Mapping[str, object]] = {"optimizer": "sgd"}
 
     def init(self, network: nn.Module) -> ServerState:
         """Start with the momentum d at zero."""

@@ -31,7 +31,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from pydantic import Field
@@ -58,11 +58,8 @@ class PerFedAvg(FedAvg):
         default="none", description="Hessian term: left out (FO), by differences (HF), or exact"
     )
     delta: float = Field(default=0.001, gt=0, description="length of the differences, if finite")
-
-    @property
-    def needs_local(self) -> Mapping[str, object]:
-        """Gradients that are not clipped: several make up a step."""
-        return {"clip_norm": None}
+    # gradients that are not clipped: several make up a step
+    needs_local: ClassVar[Mapping[str, object]] = {"clip_norm": None}
 
     def rules(self) -> Rules:
         """Return the rules of local training: SGD along the gradient after a step."""

@@ -28,6 +28,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import ClassVar
 
 from pydantic import Field
 
@@ -65,11 +66,8 @@ class PFedMe(FedAvg):
     deploy_steps: int = Field(
         default=1, ge=0, description="local steps, of K each, before theta is deployed"
     )
-
-    @property
-    def needs_local(self) -> Mapping[str, object]:
-        """Gradients that are not clipped: theta takes several of them."""
-        return {"clip_norm": None}
+    # gradients that are not clipped: theta takes several of them
+    needs_local: ClassVar[Mapping[str, object]] = {"clip_norm": None}
 
     def rules(self) -> Rules:
         """Return the rules of local training: steps of w_k to a theta of its batch."""

@@ -53,11 +53,8 @@ class Qffl(FedAvg):
     bases: ClassVar[Bases | None] = {"d": CHANGE, "buffers": "model"}
 
     q: float = Field(default=1.0, ge=0, le=100, description="power of the loss; 0 is FedAvg")
-
-    @property
-    def needs_local(self) -> Mapping[str, object]:
-        """SGD: G_k and 1/eta are of its steps."""
-        return {"optimizer": "sgd"}
+    # SGD: G_k and 1/eta are of its steps
+    needs_local: ClassVar[Mapping[str, object]] = {"optimizer": "sgd"}
 
     def rules(self) -> Rules:
         """Return the rules of local training: SGD, of which the scaled change is sent."""

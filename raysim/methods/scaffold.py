@@ -65,11 +65,8 @@ class Scaffold(FedAvg):
     server_rate: ClassVar[str] = "lr_global"
 
     lr_global: float = Field(default=1.0, gt=0, description="step of the server")
-
-    @property
-    def needs_local(self) -> Mapping[str, object]:
-        """SGD to its last step: c_k is a mean of gradients, as steps over the learning rate are."""
-        return {"optimizer": "sgd", "tail_average": 0.0}
+    # SGD to its last step: c_k is a mean of gradients, as steps over the learning rate are
+    needs_local: ClassVar[Mapping[str, object]] = {"optimizer": "sgd", "tail_average": 0.0}
 
     def init(self, network: nn.Module) -> ServerState:
         """Start with the server's control variate c at zero."""

@@ -9,6 +9,7 @@ Optimization", JMLR 12, 2011.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import ClassVar
 
 from pydantic import Field
 from torch import Tensor
@@ -22,11 +23,7 @@ class Adagrad(Optimizer):
     """Adagrad; the sum of squares starts at zero."""
 
     eps: float = Field(default=1e-10, ge=0, description="added to the root of the sum")
-
-    @property
-    def slots(self) -> tuple[str, ...]:
-        """The sum of the squares of gradients."""
-        return (SUM,)
+    slots: ClassVar[tuple[str, ...]] = (SUM,)  # the sum of the squares of gradients
 
     def direction(
         self, gradient: Tensor, slots: Mapping[str, Tensor], step: float | Tensor

@@ -9,7 +9,7 @@ Source: Kingma and Ba, "Adam: A Method for Stochastic Optimization", ICLR 2015.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
 from torch import Tensor
@@ -27,11 +27,7 @@ class Adam(Optimizer):
         default=(0.9, 0.999), description="shares of the means that stay: of gradients, of squares"
     )
     eps: float = Field(default=1e-8, ge=0, description="added to the root of the mean of squares")
-
-    @property
-    def slots(self) -> tuple[str, ...]:
-        """The means of gradients and of their squares."""
-        return (MEAN, SQUARE)
+    slots: ClassVar[tuple[str, ...]] = (MEAN, SQUARE)  # the means of gradients and of their squares
 
     def direction(self, gradient: Tensor, slots: Mapping[str, Tensor], step: Any) -> Tensor:
         """Update both means; return the direction."""

@@ -107,11 +107,7 @@ class Cifar(PublishedImages):
     )
     rows: ClassVar[Mapping[str, Mapping[str, int]]]
     label_bytes: ClassVar[int]
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Three channels of 32x32."""
-        return (3, 32, 32)
+    shape: ClassVar[tuple[int, ...]] = (3, 32, 32)  # three channels of 32x32
 
     @property
     def files(self) -> Mapping[str, Collection[str]]:
@@ -189,16 +185,8 @@ class Cifar10(Cifar):
     sources: ClassVar[tuple[Source, ...]] = (Source(PNG.title, _binary_from_package),)
     published: ClassVar[str] = "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz"
     label_bytes: ClassVar[int] = 1
-
-    @property
-    def classes(self) -> int:
-        """Ten kinds of animals and vehicles."""
-        return len(OF_CIFAR10)
-
-    @property
-    def class_names(self) -> tuple[str, ...]:
-        """Names of the ten kinds."""
-        return OF_CIFAR10
+    classes: ClassVar[int] = len(OF_CIFAR10)
+    class_names: ClassVar[tuple[str, ...]] = OF_CIFAR10
 
 
 class Cifar100(Cifar):
@@ -214,13 +202,5 @@ class Cifar100(Cifar):
     }
     published: ClassVar[str] = "https://www.cs.toronto.edu/~kriz/cifar-100-binary.tar.gz"
     label_bytes: ClassVar[int] = 2
-
-    @property
-    def classes(self) -> int:
-        """A hundred kinds of things, in twenty groups of five."""
-        return len(OF_CIFAR100)
-
-    @property
-    def class_names(self) -> tuple[str, ...]:
-        """Names of the hundred kinds."""
-        return OF_CIFAR100
+    classes: ClassVar[int] = len(OF_CIFAR100)
+    class_names: ClassVar[tuple[str, ...]] = OF_CIFAR100  # in twenty groups of five

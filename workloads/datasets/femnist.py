@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 from string import ascii_lowercase, ascii_uppercase, digits
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -46,11 +46,8 @@ class Femnist(Dataset):
     letters: bool = Field(
         default=False, description="letters only, upper and lower case merged: 26 classes"
     )
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """One channel of 28x28."""
-        return (1, SIDE, SIDE)
+    shape: ClassVar[tuple[int, ...]] = (1, SIDE, SIDE)
+    client_column: ClassVar[str] = "writer"
 
     @property
     def classes(self) -> int:
@@ -61,11 +58,6 @@ class Femnist(Dataset):
     def class_names(self) -> tuple[str, ...]:
         """Digits and letters as characters."""
         return (*ascii_lowercase,) if self.letters else CHARACTERS
-
-    @property
-    def client_column(self) -> str:
-        """One client per writer."""
-        return "writer"
 
     def decode(self, x: Tensor) -> Tensor:
         """Scale bytes [B, 1, 28, 28] to [0, 1]."""

@@ -38,16 +38,8 @@ class Aptos(ImageFiles):
     )
     folder: ClassVar[str] = "aptos"
     published: ClassVar[str] = "https://www.kaggle.com/c/aptos2019-blindness-detection/data"
-
-    @property
-    def classes(self) -> int:
-        """Five grades."""
-        return len(GRADES)
-
-    @property
-    def class_names(self) -> tuple[str, ...]:
-        """Names of the grades."""
-        return GRADES
+    classes: ClassVar[int] = len(GRADES)
+    class_names: ClassVar[tuple[str, ...]] = GRADES
 
     @property
     def variant(self) -> str:
@@ -125,16 +117,8 @@ class ChestXray(ImageFiles):
     published: ClassVar[str] = (
         "https://www.kaggle.com/datasets/paultimothymooney/chest-xray-pneumonia"
     )
-
-    @property
-    def classes(self) -> int:
-        """Normal, pneumonia."""
-        return 2
-
-    @property
-    def class_names(self) -> tuple[str, ...]:
-        """Names of both."""
-        return ("normal", "pneumonia")
+    classes: ClassVar[int] = 2  # normal, pneumonia
+    class_names: ClassVar[tuple[str, ...]] = ("normal", "pneumonia")
 
     def listed(self, folder: Path) -> Mapping[str, Listing]:
         """Return the files of the class folders.

@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -86,26 +86,14 @@ class Mimic3(Dataset):
     features: Count = Field(
         default=1473, description="drugs, most frequent first; padded with zeros"
     )
+    classes: ClassVar[int] = 2  # survived (0), died in hospital (1)
+    class_names: ClassVar[tuple[str, ...]] = ("survived", "died")
+    client_column: ClassVar[str] = "subject"
 
     @property
     def shape(self) -> tuple[int, ...]:
         """One 0 or 1 per drug."""
         return (self.features,)
-
-    @property
-    def classes(self) -> int:
-        """Survived (0), died in hospital (1)."""
-        return 2
-
-    @property
-    def class_names(self) -> tuple[str, ...]:
-        """Names of both."""
-        return ("survived", "died")
-
-    @property
-    def client_column(self) -> str:
-        """One client per subject."""
-        return "subject"
 
     def decode(self, x: Tensor) -> Tensor:
         """Convert bytes [B, features] to floats."""

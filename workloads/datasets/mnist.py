@@ -144,8 +144,4 @@ class FashionMnist(IdxImages):
         from_torchvision("FashionMNIST", size_bytes=30_878_645),
         FASHION,
     )
-
-    @property
-    def class_names(self) -> tuple[str, ...]:
-        """Names of the ten articles."""
-        return CLOTHING
+    class_names: ClassVar[tuple[str, ...]] = CLOTHING

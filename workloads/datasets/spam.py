@@ -65,26 +65,14 @@ class SpamAssassin(Dataset):
     features: Count = Field(default=1000, description="words, most frequent first")
     md5s: ClassVar[Mapping[str, str]] = {ARCHIVE: "da1961f832abf32413467b92c6fb8949"}
     sources: ClassVar[tuple[Source, ...]] = (Source(_PACKAGE.title, _archive),)
+    classes: ClassVar[int] = 2  # ham (0) and spam (1)
+    class_names: ClassVar[tuple[str, ...]] = ("ham", "spam")
+    client_column: ClassVar[str] = "domain"  # one client per domain of senders
 
     @property
     def shape(self) -> tuple[int, ...]:
         """One 0 or 1 per word."""
         return (self.features,)
-
-    @property
-    def classes(self) -> int:
-        """Ham (0) and spam (1)."""
-        return 2
-
-    @property
-    def class_names(self) -> tuple[str, ...]:
-        """Names of both."""
-        return ("ham", "spam")
-
-    @property
-    def client_column(self) -> str:
-        """One client per domain of senders."""
-        return "domain"
 
     def decode(self, x: Tensor) -> Tensor:
         """Convert bytes [B, features] to floats."""

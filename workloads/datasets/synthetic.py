@@ -19,6 +19,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -55,21 +56,9 @@ class Synthetic(Dataset):
     seed: DataSeed = Field(
         default=0, description="seed of the data; run: that of the run, so that each has its own"
     )
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """A vector of 1024 numbers."""
-        return (INPUTS,)
-
-    @property
-    def classes(self) -> int:
-        """Number of outputs of the labelling networks."""
-        return CLASSES
-
-    @property
-    def client_column(self) -> str:
-        """One client per user."""
-        return "user"
+    shape: ClassVar[tuple[int, ...]] = (INPUTS,)
+    classes: ClassVar[int] = CLASSES
+    client_column: ClassVar[str] = "user"
 
     def prepare(self, root: Path, progress: Progress) -> Mapping[str, Path]:
         """Draw the samples, and write each split as an Arrow file."""

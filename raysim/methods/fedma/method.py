@@ -90,6 +90,8 @@ class FedMa(Method):
     average: Literal["mean", "posterior"] = Field(
         default="mean", description="weights of an atom: mean of its members, or of its posterior"
     )
+    # no kept optimizer: its passes train other parameters from round to round
+    needs_local: ClassVar[Mapping[str, object]] = {"keep": False}
 
     def network(self, model: nn.Module) -> nn.Module:
         """Let LSTMs follow the size of their weights, as other layers do by themselves."""
@@ -97,11 +99,6 @@ class FedMa(Method):
             if isinstance(module, nn.LSTM):
                 module.register_forward_pre_hook(_fit_sizes)
         return model
-
-    @property
-    def needs_local(self) -> Mapping[str, object]:
-        """No kept optimizer: its passes train other parameters from round to round."""
-        return {"keep": False}
 
     def init(self, network: nn.Module) -> ServerState:
         """Describe the layers.
