@@ -12,16 +12,17 @@ from uuid import uuid4
 
 import optuna
 from optuna.exceptions import ExperimentalWarning
+from optuna.pruners import BasePruner
 from optuna.samplers import BaseSampler, RandomSampler
+from optuna.storages import BaseStorage
 from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, Trial, TrialState
 
-from raysim.errors import RunError, without_passwords
+from raysim.errors import RunError, SettingsError, visible, without_passwords
 from raysim.tuning.search.decisions import Decisions, copied
 from raysim.tuning.search.mirror import Mirror
 from raysim.tuning.search.record import difference_in, record_of
 from raysim.tuning.search.results import combined, quantity
-from raysim.tuning.search.searched import SearchedStudy
 from raysim.tuning.search.storage import (
     close_storage,
     error_line,
@@ -31,8 +32,50 @@ from raysim.tuning.search.storage import (
     open_storage,
     refusal,
 )
+from raysim.tuning.studies.ranges import contains, format_range
 from raysim.tuning.studies.samplers import OBJECTIVES, SearchOptions
+from raysim.tuning.studies.space import Space
 from raysim.tuning.studies.study import ResolvedStudy, check_together
+
+
+class SearchedStudy(optuna.Study):
+    """Optuna study whose trials a tuner runs, instead of `optimize`.
+
+    Attributes:
+        stopped: Whether `stop` was called, after which no trial begins.
+    """
+
+    stopped: bool = False
+
+    def __init__(self, name: str, storage: BaseStorage, pruner: BasePruner, space: Space) -> None:
+        super().__init__(name, storage, pruner=pruner)
+        self._space = space
+
+    def enqueue_trial(
+        self,
+        params: dict[str, Any],
+        user_attrs: dict[str, Any] | None = None,
+        skip_if_exists: bool = False,
+    ) -> None:
+        """Enqueue a trial; callbacks call this.
+
+        Raises:
+            SettingsError: a setting is not searched, or its value is outside its range.
+        """
+        for key, value in params.items():
+            if key not in self._space:
+                raise SettingsError(f"enqueue_trial: {visible(key)}: is not searched")
+            if not contains(self._space[key], value):
+                allowed = format_range(self._space[key])
+                raise SettingsError(
+                    f"enqueue_trial: {key}={visible(str(value))}: must be {allowed}"
+                )
+        super().enqueue_trial(params, user_attrs, skip_if_exists)
+
+    def stop(self) -> None:
+        """Begin no further trial; callbacks call this."""
+        self.stopped = True
+
 
 RETRY_OF = "retry_of"
 """Attribute of a trial that repeats a failed one: the number of the failed trial."""

@@ -1,17 +1,120 @@
-"""Storages of studies, their URLs, and errors of their drivers."""
+"""Storages of studies, their URLs, and errors of their drivers.
+
+A journal is a file to which Optuna appends each change, also on a network file system, where
+SQLite's locks are not safe: its own lock is an exclusively created file, which is atomic on NFS
+from version 3 on and on SMB, while SQLite locks ranges of bytes, which these may not support.
+"""
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
+from typing import Any
 
-from optuna.storages import BaseStorage, RDBStorage
+from optuna.storages import BaseStorage, JournalStorage, RDBStorage
+from optuna.storages.journal import JournalFileBackend, JournalFileOpenLock
 from sqlalchemy import event
 from sqlalchemy.engine import Engine, make_url
 from sqlalchemy.exc import ArgumentError
 
-from raysim.errors import RunError, SettingsError, remember_password
-from raysim.tuning.search.file_systems import is_on_network
-from raysim.tuning.search.journal import check_there, open_journal
+from raysim.errors import MachineError, RunError, SettingsError, remember_password
+
+BEGIN = b'{"op_code":'
+"""Beginning of each line."""
+
+
+class _Journal(JournalFileBackend):
+    """Journal whose file is not created again while it is in use."""
+
+    def __init__(self, storage: str, path: Path, lock: JournalFileOpenLock) -> None:
+        super().__init__(str(path), lock)
+        self._storage, self._path = storage, path
+
+    def append_logs(self, logs: list[dict[str, Any]]) -> None:
+        """Append changes, each in a line.
+
+        Raises:
+            MachineError: the file is missing.
+        """
+        check_there(self._storage, self._path)
+        super().append_logs(logs)
+
+
+def check_there(storage: str, path: Path) -> None:
+    """Check that the file of an open storage exists; a deleted one could still be written to.
+
+    Raises:
+        MachineError: the file is missing.
+    """
+    if not path.exists():
+        raise MachineError(f"storage={storage}: the file is gone")
+
+
+def open_journal(storage: str, path: Path) -> JournalStorage:
+    """Open or create a journal; an incomplete line of a killed process is dropped.
+
+    Raises:
+        RunError: the file is damaged.
+        OSError: the file cannot be read or written.
+    """
+    lock = JournalFileOpenLock(str(path))
+    journal = _Journal(storage, path, lock)
+    lock.acquire()
+    try:
+        _drop_half_line(path)
+    finally:
+        lock.release()
+    try:
+        return JournalStorage(journal)
+    except OSError:
+        raise
+    except Exception as error:  # Optuna does not validate the lines
+        cause = " ".join(f"{type(error).__name__} {error}".split())
+        raise RunError(f"damaged file: a line cannot be read: {cause}") from None
+
+
+def _drop_half_line(path: Path) -> None:
+    """Remove the incomplete last line.
+
+    Raises:
+        RunError: the rest is not the beginning of a line.
+    """
+    with path.open("r+b") as file:
+        content = file.read()
+        whole = content.rfind(b"\n") + 1
+        half = content[whole:]
+        if half[: len(BEGIN)] != BEGIN[: len(half)]:
+            raise RunError("damaged file: it does not end with a line of a journal")
+        if half:
+            file.truncate(whole)
+
+
+MOUNTS = Path("/proc/self/mountinfo")
+NETWORK = frozenset(
+    ["9p", "afs", "beegfs", "ceph", "cifs", "glusterfs", "gpfs", "lustre", "nfs", "nfs4", "smb3"]
+)
+"""Types of file systems that several machines mount, besides `fuse.sshfs` and similar ones."""
+
+
+def is_on_network(folder: Path) -> bool:
+    """Return whether a folder is on a network file system; False if Linux does not tell.
+
+    Source: proc_pid_mountinfo(5): the fifth field is the mount point, the first after "-" the type.
+    """
+    try:
+        lines = MOUNTS.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return False
+    resolved = folder.resolve()
+    kinds = {}  # a later mount hides an earlier one of the same place
+    for line in lines:
+        before, _, after = line.partition(" - ")
+        place = re.sub(r"\\([0-7]{3})", lambda code: chr(int(code[1], 8)), before.split()[4])
+        if resolved.is_relative_to(place):
+            kinds[place] = after.split()[0]
+    kind = kinds[max(kinds, key=len)] if kinds else ""
+    return kind in NETWORK or kind.startswith("fuse.")
+
 
 NEWER_OPTUNA = "pip install -U optuna"
 """Advice in Optuna's error about tables of a newer version."""

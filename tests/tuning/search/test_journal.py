@@ -8,7 +8,7 @@ from optuna.storages import JournalStorage
 import raysim
 from raysim.errors import MachineError
 from raysim.tuning.command import serve
-from raysim.tuning.search import file_systems
+from raysim.tuning.search import storage as storages
 from raysim.tuning.search.storage import default_storage
 from raysim.tuning.studies.samplers import SearchOptions
 from tests.tuning.common import make_search, make_tuner, values
@@ -38,7 +38,7 @@ MOUNTS = """\
 def test_the_default_on_a_network_is_a_journal(tmp_path, monkeypatch, place, found):
     mounts = tmp_path / "mountinfo"
     mounts.write_text(MOUNTS.format(tmp_path))
-    monkeypatch.setattr(file_systems, "MOUNTS", mounts)
+    monkeypatch.setattr(storages, "MOUNTS", mounts)
     folder = tmp_path / place
     assert default_storage(folder).endswith(f":////{str(folder / found)[1:]}")
     folder.mkdir(parents=True)

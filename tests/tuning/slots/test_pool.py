@@ -16,7 +16,7 @@ from raysim.errors import MachineError
 from raysim.execution.cluster_health import NodeLostError
 from raysim.execution.resources import Node
 from raysim.process.exits import interruptible
-from raysim.tuning.slots import fitting, slot, usage
+from raysim.tuning.slots import fitting, slot
 from raysim.tuning.slots import pool as slots
 from raysim.tuning.slots.queue import RunQueue, run_in_slots
 from raysim.tuning.slots.report import Report, SlotLost
@@ -147,8 +147,7 @@ def cluster(monkeypatch):
     for module in (fitting, slot, slots):
         monkeypatch.setattr(module, "ray", found)
     monkeypatch.setattr(slots, "ClusterHealth", lambda: found)
-    for module in (slots, usage):
-        monkeypatch.setattr(module, "perf_counter", lambda: found.now)
+    monkeypatch.setattr(slots, "perf_counter", lambda: found.now)
     for module in (fitting, slots):
         monkeypatch.setattr(module, "alive_nodes", found.alive_nodes)
     for module in (fitting, slots):
