@@ -24,7 +24,7 @@ from raysim.tuning.plots import plots
 from raysim.tuning.search.record import record_of
 from raysim.tuning.search.results import exceeded, quantity, reported
 from raysim.tuning.search.search import Search
-from raysim.tuning.studies.ranges import alternatives, format_range
+from raysim.tuning.studies.ranges import alternatives, format_range, short_override
 from raysim.tuning.studies.samplers import OBJECTIVES
 from raysim.user_input import canonical, override_text
 
@@ -129,7 +129,7 @@ def _heading(search: Search, best: Sequence[FrozenTrial], trials: Sequence[Froze
         return "No trial keeps the constraints" if done else "No trial is complete"
     if len(search.options.objectives) > 1:
         return f"{len(best)} trial{'s are' if len(best) > 1 else ' is'} on the Pareto front"
-    values = " ".join(override_text(key, _rounded(v)) for key, v in best[0].params.items())
+    values = " ".join(short_override(key, v) for key, v in best[0].params.items())
     return f"Trial {best[0].number} is best: {values}"
 
 
@@ -211,10 +211,6 @@ def _space(search: Search) -> Grid:
 
 def _value(objective: str, value: float) -> str:
     return f"{value:.2%}" if objective == "accuracy" else f"{value:.6g}"
-
-
-def _rounded(value: Any) -> Any:
-    return float(f"{value:.4g}") if isinstance(value, float) else value
 
 
 def _table(search: Search, trials: Sequence[FrozenTrial], title: str) -> Grid:

@@ -139,7 +139,7 @@ class SharingIndices:
     def sizes(self) -> Indices:
         """Samples per client [K], shared ones among them."""
         sizes = self.own.sizes
-        return np.broadcast_to(_distinct(sizes) + self.size, sizes.shape)
+        return np.broadcast_to(distinct_sizes(sizes) + self.size, sizes.shape)
 
     def __getitem__(self, client: int) -> Indices:
         own_part, part = self.own[client], self.shared
@@ -164,7 +164,7 @@ def renumbered(indices: ClientIndices, numbers: Indices) -> ClientIndices:
     if isinstance(indices, ListedIndices):
         return ListedIndices(numbers[indices.indices], indices.offsets)
     draw = partial(_draw_renumbered, indices, numbers)
-    return DrawnIndices(len(indices.sizes), _distinct(indices.sizes), draw)
+    return DrawnIndices(len(indices.sizes), distinct_sizes(indices.sizes), draw)
 
 
 def _draw_renumbered(indices: ClientIndices, numbers: Indices, client: int) -> Indices:
@@ -217,7 +217,7 @@ def held_problem(indices: ClientIndices, clients: int, samples: int) -> str | No
         return f"sizes {sizes!r}; must be an array of whole numbers [K]"
     if len(sizes) != clients:
         return f"samples of {len(sizes)} clients; clients={clients}"
-    if len(empty := np.flatnonzero(_distinct(sizes) < 1)):
+    if len(empty := np.flatnonzero(distinct_sizes(sizes) < 1)):
         return f"no samples for client {empty[0]}"
     if not isinstance(indices, ListedIndices):
         again = [client for client in (0, clients - 1) if _differs(indices, client)]
@@ -237,7 +237,7 @@ def limited(whole: ClientIndices, limit: int, seed: int) -> ClientIndices:
     clients, draw = len(whole.sizes), partial(_draw_limited, whole, limit, seed)
     if isinstance(whole, ListedIndices):
         return ListedIndices.of([draw(client) for client in range(clients)])
-    return DrawnIndices(clients, np.minimum(_distinct(whole.sizes), limit), draw)
+    return DrawnIndices(clients, np.minimum(distinct_sizes(whole.sizes), limit), draw)
 
 
 @dataclass(frozen=True)
@@ -260,7 +260,7 @@ class Holdout:
 
     def training_sizes(self, sizes: Indices) -> Indices:
         """Return the number of training samples [K] of clients with `sizes` samples [K]."""
-        distinct = _distinct(sizes)
+        distinct = distinct_sizes(sizes)
         return np.broadcast_to(distinct - self._held_out(distinct), sizes.shape)
 
     def divide(self, client: int, n: int) -> tuple[Indices, Indices]:
@@ -353,6 +353,6 @@ def _draw_of_classes(
     return np.concatenate([generator.choice(own, n, replace=False) for own, n in wanted])
 
 
-def _distinct(sizes: Indices) -> Indices:
+def distinct_sizes(sizes: Indices) -> Indices:
     """Return sizes [K], or [1] if one number is broadcast to all clients."""
     return sizes[:1] if sizes.strides == (0,) else sizes

@@ -20,6 +20,7 @@ from raysim.samples.client_indices import (
     DrawnIndices,
     Indices,
     SharingIndices,
+    distinct_sizes,
     own_indices,
 )
 
@@ -99,7 +100,7 @@ class CutIndices:
     @property
     def sizes(self) -> Indices:
         """Samples per client [K] that are left."""
-        sizes = _distinct(self.whole.sizes)
+        sizes = distinct_sizes(self.whole.sizes)
         return np.broadcast_to(sizes - self.cut.test_sizes(sizes), self.whole.sizes.shape)
 
     def __getitem__(self, client: int) -> Indices:
@@ -108,7 +109,7 @@ class CutIndices:
     @property
     def tests(self) -> DrawnIndices:
         """The test samples of each client; none of one with fewer than two samples."""
-        sizes = self.cut.test_sizes(_distinct(self.whole.sizes))
+        sizes = self.cut.test_sizes(distinct_sizes(self.whole.sizes))
         return DrawnIndices(len(self.whole.sizes), sizes, partial(_tests, self))
 
 
@@ -154,8 +155,3 @@ def without_cut(indices: ClientIndices) -> ClientIndices:
         if isinstance(indices, SharingIndices)
         else of_clients.whole
     )
-
-
-def _distinct(sizes: Indices) -> Indices:
-    """Return sizes [K], or [1] if one number is broadcast to all clients."""
-    return sizes[:1] if sizes.strides == (0,) else sizes

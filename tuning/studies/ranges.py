@@ -8,6 +8,8 @@ from typing import Any
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 from optuna.trial import Trial
 
+from raysim.user_input import override_text
+
 Range = CategoricalDistribution | FloatDistribution | IntDistribution
 """Values that a study searches for one setting."""
 GRID_POINTS = 9
@@ -85,3 +87,8 @@ def format_range(values: Range) -> str:
 def alternatives(values: Sequence[Any]) -> str:
     """Return alternative values as text."""
     return " | ".join(map(str, values))
+
+
+def short_override(key: str, value: Any) -> str:
+    """Return a setting as it is typed, a float with four digits."""
+    return override_text(key, float(f"{value:.4g}") if isinstance(value, float) else value)

@@ -29,12 +29,12 @@ from raysim.tuning.search.storage import default_storage
 from raysim.tuning.slots.fitting import at_most
 from raysim.tuning.slots.pool import open_slots
 from raysim.tuning.slots.queue import CombinedQueue, run_in_slots
-from raysim.tuning.studies.ranges import Range, format_range
+from raysim.tuning.studies.ranges import Range, format_range, short_override
 from raysim.tuning.studies.samplers import SearchOptions
 from raysim.tuning.studies.study import ResolvedStudy
 from raysim.tuning.tables.searches import Searched, TuneTable, budget
 from raysim.tuning.tuner import StudyListener, Tuner
-from raysim.user_input import key_text, override_text
+from raysim.user_input import key_text
 from raysim.workloads.datasets.fetch import data_root
 from raysim.workloads.papers.run import digest_of
 from raysim.workloads.tables import PaperCell, PaperTable
@@ -88,7 +88,7 @@ class Chosen:
     @property
     def settings(self) -> str:
         """The best settings as they are typed."""
-        return " ".join(override_text(key, _short(value)) for key, value in self.values.items())
+        return " ".join(short_override(key, value) for key, value in self.values.items())
 
     @property
     def shown_score(self) -> str:
@@ -120,10 +120,6 @@ class Chosen:
             yield f"{which} trials tie, the first is taken"
         if self.held_out is not None and self.held_out < FEW_HELD_OUT:
             yield f"only {self.held_out} held-out samples, one of which is {1 / self.held_out:.1%}"
-
-
-def _short(value: Any) -> Any:
-    return float(f"{value:.4g}") if isinstance(value, float) else value
 
 
 def tuned(
