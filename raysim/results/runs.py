@@ -18,9 +18,19 @@ import pyarrow.compute as pc
 from raysim import methods  # noqa: F401 - registers them
 from raysim.api.columns import OF_ENGINE, SUMS, Column, by_scored
 from raysim.api.method import METHODS
-from raysim.api.scoring import ACCURACY, AT_TEMPERATURE, LOSS, PERSONAL
+from raysim.api.scoring import (
+    ACCURACY,
+    AT_TEMPERATURE,
+    GAIN,
+    HOLDOUT,
+    JAIN,
+    LOCAL_TEST,
+    LOSS,
+    PERSONAL,
+    TRAIN_SET,
+    spread_column,
+)
 from raysim.errors import RunError, SettingsError
-from raysim.results.deployed_columns import with_deployed
 from raysim.results.failures import INFINITE_LOSS, failure_of, read_failure
 from raysim.samples.arrow import checksum
 from raysim.storage.checkpoints import NO_PRIVACY, PRIVACY, Checkpoints
@@ -33,6 +43,31 @@ from raysim.storage.schema import GRIDS, recorded_settings
 from raysim.storage.sealed.models import model_problem
 from raysim.storage.summary import DROPPED, end_of, is_counted
 from raysim.user_input import canonical, decides_result, parse_json
+
+OF_CLIENTS = {of.samples for of in (LOCAL_TEST, HOLDOUT, TRAIN_SET)}
+"""Sets of the clients' samples."""
+
+
+def with_deployed(metrics: pa.Table) -> pa.Table:
+    """Add columns of the models that clients deploy to a run that has none: the global one's.
+
+    So rows of a table have one metric: `final(personal_local_test_accuracy)`. Gains are 0.
+    """
+    known = by_scored(declared_in(metrics.schema).values())
+    if any(of.model == PERSONAL for of in known):
+        return metrics
+    for of, column in known.items():
+        if of.model or of.samples not in OF_CLIENTS:
+            continue
+        own, values = column.of(of._replace(model=PERSONAL)), metrics[column.name]
+        metrics = metrics.append_column(declared_field(own, values.type), values)
+        if of.spread == JAIN:
+            zeros = [None if value is None else 0.0 for value in values.to_pylist()]
+            score = known[of._replace(spread="")].of(of._replace(model=PERSONAL, spread=""))
+            field = declared_field(spread_column(score, GAIN), pa.float64())
+            metrics = metrics.append_column(field, pa.array(zeros, pa.float64()))
+    return metrics
+
 
 State = Literal["finished", "running", "interrupted", "diverged", "failed"]
 PAGE = "report.html"

@@ -11,7 +11,6 @@ import ray
 
 import raysim
 from raysim.driver.listeners import ray_metrics_listener as exporting
-from raysim.execution import ray_metrics
 from tests.tasks import make_settings, make_task
 
 PATIENCE_SECONDS = 60
@@ -61,8 +60,8 @@ def test_gauges_are_set_again_during_a_round(tmp_path, monkeypatch, interval, ro
             return self
 
     monkeypatch.setattr(exporting, "ray_runs", lambda: True)
-    monkeypatch.setattr(ray_metrics, "Gauge", Recorded)
-    monkeypatch.setattr(ray_metrics, "REFRESH_SECONDS", interval)
+    monkeypatch.setattr(exporting, "Gauge", Recorded)
+    monkeypatch.setattr(exporting, "REFRESH_SECONDS", interval)
     settings = make_settings(tmp_path / "run", rounds=2, fraction=1.0)
     raysim.run(settings, make_task((8, 7)))
     assert recorded["raysim_round"] == rounds

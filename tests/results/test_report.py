@@ -30,7 +30,7 @@ from raysim.results.metrics import parse_metric
 from raysim.results.render import Entry, Grid
 from raysim.results.render.formats import html_table
 from raysim.results.report import charts, clients, page
-from raysim.results.report.curves import POINTS, Curve, curve_of, mean_curve, thinned
+from raysim.results.report.charts import POINTS, Curve, curve_of, mean_curve, thinned
 from raysim.results.report.drawing import Legend, keys
 from raysim.results.report.partitions import class_counts
 from raysim.results.runs import read_run

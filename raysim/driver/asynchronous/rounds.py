@@ -20,7 +20,6 @@ from raysim.driver.asynchronous.arrivals import Flight, PlannedRound, Queue
 from raysim.driver.asynchronous.checks import check_alike, check_pass
 from raysim.driver.asynchronous.plan import Plan
 from raysim.driver.asynchronous.times import DeviceTimes
-from raysim.driver.asynchronous.traffic import bytes_of, sent_late
 from raysim.driver.clock.lost import LostRoundError
 from raysim.driver.rounds.passes import PassContext, RoundRunner
 from raysim.driver.rounds.round_log import RoundLog
@@ -35,6 +34,36 @@ from raysim.execution.partial_sum import Columns, PartialSum, Sums
 from raysim.numbers.tensors import CPU
 from raysim.storage.in_flight import InFlight, StartedVersion
 from raysim.training.stacked.stack_size import stacks_of
+
+
+def sent_late(planned: PlannedRound) -> int:
+    """Return the number of updates that arrived in a round too stale to count."""
+    return sum(not flight.lost for flight in planned.dropped)
+
+
+def bytes_of(
+    dispatch: Dispatch,
+    planned: PlannedRound,
+    total: PartialSum,
+    times: DeviceTimes | None,
+) -> tuple[int, int]:
+    """Return the bytes that all clients sent by the end of a round, and received at its start.
+
+    A client that drops out has received and sent as much as it had time for.
+
+    Args:
+        dispatch: Its pass, over the clients that start in it.
+        planned: The round.
+        total: The sum of its arrivals.
+        times: The clients' times; without a clock no client is lost.
+    """
+    sent, received = 0, 0
+    if times:
+        sent, received = times.moved(planned.dropped)[0], times.moved(planned.started)[1]
+    # A dropped update is not computed, but its device would have sent it.
+    sent += total.bytes_up + sent_late(planned) * total.bytes_up // max(len(total.clients), 1)
+    whole = [flight.client for flight in planned.started if not flight.lost]
+    return sent, received + int(dispatch.received_bytes(whole, dispatch.frozen).sum())
 
 
 @dataclass

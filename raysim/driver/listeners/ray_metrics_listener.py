@@ -1,13 +1,72 @@
-"""Export of a run's values by Ray."""
+"""Export of a run's values among Ray's for Prometheus (`ray.util.metrics`).
+
+Each process hands its values to Ray's agent on its node every 10 seconds, with those of Ray itself;
+to set one takes microseconds. A gauge that is not set again is dropped after two reports.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from time import perf_counter
 from typing import Any
+
+import ray
+from ray.util.metrics import Counter, Gauge
 
 from raysim.driver.listeners.listener import Forwarding, Listener, Started
 from raysim.driver.listeners.trackers.base import run_name
-from raysim.execution.ray_metrics import RayMetrics, ray_runs
+
+GAUGES = {
+    "round": "Last committed round",
+    "train_loss": "Training loss of the last round",
+    "score": "Main score of the last round that was evaluated",
+}
+"""Values of the last round that are exported, with their descriptions."""
+CLIENTS = "Clients that have been trained; its rate is clients a second"
+LABELS = ("run", "method")
+REFRESH_SECONDS = 1.0
+"""Seconds after which gauges are set again, the shortest interval of Ray's reports."""
+
+
+def ray_runs() -> bool:
+    """Return whether this process is connected to Ray."""
+    return bool(ray.is_initialized())
+
+
+class RayMetrics:
+    """Metrics of a run: `ray_raysim_clients_total`, and `ray_raysim_<name>` for GAUGES.
+
+    Args:
+        run: Label of its values, its name.
+        method: Another one, its method.
+    """
+
+    def __init__(self, run: str, method: str) -> None:
+        labels = dict(zip(LABELS, (run, method), strict=True))
+        self._clients = Counter("raysim_clients", CLIENTS, LABELS).set_default_tags(labels)
+        self._gauges = {
+            name: Gauge(f"raysim_{name}", description, LABELS).set_default_tags(labels)
+            for name, description in GAUGES.items()
+        }
+        self._values: dict[str, float | None] = {}
+        self._refreshed = 0.0
+
+    def record(self, row: Mapping[str, Any]) -> None:
+        """Record a row of `metrics.parquet` with its `score`; what it lacks keeps its value."""
+        if row["clients"]:
+            self._clients.inc(row["clients"])
+        self._values |= {name: row[name] for name in GAUGES if row.get(name) is not None}
+        self._set_gauges()
+
+    def refresh(self) -> None:
+        """Keep the gauges during a long round; cheap enough to be called after every client."""
+        if perf_counter() - self._refreshed >= REFRESH_SECONDS:
+            self._set_gauges()
+
+    def _set_gauges(self) -> None:
+        for name, value in self._values.items():
+            self._gauges[name].set(value)
+        self._refreshed = perf_counter()
 
 
 def exported(listener: Listener) -> Listener:
