@@ -113,7 +113,12 @@ def _settings(before: Iterable[str], context: typer.Context) -> dict[str, list[s
     words = known_words()
     if context.info_name == "resume":
         changed = {k: of for k, of in words["settings"].items() if may_change(k) and k != "out"}
-        return changed | _growing(context.params.get("run_dir"))
+        run = context.params.get("run_dir")
+        recorded: dict[str, Any] = {}
+        with suppress(OSError, ValueError):  # of what is no run
+            recorded = json.loads(Path(run or "", "config.json").read_text(encoding="utf-8"))
+        keys = filter(may_grow, known_words()["settings"])
+        return changed | {key: [str(recorded[key])] if key in recorded else [] for key in keys}
     start = _start(context)
     named = dict(words["presets"].get(DATASET if _is_dataset(start) else start, {}))
     named |= dict(_named("".join(f"{word} " for word in before).replace(" = ", "=").split()))
@@ -122,15 +127,6 @@ def _settings(before: Iterable[str], context: typer.Context) -> dict[str, list[s
         for name in names.split(","):
             settings |= words["fields"].get(f"{key}={name}", {})
     return settings
-
-
-def _growing(run: Path | None) -> dict[str, list[str]]:
-    """Return the settings of a run that may grow, with their present values."""
-    recorded: dict[str, Any] = {}
-    with suppress(OSError, ValueError):  # of what is no run
-        recorded = json.loads(Path(run or "", "config.json").read_text(encoding="utf-8"))
-    keys = filter(may_grow, known_words()["settings"])
-    return {key: [str(recorded[key])] if key in recorded else [] for key in keys}
 
 
 def _named(overrides: Iterable[str]) -> Iterator[tuple[str, str]]:

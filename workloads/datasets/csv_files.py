@@ -51,21 +51,6 @@ def read_csv(
         DataError: the file is damaged, a column is missing, or a value is missing or wrong; the
             message names the line.
     """
-    texts = _texts(path, columns)
-    parsed = {name: _parsed(path, name, texts[name], kind) for name, kind in columns.items()}
-    for name, values in parsed.items():
-        if values.null_count and name not in optional:
-            line = line_of(pc.index(values.is_null(), True).as_py())
-            raise DataError(f"{path}: line {line}: {name} is empty; must have a value")
-    return pa.table(parsed).drop_null()
-
-
-def line_of(row: int) -> int:
-    """Return the line number, from 1, of a row, from 0, in a file without optional columns."""
-    return row + 2
-
-
-def _texts(path: Path, columns: Mapping[str, pa.DataType]) -> pa.Table:
     try:
         with csv.open_csv(path, ONE_THREAD) as reader:
             present = {name.upper(): name for name in reader.schema.names}
@@ -87,7 +72,18 @@ def _texts(path: Path, columns: Mapping[str, pa.DataType]) -> pa.Table:
         )
     except (pa.ArrowInvalid, OSError, UnicodeDecodeError) as error:
         raise DataError(f"{path}: cannot be read as a CSV table ({error})") from error
-    return table.rename_columns(list(columns))
+    texts = table.rename_columns(list(columns))
+    parsed = {name: _parsed(path, name, texts[name], kind) for name, kind in columns.items()}
+    for name, values in parsed.items():
+        if values.null_count and name not in optional:
+            line = line_of(pc.index(values.is_null(), True).as_py())
+            raise DataError(f"{path}: line {line}: {name} is empty; must have a value")
+    return pa.table(parsed).drop_null()
+
+
+def line_of(row: int) -> int:
+    """Return the line number, from 1, of a row, from 0, in a file without optional columns."""
+    return row + 2
 
 
 def _parsed(path: Path, name: str, texts: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
