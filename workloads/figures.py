@@ -27,8 +27,6 @@ FIGURES: Mapping[str, Figure] = {
     **mifl.FIGURES,
 }
 
-__all__ = ["FIGURES", "find"]
-
 
 def find(name: str) -> Figure:
     """Return a figure.

@@ -54,10 +54,6 @@ MOST_NAMES = 20
 """Most names of tensors in a message."""
 
 
-def _no_samples() -> Indices:
-    return np.empty(0, dtype=np.int64)
-
-
 @dataclass(frozen=True)
 class LocalTest:
     """The clients' own test samples.
@@ -115,7 +111,7 @@ class Federation:
     default_dtype: torch.dtype = field(default_factory=torch.get_default_dtype)
     start: Tensors | None = None
     test_rows: Indices | None = None
-    root: Indices = field(default_factory=_no_samples)
+    root: Indices = field(default_factory=lambda: np.empty(0, dtype=np.int64))
     names: tuple[str, ...] = ()
     most: int | None = None
 
@@ -267,14 +263,11 @@ class Federation:
         Raises:
             SettingsError: those are another model's.
         """
-        built = self._built(seed)
+        with seeded(seed, "init"):
+            built = self.build()
         if self.start is not None:
             load_tensors(built, self.start, "start_from")
         return built
-
-    def _built(self, seed: int) -> nn.Module:
-        with seeded(seed, "init"):
-            return self.build()
 
 
 def load_tensors(model: nn.Module, tensors: Tensors, origin: str) -> None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 from raysim.api.class_metrics import COLUMNS as METRICS
 from raysim.api.columns import OF_ENGINE, Column, by_name
-from raysim.api.components import Component, called
+from raysim.api.components import called
 from raysim.api.scoring import (
     AT_TEMPERATURE,
     HOLDOUT,
@@ -30,12 +30,9 @@ def of_components(settings: Settings) -> dict[str, Column]:
     Raises:
         SettingsError: a declaration is none, or has the name of a column of the engine.
     """
-    return by_name(column for part in _writers(settings) for column in _declared_by(part))
-
-
-def _writers(settings: Settings) -> Iterator[Component]:
-    yield from (settings.method, settings.selection, settings.aggregation)
-    yield from (*settings.stages.values(), *settings.down_stages.values())
+    stages = (*settings.stages.values(), *settings.down_stages.values())
+    writers = (settings.method, settings.selection, settings.aggregation, *stages)
+    return by_name(column for part in writers for column in _declared_by(part))
 
 
 def _declared_by(part: Any) -> list[Column]:

@@ -66,15 +66,15 @@ def _inside(path: Path, content: Mapping[Any, Any]) -> str:
     members = [
         name
         for name, value in content.items()
-        if isinstance(value, Mapping) and value and all(map(_is_tensor, value.values()))
+        if isinstance(value, Mapping)
+        and value
+        and all(isinstance(each, Tensor) for each in value.values())
+        and value
+        and all(isinstance(each, Tensor) for each in value.values())
     ]
     if len(members) != 1:
         return "save the network's state_dict() itself"
     return _converting(path, f"[{members[0]!r}]", safe=True)
-
-
-def _is_tensor(value: Any) -> bool:
-    return isinstance(value, Tensor)
 
 
 def _converting(path: Path, part: str, *, safe: bool) -> str:

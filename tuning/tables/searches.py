@@ -105,7 +105,9 @@ def to_search(plan: PaperTable, tune: TuneTable) -> list[Searched]:
             raise SettingsError(f"tune.space.{key}: is set by rows or columns; leave it out there")
     units = [*(_by_row(plan, tune) if tune.each == "row" else _by_cell(plan))]
     searched = list[Searched]()
-    ordered = {key: entries[key] for key in sorted(entries, key=_coordinate)}
+    # Ranges are ordered whatever the rows; those of methods are last.
+    keys = sorted(entries, key=lambda key: (key.startswith("method."), key))
+    ordered = {key: entries[key] for key in keys}
     for title, cells, settings in units:
         with _named(title):
             study, options = _study(_searchable(settings, tune.holdout), tune, ordered)
@@ -114,11 +116,6 @@ def to_search(plan: PaperTable, tune: TuneTable) -> list[Searched]:
         searched.append(Searched(own, cells, study, options))
     _check_grids(tune, searched)
     return searched
-
-
-def _coordinate(key: str) -> tuple[bool, str]:
-    """Return by what ranges are ordered, whatever the rows; those of methods are last."""
-    return key.startswith("method."), key
 
 
 def _coordinates(ordered: Sequence[str], common: Sequence[str], whole: bool) -> tuple[str, ...]:

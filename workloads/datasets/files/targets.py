@@ -55,17 +55,14 @@ class Classes:
         """Take in a batch of training samples."""
         self.seen |= {*pc.unique(self._values(batch[self.name])).to_pylist()}
         if len(self.seen) > MOST_CLASSES:
-            raise DataError(f"dataset.target={shown(self.name)}: {self._many()}")
+            raise DataError(
+                f"dataset.target={shown(self.name)}: has more than {MOST_CLASSES} different values;"
+                " classes must be fewer; dataset.task=regression takes numbers"
+            )
 
     def notes(self) -> list[str]:
         """Return no lines."""
         return []
-
-    def _many(self) -> str:
-        return (
-            f"has more than {MOST_CLASSES} different values; classes must be fewer;"
-            " dataset.task=regression takes numbers"
-        )
 
     def check(self) -> None:
         """Check that there are two classes at least.
