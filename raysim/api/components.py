@@ -401,6 +401,10 @@ def _stated(hook: Any) -> Any:
     return hook.fget if isinstance(hook, property) else hook
 
 
+class Refusal(BaseException):
+    """Refusal of what a component does; its own `except Exception` does not catch it."""
+
+
 @contextmanager
 def calling(component: Component, name: str) -> Iterator[None]:
     """Turn errors of a component's method in the body into one line.
@@ -412,6 +416,8 @@ def calling(component: Component, name: str) -> Iterator[None]:
     """
     try:
         yield
+    except Refusal as refusal:
+        raise SettingsError(str(refusal)) from None
     except (RaysimError, MemoryError, OSError):
         raise
     except (Exception, SystemExit) as error:  # a user's class may raise anything

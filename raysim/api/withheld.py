@@ -13,8 +13,7 @@ from enum import Enum
 from types import FrameType
 from typing import Any, NoReturn, TypeVar
 
-from raysim.api.components import Component, called
-from raysim.errors import SettingsError
+from raysim.api.components import Component, Refusal, called
 
 V = TypeVar("V")
 
@@ -43,14 +42,10 @@ def closed(what: str, of: Tells, *, instead: str = "", handle: bool = False) -> 
     return {"closed": (what, of, instead, handle)}
 
 
-class WithheldError(SettingsError):
-    """Error of a component that reads what a run withholds from it."""
-
-
 class Withheld:
     """A value that a run withholds: it may be passed on, copied and pickled, but not read.
 
-    Every use of it raises a `WithheldError`, whose line says what does not go with what.
+    Every use of it raises a `Refusal`, whose line says what does not go with what.
     """
 
     def __init__(self, by: str, reader: Component, told: str, value: Any = None) -> None:
@@ -86,7 +81,7 @@ def _refuse(withheld: Withheld, *_: Any, **__: Any) -> NoReturn:
     while frame and not isinstance(reader, Component):  # of a chain the member, which is nearest
         reader, frame = frame.f_locals.get("self"), frame.f_back
     reader = reader if isinstance(reader, Component) else parts["reader"]
-    raise WithheldError(f"{parts['by']}: does not go with {called(reader)}, which {parts['told']}")
+    raise Refusal(f"{parts['by']}: does not go with {called(reader)}, which {parts['told']}")
 
 
 _READS = (
@@ -123,7 +118,7 @@ def opened(value: Any) -> Any:
     """Return what a component has passed on without reading it; anything else as it is.
 
     Raises:
-        WithheldError: it is no value that the engine takes back.
+        Refusal: it is no value that the engine takes back.
     """
     if not isinstance(value, Withheld):
         return value

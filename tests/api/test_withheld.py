@@ -13,12 +13,12 @@ import torch
 
 from raysim.api.aggregation import ArrivedUpdates
 from raysim.api.channel import Received
+from raysim.api.components import Refusal
 from raysim.api.method import Round
 from raysim.api.rules import Reduced
 from raysim.api.selection import History, Results, Sampling
 from raysim.api.temperature import TemperatureRound
 from raysim.api.withheld import COHORT, SINGLE, TIMES, Tells, Withheld, opened, withheld
-from raysim.errors import SettingsError
 from raysim.methods.chain import Chain
 from raysim.methods.fedavg import FedAvg
 
@@ -58,7 +58,7 @@ def hidden(value: Any = None) -> Any:
 
 @pytest.mark.parametrize("read", READS)
 def test_every_use_is_refused_with_its_line(read):
-    with pytest.raises(SettingsError, match=SAID):
+    with pytest.raises(Refusal, match=SAID):
         READS[read](hidden())
 
 
@@ -67,7 +67,7 @@ def test_it_may_be_passed_on_and_the_engine_finds_what_it_stands_for():
     assert opened(copy.deepcopy(given)) == (1, 2) and opened(3) == 3
     alike = {given} == {given}
     assert alike and given is not None and repr(given) == "<withheld>"
-    with pytest.raises(SettingsError, match=SAID):
+    with pytest.raises(Refusal, match=SAID):
         opened(hidden())
 
 
@@ -83,7 +83,7 @@ def _length(value: Any) -> int:
 
 
 def test_the_member_of_a_chain_that_reads_is_named():
-    with pytest.raises(SettingsError, match=r"with method\.name=tests\.api\.test_withheld:Member,"):
+    with pytest.raises(Refusal, match=r"with method\.name=tests\.api\.test_withheld:Member,"):
         Member().broadcast(hidden())
 
 

@@ -67,6 +67,18 @@ class Counting(FedAvg):
         return replace(super().training_pass(now, state), lr=1 / now.steps(0))
 
 
+class Trying(FedAvg):
+    """It takes sizes for equal where it is refused them."""
+
+    def round(self, round_: Any, state: Any) -> Any:
+        try:
+            sizes = list(round_.samples)
+        except Exception:
+            sizes = [1] * round_.clients
+        assert sizes
+        return super().round(round_, state)
+
+
 class Durations(raysim.Selection):
     """The fastest clients."""
 
@@ -315,6 +327,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"temperature.name": f"{HERE}:Warmest"}, "Warmest, which reads the losses of single clients"),
     ({"temperature.name": "stragglers"}, "stragglers, which reads the durations of clients (Temp"),
     ({"method.name": f"{HERE}:Sized"}, "Sized, which reads the sizes of clients (Round.samples)"),
+    ({"method.name": f"{HERE}:Trying"}, "Trying, which reads the sizes of clients (Round.samples)"),
     (
         {"method.name": f"{HERE}:Seeing"},
         "Seeing, which reads the sizes of clients (Reduced.samples)",
