@@ -127,7 +127,7 @@ class Scoring:
             SettingsError: a name is a column of the engine, or a declaration is none.
         """
         of_engine = dict.fromkeys(("loss", AT_TEMPERATURE), "the loss")
-        of_engine |= {"samples": "the number of a client's samples"}
+        of_engine |= {"samples": "the number of a client's samples", "score": "the main score"}
         of_engine |= {
             f"{m}_{end}": f"the spread of {m!r} over clients"
             for m in self.metrics

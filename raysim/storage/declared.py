@@ -21,7 +21,7 @@ from raysim.api.scoring import (
 from raysim.config import Settings
 from raysim.errors import SettingsError
 from raysim.storage.column_names import OF_ROUNDS, check_names
-from raysim.storage.summary import main_score
+from raysim.storage.summary import FIGURES, final_name, main_score
 
 
 def of_components(settings: Settings) -> dict[str, Column]:
@@ -41,6 +41,13 @@ def _declared_by(part: Any) -> list[Column]:
     if not whole or any(not isinstance(column, Column) for column in columns):
         raise SettingsError(f"{called(part)}: columns={columns!r:.80}: must be raysim.Column's")
     check_names([c.name for c in columns], OF_ROUNDS, (), f"{called(part)}: the declared column")
+    for column in columns:
+        figure = final_name(column) if column.fold == "last" else column.name
+        if column.fold and figure in FIGURES:
+            raise SettingsError(
+                f"{called(part)}: the declared column {column.name!r}: its fold={column.fold!r} has"
+                " the name of another figure in summary.json; choose another name"
+            )
     return [*columns]
 
 

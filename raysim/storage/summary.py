@@ -36,6 +36,12 @@ BAD_CUT = "bad_clients_cut"
 """Column of rounds under attack: bad clients whose updates have weight 0 in the aggregate."""
 ROUNDS_BEYOND = "rounds_beyond_bound"
 """Figure of a run under attack: rounds in which more bad clients arrived than that number."""
+FIGURES = (
+    *("final_accuracy", "best_accuracy", "score", "final_score", "best_score", "rounds_to_target"),
+    *("rounds", "seconds", "seconds_per_round", ROUNDS_BEYOND, "held_out_samples", "best_round"),
+    *("stopped_by", EPSILON, HYPOTHETICAL, "privacy", "forced"),
+)
+"""Names in `summary.json` of what is no column's."""
 VIRTUAL_SECONDS = "virtual_seconds"
 VIRTUAL_JOULES = "virtual_joules"
 LOST = "lost_clients"

@@ -12,6 +12,7 @@ import raysim
 from raysim.analysis import ANALYSES
 from raysim.analysis.base import Analysis
 from raysim.methods.fedavg import FedAvg
+from raysim.storage.summary import FIGURES
 from tests.tasks import make_settings, make_task
 
 GIVEN: dict[str, Any] = {}
@@ -65,6 +66,40 @@ def test_a_methods_metric_with_the_name_of_a_column_is_refused(tmp_path, monkeyp
     assert not (tmp_path / "metrics.parquet").exists()
 
 
+class OfSummary(FedAvg):
+    """Declares what is given."""
+
+    columns = property(lambda self: [raysim.Column(*GIVEN)])  # type: ignore[assignment]
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        *(("accuracy", None, "", "last"), ("score", None, "", "last"), ("rounds", None, "", "sum")),
+        *(
+            ("score", None, "", "sum"),
+            ("epsilon", None, "", "sum"),
+            ("stopped_by", None, "", "sum"),
+        ),
+    ],
+)
+def test_a_declared_column_whose_figure_is_the_engines_is_refused(tmp_path, monkeypatch, given):
+    said = refusal(OfSummary, tmp_path, monkeypatch, given)
+    expected = f"the declared column {given[0]!r}: its fold={given[3]!r} has the name of another"
+    assert expected in said
+    assert not tmp_path.joinpath("metrics.parquet").exists()
+
+
+def test_the_figures_of_a_summary_are_known(tmp_path):
+    """Those of no column, under a claim of privacy."""
+    claim = {"channel.gaussian.noise": 1.0, "channel.gaussian.clip": 1.0}
+    chosen = {**claim, "selection.name": "poisson", "evaluation.holdout": 0.3, "fraction": 0.5}
+    chosen |= {"aggregation.weighting": "fixed"}
+    result = raysim.run(make_settings(tmp_path, rounds=1, **chosen), make_task((9, 9)))
+    columns = {*result.metrics.column_names} | {f"final_{n}" for n in result.metrics.column_names}
+    assert {*result.summary} - columns - {"final_loss", "final_macro_f1"} <= {*FIGURES}
+
+
 def test_a_methods_metric_may_be_missing_in_a_round(tmp_path, monkeypatch):
     monkeypatch.setitem(globals(), "GIVEN", {"drift": None, "large": np.bool_(True)})
     chosen = make_settings(tmp_path, rounds=1, **{"method.name": f"{__name__}:OfRound"})
@@ -107,6 +142,7 @@ def test_an_analysis_cannot_give_the_round(tmp_path, monkeypatch):
     {
         "loss": "the loss",
         "samples": "the number of a client's samples",
+        "score": "the main score",
         "e_mean": "the spread of 'e' over clients",
         "e_d5": "the spread of 'e' over clients",
     }.items(),
