@@ -296,6 +296,18 @@ def _unlike_own(run: Settings) -> list[Part]:
     ]
 
 
+def _loses_rounds(claim: PrivacyClaim, run: Settings) -> bool:
+    """Return whether masks may lose a round for want of the client that is added or removed."""
+    is_poisson = run.selection.draw == "poisson" or claim.population
+    sums = [stage.secure_sum for stage in run.stages.values()]
+    return bool(is_poisson and any(each and each.threshold for each in sums))
+
+
+def _dropping_out(run: Settings) -> list[Part]:
+    failing = _setting("on_client_error", of=lambda then: then == "drop")(run)
+    return [*_of("clock", lambda run: run.clock.drops_out)(run), *failing]
+
+
 def _draws_unaccounted(run: Settings) -> bool:
     claims = [run.method.privacy, *(stage.privacy for stage in run.stages.values())]
     return any(claim and run.selection.draw not in claim.draws for claim in claims)
@@ -591,6 +603,12 @@ RULES = (
         "choose clock.policy=wait",
     ),
     Rule(
+        Kind("claims for Poisson cohorts under masks with a threshold", _claims(_loses_rounds)),
+        Kind("clients that may drop out", _dropping_out),
+        "by which a round may be lost with or without one of its clients",
+        "choose channel.masks.threshold=0",
+    ),
+    Rule(
         CLAIMS,
         Kind(
             "aggregations that divide by who arrives",
@@ -756,6 +774,15 @@ RULES = (
             "result",
         ),
         "whose server reads {words} of single clients",
+    ),
+    Rule(
+        MASKS,
+        Kind(
+            "methods with a pass over one client of several",
+            _of_passes(lambda seen: seen.means and len(seen.pass_.clients) == 1 < len(seen.cohort)),
+            "result",
+        ),
+        "whose pass is over one client of several: the sum is what that client sends",
     ),
     Rule(
         MASKS,

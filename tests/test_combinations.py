@@ -36,6 +36,7 @@ CLAIM = {
     **{"channel": {"gaussian": {"noise": 1.0}}, "aggregation.weighting": "fixed"},
     **{"selection.name": "poisson", "weighting": "uniform"},
 }
+MASKED = {**CLAIM, "channel": {**CLAIM["channel"], "masks": {}}}
 FIXED = {**CLAIM, "selection.name": "uniform"}
 FTRL = {"method.name": "dp_ftrl", "aggregation.weighting": "fixed", "weighting": "uniform"}
 CLIENTS = {"evaluation.clients": True}
@@ -292,6 +293,16 @@ CASES: Mapping[str, tuple[dict[str, Any], dict[str, Any]]] = {
         {**CLAIM, **DEADLINE},
         {**CLAIM, "clock.name": "devices"},
     ),
+    **{
+        f"channel.gaussian: does not go with {name}, by which a round may be lost": (
+            {**MASKED, **given},
+            {**MASKED, **given, "channel.masks.threshold": 0.0},
+        )
+        for name, given in {
+            "clock.name=devices": {"clock.name": "devices", "clock.dropout": 0.1},
+            "on_client_error=drop": {"on_client_error": "drop"},
+        }.items()
+    },
     f"channel.gaussian: does not go with channel.{own(Noisier)}, which claims privacy, too;": (
         {**CLAIM, "channel": {"gaussian": {}, own(Noisier): {}}},
         {**CLAIM, "channel": {own(Noisier): {}}},
@@ -420,6 +431,9 @@ SEEN: Mapping[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = {
     ),
     "channel.masks: does not go with method.name=fedavg, whose server reads 'loss' of single": (
         *(MASKS, {"numbers": ["loss"]}, {"means": OF_MODEL}),
+    ),
+    "channel.masks: does not go with method.name=fedavg, whose pass is over one client of seve": (
+        *(MASKS, {"means": OF_MODEL, "clients": (1,)}, {"means": {}, "clients": (1,)}),
     ),
     f"channel.masks: does not go with channel.{own(Counts)}, which reads numbers of single cl": (
         {"channel": {own(Counts): {}, "masks": {}}},

@@ -45,6 +45,11 @@ class Clock(Component):
         """The policy of the server."""
         return Policy()
 
+    @property
+    def drops_out(self) -> bool:
+        """True if clients may drop out of a round; by default those with devices may."""
+        return type(self).fleet is not Clock.fleet
+
     def fleet(self, clients: int, seed: int) -> Fleet | None:
         """Return the devices of K clients; None where there is no virtual time.
 

@@ -122,6 +122,11 @@ class Devices(Clock):
         """The policy of the server."""
         return Policy(self.policy, self.deadline, self.extra)
 
+    @property
+    def drops_out(self) -> bool:
+        """True with a probability, or a table, which may have one."""
+        return bool(self.dropout or self.table)
+
     def fleet(self, clients: int, seed: int) -> Fleet:
         """Return the devices of K clients.
 
