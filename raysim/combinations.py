@@ -69,7 +69,7 @@ class Seen:
         rows: Names of the rows that clients have sent, without figures of analyses.
         numbers: Names of the numbers that they have sent for the method.
         of_stages: Names of those that they have sent for stages, by stage.
-        keeping: Stages for which clients keep something.
+        keeping: Stages for which clients or the server keep something.
         keeps: Whether clients keep a state, whoever's.
     """
 
@@ -477,8 +477,11 @@ RULES = (
         *(DOWN, "which needs contractions: at its settings it is none", "leave it out"),
     ),
     Rule(
-        Kind("stages for which the server keeps a state", _stages(_keeps, WAYS[1:])),
-        *(DOWN, "which keeps none for them", "leave it out"),
+        Kind(
+            "stages with a part at the server, or a state",
+            _stages(lambda s: s.has_server_part() or _keeps(s), WAYS[1:]),
+        ),
+        *(DOWN, "which has no server's part behind it", "leave it out"),
     ),
     Rule(
         Kind(
@@ -821,10 +824,10 @@ RULES = (
     ),
     Rule(
         Kind(
-            "stages for which clients keep something",
+            "stages for which something is kept",
             lambda seen: [Part(f"channel.{name}") for name in sorted(seen.keeping)],
             "rehearsed",
         ),
-        *(OVERLAPPING, f"{OVERLAP}: their order would change what clients keep for it"),
+        *(OVERLAPPING, f"{OVERLAP}: their order would change what is kept for it"),
     ),
 )

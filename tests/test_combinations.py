@@ -111,6 +111,15 @@ class Remembers(TopK):
         return {"rounds": 0.0}
 
 
+class Decodes(TopK):
+    """A contraction of which the server does the second half."""
+
+    is_contraction: ClassVar[bool] = True
+
+    def receive(self, now: Any, reduced: Any) -> Any:
+        return replace(reduced)
+
+
 class Overlapping(FedAvg):
     """A user's own method, whose rounds overlap."""
 
@@ -165,10 +174,13 @@ CASES: Mapping[str, tuple[dict[str, Any], dict[str, Any]]] = {
         {"downlink.clip": {}},
         {"channel.clip": {}},
     ),
-    f"downlink.{own(Remembers)}: does not go with downlink, which keeps none for them; leave it": (
-        {"downlink": {own(Remembers): {}}},
-        {"channel": {own(Remembers): {}}},
-    ),
+    **{
+        f"downlink.{own(kind)}: does not go with downlink, which has no server's part": (
+            {"downlink": {own(kind): {}}},
+            {"channel": {own(kind): {}}},
+        )
+        for kind in (Remembers, Decodes)
+    },
     "channel.clip: cannot stand behind channel.error_feedback, which would send again": (
         {"channel": {"error_feedback": {}, "clip": {}}},
         {"channel": {"clip": {}, "error_feedback": {}, **TOPK}},

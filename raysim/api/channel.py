@@ -251,7 +251,7 @@ class Stage(Component, ABC):
     def update(self, received: Received, reduced: Reduced) -> tuple[State, Mapping[str, float]]:
         """Return what the server keeps for the stage after a pass, and metrics of the round.
 
-        Arguments as of `receive`, which is called first. Asynchronous rounds have none.
+        Arguments as of `receive`, which is called first. Asynchronous rounds keep nothing.
         """
         return {}, {}
 

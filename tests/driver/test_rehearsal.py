@@ -62,6 +62,13 @@ class OneByOne(FedAsync):
         raise ValueError("a bug in the metrics")
 
 
+class Remembers(raysim.Stage):
+    """Keeps something that it does not have at first."""
+
+    def update(self, now: Any, reduced: Any) -> Any:
+        return {"rounds": now.number + 1.0}, {}
+
+
 class Timed(raysim.Temperature):
     """Temperature that keeps a column of the round."""
 
@@ -159,6 +166,10 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "penalty": ({"method.name": f"{__name__}:Fails"}, "ValueError: a bug in the penalty (test_re"),
     "overlap": ({"method.name": f"{__name__}:Overlapping"}, "ValueError: a bug in the penalty"),
+    "kept": (
+        {"method.name": "fedbuff", "channel": {f"{__name__}:Remembers": {}}},
+        ":Remembers: does not go with method.name=fedbuff, whose rounds overlap: their order would",
+    ),
     "version": ({"method.name": f"{__name__}:OneByOne"}, "ValueError: a bug in the metrics"),
 }
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 import copy
 import random
 import warnings
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -62,13 +62,15 @@ def rehearse(checked: CheckedRun) -> int:
         RaysimError: its first round fails.
     """
     kept: Groups = {}
+    of_server: Collection[str] = ()
     settings = checked.settings
     for few in (FEW, MORE):
         try:
             with _rehearsing(checked, *few) as run:
                 after, *_ = run.done_round(run.context.initial)
                 kept = _kept_for_stages(run.context, after)
-                if kept or states_of(after, settings.stages) or after.downlink:  # once more with it
+                of_server = states_of(after, settings.stages)
+                if kept or of_server or after.downlink:  # once more with it
                     run.done_round(after)
             break
         except OF_MACHINES:
@@ -81,8 +83,8 @@ def rehearse(checked: CheckedRun) -> int:
                 raise SettingsError(str(error)) from error
             if few is MORE or isinstance(error, RuleError):
                 raise
-    owners = [owner for group in kept if (owner := owner_of(group, settings.stages))]
-    check_rules(settings, "rehearsed", Seen(settings, None, keeping=owners))
+    owners = {owner for group in kept if (owner := owner_of(group, settings.stages))}
+    check_rules(settings, "rehearsed", Seen(settings, None, keeping=owners | {*of_server}))
     check_rounds_without_clients(checked)
     return nbytes(kept)
 
