@@ -188,7 +188,7 @@ class Aggregation(Component):
 
     @returns("a number of clients, or None", lambda found, *_: found is None or _is_number(found))
     def tolerates(self, arrived: int) -> int | None:
-        """Return the bad clients that it bears with among those that arrived; None: no bound."""
+        """Return the most bad clients that it tolerates among `arrived`; None: no bound."""
         return None
 
     @returns("a finite number", lambda found, *_: _is_number(found))

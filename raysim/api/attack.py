@@ -1,14 +1,14 @@
-"""Interface of an attack: what clients do that cannot be trusted.
+"""Interface of an attack by clients that cannot be trusted.
 
-A bad client has three ways, and an attack takes one or more of them:
+An attack changes one or more of three things:
 
-1. `poison`, on the worker: its training samples are others.
-2. `send`, on the worker: what it sends is replaced, behind all stages of the channel.
-3. `forge`, where updates are aggregated: bad clients know the updates of all others, and theirs are
-   replaced in blocks of coordinates, before the aggregation measures or combines anything.
-   `measure` and `decide` are there for attacks that need whole updates, as for aggregations.
+1. `poison`, on the worker: the training samples of a bad client.
+2. `send`, on the worker: the upload of a bad client, after all stages of the channel.
+3. `forge`, where updates are aggregated: the updates of the bad clients, which know all others,
+   block by block, before the aggregation measures or combines anything. Attacks that need whole
+   updates define `measure` and `decide`, as aggregations do.
 
-A backdoor has a `trigger`, too, whose success is measured on the test set.
+A backdoor also has a `trigger`. The run measures its success on the test set.
 
 Legend: m clients of a pass, f of them bad, n coordinates of a block, N test samples.
 """
@@ -39,10 +39,10 @@ class KnownUpdates:
 
     Attributes:
         honest: Changes of the tensors of the clients that are not bad [m - f, n]; one or more.
-        own: What the bad clients would send if they were honest [f, n]; one or more.
+        own: Updates that the bad clients would send if they were honest [f, n]; one or more.
         decided: For `forge` and `keep`, what `decide` returned; else empty.
-        kept: For an attack that has `vectors`, those of the round before, zeros before the first
-            [vectors, n]; else empty.
+        kept: For an attack with `vectors`, its vectors of the previous round [vectors, n], zeros in
+            the first; else empty.
     """
 
     honest: Tensor
@@ -112,12 +112,12 @@ class Attack(Component):
         return samples
 
     def send(self, view: View, upload: Upload, clients: int) -> Upload:
-        """Return what a bad client sends.
+        """Return the upload of a bad client.
 
         Args:
             view: The client; `view.generator` is keyed by the attack, too.
-            upload: Differences, as `sums`, in float64, and the client's `samples`; as a stage of
-                the channel sees them, behind the last one.
+            upload: Differences, as `sums`, in float64, and the client's `samples`, after the last
+                stage of the channel.
             clients: m, the clients of the pass.
 
         Returns:

@@ -16,7 +16,7 @@ OF_STAGES = ("samples", "encoding")
 SHARED = "model"
 """Group that several rules may send or keep, if it holds the same tensors in all of them."""
 Join = Callable[[Sequence[Any]], Any]
-"""Returns what a chain states, of what FedAvg does and then each of its methods."""
+"""Returns a chain's statement, given FedAvg's and then each of its methods'."""
 
 
 def first(stated: Sequence[Any]) -> Any:
@@ -31,7 +31,7 @@ def only(stated: Sequence[Any]) -> Any:
 
 
 def chain(*rules: Rules) -> Rules:
-    """Merge rules, for example FedProx's and SCAFFOLD's, into those of a client that follows both.
+    """Merge rules, for example FedProx's and SCAFFOLD's, so that a client follows both.
 
     Penalties, transforms and companions are concatenated in order. At most one of the rules may set
     `start`, one `criterion` and one `from_samples`. Every `finish` that is not FedAvg's is called

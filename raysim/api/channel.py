@@ -1,9 +1,9 @@
-"""The interface of a stage of the channel: what happens to an upload on its way to the server.
+"""Interface of a stage of the channel, which changes an upload on its way to the server.
 
-A stage has a part at the client, behind the method's `finish`, and one at the server, behind the
-aggregation. It changes differences: of a group whose base the pass names (`Pass.bases`), what the
-client's tensors have moved by; of a group that is a change already, the group. Integers, rows,
-frozen parameters and groups without a base pass it by.
+A stage has a part at the client, after the method's `finish`, and one at the server, after the
+aggregation. It changes differences. The difference of a group with a base (`Pass.bases`) is the
+client's tensors less the base; a group that is a change already is its own difference. Stages leave
+integers, rows, frozen parameters and groups without a base as they are.
 
 Legend: d a difference.
 """
@@ -52,10 +52,10 @@ class Received:
 class Stage(Component, ABC):
     """A stage of the channel; its fields are its settings.
 
-    Tensors are in float64, complex ones as pairs of reals [..., 2]. They may be changed in place. A
-    tensor that a stage returns with the values that it was given reaches the server with the bits
-    that it would have without the stage. What the view gives (`start`, `broadcast`, `state`,
-    `personal`) must be left as it is.
+    Tensors are in float64, complex ones as pairs of reals [..., 2]. A stage may change them in
+    place. If it returns a tensor with unchanged values, the server receives the same bits as
+    without the stage. It must not change the view's tensors (`start`, `broadcast`, `state`,
+    `personal`).
     """
 
     _lasting: ClassVar[str] = "what lasts belongs in the state of a client, or of the stage"
@@ -73,18 +73,18 @@ class Stage(Component, ABC):
 
     @property
     def bounds_norm(self) -> bool:
-        """True if differences are never longer behind it than before it, by their Euclidean norm.
+        """True if the stage never increases the Euclidean norm of differences.
 
-        What follows a clip on which a promise of privacy rests must be so. By default those without
-        a part at the client are. A subclass that overrides code states it anew.
+        Stages after a clip that a claim of privacy rests on must have it. The default is True for
+        stages without a part at the client. A subclass that overrides code must state it again.
         """
         return type(self).send is Stage.send
 
     @property
     def keeps_residual(self) -> bool:
-        """True if a client adds what it has not sent so far, so that its differences have no bound.
+        """True if a client adds its residual, the part of earlier changes that it has not sent.
 
-        Every stage behind it must be a contraction.
+        Its differences then have no bound. Every later stage must be a contraction.
         """
         return False
 
@@ -92,54 +92,54 @@ class Stage(Component, ABC):
     def is_contraction(self) -> bool:
         """True if ||x - c(x)|| <= s ||x|| with s < 1, in expectation, as error feedback needs.
 
-        By default stages without a part at the client are.
+        The default is True for stages without a part at the client.
         """
         return type(self).send is Stage.send
 
     @property
     def fits_downlink(self) -> bool:
-        """True if it can be a stage of the down-link: a contraction, whose `send` does something.
+        """True if it can be a stage of the down-link: a contraction with a `send` of its own.
 
-        There it is the server that sends. It has no state of a client, and its number is -1.
+        On the down-link the server sends: `view` has no client state, and its client is -1.
         """
         return self.is_contraction and type(self).send is not Stage.send
 
     @property
     def sends_coordinates(self) -> bool:
-        """True if what is sent are coordinates of the differences, which others can encode."""
+        """True if clients send coordinates of the differences, which later stages can encode."""
         return True
 
     @property
     def shares_places(self) -> bool:
-        """True if the values that it sends are those of the same places in all clients of a pass.
+        """True if all clients of a pass send values of the same places.
 
-        Only such sparse values stay few in sums, which are all that masks let the server see.
+        Masks let the server see sums alone, and only sums of such values stay sparse.
         """
         return False
 
     @property
     def leaves_buffers(self) -> bool:
-        """True if buffers, such as BatchNorm's running statistics, pass it by.
+        """True if the stage leaves buffers, such as BatchNorm's running statistics, as they are.
 
-        Coders leave them: a variance that is decoded with an error may be below 0. They are sent in
-        the bytes that they have.
+        Coders do so, because the decoded value of a variance may be below 0. Clients then send
+        buffers with all their bytes.
         """
         return False
 
     @property
     def sums_numbers(self) -> bool:
-        """True if its server part reads of the `scalars` that clients send their sum alone.
+        """True if its server part reads only the sum of the `scalars` that clients send.
 
-        Others do not go with masks.
+        Stages that read the `scalars` of single clients do not go with masks.
         """
         return False
 
     @property
     def secure_sum(self) -> SecureSum | None:
-        """Statement that it lets the server see sums of clients alone; None for other stages.
+        """Secure sum by which the server sees only sums over clients; None for other stages.
 
-        The engine then masks what clients send, counts what that costs, and refuses what needs
-        single clients' uploads.
+        The engine then masks the uploads, counts the cost of the masks, and refuses components that
+        need the uploads of single clients.
         """
         return None
 
@@ -147,9 +147,9 @@ class Stage(Component, ABC):
     def privacy(self) -> PrivacyClaim | None:
         """The differential privacy of clients that it claims; None claims none.
 
-        The engine accounts it, refuses what the accountant does not cover, and ends a run before
-        the round that would go past its epsilon. A subclass that overrides code of a class with a
-        claim states its own, or is refused.
+        The engine accounts it, refuses components that the accountant does not cover, and ends a
+        run before the round that would exceed its epsilon. A subclass that overrides code of a
+        class with a claim must state its own claim; else it is refused.
         """
         return None
 
@@ -158,7 +158,7 @@ class Stage(Component, ABC):
         return (SINGLE,) if self.secure_sum else ()
 
     def beside(self, clients: int) -> Traffic:
-        """Return what each of n clients of a pass sends and receives beside values."""
+        """Return the traffic of each of n clients of a pass in addition to values."""
         return self.secure_sum.beside(clients) if self.secure_sum else Traffic()
 
     def with_noise(self, noise: float) -> Stage:
@@ -169,13 +169,13 @@ class Stage(Component, ABC):
         """Return whether the stage does anything at its settings; one that does not is left out.
 
         Args:
-            behind: The stages behind it that have an effect, in order.
+            behind: The later stages that have an effect, in order.
         """
         return True
 
     @returns("a dict of numbers or arrays", are_arrays)
     def init(self) -> State:
-        """Return what the server keeps for the stage before the first round: numbers, or arrays."""
+        """Return the stage's state on the server before the first round: numbers, or arrays."""
         return {}
 
     @returns("a stage of its class", lambda found, stage, _: isinstance(found, type(stage)))
@@ -183,16 +183,16 @@ class Stage(Component, ABC):
         """Return this stage as clients and server apply it next.
 
         Args:
-            state: What the server keeps for it.
+            state: Its state on the server.
         """
         return self
 
     def send(self, view: View, upload: Upload) -> Upload:
-        """Return what a client sends.
+        """Return the upload of a client.
 
         Args:
             view: The client; `view.generator` is keyed by the stage, too, and `view.state` has the
-                groups that this stage returned for the client last, none at first.
+                groups that this stage last returned for the client, none at first.
             upload: Differences, as `sums`, with the client's `samples` and the `encoding` so far;
                 its other parts are empty.
 
@@ -205,22 +205,22 @@ class Stage(Component, ABC):
         return upload
 
     def remember(self, view: View, returned: Upload, sent: Groups) -> Groups:
-        """Return groups that the client keeps for this stage, known behind the last stage alone.
+        """Return groups that the client keeps for this stage, once all stages have run.
 
         Args:
             view: The client, as `send` saw it.
-            returned: What `send` returned.
-            sent: The differences behind the last stage, as the server will decode them.
+            returned: The upload that `send` returned.
+            sent: The differences after the last stage, as the server will decode them.
         """
         return {}
 
     @returns("an Encoding", Encoding)
     def encoded(self, sent: Encoding, layout: Layout, client: int) -> Encoding:
-        """Return how the differences of a client are encoded behind this stage.
+        """Return the encoding of a client's differences after this stage.
 
-        Their bytes are counted as sent, and a virtual clock charges them before anyone trains.
-        Where they depend on the differences, `send` returns `Upload.encoding` as well, which is
-        then counted; the clock charges what is declared here.
+        The engine counts its bytes as sent, and a virtual clock charges them before clients train.
+        Where they depend on the differences, `send` also returns `Upload.encoding`. The engine then
+        counts that one; the clock still charges this one.
 
         Args:
             sent: Their encoding before this stage.
@@ -231,13 +231,13 @@ class Stage(Component, ABC):
         return sent
 
     def receive(self, received: Received, reduced: Reduced) -> Reduced:
-        """Return what the server goes on with.
+        """Return the result that the server goes on with.
 
         Args:
             received: The pass.
-            reduced: Its result; of the groups that stages change, `means` are differences; in
+            reduced: Its result. The `means` of groups that stages change are differences, in
                 asynchronous rounds from the newest model, wherever clients started. `scalars` are
-                those of this stage, of the clients that arrived.
+                this stage's, one value for each client that arrived.
 
         Returns:
             A result whose `means` have the same groups, names and shapes.
@@ -249,14 +249,14 @@ class Stage(Component, ABC):
         lambda pair, *_: are_arrays(pair[0]) and isinstance(pair[1], Mapping),
     )
     def update(self, received: Received, reduced: Reduced) -> tuple[State, Mapping[str, float]]:
-        """Return what the server keeps for the stage after a pass, and metrics of the round.
+        """Return the stage's next state on the server, and metrics of the round.
 
-        Arguments as of `receive`, which is called first. Asynchronous rounds keep nothing.
+        It has the arguments of `receive`, which runs first. Asynchronous rounds keep nothing.
         """
         return {}, {}
 
     def has_client_part(self) -> bool:
-        """Return whether it changes what clients send, or has them keep anything."""
+        """Return whether it changes uploads, or clients keep anything for it."""
         kind = type(self)
         return (kind.send, kind.remember) != (Stage.send, Stage.remember)
 
@@ -294,12 +294,12 @@ def encoded_by(stage: Stage, sent: Encoding, layout: Layout, client: int) -> Enc
 
 
 def with_sharing(stage: Stage, before: Encoding, encoding: Encoding) -> Encoding:
-    """Return the encoding behind a stage, which knows whether clients share the places of values.
+    """Return the encoding after a stage, marked by whether clients share the places of values.
 
     Args:
         stage: The stage.
         before: The encoding before it.
-        encoding: What the stage returned.
+        encoding: The encoding that the stage returned.
     """
     if encoding.values == before.values or stage.shares_places:
         return encoding
@@ -307,14 +307,14 @@ def with_sharing(stage: Stage, before: Encoding, encoding: Encoding) -> Encoding
 
 
 def beside_of(stages: Stages, clients: int) -> Traffic:
-    """Return what each of n clients of a pass sends and receives for stages beside values."""
+    """Return the traffic of each of n clients of a pass for stages, in addition to values."""
     each = [Traffic(), *(stage.beside(clients) for stage in stages.values())]
     up, down = (sum(getattr(own, way) for own in each) for way in ("up", "down"))
     return Traffic(up, down, max(own.trips for own in each))
 
 
 def declared(stages: Stages, encoded: Encoded, client: int) -> Encoded:
-    """Return the encoding of a client's differences behind stages, as these declare it.
+    """Return the encoding of a client's differences after stages, as these declare it.
 
     Args:
         stages: The stages.

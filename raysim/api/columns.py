@@ -185,5 +185,5 @@ OF_ENGINE = by_name(
         *_smaller("s", None, total_seconds=""),
     ]
 )
-"""Columns of `metrics.parquet` that the engine writes, or tables derive, without those of scores
+"""Columns of `metrics.parquet` that the engine writes, or tables derive, except columns of scores
 and traces."""

@@ -38,14 +38,14 @@ class Component(BaseModel):
     _lasting: ClassVar[str] = ""
     """Advice on where lasting values of a kind belong; empty if components may hold them."""
     _promises: ClassVar[tuple[str, ...]] = ()
-    """Names of what a kind promises. Each holds for the class that states it, and for subclasses
-    that change settings alone."""
+    """Names of a kind's promises. Each holds for the class that states it, and for subclasses that
+    change only settings."""
     _claims: ClassVar[tuple[str, ...]] = ()
-    """Promises of which users see the results: a class that loses one is refused."""
+    """Promises that users see in results; the engine refuses a class that loses one."""
 
     @classmethod
     def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
-        """Take back what a base promises if this class changes code on which that rests."""
+        """Take back the promises of a base if this class changes the code that they rest on."""
         super().__pydantic_init_subclass__(**kwargs)
         cls._take_back()
 
@@ -76,7 +76,7 @@ class Component(BaseModel):
 
 
 FREE = ("revision", "title", "settings", "model_config", "model_post_init")
-"""What a class may change without losing what its base promises, beside settings."""
+"""Attributes that a class may change, besides settings, without losing its base's promises."""
 
 
 def _states(kind: type, promise: str) -> bool:
@@ -85,7 +85,7 @@ def _states(kind: type, promise: str) -> bool:
 
 
 def _replaced(bases: Sequence[type], kind: type) -> list[str]:
-    """Return what of the code and fields of bases the body of a class takes the place of."""
+    """Return the names of the code and fields of bases that the body of a class replaces."""
     named = [n for n, value in vars(kind).items() if not isinstance(value, _Lost)]
     named = [n for n in named if not n.startswith(("__", "_abc_")) or n == "__getattribute__"]
     named = [n for n in named if n not in FREE]
@@ -129,7 +129,7 @@ def _of(kind: type, name: str, component: Component) -> Any:
 
 
 def why_lost(component: Component, promise: str) -> str:
-    """Return why a component has lost a promise of its base, behind a colon; empty if it has not.
+    """Return why a component has lost a promise of its base, after a colon; empty if it has not.
 
     Args:
         component: The component.
@@ -179,7 +179,7 @@ _NAMES: dict[str, str] = {}
 _KEYS: dict[type[Component], str] = {}
 _REGISTRIES: dict[type[Any], Registry[Any]] = {}
 MOST_NAMED = 8
-"""Most components that a message names as those that have a setting."""
+"""Most components with a setting that a message names."""
 
 
 def name_of(component: type[Component]) -> str:
@@ -361,7 +361,7 @@ _CONTRACTS: dict[Callable[..., Any], tuple[Any, Any]] = {}
 def returns(
     expected: str | Callable[..., str], holds: type | UnionType | Callable[..., object]
 ) -> Callable[[Hook], Hook]:
-    """State what a method or property of a base class returns; `call` checks it.
+    """State the result of a method or property of a base class; `call` checks it.
 
     Args:
         expected: Description of the result, or a function of component and arguments that gives it.
@@ -378,7 +378,7 @@ def returns(
 def call(
     component: C, hook: Callable[Concatenate[C, P], R], *arguments: P.args, **named: P.kwargs
 ) -> R:
-    """Call a component's method, or read its property, and check what it returns.
+    """Call a component's method, or read its property, and check the result.
 
     Args:
         component: The component.
@@ -402,7 +402,7 @@ def _stated(hook: Any) -> Any:
 
 
 class Refusal(BaseException):
-    """Refusal of what a component does; its own `except Exception` does not catch it."""
+    """Refusal of an action of a component; its own `except Exception` does not catch it."""
 
 
 @contextmanager

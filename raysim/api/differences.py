@@ -229,7 +229,7 @@ def moving_names(tensors: Tensors, start: Tensors | None, frozen: Collection[str
 
 
 def _difference(tensor: Tensor, start: Tensor | None) -> Tensor:
-    """Return a new tensor of what a tensor has moved by, or of a change without a start."""
+    """Return a tensor's difference from its start as a new tensor; of a change, a copy."""
     return _copied(tensor) if start is None else _copied(tensor).sub_(_reals(start))
 
 
@@ -247,5 +247,5 @@ def _copied(tensor: Tensor) -> Tensor:
 
 
 def _reals(tensor: Tensor) -> Tensor:
-    """Return a tensor, a complex one as pairs of reals; beside float64 it is taken as that."""
+    """Return the tensor, complex values as pairs of reals. torch promotes it to float64."""
     return as_real(tensor.detach().resolve_conj())

@@ -1,14 +1,14 @@
 """Interface of a federated method: rules of local training, and a round of the server.
 
 The engine names no method. Each round it selects a cohort (`Selection`) and calls `Method.round`, a
-generator of one or more passes over clients, which returns the next server state. What methods use:
+generator of one or more passes over clients, which returns the next server state. Methods use:
 
 - One pass, one rule: FedAvg; FedMAX, activation-L2, FedMMD, two-stream L2 (a penalty); FedProx (a
   transform of the gradient).
 - Server optimisers: a `ServerRule` moves the model of the state that a round returns, whatever the
   method; `FedAvg.server_update` makes that state of the means.
 - FedFusion: `network` wraps the model with the frozen extractor and the fusion operator.
-- SCAFFOLD, FedDyn: a further group beside the model, client state, a transform, `Rules.finish`.
+- SCAFFOLD, FedDyn: a group in addition to the model, client state, a transform, `Rules.finish`.
 - FSVRG: a pass of 0 epochs over all clients whose `finish` sends `view.gradient`, then a
   training pass whose transform calls `view.gradient` again.
 - MIFL: `criterion`; one pass sends a scalar, a second one averages the models that were kept.
@@ -16,17 +16,18 @@ generator of one or more passes over clients, which returns the next server stat
   round, accounted under a label of their own.
 - FedMA: several passes; `Upload.rows`, `personal` assignments; shapes of the deployed tensors grow
   and workers resize the network to them.
-- APFL: `Rules.companions` train a model beside the network, step by step.
+- APFL: `Rules.companions` train a second model, step by step with the network.
 - FedALA: a pass of 0 epochs whose `finish` works on the client's samples, however long it takes.
 - Per-FedAvg, pFedMe: a transform takes gradients of its own, `view.gradient`, for every step.
 - Ditto: a second pass trains each client's own model on the same batches (`Pass.draws`);
   `deployment` deploys it. FedPer and others keep a part of the model on the client.
 - Centralized training: `Pass.pooled`.
-- Noise and compression of a method's own: `Round.generator`, `View.generator`, `Upload.bytes_up`;
-  those for all methods are stages of the channel, for which `Pass.bases` names what has moved.
-- AFL, DRFA, TERM: a weight for each client (`Pass.personal`), which scales what it sends.
-- DP-FTRL: `privacy` claims what its clip and noise give, `selection` brings the clients.
-- FedBuff, FedAsync: `asynchrony` has rounds overlap, `discount` weighs stale updates.
+- A method's own noise and compression: `Round.generator`, `View.generator`, `Upload.bytes_up`.
+  Noise and compression for all methods are stages of the channel; `Pass.bases` names the groups
+  that they change.
+- AFL, DRFA, TERM: a weight for each client (`Pass.personal`), which scales its upload.
+- DP-FTRL: `privacy` claims the guarantee of its clip and noise, `selection` brings the clients.
+- FedBuff, FedAsync: `asynchrony` makes rounds overlap, `discount` weighs stale updates.
 - FedAT: `asynchrony` with tiers, `Reduced.tiers`.
 """
 
@@ -81,11 +82,11 @@ class ServerState:
 class Round:
     """Input of `Method.round`.
 
-    What a run withholds may be passed on but not read: reading it ends the run in one line.
+    A method may pass on a withheld field but not read it: reading it ends the run in one line.
 
     Attributes:
         number: Rounds committed before this one.
-        cohort: The clients that take part, ascending; withheld by a claim. A pass may be over them.
+        cohort: The clients that take part, ascending; may be withheld. A pass may be over them.
         clients: K, the number of clients in all that may take part.
         epochs: `local.epochs`, or `LocalSteps(local.steps)`: for `Pass.epochs`.
         lr: Learning rate of this round, `lr_at(number)`.
@@ -189,8 +190,8 @@ class Method(Component, ABC):
         **dict.fromkeys(("deploys_finetuned", "deploys_client_models"), first),
         **dict.fromkeys(("asynchrony", "discount", "deployed", "deployment"), only),
     }
-    """How a chain joins what its methods state, and functions that one of them may have otherwise.
-    It refuses what it cannot join: claims, a selection and a rule of the server."""
+    """How a chain joins its methods' statements, and the functions that one of them may override.
+    It refuses statements that it cannot join: claims, a selection and a rule of the server."""
     revision: ClassVar[int] = 1
     """Raised when the same settings give other bits; a run resumes in its own revision only."""
     columns: ClassVar[Sequence[Column]] = ()
@@ -204,25 +205,25 @@ class Method(Component, ABC):
     changes_shapes: ClassVar[bool] = False
     """Whether its rounds give the model's tensors other shapes."""
     deploys_finetuned: ClassVar[bool] = False
-    """Whether clients deploy what they have after `evaluation.finetune_epochs`, where it is set."""
+    """Whether clients deploy their models after `evaluation.finetune_epochs`, where it is set."""
     server_rate: ClassVar[str] = ""
     """Name of the field that is the learning rate of its server; empty without one. Its formula has
     `Round.server_lr` in place of the field, which then follows the settings `server`."""
     own_server: ClassVar[str] = ""
-    """In words, what its server does that goes with no `server.name` but `mean`, which would move
-    the model beside it; empty if each goes."""
+    """In words, what its server does that goes only with `server.name=mean`, as other rules would
+    move the model in addition to it; empty if it goes with all."""
     needs_mean: ClassVar[str] = ""
-    """In words, what clients send in place of their changes, of which no aggregation but the mean
-    makes a step; empty if they send changes."""
+    """In words, what clients send in place of their changes, where only the mean of it is a step;
+    empty if they send changes."""
     already_on_clients: ClassVar[str] = ""
-    """In words, what clients have of the broadcast model from before, so that they receive less;
-    the down-link says that itself, and does not go with it. Empty for nothing."""
+    """In words, the parts of the broadcast model that clients already have, so that they receive
+    less; such a method does not go with the down-link. Empty for none."""
     needs_everyone: ClassVar[str] = ""
-    """A method to take in its place where `fraction` is below 1, because all clients must take part
-    in every round of this one; empty if fewer may."""
+    """A method to choose instead where `fraction` is below 1, if all clients must take part in
+    every round of this one; empty if fewer may."""
     own_round: ClassVar[str] = ""
-    """A round in words, if it is more than one trip of the model to the clients and back; values in
-    such rounds are not compared with those of other methods."""
+    """A round in words, if it is more than one trip of the model to the clients and back; tables do
+    not compare such rounds with other methods' rounds."""
 
     @property
     def deploys_client_models(self) -> bool:
@@ -238,7 +239,7 @@ class Method(Component, ABC):
     def needs_local(self) -> Mapping[str, object]:
         """The `local` settings that the method needs at one value, by name.
 
-        `{"optimizer": "sgd"}` is that of a method whose formula takes a step for the learning rate
+        A method states `{"optimizer": "sgd"}` if its formula takes a step for the learning rate
         times a gradient, or times a momentum of gradients.
         """
         return {}
@@ -263,19 +264,19 @@ class Method(Component, ABC):
 
     @property
     def server_rule(self) -> ServerRule | None:
-        """The rule of its server, if it is a name for a pair of a method and a rule.
+        """The rule of its server, if its name stands for a pair of a method and a rule.
 
-        Such a method says in `own_server` that it takes no other, and in `server_rate` which of its
-        fields is the rule's `lr`.
+        Such a method states in `own_server` that it takes no other rule, and in `server_rate` which
+        of its fields is the rule's `lr`.
         """
         return None
 
     @property
     def selection(self) -> Selection | None:
-        """The selection on which its rounds rest; None goes with the run's.
+        """The selection that its rounds rest on; None takes the run's.
 
-        It takes the place of the run's default, `uniform`, or of one of its own class; others are
-        refused.
+        It replaces the run's default, `uniform`, or a selection of its own class. The engine
+        refuses others.
         """
         return None
 
@@ -283,13 +284,14 @@ class Method(Component, ABC):
     def privacy(self) -> PrivacyClaim | None:
         """The differential privacy of clients that it claims, as a stage may; None claims none.
 
-        A subclass that overrides code of a class with a claim states its own, or is refused.
+        A subclass that overrides code of a class with a claim must state its own claim; else it is
+        refused.
         """
         return None
 
     @property
     def sending(self) -> Method:
-        """The method that says what clients send: of a chain, its only member that does."""
+        """The method that defines the uploads: of a chain, its only member that does."""
         return self
 
     def with_noise(self, noise: float) -> Self:
@@ -306,7 +308,7 @@ class Method(Component, ABC):
 
     @returns("a sequence of lines", are_lines)
     def notes(self, network: nn.Module) -> Sequence[str]:
-        """Return what a user may not expect of it on a network, in lines shown before the run."""
+        """Return notes on surprises with a network, in lines that are shown before the run."""
         return ()
 
     @returns("a torch.nn.Module", nn.Module)
@@ -329,10 +331,10 @@ class Method(Component, ABC):
     def asynchrony(self, size: int) -> Asynchrony | None:
         """Return the overlap of rounds with m clients each; None if they do not overlap.
 
-        The round of an asynchronous method runs one pass, over the clients that start from the
-        current version, and receives the updates that arrive by its end, from clients that may have
-        started earlier. Clients keep no state, and passes of different rounds differ in clients,
-        broadcast and learning rate alone.
+        The round of an asynchronous method runs one pass over the clients that start from the
+        current version. It receives the updates that arrive by its end; their clients may have
+        started earlier. Clients keep no state. Passes of different rounds differ only in clients,
+        broadcast and learning rate.
         """
         return None
 
@@ -350,9 +352,9 @@ class Method(Component, ABC):
 
     @returns("a number of bytes", lambda found, *_: isinstance(found, int) and found >= 0)
     def client_bytes(self, state: ServerState) -> int:
-        """Return the most bytes that a client keeps between rounds; 0 if what it starts with stays.
+        """Return the most bytes that a client keeps between rounds; 0 if its first state stays.
 
-        Asynchronous rounds need 0, as the order of clients would change what they keep.
+        Asynchronous rounds need 0, as the order of clients would change their states.
         """
         return nbytes(self.client_init(state))
 
@@ -381,14 +383,14 @@ class Method(Component, ABC):
     def deployment(self, now: Round, state: ServerState) -> Pass | None:
         """Return the pass that makes the model which a client deploys; None for the global one.
 
-        It is the model that a client has now, before it trains again: the newest broadcast, with
-        the state that the client has kept. Each evaluated client runs the pass on its training
-        samples, from its own state, and is evaluated with the tensors that it has then, or sends as
-        the group `model`; they are dropped. Clients that never took part have `client_init`.
-        Columns: `client_accuracy_...` and `personal_...`. The pass costs no bytes and no virtual
-        time; of its attributes only `broadcast`, `rules`, `epochs`, `lr`, `trainable` and
-        `personal` count. A user who wants it fine-tuned sets `evaluation.finetune_epochs`; a method
-        whose clients do more before they deploy trains in the pass.
+        A client deploys the model that it has before it trains again: the newest broadcast, with
+        its kept state. Each evaluated client runs the pass on its training samples, from its own
+        state. The evaluation takes the tensors that the client then has, or those that it sends as
+        the group `model`, and drops them. Clients that never took part have `client_init`. Columns:
+        `client_accuracy_...` and `personal_...`. The pass costs no bytes and no virtual time; only
+        its `broadcast`, `rules`, `epochs`, `lr`, `trainable` and `personal` count. For fine-tuning
+        a user sets `evaluation.finetune_epochs`; a method whose clients do more before they deploy
+        trains in the pass.
 
         Args:
             now: The next round; its cohort are the evaluated clients.
@@ -407,13 +409,13 @@ class Method(Component, ABC):
         ),
     )
     def deployment_after(self, now: Round, state: ServerState) -> Sequence[Pass] | None:
-        """Return the passes that make what a client deploys after a round's local training.
+        """Return the passes that make the model which a client deploys after a round's training.
 
-        They are those of `round` in which a client trains, for `evaluation.when=after`. A client
-        runs them one after another by itself, as `deployment` is run: in each it finds the state
-        and round state that those before gave back, and it is evaluated with the tensors that its
-        network has after the last one, or that this sends as the group `model`. What other clients
-        send is not known to it.
+        They are the passes of `round` in which a client trains, for `evaluation.when=after`. A
+        client runs them in order, by itself, as it runs `deployment`: each pass finds the state and
+        round state that the passes before it gave back. The evaluation takes the tensors of the
+        network after the last one, or those that it sends as the group `model`. A client does not
+        know the uploads of others.
 
         Args:
             now: The next round; its cohort are the evaluated clients.

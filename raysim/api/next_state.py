@@ -155,7 +155,7 @@ class StateOfRound:
     NumPy or `.data`, which leaves them as they are, is found when the round ends.
 
     Attributes:
-        given: What the method is given.
+        given: The state that the method is given.
     """
 
     def __init__(self, kept: ServerState) -> None:

@@ -25,12 +25,12 @@ from raysim.errors import SettingsError
 OPTIMIZER = "optimizer"
 """Owner, in a client's state, of what its optimizer keeps."""
 STEP = "step"
-"""Name of the number of steps taken, beside the slots that are kept."""
+"""Name of the number of steps taken, kept in addition to the slots."""
 N = TypeVar("N", float, Tensor, float | Tensor)
 
 
 class Optimizer(Component, ABC):
-    """Optimizer of local steps; its fields are those of the `local` settings that it reads."""
+    """Optimizer of local steps; its fields are the `local` settings that it reads."""
 
     _lasting: ClassVar[str] = "what lasts belongs in its slots"
     revision: ClassVar[int] = 1
@@ -46,7 +46,7 @@ class Optimizer(Component, ABC):
         ),
     )
     def slots(self) -> tuple[str, ...]:
-        """Names of the tensors kept beside each parameter, of its shape; zero at first."""
+        """Names of the tensors kept for each parameter, of its shape; zero at first."""
         return ()
 
     @property

@@ -199,8 +199,8 @@ class Gradient(Protocol):
             batch: The samples.
             along: A vector by name of the trained parameters: returns the product of the Hessian
                 with it, in place of the gradient.
-            change_outputs: Returns what the objective is taken of in place of the network's
-                outputs; logits are not yet divided by the temperature.
+            change_outputs: Returns the outputs that the objective is computed from in place of the
+                network's; logits are not yet divided by the temperature.
         """
 
 
@@ -331,21 +331,21 @@ class Trained:
 
 @dataclass(frozen=True)
 class Upload:
-    """Upload of one client: what it sends, keeps and reports.
+    """Upload of one client: the groups that it sends and keeps, and the numbers that it reports.
 
     Attributes:
-        sums: Groups of which the server wants the weighted mean; they travel up.
-        rows: Groups that the server wants as they are, client by client; they travel up.
+        sums: Groups whose weighted mean the server needs; they travel up.
+        rows: Groups that the server needs as they are, client by client; they travel up.
         state: The client's new client state; it stays on the client.
         round_state: Groups for the later passes of this round, which find them in `View.state`;
             they stay on the client and are deleted after the round.
         scalars: Numbers for the server; they travel up, four bytes each, and are logged.
         metrics: Numbers for people; they are logged only.
-        bytes_up: Bytes that a deployment would send, where that is less than the tensors hold.
+        bytes_up: Bytes that a deployment would send, where the tensors hold more.
         samples: n_k, as the stages of the channel see it; the engine sets it.
-        encoding: Of an upload that a stage sees or returns, how its differences are encoded.
-        dtypes: Dtypes of the means of tensors that are summed in float64, by `group/name`; of
-            others, that of the tensor.
+        encoding: Encoding of the differences of an upload that a stage sees or returns.
+        dtypes: Dtypes of the means of tensors that are summed in float64, by `group/name`. Other
+            means have the dtype of the tensor.
     """
 
     sums: Groups = field(default_factory=dict)
@@ -360,13 +360,17 @@ class Upload:
     dtypes: Mapping[str, torch.dtype] = field(default_factory=dict)
 
     def sent_bytes(self, frozen: Collection[str] = ()) -> int:
-        """Return the bytes that travel up: `bytes_up`, or those of scalars and unfrozen tensors."""
+        """Return the bytes that travel up: `bytes_up`, or the size of scalars and other tensors.
+
+        Args:
+            frozen: Names of the network's frozen parameters, which do not travel.
+        """
         held = nbytes(self.sums, frozen) + nbytes(self.rows, frozen) + 4 * len(self.scalars)
         return held if self.bytes_up is None else self.bytes_up
 
 
 Finish = Callable[[View, Trained], Upload]
-"""Returns what a client gives back after its training."""
+"""Returns a client's upload after its training."""
 
 
 def send_model(view: View, trained: Trained) -> Upload:
@@ -408,10 +412,10 @@ class Transform:
             state, both of the same names and shapes as before.
         init: `init(view)`: returns the state before the first step.
         term: Key in the state of the term whose gradient is added; the reported objective has it.
-        after_momentum: Whether it changes the step's direction behind the momentum, or else the
-            gradient before it, weight decay included.
-        replaces: Whether it leaves the gradient that it is given unused, and takes its own by
-            `view.gradient`; it must then be the first that changes the gradient.
+        after_momentum: Whether it changes the step's direction after the momentum; else it changes
+            the gradient before the momentum, weight decay included.
+        replaces: Whether it ignores the given gradient and computes its own by `view.gradient`; it
+            must then be the first transform of the gradient.
         pull: Its strength mu, if it adds mu * (w_k - a) with a fixed, and constants of the pass;
             None if it does anything else. For `Trained.effective_steps`.
     """
@@ -427,11 +431,11 @@ class Transform:
 
 @dataclass(frozen=True)
 class Companion:
-    """Tensors that a client trains beside its network, on the same batches.
+    """Tensors that a client trains in addition to its network, on the same batches.
 
-    After each step of the network they take one of their own, by the same optimizer, learning rate
-    and decoupled weight decay; their slots start a pass at zero, and `local.clip_norm` and
-    `local.tail_average` leave them alone.
+    After each step of the network they take a step of their own, with the same optimizer, learning
+    rate and decoupled weight decay. Their slots are zero at the start of a pass. `local.clip_norm`
+    and `local.tail_average` do not apply to them.
 
     Attributes:
         name: Names its state; unique among companions and transforms.
@@ -461,13 +465,13 @@ class Rules:
         criterion: `criterion(view, outputs, batch)`, for that loss, on logits / temperature.
         penalties: Terms added to the criterion; they see raw logits.
         transforms: Changes of the gradient, applied in this order.
-        companions: What is trained beside the network, after each of its steps.
-        finish: `finish(view, trained)`: what the client gives back.
+        companions: Tensors that take a step after each step of the network.
+        finish: `finish(view, trained)`: the client's upload.
         sample_temperatures: `sample_temperatures(view, outputs, batch)`: the T of each sample [B],
-            by which raw logits are divided for the criterion; None takes the client's T.
+            which divides raw logits for the criterion; None takes the client's T.
         from_samples: `from_samples(groups, samples)`: groups that the client makes of its samples
-            at the start of the pass, such as counts of classes, given those that it was sent and
-            keeps. They are in its state for the pass, and are neither kept nor sent.
+            at the start of the pass, such as counts of classes, given the groups that it received
+            and keeps. They are in its state for the pass; it neither keeps nor sends them.
     """
 
     start: Callable[[Groups, Groups, Groups], Tensors] = receive_model
@@ -504,13 +508,13 @@ class Rules:
 class Pass:
     """One map-reduce over clients.
 
-    With `epochs=0` nobody trains and `finish` alone says what each client gives back: a full
-    gradient (`view.gradient`) or a model staged earlier (`view.state`).
+    With `epochs=0` clients do not train, and `finish` alone makes each upload: a full gradient
+    (`view.gradient`) or a model of an earlier pass (`view.state`).
 
     Attributes:
         clients: The ids of the clients that take part.
         broadcast: Groups sent to all of them; "model" is the network's parameters and buffers.
-        rules: What each client does.
+        rules: Rules of each client.
         epochs: Local epochs of all clients, or by client; `LocalSteps` in their place.
         lr: Local learning rate of all clients, by client, or a function of a client's local steps
             (`Round.steps`).
@@ -520,16 +524,16 @@ class Pass:
             `weighting`.
         personal: Groups sent to one client alone.
         bytes_down: `bytes_down(client)`: bytes of the broadcast that one client receives, where a
-            deployment would send less than what is broadcast here.
-        bases: Of the groups in uploads that stages of the channel change, the broadcast group from
-            which each has moved, or CHANGE if it is a change itself; others pass the stages by.
-            None: `model`, from the broadcast `model` if there is one.
+            deployment would send less than the whole.
+        bases: Groups in uploads that stages of the channel change, each with the broadcast group
+            that it has moved from, or CHANGE if it is a change itself. Stages leave other groups as
+            they are. None: `model`, from the broadcast `model` if there is one.
         draws: Number of the round's pass whose random draws its clients repeat: batches, dropout.
             None: draws of its own.
         pooled: Whether its clients train on the samples of all clients, in one place: they receive
-            nothing, and stages of the channel pass by.
-        label: Name of columns of their own for its losses and bytes (`{label}_train_loss`, ...);
-            the round's are then without the losses, but with the bytes. Empty: the round's alone.
+            nothing, and no stage of the channel changes their uploads.
+        label: Prefix of separate columns for its losses and bytes (`{label}_train_loss`, ...). The
+            round's columns then have its bytes but not its losses. Empty: none.
     """
 
     clients: Sequence[int]
@@ -568,7 +572,7 @@ class Pass:
     def received_bytes(
         self, clients: Sequence[int], frozen: Collection[str] = ()
     ) -> npt.NDArray[np.int64]:
-        """Return the bytes that clients receive [n], groups that are sent to one alone included.
+        """Return the bytes that clients receive [n], including `personal` groups.
 
         Args:
             clients: The clients [n].
@@ -590,16 +594,16 @@ class Pass:
 class Reduced:
     """The result of a pass.
 
-    What a run withholds may be passed on but not read.
+    A method may pass on a withheld field but not read it.
 
     Attributes:
         clients: The clients whose uploads arrived, ascending; dropped ones are missing. May be
-            withheld; a pass may be over them even so.
+            withheld; a pass may still be over them.
         means: The weighted mean of every group in `Upload.sums`.
         rows: Per client, its `Upload.rows`; may be withheld.
         scalars: Per name, one value per client, in the order of `clients`.
-        staleness: Of asynchronous rounds, per client, the versions since its start.
-        tiers: Of asynchronous rounds, per client, its tier; 0 is the fastest.
+        staleness: In asynchronous rounds, per client, the versions since its start.
+        tiers: In asynchronous rounds, per client, its tier; 0 is the fastest.
         samples: Per client, its samples, in the order of `clients`; may be withheld.
     """
 

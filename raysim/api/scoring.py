@@ -35,7 +35,7 @@ UNEQUAL, GAIN = ("deviation", "worst_tenth", JAIN), "gain"
 """Further figures of a spread over clients: how unequal they are, and the mean gain of their models
 over the global one."""
 PERSONAL, FINETUNED = "personal", "finetuned"
-"""Models that are scored besides the global one: those that clients deploy, fine-tuned ones."""
+"""Models that are scored in addition to the global one: clients' deployed and fine-tuned models."""
 SEEN, UNSEEN, NEW = "seen", "unseen", "new"
 """Clients that have trained, that never did, and that are kept out of training."""
 TEST, HOLDOUT, LOCAL_TEST, TRAIN_SET = (
@@ -45,8 +45,8 @@ TEST, HOLDOUT, LOCAL_TEST, TRAIN_SET = (
 LOSS, ACCURACY = Column("loss", "smaller"), Column("accuracy", "larger", "%", title="accuracy")
 CLIENT_ACCURACY = Column("client_accuracy", "larger", "%").of(Scored("client_accuracy"))
 TRAINED_ACCURACY = Column("trained_accuracy", "larger", "%").of(Scored("trained_accuracy"))
-"""Accuracies of single clients on test samples of all, and those of their trained models before the
-aggregation, of which there are columns of their spread."""
+"""Accuracies of single clients, and of their trained models before the aggregation; their spreads
+are columns."""
 Metric = Callable[[npt.NDArray[Any], npt.NDArray[Any]], float]
 
 
@@ -101,14 +101,14 @@ class Scoring:
         predict: `predict(outputs [B, ...])`: the predictions [B, ...] that metrics compare.
         classifies: Whether targets are class numbers [B] and outputs logits [B, C]; a temperature,
             and accuracies of single clients, need it.
-        weights: `weights(targets [B, ...])`: the weight of each sample [B] in the mean loss, by the
-            sum of which the sum of `losses` is then divided. None: equal weights of 1.
+        weights: `weights(targets [B, ...])`: the weight of each sample [B] in the mean loss, which
+            is the sum of `losses` over the sum of weights. None: equal weights of 1.
         whole_batch: Whether samples of a batch are compared with each other, as by a contrastive
             loss or Cox's; evaluations take batches of FORWARD_ROWS samples, and average them.
         reported: The scoring whose loss is reported, where this one is for training alone.
-        columns: Per metric, which of two scores is better, and their unit. Rows of tables are not
-            compared, and no best round is chosen, by a metric that is not declared. One that names
-            no metric is left out.
+        columns: Per metric, which of two scores is better, and their unit. Tables compare no rows,
+            and a run chooses no best round, by an undeclared metric. The engine ignores a
+            declaration that names no metric.
     """
 
     losses: Callable[[Tensor, Tensor], Tensor]
@@ -294,7 +294,7 @@ def mean_absolute_error(predicted: npt.NDArray[Any], targets: npt.NDArray[Any]) 
 def r2(predicted: npt.NDArray[Any], targets: npt.NDArray[Any]) -> float:
     """Return 1 less the squared errors by those of the mean; over all values of a target.
 
-    It is 0 where the targets are all equal, of which no fraction can be explained.
+    It is 0 where all targets are equal, as nothing can then be explained.
     """
     flat = targets.reshape(len(targets), -1).astype(np.float64)
     spread = np.square(flat - flat.mean(axis=0)).sum()

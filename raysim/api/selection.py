@@ -85,13 +85,13 @@ def all_available(clients: Any) -> Flags:
 class Sampling:
     """Input of `Selection.select`.
 
-    What a run withholds may be passed on but not read.
+    A selection may not read a withheld field: reading it ends the run in one line.
 
     Attributes:
         number: Rounds committed.
         clients: K, the number of clients in all.
         fraction: The run's `fraction`.
-        size: m, the clients of a round; in asynchronous rounds, those that may start.
+        size: m, the clients of a round; in asynchronous rounds, the clients that may start.
         wanted: Number of clients to select: m + `clock.extra`.
         samples: Training samples of each client [K]; may be withheld.
         generator: `generator()`, `generator(purpose)`: a new source of draws at each call, keyed by
@@ -99,8 +99,8 @@ class Sampling:
         seconds: `seconds(clients)`: expected duration of clients' plain local training [n], in
             virtual seconds; without a clock, samples times local epochs. May be withheld.
         available: `available(clients)`: whether clients are available now [n].
-        waits: Whether the server waits until selected clients that are away have come and trained.
-        members: In asynchronous rounds, the clients of the tier that starts some, ascending.
+        waits: Whether the server waits for selected clients that are not available now.
+        members: In asynchronous rounds, the clients of the tier whose clients start, ascending.
         busy: In asynchronous rounds, the clients that must not be selected.
         state: State of the selection after the last committed round.
         history: Participations of all clients; read it as `losses`, `last_round` and `times`.
@@ -204,7 +204,7 @@ class Selection(Component, ABC):
 
     @returns("a sequence of lines", are_lines)
     def notes(self, samples: Integers, size: int, weighting: Weighting) -> Sequence[str]:
-        """Return what a user may not expect of it, in lines shown before the run.
+        """Return notes on surprises, in lines that are shown before the run.
 
         Args:
             samples: Training samples of each client that may take part [K].
@@ -221,8 +221,8 @@ class Selection(Component, ABC):
     def select(self, sampling: Sampling) -> Sequence[int]:
         """Return distinct clients: `sampling.wanted`, or all candidates if they are fewer.
 
-        Their order matters only for `clock.policy=over_selection`: of clients that arrive at the
-        same time, earlier ones count first, and those beyond m are extra.
+        Their order matters only for `clock.policy=over_selection`, where it breaks ties: among
+        clients that arrive at the same time, earlier ones count first. Clients beyond m are extra.
         """
 
     def report(self, view: View, trained: Trained) -> Mapping[str, float]:
@@ -244,7 +244,7 @@ class Selection(Component, ABC):
         Args:
             sampling: The input of `select`.
             selected: The clients that it returned.
-            results: Results of the round; if it was lost, those of the passes before.
+            results: Results of the round; if the round was lost, of its passes before.
         """
         return sampling.state, {}
 

@@ -1,9 +1,9 @@
 """Interface of the server's rule: how far, and where to, a round moves the model.
 
-A method makes a model of what the clients of a round send, FedAvg their mean. The rule takes a step
-from the model before the round along the change to that one. Adam and momentum keep what they need
-in the server's state. Rules know nothing of methods, and go with every one whose server does
-nothing else that rests on the model it makes (`Method.own_server`).
+A method makes a model of the uploads of a round; FedAvg takes their mean. The rule takes a step
+from the model before the round along the change to that model. Adam and momentum keep their moments
+in the server's state. Rules know no method. They go with every method whose server does nothing
+else that rests on the model it makes (`Method.own_server`).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def _kinds(tensors: Tensors) -> dict[str, object]:
 class ServerRule(RateSettings, Component, ABC):
     """Rule by which the server moves the model; its fields are its settings.
 
-    A field `lr` is its learning rate: `step` finds that of the round in `self.lr`, by the schedule.
+    A field `lr` is its learning rate: `step` finds the round's rate, by the schedule, in `self.lr`.
     """
 
     _of: ClassVar[str] = "server"
@@ -40,7 +40,7 @@ class ServerRule(RateSettings, Component, ABC):
 
     @returns("the groups of `keeps`", lambda groups, rule, _: groups.keys() == {*rule.keeps})
     def init(self, params: Tensors) -> Groups:
-        """Return what it keeps before the first round: zeros for each parameter.
+        """Return the groups `keeps` before the first round: zeros for each parameter.
 
         Args:
             params: The trainable parameters by name, complex ones as pairs of reals.

@@ -1,4 +1,4 @@
-"""Interface of a temperature: what the server sets T to, round by round, and what changes it.
+"""Interface of a temperature: the T that the server sets, round by round, and its changes.
 
 A loss of local training sees logits / T. A temperature goes with every method: the engine gives its
 T to each pass over clients, to analyses, and to the loss that is evaluated at T. It is asked once a
@@ -88,18 +88,18 @@ class Temperature(Component, ABC):
 
     @property
     def follows_clients(self) -> bool:
-        """True if T follows what clients report, how the model scores, or who else trains.
+        """True if T follows clients' reports, the model's scores, or the other clients.
 
-        That is so of a class with its own `update` or `by_client`.
+        The default is True for a class with its own `update` or `by_client`.
         """
         kind = type(self)
         return (kind.update, kind.by_client) != (Temperature.update, Temperature.by_client)
 
     @property
     def reads(self) -> Mapping[str, str]:
-        """Columns of rounds that `update` cannot do without, each with what lacks without it.
+        """Columns of rounds that `update` needs, each with the cause of its absence in words.
 
-        A run without one of them is refused before it starts.
+        The engine refuses a run without one of them before it starts.
         """
         return {}
 
@@ -111,7 +111,7 @@ class Temperature(Component, ABC):
     @abstractmethod
     @returns("a temperature, a number above 0", lambda found, *_: _is_temperature(found))
     def choose(self, round_: TemperatureRound) -> float:
-        """Return the T of a round, above 0: of its clients, and of the loss evaluated at T."""
+        """Return the T of a round, above 0: for its clients, and for the loss evaluated at T."""
 
     @returns(
         "for each client a temperature, a number above 0",
@@ -120,7 +120,7 @@ class Temperature(Component, ABC):
     def by_client(
         self, round_: TemperatureRound, temperature: float, clients: Sequence[int]
     ) -> Mapping[int, float]:
-        """Return the T of those clients of a pass that have one other than the round's.
+        """Return the T of clients of a pass, where it differs from the round's.
 
         Args:
             round_: The input of `choose`.
@@ -132,8 +132,8 @@ class Temperature(Component, ABC):
     def of_samples(self, view: View, outputs: Outputs, batch: Batch) -> Tensor:
         """Return the T of each sample of a batch [B], for a method's criterion.
 
-        As a rule of local training it is a function of tensors that branches on no value, and no
-        gradient flows through what it returns. A class without it has the client's T for all.
+        As a rule of local training it is a function of tensors that branches on no value. No
+        gradient flows through its result. In a class without it all samples have the client's T.
 
         Args:
             view: The client in training; `view.temperature` is its T.

@@ -1,7 +1,7 @@
-"""Values that a run withholds from the components that it asks, by what its components hide.
+"""Values that a run withholds from its components, because one of them hides them.
 
-A field of what the engine hands out says itself what closes it, by `closed`. The engine hands out
-a view with a `Withheld` in place of each closed value, so that no component states what it reads.
+`closed` in a field's metadata says what closes the field. The engine hands out a view with a
+`Withheld` in place of each closed value. So no component has to state which values it reads.
 """
 
 from __future__ import annotations
@@ -33,9 +33,10 @@ def closed(what: str, of: Tells, *, instead: str = "", handle: bool = False) -> 
     """Return the metadata of a field that a run may close.
 
     Args:
-        what: What the field tells, in words, for the error of who reads it.
-        of: The kind of what it tells.
-        instead: What a user chooses in place of the reader, or does; empty for nothing.
+        what: The content of the field, in words, for the error of its reader.
+        of: The kind of its content.
+        instead: Advice: a component to choose in place of the reader, or another remedy; may be
+            empty.
         handle: Whether the engine takes the closed value back: a pass may be over the clients whom
             a method cannot see.
     """
@@ -54,8 +55,8 @@ class Withheld:
         Args:
             by: The setting that closes it.
             reader: The component to which it is handed.
-            told: What it tells, in words, and what to choose instead.
-            value: What the engine finds in it; None for nothing.
+            told: Its content, in words, and the advice.
+            value: The value that the engine finds in it; None for nothing.
         """
         self.__dict__.update(by=by, reader=reader, told=told, value=value)
 
@@ -95,11 +96,11 @@ for _name in _READS.split():
 
 
 def withheld(view: V, closing: Mapping[Tells, str], reader: Component) -> V:
-    """Return what a component sees of a view.
+    """Return a view as a component sees it.
 
     Args:
-        view: What is handed to it, a dataclass; those in its fields are views, too.
-        closing: What a run hides, and the setting that hides it.
+        view: The dataclass that the engine hands out; dataclasses in its fields are views, too.
+        closing: The kinds of values that a run hides, each with the setting that hides it.
         reader: The component.
     """
     changed: dict[str, Any] = {}
@@ -115,7 +116,7 @@ def withheld(view: V, closing: Mapping[Tells, str], reader: Component) -> V:
 
 
 def opened(value: Any) -> Any:
-    """Return what a component has passed on without reading it; anything else as it is.
+    """Return the value of a `Withheld` that a component has passed on; anything else as it is.
 
     Raises:
         Refusal: it is no value that the engine takes back.
