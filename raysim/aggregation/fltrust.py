@@ -1,4 +1,4 @@
-"""FLTrust: updates are weighed by their direction beside one that the server has trained itself.
+"""FLTrust: updates are weighed by how far their direction agrees with the server's own update.
 
 Source: Cao, Fang, Liu and Gong, "FLTrust: Byzantine-robust Federated Learning via Trust
 Bootstrapping", NDSS 2021, algorithm 2, with a global learning rate of 1.
@@ -7,9 +7,9 @@ Bootstrapping", NDSS 2021, algorithm 2, with a global learning rate of 1.
     t_k = max(0, cos(d_k, g0))
     w <- w + sum_k t_k (||g0|| / ||d_k||) d_k / sum_k t_k        w stays where all t_k are 0
 
-Root samples are drawn by the seed from those of the clients that take part in training, who train
-without them. The paper's clients and server take as many steps; here the server takes as many
-epochs, or `local.steps`. What the server does costs no bytes and no virtual time.
+The seed draws root samples from the clients that take part in training, which then train without
+them. The paper's clients and server take as many steps; here the server takes as many epochs, or
+`local.steps`. The server's training costs no bytes and no virtual time.
 """
 
 from __future__ import annotations

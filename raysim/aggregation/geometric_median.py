@@ -31,12 +31,12 @@ from raysim.api.columns import Column
 class GeometricMedian(Aggregation):
     """Smoothed geometric median of the updates: less than half of the weight cannot move it far.
 
-    Helps where some clients cannot be trusted, and needs no guess of how many; weights are those of
-    the mean, so that a client may claim many samples: `weighting=uniform` gives all one. Updates
-    far from the others move z; each iteration leaves about bad weight / good weight of that, so the
-    authors' four are few where many are bad. Costs a file of each update, read twice, and m^2 inner
-    products. `weiszfeld_iterations` are those of a round; `median_distance` of a client in the
-    tables is that of its update.
+    Helps where some clients cannot be trusted, and needs no guess of how many. It has the weights
+    of the mean, so a client may claim many samples: `weighting=uniform` gives all the same weight.
+    Updates far from the others move z; each iteration leaves about bad weight / good weight of
+    that, so the authors' four are few where many are bad. Costs a file of each update, read twice,
+    and m^2 inner products. In the tables a round has its `weiszfeld_iterations`, and a client the
+    `median_distance` of its update.
     """
 
     columns: ClassVar[Sequence[Column]] = (Column("weiszfeld_iterations"),)

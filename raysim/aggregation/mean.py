@@ -3,7 +3,7 @@
     arrived:  w <- w + sum_k p_k d_k            p_k by `weighting`, of the clients that arrived
     fixed:    w <- w + sum_k d_k / M            M = C*K of Poisson cohorts, m of others
 
-With `fixed` the sum is divided by the expected number of clients M, not by those that arrived, so
+With `fixed` the sum is divided by the expected number of clients M, not by the number arrived, so
 that each client moves the model by at most 1/M of its difference, as differential privacy needs
 (McMahan, Ramage, Talwar and Zhang, "Learning Differentially Private Recurrent Language Models",
 ICLR 2018, the estimator f_f with equal weights).

@@ -47,7 +47,7 @@ class Measure(Protocol):
         groups: Groups = ...,
         extras: tuple[Extra, ...] = ...,
     ) -> Mapping[int, Tensors]:
-        """Return per client its values; `groups` are broadcast beside the group "model"."""
+        """Return per client its values; `groups` are broadcast in addition to "model"."""
         ...
 
 

@@ -48,7 +48,7 @@ def gram(features: Tensor) -> Tensor:
 
 
 def cka(one: Values, other: Values) -> float:
-    """Return the linear CKA of the features behind two Gram matrices [N, N] of norm 1.
+    """Return the linear CKA of features from their two Gram matrices [N, N] of norm 1.
 
     It is ||Y^T X||^2 / (||X^T X|| ||Y^T Y||) of centred features X and Y, since the squared norm is
     the scalar product of X X^T and Y Y^T.

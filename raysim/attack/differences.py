@@ -1,4 +1,4 @@
-"""Parts of attacks on what a client sends."""
+"""Parts of attacks on the upload of a client."""
 
 from __future__ import annotations
 

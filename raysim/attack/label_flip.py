@@ -19,7 +19,7 @@ from raysim.errors import SettingsError
 class LabelFlip(Attack):
     """Train on labels C - 1 - y, or all on one class.
 
-    A weak attack that is hard to see, as updates look like those of unequal data. Costs nothing.
+    A weak attack that is hard to see, as updates look like updates of unequal data. Costs nothing.
     """
 
     needs_classes = True

@@ -10,7 +10,7 @@ Bucketing", ICLR 2022, appendix B; the steps are those of the authors' code.
         z  <- t/(t+1) z + 1/(t+1) s/||s||,  divided by its norm
 
 Afterwards client and z stay. The authors have full participation; here, where the client does not
-take part in a round, the one of the largest <d_i, z> among those that do is copied. Their first z
+take part in a round, the present client of the largest <d_i, z> is copied. Their first z
 is a random vector, here a random combination of the d_i - mu, which a vector's first step leads to.
 Rounds without a bad or without an honest client do not count.
 
@@ -29,7 +29,7 @@ from raysim.api.attack import Attack, KnownUpdates, MeasuredUpdates
 
 
 class Mimic(Attack):
-    """Copy one honest client, so that its data weigh more than those of the others.
+    """Copy one honest client, so that its data weigh more than the others' data.
 
     No update looks odd: an aggregation that takes the majority's side is led to one client's data.
     Strong on unequal data alone. Costs a file of each update, read twice, two vectors of the size

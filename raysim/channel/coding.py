@@ -1,16 +1,16 @@
-"""Coders: what stages that compress differences have in common.
+"""Base of the stages that compress differences, the coders.
 
 The differences of a group (`model`, SCAFFOLD's `c`) are one vector, of all tensors in the order of
-their names: other groups have other units. A coder replaces it by what the server decodes, so that
-the server's sum is that of the decoded vectors, exactly. Values are coded, and decoded, in float32,
-in float64 where the network has it. A vector that is not finite is left as it is: the engine
+their names: other groups have other units. A coder replaces it by the decoded vector, so that the
+server's sum is exactly the sum of decoded vectors. Values are coded, and decoded, in float32, in
+float64 where the network has it. A coder leaves a vector that is not finite as it is; the engine
 refuses it by client and tensor.
 
 Buffers are sent as they are, as by torch's DistributedDataParallel and its hooks: BatchNorm's
 running statistics have other units, and a variance that is decoded with an error may be below 0.
 
-A quantiser behind a stage that sends fewer values codes these alone, which are those that are not
-0: zeros stay zeros, and blocks and scales are of what is sent.
+A quantiser after a stage that sends fewer values codes only the values that are not 0: zeros stay
+zeros, and blocks and scales are of the sent values.
 
 Legend: d values of a group.
 """
@@ -32,7 +32,7 @@ from raysim.numbers.encoding import Encoding
 from raysim.numbers.tensors import Layout, Tensors, is_finite
 
 SCALE_BYTES = 4
-"""Bytes of a scale or norm that is sent beside values."""
+"""Bytes of a scale or norm that is sent with values."""
 SEED_BYTES = 8
 """Bytes of the seed of random places."""
 WIDE = (torch.float64, torch.complex128)
@@ -106,7 +106,7 @@ class Coder(Stage, ABC):
         return replace(upload, sums=sums)
 
     def _of_sent(self, vector: Vector) -> Tensor:
-        """Return a vector of which only the values that are not 0 are coded."""
+        """Return a vector with only the values that are not 0 coded."""
         sent = vector.values != 0
         counts = [int(part.count_nonzero()) for part in vector.parts]
         shapes = [torch.Size([count]) for count in counts]

@@ -63,8 +63,8 @@ class Gaussian(Stage):
     """Clipped updates with Gaussian noise on their mean: differential privacy of clients.
 
     Simulates a server that clients trust to add the noise, and accounts it round by round. Costs a
-    pass over each upload and a draw for each coordinate, and accuracy: the fewer clients take part
-    in a round, the more. `norm_to_clip` of a client in the tables is the norm of its differences.
+    pass over each upload and a draw for each coordinate, and accuracy, which drops as cohorts
+    shrink. `norm_to_clip` of a client in the tables is the norm of its differences.
     """
 
     columns: ClassVar[Sequence[Column]] = (Column("clip"),)

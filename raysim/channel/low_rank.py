@@ -8,9 +8,9 @@ Review 53(2), 2011, algorithm 4.4.
     P = orth(M G);  `iterations` times:  P = orth(M orth(M' P))        d <- P (P' M)
 
 M [n, m] is a tensor with its first dimension against all others, G [m, rank] normal draws of the
-client. Tensors of one dimension, and those of which the factors would hold no fewer values, are
-sent as they are. Each client has factors of its own, of rank * (n + m) values, and their mean has
-no low rank; `powersgd`, a method, has one P for all clients.
+client. Tensors of one dimension, and tensors whose factors would hold no fewer values, are sent as
+they are. Each client has factors of its own, of rank * (n + m) values, and their mean has no low
+rank; `powersgd`, a method, has one P for all clients.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class LowRank(Coder):
 
 
 def sent_of(shape: torch.Size, rank: int) -> int:
-    """Return the values that are sent of a tensor: those of its factors, or its own if fewer."""
+    """Return the number of sent values of a tensor: its factors' values, or its own if fewer."""
     if len(shape) < 2 or not shape.numel():
         return shape.numel()
     rows = shape[0]

@@ -8,9 +8,9 @@ CCS 2020 (SecAgg+), in which each client has k neighbours in place of all others
     client:  y_k = v_k + sum_{j > k} PRG(s_kj) - sum_{j < k} PRG(s_jk) + PRG(b_k)
     server:  sum y_k, without PRG(s_kj) of neighbours that are lost, and without PRG(b_k) of others
 
-The words are those of the engine's exact sum, 64 bits, with the client's weight as one more: masks
-change no bit of a result. Bytes are those of a deployment, whose values have `bits` bits, and of
-the formula of SecAgg, with k for n - 1:
+Masks are added to the words of the engine's exact sum, 64 bits, with the client's weight as one
+more word: they change no bit of a result. Bytes are a deployment's, whose values have `bits` bits,
+by the formula of SecAgg, with k for n - 1:
 
     2 (k + 1) keys + (5 k + 1) shares + bits * (values + 1)      sent and received by a client
 
@@ -33,7 +33,7 @@ from raysim.user_input.limits import MOST
 
 
 class Masks(Stage):
-    """Secure aggregation: the server sees the sum of what clients send, and nothing of one.
+    """Secure aggregation: the server sees the sum of the uploads, and no single one.
 
     Helps where clients do not trust the server with their updates. Stands last in the channel.
     Costs keys and shares, three more trips, and rounds in which too few clients are left;
@@ -69,6 +69,6 @@ class Masks(Stage):
         return SecureSum(self.neighbours, self.bits, self.threshold)
 
     def encoded(self, sent: Encoding, layout: Layout, client: int) -> Encoding:
-        """Return all values, or those that all clients send, as words."""
+        """Return all values, or the values that all clients send, as words."""
         values = sent.values if sent.is_shared else Encoding.of(layout).values
         return Encoding(values + sent.numbers, self.bits)

@@ -39,7 +39,7 @@ class RandK(Coder):
 
     fraction: float = Field(default=0.01, gt=0, le=1, description="part of the values that is sent")
     unbiased: bool = Field(
-        default=True, description="multiply by size/k; false for error feedback, and behind clips"
+        default=True, description="multiply by size/k; false for error feedback, and after clips"
     )
     mask: Literal["own", "shared"] = Field(
         default="own", description="places of each client, or the same for all of a pass"

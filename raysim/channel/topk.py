@@ -5,10 +5,10 @@ drops the smallest; Stich, Cordonnier and Jaggi, "Sparsified SGD with Memory", N
 
     d <- d where |d| is among the k largest, else 0          k = ceil(fraction * size), at least 1
 
-Of equal magnitudes those of the lower index are sent, so that k values are. The vector is a group
-of what a client sends, all its tensors in the order of their names (`per=vector`), or each tensor
-(`per=tensor`). A value is sent with its place in ceil(log2 size) bits. Biased: without
-`error_feedback` before it, what is small in every round is never sent.
+Ties are broken by the lower index, so that k values are sent. The vector is a group of the upload,
+all its tensors in the order of their names (`per=vector`), or each tensor (`per=tensor`). A value
+is sent with its place in ceil(log2 size) bits. Biased: without `error_feedback` before it, a value
+that is small in every round is never sent.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class TopK(Coder):
     """Send the fraction of the differences that is largest in magnitude.
 
     Helps where few coordinates carry most of a change; with `error_feedback` before it, a hundredth
-    is often enough. Costs a selection over the upload, and places beside the values.
+    is often enough. Costs a selection over the upload, and the places of the values.
     """
 
     fraction: float = Field(default=0.01, gt=0, le=1, description="part of the values that is sent")

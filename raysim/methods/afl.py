@@ -8,8 +8,8 @@ github.com/litian96/fair_flearn, `flearn/trainers/afl.py`, as its authors publis
                 w <- w + sum_k lambda_k (w_k - w)
                 lambda <- the point of the simplex nearest to lambda + lr_lambda (F_1, ..., F_K)
 
-With `local.steps=1` w_k - w is -eta times a gradient, which is the paper's step; more local steps
-are those of FedTorch's AFL. All clients take part in every round; of sampled ones it is DRFA.
+With `local.steps=1` w_k - w is -eta times a gradient, which is the paper's step; FedTorch's AFL
+takes more local steps. All clients take part in every round; DRFA is the method for sampled ones.
 lambda starts at 1/K. As in paper and code the mean of w over the rounds so far is deployed
 (`deploy=average`), while training goes on from the last; FedTorch deploys that. Deviations: F_k is
 of all samples, not of one batch; a client that is lost in a round adds nothing to its lambda.

@@ -16,14 +16,14 @@ Source: Deng, Kamani and Mahdavi, "Adaptive Personalized Federated Learning", ar
 
 g_v and g_w are the gradients, at v and at w_k, of the objective at the logits
 alpha * f_v + (1 - alpha) * f_w, which in a chain has the criterion and the penalties of the others.
-"weights" is the paper's, "outputs" that of the authors' code, "models" that of PFLlib. As in both
-codes, w_k takes its step first, and `decay` is 0.02; in the paper the gradient is at the w_k before
-the step, and decay is 0. alpha is adapted in the first step of a client's round, as the authors'
-code does, with "models" in every step; v is that before its step, in the codes that behind it.
+"weights" is the paper's form, "outputs" the authors' code's, "models" PFLlib's. As in both codes,
+w_k takes its step first, and `decay` is 0.02; in the paper the gradient is at the w_k before the
+step, and decay is 0. alpha is adapted in the first step of a client's round, as the authors' code
+does, with "models" in every step, by the v before its step; the codes take the v after it.
 
 v is the network as it was built, and alpha `alpha`, until a client first takes part. v has trained
-parameters alone; other tensors are w's. Its steps are those of the run's optimizer, which
-`local.keep` and `local.tail_average` leave alone, on the local objective, weight decay included.
+parameters alone; other tensors are w's. The run's optimizer takes its steps, without `local.keep`
+and `local.tail_average`, on the local objective, weight decay included.
 The global model is FedAvg's bit for bit, whatever the other settings.
 
 Deviations: the authors' code scores the mixed logits, with its w_k; a client here deploys one
@@ -89,7 +89,7 @@ class Apfl(FedAvg):
         return {"v": state.groups[FIRST], ALPHA: {ALPHA: torch.tensor(self.alpha)}}
 
     def rules(self) -> Rules:
-        """Return the rules of local training: FedAvg's, with v trained beside w_k."""
+        """Return the rules of local training: FedAvg's, which also train v."""
         gradient = partial(
             _gradient, mixture=self.mixture, adaptive=self.adaptive, decay=self.decay
         )

@@ -24,9 +24,9 @@ from raysim.methods.fedavg import FedAvg
 class Centralized(FedAvg):
     """Training on the samples of all clients in one place.
 
-    The ceiling of most tables: helps to see what it costs that data stay where they are. Against
-    FedAvg it costs no bytes and as many steps, one after another on one worker, which holds the
-    samples of all clients in memory.
+    The ceiling of most tables: it shows the cost of keeping data on clients. Against FedAvg it
+    costs no bytes and as many steps, one after another on one worker, which holds the samples of
+    all clients in memory.
     """
 
     pooled: ClassVar[bool] = True
@@ -36,7 +36,7 @@ class Centralized(FedAvg):
         return Rules(finish=_keep)
 
     def training_pass(self, now: Round, state: ServerState) -> Pass:
-        """Return a pass of one client, in whose place the samples of all are."""
+        """Return a pass over one client, which stands for the samples of all."""
         return replace(
             super().training_pass(now, state),
             clients=now.everyone[:1],

@@ -4,11 +4,11 @@ Source: the composition of gradient transformations in DeepMind's Optax (optax.c
 to the rules of local training. No paper describes it.
 
     client:  rules of all methods as `raysim.chain` merges them: penalties and transforms in order
-    server:  the updates of all methods in turn, each given as the mean what the one before makes
+    server:  the updates of all methods in turn; each takes the model of the one before as the mean
 
-A method that sends no model, FedNova, moves the one before the round: it stands before others whose
-server does more than take the mean, such as SCAFFOLD. A rule of the server, `server.name=adam`,
-stands beside the chain and moves the model last.
+A method that sends no model, FedNova, moves the model of the round before: it stands before others
+whose server does more than take the mean, such as SCAFFOLD. A rule of the server, such as
+`server.name=adam`, is no member of the chain; it moves the model last.
 
 `methods` maps a method's name to its settings, in order; {} takes its defaults:
 
@@ -16,12 +16,12 @@ stands beside the chain and moves the model last.
 
 A name with dots, as in package.module:Class, is written in JSON or in a file. Each method must be a
 FedAvg that keeps FedAvg's `round`. Groups of the server's state, of the broadcast and of the
-clients' state need different names in different methods, but for "model". Tensors that a method
-leaves to the clients (FedPer's head) none sends. Beside a method whose clients send no model
-(FedNova) no other sends it. One that sends none at all (`local`) goes with none that moves it or
-compares with it.
-FedBuff, which discounts stale updates, goes only with methods that send and average what FedAvg
-does. An empty chain is FedAvg.
+clients' state need different names in different methods, except "model". If one method leaves
+tensors to the clients (FedPer's head), no method sends them. If the clients of one method send no
+model (FedNova), no other method sends it. A method that sends no tensor of the model (`local`) does
+not go with one that moves the model or compares with it.
+FedBuff, which discounts stale updates, goes only with methods that send and average FedAvg's
+groups. An empty chain is FedAvg.
 """
 
 from __future__ import annotations
@@ -145,7 +145,7 @@ class Chain(FedAvg):
         return sum(member.round_state_bytes(state) for member in self.methods.values())
 
     def broadcast(self, state: ServerState) -> Groups:
-        """Merge the methods' broadcasts; the model is sent once, but for what one keeps back."""
+        """Merge the methods' broadcasts; the model is sent once, without tensors that one keeps."""
         broadcasts = [member.broadcast(state) for member in self.methods.values()]
         model = super().broadcast(state)[MODEL]
         sent = {
@@ -183,7 +183,7 @@ class Chain(FedAvg):
         return super().deployment_after(now, state)
 
     def server_update(self, now: Round, state: ServerState, reduced: Reduced) -> ServerState:
-        """Update the state by each method in turn, given as the mean what the one before makes.
+        """Update the state by each method in turn, which takes the model of the one before as mean.
 
         A method sees the state before the round, and no means of others' groups.
         """
@@ -250,7 +250,7 @@ def _why_alone(method: Method) -> str:
 
 
 class _Joined:
-    """Statement of a chain, joined of those of its methods."""
+    """Statement of a chain, joined from its methods' statements."""
 
     def __init__(self, name: str, join: Join) -> None:
         """Take the name of a constant or property of methods, and how it is joined."""
@@ -267,9 +267,10 @@ for _name, _join in FedAvg._joined.items():
 
 
 def _send_needed(finish: Finish, averages: bool, view: View, trained: Trained) -> Upload:
-    """Send what the methods' clients do, but for what must not travel or nobody needs.
+    """Send the methods' groups without tensors that must not travel, or that no method needs.
 
-    That is what clients were not sent of the network, and the model, unless `averages`.
+    The first are tensors of the network that clients did not receive; the others are the model's,
+    unless `averages`.
     """
     upload = finish(view, trained)
     sums = upload.sums if averages else without_model(upload.sums)
@@ -341,7 +342,7 @@ def check_pulls(methods: Methods) -> None:
 
 
 def check_single(methods: Methods) -> None:
-    """Check that no two methods set a part of the rules of which there is one."""
+    """Check that no two methods set a part that rules have only once."""
     for part in ("start", "criterion", "from_samples"):
         plain = getattr(Rules(), part)
         owners = [n for n, method in methods.items() if getattr(method.rules(), part) is not plain]
@@ -408,5 +409,5 @@ def sends_model(member: FedAvg) -> bool:
 
 
 def without_model(groups: Groups) -> Groups:
-    """Return groups but for the model."""
+    """Return groups without the model."""
     return {name: group for name, group in groups.items() if name != MODEL}

@@ -38,12 +38,12 @@ is the accuracy after fine-tuning rounds over that after feature-learning rounds
 trend. Above `min_spread`, layer `split` is moved to fine-tuning: the paper sees such a spread where
 it divides too late (Divide6 and Divide7). Below -`min_spread`, layer split+1 is moved to
 feature-learning. A group keeps one layer at least. The gains of the round in which a layer is moved
-do not count, and those of a new split, or after a round without clients, are taken anew.
+do not count. After a new split, or a round without clients, they are measured anew.
 
 Choices where the paper is silent: W_d is taken over a layer's weight matrices, without biases and
 normalisation; "starts to increase" is made the largest relative rise. Norms rise less from layer to
 layer than cosines: divergence="norm" needs a smaller `min_rise`. The paper names 4 epochs of
-fine-tuning beside 20 of feature-learning, and half the learning rate.
+fine-tuning after 20 of feature-learning, and half the learning rate.
 
 In the tables of rounds `phase` is 0 in feature-learning and 1 in fine-tuning, `split` the last
 layer before the split; `received_accuracy` is that of the cohort, and `spread` stands in the round
@@ -342,7 +342,7 @@ def _lacking_after(lacking: Mapping[int, Tensor], cohort: Sequence[int], group: 
 def _bytes_down(
     model: Tensors, layers: Layers, lacking: Mapping[int, Tensor], fixed: Collection[str]
 ) -> Callable[[int], int]:
-    """Return the bytes that a client receives: those of the layers that it lacks."""
+    """Return the bytes that a client receives: of the layers that it lacks."""
     sizes = [nbytes({"model": _pick(model, _tensors([layer]))}, fixed) for layer in layers]
     every = torch.tensor(sizes)
     needed = {client: int(every[lacks].sum()) for client, lacks in lacking.items()}

@@ -67,7 +67,7 @@ from raysim.numbers.tensors import (
 from raysim.user_input.limits import Count
 
 SENT, SERVER, TREE = "change", "ftrl", "tree"
-"""Groups: what clients send; the server's w_0, s and v; the nodes of its tree, by height."""
+"""Groups: the clients' changes; the server's w_0, s and v; the nodes of its tree, by height."""
 
 
 class DpFtrl(FedAvg):
@@ -147,7 +147,7 @@ class DpFtrl(FedAvg):
         return ServerState({**state.groups, SERVER: _at_start(moving)}, {TREE: 0})
 
     def rules(self) -> Rules:
-        """Return the rules of local training: plain SGD, of which the clipped change is sent."""
+        """Return the rules of local training: plain SGD; clients send the clipped change."""
         return Rules(finish=partial(_send_clipped, self.clip))
 
     def server_update(self, now: Round, state: ServerState, reduced: Reduced) -> ServerState:

@@ -58,14 +58,14 @@ from raysim.numbers.tensors import Tensors, number_beside, only
 
 SNAPSHOT, STEP = "snapshot", "step"
 COUNT = "steps so far"
-"""Name beside those of parameters, none of which has a space."""
+"""Name next to names of parameters, none of which has a space."""
 
 
 class Drfa(KeepsWeights):
     """FedAvg of sampled clients by weights that rise with their losses.
 
     Helps where no client may be left behind, and not all can take part in every round. Costs two
-    models up, and one down to m further clients, of whom each takes a forward pass over its
+    models up, and one down to m further clients, each of which takes a forward pass over its
     samples; on a client one more set of parameters, and a pass over them a step.
     """
 
@@ -81,7 +81,7 @@ class Drfa(KeepsWeights):
     )
 
     def rules(self) -> Rules:
-        """Return the rules of local training: SGD, of which a step's model is kept."""
+        """Return the rules of local training: SGD; clients keep the model of one step."""
         return Rules(transforms=(KEEP,), finish=_finish)
 
     def round(self, now: Round, state: ServerState) -> Passes:

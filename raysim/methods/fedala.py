@@ -13,15 +13,15 @@ AAAI 2023, algorithm 1; the authors' code, github.com/TsingZ0/FedALA.
 
 W, of the shape of the p tensors, is 1 at first. A client repeats the epochs of its first pass 1
 until the losses of the last batches of `window` epochs deviate by less than `threshold`, after
-window + 1 epochs at the least; later ones take one epoch. While its old p tensors are those of w,
-as in round 1, nothing is learned: theta is w, W stays, and the first pass is still to come. The
+window + 1 epochs at the least; later ones take one epoch. While its old p tensors equal w's, as in
+round 1, nothing is learned: theta is w, W stays, and the first pass is still to come. The
 code looks at the sum of the first tensor's differences, and keeps the whole old model if it is 0. A
 smaller last batch takes part in pass 1, as in the code, whatever `local.drop_last` is; in pass 2
 the code leaves it out, and takes the samples in one order.
 
 As in the authors' code p counts parameter tensors, 2 for a linear layer, and p=0 is all of them;
-the paper counts layers. old is that of the network as it was built until a client has taken part,
-so that one that never did deploys what it would start from. Even where W = 1, theta is
+the paper counts layers. Until a client has taken part, old is the network as it was built, so a
+client that never did deploys the model that it would start from. Even where W = 1, theta is
 old + (w - old), which is not w to the last bit.
 
 Deviations: gradients are taken in evaluation mode, of the local objective, weight decay included;
@@ -83,7 +83,7 @@ class FedAla(FedAvg):
         return {OLD: old, WEIGHTS: ones, USES: {USES: torch.zeros((), dtype=torch.int64)}}
 
     def round_state_bytes(self, state: ServerState) -> int:
-        """Return the most bytes of what the second pass takes over from the first."""
+        """Return the most bytes that the second pass takes over from the first."""
         return nbytes(self.client_init(state))
 
     def round(self, now: Round, state: ServerState) -> Passes:
@@ -104,7 +104,7 @@ class FedAla(FedAvg):
         return self._preparation(now, state, _prepare), training
 
     def _preparation(self, now: Round, state: ServerState, finish: Any) -> Pass:
-        """Return the pass in which clients learn W; `finish` gives back what they have then."""
+        """Return the pass in which clients learn W; `finish` keeps it for the second pass."""
         settings = self.model_dump(exclude={"p"})
         return Pass(
             now.cohort,
@@ -182,7 +182,7 @@ def _in_order(samples: Batch, trained: Trained) -> Iterator[Batch]:
 
 
 def _start(broadcast: Groups, state: Groups, personal: Groups) -> Tensors:
-    """Start from what was learned; the server, on root samples of its own, from the model."""
+    """Start from the learned theta; the server, on its own root samples, from the model."""
     return {**broadcast["model"], **state.get(START, {})}
 
 

@@ -46,7 +46,7 @@ class FedAt(FedProx):
     the model. Bytes of an update are FedAvg's.
     """
 
-    own_server: ClassVar[str] = "makes each model of those of its tiers"
+    own_server: ClassVar[str] = "makes each model of its tiers' models"
     own_round: ClassVar[str] = "a version of the model, made of the updates of one tier"
     columns: ClassVar[Sequence[Column]] = (Column("tier"),)
 

@@ -105,8 +105,8 @@ class FedAvg(Method):
         Args:
             now: The next round.
             state: The state before it.
-            finish: Takes the place of the rules' own, to send what is deployed; None: that is what
-                the client's network then is.
+            finish: Replaces the rules' own, to send the deployed model; None: clients deploy their
+                network as it then is.
         """
         if type(self).round is not FedAvg.round or self.pooled:
             return None

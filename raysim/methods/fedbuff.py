@@ -78,7 +78,7 @@ class FedBuff(AsynchronousAvg):
         return "examples" if self.weighted else "uniform"
 
     def rules(self) -> Rules:
-        """Return the rules of local training: plain SGD, of which the change is sent."""
+        """Return the rules of local training: plain SGD; clients send the change."""
         return Rules(finish=_send_change)
 
     def server_update(self, now: Round, state: ServerState, reduced: Reduced) -> ServerState:

@@ -47,7 +47,7 @@ OWN, MEAN, Z = "own", "mean", "z"
 
 
 class Shifted(nn.Module):
-    """Head behind a shift of its input.
+    """Head with a shift of its input.
 
     Attributes:
         layer: The head.
@@ -73,7 +73,7 @@ class Shifted(nn.Module):
 class FedDbe(FedAvg):
     """FedAvg with a shift of the features of each client's own, and a pull to their common mean.
 
-    Helps where clients' data differ: what is particular to a client goes into its shift. Against
+    Helps where clients' data differ: a client's particulars go into its shift. Against
     FedAvg it costs a vector of F numbers kept by each client that ever took part; bytes are
     FedAvg's. With kappa above 0 it costs F numbers more down, and before round 1 a local training
     of every client of the population: with 1,000,000 clients, 10,000 rounds of 100.
@@ -122,7 +122,7 @@ class FedDbe(FedAvg):
         return {**_shared(state), **mean}
 
     def rules(self) -> Rules:
-        """Return the rules of local training: SGD on the loss behind the shift, and the pull."""
+        """Return the rules of local training: SGD on the loss after the shift, and the pull."""
         penalties = (self._pull,) if self.kappa else ()
         return Rules(start=_start, penalties=penalties, finish=_finish)
 
@@ -147,7 +147,7 @@ class FedDbe(FedAvg):
         return state.replace(mean=reduced.means[MEAN])
 
     def deployment(self, now: Round, state: ServerState) -> Pass:
-        """Deploy the model of now behind the client's own shift."""
+        """Deploy the current model with the client's own shift."""
         return Pass(now.cohort, _shared(state), Rules(start=_start))
 
     def deployment_after(self, now: Round, state: ServerState) -> Sequence[Pass] | None:

@@ -80,7 +80,7 @@ class FedNova(FedAvg):
         return {**always, **({"steps": None} if self.max_epochs else {})}
 
     def rules(self) -> Rules:
-        """Return the rules of local training: SGD, of which the change per step is sent."""
+        """Return the rules of local training: SGD; clients send the change per step."""
         return Rules(finish=self._finish)
 
     def training_pass(self, now: Round, state: ServerState) -> Pass:

@@ -19,14 +19,14 @@ Heterogeneous Clients", AAAI 2022, algorithm 1, with the authors' code
 
 A class without a prototype adds nothing to the loss. Each client has a whole model of its own,
 which starts from the first network and goes on from the client's last turn; lam=0 with
-predict="head" is `local`, bit for bit. Of what is evaluated as the global model, the body and the
-head are the first network's in every round: see the columns of the clients' own models. A client
-that never took part deploys this first network. Choices and discrepancies:
+predict="head" is `local`, bit for bit. The model that is evaluated as the global one has the body
+and the head of the first network in every round: see the columns of the clients' own models. A
+client that never took part deploys this first network. Choices and discrepancies:
 
 - The paper's clients have networks of several architectures; here they have one, from the same
   first weights. The code's start differently, or pretrained.
-- A prototype of which no client of the round has a sample stays as it was. In the code all clients
-  take part in each round; PFLlib drops it.
+- A prototype stays as it was if no client of the round has a sample of its class. In the code all
+  clients take part in each round; PFLlib drops it.
 - classes="own": by prototypes a client predicts only classes that it has samples of, as in the
   code; "all": all that have a prototype, as in PFLlib. Classes without one come last, where the
   code gives them the distance 100. Before there is any prototype, the head predicts.
@@ -73,7 +73,7 @@ SUMS, SEEN, PASSED = "head.sums", "head.seen", "head.passed"
 class in them [C], and the samples that the epoch has passed []."""
 HELPERS = (MEANS, KNOWN, SUMS, SEEN, PASSED)
 BEHIND = 100.0
-"""Distance by which classes without a prototype lie behind those that have one."""
+"""Distance by which classes without a prototype come after classes with one."""
 
 
 class Prototyped(nn.Module):
@@ -105,7 +105,7 @@ class Prototyped(nn.Module):
 
 
 class FedProto(FedAvg):
-    """Models of each client's own, whose features of a class are drawn to those of other clients.
+    """Private models of clients, which pull their features of a class to other clients' features.
 
     Helps where clients' data or tasks differ so much that models should not be averaged. Against
     FedAvg it costs a model kept by each client that ever took part, and a few operations on the

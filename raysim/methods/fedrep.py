@@ -17,7 +17,7 @@ Deviations from the authors' code: there, one optimizer goes through both phases
 CIFAR clients weigh alike (`weighting=uniform`); heads of clients not yet sampled equal the mean of
 the sent heads, while here a client that never took part has the common first head, as the global
 model has where it is evaluated; and the last round trains the heads of all clients for 10 epochs or
-more, which is `evaluation.finetune_epochs` here but for the body. PFLlib trains one epoch of each
+more, which is `evaluation.finetune_epochs` here without the body. PFLlib trains one epoch of each
 (`head_epochs=1`).
 """
 
@@ -82,7 +82,7 @@ class FedRep(PartlyShared):
         return after, self.metrics(after)
 
     def deployment_after(self, now: Round, state: ServerState) -> tuple[Pass, Pass]:
-        """Deploy what the client has after the passes of the own and of the shared parts."""
+        """Deploy the client's model after the passes of the own and of the shared parts."""
         work = self.training_pass(now, state)
         names = frozenset(self.client_init(state)[OWN])
         head = replace(

@@ -15,7 +15,7 @@ own head alone. n_k are the counts of the training samples. Choices and discrepa
 - A class without samples has gamma * log n = -100, for every gamma above 0: no float32 softmax can
   tell it from the -inf of both codes. With gamma=0 the generic model is FedAvg's bit for bit.
 - A client's own head starts as a copy of the first generic one, as in PFLlib. A client that never
-  took part deploys g alone, which is also what is evaluated as the global model.
+  took part deploys g alone, which is also evaluated as the global model.
 - `local.temperature` divides g and p, but not the prior. The hypernetwork of section 4 that makes
   heads of n_k is left out.
 
@@ -61,7 +61,7 @@ class TwoHeads(nn.Module):
 
 
 class FedRod(PartlyShared):
-    """FedAvg of a model for balanced classes, with a head of each client's own beside its head.
+    """FedAvg of a class-balanced model; each client also keeps a private head.
 
     Helps where clients' labels differ, and both a global model and models of clients are wanted.
     Against FedAvg it costs two products of the head's size more a step, and a head kept by each
@@ -93,7 +93,7 @@ class FedRod(PartlyShared):
         return names_of((OWN_HEAD,), network, "head")
 
     def client_init(self, state: ServerState) -> Groups:
-        """Start without a head of one's own, and with the one from which training will start."""
+        """Return no private head, and the head from which its training will start."""
         first = super().client_init(state)[OWN]
         return {OWN: zeros_like(first), FIRST_HEAD: first}
 

@@ -6,8 +6,8 @@ Robust Federated Learning Through Personalization", ICML 2021. No paper describe
     client k:  v_k <- local epochs of SGD from v_k      v_k at first the network as it was built
 
 A round trains the clients of its cohort, so that a client has done as much local work as under
-FedAvg. Buffers are the client's own, too. What is evaluated as the global model is the common
-start, in every round: see the columns of the clients' own models.
+FedAvg. Buffers are the client's own, too. The common start is evaluated as the global model in
+every round: see the columns of the clients' own models.
 """
 
 from __future__ import annotations

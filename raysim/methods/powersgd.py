@@ -24,7 +24,7 @@ Deviations and choices:
 - Their later code multiplies from one side a step, in turn, and sends plain gradients for 100
   steps; here each round has both products, from the first one on. It skips tensors that a step
   shrinks by less than 2, which are those whose P and Q together hold no fewer values.
-- Momentum is `local.momentum`, or a server's: the paper's is behind the mean.
+- Momentum is `local.momentum`, or a server's: the paper's follows the mean.
 - The passes' groups are encoded already: stages of the channel pass by, and an aggregation other
   than the mean is refused.
 
@@ -89,7 +89,7 @@ class PowerSgd(FedAvg):
         return nbytes(self.client_init(state))
 
     def deployment_after(self, now: Round, state: ServerState) -> Sequence[Pass] | None:
-        """Return the training pass: clients deploy what they have trained."""
+        """Return the training pass: clients deploy their trained models."""
         return [self.training_pass(now, state)]
 
     def round(self, now: Round, state: ServerState) -> Passes:
@@ -159,7 +159,7 @@ def _matrix(tensor: Tensor) -> Tensor:
 
 
 def _send_left(finish: Finish, view: View, trained: Trained) -> Upload:
-    """Send P_k, and what is not compressed; hold M_k for the second pass."""
+    """Send P_k and the tensors that are not compressed; hold M_k for the second pass."""
     upload, start = finish(view, trained), view.broadcast[MODEL]
     right = view.broadcast.get(RIGHT, {})
     model = upload.sums[MODEL]
@@ -186,7 +186,7 @@ def _send_right(sends: bool, view: View, trained: Trained) -> Upload:
 
 
 def _keep_rest(view: View, trained: Trained) -> Upload:
-    """Keep what the mean P Q' leaves out."""
+    """Keep the part that the mean P Q' leaves out."""
     left, right = view.broadcast[LEFT], view.broadcast[RIGHT]
     return Upload(state={ERROR: _rest(view.state[WHOLE], left, right)})
 

@@ -57,7 +57,7 @@ class Qffl(FedAvg):
     needs_local: ClassVar[Mapping[str, object]] = {"optimizer": "sgd"}
 
     def rules(self) -> Rules:
-        """Return the rules of local training: SGD, of which the scaled change is sent."""
+        """Return the rules of local training: SGD; clients send the scaled change."""
         return Rules(finish=self._finish)
 
     def server_update(self, now: Round, state: ServerState, reduced: Reduced) -> ServerState:

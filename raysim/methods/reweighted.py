@@ -1,4 +1,4 @@
-"""Clients that scale what they send by weights of the server, for methods that set these.
+"""Clients that scale their uploads by weights of the server, for methods that set these.
 
 The weights follow the losses that clients have where they start, and may be kept on the simplex.
 """
@@ -45,7 +45,7 @@ class Reweighted(FedAvg):
     bases: ClassVar[Bases | None] = {"d": CHANGE, "buffers": "model"}
 
     def rules(self) -> Rules:
-        """Return the rules of local training: SGD, of which the scaled change is sent."""
+        """Return the rules of local training: SGD; clients send the scaled change."""
         return Rules(finish=send_scaled)
 
     def weighted_pass(self, now: Round, state: ServerState, weights: Mapping[int, float]) -> Pass:

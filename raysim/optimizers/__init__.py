@@ -1,6 +1,6 @@
 """Optimizers of local steps, one file each.
 
-In: the gradient of a parameter, and what is kept beside it. Out: the direction of the step.
+In: the gradient of a parameter, and its slots. Out: the direction of the step.
 Imported by `raysim.config`; imports `api` and below.
 """
 

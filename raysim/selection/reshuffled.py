@@ -36,7 +36,7 @@ class Reshuffled(Selection):
     )
 
     def select(self, sampling: Sampling) -> list[int]:
-        """Return clients without replacement, of those that the rounds before have left.
+        """Return clients without replacement, among clients that earlier rounds have left.
 
         Raises:
             SettingsError: there are too few clients for so many rounds.

@@ -1,7 +1,7 @@
 """Rules of the server, by which a round moves the model.
 
-In: the parameters before a round, and those that a method makes of what clients send. Out: the next
-ones. Imported by `raysim.config`; imports `api` and below.
+In: the parameters before a round, and the parameters that a method makes of the uploads. Out: the
+next ones. Imported by `raysim.config`; imports `api` and below.
 """
 
 from raysim.api.server import SERVER_RULES, ServerRule

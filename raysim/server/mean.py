@@ -1,4 +1,4 @@
-"""Mean: the server takes what the method makes of the clients' models, as it is.
+"""Mean: the server takes the model that the method makes of the clients' models, as it is.
 
 Source: McMahan et al., "Communication-Efficient Learning of Deep Networks from Decentralized
 Data", AISTATS 2017, algorithm 1.

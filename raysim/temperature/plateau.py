@@ -28,7 +28,7 @@ from raysim.user_input.limits import MOST
 class Plateau(Temperature):
     """A temperature that changes by a factor where a metric of the rounds no longer improves.
 
-    Begins at `local.temperature`. Costs nothing: the train loss is what clients report.
+    Begins at `local.temperature`. Costs nothing: clients report the train loss anyway.
     """
 
     metric: Metric = Field(
@@ -50,7 +50,7 @@ class Plateau(Temperature):
 
     @property
     def reads(self) -> Mapping[str, str]:
-        """The metric, and what it needs."""
+        """The metric, and the cause of its absence in words."""
         return {self.metric: f"temperature.metric={self.metric}: {METRIC_NEEDS}"}
 
     def choose(self, round_: TemperatureRound) -> float:

@@ -25,7 +25,7 @@ from raysim.api.temperature import Temperature, TemperatureRound
 class Stragglers(Temperature):
     """A lower temperature on the slowest clients, `local.temperature` on the others.
 
-    Durations are those of `clock.name=devices`; without a clock, samples times local epochs.
+    `clock.name=devices` gives durations; without a clock they are samples times local epochs.
     """
 
     slowest: float = Field(default=0.25, gt=0, le=1, description="part of the clients of a pass")

@@ -34,7 +34,7 @@ POPULARITY_CAP = 10
 
 @dataclass(frozen=True)
 class Beliefs:
-    """Constants of the model behind the gains.
+    """Constants of the model that the gains rest on.
 
     Attributes:
         sigma: Standard deviation of a client's neuron around its atom.
@@ -135,7 +135,7 @@ def _assign(
     beliefs: Beliefs,
     limit: int,
 ) -> Integers:
-    """Return the atoms of one client's neurons, given those of other clients."""
+    """Return the atoms of one client's neurons, given other clients' atoms."""
     neurons = rows[client]
     members = np.bincount(np.concatenate(list(assigned.values())))
     sums = np.zeros((len(members), neurons.shape[1]))
