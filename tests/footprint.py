@@ -49,7 +49,10 @@ CONCERNS: Mapping[str, Concern] = {
         "(?i:gaussian)", ("raysim/channel/gaussian.py",), r"attack\.gaussian|_gaussian|gaussian_inf"
     ),
     "attack": Concern("(?i:attack)|bad_client|^BAD(_|$)", ("raysim/attack",), over=12),
-    "temperature": Concern("(?i:temperature)", ("raysim/temperature",), "of the contrast", over=30),
+    "temperature": Concern(
+        *("(?i:temperature)", ("raysim/temperature", "raysim/analysis/temperature.py")),
+        "of the contrast",  # MOON's own, of its similarities
+    ),
     "downlink": Concern("(?i:down_?link)", ("raysim/driver/uploads/downlink.py",)),
 }
 

@@ -72,7 +72,7 @@ def _of_sample(
     points = {name: tensors[name].clone().requires_grad_() for name in view.trainable}
     with torch.enable_grad():
         outputs = logits({**tensors, **points}, x)
-        loss = F.cross_entropy(outputs / view.temperature, y.long())
+        loss = F.cross_entropy(view.scaled(outputs), y.long())
         gradients = dict(zip(points, torch.autograd.grad(loss, [*points.values()]), strict=True))
     first = next(iter(points)).rpartition(".")[0]
     of_first_layer = [

@@ -177,6 +177,47 @@ class Batch(NamedTuple):
         return values * self.weights.view(-1, *(1,) * (values.dim() - 1))
 
 
+class LocalValues(NamedTuple):
+    """Values of local training that a run chooses for a client in a round, besides its rate.
+
+    In a stack of clients that differ in one, it is a tensor [].
+
+    Attributes:
+        temperature: T, by which a criterion sees the logits divided; in a criterion [B, 1] where it
+            differs between samples.
+    """
+
+    temperature: float | Tensor = 1.0
+
+    @property
+    def keeps_loss(self) -> bool:
+        """True if the objective of plain rules is the task's loss."""
+        return not isinstance(self.temperature, Tensor) and self.temperature == 1
+
+
+NO_VALUES = LocalValues()
+
+
+class ClientValues(NamedTuple):
+    """Values of local training of the clients of a pass.
+
+    Attributes:
+        common: Those of the clients without ones of their own.
+        own: Those of other clients, by client.
+    """
+
+    common: LocalValues
+    own: Mapping[int, LocalValues] = {}
+
+    def of(self, client: int) -> LocalValues:
+        """Return the values of a client."""
+        return self.own.get(client, self.common)
+
+    def differing(self, client: int) -> dict[str, float]:
+        """Return the values of a client by name, if clients of the pass have own ones."""
+        return self.of(client)._asdict() if self.own else {}
+
+
 class Gradient(Protocol):
     """Gradient of the local objective at any tensors, weight decay included.
 
@@ -230,8 +271,6 @@ class View:
         broadcast: The groups that the server sent to every client.
         state: The client's own groups: its client state, and the round state of earlier passes.
         personal: The groups that the server sent to this client alone.
-        temperature: The client's T; a tensor [] in a stack of clients that differ in it, and
-            [B, 1] in a criterion where it differs between samples.
         generator: `generator(purpose)`, for `finish` alone; keyed by seed, round, pass and client.
         at: `at(tensors, x)`: the outputs at any tensors, in evaluation mode, without gradient.
         gradient: `gradient(tensors, batch)`: the gradient of the local objective at any tensors;
@@ -242,6 +281,7 @@ class View:
             `stage@group`; for the engine alone.
         pass_generator: As `generator`, with the same draws for all clients of the pass.
         buffers: Names of the network's buffers.
+        values: What the run has chosen for the client.
     """
 
     params: Tensors
@@ -250,7 +290,6 @@ class View:
     broadcast: Groups
     state: Groups
     personal: Groups
-    temperature: float | Tensor
     generator: Callable[[str], torch.Generator]
     at: Callable[[Tensors, Tensor], Outputs]
     gradient: Gradient
@@ -259,6 +298,16 @@ class View:
     stages: Groups = field(default_factory=dict)
     pass_generator: Callable[[str], torch.Generator] = only_in_finish
     buffers: frozenset[str] = frozenset()
+    values: LocalValues = NO_VALUES
+
+    @property
+    def temperature(self) -> float | Tensor:
+        """The client's T; see `LocalValues.temperature`."""
+        return self.values.temperature
+
+    def scaled(self, logits: Tensor) -> Tensor:
+        """Return logits as criteria see those of the network: divided by the client's T."""
+        return logits / self.values.temperature
 
     @property
     def received(self) -> Tensors:
@@ -467,8 +516,8 @@ class Rules:
         transforms: Changes of the gradient, applied in this order.
         companions: Tensors that take a step after each step of the network.
         finish: `finish(view, trained)`: the client's upload.
-        sample_temperatures: `sample_temperatures(view, outputs, batch)`: the T of each sample [B],
-            which divides raw logits for the criterion; None takes the client's T.
+        divisors: `divisors(view, outputs, batch)`: what divides the raw logits of each sample [B]
+            for the criterion; None takes the client's T.
         from_samples: `from_samples(groups, samples)`: groups that the client makes of its samples
             at the start of the pass, such as counts of classes, given the groups that it received
             and keeps. They are in its state for the pass; it neither keeps nor sends them.
@@ -480,13 +529,13 @@ class Rules:
     transforms: tuple[Transform, ...] = ()
     companions: tuple[Companion, ...] = ()
     finish: Callable[[View, Trained], Upload] = send_model
-    sample_temperatures: Callable[[View, Outputs, Batch], Tensor] | None = None
+    divisors: Callable[[View, Outputs, Batch], Tensor] | None = None
     from_samples: Callable[[Groups, Batch], Groups] | None = None
 
     @property
     def are_plain(self) -> bool:
         """True if the objective, before transforms, is the task's loss at the client's T."""
-        return not (self.criterion or self.penalties or self.sample_temperatures)
+        return not (self.criterion or self.penalties or self.divisors)
 
     def __post_init__(self) -> None:
         names = [transform.name for transform in self.transforms]

@@ -43,6 +43,8 @@ TEST, HOLDOUT, LOCAL_TEST, TRAIN_SET = (
 )
 """The test set; held-out samples, the clients' own test samples, and their training samples."""
 LOSS, ACCURACY = Column("loss", "smaller"), Column("accuracy", "larger", "%", title="accuracy")
+LOSSES = by_name([LOSS, LOSS.named(AT_TEMPERATURE)])
+"""Losses that the engine scores."""
 CLIENT_ACCURACY = Column("client_accuracy", "larger", "%").of(Scored("client_accuracy"))
 TRAINED_ACCURACY = Column("trained_accuracy", "larger", "%").of(Scored("trained_accuracy"))
 """Accuracies of single clients, and of their trained models before the aggregation; their spreads
@@ -126,7 +128,7 @@ class Scoring:
         Raises:
             SettingsError: a name is a column of the engine, or a declaration is none.
         """
-        of_engine = dict.fromkeys(("loss", AT_TEMPERATURE), "the loss")
+        of_engine = dict.fromkeys(LOSSES, "the loss")
         of_engine |= {"samples": "the number of a client's samples", "score": "the main score"}
         of_engine |= {
             f"{m}_{end}": f"the spread of {m!r} over clients"

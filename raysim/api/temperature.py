@@ -13,7 +13,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import numpy as np
 from torch import Tensor
@@ -55,22 +55,6 @@ class TemperatureRound:
     )
     generator: Callable[[str], np.random.Generator]
     state: State = field(default_factory=dict)
-
-
-class Temperatures(NamedTuple):
-    """Temperatures of a pass.
-
-    Attributes:
-        common: T of the clients without one of their own.
-        own: T of other clients, by client.
-    """
-
-    common: float
-    own: Mapping[int, float] = {}
-
-    def of(self, client: int) -> float:
-        """Return the T of a client."""
-        return self.own.get(client, self.common)
 
 
 def _is_temperature(value: Any) -> bool:

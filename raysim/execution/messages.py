@@ -11,8 +11,7 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 import numpy.typing as npt
 
-from raysim.api.rules import Bases, Pass
-from raysim.api.temperature import Temperatures
+from raysim.api.rules import Bases, ClientValues, Pass
 from raysim.execution.partial_sum import Seal, Sums
 from raysim.numbers.tensors import Groups
 from raysim.numbers.tensors.packed import PackedTensors
@@ -53,7 +52,7 @@ class PassMessage:
         broadcast: Groups for all clients.
         initial_state: State of a client that has none yet.
         personal: Groups for one client.
-        temperatures: The clients' temperatures.
+        values: The clients' values of local training.
         versions: The versions of each client's state and round state, where it has any.
         needed_from: Oldest round whose client state a checkpoint needs.
         retry: Whether clients failed once. The first time a stack is trained whole or not
@@ -78,7 +77,7 @@ class PassMessage:
     broadcast: PackedTensors
     initial_state: PackedTensors
     personal: Mapping[int, PackedTensors]
-    temperatures: Temperatures
+    values: ClientValues
     versions: Mapping[int, tuple[StateVersion, ...]] = field(default_factory=dict)
     needed_from: int = 0
     retry: bool = False
@@ -130,7 +129,7 @@ class EvaluationMessage(PassMessage):
         finetuned: By number of a set whose clients fine-tune what they deploy, the number of the
             set of the same samples whose scores before that are wanted, too; 0 for none.
         finetuning: The pass that they fine-tune by.
-        loss_temperatures: What outputs are divided by for each of the losses.
+        divisors: What outputs are divided by for each of the losses.
         outputs: Whether the outputs are wanted, next to the predictions.
     """
 
@@ -139,7 +138,7 @@ class EvaluationMessage(PassMessage):
     later: tuple[PassMessage, ...] = ()
     finetuned: Mapping[int, int] = field(default_factory=dict)
     finetuning: PassMessage | None = None
-    loss_temperatures: tuple[float, ...] = (1.0,)
+    divisors: tuple[float, ...] = (1.0,)
     outputs: bool = False
 
     @property

@@ -176,8 +176,7 @@ class Worker:
             if client not in message.arrived:
                 with self._failures([client], stack), self.watch("reduction"):
                     record = _record(client, len(job.data.y), losses, seconds)
-                    if message.temperatures.own:
-                        record["temperature"] = job.temperature
+                    record |= message.values.differing(client)
                     with blaming_samples(job.data):
                         self._accept(message, upload, record)
 
@@ -366,7 +365,7 @@ class Worker:
             return score(
                 self.sequential.network,
                 samples,
-                message.loss_temperatures,
+                message.divisors,
                 with_outputs=message.outputs,
             )
 

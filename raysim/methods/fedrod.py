@@ -125,7 +125,7 @@ def _logits(view: View, head: str, z: Tensor) -> Tensor:
     """Return the logits of a head at activations z [B, F], over the temperature."""
     weight = view.params[f"{head}.weight"]
     bias = view.params.get(f"{head}.bias")
-    return F.linear(z.to(weight.dtype), weight, bias) / view.temperature
+    return view.scaled(F.linear(z.to(weight.dtype), weight, bias))
 
 
 def _count(groups: Groups, samples: Batch) -> Groups:

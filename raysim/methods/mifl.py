@@ -255,7 +255,7 @@ def _criterion(
     loss_g = batch.loss(outputs.logits)
     if "model" not in view.state:
         return loss_g
-    logits = view.at(view.state["model"], batch.x).logits / view.temperature  # [N, C]
+    logits = view.scaled(view.at(view.state["model"], batch.x).logits)  # [N, C]
     if objective == "residual":  # the value stays, the gradient at F_k's logits goes to F_g's
         logits = logits + (outputs.logits - outputs.logits.detach())
     loss_k = batch.loss(logits)

@@ -98,7 +98,7 @@ def starting_loss(view: View, trained: Trained) -> float:
     It is taken in evaluation mode, at the client's temperature, without penalties or weight decay.
     """
     logits = at_least_float32(logits_of(view, view.start, trained.data))
-    return float(trained.data.loss(logits / view.temperature))
+    return float(trained.data.loss(view.scaled(logits)))
 
 
 def send_loss(view: View, trained: Trained) -> Upload:

@@ -20,12 +20,12 @@ from raysim.api.columns import OF_ENGINE, SUMS, Column, by_scored
 from raysim.api.method import METHODS
 from raysim.api.scoring import (
     ACCURACY,
-    AT_TEMPERATURE,
     GAIN,
     HOLDOUT,
     JAIN,
     LOCAL_TEST,
     LOSS,
+    LOSSES,
     PERSONAL,
     TRAIN_SET,
     spread_column,
@@ -72,7 +72,7 @@ def with_deployed(metrics: pa.Table) -> pa.Table:
 State = Literal["finished", "running", "interrupted", "diverged", "failed"]
 PAGE = "report.html"
 """Name of the page in the folder of a table's, a sweep's or a study's runs."""
-LOSSES = ("train_loss", "test_loss")
+OF_TRAINING = ("train_loss", "test_loss")
 
 
 @dataclass(frozen=True)
@@ -207,9 +207,7 @@ def read_run(path: Path) -> RunRecord:
     directory, notes = RunDirectory(path), list[str]()
     settings, own_task = _settings(directory)
     rounds, target = settings["rounds"], settings["target_accuracy"]
-    metrics = _metrics(directory, rounds, notes.append)
-    if settings["local.temperature"] == 1:
-        metrics = _with_losses(metrics)
+    metrics = _with_losses(_metrics(directory, rounds, notes.append))
     scored = by_scored(declared_in(metrics.schema).values())
     own_models = any(of.model == PERSONAL for of in scored)
     metrics = with_deployed(metrics)
@@ -354,17 +352,17 @@ def _with_losses(table: pa.Table) -> pa.Table:
     """
     known = by_scored(declared_in(table.schema).values())
     for of, column in known.items():
-        at_temperature = of._replace(score=AT_TEMPERATURE)
-        accuracy = of._replace(score=ACCURACY.name)
-        if of.score == LOSS.name and accuracy in known and at_temperature not in known:
-            field = declared_field(column.of(at_temperature), table.field(column.name).type)
+        if of.score != LOSS.name or of._replace(score=ACCURACY.name) not in known:
+            continue
+        for other in {of._replace(score=loss) for loss in LOSSES} - known.keys():
+            field = declared_field(column.of(other), table.field(column.name).type)
             table = table.append_column(field, table[column.name])
     return table
 
 
 def _end(directory: RunDirectory, metrics: pa.Table, *, finished: bool) -> tuple[State, str]:
     """Return the state of a run and the recorded error that ended it, if any."""
-    for column in LOSSES:
+    for column in OF_TRAINING:
         values = metrics[column].to_pylist() if column in metrics.column_names else []
         if any(value is not None and not math.isfinite(value) for value in values[-1:]):
             return "diverged", ""

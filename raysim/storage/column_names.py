@@ -9,11 +9,12 @@ from typing import Any
 import numpy as np
 
 from raysim.api.columns import OF_ENGINE
-from raysim.api.scoring import AT_TEMPERATURE, CLASSIFICATION, LOSS, REGRESSION, evaluated_columns
+from raysim.api.rules import LocalValues
+from raysim.api.scoring import CLASSIFICATION, LOSSES, REGRESSION, evaluated_columns
 from raysim.errors import SettingsError
 from raysim.storage.trace import COLUMNS as TRACED
 
-_SCORES = {**CLASSIFICATION.scores, **REGRESSION.scores, AT_TEMPERATURE: LOSS.named(AT_TEMPERATURE)}
+_SCORES = {**CLASSIFICATION.scores, **REGRESSION.scores, **LOSSES}
 OF_SCORES = evaluated_columns((*_SCORES.values(),))
 """Columns of evaluations by the engine's own scores."""
 OF_ROUNDS: Collection[str] = {**OF_ENGINE, **TRACED, **OF_SCORES}
@@ -24,7 +25,7 @@ COUNTS = (
 )
 """Columns of `clients.parquet` and `client_accuracy.parquet` with whole numbers."""
 OF_CLIENTS: Collection[str] = (
-    *("round", "name", "train_loss", "objective", "temperature", "aggregation_weight"),
+    *("round", "name", "train_loss", "objective", "aggregation_weight", *LocalValues._fields),
     *("virtual_start", "virtual_seconds", "virtual_joules", *COUNTS),
 )
 """All columns of them that the engine writes, without scores."""

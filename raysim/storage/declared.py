@@ -10,10 +10,9 @@ from raysim.api.class_metrics import COLUMNS as METRICS
 from raysim.api.columns import OF_ENGINE, Column, by_name
 from raysim.api.components import called
 from raysim.api.scoring import (
-    AT_TEMPERATURE,
     HOLDOUT,
     LOCAL_TEST,
-    LOSS,
+    LOSSES,
     TEST,
     TRAIN_SET,
     evaluated_columns,
@@ -101,8 +100,8 @@ def columns_of(settings: Settings) -> dict[str, Column]:
         declared |= by_name([whole, *([whole.total] if whole.fold == "sum" else [])])
     metrics = [column for column in METRICS if column.name in settings.evaluation.metrics]
     scores = [*scoring.scores.values(), *metrics]
-    at_temperature = [LOSS.named(AT_TEMPERATURE)] if scoring.classifies else []
-    evaluated = evaluated_columns((*scores, *at_temperature))
+    scores += LOSSES.values() if scoring.classifies else []
+    evaluated = evaluated_columns((*scores,))
     return {**declared, **OF_ENGINE, **evaluated}
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from torch import Tensor
 
-from raysim.api.temperature import Temperatures
+from raysim.api.rules import ClientValues, LocalValues
 from raysim.numbers.tensors import Groups, Tensors, flatten, unflatten
 
 
@@ -23,14 +23,14 @@ class StartedVersion:
         groups: Groups that they received.
         lr: Their learning rate.
         clients: The clients that started together and count, including arrived ones.
-        temperatures: Their temperatures.
+        values: Their values of local training.
         cohort: All clients that started together, ascending.
     """
 
     groups: Groups
     lr: float
     clients: tuple[int, ...]
-    temperatures: Temperatures
+    values: ClientValues
     cohort: tuple[int, ...]
 
 
@@ -53,8 +53,8 @@ class InFlight:
                 "lr": started.lr,
                 "clients": started.clients,
                 "cohort": started.cohort,
-                "temperature": started.temperatures.common,
-                "temperatures": [[client, t] for client, t in started.temperatures.own.items()],
+                "values": started.values.common,
+                "own_values": [*started.values.own.items()],
             }
             for number, started in self.versions.items()
         }
@@ -73,7 +73,10 @@ class InFlight:
                 groups[number],
                 about["lr"],
                 tuple(about["clients"]),
-                Temperatures(about["temperature"], dict(about["temperatures"])),
+                ClientValues(
+                    LocalValues(*about["values"]),
+                    {client: LocalValues(*own) for client, own in about["own_values"]},
+                ),
                 tuple(about["cohort"]),
             )
             for number, about in values["versions"].items()

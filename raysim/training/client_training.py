@@ -66,7 +66,7 @@ class ClientTraining:
             broadcast=job.broadcast,
             state=job.state,
             personal=job.personal,
-            temperature=job.temperature,
+            values=job.values,
             generator=only_in_finish,
             at=trainer.at,
             gradient=self.gradient,
@@ -85,7 +85,7 @@ class ClientTraining:
         self.update, self.rng = trainer.update(job.lr), trainer.rng_state()
         self.update.start(self.detached_params, self.names, job.optimizer)
         other = job.data.scoring.reported or not self.rules.are_plain
-        self.loss_is_objective = not other and job.temperature == 1
+        self.loss_is_objective = not other and job.values.keeps_loss
         self.recorded, before = self.recorded_steps(()), self.before_momentum
         self.recorded_direction = self.recorded_steps(before) if before else None
         self.guarded = GuardedView(**vars(self.view)) if self.recorded else self.view

@@ -16,10 +16,12 @@ import torch
 from torch import Tensor
 
 from raysim.api.rules import (
+    NO_VALUES,
     Batch,
     Batching,
     Gradient,
     LocalSteps,
+    LocalValues,
     LocalWork,
     Pass,
     Rules,
@@ -45,11 +47,11 @@ class ClientJob:
     state: Groups
     personal: Groups
     augment: Callable[[Tensor, torch.Generator], Tensor]
-    temperature: float
     batches: np.random.Generator
     torch_seed: int
     generator: Callable[[str], torch.Generator]
     client: int = -1
+    values: LocalValues = NO_VALUES
     stages: Groups = field(default_factory=dict)
     optimizer: Groups = field(default_factory=dict)
     pass_generator: Callable[[str], torch.Generator] = only_in_finish
@@ -74,7 +76,7 @@ class ClientJob:
             keys: Keys of its random draws: seed, round, pass and client.
             device: Device of its generators.
             opened: The attributes `broadcast`, `state`, `stages`, `optimizer`, `personal`,
-                `augment` and `temperature`.
+                `augment` and `values`.
         """
         seed, *places = keys
         return cls(

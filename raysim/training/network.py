@@ -251,13 +251,13 @@ def lacking_stages(module: nn.Module, needed: Iterable[str]) -> list[str]:
 def score(
     network: Network,
     samples: Batch,
-    temperatures: Sequence[float] = (1.0,),
+    divisors: Sequence[float] = (1.0,),
     *,
     with_outputs: bool = False,
 ) -> tuple[tuple[float, ...], tuple[npt.NDArray[Any], ...]]:
     """Return the sums of the losses, and the predictions [n, ...]; the outputs, too, if wanted.
 
-    The losses are those of the outputs divided by each of the temperatures.
+    The losses are those of the outputs divided by each of the divisors.
 
     The device is waited for once, at the end, so that it does not idle between batches. The network
     runs on copies, which took 1% of the time of a network of two layers.
@@ -269,12 +269,12 @@ def score(
         rows = slice(start, start + FORWARD_ROWS)
         batch = samples._replace(x=samples.x[rows].clone(), y=samples.y[rows])
         outputs = network(batch.x).in_float32().logits
-        losses += [batch.loss(outputs if t == 1 else outputs / t) for t in temperatures]
+        losses += [batch.loss(outputs if t == 1 else outputs / t) for t in divisors]
         predicted = batch.scoring.predict(outputs.clone() if with_outputs else outputs)
         arrays.append((predicted, outputs) if with_outputs else (predicted,))
         counts.append(len(batch.y))
-    means = torch.stack(losses).double().view(-1, len(temperatures)).tolist()
-    sums = [0.0] * len(temperatures)
+    means = torch.stack(losses).double().view(-1, len(divisors)).tolist()
+    sums = [0.0] * len(divisors)
     for own, count in zip(means, counts, strict=True):
         sums = [total + mean * count for total, mean in zip(sums, own, strict=True)]
     joined = (torch.cat(parts).cpu().numpy() for parts in zip(*arrays, strict=True))

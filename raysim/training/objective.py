@@ -15,14 +15,13 @@ from raysim.numbers.tensors.torch_private import gradients_of
 
 def objective(rules: Rules, view: View, outputs: Outputs, batch: Batch) -> Tensor:
     """Return the objective to minimise: the criterion at logits / T, plus the penalties."""
-    temperature, of_samples = view.temperature, rules.sample_temperatures
-    if of_samples:
-        own = of_samples(view, outputs, batch).detach()
-        temperature = own.view(-1, *(1,) * (outputs.logits.dim() - 1))
-    at_one = not isinstance(temperature, Tensor) and temperature == 1
-    scaled = outputs if at_one else outputs.scaled(temperature)
+    values = view.values
+    if rules.divisors:
+        own = rules.divisors(view, outputs, batch).detach()
+        values = values._replace(temperature=own.view(-1, *(1,) * (outputs.logits.dim() - 1)))
+    scaled = outputs if values.keeps_loss else outputs.scaled(values.temperature)
     if rules.criterion:
-        seen = replace(view, temperature=temperature) if of_samples else view
+        seen = replace(view, values=values) if rules.divisors else view
         value = rules.criterion(seen, scaled, batch)
     else:
         value = batch.loss(scaled.logits)

@@ -30,7 +30,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from raysim.api.rules import Batch, Rules, Transform, View
+from raysim.api.rules import Batch, LocalValues, Rules, Transform, View
 from raysim.numbers.tensors import flatten
 from raysim.numbers.tensors.torch_private import compile_script
 from raysim.training.operations import UnrecordableError, source_of
@@ -96,7 +96,7 @@ class RecordedSteps:
             layout = tuple(
                 (name, t.dtype, t.shape, t.stride(), order[id(t)]) for name, t in groups.items()
             )
-        kind = (key, trainable, shapes, layout, view.temperature)
+        kind = (key, trainable, shapes, layout, view.values)
         if kind not in self._kinds:
             if len(self._kinds) == MAX_KINDS:
                 self._kinds.clear()
@@ -129,8 +129,8 @@ class GuardedView(View):
     """View for a recorded step, which refuses reads that its script could not follow."""
 
     READABLE = frozenset(
-        {"params", "trainable", "start", "broadcast", "state", "personal", "temperature", "at"}
-        | {"frozen", "buffers", "received"}
+        {"params", "trainable", "start", "broadcast", "state", "personal", "values", "at", "scaled"}
+        | {"frozen", "buffers", "received", *LocalValues._fields}
     )
 
     def __getattribute__(self, name: str) -> Any:

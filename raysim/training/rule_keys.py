@@ -24,7 +24,7 @@ def key_of_rules(rules: Rules, transforms: Sequence[Transform] = ()) -> Hashable
     if any(key is None for key in keys):
         return None
     names = tuple((transform.name, transform.after_momentum) for transform in transforms)
-    own = (rules.criterion is not None, rules.sample_temperatures is not None)
+    own = (rules.criterion is not None, rules.divisors is not None)
     return (own, len(rules.penalties), names, len(rules.companions), *keys)
 
 
@@ -32,7 +32,7 @@ def functions_of_step(
     rules: Rules, transforms: Sequence[Transform] = ()
 ) -> list[Callable[..., Any]]:
     """Return the functions that a step calls: before autograd, of transforms, of companions."""
-    of_loss = [each for each in (rules.criterion, rules.sample_temperatures) if each]
+    of_loss = [each for each in (rules.criterion, rules.divisors) if each]
     changes = [transform.update for transform in transforms]
     beside = [companion.gradient for companion in rules.companions]
     return [*of_loss, *rules.penalties, *changes, *beside]

@@ -11,7 +11,7 @@ from raysim.methods.fedavg import FedAvg
 from tests.tasks import EQUAL, make_settings, make_task
 
 MODEL = {"w": torch.ones(3), "n": torch.tensor(2)}
-VIEW = View(MODEL, ["w"], MODEL, {"model": MODEL}, {}, {}, 1.0, None, None, None)
+VIEW = View(MODEL, ["w"], MODEL, {"model": MODEL}, {}, {}, None, None, None)
 TRAINED = Trained(1, 0.1, {}, Batch(torch.ones(1), torch.ones(1)))
 
 

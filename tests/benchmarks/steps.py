@@ -32,7 +32,7 @@ import raysim
 import raysim.methods
 import raysim.workloads
 from raysim.api.method import METHODS, Round
-from raysim.api.rules import Pass, Reduced
+from raysim.api.rules import LocalValues, Pass, Reduced
 from raysim.driver.rounds.method_rounds import opened_pass, round_inputs
 from raysim.driver.start.checks.preflight import initial_checkpoint
 from raysim.execution.partial_sum import PartialSum
@@ -145,7 +145,7 @@ class Stepper:
             state=self.state,
             personal=pass_.personal.get(0, {}),
             augment=lambda x, generator: x,
-            temperature=self.settings.local.temperature,
+            values=LocalValues(self.settings.local.temperature),
             batches=stream(0, "batches", self.checkpoint.number),
             torch_seed=0,
             generator=partial(torch_generator, 0),

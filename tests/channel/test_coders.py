@@ -35,7 +35,6 @@ def view_of(client: int = 3, dtype: torch.dtype = torch.float32, **state: Any) -
         broadcast={},
         state=state,
         personal={},
-        temperature=1.0,
         at=nothing,
         gradient=nothing,
         generator=lambda purpose: torch_generator(7, f"client/{purpose}", client),

@@ -17,8 +17,9 @@ from hypothesis import strategies as st
 import raysim
 from raysim import RunError, ServerState, Upload
 from raysim.api.selection import History
+from raysim.driver.rounds.local_values import RoundValues
 from raysim.driver.rounds.passes import PassContext, RoundRunner
-from raysim.driver.rounds.temperatures import RoundTemperature
+from raysim.driver.rounds.selecting import sampling_of
 from raysim.driver.uploads.dispatch import Dispatch
 from raysim.execution.base import Item
 from raysim.execution.messages import FailedItem, Failure, PassMessage, WorkerResult
@@ -155,8 +156,9 @@ def context_of(executor: FakeExecutor, errors: Path, **options: Any) -> PassCont
 def round_of(context: PassContext, latest: Any = None, number: int = ROUND) -> RoundRunner:
     latest = np.full((len(SIZES), 3), NEVER) if latest is None else latest
     before = RunState(number, ServerState({}), History.empty(len(SIZES)), latest)
-    temperature = RoundTemperature.of(context.settings, before, SIZES, len)
-    return RoundRunner(context, number, before.state, latest, number, temperature)
+    sampling = sampling_of(context.settings, before, SIZES, None)
+    values = RoundValues.of(context.settings, sampling, before)
+    return RoundRunner(context, number, before.state, latest, number, values)
 
 
 def work_of(clients: Any = CLIENTS, **others: Any) -> Dispatch:

@@ -14,7 +14,7 @@ from torch import nn
 from raysim import Round, ServerState
 from raysim.api.selection import History
 from raysim.driver.rounds.method_rounds import round_inputs
-from raysim.driver.rounds.selecting import RoundSelection
+from raysim.driver.rounds.selecting import RoundSelection, sampling_of
 from raysim.storage.client_states import NEVER
 from raysim.storage.run_state import RunState
 from tests.tasks import make_settings
@@ -31,7 +31,7 @@ def inputs(seed: int = 0, number: int = 3, losses: Any = None) -> Round:
     run = make_settings(Path("run"), **overrides)
     state = ServerState({"model": {"w": torch.zeros(2)}}, {"stage": 2})
     checkpoint = RunState(number, state, history, np.full((CLIENTS, len(NEVER)), NEVER))
-    cohort = RoundSelection.of(run, checkpoint, SIZES).cohort
+    cohort = RoundSelection.of(run, sampling_of(run, checkpoint, SIZES, None)).cohort
     return round_inputs(run, nn.Linear(1, 1), checkpoint, sizes=SIZES, note=print, cohort=cohort)
 
 

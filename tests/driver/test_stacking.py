@@ -13,6 +13,8 @@ import torch
 from torch import Tensor, nn
 
 import raysim
+from raysim.driver.rounds.local_values import RoundValues
+from raysim.driver.rounds.selecting import sampling_of
 from raysim.driver.start.checks.preflight import initial_checkpoint
 from raysim.driver.start.stacking import decide_stack_size
 from raysim.execution.worker import Worker
@@ -130,11 +132,13 @@ def test_rules_that_cannot_be_stacked_are_noted_once_before_the_first_round(tmp_
 def decided(settings: raysim.Settings, federation: Federation, note: Any = print) -> Any:
     network, first = initial_checkpoint(settings, federation)
     before = snapshot(network, first.state.groups)
+    sampling = sampling_of(settings, first, federation.training_sizes, None)
     size = decide_stack_size(
         settings,
         federation,
         network,
         first,
+        values=RoundValues.of(settings, sampling, first),
         describe=lambda: {"actors": [{"memory": MUCH}]},
         note=note,
     )

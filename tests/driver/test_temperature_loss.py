@@ -73,15 +73,6 @@ def test_at_temperature_1_the_loss_is_read_in_its_place(tmp_path):
     assert metric.column_in(read_run(tmp_path / "one")).better == "smaller"
 
 
-def test_a_run_from_before_the_column_has_no_such_loss(tmp_path, monkeypatch):
-    from raysim.driver.evaluation import evaluation
-
-    monkeypatch.setattr(evaluation, "AT_TEMPERATURE", "loss_of_another_name")
-    raysim.run(make_settings(tmp_path / "run", **{"local.temperature": T}), make_task(UNEQUAL))
-    with pytest.raises(raysim.SettingsError, match="has no column 'test_loss_at_temperature'"):
-        parse_metric("final(test_loss_at_temperature)").of(read_run(tmp_path / "run"))
-
-
 def test_a_metric_of_a_task_must_not_have_its_name():
     with pytest.raises(raysim.SettingsError, match="'loss_at_temperature' is the engine's name"):
         raysim.Scoring(nn.functional.cross_entropy, {"loss_at_temperature": lambda p, y: 0.0})

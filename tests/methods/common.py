@@ -42,7 +42,6 @@ def penalty_of(method, frozen=None):
         broadcast={"model": {}},
         state={},
         personal={},
-        temperature=1.0,
         generator=None,
         at=lambda tensors, x: Outputs(None, None, frozen),
         gradient=None,

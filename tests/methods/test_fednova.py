@@ -207,7 +207,7 @@ def test_a_transform_pulls_as_strongly_as_it_states(name):
 
     def changed(params, gradients):
         sent, kept = {"model": model, "c": c}, {"c": c_k, "h": h_k}
-        view = View(params, ["w"], model, sent, kept, {}, 1.0, None, None, None)
+        view = View(params, ["w"], model, sent, kept, {}, None, None, None)
         return transform.update(view, gradients, None, transform.init(view))[0]["w"]
 
     assert transform.pull == strength

@@ -165,7 +165,6 @@ def train(net, rules, broadcast, epochs):
             state={},
             personal={},
             augment=augment,
-            temperature=1.0,
             batches=generator,
             torch_seed=1,
             generator=partial(torch_generator, 1),

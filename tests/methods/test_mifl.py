@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 
 import raysim
-from raysim.api.rules import Batch, Outputs, View
+from raysim.api.rules import Batch, LocalValues, Outputs, View
 from raysim.methods.mifl import Mifl, mixing_weight, mutual_information, pruned_at_each_end
 from tests.methods import common
 from tests.methods.reference import Reference, T
@@ -232,8 +232,12 @@ def test_one_logit_is_two_classes():
     torch.manual_seed(0)
     x, y = torch.randn(6, 1), torch.tensor([0, 1, 1, 0, 1, 0])
     frozen = 0.3 * x - 0.2
-    view = View({}, [], {}, {}, {"model": {}}, {}, 2.0, None, None, None)
-    view = replace(view, at=lambda tensors, given: Outputs(None, None, 2.0 * frozen))
+    view = View({}, [], {}, {}, {"model": {}}, {}, None, None, None)
+    view = replace(
+        view,
+        values=LocalValues(2.0),
+        at=lambda tensors, given: Outputs(None, None, 2.0 * frozen),
+    )
     found = Mifl().rules().criterion(view, Outputs(None, None, x), Batch(x, y))
     loss_g, loss_k = (F.binary_cross_entropy_with_logits(z[:, 0], y.float()) for z in (x, frozen))
     lam = mixing(loss_g.item(), loss_k.item())

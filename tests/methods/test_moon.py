@@ -145,7 +145,6 @@ def test_a_representation_of_zeros_has_no_slope():
         broadcast={},
         state={"previous_0": {"z": torch.tensor([[0.0, 1.0], [0.0, 1.0]])}},
         personal={},
-        temperature=1.0,
         generator=None,
         at=lambda tensors, x: Outputs(None, tensors["z"], None),
         gradient=None,

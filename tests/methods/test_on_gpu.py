@@ -55,7 +55,6 @@ def on_gpu(trainer, job):
             broadcast=groups[0],
             state=groups[1],
             personal=groups[2],
-            temperature=1.0,
             generator=lambda purpose: torch.Generator(),
             at=network.at,
             gradient=lambda tensors, batch, **_: {n: torch.ones_like(tensors[n]) for n in names},

@@ -38,9 +38,7 @@ def test_distance_of_weights_by_hand():
     """Over all trainable parameters, the sum and not the mean; buffers do not count."""
     start = {"w": torch.zeros(2, 2), "b": torch.ones(1), "mean": torch.zeros(3)}
     live = {"w": torch.full((2, 2), 2.0), "b": torch.tensor([4.0]), "mean": torch.ones(3)}
-    view = View(
-        live, ["w", "b"], start, {"model": start}, {}, {}, 1.0, None, at=None, gradient=None
-    )
+    view = View(live, ["w", "b"], start, {"model": start}, {}, {}, None, at=None, gradient=None)
     (transform,) = TwoStreamL2(lam=0.5, space="weights").rules().transforms
     gradients = {name: torch.zeros_like(live[name]) for name in view.trainable}
     _, state = transform.update(view, gradients, BATCH, transform.init(view))

@@ -35,7 +35,6 @@ def test_a_count_is_the_same_however_often_it_is_taken():
         state={},
         personal={},
         augment=lambda inputs, generator: inputs,
-        temperature=1.0,
         batches=np.random.default_rng(0),
         torch_seed=0,
         generator=partial(torch_generator, 0),

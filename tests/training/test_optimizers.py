@@ -260,7 +260,6 @@ def test_stacked_steps_see_the_inputs_of_each_epoch():
             state={},
             personal={},
             augment=lambda x, generator: x + torch.randn(x.shape, generator=generator),
-            temperature=1.0,
             batches=np.random.default_rng(client),
             torch_seed=client,
             generator=None,

@@ -14,7 +14,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from raysim.api.rules import Batch, Rules, Transform
+from raysim.api.rules import Batch, LocalValues, Rules, Transform
 from raysim.config import LocalSettings
 from raysim.numbers.seeds import torch_generator
 from raysim.numbers.tensors.torch_private import compile_script, foreach_add
@@ -121,7 +121,7 @@ def train(trainer, data, rules=None, trainable=None, states=None):
             state=state,
             personal={},
             augment=lambda x, generator: x,
-            temperature=trainer.local.temperature,
+            values=LocalValues(trainer.local.temperature),
             batches=np.random.default_rng(seed),
             torch_seed=seed,
             generator=partial(torch_generator, seed),

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from raysim.api.rules import Batch, Batching, Rules, Transform, Upload
+from raysim.api.rules import Batch, Batching, LocalValues, Rules, Transform, Upload
 from raysim.config import LocalSettings
 from raysim.numbers.seeds import torch_generator
 from raysim.training.job import ClientJob, batch_bounds
@@ -77,7 +77,7 @@ def train(
         state={},
         personal={},
         augment=augment or (lambda x, generator: x),
-        temperature=trainer.local.temperature,
+        values=LocalValues(trainer.local.temperature),
         batches=np.random.default_rng(draws),
         torch_seed=draws,
         generator=partial(torch_generator, draws),

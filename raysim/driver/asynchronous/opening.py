@@ -17,9 +17,8 @@ from raysim.driver.asynchronous.plan import Plan
 from raysim.driver.asynchronous.rounds import AsynchronousRounds
 from raysim.driver.asynchronous.times import DeviceTimes, equal_devices
 from raysim.driver.clock.clock import VirtualClock
+from raysim.driver.rounds.local_values import RoundValues
 from raysim.driver.rounds.passes import PassContext, RoundRunner
-from raysim.driver.rounds.selecting import expected_seconds
-from raysim.driver.rounds.temperatures import RoundTemperature
 from raysim.driver.start.context import RunContext
 from raysim.driver.start.parts import RunParts
 from raysim.driver.uploads.dispatch import Dispatch
@@ -100,9 +99,8 @@ def _device_times(run: RunContext, clock: VirtualClock, passes: PassContext) -> 
     dispatch = Dispatch.of(
         replace(_first_pass(run), clients=range(run.settings.clients)), passes.frozen
     )
-    seconds = expected_seconds(run.settings, initial, passes.sizes, None)
-    temperature = RoundTemperature.of(run.settings, initial, passes.sizes, seconds)
-    runner = RoundRunner(passes, initial.number, initial.state, initial.versions, 0, temperature)
+    values = RoundValues.of(run.settings, run.sampling(initial), initial)
+    runner = RoundRunner(passes, initial.number, initial.state, initial.versions, 0, values)
     return DeviceTimes.of(clock, dispatch, runner)
 
 

@@ -200,11 +200,9 @@ class AsynchronousRounds:
         """Record the version of a round, with its clients whose updates count."""
         flights = {f.client: f for f in planned.started if self._plan.target(f) is not None}
         if flights and isinstance(pass_.lr, int | float):
-            temperatures = runner.temperature.of_clients([*flights])
+            values = runner.values.of_clients([*flights])
             cohort = self.cohort(planned.number)
-            started = StartedVersion(
-                pass_.broadcast, pass_.lr, tuple(flights), temperatures, cohort
-            )
+            started = StartedVersion(pass_.broadcast, pass_.lr, tuple(flights), values, cohort)
             self._versions[planned.number] = _Version(started, flights)
 
     def _submit(self, runner: RoundRunner, pass_: Pass) -> None:
@@ -285,15 +283,14 @@ class AsynchronousRounds:
         started, flights = version.started, version.flights
         entries = {c: self._entry(pass_, flights[c]) for c in started.clients if c in flights}
         dispatch = self._dispatch(number, started)
-        sent = dispatch.of_clients
         return PassMessage.of(
-            replace(sent, rules=runner.temperature.rules(sent.rules)),
+            runner.values.on(dispatch.of_clients),
             round_number=number,
             pass_number=0,
             total_weight=0,
             **self._context.weighting_of(pass_, started.clients),
             initial_state=self._context.settings.method.client_init(runner.state),  # of any round
-            temperatures=started.temperatures,
+            values=started.values,
             arrived=frozenset(started.clients) - entries.keys(),
             entries=entries,
             attackers=dispatch.attackers or frozenset(),

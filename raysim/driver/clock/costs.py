@@ -158,7 +158,6 @@ class WorkCosts:
             state=state,
             personal=pass_.personal.get(client, {}),
             augment=self._augment,
-            temperature=self._settings.local.temperature,
         )
 
 

@@ -10,8 +10,7 @@ import torch
 from raysim.api.components import called, suggest
 from raysim.config import Settings
 from raysim.driver.evaluation.deployments import Deployment
-from raysim.driver.rounds.selecting import expected_seconds
-from raysim.driver.rounds.temperatures import RoundTemperature
+from raysim.driver.rounds.local_values import RoundValues
 from raysim.driver.start.identity import INITIAL_MODEL, differing_parts
 from raysim.driver.start.start import check_run
 from raysim.errors import RunError, SettingsError
@@ -54,8 +53,7 @@ def client_model(
     own = {name: value for name, value in checked.identity.items() if name != INITIAL_MODEL}
     if parts := differing_parts(checkpoint.identity, own):
         raise RunError(f"{run_dir.path}: is not of the present data and code: {', '.join(parts)}")
-    sizes = checked.federation.training_sizes
-    deployment = Deployment.of(settings, checked.network, sizes, committed, [client])
+    deployment = Deployment.of(settings, checked.network, checked.sizes, committed, [client])
     who = checked.federation.named(client)
     times = int(committed.history.times[client])
     took_part = f"took part in {times} of {committed.number} rounds"
@@ -66,10 +64,9 @@ def client_model(
         )
         return model
     note(f"client {who} {took_part}; its own model, as of round {committed.number}")
-    seconds = expected_seconds(settings, committed, sizes, checked.clock)
-    temperature = RoundTemperature.of(settings, committed, sizes, seconds)
-    passes = [PassMessage.of(**message) for message in deployment.messages(temperature)]
-    tuning = deployment.tuning_message(temperature) if tunes else None
+    values = RoundValues.of(settings, checked.sampling(committed), committed)
+    passes = [PassMessage.of(**message) for message in deployment.messages(values)]
+    tuning = deployment.tuning_message(values) if tunes else None
     with own_modes(), threads_of(settings.engine), torch.no_grad():
         worker = Worker(checked.spec)
         model = own_model(worker.making, passes, client) if passes else model

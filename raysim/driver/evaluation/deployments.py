@@ -19,8 +19,8 @@ from raysim.api.method import Method
 from raysim.api.rules import Pass, samples_of
 from raysim.config import Settings
 from raysim.driver.rounds.hiding import as_seen
+from raysim.driver.rounds.local_values import RoundValues
 from raysim.driver.rounds.method_rounds import opened_pass, round_inputs
-from raysim.driver.rounds.temperatures import RoundTemperature
 from raysim.errors import SettingsError
 from raysim.execution.messages import PassMessage
 from raysim.storage.client_states import latest_versions
@@ -90,7 +90,7 @@ class Deployment:
         passes = tuple(opened_pass(replace(pass_, clients=now.cohort), now) for pass_ in passes)
         return cls(settings, sizes, committed, passes, tuned)
 
-    def messages(self, temperature: RoundTemperature) -> tuple[dict[str, Any], ...]:
+    def messages(self, values: RoundValues) -> tuple[dict[str, Any], ...]:
         """Return the arguments of the messages of `passes`."""
         clients = self.passes[0].clients if self.passes else ()
         initial = self.settings.method.client_init(self.committed.state)
@@ -99,14 +99,14 @@ class Deployment:
             "versions": latest_versions(self.committed.versions, clients),
         }
         return tuple(
-            self._message(temperature, pass_, NUMBER - number) | common
+            self._message(values, pass_, NUMBER - number) | common
             for number, pass_ in enumerate(self.passes)
         )
 
-    def tuning_message(self, temperature: RoundTemperature) -> PassMessage | None:
+    def tuning_message(self, values: RoundValues) -> PassMessage | None:
         """Return the message of `finetuning`, if there is one."""
         pass_ = self.finetuning
-        return PassMessage.of(**self._message(temperature, pass_, FINETUNING)) if pass_ else None
+        return PassMessage.of(**self._message(values, pass_, FINETUNING)) if pass_ else None
 
     def samples(self, client: int, *, tuned: bool) -> int:
         """Return the samples that a client trains on, each time, for what it deploys."""
@@ -114,10 +114,10 @@ class Deployment:
         size, batching = self.sizes[[client]], self.settings.local.batching
         return sum(int(samples_of(pass_.epochs_of(client), size, batching)[0]) for pass_ in works)
 
-    def _message(self, temperature: RoundTemperature, pass_: Pass, number: int) -> dict[str, Any]:
+    def _message(self, values: RoundValues, pass_: Pass, number: int) -> dict[str, Any]:
         return {
-            "pass_": replace(pass_, rules=temperature.rules(pass_.rules)),
-            "temperatures": temperature.of_clients(pass_.clients),
+            "pass_": values.on(pass_),
+            "values": values.of_clients(pass_.clients),
             "round_number": self.committed.number,
             "pass_number": number,
             "uniform": True,

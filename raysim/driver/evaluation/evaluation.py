@@ -19,11 +19,10 @@ from raysim.api.columns import OF_ENGINE, Column, Scored, by_name
 from raysim.api.method import ServerState
 from raysim.api.rules import Pass
 from raysim.api.scoring import (
-    AT_TEMPERATURE,
     CLIENT_ACCURACY,
     HOLDOUT,
     LOCAL_TEST,
-    LOSS,
+    LOSSES,
     NEW,
     SEEN,
     TEST,
@@ -46,7 +45,7 @@ from raysim.driver.evaluation.client_scores import (
 )
 from raysim.driver.evaluation.deployments import Deployment
 from raysim.driver.evaluation.evaluated_sets import CLIENTS, TRIGGERED, EvaluatedSets
-from raysim.driver.rounds.temperatures import RoundTemperature
+from raysim.driver.rounds.local_values import RoundValues, losses_of
 from raysim.errors import RunError
 from raysim.execution.base import Executor, Item
 from raysim.execution.messages import EvaluationMessage, FailedItem, PassMessage, Score, Scores
@@ -132,9 +131,8 @@ class Evaluator:
         self._of_outputs = settings.evaluation.metrics
         scoring = with_metrics(federation.scoring, self._of_outputs)
         self._metrics = scoring.metrics
-        at_temperature = settings.temperature.varies or settings.local.temperature != 1
-        self._losses = ("loss", *([AT_TEMPERATURE] if at_temperature else ()))
-        self._scores = {loss: LOSS for loss in self._losses} | scoring.scores
+        self._losses = losses_of(settings)
+        self._scores = LOSSES | scoring.scores
         self.columns = by_name(self._columns())
         self.skipped = Evaluation(dict.fromkeys(self.columns))
 
@@ -167,7 +165,7 @@ class Evaluator:
     def evaluate(
         self,
         executor: Executor,
-        temperature: RoundTemperature,
+        values: RoundValues,
         state: ServerState,
         committed: RunState | None,
         trained: Collection[int] = (),
@@ -176,14 +174,14 @@ class Evaluator:
 
         Args:
             executor: Runs the batches.
-            temperature: Temperature of the round.
+            values: Values of local training in the round.
             state: The server state.
             committed: The checkpoint that has the state, and with which clients deploy models of
                 their own; None evaluates the global model alone.
             trained: The clients that took part in its round, which its history lacks yet.
         """
         made = self.deployment(committed) if committed else None
-        message = self._message(temperature, state, committed, made)
+        message = self._message(values, state, committed, made)
         predictions, spans = self._predictions(executor, message, made)
         predictions |= {of: predictions[same] for of, same in self._chosen.deployed.items()}
         figures: Figures = {}
@@ -294,28 +292,28 @@ class Evaluator:
 
     def _message(
         self,
-        temperature: RoundTemperature,
+        values: RoundValues,
         state: ServerState,
         committed: RunState | None,
         made: Deployment | None,
     ) -> EvaluationMessage:
-        first, *later = made.messages(temperature) if made and made.passes else ({},)
+        first, *later = made.messages(values) if made and made.passes else ({},)
         deployed: dict[str, Any] = {}
         if made:
             deployed = {
                 "own_models": self._chosen.own_models if made.passes else frozenset(),
                 "later": tuple(PassMessage.of(**each) for each in later),
-                "finetuning": made.tuning_message(temperature),
+                "finetuning": made.tuning_message(values),
                 "finetuned": self._chosen.finetuned,
             }
             if not made.passes:  # of models that `deployment` gives as the global one
                 deployed["finetuned"] = dict.fromkeys(self._chosen.finetuned, 0)
         nothing = {"pass_": Pass((), {}), "uniform": True, "total_weight": 0}
         nothing |= {"round_number": committed.number if committed else 0, "pass_number": -1}
-        nothing["temperatures"] = temperature.of_clients(())
+        nothing["values"] = values.of_clients(())
         return EvaluationMessage.of(
             **{**nothing, **first, **deployed},
-            loss_temperatures=(1.0, temperature.value)[: len(self._losses)],
+            divisors=values.divisors(self._losses),
             outputs=bool(self._of_outputs),
             deployed=PackedTensors.of({"model": self._method.deployed(state)}),
         )

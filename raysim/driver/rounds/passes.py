@@ -23,8 +23,8 @@ from raysim.driver.clock.lost import LostRoundError
 from raysim.driver.evaluation.weights import Weights, weights_of
 from raysim.driver.listeners.listener import Listener
 from raysim.driver.rounds.hiding import as_seen
+from raysim.driver.rounds.local_values import RoundValues
 from raysim.driver.rounds.round_log import RoundLog
-from raysim.driver.rounds.temperatures import RoundTemperature
 from raysim.driver.uploads.dispatch import Dispatch
 from raysim.driver.uploads.kept_updates import ROOT_PASS, WEIGHT, KeptUpdates, root_pass
 from raysim.errors import RunError, SettingsError, without_passwords
@@ -103,7 +103,7 @@ class RoundRunner:
         state: The server's state before the round.
         latest: Version of each client's committed state [K, 3], or NEVER.
         needed_from: Oldest round whose client state a checkpoint needs.
-        temperature: Temperature of the round.
+        values: Values of local training in the round.
         last_aggregates: State of the aggregation, from the round before.
         few: Clients that stand for all, with one local step each; empty: all train, all steps.
         log: Figures of the passes so far.
@@ -117,7 +117,7 @@ class RoundRunner:
     state: ServerState
     latest: Versions
     needed_from: int
-    temperature: RoundTemperature
+    values: RoundValues
     last_aggregates: State = field(default_factory=dict)
     few: tuple[int, ...] = ()
     log: RoundLog = field(default_factory=RoundLog)
@@ -409,10 +409,10 @@ class RoundRunner:
                 file.write(f"round {self.number + 1}, client {client}\n{trace}\n")
 
     def _message(self, dispatch: Dispatch, clients: list[int], pass_number: int) -> PassMessage:
-        settings, sent = self.context.settings, dispatch.of_clients
+        settings = self.context.settings
         return PassMessage.of(
-            replace(sent, rules=self.temperature.rules(sent.rules)),
-            temperatures=self.temperature.of_clients(clients),
+            self.values.on(dispatch.of_clients),
+            values=self.values.of_clients(clients),
             round_number=self.number,
             pass_number=pass_number,
             total_weight=int(self.context.weights_of(dispatch, clients).sum()),

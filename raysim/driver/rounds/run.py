@@ -24,6 +24,7 @@ from raysim.driver.clock.lost import noted_if_lost
 from raysim.driver.evaluation.evaluation import Evaluation
 from raysim.driver.listeners.listener import Started
 from raysim.driver.rounds.commits import Commits
+from raysim.driver.rounds.local_values import RoundValues
 from raysim.driver.rounds.method_rounds import (
     RunPass,
     passes_of,
@@ -34,8 +35,7 @@ from raysim.driver.rounds.method_rounds import (
 from raysim.driver.rounds.passes import PassContext, RoundRunner
 from raysim.driver.rounds.rates import rate_figures, with_rates
 from raysim.driver.rounds.round_log import RoundLog
-from raysim.driver.rounds.selecting import RoundSelection, expected_seconds, with_report
-from raysim.driver.rounds.temperatures import RoundTemperature
+from raysim.driver.rounds.selecting import RoundSelection, with_report
 from raysim.driver.start.context import Rounds, RunContext
 from raysim.driver.start.stacking import decide_stack_size
 from raysim.driver.uploads.aggregating import with_aggregation
@@ -75,7 +75,7 @@ class OpenRound:
         analyses: Its analyses.
         selection: The selection of its clients; None if rounds overlap.
         rates: Its learning rates, columns of `metrics.parquet`.
-        temperature: Its temperature.
+        values: Its values of local training.
         clock: The round in virtual time, or None.
         channel: The stages of its channel; None without any.
         downlink: Its down-link; None without stages.
@@ -88,14 +88,14 @@ class OpenRound:
     analyses: RoundAnalyses
     selection: RoundSelection | None
     rates: Row
-    temperature: RoundTemperature
+    values: RoundValues
     clock: VirtualRound | None
     channel: Channel | None
     downlink: Downlink | None
 
     def figures(self) -> Row:
-        """Return its learning rates and temperature, columns of `metrics.parquet`."""
-        return {**self.rates, **self.temperature.figures()}
+        """Return its learning rates and other values, columns of `metrics.parquet`."""
+        return {**self.rates, **self.values.figures()}
 
 
 class Run:
@@ -168,6 +168,7 @@ class Run:
                 context.federation,
                 context.network,
                 committed,
+                values=RoundValues.of(self.settings, context.sampling(committed), committed),
                 describe=context.executor.describe,
                 note=context.listener.note,
             )
@@ -273,7 +274,7 @@ class Run:
             evaluated = {**evaluation.spans, DRIVER: context.watch.take()}
             row |= self.commits.trace.round(number, seconds, workers, spans, evaluated)
         counted = self._as_in_longer_runs(row, evaluation)
-        after = with_rates(self.settings, begun.temperature.after(after, counted), counted)
+        after = with_rates(self.settings, begun.values.after(after, counted), counted)
         for given in left:
             given.check_left(ASKED, called(self.settings.method))
         return after, row, runner.log, evaluation
@@ -360,13 +361,13 @@ class Run:
     def _begin(self, before: RunState) -> OpenRound:
         """Begin the next round."""
         context, overlapping = self.context, self._asynchronous
-        sizes = context.federation.training_sizes
-        seconds = expected_seconds(self.settings, before, sizes, context.clock)
-        temperature = RoundTemperature.of(self.settings, before, sizes, seconds)
+        tick = before.ticks or 0
+        sampling = context.sampling(before, tick)
+        values = RoundValues.of(self.settings, sampling, before)
         needed_from = self.commits.needed_from
         committed = before.number, before.state, before.versions
         last = before.kept("aggregation")
-        runner = RoundRunner(self._passes, *committed, needed_from, temperature, last)
+        runner = RoundRunner(self._passes, *committed, needed_from, values, last)
         if before.number == 0:
             runner.log.sent_before = self.clients * context.federation.shared_bytes
         clock = selection = None
@@ -376,8 +377,8 @@ class Run:
         else:
             run = runner.run
             if context.clock:
-                clock = VirtualRound.after(context.clock, runner, before.ticks or 0)
-            selection = RoundSelection.of(self.settings, before, sizes, context.clock, clock)
+                clock = VirtualRound.after(context.clock, runner, tick)
+            selection = RoundSelection.of(self.settings, sampling, context.clock, clock)
             if self.few:
                 selection = replace(selection, selected=selection.selected[: self.few])
             cohort = selection.cohort
@@ -385,13 +386,13 @@ class Run:
             cohort = runner.few = cohort or tuple(self.settings.participants.listed[:1])
         inputs = (self.settings, context.network, before)
         note = context.listener.note
-        now = round_inputs(*inputs, sizes=sizes, note=note, cohort=cohort)
+        now = round_inputs(*inputs, sizes=context.sizes, note=note, cohort=cohort)
         has_clients = bool(cohort or overlapping)
         analyses = RoundAnalyses(context.analyses, runner)
         channel, downlink = self._channel(now, before), self._downlink(before)
         return OpenRound(
             *(now, has_clients, runner, run, analyses, selection),
-            *(rate_figures(self.settings, before), temperature, clock, channel, downlink),
+            *(rate_figures(self.settings, before), values, clock, channel, downlink),
         )
 
     def _channel(self, now: Round, before: RunState) -> Channel | None:
@@ -464,7 +465,7 @@ class Run:
         context, analyses, start = self.context, begun.analyses, perf_counter()
         if not self._is_due(after.number):
             return context.evaluator.skipped, 0.0
-        evaluate = partial(context.evaluator.evaluate, context.executor, begun.temperature)
+        evaluate = partial(context.evaluator.evaluate, context.executor, begun.values)
         with context.watch("evaluation"):
             trained = begun.runner.log.losses(begun.now.everyone)
             evaluation = evaluate(after.state, after, trained)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
 
 import numpy as np
 
@@ -56,6 +55,7 @@ def sampling_of(
         clock: The run's clock, if it has one.
         tick: Virtual time at which the round begins.
     """
+    local = settings.local
     plain = Sampling(
         number=before.number,
         clients=len(sizes),
@@ -64,36 +64,24 @@ def sampling_of(
         wanted=settings.cohort_size,
         samples=sizes,
         generator=partial(generator, settings.seed, [before.number]),
-        seconds=partial(_work, samples_of(settings.local.work, sizes, settings.local.batching)),
+        seconds=lambda clients: _as_floats(samples_of(local.work, sizes[clients], local.batching)),
         state=read_only(before.kept("selection")),
         history=before.history.for_reading(),
     )
     if clock is None:
         return plain
-    model = settings.method.deployed(before.state)
+    deployed = partial(settings.method.deployed, before.state)
     return replace(
         plain,
         wanted=plain.size + clock.policy.extra,
-        seconds=partial(clock.plain_seconds, model),
+        seconds=lambda clients: clock.plain_seconds(deployed(), clients),
         available=partial(clock.fleet.available, tick=tick),
         waits=clock.policy.waits,
     )
 
 
-def expected_seconds(
-    settings: Settings, before: RunState, sizes: Integers, clock: VirtualClock | None
-) -> Callable[[Any], Floats]:
-    """Return the function of the expected durations of clients; see `Sampling.seconds`.
-
-    It works nothing out before it is called, which most rounds never do. Arguments as of
-    `sampling_of`.
-    """
-    return lambda clients: sampling_of(settings, before, sizes, clock).seconds(clients)
-
-
-def _work(work: Integers, clients: Any) -> Floats:
-    amounts: Floats = work[clients].astype(np.float64)
-    return amounts
+def _as_floats(work: Integers) -> Floats:
+    return work.astype(np.float64)
 
 
 def select(selection: Selection, sampling: Sampling) -> list[int]:
@@ -154,8 +142,7 @@ class RoundSelection:
     def of(
         cls,
         settings: Settings,
-        before: RunState,
-        sizes: Integers,
+        sampling: Sampling,
         clock: VirtualClock | None = None,
         timed: VirtualRound | None = None,
     ) -> RoundSelection:
@@ -163,8 +150,7 @@ class RoundSelection:
 
         Args:
             settings: The run's settings.
-            before: The committed state before the round.
-            sizes: Samples that each client trains on [K].
+            sampling: What the run knows of its clients before the round.
             clock: The run's clock, if it has one.
             timed: The round in virtual time, which advances to that tick.
 
@@ -173,18 +159,18 @@ class RoundSelection:
         """
         selection, tick = settings.selection, timed.now if timed else 0
         participants = settings.participants
-        sampling = _as_seen(settings, sampling_of(settings, before, sizes, clock, tick))
-        selected = select(selection, sampling)
+        selected = select(selection, seen := _as_seen(settings, sampling))
         if not selected and clock:
             later = clock.fleet.first_available(participants.numbers, tick)
             if later > tick:
-                sampling = _as_seen(settings, sampling_of(settings, before, sizes, clock, later))
-                selected = select(selection, sampling)
+                available = partial(clock.fleet.available, tick=later)
+                seen = _as_seen(settings, replace(sampling, available=available))
+                selected = select(selection, seen)
                 if timed:
                     timed.now = later
         if not selected and not selection.may_be_empty:
-            raise _bad(selection, sampling, "must be at least one client", selected)
-        chosen = cls(settings, sampling, selected)
+            raise _bad(selection, seen, "must be at least one client", selected)
+        chosen = cls(settings, seen, selected)
         if timed:
             wanted = len(selected) if selection.may_be_empty else sampling.size
             timed.ask(participants.at(selected).tolist(), wanted)

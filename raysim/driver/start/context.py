@@ -12,6 +12,7 @@ import pyarrow as pa
 from torch import Tensor
 
 from raysim.api.columns import OF_ENGINE, Column
+from raysim.api.selection import Sampling
 from raysim.display.notebook import values_table
 from raysim.driver.analyses.run_analyses import Analyses
 from raysim.driver.clock.clock import VirtualClock
@@ -20,6 +21,7 @@ from raysim.driver.evaluation.weights import Weights
 from raysim.driver.listeners.listener import Listener
 from raysim.driver.listeners.progress import final_score, result_values
 from raysim.driver.privacy.accounting import Accounting
+from raysim.driver.rounds.selecting import sampling_of
 from raysim.driver.start.parts import RunParts
 from raysim.driver.uploads.attacking import recorded_bad
 from raysim.execution.base import Executor
@@ -32,6 +34,7 @@ from raysim.storage.environment import node_differences
 from raysim.storage.recorder import Row
 from raysim.storage.rows.metrics import declared_in
 from raysim.storage.run_directory import RunDirectory
+from raysim.storage.run_state import RunState
 from raysim.storage.trace import COLUMNS as TRACED
 from raysim.storage.trace import Stopwatch
 from raysim.storage.updates import UpdateFiles
@@ -107,6 +110,10 @@ class CheckedRun(RunParts):
     clock: VirtualClock | None
     privacy: Accounting | None
     weights: Weights | None = None
+
+    def sampling(self, before: RunState, tick: int = 0) -> Sampling:
+        """Return what the run knows of its clients before a round that begins at a virtual time."""
+        return sampling_of(self.settings, before, self.sizes, self.clock, tick)
 
     @property
     def declared(self) -> dict[str, Column]:

@@ -20,8 +20,8 @@ from torch import nn
 from raysim.api.rules import Pass, Reduced, Upload
 from raysim.config import Settings
 from raysim.driver.listeners.listener import Listener
+from raysim.driver.rounds.local_values import RoundValues
 from raysim.driver.rounds.method_rounds import passes_of, round_inputs, run_round
-from raysim.driver.rounds.temperatures import with_samples
 from raysim.execution.partial_sum import PartialSum
 from raysim.federation.federation import Federation
 from raysim.federation.opened import OpenedSamples
@@ -45,6 +45,7 @@ def decide_stack_size(
     network: nn.Module,
     checkpoint: RunState,
     *,
+    values: RoundValues,
     describe: Callable[[], dict[str, Any]],
     note: Callable[[str], None],
 ) -> int:
@@ -55,12 +56,13 @@ def decide_stack_size(
         federation: Its samples and client indices.
         network: The network as it was built.
         checkpoint: The checkpoint from which the run starts.
+        values: Values of local training in its next round.
         describe: Returns the description of the workers.
         note: Shows the user why clients are not stacked although `engine.vectorize` asks for it.
     """
     size, reason = stack_size(settings, federation, network, describe)
     if size > 1:
-        reason = StackCheck(settings, federation, network).unsupported_reason(checkpoint)
+        reason = StackCheck(settings, federation, network, values).unsupported_reason(checkpoint)
     if reason is None:
         return size
     requested = settings.engine.vectorize
@@ -71,8 +73,10 @@ def decide_stack_size(
 class StackCheck:
     """Stacked round on few clients and samples in this process, whose result is dropped."""
 
-    def __init__(self, settings: Settings, federation: Federation, network: nn.Module) -> None:
-        self._settings, self._network = settings, network
+    def __init__(
+        self, settings: Settings, federation: Federation, network: nn.Module, values: RoundValues
+    ) -> None:
+        self._settings, self._network, self._values = settings, network, values
         placed = Network(copy.deepcopy(network)).placed(CPU)
         self._sequential = SequentialTrainer(placed, settings.local, settings.engine.precision)
         self._stacked = StackedTrainer(self._sequential, note=Listener().note)
@@ -128,9 +132,9 @@ class StackCheck:
         size = self._settings.local.batch_size
         few = slice(0, FEW_SAMPLES if size == "full" else size + 1)
         data = self._samples.client(client)
-        rules = with_samples(self._settings.temperature, pass_.rules)
+        pass_ = self._values.on(pass_)
         return ClientJob.of(
-            replace(pass_, epochs=1 if pass_.epochs_of(client) else 0, rules=rules),
+            replace(pass_, epochs=1 if pass_.epochs_of(client) else 0),
             client,
             data._replace(x=data.x[few], y=data.y[few]),
             keys=(0, 0, 0, client),
@@ -138,7 +142,7 @@ class StackCheck:
             state=self._states.get(client, self._initial_state),
             personal=pass_.personal.get(client, {}),
             augment=_unchanged,
-            temperature=self._settings.local.temperature,
+            values=self._values.of_clients([client]).of(client),
         )
 
 

@@ -14,7 +14,7 @@ from raysim.combinations import check_rules
 from raysim.config import Settings
 from raysim.driver.analyses.run_analyses import Analyses
 from raysim.driver.asynchronous.opening import check_asynchrony
-from raysim.driver.clock.clock import VirtualClock, open_clock
+from raysim.driver.clock.clock import open_clock
 from raysim.driver.evaluation.evaluation import Evaluator
 from raysim.driver.evaluation.weights import weights_of_file
 from raysim.driver.listeners.listener import Listener
@@ -22,11 +22,11 @@ from raysim.driver.listeners.ray_metrics_listener import exported
 from raysim.driver.listeners.trackers import tracked
 from raysim.driver.privacy.accounting import with_accounted_noise
 from raysim.driver.privacy.checks import accounting_for
+from raysim.driver.rounds.local_values import check_values
 from raysim.driver.rounds.rates import check_rates
 from raysim.driver.rounds.rehearsal import rehearse
 from raysim.driver.rounds.run import Run
-from raysim.driver.rounds.selecting import RoundSelection, expected_seconds
-from raysim.driver.rounds.temperatures import RoundTemperature
+from raysim.driver.rounds.selecting import RoundSelection
 from raysim.driver.start.checks.notes import notes_on
 from raysim.driver.start.checks.preflight import check_actors, check_space, initial_checkpoint
 from raysim.driver.start.context import CheckedRun, Rounds, RunContext
@@ -170,11 +170,7 @@ def check_run(
     check_attack(parts, federation, note)
     check_masks(parts)
     weights = weights_of_file(settings)
-    _check_first_round(parts, clock, evaluator)
-    for line in notes_on(parts):
-        note(line)
-    left.check_left(ASKED, called(settings.method))
-    return CheckedRun(
+    checked = CheckedRun(
         settings=settings,
         federation=federation,
         network=network,
@@ -188,21 +184,26 @@ def check_run(
         privacy=privacy,
         weights=weights,
     )
+    _check_first_round(checked)
+    for line in notes_on(parts):
+        note(line)
+    left.check_left(ASKED, called(settings.method))
+    return checked
 
 
-def _check_first_round(parts: RunParts, clock: VirtualClock | None, evaluator: Evaluator) -> None:
-    """Check the rates, the temperature and the clients of the first round.
+def _check_first_round(checked: CheckedRun) -> None:
+    """Check the rates, the chosen values and, in virtual time, the clients of the first round.
+
+    Without a clock, the rehearsal asks the selection the same.
 
     Raises:
-        SettingsError: a rate lacks its metric, or the temperature or the selection fails.
+        SettingsError: a column that they read is lacking, or the selection fails.
     """
-    settings, initial, sizes = parts.settings, parts.initial, parts.sizes
-    check_rates(settings, evaluator.skipped.figures)
-    seconds = expected_seconds(settings, initial, sizes, clock)
-    temperature = RoundTemperature.of(settings, initial, sizes, seconds)
-    temperature.check(evaluator.skipped.figures)
-    if not settings.asynchrony:
-        RoundSelection.of(settings, initial, sizes, clock)
+    settings, evaluated = checked.settings, checked.evaluator.skipped.figures
+    check_rates(settings, evaluated)
+    check_values(settings, evaluated)
+    if checked.clock and not settings.asynchrony:
+        RoundSelection.of(settings, checked.sampling(checked.initial), checked.clock)
 
 
 def _with_test_samples(

@@ -181,7 +181,6 @@ def coded(
         broadcast={MODEL: known},
         state={},
         personal={},
-        temperature=1.0,
         generator=source,
         pass_generator=source,
         at=_not_here,

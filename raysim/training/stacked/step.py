@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 from torch.func import grad, vmap
 
-from raysim.api.rules import Batch, Outputs, Rules, View, only_in_finish
+from raysim.api.rules import Batch, LocalValues, Outputs, Rules, View, only_in_finish
 from raysim.api.scoring import Scoring
 from raysim.numbers.tensors import Tensors
 from raysim.training.network import Network
@@ -60,7 +60,8 @@ class StackedStep:
         scoring: Compares outputs with targets.
         loss_is_objective: Whether the loss at T=1 is the objective.
         tensors: Parameters and buffers, each [K, ...].
-        fixed: Tensors that no step changes, and the temperature: one for all, or each client's [K].
+        fixed: Tensors that no step changes, and values of local training: one for all, or each
+            client's [K].
         axes: The axes along which `fixed` is stacked.
         states: States of the transforms.
         buffers: Names of the buffers whose new values a step returns.
@@ -85,14 +86,14 @@ class StackedStep:
     def key(self) -> Hashable | None:
         """Return a key that is equal for steps that differ only in values of tensors, or None."""
         rules = key_of_rules(self.rules, self.rules.transforms)
-        if rules is None or self.axes["temperature"] is not None:
+        if rules is None or any(axis == 0 for axis in self.axes["values"].values()):
             return None
         order: dict[int, int] = {}
         layout = tuple(
             (path, t.dtype, t.shape, t.stride(), order.setdefault(id(t), len(order)))
             for path, t in leaves(self._trees())
         )
-        return rules, self.trainable, layout, repr(self.axes), self.fixed["temperature"]
+        return rules, self.trainable, layout, repr(self.axes), tuple(self.fixed["values"].values())
 
     def _trees(self) -> Tree:
         return {"tensors": self.tensors, "fixed": self.fixed, "states": self.states}
@@ -233,7 +234,7 @@ class StackedStep:
             broadcast=fixed["broadcast"],
             state=fixed["state"],
             personal=fixed["personal"],
-            temperature=fixed["temperature"],
+            values=LocalValues(**fixed["values"]),
             generator=only_in_finish,
             at=self._at,
             gradient=partial(self._gradient, fixed, rng),

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from raysim.api.rules import Trained, Upload, View
+from raysim.api.rules import LocalValues, Trained, Upload, View
 from raysim.numbers.given import Given
 from raysim.numbers.tensors import CPU, Tensors
 from raysim.training.companions import Beside
@@ -134,9 +134,9 @@ class _StackedTraining:
         self.given = [_given_to(each) for each in jobs]
         self.left = [Given.of_view(given) for given in self.given]
         fixed, axes = stack_trees(self.given)
+        fixed["values"], axes["values"] = self._values()
         self.update = self._updates()
-        temperature, axis = self._temperature()
-        other = job.data.scoring.reported or any(j.temperature != 1 for j in jobs)
+        other = job.data.scoring.reported or not all(j.values.keeps_loss for j in jobs)
         self.tensors = stack_sets(
             [given["start"] for given in self.given]
         )  # the views below are views of these
@@ -152,8 +152,8 @@ class _StackedTraining:
             scoring=job.data.scoring,
             loss_is_objective=job.rules.are_plain and not other,
             tensors=self.tensors,
-            fixed={**fixed, "temperature": temperature},
-            axes={**axes, "temperature": axis},
+            fixed=fixed,
+            axes=axes,
         )
         step.states, self.beside = self._first_states(), self._companions()
         self.step, self.steps = trainer.kept.of(step)
@@ -168,12 +168,16 @@ class _StackedTraining:
         local, optimizer = self.sequential.local, self.sequential.optimizer
         return StackedUpdate(local, optimizer, [job.lr for job in self.jobs], self._device)
 
-    def _temperature(self) -> tuple[float | Tensor, int | None]:
-        """Return the temperature of all clients, or of each [K], and its axis in a step."""
-        temperatures = [job.temperature for job in self.jobs]
-        if len({*temperatures}) == 1:
-            return temperatures[0], None
-        return torch.tensor(temperatures, dtype=torch.float32, device=self._device), 0
+    def _values(self) -> tuple[dict[str, float | Tensor], dict[str, int | None]]:
+        """Return values of local training, of all clients or of each [K], and their axes."""
+        values: dict[str, float | Tensor] = {}
+        axes: dict[str, int | None] = {}
+        for name in LocalValues._fields:
+            own = [getattr(job.values, name) for job in self.jobs]
+            alike = len({*own}) == 1
+            stacked = partial(torch.tensor, own, dtype=torch.float32, device=self._device)
+            values[name], axes[name] = (own[0], None) if alike else (stacked(), 0)
+        return values, axes
 
     @property
     def _device(self) -> torch.device:
@@ -328,7 +332,7 @@ class _StackedTraining:
     def _view_of(self, k: int) -> View:
         job = self.jobs[k]
         tensors = {name: tensor[k].detach() for name, tensor in self.tensors.items()}
-        view = self.step.view(tensors, {**self.given[k], "temperature": job.temperature})
+        view = self.step.view(tensors, {**self.given[k], "values": job.values._asdict()})
         gradient = partial(self.sequential.gradient, job.rules, view)
         return replace(job.finishing(view, gradient), at=self.sequential.at)
 

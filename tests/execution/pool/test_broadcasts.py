@@ -10,7 +10,7 @@ import ray
 import torch
 
 import raysim
-from raysim.api.temperature import Temperatures
+from raysim.api.rules import ClientValues, LocalValues
 from raysim.execution.messages import EvaluationMessage
 from raysim.execution.pool import broadcasts
 from raysim.execution.pool.broadcasts import Broadcasts, fetch
@@ -57,7 +57,7 @@ def message(value: float, size: int = 50_000, own: float = 0.0) -> EvaluationMes
         pass_number=0,
         uniform=True,
         total_weight=0,
-        temperatures=Temperatures(1.0),
+        values=ClientValues(LocalValues()),
     )
 
 

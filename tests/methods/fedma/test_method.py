@@ -141,7 +141,7 @@ class Untrained:
             personal, state = work.personal.get(client, {}), self.state.get(client, {})
             start = rules.start(work.broadcast, state, personal)
             tensors = start if self.passes else permuted(self.kind, start, generator)
-            view = View(tensors, [], start, work.broadcast, state, personal, 1.0, None, None, None)
+            view = View(tensors, [], start, work.broadcast, state, personal, None, None, None)
             data = Batch(torch.ones(6), torch.tensor([0, 1, 2, 0, 1, 2]))
             upload = rules.finish(view, Trained(1, 0.1, {}, data))
             rows[client] = upload.rows

@@ -12,8 +12,8 @@ from raysim.api.method import Method, ServerState
 from raysim.api.next_state import ASKED, check_deployed, check_state, given_state, with_kept
 from raysim.api.selection import History, Selection
 from raysim.api.state import as_arrays
-from raysim.api.temperature import Temperature
 from raysim.config import Settings
+from raysim.driver.rounds.local_values import first_values
 from raysim.driver.start.checks.model import check_model
 from raysim.driver.start.checks.samples import (
     check_class_weights,
@@ -58,7 +58,7 @@ def initial_checkpoint(settings: Settings, federation: Federation) -> tuple[nn.M
         *(0, state, history, never),
         components={
             "selection": as_arrays(call(settings.selection, Selection.init, participants)),
-            "temperature": as_arrays(call(settings.temperature, Temperature.init, clients)),
+            **first_values(settings, clients),
         },
     )
     check_scoring(settings, federation.scoring)

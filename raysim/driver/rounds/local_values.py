@@ -1,0 +1,139 @@
+"""Values of local training that a run's components choose for a round: today the temperature.
+
+Parts of the engine hand them on as they are. A further one is a field of `LocalValues`, which this
+file sets, and what a step does with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from raysim.api.components import call
+from raysim.api.rules import ClientValues, LocalValues, Pass
+from raysim.api.scoring import AT_TEMPERATURE, LOSS
+from raysim.api.selection import Sampling
+from raysim.api.state import State, as_arrays, read_only
+from raysim.api.temperature import Temperature, TemperatureRound
+from raysim.config import Settings
+from raysim.driver.rounds.hiding import as_seen
+from raysim.errors import SettingsError
+from raysim.numbers.seeds import stream
+from raysim.storage.recorder import Row
+from raysim.storage.run_state import RunState
+
+
+def first_values(settings: Settings, clients: int) -> Mapping[str, State]:
+    """Return what components that choose values keep before round 1, by their owners."""
+    return {"temperature": as_arrays(call(settings.temperature, Temperature.init, clients))}
+
+
+def check_values(settings: Settings, evaluated: Collection[str]) -> None:
+    """Check that rounds have the columns that components which choose values read.
+
+    Args:
+        settings: The run's settings.
+        evaluated: Columns of the run's evaluations.
+
+    Raises:
+        SettingsError: they have not.
+    """
+    for column, lacking in settings.temperature.reads.items():
+        if column not in ("train_loss", *evaluated):
+            raise SettingsError(lacking)
+
+
+def losses_of(settings: Settings) -> tuple[str, ...]:
+    """Return the names of the losses that a run evaluates: at T=1, and at another T of it."""
+    varies = settings.temperature.varies or settings.local.temperature != 1
+    return (LOSS.name, *([AT_TEMPERATURE] if varies else ()))
+
+
+@dataclass(frozen=True)
+class RoundValues:
+    """Values of local training in one round.
+
+    Attributes:
+        component: The temperature.
+        round_: Its input.
+        temperature: The T that it chose.
+    """
+
+    component: Temperature
+    round_: TemperatureRound
+    temperature: float
+
+    @classmethod
+    def of(cls, settings: Settings, sampling: Sampling, before: RunState) -> RoundValues:
+        """Ask for the values of a round.
+
+        Args:
+            settings: The run's settings.
+            sampling: What the run knows of its clients before the round.
+            before: The committed state before the round.
+
+        Raises:
+            SettingsError: a component fails, or gives no number above 0.
+        """
+        component = settings.temperature
+        round_ = TemperatureRound(
+            number=sampling.number,
+            temperature=settings.local.temperature,
+            samples=sampling.samples,
+            history=before.history.for_reading(),
+            seconds=sampling.seconds,
+            generator=partial(_generator, settings.seed, sampling.number),
+            state=read_only(before.kept("temperature")),
+        )
+        round_ = as_seen(settings, component, round_)
+        return cls(component, round_, float(call(component, Temperature.choose, round_)))
+
+    def of_clients(self, clients: Sequence[int]) -> ClientValues:
+        """Return the values of the clients of a pass.
+
+        Raises:
+            SettingsError: a component fails, or gives a client no number above 0.
+        """
+        common = LocalValues(self.temperature)
+        if type(self.component).by_client is Temperature.by_client:
+            return ClientValues(common)
+        given = self.round_, self.temperature, sorted(clients)
+        own = call(self.component, Temperature.by_client, *given)
+        return ClientValues(
+            common, {int(client): LocalValues(float(t)) for client, t in own.items()}
+        )
+
+    def on(self, pass_: Pass) -> Pass:
+        """Return a pass with the values of single samples, if there are any."""
+        if type(self.component).of_samples is Temperature.of_samples:
+            return pass_
+        return replace(pass_, rules=replace(pass_.rules, divisors=self.component.of_samples))
+
+    def divisors(self, losses: Sequence[str]) -> tuple[float, ...]:
+        """Return what outputs are divided by for losses of an evaluation, as `losses_of` names."""
+        return tuple(self.temperature if loss == AT_TEMPERATURE else 1.0 for loss in losses)
+
+    def figures(self) -> Row:
+        """Return columns of `metrics.parquet`."""
+        return {"temperature": self.temperature} if self.component.varies else {}
+
+    def after(self, after: RunState, row: Mapping[str, Any]) -> RunState:
+        """Return the state after the round, with what components keep that choose values.
+
+        Args:
+            after: The state without it.
+            row: The round's row of `metrics.parquet`.
+
+        Raises:
+            SettingsError: a component fails.
+        """
+        state = call(self.component, Temperature.update, self.round_, self.temperature, row)
+        return after.keeping({"temperature": as_arrays(state)})
+
+
+def _generator(seed: int, number: int, purpose: str) -> np.random.Generator:
+    return stream(seed, f"temperature/{purpose}", number)
