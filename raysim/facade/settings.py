@@ -1,20 +1,21 @@
-"""Settings by name, from files and from values by key."""
+"""Settings by name, from files and from values by key, with the natural clients of their data."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from raysim import methods, workloads  # noqa: F401 - registers the components
-from raysim.api.components import suggest
-from raysim.config import Settings, apply_overrides, parse_override
+from raysim.api.components import call, suggest
+from raysim.config import Settings, apply_overrides, parse, parse_override
 from raysim.driver.listeners.listener import Listener, listener_of_command
 from raysim.errors import SettingsError, visible
-from raysim.federation.natural import with_clients
+from raysim.federation.prepared import open_prepared, prepared
 from raysim.notebook.runs import shown
 from raysim.process.exits import interruptible
+from raysim.samples.data import Partition, Progress, counts_clients
 from raysim.storage.plugins import check_places
 from raysim.storage.schema import settings_of_file
 from raysim.user_input import (
@@ -28,6 +29,33 @@ from raysim.user_input import (
 from raysim.workloads.datasets.fetch import data_root
 from raysim.workloads.presets import PRESETS, on_preset
 from raysim.workloads.sweeps import FILE_KEYS
+
+
+def with_clients(
+    raw: Mapping[str, Any], keys: Collection[str], root: Path, progress: Progress
+) -> Settings:
+    """Return validated settings, with all natural clients where no number of clients is given.
+
+    Args:
+        raw: Nested plain values.
+        keys: Dotted keys that a user gave, in addition to a preset.
+        root: The data root; the dataset is prepared to count its clients.
+        progress: Called while it is being prepared.
+
+    Raises:
+        RaysimError: a setting is wrong, or the data has no natural clients.
+    """
+    of_preset = not {"dataset.name", "partition.name"} & {*keys}
+    if raw.get("clients") is not None and ("clients" in keys or of_preset):
+        return parse(raw)
+    settings = parse({**raw, "clients": 1})
+    if not counts_clients(type(settings.partition)):
+        return parse(raw)
+    paths = prepared(settings.data, root, progress)
+    train = open_prepared(settings.data, paths["train"])
+    clients = call(settings.partition, Partition.natural_clients, train)
+    return parse(raw if clients is None else {**raw, "clients": clients})
+
 
 PLAIN = {"method.name": "fedavg", "partition.name": "iid"}
 """Settings that a start without a preset need not give."""
