@@ -71,6 +71,22 @@ class Stage(Component, ABC):
     """Whether a round without clients, or whose clients are all lost, runs for `receive`: its mean
     differences are 0."""
 
+    keeps_residual: ClassVar[bool] = False
+    """Whether a client adds its residual, the part of earlier changes that it has not sent.
+
+    Its differences then have no bound. Every later stage must be a contraction."""
+    sends_coordinates: ClassVar[bool] = True
+    """Whether clients send coordinates of the differences, which later stages can encode."""
+    leaves_buffers: ClassVar[bool] = False
+    """Whether the stage leaves buffers, such as BatchNorm's running statistics, as they are.
+
+    Coders do so, because the decoded value of a variance may be below 0. Clients then send
+    buffers with all their bytes."""
+    sums_numbers: ClassVar[bool] = False
+    """Whether its server part reads only the sum of the `scalars` that clients send.
+
+    Stages that read the `scalars` of single clients do not go with masks."""
+
     @property
     def bounds_norm(self) -> bool:
         """True if the stage never increases the Euclidean norm of differences.
@@ -79,14 +95,6 @@ class Stage(Component, ABC):
         stages without a part at the client. A subclass that overrides code must state it again.
         """
         return type(self).send is Stage.send
-
-    @property
-    def keeps_residual(self) -> bool:
-        """True if a client adds its residual, the part of earlier changes that it has not sent.
-
-        Its differences then have no bound. Every later stage must be a contraction.
-        """
-        return False
 
     @property
     def is_contraction(self) -> bool:
@@ -105,32 +113,10 @@ class Stage(Component, ABC):
         return self.is_contraction and type(self).send is not Stage.send
 
     @property
-    def sends_coordinates(self) -> bool:
-        """True if clients send coordinates of the differences, which later stages can encode."""
-        return True
-
-    @property
     def shares_places(self) -> bool:
         """True if all clients of a pass send values of the same places.
 
         Masks let the server see sums alone, and only sums of such values stay sparse.
-        """
-        return False
-
-    @property
-    def leaves_buffers(self) -> bool:
-        """True if the stage leaves buffers, such as BatchNorm's running statistics, as they are.
-
-        Coders do so, because the decoded value of a variance may be below 0. Clients then send
-        buffers with all their bytes.
-        """
-        return False
-
-    @property
-    def sums_numbers(self) -> bool:
-        """True if its server part reads only the sum of the `scalars` that clients send.
-
-        Stages that read the `scalars` of single clients do not go with masks.
         """
         return False
 
