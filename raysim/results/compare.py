@@ -299,17 +299,15 @@ def comparison_document(
         name: table
         for (name, *_), table in zip(columns, comparison_tables(groups, columns), strict=True)
     }
-    documents = []
-    for group in groups:
-        cells = {name: _cell_document(table, group.label) for name, table in tables.items()}
-        documents.append(
-            {
-                "label": group.label,
-                "settings": group.settings,
-                "runs": [_run_document(record) for record in group.records],
-                "metrics": cells,
-            }
-        )
+    documents = [
+        {
+            "label": group.label,
+            "settings": group.settings,
+            "runs": [_run_document(record) for record in group.records],
+            "metrics": {name: _cell_document(of, group.label) for name, of in tables.items()},
+        }
+        for group in groups
+    ]
     return {"groups": documents, "notes": _notes([r for g in groups for r in g.records])}
 
 

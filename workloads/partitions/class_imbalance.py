@@ -14,8 +14,8 @@ import numpy as np
 
 from raysim.samples.client_indices import Indices
 from raysim.user_input.limits import Count
-from raysim.workloads.partitions.cuts import cut
 from raysim.workloads.partitions.dirichlet import Dirichlet
+from raysim.workloads.partitions.sizes import cut
 
 
 class ClassImbalance(Dirichlet):

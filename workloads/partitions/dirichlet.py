@@ -19,7 +19,7 @@ from raysim.samples.client_indices import Indices, ListedIndices
 from raysim.samples.data import Partition, Split
 from raysim.user_input.limits import Count
 from raysim.workloads.partitions.checks import one_sample_each
-from raysim.workloads.partitions.cuts import cut
+from raysim.workloads.partitions.sizes import cut
 
 REDRAWS = 500
 """Draws after which a partition is given up."""

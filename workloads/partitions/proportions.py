@@ -16,9 +16,8 @@ import numpy as np
 from pydantic import Field
 
 from raysim.samples.client_indices import Indices
-from raysim.workloads.partitions.cuts import cut
 from raysim.workloads.partitions.dirichlet import Dirichlet
-from raysim.workloads.partitions.sizes import Sized
+from raysim.workloads.partitions.sizes import Sized, cut
 
 SMALLEST = 1e-9
 """Least weight of a class, so that any weights can be scaled to the totals."""

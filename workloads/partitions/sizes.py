@@ -24,11 +24,19 @@ from pydantic import Field, model_validator
 from raysim.numbers.seeds import stream
 from raysim.samples.client_indices import Indices, ListedIndices
 from raysim.samples.data import Partition
-from raysim.workloads.partitions.cuts import cut
+
 
 SPREADS = {"linear": 0.9, "power_law": 1.0, "log_normal": 1.0}
 """Spread of each family if none is given."""
 MOST_SPREAD = 10.0
+
+
+def cut(fractions: npt.NDArray[np.float64], totals: Indices) -> Indices:
+    """Return whole numbers [..., K] near `fractions` [..., K] of their sums, `totals` [..., 1]."""
+    # Cutting at rounded running sums gives each sample to exactly one client.
+    ends = np.floor(np.cumsum(fractions, axis=-1) * totals).astype(np.int64)
+    ends[..., -1:] = totals
+    return np.diff(np.minimum(ends, totals), axis=-1, prepend=0)
 
 
 def dealt(ratios: npt.NDArray[Any], total: int) -> Indices:

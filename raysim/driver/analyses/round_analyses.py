@@ -108,9 +108,7 @@ class RoundAnalyses:
             return evaluate(state, None).accuracies
 
         measured = passes.measured_round(now, before, evaluation, accuracies)
-        rows: dict[str, Columns] = {}
-        for name in analyses.chosen:
-            rows[name] = self._rows(name, measured)
+        rows = {name: self._rows(name, measured) for name in analyses.chosen}
         runner.finish()
         self.obsolete = runner.obsolete
         return rows

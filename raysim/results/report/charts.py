@@ -33,9 +33,25 @@ from raysim.results.tables import ResultTable
 from raysim.storage.summary import EPSILON, HYPOTHETICAL
 from raysim.storage.trace import OF_WORKERS
 
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
 POINTS = 300
 """Most points of a curve: more cannot be distinguished in a chart."""
 Values = npt.NDArray[Any]
+SHOWN_LABEL = 40
+"""Most characters of a label beside a bar."""
+AGAINST: Mapping[str, str] = {
+    "round": "round",
+    "bytes": "bytes sent",
+    "total_seconds": "time",
+    "total_virtual_seconds": "virtual time",
+    "total_virtual_joules": "energy",
+    EPSILON: "epsilon",
+    HYPOTHETICAL: "hypothetical epsilon",
+}
+"""Columns against which curves are drawn, in words."""
+TIMES = {"seconds": "rounds", "evaluation_seconds": "evaluation", "checkpoint_seconds": "saving"}
 
 
 class Curve(NamedTuple):
@@ -80,24 +96,6 @@ def mean_curve(curves: Sequence[Curve]) -> MeanCurve | None:
     values = np.stack([np.interp(places, curve.x, curve.y) for curve in curves])  # [S, n]
     deviation = values.std(axis=0, ddof=1) if len(curves) > 1 else np.zeros(len(places))
     return MeanCurve(places, values.mean(axis=0), deviation)
-
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-
-SHOWN_LABEL = 40
-"""Most characters of a label beside a bar."""
-AGAINST: Mapping[str, str] = {
-    "round": "round",
-    "bytes": "bytes sent",
-    "total_seconds": "time",
-    "total_virtual_seconds": "virtual time",
-    "total_virtual_joules": "energy",
-    EPSILON: "epsilon",
-    HYPOTHETICAL: "hypothetical epsilon",
-}
-"""Columns against which curves are drawn, in words."""
-TIMES = {"seconds": "rounds", "evaluation_seconds": "evaluation", "checkpoint_seconds": "saving"}
 
 
 def label_of(title: str, unit: str) -> str:
