@@ -56,6 +56,7 @@ class Schedule:
         done: Number of finished clients in all items since the schedule was last empty.
         closed: Whether all items have been added: workers hand over when no items are queued.
         hold_seconds: Seconds of work after which a worker hands over earlier.
+        queued: Number of items that no worker has been handed.
     """
 
     def __init__(
@@ -78,7 +79,7 @@ class Schedule:
         self.closed, self.hold_seconds = True, HOLD_SECONDS
         self._speeds, self._clock = speeds, clock
         self._queues, self._line = Queues(speeds, clock), Line[Item]()
-        self._queued = self._not_handed_over = 0
+        self.queued = self._not_handed_over = 0
         self._set_limits()
         self.add(costs, barred)
 
@@ -86,11 +87,6 @@ class Schedule:
     def deaths(self) -> Counter[Item]:
         """Number of workers lost while they processed each item."""
         return self._queues.deaths
-
-    @property
-    def queued(self) -> int:
-        """Items that no worker has been handed."""
-        return self._queued
 
     @property
     def finished(self) -> bool:
@@ -121,7 +117,7 @@ class Schedule:
             self.done = 0
         self._queues.costs |= costs
         self._queues.barred |= barred or {}
-        self._queued += len(costs)
+        self.queued += len(costs)
         self._not_handed_over += len(costs)
         self._queues.last_dealt = False
         if order is None:
@@ -139,9 +135,9 @@ class Schedule:
 
     def woken(self) -> list[int]:
         """Return the further workers for which `next` must be called after an event."""
-        if self._queued and self._at_last and not self._queues.last_dealt:
+        if self.queued and self._at_last and not self._queues.last_dealt:
             self._queues.deal_last()
-        over = self.closed and not self._queued
+        over = self.closed and not self.queued
         return [
             number
             for number, worker in enumerate(self._queues.workers)
@@ -156,7 +152,7 @@ class Schedule:
         able = len(worker.in_flight) < IN_FLIGHT and not worker.leaving
         items = self._items_for(number) if able else []
         if items:
-            hand_over = (self.closed and not self._queued) or self._held_long(number)
+            hand_over = (self.closed and not self.queued) or self._held_long(number)
             assignment = Assignment(items, hand_over)
         elif worker.held and self._ends(number):
             assignment = Assignment([], True)
@@ -178,7 +174,7 @@ class Schedule:
         Args:
             due: The workers and the assignments that `next` just returned for them, in this order.
         """
-        if not self.closed or self._queued:
+        if not self.closed or self.queued:
             return [*due]
         settled = [*due]
         last = {number: at for at, (number, _) in enumerate(due)}
@@ -217,7 +213,7 @@ class Schedule:
         self._queues.forget(number, [*assignment.items, *handed_over])
         if given_back:
             self.done -= self._queues.take_back(number, given_back)
-            self._queued += len(given_back)
+            self.queued += len(given_back)
         return handed_over
 
     def lost(self, number: int, suspicious: bool = True) -> Assignment:
@@ -231,13 +227,13 @@ class Schedule:
         """
         first, waiting, accumulated = self._queues.lose(number, suspicious)
         self.done -= sum(map(len, accumulated))
-        self._queued += len(first.items) + len(waiting) + len(accumulated)
+        self.queued += len(first.items) + len(waiting) + len(accumulated)
         return first
 
     def withdraw(self) -> list[Item]:
         """Remove and return all items that no worker has been handed, for other foremen."""
         items = [*self._queues.clear(), *self._line.clear()]
-        self._queued -= len(items)
+        self.queued -= len(items)
         self._not_handed_over -= len(items)
         self._queues.forget(0, items)
         return items
@@ -245,7 +241,7 @@ class Schedule:
     def give_up(self, item: Item) -> None:
         """Remove an item that no worker has been handed, which counts as done."""
         self._queues.strike_out(item)
-        self._queued -= 1
+        self.queued -= 1
         self._not_handed_over -= 1
         self.done += len(item)
 
@@ -260,7 +256,7 @@ class Schedule:
         worker = self._queues.workers[number]
         if self._line and not worker.queue:
             return self._first_in_line(number)
-        if not worker.in_flight and self._queued:
+        if not worker.in_flight and self.queued:
             if not self._at_last and not worker.queue:
                 self._queues.steal_for(number)
             elif self._at_last and not self._queues.last_dealt:
@@ -275,7 +271,7 @@ class Schedule:
         width, queue, costs = self._speeds.widths[number], worker.queue, self._queues.costs
         min_work = self._min_work(number, CHUNK_SECONDS)
         items = [queue.popleft()] if suspect else take_chunk(queue, costs, min_work, width)
-        self._queued -= len(items)
+        self.queued -= len(items)
         self._queues.update_work(number)
         return items
 
@@ -290,7 +286,7 @@ class Schedule:
         fewest = -(-width // FOREMAN_PORTIONS)
         most = max(len(self._line) * width // all_widths, fewest)
         items = self._line.take(self._queues.costs, min_work, fewest, most)
-        self._queued -= len(items)
+        self.queued -= len(items)
         return items
 
     def _min_work(self, number: int, seconds: float) -> float:
@@ -298,7 +294,7 @@ class Schedule:
 
     @property
     def _at_last(self) -> bool:
-        return self._queued <= self._last_items
+        return self.queued <= self._last_items
 
     def _held_long(self, number: int) -> bool:
         """Return whether a worker must hand over before the end, as foremen do by themselves."""
