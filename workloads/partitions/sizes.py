@@ -25,7 +25,6 @@ from raysim.numbers.seeds import stream
 from raysim.samples.client_indices import Indices, ListedIndices
 from raysim.samples.data import Partition
 
-
 SPREADS = {"linear": 0.9, "power_law": 1.0, "log_normal": 1.0}
 """Spread of each family if none is given."""
 MOST_SPREAD = 10.0
