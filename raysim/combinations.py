@@ -42,10 +42,10 @@ class Part(NamedTuple):
 
     Attributes:
         setting: The setting that has it, as it is typed.
-        words: What it says itself, for the reason or the advice of a rule.
+        words: Its own words, for the reason or the advice of a rule.
         way: Among stages, the setting that has them.
         place: Its place among them.
-        lost: Behind a line: why it has lost a promise of its base.
+        lost: End of a line: why it has lost a promise of its base.
     """
 
     setting: str
@@ -64,11 +64,11 @@ class Seen:
         pass_: The pass, as it is dispatched.
         cohort: Clients of the round.
         is_first: Whether the pass is the first of its round.
-        earlier: Earlier passes of the round of which a mean has arrived.
+        earlier: Number of the round's earlier passes whose means have arrived.
         means: The means that have arrived, by group.
         rows: Names of the rows that clients have sent, without figures of analyses.
         numbers: Names of the numbers that they have sent for the method.
-        of_stages: Names of those that they have sent for stages, by stage.
+        of_stages: Names of the numbers that they have sent for stages, by stage.
         keeping: Stages for which clients or the server keep something.
         keeps: Whether clients keep a state, whoever's.
     """
@@ -87,7 +87,7 @@ class Seen:
 
 
 Find = Callable[[Any], Iterable[Part]]
-"""Returns the parts of a run that are of a kind, given its settings, or what is seen of it."""
+"""Returns the parts of a run that are of a kind, given its settings, or a `Seen`."""
 Moment = Literal["settings", "pass", "result", "rehearsed"]
 """When a kind is found: as settings are parsed, a pass is yielded, its result arrives, or a
 rehearsal ends."""
@@ -110,14 +110,14 @@ class Rule:
         other: The kind with which it does not go.
         why: The reason, a clause on the other part, with `{words}` of one of the two.
         advice: What to do, with `{words}`; empty where the reason says it.
-        how: Whether it goes nowhere with the other, or as a stage not before or behind it.
+        how: Whether it goes nowhere with the other, or as a stage not before or after it.
     """
 
     one: Kind
     other: Kind
     why: str
     advice: str = ""
-    how: Literal["with", "before", "behind"] = "with"
+    how: Literal["with", "before", "after"] = "with"
 
     @property
     def at(self) -> Moment:
@@ -150,7 +150,7 @@ def check_rules(settings: Settings, at: Moment = "settings", seen: Seen | None =
     Args:
         settings: The run's settings.
         at: The moment.
-        seen: What is seen of a pass, if it is that of one.
+        seen: The pass, if the moment is one of a pass.
 
     Raises:
         RuleError: two of them do not.
@@ -162,7 +162,7 @@ def check_rules(settings: Settings, at: Moment = "settings", seen: Seen | None =
 
 
 def _of(name: str, states: Callable[[Settings], Any], promise: str = "") -> Find:
-    """Return what finds a component by what is stated of it, true or in words.
+    """Return a function that finds a component by a statement, true or in words.
 
     Args:
         name: The setting that has it.
@@ -180,14 +180,14 @@ def _of(name: str, states: Callable[[Settings], Any], promise: str = "") -> Find
 
 
 def _setting(*keys: str, of: Callable[[Any], Any] = bool) -> Find:
-    """Return what finds settings by their values."""
+    """Return a function that finds settings by their values."""
     return lambda run: [
         Part(f"{key}={as_typed(value)}") for key in keys if of(value := attrgetter(key)(run))
     ]
 
 
 def _stages(of: Callable[[Stage], Any], ways: Iterable[str] = UP, promise: str = "") -> Find:
-    """Return what finds stages of some ways; a promise is one that they lack."""
+    """Return a function that finds stages of some ways; a promise is one that they lack."""
     return lambda run: [
         Part(f"{way}.{name}", "", way, place, promise and why_lost(stage, promise))
         for way in ways
@@ -202,7 +202,7 @@ def _claims(
     move: str = "",
     method_at: float = 0,
 ) -> Find:
-    """Return what finds claims of privacy.
+    """Return a function that finds claims of privacy.
 
     Args:
         of: Whether a claim is of the kind.
@@ -225,7 +225,7 @@ def _claims(
 
 
 def _of_passes(of: Callable[[Seen], Any]) -> Find:
-    """Return what finds a method by what is seen of its passes, true, words or names they send."""
+    """Return a function that finds a method by a pass: true, words, or names that it sends."""
     return lambda seen: [
         Part(
             called(seen.settings.method.sending),
@@ -236,7 +236,12 @@ def _of_passes(of: Callable[[Seen], Any]) -> Find:
 
 
 def _telling(of: Callable[[Stage], Any], promise: str = "") -> Find:
-    """Return what finds stages for which clients send numbers; a promise is one that they lack."""
+    """Return a function that finds stages for which clients send numbers.
+
+    Args:
+        of: Whether a stage is of the kind.
+        promise: The promise that it lacks.
+    """
     return lambda seen: [
         Part(called(stage), repr(number), lost=promise and why_lost(stage, promise))
         for name, number in seen.of_stages.items()
@@ -314,7 +319,7 @@ def _draws_unaccounted(run: Settings) -> bool:
 
 
 def _unmoved(seen: Seen) -> list[str]:
-    """Return what clients have sent of a pass if no mean of it has moved from a base."""
+    """Return the names that clients have sent in a pass if no mean of it has moved from a base."""
     moved = {*seen.means} & {*seen.pass_.moved_from}
     return [] if moved else [*sorted(seen.means), *seen.rows]
 
@@ -329,7 +334,7 @@ def _in_whole_numbers(seen: Seen) -> list[Part]:
 
 
 def _not_accounted(seen: Seen) -> str:
-    """Return what clients have sent beside one bounded change of each, in words."""
+    """Return the uploads other than one bounded change of each client, in words."""
     pass_, beside = seen.pass_, [*seen.rows, *seen.numbers]
     for group, tensors in seen.means.items():
         base = pass_.moved_from.get(group)
@@ -357,7 +362,7 @@ OVERLAPPING = Kind("methods whose rounds overlap", _of("method", lambda run: run
 MASKS = Kind("masks", _stages(lambda stage: stage.secure_sum))
 CLAIMS = Kind("claims of privacy", _claims())
 CLIPS = Kind("claims of privacy", _claims(move="put it before", method_at=-1))
-NOISES = Kind("claims of privacy", _claims(move="put it behind", method_at=inf))
+NOISES = Kind("claims of privacy", _claims(move="put it after", method_at=inf))
 FIXED = Kind(
     "claims for fixed cohorts",
     _claims(lambda own, run: run.selection.draw == "fixed" and not own.population),
@@ -412,7 +417,7 @@ UNBASED = Kind(
 OVERLAP = "whose rounds overlap"
 UNACCOUNTED = "which is not accounted"
 UNSEEN = "whose clients send {words} without a base from which it has moved"
-BY_ITSELF = "which so set weighs clients by itself"
+BY_ITSELF = "which at its settings weighs clients by itself"
 MEAN = "choose aggregation.name=mean"
 POISSON = "choose selection.name=poisson"
 
@@ -490,11 +495,11 @@ RULES = (
         ),
         RESIDUAL,
         "which would send again what it changes, as it is no contraction at its settings",
-        *("put it before", "behind"),
+        *("put it before", "after"),
     ),
     Rule(
         Kind("stages with a part at the client", _stages(lambda s: s.has_client_part())),
-        *(MASKS, "which sends words that hide what it would change", "put it before", "behind"),
+        *(MASKS, "which sends words that hide what it would change", "put it before", "after"),
     ),
     Rule(
         Kind(
@@ -503,7 +508,7 @@ RULES = (
         ),
         Kind("stages that send none", _stages(lambda s: not s.sends_coordinates, WAYS)),
         "which sends no coordinates that it could encode",
-        *("put it before, or leave it out", "behind"),
+        *("put it before, or leave it out", "after"),
     ),
     # rounds that overlap
     Rule(Kind("`keep_clients`", _setting("keep_clients")), OVERLAPPING, OVERLAP),
@@ -617,7 +622,7 @@ RULES = (
             "aggregations that divide by who arrives",
             _of("aggregation", lambda run: not run.aggregation.bounds_share, "bounds_share"),
         ),
-        "which so set does not divide by the expected clients alone",
+        "which at its settings does not divide by the expected clients alone",
         f"{MEAN} aggregation.weighting=fixed",
     ),
     Rule(
@@ -640,15 +645,13 @@ RULES = (
         Kind("stages with a part at the server", _stages(lambda s: s.has_server_part())),
         *(NOISES, "as it would read the sum without noise", "{words}", "before"),
     ),
-    Rule(
-        RESIDUAL, CLIPS, "as it keeps what is not sent, without a bound", "leave it out", "behind"
-    ),
+    Rule(RESIDUAL, CLIPS, "as it keeps what is not sent, without a bound", "leave it out", "after"),
     Rule(
         Kind(
             "stages that may lengthen a change",
             _stages(lambda s: not s.bounds_norm, promise="bounds_norm"),
         ),
-        *(CLIPS, "whose clip it may exceed", "{words}", "behind"),
+        *(CLIPS, "whose clip it may exceed", "{words}", "after"),
     ),
     Rule(
         CLAIMS,
@@ -748,7 +751,7 @@ RULES = (
             ),
             "pass",
         ),
-        *(DIVIDING, "which so set gives all the same weight", MEAN),
+        *(DIVIDING, "which at its settings gives all the same weight", MEAN),
     ),
     Rule(
         CLAIMS,

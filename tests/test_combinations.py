@@ -181,15 +181,15 @@ CASES: Mapping[str, tuple[dict[str, Any], dict[str, Any]]] = {
         )
         for kind in (Remembers, Decodes)
     },
-    "channel.clip: cannot stand behind channel.error_feedback, which would send again": (
+    "channel.clip: cannot stand after channel.error_feedback, which would send again": (
         {"channel": {"error_feedback": {}, "clip": {}}},
         {"channel": {"clip": {}, "error_feedback": {}, **TOPK}},
     ),
-    "channel.clip: cannot stand behind channel.masks, which sends words that hide": (
+    "channel.clip: cannot stand after channel.masks, which sends words that hide": (
         {"channel": {"masks": {}, "clip": {}}},
         {"channel": {"clip": {}, "masks": {}}},
     ),
-    "downlink.int8: cannot stand behind downlink.low_rank, which sends no coordinates that it could"
+    "downlink.int8: cannot stand after downlink.low_rank, which sends no coordinates that it could"
     " encode; put it before, or leave it out": (
         {"downlink": {"low_rank": {}, "int8": {}}},
         {"downlink": {"low_rank": {}}, "channel": {"int8": {}}},
@@ -270,7 +270,7 @@ CASES: Mapping[str, tuple[dict[str, Any], dict[str, Any]]] = {
         {"channel": {"masks": {}, own(More): {}}},
         MASKS,
     ),
-    f"{OF_TABLE}aggregation.name=mean, which so set weighs clients by itself; leave": (
+    f"{OF_TABLE}aggregation.name=mean, which at its settings weighs clients by itself; leave": (
         {**TABLE, "aggregation.weighting": "fixed"},
         TABLE,
     ),
@@ -323,8 +323,8 @@ CASES: Mapping[str, tuple[dict[str, Any], dict[str, Any]]] = {
         {**FTRL, "method.noise": 1.0, "channel.gaussian.noise": 1.0},
         {**FTRL, "method.noise": 1.0},
     ),
-    "channel.gaussian: does not go with aggregation.name=median, which so set does not divide by"
-    " the expected clients alone; choose aggregation.name=mean aggregation.weighting=fixed": (
+    "channel.gaussian: does not go with aggregation.name=median, which at its settings does not"
+    " divide by the expected clients alone; choose aggregation.name=mean aggregation.weighting=": (
         {"channel.gaussian": {}, "selection.name": "poisson", "aggregation.name": "median"},
         CLAIM,
     ),
@@ -337,7 +337,7 @@ CASES: Mapping[str, tuple[dict[str, Any], dict[str, Any]]] = {
         {**CLAIM, "local.schedule": "cosine"},
     ),
     f"channel.{own(Counts)}: cannot stand before channel.gaussian, as it would read the sum without"
-    " noise; put it behind": (
+    " noise; put it after": (
         {**CLAIM, "channel": {own(Counts): {}, "gaussian": {}}},
         {**CLAIM, "channel": {"gaussian": {}, own(Counts): {}}},
     ),
@@ -346,15 +346,15 @@ CASES: Mapping[str, tuple[dict[str, Any], dict[str, Any]]] = {
         {**FTRL, "channel": {own(Counts): {}}},
         {**FTRL, "channel": {"clip": {}}},
     ),
-    "channel.error_feedback: cannot stand behind channel.gaussian, as it keeps what is not sent": (
+    "channel.error_feedback: cannot stand after channel.gaussian, as it keeps what is not sent": (
         {**CLAIM, "channel": {"gaussian": {}, "error_feedback": {}, **TOPK}},
         {**CLAIM, "channel": {"gaussian": {}, **TOPK}},
     ),
-    "channel.randk: cannot stand behind channel.gaussian, whose clip it may exceed; put it": (
+    "channel.randk: cannot stand after channel.gaussian, whose clip it may exceed; put it": (
         {**CLAIM, "channel": {"gaussian": {}, "randk": {"fraction": 0.5, "unbiased": True}}},
         {**CLAIM, "channel": {"randk": {"fraction": 0.5, "unbiased": True}, "gaussian": {}}},
     ),
-    "channel.randk: cannot stand behind method.name=dp_ftrl, whose clip it may exceed; leave it": (
+    "channel.randk: cannot stand after method.name=dp_ftrl, whose clip it may exceed; leave it": (
         {**FTRL, "channel": {"randk": {"fraction": 0.5, "unbiased": True}}},
         {**FTRL, "channel": TOPK},
     ),
@@ -418,12 +418,12 @@ SEEN: Mapping[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = {
     "downlink: does not go with method.name=fedavg, whose clients send nothing that has moved": (
         *(DOWN, UNMOVED, {**UNMOVED, "is_first": False}),
     ),
-    f"{OF_TABLE}method.name=fedavg, which so set weighs clients by itself; leave it out": (
+    f"{OF_TABLE}method.name=fedavg, which at its settings weighs clients by itself; leave it out": (
         TABLE,
         {"weighting": "uniform"},
         {"weighting": "uniform", "epochs": 0},
     ),
-    "method.name=fedavg: does not go with aggregation.name=mean, which so set gives all the same": (
+    "method.name=fedavg: does not go with aggregation.name=mean, which at its settings gives all": (
         *({"aggregation.weighting": "fixed"}, {"weighting": {0: 1.0}}, {"weighting": "uniform"}),
     ),
     "channel.gaussian: does not go with a model whose clients send 'n' in whole numbers, which": (
@@ -517,7 +517,7 @@ def test_what_breaks_a_rule_is_refused_as_it_is_seen(line):
 
 
 LOST: Mapping[str, dict[str, Any]] = {
-    f"channel.{own(Sparser)}: cannot stand behind channel.error_feedback, .*: it changes 'send' of"
+    f"channel.{own(Sparser)}: cannot stand after channel.error_feedback, .*: it changes 'send' of"
     " TopK, whose 'is_contraction' rests on it": {
         "channel": {"error_feedback": {}, own(Sparser): {"fraction": 0.1}}
     },
@@ -530,7 +530,7 @@ LOST: Mapping[str, dict[str, Any]] = {
         }
         for kind in (Open, Again)
     },
-    f"channel.{own(Mixed)}: cannot stand behind channel.error_feedback, .*: it changes 'send' of": {
+    f"channel.{own(Mixed)}: cannot stand after channel.error_feedback, .*: it changes 'send' of": {
         "channel": {"error_feedback": {}, own(Mixed): {"fraction": 0.1}}
     },
     f"selection.name={own(Drawn)}: does not go with method.name=fedbuff, .*: it changes 'select' of"

@@ -135,7 +135,9 @@ class LocalSettings(RateSettings):
                 key = f"local.optimizer={self.optimizer}"
                 raise ValueError(f"{name}={as_typed(value)}: {key} has no {name}")
         if self.keep and not optimizer.slots:
-            raise ValueError(f"keep=true: local.optimizer={self.optimizer} so set keeps nothing")
+            raise ValueError(
+                f"keep=true: local.optimizer={self.optimizer} keeps nothing at its settings"
+            )
         return self
 
     @model_validator(mode="after")

@@ -154,7 +154,7 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
     (
         {"error_feedback": {}, "topk": {}, "randk": {}},
         "randk",
-        "cannot stand behind channel.error_feedback, which would send again what it changes",
+        "cannot stand after channel.error_feedback, which would send again what it changes",
     ),
 ]
 

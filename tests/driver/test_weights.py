@@ -130,7 +130,7 @@ def test_weights_are_whole_numbers(weights, expected):
             WEIGHTS,
             "weight",
             {"aggregation.name": "mean", "aggregation.weighting": "fixed"},
-            "does not go with aggregation.name=mean, which so set",
+            "does not go with aggregation.name=mean, which at its settings",
         ),
     ],
 )

@@ -288,10 +288,10 @@ REFUSED: dict[str, dict[str, Any]] = {
     f"does not go with selection.name={HERE}:Attribute, which has an attribute 'select' that is": {
         "selection.name": f"{HERE}:Attribute"
     },
-    f"does not go with aggregation.name={HERE}:Tenfold, which so set does not": {
+    f"does not go with aggregation.name={HERE}:Tenfold, which at its settings does not": {
         "aggregation.name": f"{HERE}:Tenfold"
     },
-    f"channel.{HERE}:Longer: cannot stand behind channel.gaussian, whose clip it may exceed; put it"
+    f"channel.{HERE}:Longer: cannot stand after channel.gaussian, whose clip it may exceed; put it"
     " before: it changes": behind("Longer"),
     **{
         f"does not go with temperature.name={HERE}:ByRound, which reads the {words}": {
