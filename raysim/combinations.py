@@ -213,7 +213,7 @@ def _claims(
     def claims(run: Settings) -> list[Part]:
         parts: list[tuple[Method | Stage, str, float]] = [
             *((stage, move, place) for place, stage in enumerate(run.stages.values())),
-            (run.method, "leave it out", method_at),
+            (run.method, move and "leave it out", method_at),
         ]
         return [
             Part(called(part), said, *UP, place)

@@ -458,6 +458,9 @@ SEEN: Mapping[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = {
         {**CLAIM, "channel": {"gaussian": {}, own(Counts): {}}},
         *({"of_stages": {own(Counts): "n"}}, {"of_stages": {"gaussian": "n"}}),
     ),
+    "method.name=dp_ftrl: does not go with channel.clip, whose clients send the number 'n'": (
+        *({**FTRL, "channel.clip": {}}, {"of_stages": {"clip": "n"}}, {"of_stages": {}}),
+    ),
     f"{SENDS}'other/w' beside the change of their tensors, which is not accounted": (
         *(CLAIM, {"means": {"other": MODEL}}, {"means": OF_MODEL}),
     ),
@@ -578,3 +581,4 @@ def test_the_rules_of_one_component_are_listed():
     assert {"channel.gaussian", "downlink.gaussian"} < names
     said = [row["does_not_go"] for row in listed("rules", "gaussian")["rules"]]
     assert "with attack.name=gaussian" in said
+    assert "with claims of privacy" in said and "with channel.gaussian" not in said

@@ -51,6 +51,8 @@ def rows_of(name: str = "") -> Iterator[tuple[str, ...]]:
                     setting if any(p.setting == setting for p in parts) else kind.name
                     for kind, parts in zip(kinds, known, strict=True)
                 ]
+                if named[0] == named[1]:
+                    named[1] = rule.other.name
                 yield named[0], f"{rule.how} {named[1]}", rule.reason(*[*filter(None, words)][:1])
 
 
