@@ -58,7 +58,7 @@ class Withheld:
             told: Its content, in words, and the advice.
             value: The value that the engine finds in it; None for nothing.
         """
-        self.__dict__.update(by=by, reader=reader, told=told, value=value)
+        vars(self)[_PARTS] = by, reader, told, value
 
     def __getattr__(self, name: str) -> NoReturn:
         if name.startswith("__"):  # pickle, copy, numpy and torch look for hooks
@@ -72,24 +72,28 @@ class Withheld:
     __hash__ = object.__hash__
 
     def __repr__(self) -> str:
-        return "<withheld>"
+        return f"<withheld by {vars(self)[_PARTS][0]}>"
+
+
+_PARTS = "setting, component, content and value"
+"""Key of a value's parts, which is no name of an attribute: there is none to read."""
 
 
 def _refuse(withheld: Withheld, *_: Any, **__: Any) -> NoReturn:
-    parts = vars(withheld)
+    by, given_to, told, _value = vars(withheld)[_PARTS]
     reader: Any = None
     frame: FrameType | None = sys._getframe(1)
     while frame and not isinstance(reader, Component):  # of a chain the member, which is nearest
         reader, frame = frame.f_locals.get("self"), frame.f_back
-    reader = reader if isinstance(reader, Component) else parts["reader"]
-    raise Refusal(f"{parts['by']}: does not go with {called(reader)}, which {parts['told']}")
+    reader = reader if isinstance(reader, Component) else given_to
+    raise Refusal(f"{by}: does not go with {called(reader)}, which {told}")
 
 
 _READS = (
-    "call len iter next getitem setitem contains reversed bool int float complex index array str"
-    " format round trunc floor ceil lt le gt ge neg pos abs invert add radd sub rsub mul rmul"
-    " truediv rtruediv floordiv rfloordiv mod rmod divmod rdivmod pow rpow matmul rmatmul and rand"
-    " or ror xor rxor lshift rlshift rshift rrshift"
+    "call len iter next getitem setitem delitem setattr delattr enter contains reversed bool int"
+    " float complex index array str format round trunc floor ceil lt le gt ge neg pos abs invert"
+    " add radd sub rsub mul rmul truediv rtruediv floordiv rfloordiv mod rmod divmod rdivmod pow"
+    " rpow matmul rmatmul and rand or ror xor rxor lshift rlshift rshift rrshift"
 )
 for _name in _READS.split():
     setattr(Withheld, f"__{_name}__", _refuse)
@@ -123,6 +127,6 @@ def opened(value: Any) -> Any:
     """
     if not isinstance(value, Withheld):
         return value
-    if (opened_value := vars(value)["value"]) is None:
+    if (opened_value := vars(value)[_PARTS][-1]) is None:
         _refuse(value)
     return opened_value

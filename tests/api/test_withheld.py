@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 from collections.abc import Callable
+from operator import attrgetter, delitem
 from typing import Any
 
 import numpy as np
@@ -46,6 +47,9 @@ READS: dict[str, Callable[[Any], Any]] = {
     "an unpacking": lambda value: [*value],
     "an index": lambda value: [0][value],
     "a change": lambda value: value.__setitem__(0, 1),
+    **{f"its {name}": attrgetter(name) for name in ("value", "by", "reader", "told")},
+    "a deletion": lambda value: delitem(value, 0),
+    "an attribute of its own": lambda value: setattr(value, "mine", 1),
 }
 
 
@@ -66,7 +70,7 @@ def test_it_may_be_passed_on_and_the_engine_finds_what_it_stands_for():
     given = hidden((1, 2))
     assert opened(copy.deepcopy(given)) == (1, 2) and opened(3) == 3
     alike = {given} == {given}
-    assert alike and given is not None and repr(given) == "<withheld>"
+    assert alike and given is not None and repr(given) == "<withheld by channel.masks>"
     with pytest.raises(Refusal, match=SAID):
         opened(hidden())
 
