@@ -99,7 +99,7 @@ class RuleError(SettingsError):
 
 
 class ChangedInputError(SettingsError):
-    """Error of a function that changes what others read, too, in place: the run stops.
+    """Error of a function that changes shared data in place: the run stops.
 
     Attributes:
         who: The component, as in settings; empty if it is not known yet.

@@ -1,6 +1,6 @@
 """Artifacts of a study for optuna-dashboard: models of its trials, and its plots.
 
-They are in `artifacts/` beside a database file, or else in the study's folder.
+They are in `artifacts/` next to a database file, or else in the study's folder.
 """
 
 from __future__ import annotations

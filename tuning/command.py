@@ -105,7 +105,7 @@ def serve(storage: str, host: str, port: int, artifacts: Path | None = None) -> 
         storage: Database URL, or the @FILE that holds it.
         host: Address to listen on.
         port: Port to listen on.
-        artifacts: Folder of the artifacts; None is the folder beside a database file.
+        artifacts: Folder of the artifacts; None is the folder next to a database file.
 
     Raises:
         SettingsError: the folder of artifacts does not exist.

@@ -28,7 +28,7 @@ TOTALS = {
 TAGS = {
     score.name: tag_of(score.of(HOLDOUT._replace(score=score.name))) for score in (ACCURACY, LOSS)
 } | TOTALS
-"""Tags of a trial by objective; its run writes those of held-out samples."""
+"""Tags of a trial by objective; its run writes the tags of held-out samples."""
 
 
 def describe(out: Path, space: Mapping[str, Range], objectives: tuple[str, ...]) -> None:

@@ -177,7 +177,7 @@ class StudyFolder:
     def left(self, study: optuna.Study, resolved: ResolvedStudy) -> list[dict[str, Any] | None]:
         """Return the parameters of the trials whose runs are here, but not in the study's storage.
 
-        They are those of a study whose storage is gone. None of a trial without a readable run.
+        They belong to a study whose storage is gone. None for a trial without a readable run.
 
         Args:
             study: The study, in the storage.

@@ -41,7 +41,7 @@ LABELS = {
     "Hyperparameter Importance": "importance",
     "Cumulative Probability": "share of trials",
 }
-"""Labels of axes by those of Optuna."""
+"""Labels of axes by Optuna's labels."""
 NUMBERED = re.compile(r"^Trial(\d+)$")
 POWERS = ((1,), (1, 3), (1, 2, 5))
 """Multiples of powers of ten at the ticks of log axes: the first that give two ticks."""

@@ -44,7 +44,7 @@ PLOTS = {
 }
 """Headings of plots on the page."""
 FIRST = ("history", "pareto")
-"""Plots of the first screen, of which a study has one."""
+"""Plots of the first screen; a study has one of them."""
 
 
 def best_trials(search: Search, trials: Sequence[FrozenTrial]) -> Grid:
@@ -136,7 +136,7 @@ def _heading(search: Search, best: Sequence[FrozenTrial], trials: Sequence[Froze
 def _outcome_in_words(
     search: Search, best: Sequence[FrozenTrial], trials: Sequence[FrozenTrial]
 ) -> str:
-    """Return the lead of the best trial, and what it does not say."""
+    """Return the lead of the best trial, and the limits of that."""
     counted = sum(trial.state is TrialState.COMPLETE for trial in trials)
     text = f"It was chosen among {counted} complete trials, by held-out samples. "
     seeds = search.options.seeds

@@ -105,7 +105,7 @@ class Tuner(RunQueue[TrialRun]):
         """Run trials until the study has the given number.
 
         Args:
-            trials: Total number of trials, including those of earlier calls; at most the points of
+            trials: Total number of trials, including earlier calls' trials; at most the points of
                 the grid for the grid sampler.
             jobs: Number of slots; None takes as many as fit.
             timeout: Seconds after which no trial begins; running trials are completed. None is no

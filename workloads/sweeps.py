@@ -1,4 +1,4 @@
-"""Sweeps: tables of one's own, from settings with several values or from a TOML file.
+"""Sweeps: custom tables, from settings with several values or from a TOML file.
 
 A setting with several values is an axis. Rows are the first axis, columns the combinations of the
 others. A file names rows and columns itself, has axes beside or in place of them, and seeds:
@@ -51,7 +51,7 @@ from raysim.workloads.presets import PRESETS
 from raysim.workloads.sweep_values import MOST_VALUES, counted, override_values, seeds_of
 
 FILE_KEYS = ("rows", "columns", "axes", "tune", "table")
-"""Keys of a file of a sweep, of which one of settings has none."""
+"""Keys of a file of a sweep; a file of settings has none of them."""
 STOPS = ("target_accuracy", "patience")
 """Settings that stop a run before its last round."""
 
@@ -279,7 +279,7 @@ def _check_keys(
 
 
 def _check_seeds(settings: Mapping[str, Any], seeds: int | str | Sequence[int] | None) -> None:
-    """Check that settings have no `seed` beside seeds.
+    """Check that settings have no `seed` where there are seeds.
 
     Raises:
         SettingsError: they have.
@@ -335,13 +335,13 @@ def _from_file(config: str) -> TableEntry | None:
 
 
 def _beside(config: str, lines: Sequence[Line]) -> tuple[Line, ...]:
-    """Return lines whose presets are found beside a file."""
+    """Return lines whose presets are found next to a file."""
     changes = ({"preset": _preset(config, line.preset)} for line in lines)
     return tuple(each.model_copy(update=of) for each, of in zip(lines, changes, strict=True))
 
 
 def _preset(config: str, preset: str) -> str:
-    """Return a preset, or the path of the one that lies beside a file."""
+    """Return a preset, or the path of the one that lies next to a file."""
     beside = user_path(config).parent / preset
     return str(beside) if beside.is_file() else preset
 

@@ -1,6 +1,6 @@
 """Completion in the shell: presets, names, settings and their values.
 
-`raysim --install-completion` installs it. Words come from `completion.json` beside this file, since
+`raysim --install-completion` installs it. Words come from `completion.json` in this folder, since
 a completion must not import torch, as the registries do. `python -m raysim.cli.completion` writes
 the file anew, and a test compares it with them.
 """
@@ -55,7 +55,7 @@ def complete_entry(context: typer.Context, incomplete: str) -> list[str]:
 
 
 def complete_override(context: typer.Context, incomplete: str) -> list[str]:
-    """Complete a setting, or behind its `=` the value.
+    """Complete a setting, or after its `=` the value.
 
     bash splits words at `=`: there the value alone is completed.
     """
@@ -97,7 +97,7 @@ def _is_dataset(start: str) -> bool:
 
 
 def _values(key: str, begun: str, before: list[str], context: typer.Context) -> list[str]:
-    """Return the values that begin so; of a sweep or list, behind the last comma, each once."""
+    """Return the values that begin so; of a sweep or list, after the last comma, each once."""
     several = context.info_name == "sweep" or key in LISTS
     *others, last = begun.split(",") if several else [begun]
     values = _settings(before, context).get(key, [])
@@ -106,9 +106,9 @@ def _values(key: str, begun: str, before: list[str], context: typer.Context) -> 
 
 
 def _settings(before: Iterable[str], context: typer.Context) -> dict[str, list[str]]:
-    """Return values by setting: those of a run, and those of the components that are named.
+    """Return values by setting: of a run, and of the components that are named.
 
-    A run that is resumed has only settings that may change, and those that grow from their value.
+    A resumed run has only settings that may change; those that only grow start at their value.
     """
     words = known_words()
     if context.info_name == "resume":

@@ -87,7 +87,7 @@ Artifacts = Annotated[
     typer.Option(
         parser=path_option("--artifacts"),
         metavar="PATH",
-        help="folder of models and plots; default: beside a database that is a file",
+        help="folder of models and plots; default: next to a database that is a file",
     ),
 ]
 RunDir = Annotated[

@@ -1,4 +1,4 @@
-"""Standard output that may be closed or full, as behind `head` or on a full disk."""
+"""Standard output that may be closed or full, as with `| head` or on a full disk."""
 
 from __future__ import annotations
 

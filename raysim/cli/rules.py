@@ -17,11 +17,11 @@ from raysim.errors import SettingsError, visible
 HEADER = ("this", "does not go", "why")
 COMPONENTS = ("method", "selection", "aggregation", "attack", "server", "clock", "temperature")
 NAMES = sorted({name for kind in (*COMPONENTS, "stage") for name in registry_of(f"{kind}s")})
-"""Names of the components of which rules tell."""
+"""Names of the components that rules name."""
 
 
 def page(name: str) -> RenderableType:
-    """Return the table of all rules, or of those of the components of a name.
+    """Return the table of all rules, or of the rules on the components of a name.
 
     Raises:
         SettingsError: there is no component of this name.

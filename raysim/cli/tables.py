@@ -70,7 +70,7 @@ def table(
     json: Json = False,
     profile: ProfileName = None,
 ) -> None:
-    """Run a published table beside its values; the same command resumes an interrupted one."""
+    """Run a published table next to its values; the same command resumes an interrupted one."""
     planner = planner_of(only, rounds, seeds, changes(overrides, profile))
     folder = out or Path("runs") / (f"{name}-tuned" if tune else name)
     given = partial(_given_table, name, tune or (), tune_trials)
@@ -182,7 +182,7 @@ def _run_or_tell(
     dry_run: bool,
     json: bool,
 ) -> None:
-    """Run a table or a sweep, as `kind` says, or tell what it would take."""
+    """Run a table or a sweep, as `kind` says, or print its cost alone."""
     from raysim.tuning.tables import command
 
     if json and dry_run:

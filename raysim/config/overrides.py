@@ -14,7 +14,7 @@ def apply_overrides(raw: Mapping[str, Any], overrides: Mapping[str, Any]) -> dic
 
     A component's name is applied before its fields, and a group before its keys; else they are
     applied as they are given, a group where it is first mentioned. So a new name of an ordered
-    mapping stands behind those that are there, in the order given. Where a name names another
+    mapping stands after the names that are there, in the order given. Where a name names another
     component, the fields of the one before are dropped.
     """
     keys = list(overrides)

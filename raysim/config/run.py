@@ -205,7 +205,7 @@ class Settings(SettingsGroup):
 
     @property
     def keepers(self) -> tuple[str, ...]:
-        """Owners of what clients keep, besides the method: stages, and the optimizer."""
+        """Owners of clients' states besides the method: stages, and the optimizer."""
         return (*self.stages, *([OPTIMIZER] if self.local.keep else []))
 
     @property

@@ -79,7 +79,7 @@ def canvas(
 ) -> Iterator[Axes]:
     """Yield the labelled axes of a chart; `left` and `right` are margins, as its shares.
 
-    Texts are shown as they are, without formulas: names are those of users.
+    Texts are shown as they are, without formulas: users choose the names.
     """
     from matplotlib.figure import Figure
 
@@ -115,7 +115,7 @@ def heat_map(
 
     Args:
         axes: Where they are drawn.
-        values: The values; the rows may be those of some clients alone.
+        values: The values; their rows may be of some clients alone.
         label: Name of the values.
         clients: Number of all clients K; 0 if each has a row.
         names: Names of the clients [K], shown if they are few.

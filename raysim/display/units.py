@@ -18,7 +18,7 @@ SCALES: Mapping[str, float] = {
 
 
 def fitting_unit(values: Iterable[float | None], measured: str) -> str:
-    """Return the largest unit in which each value, but for zeros, is at least one.
+    """Return the largest unit in which each value, except zeros, is at least one.
 
     Args:
         values: The values; None is left out.

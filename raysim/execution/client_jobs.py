@@ -56,7 +56,7 @@ class ClientJobs:
         return self.samples.root()
 
     def open(self, message: PassMessage) -> tuple[Groups, Groups]:
-        """Bring what clients are sent and the initial client state to the device, once in a row."""
+        """Bring the broadcast and the initial client state to the device, once in a row."""
         key = (message.round_number, message.pass_number)
         if self._opened[0] != key:
             packed = (message.broadcast, message.initial_state)
@@ -93,7 +93,7 @@ class ClientJobs:
         )
 
     def _samples(self, message: PassMessage, client: int) -> Batch:
-        """Return the samples of a client in a pass; of a bad one, what the attack makes of them."""
+        """Return the samples of a client in a pass; the attack may replace a bad client's."""
         if message.root:
             return self._root
         if message.pass_.pooled:
@@ -127,7 +127,7 @@ class ClientJobs:
 
 
 def poisoned(attack: Attack, data: Batch, classes: int, draws: torch.Generator) -> Batch:
-    """Return what an attack makes of a bad client's samples.
+    """Return the samples that an attack makes of a bad client's.
 
     Args:
         attack: The attack.

@@ -1,4 +1,4 @@
-"""Making of the models that clients deploy, in a worker, for their evaluation."""
+"""Build, in a worker, the models that clients deploy, for their evaluation."""
 
 from __future__ import annotations
 

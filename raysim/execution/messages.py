@@ -162,7 +162,7 @@ class AggregationMessage:
         root: The update of the server's root samples [N], where there are any; else empty.
         weights: The clients' weights, as the aggregation has decided them [m]; empty without any.
         bad: Whether the update of each client is one of the attack [m]; empty if none is.
-        decided: What the attack has decided; empty without that.
+        decided: The attack's decision; empty without one.
         kept: The vectors that the attack has kept [vectors, N].
         attacking: Whether the attack measures, not the aggregation.
     """

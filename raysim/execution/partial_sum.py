@@ -1,4 +1,4 @@
-"""Partial sums: what a worker adds up over clients, and the driver over workers.
+"""Partial sums: a worker adds up uploads over clients, and the driver sums over workers.
 
 A partial sum is the same whatever the order of adding and merging: sums are exact integers, and
 records are sorted by client where they are read.

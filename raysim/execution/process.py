@@ -26,7 +26,7 @@ from raysim.config import EngineSettings
 from raysim.errors import SettingsError
 
 CONTEXT_BYTES = 1024 * 2**20
-"""Bytes of a GPU for each process beside its tensors: context, kernels, recorded graphs."""
+"""Bytes of a GPU for each process in addition to its tensors: context, kernels, graphs."""
 MPS_FOLDER = "/tmp/nvidia-mps"  # noqa: S108 - the daemon's default
 """Folder of the MPS daemon's pipes unless CUDA_MPS_PIPE_DIRECTORY names another."""
 MPS_THREADS, MPS_MEMORY = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"

@@ -65,7 +65,7 @@ def known_to(updates: Updates, message: AggregationMessage, block: int) -> Known
 
 
 def attacked(attack: Attack, updates: Updates, known: KnownUpdates, bad: Flags) -> Updates:
-    """Return the updates of a block with those of bad clients [m] replaced.
+    """Return the updates of a block with the updates of bad clients [m] replaced.
 
     Raises:
         SettingsError: the attack fails, or returns something else.
@@ -121,7 +121,7 @@ def combined(aggregation: Aggregation, updates: Updates) -> Floats:
 
 
 def finite(component: Component, step: str, returned: Tensor) -> Floats:
-    """Return what a step of a component has returned as an array.
+    """Return the result of a component's step as an array.
 
     Raises:
         SettingsError: a value is not finite.

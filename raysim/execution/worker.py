@@ -182,7 +182,7 @@ class Worker:
 
     @contextmanager
     def _failures(self, clients: list[int], stack: tuple[int, ...]) -> Iterator[None]:
-        """Note the failure of clients; it must not take along those beside them."""
+        """Note the failure of clients; other clients must not fail with them."""
         try:
             yield
         except MachineError:

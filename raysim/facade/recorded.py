@@ -105,8 +105,8 @@ def client_model(
 ) -> dict[str, Tensor]:
     """Return the tensors of the model that a client of a run deploys, for `load_state_dict`.
 
-    It is what the run's last checkpoint scores as the client's own: the method's `deployment`, or
-    with `evaluation.when=after` what the client has after its local training. Where clients deploy
+    The run's last checkpoint scores it as the client's own: the method's `deployment`, or
+    with `evaluation.when=after` the client's model after its local training. Where clients deploy
     the global model it is that one, and the listener is told.
 
     Args:

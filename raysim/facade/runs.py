@@ -70,7 +70,7 @@ def rounds(
     directory, actors and Ray are released. `rounds` with the same settings, or `resume`, goes on
     to the bytes of an undisturbed run; rounds committed before are not yielded again.
 
-    Arguments are those of `run`; without a listener nothing is shown.
+    It has the arguments of `run`; without a listener nothing is shown.
 
     Raises:
         RaysimError: something is wrong that you can mend; its message says what.
@@ -93,7 +93,7 @@ def run(
     Args:
         settings: From `load_config`, or the name of a preset or file; a finished run of theirs is
             returned.
-        task: Your own clients, test set and model, in place of those of the settings.
+        task: Your own clients, test set and model, in place of the settings' ones.
         listener: Told how the run goes. None shows a progress bar and a curve in a notebook, and
             nothing elsewhere; `raysim.Listener()` shows nothing.
         force: Go on where data, versions or machines differ from those before; the run records it.

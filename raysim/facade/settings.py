@@ -129,7 +129,7 @@ def _instead_of(name: str) -> str:
 
 
 def loaded_settings(settings: Settings | str | Path) -> Settings:
-    """Return settings, or those of a preset or file that is named in their place.
+    """Return settings as they are, or the settings of a preset or file.
 
     Raises:
         SettingsError: they are something else, or cannot be loaded.

@@ -186,7 +186,7 @@ def drawn_test_set(
 
 
 def _of(clients: Indices | None, count: int, seed: int) -> Indices:
-    """Return those of some clients, or of all `count`, to evaluate, ascending."""
+    """Return the clients to evaluate, of some or of all `count`, ascending."""
     return _chosen(count, seed) if clients is None else clients[_chosen(len(clients), seed)]
 
 

@@ -1,4 +1,4 @@
-"""Names of the columns of a user's tables in memory: DataFrames, Arrow tables, rows of these.
+"""Names of the columns of a user's tables in memory: DataFrames, Arrow tables, their rows.
 
 Tables of all sets of samples are put in the order of the first one's columns. None is taken by
 position, which may hold another column in another set.
@@ -55,7 +55,7 @@ class ColumnOrder:
 
 
 def _names(values: Any) -> Names | None:
-    """Return the names of a table's columns; None for what has none, or numbers in their place."""
+    """Return the names of a table's columns; None if it has none, or numbers in their place."""
     columns = getattr(values, "column_names", None)  # of Arrow; its `columns` are the values
     if columns is None and len(getattr(values, "shape", ())) == 2:
         columns = getattr(values, "columns", None)

@@ -49,7 +49,7 @@ CLASSES = "classes"
 
 
 def notes_of(paths: Mapping[str, Path]) -> list[str]:
-    """Return the lines on what was read, of a dataset that has any."""
+    """Return the lines about the files that a dataset has read, if it has any."""
     return [str(line) for line in open_split(paths[NOTES]).x] if NOTES in paths else []
 
 

@@ -1,4 +1,4 @@
-"""Root samples: those that the server has for itself, which leave the clients' training.
+"""Root samples: samples of the server's own, taken out of the clients' training.
 
 Legend: R root samples.
 """

@@ -66,7 +66,7 @@ class SeveralInputs:
         return module
 
     def unpacked(self, args: Any, kwargs: Any) -> Any:
-        """Return the arguments of `forward` for those of a call."""
+        """Return the arguments of `forward` for the arguments of a call."""
         packed = args[0] if len(args) == 1 and not kwargs else None
         if not isinstance(packed, Tensor) or packed.shape[1:] != (self.width,):
             return args, kwargs

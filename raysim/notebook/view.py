@@ -25,7 +25,7 @@ class View:
     Attributes:
         title: First line.
         lines: Lines below the bar.
-        notes: Lines at the end, of which the last are shown.
+        notes: Lines at the end; the last ones are shown.
         done: How much is done, from 0 to 1; None shows no bar.
         points: Points of the curve.
         axes: The curve's values as a column, and the name of its axis.
@@ -82,7 +82,7 @@ class View:
         return f'<div style="max-width: 40em; margin-bottom: 0.6em">{"".join(parts)}</div>'
 
     def _last_notes(self) -> list[str]:
-        """Return the last notes, below the number of those that are left out."""
+        """Return the last notes, below the number of notes that are left out."""
         more = len(self.notes) - SHOWN
         left_out = [f"{more} earlier lines"] if more > 0 else []
         return [*left_out, *self.notes[-SHOWN:]]

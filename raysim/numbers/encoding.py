@@ -1,4 +1,4 @@
-"""Encoding of what a client sends: how many numbers, of how many bits, and what else."""
+"""Encoding of an upload: how many numbers, of how many bits, and further bytes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from raysim.numbers.tensors import Layout
 
 NUMBER_BYTES = 4
-"""Bytes of a number that is sent beside the differences."""
+"""Bytes of a number that is sent with the differences."""
 
 
 @dataclass(frozen=True)
@@ -32,8 +32,8 @@ class Encoding:
         values: Numbers that are sent.
         bits: Bits of each.
         extra: Further bytes, such as places, scales or the seed of a mask.
-        numbers: Numbers that are sent beside the differences, four bytes each.
-        is_shared: Whether the values are those of the same places in all clients of a pass, so
+        numbers: Numbers that are sent with the differences, four bytes each.
+        is_shared: Whether all clients of a pass send values of the same places, so
             that their sums have as many.
     """
 
@@ -68,12 +68,12 @@ class Encoding:
 
 @dataclass(frozen=True)
 class Encoded:
-    """Encoding of an upload's differences behind some stages, that of buffers apart.
+    """Encoding of an upload's differences after some stages; buffers have their own.
 
     Attributes:
         layout: Layout of all differences, as they would be sent without stages.
-        others: Layout of those that are not of buffers.
-        parameters: Encoding of these.
+        others: Layout of the differences that are not of buffers.
+        parameters: Encoding of `others`.
         buffers: Encoding of the differences of buffers.
     """
 
@@ -112,10 +112,10 @@ class Encoded:
         return (self.parameters, self.others) if leaves_buffers else (self.whole, self.layout)
 
     def behind(self, after: Encoding, *, leaves_buffers: bool) -> Encoded:
-        """Return the encoding behind a stage.
+        """Return the encoding after a stage.
 
         Args:
-            after: What the stage says of the differences that it saw.
+            after: The stage's encoding of the differences that it saw.
             leaves_buffers: Whether it saw no buffers.
         """
         if leaves_buffers:

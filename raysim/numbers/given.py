@@ -38,7 +38,7 @@ class Given:
         return cls({f"view.{part}": parts[part] for part in PARTS})
 
     def changed(self) -> list[str]:
-        """Return the parts of which tensors have changed since, in order."""
+        """Return the parts whose tensors have changed since, in order."""
         if (now := versions_of(self._tensors)) == self._versions:
             return []
         each = zip(self._parts, now, self._versions, strict=True)

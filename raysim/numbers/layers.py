@@ -26,7 +26,7 @@ WEIGHT_LAYERS = (nn.Linear, *CONVOLUTIONS, nn.RNNBase, nn.Embedding)
 
 @dataclass(frozen=True)
 class WeightLayer:
-    """Weight layer with its tensors, and those of the modules that follow it.
+    """Weight layer with its tensors, and the tensors of the modules that follow it.
 
     Attributes:
         path: Path of its module in the network, for example "features.0".

@@ -1,4 +1,4 @@
-"""Secure aggregation: the server sees sums of what clients send, under masks that cancel in them.
+"""Secure aggregation: the server sees sums of uploads, under masks that cancel in them.
 
 A stage of the channel states it (`Stage.secure_sum`), and the engine masks its own integers. Client
 k adds words of 64 bits to the integers v_k of its upload, its weight included:
@@ -103,9 +103,9 @@ class Masks:
     """Masks of one pass.
 
     Attributes:
-        secure: What they cost.
+        secure: Their cost.
         keys: Seed, round and pass.
-        clients: The clients that agreed on seeds, those that are lost later included.
+        clients: The clients that agreed on seeds, including clients that are lost later.
     """
 
     secure: SecureSum

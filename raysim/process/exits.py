@@ -94,7 +94,7 @@ def end_at_once() -> None:
 
 
 def retake_signals() -> None:
-    """Install our handlers again, after a library has put its own below those of Python."""
+    """Install our handlers again, after a library has put its own below Python's."""
     for number in SIGNALS:
         if signal.getsignal(number) == _signals.handle:
             signal.signal(number, _signals.handle)

@@ -68,7 +68,7 @@ OF_ATTACK: Mapping[str, str] = {
     **dict.fromkeys(OF_BOUND, "an attack, and an aggregation that states a bound, as trimmed_mean"),
     SUCCESS: "an attack with a trigger, as backdoor, and evaluation.test=true",
 }
-"""Columns of runs under attack, and what they need."""
+"""Columns of runs under attack, and the settings that they need."""
 
 
 @dataclass(frozen=True)
@@ -205,7 +205,7 @@ class Metric:
 
     @property
     def _chooses_by(self) -> str:
-        """The column of which the best value, or the target, is looked for; "" for none."""
+        """The column whose best value, or whose target, is looked for; "" for none."""
         if self.by:
             return self.by
         return self.column if self.name == "best" or self.target is not None else ""

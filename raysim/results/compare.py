@@ -56,7 +56,7 @@ class RunGroup:
     """Runs of equal settings and different seeds; all have ended, or none has.
 
     Attributes:
-        label: Settings that differ from those of other groups.
+        label: Settings that differ from other groups' settings.
         settings: Settings that decide the results, by dotted key.
         records: The runs, by seed.
         revision: Revision of their method's formula, and later ones of other components; None if
@@ -337,7 +337,7 @@ def _cell_document(table: ResultTable, row: str) -> dict[str, Any]:
 
 
 def _notes(records: Sequence[RunRecord]) -> list[str]:
-    """Return lines about unfinished and damaged runs, and those of other origin."""
+    """Return lines about unfinished and damaged runs, and about runs of other origin."""
     states = {record.state for record in records}
     said = [note for state, note in STATES.items() if state in states]
     damaged = [line for record in records for line in record.notes]

@@ -2,7 +2,7 @@
 
 A metric is written `name(column)` or `name(column, target)`, as `rounds_to(test_accuracy, 0.9)`, or
 with a second column, as `at_best(test_accuracy, holdout_accuracy)`.
-Columns are those of `metrics.parquet`, and sums over the rounds so far: `bytes`, sent and received,
+Columns are in `metrics.parquet`, or sums over the rounds so far: `bytes`, sent and received,
 `total_bytes_up`, `total_seconds`, with evaluation and checkpoints, and of a run with a virtual
 clock `total_virtual_seconds`, `total_virtual_joules` and `total_lost_clients`, of one under attack
 `total_bad_clients_beyond_bound`.

@@ -41,7 +41,7 @@ OWN_VALUES = (
     *("evaluation.when", "evaluation.every"),
     *("evaluation.clients", "evaluation.trained", "evaluation.train_set", "patience_metric"),
 )
-"""Settings of which a method may have another value than the local training that it is compared
+"""Settings that a method may have at another value than the local training that it is compared
 with: its learning rate, and which of its models are evaluated, and when."""
 Key = TypeVar("Key", bound=Hashable)
 

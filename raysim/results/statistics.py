@@ -20,7 +20,7 @@ FEW = 3
 LEVEL = 0.05
 """Probability that rows of equal means are told apart, over all rows of a column."""
 ROUNDING = 1e-12
-"""Differences relative to the largest value below which values are equal but for rounding."""
+"""Largest difference, relative to the largest value, that rounding may make."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Difference:
 
     @property
     def is_equal(self) -> bool:
-        """True if both rows have the same value for each seed, but for rounding."""
+        """True if both rows have the same value for each seed, up to rounding."""
         return self.mean == self.low == self.high == 0
 
     @property

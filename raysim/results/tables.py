@@ -1,4 +1,4 @@
-"""Tables of results: unformatted cells of values by seed, beside published values."""
+"""Tables of results: unformatted cells of values by seed, next to published values."""
 
 from __future__ import annotations
 
@@ -221,7 +221,7 @@ def differing_keys(settings: Sequence[Mapping[str, Any]]) -> list[str]:
 def differing_settings(
     rows: Mapping[str, Mapping[str, Any]], expected: Mapping[str, Collection[str]]
 ) -> dict[str, dict[str, Any]]:
-    """Return, per row, the settings whose values differ from those of most rows.
+    """Return, per row, the settings whose values differ from most rows' values.
 
     If more than two rows all have different values, each of them differs.
 

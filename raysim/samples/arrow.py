@@ -121,7 +121,7 @@ def verify_split(path: Path) -> None:
 
 
 def recorded_checksum(path: Path) -> str:
-    """Return the sha256 of a prepared file, from the file beside it if there is one."""
+    """Return the sha256 of a prepared file, from the file next to it if there is one."""
     digest = path.with_suffix(".sha256")
     return digest.read_text() if digest.exists() else checksum(path)
 

@@ -49,7 +49,7 @@ def read_table(path: Path, setting: str) -> dict[str, np.ndarray]:
 
 
 def rows_of(path: Path, setting: str, listed: np.ndarray, clients: int) -> Integers:
-    """Return the row of each client [K]; those of further clients are ignored.
+    """Return the row of each client [K]; rows of further clients are ignored.
 
     Args:
         path: The file.

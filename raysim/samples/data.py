@@ -60,7 +60,7 @@ class Split:
 NATURAL = "client"
 """Column of natural clients in opened samples, by whatever name a dataset has it."""
 NOTES = "notes"
-"""Split of a dataset whose inputs are lines on what was read, to be shown."""
+"""Split of a dataset whose inputs are lines about the files that were read, to be shown."""
 
 
 def are_names(values: object) -> bool:
@@ -144,12 +144,12 @@ class Dataset(Component, ABC):
 
     @property
     def client_column(self) -> str:
-        """Column whose values are the natural clients, those of `partition.name=natural`."""
+        """Column whose values are the natural clients, for `partition.name=natural`."""
         return "client"
 
     @property
     def scoring(self) -> Scoring:
-        """Loss and metrics; by default those of a classification."""
+        """Loss and metrics; by default a classification's."""
         from raysim.api.scoring import CLASSIFICATION
 
         return CLASSIFICATION
@@ -274,7 +274,7 @@ class Partition(Component, ABC):
         description="samples, equally many of each class, that no client owns and all are sent",
     )
     shared_portion: Annotated[float, Field(gt=0, le=1)] | None = Field(
-        default=None, description="part of these that a client is sent, drawn for each; none: all"
+        default=None, description="part of them that a client receives, drawn for each; none: all"
     )
 
     @model_validator(mode="after")

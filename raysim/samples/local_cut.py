@@ -1,4 +1,4 @@
-"""Cut of a client's own samples into those that it may train on, and those that it is tested on.
+"""Cut of a client's own samples into samples for its training and samples for its tests.
 
 A cut depends on the seed, the client and its samples alone, so it is made on demand.
 
@@ -118,7 +118,7 @@ def _tests(indices: CutIndices, client: int) -> Indices:
 
 
 def with_cut(indices: ClientIndices, cut: LocalCut) -> tuple[ClientIndices, ClientIndices]:
-    """Return client indices without each client's test samples, and the indices of these.
+    """Return client indices without each client's test samples, and the test samples' indices.
 
     Samples that all share are not cut.
     """

@@ -50,7 +50,7 @@ class Participants:
         return tuple(self.numbers.tolist()) if len(self.new) else range(self.clients)
 
     def of(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """Return the values [P] of participants, given those of all clients [K]."""
+        """Return the values [P] of participants, given the values of all clients [K]."""
         return np.delete(values, self.new) if len(self.new) else values
 
     def at(self, ranks: Any) -> Integers:
@@ -72,7 +72,7 @@ class Participants:
 
 @lru_cache(maxsize=8)
 def participants_of(clients: int, share: float, seed: int) -> Participants:
-    """Return the participants among K clients, of which a share is drawn by the seed and kept out.
+    """Return the participants among K clients; the seed draws the share that is kept out.
 
     Args:
         clients: Number of clients K.

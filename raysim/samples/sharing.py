@@ -1,4 +1,4 @@
-"""Data sharing: samples that every client has beside its own.
+"""Data sharing: samples that every client has in addition to its own.
 
 Source: Zhao et al., Federated Learning with Non-IID Data, arXiv:1806.00582, 2018, section 4: a set
 G with equally many samples of each class lies at the server, apart from the samples D of the

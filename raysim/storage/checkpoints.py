@@ -61,7 +61,7 @@ SAMPLES = {"train": TRAINING_SAMPLES, "test": TEST_SAMPLES}
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """Checkpoint of a run: the state from which it resumes, and what is sealed with it.
+    """Checkpoint of a run: the state from which it resumes, and the files sealed with it.
 
     Attributes:
         run: The state.

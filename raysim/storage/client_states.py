@@ -59,7 +59,7 @@ def optimizer_group(pass_number: int, slot: str) -> str:
 
 
 def of_optimizer(groups: Groups, pass_number: int) -> Groups:
-    """Return what the optimizer kept in this pass, by slot."""
+    """Return the optimizer's state of this pass, by slot."""
     prefix = optimizer_group(pass_number, "")
     return {g.removeprefix(prefix): t for g, t in groups.items() if g.startswith(prefix)}
 
@@ -147,7 +147,7 @@ class ClientStates:
         device: torch.device,
         owners: Collection[str],
     ) -> tuple[Groups, Groups]:
-        """Return what a client keeps: the method's groups, and those of other owners.
+        """Return a client's state: the method's groups, and the groups of other owners.
 
         Args:
             client: The client's id.

@@ -106,6 +106,6 @@ def columns_of(settings: Settings) -> dict[str, Column]:
 
 
 def column_in(columns: Mapping[str, Column], name: str) -> Column | None:
-    """Return a column of those that a run may have, also a later one of a numbered one's."""
+    """Return a column that a run may have by its name; a numbered one has any number."""
     first = columns.get(f"{name.rstrip('0123456789')}1")
     return first.named(name) if first and first.numbered else columns.get(name)

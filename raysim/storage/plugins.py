@@ -154,7 +154,7 @@ def sources_of(settings: Mapping[str, Any], run_dir: Path) -> dict[str, str]:
 
 
 def source_digest(module: str, run_dir: Path) -> str:
-    """Return a digest of a module's source, and of the sources beside it that it imports.
+    """Return a digest of a module's source, and of the sources next to it that it imports.
 
     Beside it are the modules of its packages and, if it is not installed, of its folder.
 
@@ -173,7 +173,7 @@ def source_digest(module: str, run_dir: Path) -> str:
 
 
 def _sources(module: str, run_dir: Path | None = None) -> dict[str, Path]:
-    """Return the source files of a module and of the modules beside it that it imports.
+    """Return the source files of a module and of the modules next to it that it imports.
 
     Raises:
         RunError: there is no source, or one lies in a run directory.

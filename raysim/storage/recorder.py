@@ -70,7 +70,7 @@ class RunRecorder:
         declared: Mapping[str, Column] = OF_ENGINE,
         names: Sequence[str] = (),
     ) -> None:
-        """Set the run directory, its settings, and what is known of columns and clients.
+        """Set the run directory, its settings, and the known columns and clients.
 
         Nothing is read or written before `open`.
 

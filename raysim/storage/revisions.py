@@ -23,7 +23,7 @@ COMPONENTS = {
     STAGES: "channel.",
     DOWN_STAGES: "downlink.",
 }
-"""How the settings of each begin, beside the method's."""
+"""How the settings of each begin, besides the method's."""
 
 
 def revisions_of(settings: Settings) -> dict[str, Any]:

@@ -38,7 +38,7 @@ class RunState:
         stack_size: Clients that are trained stacked; None where a run has not decided it yet.
         in_flight: Clients under way, where rounds are asynchronous.
         components: State of each component that keeps one, by the setting that it belongs to.
-        downlink: What the server keeps for the down-link: the model that clients have, and bytes.
+        downlink: The down-link's state on the server: the model that clients have, and bytes.
         ticks: Virtual time since the start of the run.
         costs: FLOPs that the virtual clock has counted, by kinds of passes.
         best: The best model until its round; None before the first, or where nothing is evaluated.

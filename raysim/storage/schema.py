@@ -99,7 +99,7 @@ def recorded_settings(path: Path, values: Mapping[str, Any]) -> tuple[dict[str, 
 
 
 def _lacking(values: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the settings of a run that a file lacks, without those of components."""
+    """Yield the settings of a run that a file lacks, without components' settings."""
     for name, field in Settings.model_fields.items():
         kind = field.annotation
         if name not in values:

@@ -30,8 +30,8 @@ EPSILON, HYPOTHETICAL = "epsilon", "hypothetical_epsilon"
 """Columns of the epsilon of a run, and of that of a population that is not there; the first is
 `stopped_by` of a run that its limit has ended, too."""
 BAD, BEYOND = "bad_clients", "bad_clients_beyond_bound"
-"""Columns of rounds under attack: bad clients that arrived, and those of them beyond the number
-that the aggregation bears with."""
+"""Columns of rounds under attack: bad clients that arrived, and how many are beyond the number
+that the aggregation tolerates."""
 BAD_CUT = "bad_clients_cut"
 """Column of rounds under attack: bad clients whose updates have weight 0 in the aggregate."""
 ROUNDS_BEYOND = "rounds_beyond_bound"
@@ -41,7 +41,7 @@ FIGURES = (
     *("rounds", "seconds", "seconds_per_round", ROUNDS_BEYOND, "held_out_samples", "best_round"),
     *("stopped_by", EPSILON, HYPOTHETICAL, "privacy", "forced"),
 )
-"""Names in `summary.json` of what is no column's."""
+"""Names in `summary.json` of figures that are no column's."""
 VIRTUAL_SECONDS = "virtual_seconds"
 VIRTUAL_JOULES = "virtual_joules"
 LOST = "lost_clients"

@@ -2,7 +2,7 @@
 
 One file per client and pass, written by the worker that trained it and read by all workers, block
 by block: a block travels with its digest, so that what is read is what was written. The files of a
-pass are deleted behind it. They lie in the run directory, which all nodes must share.
+pass are deleted after it. They lie in the run directory, which all nodes must share.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ class NewMethod(FedAvg):
     def server_update(
         self, now: raysim.Round, state: raysim.ServerState, reduced: raysim.Reduced
     ) -> raysim.ServerState:
-        """Return the state of the server after a round, of which `state` is the one before."""
+        """Return the state of the server after a round; `state` is the state before it."""
         model, mean = state.groups["model"], reduced.means["model"]
         moved = {name: w + self.lr_server * (mean[name] - w) for name, w in model.items()}
         return state.replace(model={name: w.to(model[name].dtype) for name, w in moved.items()})

@@ -2,7 +2,7 @@
 
 `pip install 'raysim-fl[testing]'` installs pytest.
 
-Save this beside `my_method.py` as `test_my_method.py`, and run `python -m pytest`:
+Save this next to `my_method.py` as `test_my_method.py`, and run `python -m pytest`:
 
     from raysim.testing import MethodContract
 

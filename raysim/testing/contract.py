@@ -74,7 +74,7 @@ class ComponentContract:
         return raysim.load_config("mnist-fedavg", changes)
 
     def test_loss_falls_on_separable_data(self, tmp_path: Path) -> None:
-        """Learn what a linear teacher knows."""
+        """Learn a linear teacher's classes."""
         self.learned(tmp_path, {})
 
     def test_same_bits_and_figures_on_two_actors(self, tmp_path: Path) -> None:
@@ -90,7 +90,7 @@ class ComponentContract:
         self.assert_trains(tmp_path, "odd")
 
     def test_clients_may_have_no_tests_and_nothing_held_out(self, tmp_path: Path) -> None:
-        """Train clients of which some have nothing to be tested on, and no new client has."""
+        """Train clients, some of which have no test samples, and no new client has."""
         nothing = {
             **{"evaluation.local_test": 0.25, "evaluation.new_clients": 0.1, "seed": 4},
             **{"evaluation.holdout": 0.2, "evaluation.clients": True},
@@ -136,8 +136,8 @@ class ComponentContract:
     def learned(self, folder: Path, overrides: Mapping[str, Any]) -> tuple[float, float]:
         """Check that the loss falls; return the accuracy after the first and the last round.
 
-        What clients are given must stay as it is, to the byte. Where clients deploy models of their
-        own, these are looked at, on samples held out.
+        The tensors that clients are given must stay as they are, to the byte. Where clients deploy
+        their own models, the check takes these, on samples held out.
         """
         changes = {"rounds": 6, "local.epochs": 3, **overrides}
         settings, scored = self.settings_for(folder / "run", changes), "test"
@@ -224,7 +224,7 @@ class MethodContract(ComponentContract):
         self.assert_trains(tmp_path, "lstm")
 
     def test_loss_falls_on_separable_data(self, tmp_path: Path) -> None:
-        """Learn what a linear teacher knows, with half of the clients a round."""
+        """Learn a linear teacher's classes, with half of the clients a round."""
         first, last = self.learned(tmp_path, {"fraction": 0.5})
         least = max(first, 0.6)
         require(last > least, f"accuracy at most {least}: {last}")
@@ -271,7 +271,7 @@ def beyond(limit: Any) -> list[Any]:
 
 @contextmanager
 def inputs_watched() -> Iterator[None]:
-    """Compare the bytes of what clients are given, before and after each.
+    """Compare the bytes of the tensors that clients are given, before and after each.
 
     A run finds most of their changes in place by itself, but none through `.data` or NumPy.
     """
@@ -291,7 +291,7 @@ def inputs_watched() -> Iterator[None]:
     with patch.object(ClientJobs, "job", watched):
         yield
     check()
-    require(not changed, f"clients {changed} change in place what clients are sent")
+    require(not changed, f"clients {changed} change in place the tensors that clients receive")
 
 
 @contextmanager

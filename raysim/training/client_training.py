@@ -140,7 +140,7 @@ class ClientTraining:
         return upload, LocalLosses.of(torch.stack(losses), torch.stack(objectives), sizes)
 
     def companions(self) -> dict[str, Beside]:
-        """Return what is trained beside the network, at its start, by name."""
+        """Return the rules' companions at their start, by name."""
         return {
             companion.name: Beside(
                 _copied(companion.start(self.view)),

@@ -1,4 +1,4 @@
-"""Tensors that are trained beside a network: those of the rules' companions."""
+"""Tensors of the rules' companions, which are trained in addition to a network."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ class Update:
     """Updates of a list of tensors in place.
 
     A step is `clip`, `add_weight_decay`, `directions`, `add_decoupled_decay`, `move`, in this
-    order, with transforms of methods before and behind `directions`.
+    order, with transforms of methods before and after `directions`.
     """
 
     def __init__(self, local: LocalSettings, optimizer: Optimizer, lr: float) -> None:
@@ -41,7 +41,7 @@ class Update:
         self._is_complex = False
 
     def start(self, params: Sequence[Tensor], names: Sequence[str], kept: Groups) -> None:
-        """Start with zeros beside the parameters, or with what was kept of them.
+        """Start with slots of zeros, or with the kept slots.
 
         Raises:
             RunError: other parameters were trained before.
@@ -59,13 +59,13 @@ class Update:
             self._steps = int(kept[STEP][STEP])
 
     def kept(self, names: Sequence[str]) -> dict[str, dict[str, Tensor]]:
-        """Return what the optimizer keeps: its slots by name of the parameters, and its steps."""
+        """Return the optimizer's state: its slots by name of the parameters, and its steps."""
         if not self._slots:
             return {}
         return {**self.slots(names), STEP: {STEP: torch.tensor(self._steps)}}
 
     def slots(self, names: Sequence[str]) -> dict[str, dict[str, Tensor]]:
-        """Return the tensors beside the parameters, by slot and name."""
+        """Return the slots, by slot and name of the parameter."""
         return {
             slot: {name: own[slot] for name, own in zip(names, self._slots, strict=True)}
             for slot in self.optimizer.slots
@@ -82,7 +82,7 @@ class Update:
         return scaled_to(self._local.clip_norm, gradients, ())
 
     def add_weight_decay(self, gradients: list[Tensor], params: list[Tensor]) -> list[Tensor]:
-        """Return the gradients plus those of the weight decay, unless it is decoupled."""
+        """Return the gradients plus the weight decay's, unless it is decoupled."""
         return foreach_add(gradients, params, self._coupled) if self._coupled else gradients
 
     def directions(self, gradients: list[Tensor]) -> list[Tensor]:
@@ -99,7 +99,7 @@ class Update:
         return self.optimizer.direction(gradient, slots, self._steps)
 
     def add_decoupled_decay(self, directions: list[Tensor], params: list[Tensor]) -> list[Tensor]:
-        """Return the directions plus those of the weight decay, if it is decoupled."""
+        """Return the directions plus the weight decay's, if it is decoupled."""
         decay = self._decoupled
         return foreach_add(directions, params, decay) if decay else directions
 

@@ -16,7 +16,7 @@ def run_directory_of(path: Path) -> Path | None:
 def is_of_a_run(file: Path) -> bool:
     """Return whether a file is one that a run writes: its models, or what lies in its folders.
 
-    A file of another name beside them is the user's.
+    A file of another name next to them is the user's.
     """
     ways = (file.absolute(), file.resolve())
     return any(

@@ -25,7 +25,7 @@ from raysim.user_input.run_folders import run_directory_of
 
 INSTALLED = {"site-packages", "dist-packages"}
 STANDARD = Path(get_path("stdlib"))
-"""Folder of Python's own modules: those beside a named one are no part of a run."""
+"""Folder of Python's own modules: modules next to a named one are no part of a run."""
 OWN = {"raysim", "__main__"}
 """Top-level modules that are imported before settings are read."""
 
@@ -126,7 +126,7 @@ def spec_of(module: str) -> ModuleSpec | None:
 
 
 def sources(module: str) -> dict[str, Path]:
-    """Return the source files of a module and of the modules beside it that it imports, by module.
+    """Return the source files of a module and of modules next to it that it imports, by module.
 
     Beside it are the modules of its packages and, unless it is installed or part of Python, those
     of its folder.

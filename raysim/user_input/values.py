@@ -156,7 +156,7 @@ def or_none(value: Any) -> Any:
 
 
 def as_typed(value: Any) -> str:
-    """Return a value as it is typed behind a setting, before a shell quotes it."""
+    """Return a value as it is typed after a setting, before a shell quotes it."""
     if value is None:
         return "none"
     return value if isinstance(value, str) else json.dumps(value)
@@ -173,7 +173,7 @@ def label_text(key: str, value: Any) -> str:
 
 
 def value_text(value: Any) -> str:
-    """Return the value of an override as it is typed, but for the quotes of a shell."""
+    """Return the value of an override as it is typed, without the quotes of a shell."""
     is_quoted = isinstance(value, str) and not _is_plain(value)
     return json.dumps(value) if is_quoted else as_typed(value)
 

@@ -1,4 +1,4 @@
-"""Queue of the runs in a folder, each behind its reference."""
+"""Queue of the runs in a folder, each after its reference."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ AVERAGED = (
     *("held_out_samples", "bytes_up", "bytes_down"),
     *("seconds", "virtual_seconds", "virtual_joules"),
 )
-"""Values in the summary of a trial of several runs, beside last scores, if its runs have them."""
+"""Values in the summary of a trial of several runs, besides last scores, if its runs have them."""
 NO_SCORE = ACCURACY.of(TEST._replace(score=ACCURACY.name))
 """Column of the main score while no trial has one."""
 HELD_OUT = {"accuracy": "final_holdout_accuracy", "loss": "final_holdout_loss"}

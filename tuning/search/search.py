@@ -171,7 +171,7 @@ class Search:
         """
         recorded, empty = self.study.user_attrs, not self.study.get_trials(deepcopy=False)
         expected = record_of(self.resolved, self.options)
-        # An empty study may be changed, but for its objectives.
+        # An empty study may be changed, except its objectives.
         fixed = [key for key in expected if not empty or (key == "objectives" and key in recorded)]
         for key in fixed:
             if difference := difference_in(key, recorded.get(key), expected[key]):
@@ -290,7 +290,7 @@ class Search:
         return [quantity(summary, name) for name in self.options.objectives]
 
     def combined(self, summaries: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-        """Return the summary of a trial from those of its runs; see `results.combined`."""
+        """Return the summary of a trial from its runs' summaries; see `results.combined`."""
         return combined(summaries, self.options.over_seeds)
 
     def prune(self, trial: Trial) -> FrozenTrial:

@@ -116,7 +116,7 @@ class SlotPool:
         inline in its slot.
 
         Args:
-            settings: Settings of the runs, of which the engine decides the resources.
+            settings: Settings of the runs; their `engine` decides the resources.
             jobs: Number of slots; None takes as many as fit, also on nodes that join later.
             note: Shows the user a line.
 

@@ -136,7 +136,7 @@ NEEDED: Mapping[str, Mapping[str, Any]] = {
     "percentile": {"percentile": PERCENTILE},
     "hyperband": {"max_resource": 1},
 }
-"""Options without which Optuna refuses others; those of a study are given when it is built."""
+"""Options without which Optuna refuses others; a study gives its own when it is built."""
 
 
 @dataclass(frozen=True)
@@ -279,7 +279,7 @@ class SearchOptions:
 
         Args:
             seed: Seed of the study.
-            number: Number of the trial among those that repeat none.
+            number: Number of the trial among trials that repeat none.
             common: Ranges searched by every trial.
 
         Raises:

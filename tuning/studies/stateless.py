@@ -28,8 +28,8 @@ class QuasiMonteCarlo(QMCSampler):
     Args:
         number: The trial's number.
         common: Ranges searched by every trial.
-        coordinates: Keys of the coordinates of a point, of which those without a range are skipped.
-        options: Those of Optuna's own.
+        coordinates: Keys of the coordinates of a point; keys without a range are skipped.
+        options: Optuna's own options.
     """
 
     def __init__(
@@ -106,7 +106,7 @@ class CmaEs(CmaEsSampler):
         state: TrialState,
         values: Sequence[float] | None,
     ) -> None:
-        """Ignore constraints, of which Optuna warns here: they bound only the best trial."""
+        """Ignore constraints, which Optuna warns about here: they bound only the best trial."""
 
 
 class NSGAIISampler(optuna.samplers.NSGAIISampler):

@@ -73,7 +73,7 @@ class Study:
         objectives: str | None = None,
         seeds: int | None = None,
     ) -> SearchOptions:
-        """Return the options of the study, replaced by those of the command line.
+        """Return the options of the study, replaced by the command line's.
 
         None keeps the study's option; objectives are separated by commas.
 
@@ -150,7 +150,7 @@ class ResolvedStudy:
 
 
 def check_together(options: SearchOptions, resolved: ResolvedStudy) -> None:
-    """Validate options beside the settings and the space of a study.
+    """Validate options against the settings and the space of a study.
 
     Raises:
         SettingsError: `seed` is searched by trials of several seeds, a pruner judges trials whose

@@ -82,7 +82,7 @@ class EndedTable:
 
     Attributes:
         results: The shown cells and runs, with the plan and the folder of the table.
-        runs: The queue of the runs, of which some may have failed.
+        runs: The queue of the runs; some may have failed.
         table: Their values.
         chosen: Outcomes of the searches before the runs, if there were any.
     """
@@ -159,7 +159,7 @@ def queue_of(
     *,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Runs:
-    """Return the queue of a table's runs: references first, then those of the most work."""
+    """Return the queue of a table's runs: references first, then the longest."""
     plan = results.plan
     for cell in plan.cells:
         if cell.chosen and cell.missing:

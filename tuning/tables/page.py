@@ -96,7 +96,7 @@ def _remarks(chosen: Chosen) -> Iterator[str]:
 
 
 def _tuning(chosen: Sequence[Chosen]) -> Grid:
-    """Return the table of the chosen settings, with what is to be doubted of them."""
+    """Return the table of the chosen settings, with remarks that cast doubt on them."""
     rows = tuple(
         (
             Entry(choice.title),

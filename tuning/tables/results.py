@@ -1,4 +1,4 @@
-"""Results of a table's runs: measured values beside published ones, written in four formats."""
+"""Results of a table's runs: measured values next to published ones, in four formats."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ class TableResults:
 
     @property
     def searched(self) -> list[str]:
-        """Settings that are searched, of which each row has its own value."""
+        """Settings that are searched; each row has its own value."""
         return [*dict(by_key(self.plan.tune.get("space", {})))]
 
     @property
@@ -158,7 +158,7 @@ class TableResults:
 
     @property
     def runs(self) -> list[Run]:
-        """The runs of the shown cells, each behind the reference of its analyses."""
+        """The runs of the shown cells, each after the reference of its analyses."""
         asked = [run for cell in self.cells for run in self._asked(cell)]
         return [*dict.fromkeys(each for run in asked for each in (run.reference, run) if each)]
 
@@ -222,7 +222,7 @@ class TableResults:
         )
 
     def _has_other_data(self, record: RunRecord, settings: Settings) -> bool:
-        """Return whether a dataset has other samples now than those that a run has sealed."""
+        """Return whether a dataset has other samples now than a run has sealed."""
         if (key := repr((settings.data, settings.evaluation.test))) not in self._data:
             self._data[key] = known_digests(settings, data_root())
         digests = self._data[key].items()

@@ -209,7 +209,7 @@ def _searchable(settings: Settings, holdout: float) -> Settings:
 def _study(
     settings: Settings, tune: TuneTable, entries: Mapping[str, Entry]
 ) -> tuple[ResolvedStudy | None, SearchOptions]:
-    """Return the search of settings, by the ranges that are of these settings, and its options."""
+    """Return the search of settings, by the ranges of these settings, and its options."""
     values, space_entries = dotted(settings.to_dict()), dict(by_key(tune.space))
     space = {
         key: space_entries[key]

@@ -69,7 +69,7 @@ def sweep(
         config: A preset, or a file of settings or of a sweep.
         axes: Values by dotted key, for example {"method.name": ["fedavg", "fedprox"]}, or as text,
             "fedavg,fedprox". One without a list, such as {"local.lr": 0.1}, is of all runs.
-        seeds: The seeds; None takes those of the file, or that of the settings.
+        seeds: The seeds; None takes the file's seeds, or the settings' seed.
         overrides: Further settings of all runs by dotted key, also such that are lists.
         metrics: Metrics of the cells; none takes last_ten of the main score, or the file's.
         tune: Table `[tune]`: a search of each row, or cell, before it is trained, for example

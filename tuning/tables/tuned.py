@@ -1,6 +1,6 @@
 """Fair tuning: the searches of a sweep run side by side before it trains with the best settings.
 
-They become those of the row, or the cell, which is then trained with all seeds on all data.
+They become the row's, or the cell's, which is then trained with all seeds on all data.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ NAME = "tuning"
 """Name of every search in its own storage; pruners may draw by it, alike for all rows."""
 AGAIN = "fix this, then type the same command to try them again"
 THREE = 3
-"""Fewest choices of which the least and the largest are edges."""
+"""Fewest choices whose least and largest are edges."""
 FEW_HELD_OUT = 200
 """Number of held-out samples below which a note says how few they are."""
 EDGE = 0.05
@@ -63,7 +63,7 @@ class Chosen:
         curve: The score of each completed trial by its number.
         rounds: Rounds of all trials.
         trials: Number of trials that ended.
-        failed: How many of them failed, as those that diverged.
+        failed: How many of them failed; trials that diverge do.
         pruned: How many of them were pruned.
         tied: Number of trials that have the best score, of which the first was taken. Where all
             have it, no value is said to lie on an edge.
@@ -98,7 +98,7 @@ class Chosen:
         return f"{self.score:.2%}" if self.objective == "accuracy" else f"{self.score:.4g}"
 
     def lines(self) -> Iterator[str]:
-        """Yield what was chosen in words."""
+        """Yield the choice in words."""
         if self.error:
             yield f"{self.title}: left out: all {self.trials} trials failed; first: {self.error}"
             return
@@ -136,7 +136,7 @@ def tuned(
     Args:
         table: The table.
         tune: How they are searched.
-        searched: What is searched.
+        searched: The searches.
         out: Folder of the sweep, in which the studies lie under `tuning/`.
         jobs: Number of slots; None takes as many as fit.
         line: Prints a line.
@@ -180,7 +180,7 @@ def tuned(
 def _with_values(
     table: PaperTable, searched: Sequence[Searched], choices: Sequence[Chosen]
 ) -> tuple[PaperCell, ...]:
-    """Return a table's cells with what was chosen for them, without those of failed searches."""
+    """Return a table's cells with their chosen settings, without cells of failed searches."""
     by_place = {
         cell.place: each for of, each in zip(searched, choices, strict=True) for cell in of.cells
     }
@@ -327,7 +327,7 @@ def _edges(resolved: ResolvedStudy, values: Mapping[str, Any]) -> dict[str, str]
 
 
 def _rounds(trial: FrozenTrial) -> int:
-    """Return the rounds that a trial has run; those of a failed one are not counted."""
+    """Return the rounds that a trial has run; a failed trial's are not counted."""
     rounds: int = trial.user_attrs.get("summary", {}).get("rounds", trial.last_step or 0)
     return rounds
 

@@ -14,7 +14,7 @@ def data_stream(seed: DataSeed, purpose: str, *keys: int) -> np.random.Generator
 
     Args:
         seed: `dataset.seed` of a run, as `Dataset.for_run` gives it.
-        purpose: What is drawn.
+        purpose: Purpose of the draws.
         keys: Numbers of the draw.
 
     Raises:

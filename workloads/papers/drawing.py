@@ -37,7 +37,7 @@ def check_packages() -> None:
 
 
 def draw(figure: Figure, tables: Tables, notes: Sequence[str] = ()) -> Canvas:
-    """Draw a figure; the legend stands beside its panels, notes below them."""
+    """Draw a figure; the legend stands next to its panels, notes below them."""
     from matplotlib.figure import Figure as Canvas
 
     canvas = Canvas(layout="constrained")

@@ -96,7 +96,7 @@ class Preset:
 
     @cached_property
     def origins(self) -> Mapping[str, str]:
-        """Origins of settings by dotted key: the marked ones, then those of the base."""
+        """Origins of settings by dotted key: the marked ones, then the base's."""
         if self.base is None:
             return self.marks
         known = names(self.settings)
@@ -152,7 +152,7 @@ class Preset:
 
         Args:
             about: Description in one line.
-            reference: Tables and figures; by default those of this preset.
+            reference: Tables and figures; by default this preset's.
             origins: Where changed settings come from; all others keep their origin. A group or
                 component that is named replaces what was said of its settings.
             published: Its published values.

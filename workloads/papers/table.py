@@ -39,7 +39,7 @@ class PaperCell:
         planned: Run of its first seed in a plan; None runs its settings as they are.
         full_rounds: Rounds of the run without shortening, in a plan.
         chosen: Whether the plan's options choose it.
-        lacking: What it needs besides data, and has not.
+        lacking: Its missing needs besides data.
     """
 
     row: str
@@ -106,7 +106,7 @@ class PaperTable:
     Attributes:
         name: Its name in commands.
         title: Its content in one line.
-        paper: The paper that prints it; None for a table of one's own.
+        paper: The paper that prints it; None for a custom table.
         reference: Its number there.
         metric: The metric of its cells, in the grammar of metrics, such as final(test_accuracy).
         unit: The unit of its values; in "%", fractions are multiplied by 100.

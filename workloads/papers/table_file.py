@@ -1,4 +1,4 @@
-"""Tables in TOML files: those of papers, and those of one's own, which `workloads.sweeps` reads.
+"""Tables in TOML files: papers' tables, and custom ones, which `workloads.sweeps` reads.
 
 A table has a preset, settings, a metric and a unit for all cells, and `rows` and `columns` with a
 name each, and a preset, settings, a metric, a unit or a reason to doubt their values (`suspect`) of
@@ -33,7 +33,7 @@ SEEDS = 3
 """Seeds of a cell if the paper prints no number: the fewest that give a deviation."""
 METRIC = "last_ten(test_accuracy)"
 OF_PAPER = ("title", "reference", "metric", "unit", "columns", "rows")
-"""Keys that the tables of all papers have, beside a name."""
+"""Keys that the tables of all papers have, besides a name."""
 
 
 class _Keys(BaseModel):
@@ -63,7 +63,7 @@ class _Suspect(_Keys):
 
 
 class TableEntry(_Keys):
-    """Keys of a table; the last four are a sweep's, of which a paper's may have `seeds`."""
+    """Keys of a table; the last four are a sweep's; a paper's table may have `seeds` of them."""
 
     name: str = ""
     title: str = ""
@@ -148,7 +148,7 @@ def _of_paper(values: Mapping[str, Any]) -> PaperTable:
 def _problems(
     entry: TableEntry, cells: Sequence[PaperCell], papers: Collection[Paper | None]
 ) -> Iterator[str]:
-    """Yield what is wrong with a paper's table: its keys, presets, and origins of settings."""
+    """Yield the faults of a paper's table: of its keys, presets, and origins of settings."""
     keys = entry.model_fields_set
     yield from (f"{key}: is lacking" for key in OF_PAPER if key not in keys)
     yield from (f"{key}: is a sweep's" for key in ("metrics", "axes", "tune") if key in keys)

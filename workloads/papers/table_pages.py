@@ -70,7 +70,7 @@ def paper_table(table: PaperTable) -> RenderableType:
 def _values(table: PaperTable, doubts: list[str]) -> Table:
     """Return the values, a line for each column of the table: settings are many, methods few.
 
-    A metric stands beside them if it is not the table's.
+    A metric stands next to them if it is not the table's.
     """
     shown = Table("", box=None)
     for row in table.rows:

@@ -150,7 +150,7 @@ class Demand:
         return ", ".join(self._each_need())
 
     def _each_need(self) -> Iterator[str]:
-        """Yield an actor's needs of its node: resources, and settings beside CPU and GPU."""
+        """Yield an actor's needs of its node: resources, and settings besides CPU and GPU."""
         for name, amount in self.bundle.items():
             if not name.startswith(ACCELERATOR):
                 yield f"{amount:g} {name}"

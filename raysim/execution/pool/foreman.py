@@ -175,7 +175,7 @@ class Foreman:
         heard.result()
 
     def wait_for_call(self) -> None:
-        """Return when a call has come; the foreman waits for this beside its workers' calls."""
+        """Return when a call has come; the foreman waits for this and its workers' calls."""
         self._waiting.acquire()
 
     def _workers(self) -> list[dict[str, Any]]:

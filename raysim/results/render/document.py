@@ -12,7 +12,7 @@ def to_document(table: ResultTable) -> dict[str, Any]:
     """Return a table with an object per cell; values are as measured.
 
     Published values are in the cell's `published_unit`. The fields of a cell are the columns
-    of its Parquet file, but for the notes, which are common.
+    of its Parquet file, except the notes, which are common.
     """
     cells = [
         {name: value for name, value in cell.items() if name != "notes"}

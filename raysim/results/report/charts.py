@@ -40,7 +40,7 @@ POINTS = 300
 """Most points of a curve: more cannot be distinguished in a chart."""
 Values = npt.NDArray[Any]
 SHOWN_LABEL = 40
-"""Most characters of a label beside a bar."""
+"""Most characters of a label next to a bar."""
 AGAINST: Mapping[str, str] = {
     "round": "round",
     "bytes": "bytes sent",
@@ -227,7 +227,7 @@ def seeds(legend: Legend, table: ResultTable, column: str, name: str) -> Chart |
 
 
 def _names_beside(names: Sequence[str]) -> float:
-    """Return the share of a chart's width for names beside its axes."""
+    """Return the share of a chart's width for names next to its axes."""
     return 0.03 + CHARACTER * max(min(len(name), SHOWN_LABEL) for name in names)
 
 

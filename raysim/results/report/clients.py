@@ -57,7 +57,7 @@ PARTITION = (
 """Prefixes of the settings that decide, with the seed, which samples a client has."""
 GLOBAL = "local_test_accuracy"
 SCORES = ("accuracy", GLOBAL, "personal_local_test_accuracy")
-"""Columns of `client_accuracy.parquet`, of which a chart shows the last that runs have."""
+"""Columns of `client_accuracy.parquet`; a chart shows the last one that runs have."""
 
 
 def deciles(legend: Legend, groups: Mapping[int, RunGroup], name: str) -> Chart | None:
@@ -89,7 +89,7 @@ def _deciles(group: RunGroup) -> Values | None:
 def histogram(legend: Legend, groups: Mapping[int, RunGroup], name: str) -> Chart | None:
     """Draw the share of clients by their accuracy with the models that they deploy.
 
-    Clients of all seeds count, but for those that are kept out of training.
+    Clients of all seeds count, except clients that are kept out of training.
     """
     scores = {number: _scores(group) for number, group in groups.items()}
     if not any(scores.values()) or not any(map(_are_tested, groups.values())):

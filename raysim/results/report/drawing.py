@@ -112,7 +112,7 @@ class Legend:
         return look(number, len(self.labels))
 
     def named(self, number: int) -> str:
-        """Return the label of a group, behind its number where charts name groups by number."""
+        """Return the label of a group, after its number where charts name groups by number."""
         label = self.labels[number]
         return f"{number + 1}: {label}" if self.is_numbered else label
 
@@ -182,7 +182,7 @@ def chart(
     says: str = "",
     tight: bool = False,
 ) -> Chart:
-    """Return what is drawn in axes as a chart of a page.
+    """Return the lines drawn in axes as a chart of a page.
 
     Args:
         title: Its title.
@@ -211,7 +211,7 @@ def _short(values: Values) -> list[float | int]:
 
 
 def end_labels(axes: Axes, legend: Legend, lines: Mapping[int, Traced]) -> None:
-    """Write the name of each group beside the end of its line, none on another one.
+    """Write the name of each group next to the end of its line, none on another one.
 
     Args:
         axes: The axes, with all that is drawn in them, and the legend's margin at their right.

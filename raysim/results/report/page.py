@@ -56,7 +56,7 @@ def check_extras() -> None:
 
 @dataclass(frozen=True)
 class Panel:
-    """Groups of runs that are drawn in one chart, as those of a column of a table.
+    """Groups of runs that are drawn in one chart, such as the runs of a table's column.
 
     Attributes:
         title: Its title; "" for the only panel of a page.

@@ -36,7 +36,7 @@ def split_by_layout(jobs: Sequence[ClientJob]) -> list[list[int]]:
 
 
 def stack_trees(trees: Sequence[Tree]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Stack trees of tensors, but those that all trees share; return the stacks with their axes."""
+    """Stack trees of tensors, except shared tensors; return the stacks with their axes."""
     stacked: dict[str, Any] = {}
     axes: dict[str, Any] = {}
     for key, first in trees[0].items():

@@ -192,7 +192,7 @@ class _StackedTraining:
         }
 
     def _companions(self) -> dict[str, Beside]:
-        """Return what is trained beside the network, at its start, by name."""
+        """Return the rules' companions at their start, by name."""
         views = [self._view_of(k) for k in range(len(self.jobs))] if self.rules.companions else []
         return {
             companion.name: Beside(

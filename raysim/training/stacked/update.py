@@ -40,7 +40,7 @@ class StackedUpdate(Update):
     def start_each(
         self, params: Sequence[Tensor], names: Sequence[str], kept: Sequence[Groups]
     ) -> None:
-        """Start with zeros beside the parameters, or with what each client kept of them.
+        """Start with slots of zeros, or with the slots that each client kept.
 
         Raises:
             RunError: other parameters were trained before.
@@ -56,7 +56,7 @@ class StackedUpdate(Update):
                 self._steps[k] = update._steps
 
     def kept_of(self, k: int, names: Sequence[str]) -> dict[str, dict[str, Tensor]]:
-        """Return what the optimizer of one client keeps; see `kept`."""
+        """Return the state of one client's optimizer; see `kept`."""
         if not self._slots:
             return {}
         slots = {

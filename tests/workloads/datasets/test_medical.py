@@ -109,7 +109,7 @@ def test_a_damaged_image_is_named(aptos: Path) -> None:
 
 def test_a_missing_table_says_where_to_put_what(tmp_path: Path) -> None:
     message = (
-        r"train\.csv: not there; .*, from https://www\.kaggle\..* the folder train_images beside"
+        r"train\.csv: not there; .*, from https://www\.kaggle\..* the folder train_images next"
     )
     with pytest.raises(DataError, match=message):
         Aptos().prepare(tmp_path, ignore)

@@ -1,4 +1,4 @@
-"""Data of one's own, read from files in common formats without code.
+"""Custom data, read from files in common formats without code.
 
 `dataset` has the settings; `sources` finds the format of a path; `tables`, `arrays`, `pictures` and
 `client_files` read one family of formats each, as batches of rows (`source`). `samples` makes

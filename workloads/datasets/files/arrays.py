@@ -1,6 +1,6 @@
 """Arrays in files: .npz archives and folders of .npy, read in blocks of rows.
 
-Arrays of one length are the columns of a table. `x_train` and `y_train` beside `x_test` and
+Arrays of one length are the columns of a table. `x_train` and `y_train` next to `x_test` and
 `y_test` are the columns x and y of the two sets. Nothing is unpickled; of a compressed archive no
 more is read than its arrays declare, and only what its own size makes plausible.
 """

@@ -51,7 +51,7 @@ class Figures:
     largest: Array = field(default_factory=lambda: np.full(1, -np.inf))
 
     def see(self, values: Array) -> None:
-        """Take in numbers [n, F]; those that are missing (NaN) are left out."""
+        """Take in numbers [n, F]; missing ones (NaN) are left out."""
         there = ~np.isnan(values)
         count = there.sum(axis=0)
         given = np.ascontiguousarray(np.where(there, values, 0.0).T)  # summed in pairs, by halves
@@ -68,7 +68,7 @@ class Figures:
 
     @property
     def deviation(self) -> Array:
-        """Standard deviations [F] over all numbers; 1 where these are equal but for rounding."""
+        """Standard deviations [F] over all numbers; 1 where all are equal up to rounding."""
         deviation: Array = np.sqrt(self.squares / np.maximum(self.count, 1))
         size = np.where(self.count > 0, np.maximum(-self.least, self.largest), 0.0)
         differ = self.largest - self.least > EQUAL * np.spacing(np.abs(size))
@@ -205,7 +205,7 @@ class Words:
             )
 
     def check(self) -> None:
-        """Check that the words are no texts, of which each would be an input.
+        """Check that the words are no texts: each different text would be an input.
 
         Raises:
             DataError: nearly all differ, and nobody has asked for them.

@@ -1,4 +1,4 @@
-"""Data of one's own, without code: tables, arrays, folders of images, clients of other simulators.
+"""Custom data, without code: tables, arrays, folders of images, clients of other simulators.
 
 `raysim run mnist-fedavg dataset.name=files dataset.path=mails.csv dataset.target=spam
 partition.name=natural dataset.client=domain clients=3` trains on a CSV file. Formats are told by

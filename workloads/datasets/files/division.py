@@ -57,7 +57,7 @@ class Rows:
         return complete
 
     def whole(self) -> Iterator[pa.RecordBatch]:
-        """Yield all rows of the split, those that lack a value among them."""
+        """Yield all rows of the split, including rows that lack a value."""
         read = (*self.names, self.column) if self.column else self.names
         start = 0
         for whole in self.source.read(read):
@@ -71,7 +71,7 @@ class Rows:
                 yield batch
 
     def only(self, names: tuple[str, ...]) -> Rows:
-        """Return the same rows with these columns, and with those that decide what is dropped."""
+        """Return the same rows with these columns, and the columns that decide what is dropped."""
         whole = [n for n, (_, dtype) in self.source.arrays().items() if dtype.kind in "biu"]
         deciding = [name for name in self.needed if name not in whole]
         return replace(self, names=tuple(dict.fromkeys((*names, *deciding))))

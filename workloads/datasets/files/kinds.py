@@ -93,7 +93,7 @@ class Kind:
         readings: Forms in which all values are dates; none if one is no date.
         either: First word of a column of dates that is several dates, by its form.
         typed: Whether all values are stored as numbers, not as words.
-        lists: Whether it holds lists, of which all may be missing.
+        lists: Whether it holds lists; all may be missing.
         arrays: Shape and type of the arrays that it holds; None if it holds none.
     """
 

@@ -1,4 +1,4 @@
-"""Images in folders: one folder per class, or a table of file names beside them.
+"""Images in folders: one folder per class, or a table of file names next to them.
 
 Images keep their size, which must then be the same for all, or are resized to
 `dataset.image_size`. They have one channel if all are grey, else three. Grey ones of 16 bits a
@@ -58,7 +58,7 @@ def is_image(name: object) -> bool:
 
 
 def class_folders(folder: Path) -> list[Path]:
-    """Return the sorted folders in a folder, beside which may be files; empty with images there."""
+    """Return the sorted folders in a folder, which may also have files; empty with images there."""
     names = visible(folder)
     inside = [folder / name for name in names if (folder / name).is_dir()]
     return [] if any(map(is_image, names)) else inside
@@ -71,7 +71,7 @@ def by_class(
 
     Args:
         path: The folder.
-        image_size: Height and width of images; None: those of the files.
+        image_size: Height and width of images; None: the files'.
         folders: The folder of each client's folders, by its name; None: there are no clients.
 
     Raises:
@@ -170,7 +170,7 @@ class ImageReader:
 
         Args:
             images: Returns all images.
-            image_size: Height and width of the results; None: those of the first image.
+            image_size: Height and width of the results; None: the first image's.
         """
         self._images, self._image_size = images, image_size
 

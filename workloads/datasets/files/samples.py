@@ -233,7 +233,7 @@ class Samples:
         return self.target.labels if isinstance(self.target, Classes) else []
 
     def notes(self) -> Iterator[Split]:
-        """Yield lines on what a user may not expect, once all samples have been encoded."""
+        """Yield lines on surprises, once all samples have been encoded."""
         lines = [
             self._read_as(),
             *self.left_out,

@@ -107,7 +107,7 @@ class HuggingFace(FileDataset):
         return super().prepare(root, progress)
 
     def check_files(self, root: Path) -> None:
-        """Check the files if they are there; those of the hub are not fetched for it.
+        """Check the files if they are there; the hub's files are not fetched for it.
 
         Raises:
             NeededError: what there is was not saved by `save_to_disk`; or there is nothing, and the
@@ -217,7 +217,7 @@ def _decoded(batch: pa.RecordBatch, images: Mapping[str, ImageReader]) -> pa.Rec
 
 
 def _content(value: pa.Scalar, name: str) -> BytesIO:
-    """Return the bytes of an image; a path beside them is not followed."""
+    """Return the bytes of an image; a path next to them is not followed."""
     content = value["bytes"].as_py() if value.is_valid else None
     if not content:
         raise DataError(f"column {shown(name)}: an image has no bytes; embed_external_files=True")

@@ -101,7 +101,7 @@ def shown(text: object) -> str:
 
 
 def naming(setting: str, name: str, names_by_setting: Given) -> str:
-    """Return a setting that names a column beside those given, as it is typed in a shell."""
+    """Return a setting that names one more column, as it is typed in a shell."""
     names = [*names_by_setting.get(setting, ()), name]
     is_plain = not {*",[]"} & {*"".join(names)}
     return visible(override_text(f"dataset.{setting}", ",".join(names) if is_plain else names))

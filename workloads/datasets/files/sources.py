@@ -46,7 +46,7 @@ LAYOUTS = (
 WORD = re.compile("[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
 """Word of a file's name; `KDDTrain-2` has KDD and Train."""
 OF_A_SET = re.compile("(train|test)(ing|set|data)?")
-"""Word that says of which set a file's rows are."""
+"""Word that names the set of a file's rows."""
 WITH_SET = re.compile(f"[-_. ]*{OF_A_SET.pattern}[-_. ]*", re.IGNORECASE)
 OTHER_SETS = frozenset(("val", "valid", "validation", "dev", "eval", "holdout"))
 """Names of folders of further sets."""
@@ -60,7 +60,7 @@ class Reading:
 
     Attributes:
         split: The setting `dataset.split`, which may name a file or folder of test samples.
-        image_size: Height and width of images; None: those of the files.
+        image_size: Height and width of images; None: the files'.
         target: The setting `dataset.target`, which may name a file of targets.
     """
 
@@ -101,7 +101,7 @@ def find_sources(path: Path, reading: Reading) -> Sources:
 
 
 def _with_target(sources: Sources, path: Path, reading: Reading) -> Sources:
-    """Return sources with the targets in a file beside, if the setting `dataset.target` names one.
+    """Return sources with targets of a second file, if the setting `dataset.target` names one.
 
     Raises:
         DataError: the sources are two sets.
@@ -166,7 +166,7 @@ def _of_files(folder: Path, files: list[Path], end: str) -> Sources:
 
 
 def _told(files: Sequence[Path], folders: Sequence[Path]) -> str:
-    """Return what a folder has, in words."""
+    """Return the content of a folder in words."""
     kinds = Counter(tables.suffix_of(path) or "other" for path in files)
     parts = [f"{count} {shown(end)[1:-1]}" for end, count in kinds.most_common(3)]
     if folders:

@@ -30,7 +30,7 @@ def unpacked(path: Path, folder: Path) -> Path:
         folder: A new folder, which is the caller's to remove.
 
     Raises:
-        DataError: it is damaged, or holds what is not unpacked.
+        DataError: it is damaged, or holds files that are not unpacked.
     """
     folder.mkdir()
     with opened(path) as (archive, members):
@@ -45,7 +45,7 @@ def opened(path: Path) -> Iterator[tuple[zipfile.ZipFile, list[zipfile.ZipInfo]]
     """Open an archive; yield it and its members.
 
     Raises:
-        DataError: it is damaged, or holds what is not unpacked.
+        DataError: it is damaged, or holds files that are not unpacked.
     """
     with reading(path, "a .zip archive", *DAMAGE), zipfile.ZipFile(path) as archive:
         members = [each for each in archive.infolist() if not each.filename.startswith(OF_MACOS)]

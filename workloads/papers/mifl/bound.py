@@ -203,13 +203,13 @@ METHODS: Mapping[str, Mapping[str, Any]] = {
     "FedAvg, last step": {"local.tail_average": 0.0},
     "MIFL, last half": {"method.name": "mifl", "method.objective": "mixture"},
 }
-"""Settings of what is measured. A client takes part once, so MIFL's update is plain SGD."""
+"""Settings of the measurement. A client takes part once, so MIFL's update is plain SGD."""
 SCHEDULES = {"equal": (400,) * 6, "doubled": tuple(50 * 2**t for t in range(6))}
 """Local steps of each round, of eq. 12 and of eq. 13."""
 
 
 def main() -> None:
-    """Print the bound beside the measured excess of the loss, and draw both if a file is given."""
+    """Print the bound and the measured excess of the loss; draw both if a file is given."""
     parser = argparse.ArgumentParser(description="MIFL's bound, measured")
     parser.add_argument("--seeds", type=int, default=10, help="samples of each mean")
     parser.add_argument("--cohort", type=int, default=3, help="clients a round; 3: MIFL keeps one")
