@@ -419,6 +419,7 @@ UNACCOUNTED = "which is not accounted"
 UNSEEN = "whose clients send {words} without a base from which it has moved"
 BY_ITSELF = "which at its settings weighs clients by itself"
 MEAN = "choose aggregation.name=mean"
+ARRIVED = f"{MEAN} aggregation.weighting=arrived"
 POISSON = "choose selection.name=poisson"
 
 RULES = (
@@ -534,7 +535,7 @@ RULES = (
         *(OVERLAPPING, f"{OVERLAP}: it measures the cohort of one"),
     ),
     Rule(SEEING, OVERLAPPING, OVERLAP, MEAN),
-    Rule(DIVIDING, OVERLAPPING, OVERLAP, f"{MEAN} aggregation.weighting=arrived"),
+    Rule(DIVIDING, OVERLAPPING, OVERLAP, ARRIVED),
     Rule(TABLE, DIVIDING, BY_ITSELF, "leave it out"),
     Rule(
         *(KNOWING, OVERLAPPING, f"{OVERLAP}: nobody knows the updates of others"),
@@ -751,7 +752,7 @@ RULES = (
             ),
             "pass",
         ),
-        *(DIVIDING, "which at its settings gives all the same weight", MEAN),
+        *(DIVIDING, "which at its settings gives all the same weight", ARRIVED),
     ),
     Rule(
         CLAIMS,
