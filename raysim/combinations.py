@@ -704,7 +704,7 @@ RULES = (
             "pass",
         ),
         "whose clients send more than a model, or no model: the server cannot train as they do",
-        "choose aggregation.name=median",
+        "choose aggregation.name=median, or mean",
     ),
     Rule(
         ROOT,
@@ -717,7 +717,7 @@ RULES = (
         ),
         "whose clients send what they have trained in an earlier pass: the server cannot train as"
         " they do",
-        "choose aggregation.name=median",
+        "choose aggregation.name=median, or mean",
     ),
     Rule(
         DOWN,

@@ -423,8 +423,8 @@ SEEN: Mapping[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = {
         {"weighting": "uniform"},
         {"weighting": "uniform", "epochs": 0},
     ),
-    "method.name=fedavg: does not go with aggregation.name=mean, which at its settings gives all the"
-    " same weight; choose aggregation.name=mean aggregation.weighting=arrived": (
+    "method.name=fedavg: does not go with aggregation.name=mean, which at its settings gives all"
+    " the same weight; choose aggregation.name=mean aggregation.weighting=arrived": (
         *({"aggregation.weighting": "fixed"}, {"weighting": {0: 1.0}}, {"weighting": "uniform"}),
     ),
     "channel.gaussian: does not go with a model whose clients send 'n' in whole numbers, which": (
