@@ -36,7 +36,7 @@ from raysim.storage.sealed.models import read_model
 from raysim.training.network import STAGES, Network, lacking_stages
 
 TRAINED = "evaluation.trained"
-"""Client part beside those of analyses: the accuracy of the trained model."""
+"""Client part in addition to analyses' parts: the accuracy of the trained model."""
 PROBE_SAMPLES = 200
 """Test samples of the probe."""
 MOST_COUNTED = 10_000
@@ -48,7 +48,7 @@ class Analyses:
 
     Attributes:
         chosen: The analyses, by name.
-        parts: The client parts of those that have one, and TRAINED if the settings ask for it.
+        parts: The analyses' client parts, and TRAINED if the settings ask for it.
         extras_of_parts: Samples that they need.
         reference: The model of the run `reference`, if one is named.
     """
@@ -170,7 +170,7 @@ class Analyses:
 
     @cached_property
     def own_tests(self) -> EvaluationSet:
-        """Test samples of each client, those of `client_accuracy_...`."""
+        """Test samples of each client, for `client_accuracy_...`."""
         return client_test_set(self.federation, self.settings)
 
     @cached_property

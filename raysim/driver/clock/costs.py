@@ -61,7 +61,7 @@ class WorkCosts:
 
     Attributes:
         sizes: Samples that each client trains on [K].
-        counter: Counts FLOPs; checkpoints seal what it has counted.
+        counter: Counts FLOPs; checkpoints seal its counts.
     """
 
     def __init__(

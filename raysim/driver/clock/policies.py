@@ -38,7 +38,7 @@ class Outcome:
     Attributes:
         end: Tick at which the server goes on.
         counts: Clients whose result counts [n].
-        epochs: Epochs that each does; of a late client, those that it began [n].
+        epochs: Epochs of each; of a late client, the epochs that it began [n].
         starts: Ticks at which they begin [n].
         ticks: Ticks that each works: until it has arrived, dropped out, or the pass ends [n].
         share: Fraction of its work that is done then [n].
@@ -113,7 +113,7 @@ def moved_until(
 ) -> tuple[int, int]:
     """Return the total bytes that clients send and receive in a part of their work.
 
-    A client's work is half of the latency, what it receives, its steps, what it sends, and the
+    A client's work is half of the latency, its download, its steps, its upload, and the
     other half; it moves bytes at an even pace.
 
     Args:

@@ -1,1 +1,1 @@
-"""Evaluation of the models of a run, and of those that clients deploy."""
+"""Evaluation of a run's models, including the models that clients deploy."""

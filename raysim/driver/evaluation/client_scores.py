@@ -43,7 +43,7 @@ def spread(
     """Return the spread of clients' scores.
 
     Args:
-        score: The score, whose name begins those of the columns.
+        score: The score, whose name begins the names of the columns.
         scores: The scores [n]; NaN counts as none.
         wide: Whether to return deviation, worst tenth and Jain's index, too.
         base: The same clients' scores with the global model [n], for the mean gain over these.
@@ -129,7 +129,7 @@ def score_of(
 
 
 def _number(name: str, returned: Any) -> float:
-    """Return what a metric has returned as a number.
+    """Return the result of a metric as a number.
 
     Raises:
         SettingsError: it is none.

@@ -62,7 +62,7 @@ class Listener:
 
 
 class Forwarding(Listener):
-    """Listener that passes everything on to another one, for those that override a part."""
+    """Listener that passes everything on to another one; subclasses override a part."""
 
     def __init__(self, listener: Listener) -> None:
         self._listener = listener
@@ -106,5 +106,5 @@ def listening(listener: Listener) -> Iterator[None]:
 
 
 def listener_of_command() -> Listener | None:
-    """Return the listener of `listening`, outside of which there is none."""
+    """Return the listener of `listening`; outside of it there is none."""
     return _OF_COMMAND.get()

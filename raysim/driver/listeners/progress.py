@@ -38,13 +38,13 @@ def words_of(column: Column) -> str:
 
 
 def _set_of(of: Scored) -> str:
-    """Return the samples and the model of a main score in words, with a space behind them."""
+    """Return the samples and the model of a main score in words, with a space after them."""
     own = "own " if of.model == PERSONAL else ""
     return f"{own}{SETS[of.samples]}"
 
 
 def _shown(score: Column, columns: Mapping[str, Column]) -> dict[str, Column]:
-    """Return the main score and titled ones on its samples, but for the loss, by their names."""
+    """Return the main score and titled ones on its samples, without the loss, by their names."""
     same = [(column, column.scored) for column in columns.values() if column.scored]
     return {
         column.title or of.score: column
@@ -176,7 +176,7 @@ def _took(summary: Mapping[str, Any]) -> str:
 def closing_lines(
     summary: Mapping[str, Any], run: Started | None, published: Mapping[str, float]
 ) -> list[str]:
-    """Return the final lines of a run: its values beside the published values."""
+    """Return the final lines of a run: its values next to the published values."""
     lines, rounds = [], summary["rounds"]
     if score := final_score(summary, run.columns if run else OF_SCORES):
         lines.append(
@@ -212,7 +212,7 @@ def closing_lines(
 
 
 def privacy_line(summary: Mapping[str, Any]) -> str:
-    """Return a run's epsilon with what it depends on, and whether its limit has ended the run."""
+    """Return a run's epsilon with its conditions, and whether its limit has ended the run."""
     column = EPSILON if EPSILON in summary else HYPOTHETICAL
     line = f"{column.replace('_', ' ')} {summary[column]:.4g} ({summary['privacy']})"
     if summary.get("stopped_by") == EPSILON:

@@ -233,7 +233,7 @@ def accounting_of(claim: PrivacyClaim, cohorts: Cohorts, rounds: int, key: str) 
     Args:
         claim: The claim.
         cohorts: The cohorts of the run.
-        rounds: Its rounds, of which the noise follows from epsilon if none is given.
+        rounds: Its rounds; the noise follows from them and epsilon if none is given.
         key: Key of the settings of what claims it.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Checks of the numbers of a run's claim of privacy, and what it will have spent."""
+"""Checks of the numbers of a run's claim of privacy, and the epsilon that it will have spent."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def _of_numbers(settings: Settings, claim: PrivacyClaim) -> Iterator[str]:
 
 
 def _note(accounting: Accounting, rounds: int, key: str, note: Callable[[str], None]) -> None:
-    """Tell the user what the run will have spent, and where it ends.
+    """Tell the user the epsilon that the run will have spent, and where it ends.
 
     Raises:
         SettingsError: the first round exceeds the limit.

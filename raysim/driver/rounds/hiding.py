@@ -31,7 +31,7 @@ def as_seen(settings: Settings, reader: Component, view: V) -> V:
     Args:
         settings: The run's settings.
         reader: The component.
-        view: What is handed to it.
+        view: The view that is handed to it.
     """
     claims = [part for part in claiming_of(settings) if part is not reader][:1]
     closing = {of: called(part) for part in claims for of in Tells}

@@ -1,15 +1,16 @@
-"""Rehearsal of a run: its first round, on few clients and samples, of which nothing stays.
+"""Rehearsal of a run: its first round, on few clients and samples; nothing of it stays.
 
-It shows what no component states: what clients send and keep, the numbers that are reported, what
-the server returns. What fails in it would have failed in the first round, so the run is refused
-before actors start and before anything is written. It is the round that the run begins with, with
-its evaluation and analyses, in this process and on the CPU, on copies of network and state, with
-folders and an executor of its own, and without virtual time, in which clients may drop out. The
-clients of an asynchronous method arrive at once. Columns of virtual time and of staleness are 0.
+It shows facts that no component states: the groups that clients send and keep, the numbers that
+they report, the state that the server returns. An error in it would have ended the first round, so
+the engine refuses the run before actors start and before it writes anything. The rehearsal is the
+round that the run begins with, its evaluation and analyses included, in this process and on the
+CPU. It works on copies of network and state, with its own folders and executor, and without virtual
+time, in which clients may drop out. The clients of an asynchronous method arrive at once. Columns
+of virtual time and of staleness are 0.
 
-Clients that fail do not refuse a run on GPUs, where they may do what they cannot on a CPU.
+Clients that fail here do not refuse a run on GPUs, as they may work there.
 
-A run that is resumed is not rehearsed: its settings and code are those of its first round.
+A resumed run is not rehearsed: its settings and code have not changed since its first round.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ from raysim.storage.run_state import RunState
 from raysim.storage.trace import Stopwatch
 
 FEW, MORE = (1, 8), (20, 1000)
-"""Clients of a rehearsal and samples of each; and those of a second one, where the first fails."""
+"""Clients of a rehearsal and samples of each; and of a second one, where the first fails."""
 OF_MACHINES = (MachineError, MemoryError, OSError)
 """Errors that say nothing of a run, which may train elsewhere."""
 
@@ -78,7 +79,7 @@ def rehearse(checked: CheckedRun) -> int:
         except Exception as error:  # of a user's code it may be any
             of_clients = isinstance(error, RunError)
             if few is MORE and of_clients and settings.engine.gpus_per_actor:
-                break  # on a GPU they may do what they cannot here
+                break  # on a GPU they may work
             if few is MORE and of_clients:
                 raise SettingsError(str(error)) from error
             if few is MORE or isinstance(error, RuleError):
@@ -95,7 +96,7 @@ def _rehearsing(checked: CheckedRun, clients: int, samples: int) -> Iterator[Run
 
     Args:
         checked: The run.
-        clients: Most clients of a pass, but for aggregations and attacks that need more.
+        clients: Most clients of a pass, unless aggregations and attacks need more.
         samples: Most samples of a client.
     """
     settings = checked.settings
@@ -130,7 +131,7 @@ def _rehearsing(checked: CheckedRun, clients: int, samples: int) -> Iterator[Run
 
 
 def _few(settings: Settings, clients: int) -> int:
-    """Return the clients of a rehearsal: those of a version at most, where rounds overlap."""
+    """Return the clients of a rehearsal: at most a version's clients, where rounds overlap."""
     asynchrony = settings.asynchrony
     most = asynchrony.buffer if asynchrony and asynchrony.buffer else clients
     return fewest_clients(settings, min(clients, most))

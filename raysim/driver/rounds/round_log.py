@@ -110,9 +110,9 @@ class RoundLog:
         return self._accounts[label]
 
     def figures(self) -> dict[str, float | None]:
-        """Return columns of `metrics.parquet`: the round's, then those of each label.
+        """Return columns of `metrics.parquet`: the round's, then each label's.
 
-        The round's bytes, as its seconds, are those of all its passes. Only rounds in which clients
+        The round's bytes and seconds are sums over all its passes. Only rounds in which clients
         were dropped have the column `clients_dropped`.
         """
         figures: dict[str, float | None] = {}
@@ -129,7 +129,7 @@ class RoundLog:
 
     @property
     def declared(self) -> dict[str, Column]:
-        """The columns of labelled passes by name, declared as those of all passes."""
+        """The columns of labelled passes by name, declared as the columns of all passes."""
         labelled = ((label, each) for label, each in self._accounts.items() if label)
         return by_name(
             OF_ENGINE[name].named(f"{label}_{name}")

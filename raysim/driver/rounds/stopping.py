@@ -17,7 +17,7 @@ from raysim.storage.recorder import Row
 from raysim.storage.summary import EPSILON, is_accuracy, is_counted, main_score
 
 TRAINED = ("train_loss", "objective")
-"""Columns of every round that patience may follow, besides those of evaluations and components."""
+"""Columns of every round that patience may follow, besides evaluations' and components' columns."""
 
 
 class Stopping:

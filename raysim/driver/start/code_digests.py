@@ -78,7 +78,7 @@ MUTATORS = frozenset(
 )
 """Methods that change a container."""
 LOGGING = ("append", "appendleft", "add")
-"""Those that note one more."""
+"""Methods of a container that add one item."""
 
 
 class NoDigestError(Exception):
@@ -124,7 +124,7 @@ class _Digests:
 
     @contextmanager
     def inside(self, name: str) -> Iterator[None]:
-        """Name what the body looks at."""
+        """Name the part that the body looks at."""
         self._path.append(name)
         try:
             yield
@@ -461,7 +461,7 @@ def _is_class(steps: list[dis.Instruction], names: set[str]) -> bool:
 
 
 def _globals_of(function: FunctionType, state: frozenset[str]) -> dict[str, Any]:
-    """Return the values of a function's module that it names, and what it names of own modules."""
+    """Return the values of its module and of own modules that a function names."""
     values: dict[str, Any] = {}
     for each in _codes(function.__code__):
         steps = [*dis.get_instructions(each)]

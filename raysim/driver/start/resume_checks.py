@@ -89,7 +89,7 @@ def _goes_on(metrics: pa.Table, settings: Settings) -> bool:
 def _note_start(run_dir: RunDirectory, settings: Settings, note: Callable[[str], None]) -> None:
     """Note that `start_from` holds other tensors now than those with which a finished run began.
 
-    The run it names may have been trained further since; that changes no result that is there.
+    The run that it names may have been trained further since; that changes no present result.
     """
     if settings.start_from is None or not Path(settings.start_from).exists():
         return
@@ -105,7 +105,7 @@ def _note_start(run_dir: RunDirectory, settings: Settings, note: Callable[[str],
 def note_samples(
     run_dir: RunDirectory, digests: Mapping[str, str], note: Callable[[str], None]
 ) -> None:
-    """Note that a dataset has other samples now than those of a finished run.
+    """Note that a dataset has other samples now than a finished run had.
 
     Args:
         run_dir: The run directory.

@@ -18,14 +18,14 @@ is that in which they would be sent, and other attributes of the upload."""
 def send_changed(
     bases: Bases, change: Change, view: View, trained: Trained, upload: Upload
 ) -> Upload:
-    """Return what a client sends, with other differences.
+    """Return the upload of a client with other differences.
 
     Args:
         bases: Bases of the groups that have differences.
         change: Changes these.
         view: The client.
         trained: The end of its training.
-        upload: What it would send.
+        upload: Its upload so far.
     """
     differences = Differences.of(
         upload.sums, bases, view.broadcast, frozen=view.frozen, params=view.params
@@ -35,5 +35,5 @@ def send_changed(
     given = Upload(sums=differences.changes, samples=len(trained.samples.y))
     changes, others = change(view, upload, given, differences.layout)
     sums, dtypes = differences.with_changes(changes)
-    # Dtypes of tensors that were changed before are those that they had then.
+    # Tensors that were changed before keep the dtypes that they had then.
     return replace(upload, sums=sums, dtypes={**dtypes, **upload.dtypes}, **others)

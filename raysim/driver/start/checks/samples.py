@@ -72,7 +72,7 @@ def _of_words(federation: Federation, targets: Mapping[str, Array], classes: int
 
 
 def check_scoring(settings: Settings, scoring: Scoring) -> None:
-    """Check that the scoring has what the settings need.
+    """Check that the scoring meets the needs of the settings.
 
     Raises:
         SettingsError: it has not.
@@ -128,7 +128,7 @@ def check_class_weights(local: LocalSettings, outputs: int) -> None:
 
 
 def check_predictions(settings: Settings, scoring: Scoring, outputs: Tensor) -> None:
-    """Check what a scoring predicts, of the outputs of a few samples.
+    """Check a scoring's predictions from the outputs of a few samples.
 
     Raises:
         SettingsError: it fails, or predicts no tensor with a row a sample; accuracies of single
@@ -227,7 +227,7 @@ def check_samples(method: Method, module: nn.Module, samples: Batch) -> Tensor:
 def _called(
     samples: Batch, losses: Callable[[Tensor], Tensor], outputs: Tensor
 ) -> tuple[Tensor, str]:
-    """Return what a user's scoring makes of outputs, and the shapes given to it in words.
+    """Return the result of a user's scoring for outputs, and the shapes of these in words.
 
     Raises:
         SettingsError: it fails.
