@@ -162,7 +162,8 @@ class Chain(FedAvg):
         for part in fields(Pass):
             if part.name not in ("broadcast", "rules", "bases"):
                 default = getattr(plain, part.name)
-                changed = [v for pass_ in passes if (v := getattr(pass_, part.name)) != default]
+                given = [getattr(pass_, part.name) for pass_ in passes]
+                changed = [v for v in given if type(v) is not type(default) or v != default]
                 if any(value != changed[0] for value in changed):
                     raise SettingsError(f"{KEY}: two methods each set the pass's {part.name}")
                 changes[part.name] = changed[0] if changed else default

@@ -322,6 +322,9 @@ REFUSED: dict[str, dict[str, Any]] = {
             "qffl": "whose clients send 'h/h' beside the change of their tensors",
         }.items()
     },
+    "does not go with method.name=chain, whose clients send changes though they were not": {
+        **{"method.name": "chain", "method.methods": {"fedprox": {}, f"{HERE}:Everyone": {}}},
+    },
     "does not go with method.name=powersgd, whose clients send 'model/": {
         "method.name": "powersgd"
     },
