@@ -148,21 +148,21 @@ class _Top:
     """Location of a module's outermost package, or of a module without package."""
 
     def __init__(self, module: str) -> None:
-        self._name = module.partition(".")[0]
+        name = module.partition(".")[0]
         spec = spec_of(module)
         places = (spec.submodule_search_locations or [spec.origin or ""]) if spec else []
-        self._places = [Path(place).with_suffix("") for place in places]
-        own = [p.parent for p in self._places if not INSTALLED.intersection(p.parts)]
+        starts = [Path(place).with_suffix("") for place in places]
+        own = [p.parent for p in starts if not INSTALLED.intersection(p.parts)]
         self._folders = [folder for folder in own if folder != STANDARD]
+        self._starts = {name: starts, **{of: [] for of in OWN - {name}}}
 
     def file(self, module: str) -> Path | None:
         """Return the source of a module; None if it is not in this package or folder."""
         first, *others = module.split(".")
-        if first == self._name:
-            starts = self._places
-        else:
-            starts = [] if first in OWN else [folder / first for folder in self._folders]
-        for start in starts:
+        if first not in self._starts:  # settings ask often, and few of a source's imports are here
+            beside = [folder / first for folder in self._folders]
+            self._starts[first] = [p for p in beside if p.is_dir() or p.with_suffix(".py").exists()]
+        for start in self._starts[first]:
             path = start.joinpath(*others)
             for file in (path / "__init__.py", path.with_name(f"{path.name}.py")):
                 if file.is_file():
