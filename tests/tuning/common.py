@@ -30,7 +30,7 @@ PRESET = {
     "rounds": 4,
     "fraction": 0.2,
     "checkpoint_every": 1,
-    "local": {"epochs": 1, "batch_size": 20, "lr": 0.05},
+    "local": {"epochs": 1, "batch_size": 50, "lr": 0.05},
 }
 SPACE = {
     "local.lr": {"low": 1e-3, "high": 0.5, "log": True},

@@ -6,6 +6,7 @@ import sqlite3
 from functools import partial
 
 import pytest
+from alembic.script import ScriptDirectory
 from sqlalchemy import event
 from sqlalchemy.engine import Engine
 
@@ -26,6 +27,22 @@ def studies_data(tmp_path_factory):
 @pytest.fixture(autouse=True)
 def data_root(studies_data, monkeypatch):
     monkeypatch.setenv("RAYSIM_DATA", studies_data)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def migrations_read_once():
+    """Read the history of Optuna's tables once, not for every storage that a test opens."""
+    read, kept = ScriptDirectory.from_config, {}
+
+    def once(config):
+        folder = config.get_main_option("script_location")
+        if folder not in kept:
+            kept[folder] = read(config)
+        return kept[folder]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ScriptDirectory, "from_config", once)
+        yield
 
 
 @pytest.fixture

@@ -13,7 +13,10 @@ from raysim.workloads.presets import Paper
 from raysim.workloads.tables import PaperCell, PaperTable
 from tests.tuning.common import PRESET
 
-DIVERGING = {"local.lr": 0.5, "local.momentum": 0.99, "local.weight_decay": 1e3, "method.mu": 0.0}
+DIVERGING = {
+    **{"local.lr": 0.5, "local.momentum": 0.99, "local.weight_decay": 1e3},
+    **{"local.batch_size": 20, "method.mu": 0.0},
+}
 ROWS: Mapping[str, Mapping[str, Any]] = {
     "FedAvg": {"method.name": "fedavg"},
     "FedProx": {"method.mu": 0.1},

@@ -17,7 +17,7 @@ from tests.tuning.tables.common import COLUMNS, DIVERGING, NAME, ROWS, make_tabl
 
 def settings_of(column):
     """Return the settings of FedProx's cell in the table that the fixture registers."""
-    return TABLES["blobs-1"].cell("FedProx", column).resolve({})
+    return TABLES["blobs-1"].cell("FedProx", column).resolve({"local.batch_size": 20})
 
 
 @pytest.mark.parametrize(
