@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 import raysim
 from raysim.api.method import METHODS
 from raysim.testing.tasks import samples
-from tests.tasks import make_settings, make_task
+from tests.tasks import long_settings, make_task
 
 CLIENTS = (1, 3, 160, 17, 40, 80, 25, 12)
 TIMES = ("seconds", "evaluation_seconds", "checkpoint_seconds")
@@ -166,7 +166,7 @@ def run(folder: Path, settings: Settings) -> None:
     if own:
         tests = [samples(10 + key, 100 + key) for key, _ in enumerate(CLIENTS)]
         task = replace(task, client_tests=tests)
-    raysim.run(make_settings(folder, **{"rounds": 4} | given), task)
+    raysim.run(long_settings(folder, **{"rounds": 4} | given), task)
 
 
 def digests(folder: Path) -> list[str]:

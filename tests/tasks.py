@@ -51,16 +51,23 @@ def make_task(sizes: tuple[int, ...], model: Callable[[], nn.Module] = SmallNet)
 
 def make_settings(out: Path, **overrides: Any) -> raysim.Settings:
     defaults = {
-        "rounds": 5,
+        "rounds": 3,
         "fraction": 0.7,
         "target_accuracy": None,
-        "local.epochs": 2,
+        "local.epochs": 1,
         "local.batch_size": 8,
         "engine.backend": "inline",
-        "checkpoint_every": 1,
         "out": str(out),
     }
     return raysim.load_config("mnist-fedavg", defaults | overrides)
+
+
+LONG = {"rounds": 5, "local.epochs": 2, "checkpoint_every": 1}
+
+
+def long_settings(out: Path, **overrides: Any) -> raysim.Settings:
+    """Return the settings of a run that is killed, or of which every round is kept."""
+    return make_settings(out, **LONG | overrides)
 
 
 class Notes(raysim.Listener):

@@ -147,7 +147,7 @@ def test_buffers_travel_as_they_are(tmp_path):
 
     They receive them once, whatever the rounds that they have missed.
     """
-    settings = make_settings(tmp_path, downlink={"sign": {}}, rounds=3, fraction=0.5)
+    settings = make_settings(tmp_path, downlink={"sign": {}}, fraction=0.5, checkpoint_every=1)
     result = raysim.run(settings, make_task(SIZES, RawNet))
     checkpoints = Checkpoints(result.run_dir / "checkpoints")
     found = checkpoints.latest(len(SIZES), print).run.downlink["model"]

@@ -193,7 +193,8 @@ KEPT_BY_SERVER = {
 @pytest.mark.parametrize("case", KEPT_BY_SERVER)
 def test_a_client_moves_what_the_server_keeps_by_no_more_than_its_part(tmp_path, case):
     """Runs share their noise: they differ by what one client does, absent or with other samples."""
-    task, few = make_task(SIZES), {"rounds": 1, "fraction": 0.9, "local.lr": 0.5, **POISSON}
+    task, few = make_task(SIZES), {"rounds": 1, "local.epochs": 2, "fraction": 0.9}
+    few |= {"local.lr": 0.5, **POISSON}
     more = {"channel.gaussian.clip": 0.3, **few, **KEPT_BY_SERVER[case]}
     if "channel" in more:
         del more["channel.gaussian.clip"]

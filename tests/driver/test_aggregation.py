@@ -144,7 +144,7 @@ def test_all_changes_of_a_method_are_aggregated(tmp_path):
 
 def test_what_is_no_difference_has_its_mean(tmp_path):
     """FedNova's tau; BatchNorm's counter takes the maximum; bytes are those of the mean's run."""
-    own = {"method.name": "fednova", "rounds": 1}
+    own = {"method.name": "fednova", "rounds": 1, "local.epochs": 2}
     result = run(tmp_path / "median", Normalised, **own, **MEDIAN, **WATCH)
     steps = np.array([2 * -(-SIZES[client] // 8) for client, _, _ in SEEN])
     weights = np.array([SIZES[client] for client, _, _ in SEEN])
@@ -238,7 +238,7 @@ def test_aggregations_of_whole_updates_are_numpy_s(tmp_path, name):
 def test_the_last_aggregate_is_that_of_the_same_pass(tmp_path):
     """Centred clipping, around the aggregate of the round before."""
     own = {"aggregation.name": "centred_clipping", "aggregation.tau": 0.3, "fraction": 0.5}
-    result = run(tmp_path, Wide, rounds=3, **own, **WATCH)
+    result = run(tmp_path, Wide, rounds=3, **own, **WATCH, **{"local.epochs": 2})
     v, start = np.zeros(1), None
     for at in range(0, 9, 3):
         rows, start = vectors(SEEN[at : at + 3])

@@ -30,7 +30,8 @@ def test_a_run_that_is_killed_after_a_checkpoint_has_its_seconds(tmp_path, monke
         shutil.copytree(tmp_path / "run", tmp_path / f"killed-{checkpoint.run.number}")
 
     monkeypatch.setattr(Checkpoints, "save", save_and_copy)
-    raysim.run(make_settings(tmp_path / "run"), make_task(SIZES))
+    settings = make_settings(tmp_path / "run", rounds=5, checkpoint_every=1)
+    raysim.run(settings, make_task(SIZES))
     monkeypatch.undo()
     whole = seconds_in(tmp_path / "run")
     assert list(whole) == [1, 2, 3, 4, 5] and all(value > 0 for value in whole.values())
@@ -48,7 +49,7 @@ def test_a_run_that_is_killed_after_a_checkpoint_has_its_seconds(tmp_path, monke
 
 
 def test_rounds_without_a_checkpoint_have_none_and_the_last_has_one(tmp_path):
-    settings = make_settings(tmp_path, checkpoint_every=3)
+    settings = make_settings(tmp_path, rounds=5, checkpoint_every=3)
     result = raysim.run(settings, make_task(SIZES))
     found = seconds_in(tmp_path)
     assert [n for n, value in found.items() if value > 0] == [3, 5]
@@ -73,8 +74,8 @@ def test_the_last_round_is_checkpointed_once(tmp_path, monkeypatch):
         save(self, checkpoint, *arguments, **named)
 
     monkeypatch.setattr(Checkpoints, "save", count)
-    raysim.run(make_settings(tmp_path / "every"), make_task(SIZES))
-    assert saved == [1, 2, 3, 4, 5]
+    raysim.run(make_settings(tmp_path / "every", checkpoint_every=1), make_task(SIZES))
+    assert saved == [1, 2, 3]
     saved.clear()
     reached = make_settings(tmp_path / "target", checkpoint_every=100, target_accuracy=0.01)
     raysim.run(reached, make_task(SIZES))
@@ -93,7 +94,7 @@ def test_an_interrupted_run_has_the_seconds_of_its_last_checkpoint(tmp_path):
     assert stopped[1] == 0 and stopped[2] > 0
     rows = raysim.resume(tmp_path, make_task(SIZES)).metrics.to_pylist()
     assert rows[1]["checkpoint_seconds"] == stopped[2]
-    assert [row["round"] for row in rows if row["checkpoint_seconds"] > 0] == [2, 5]
+    assert [row["round"] for row in rows if row["checkpoint_seconds"] > 0] == [2, 3]
 
 
 def test_a_run_that_ended_before_its_summary_is_finished(tmp_path):

@@ -41,6 +41,7 @@ ALL: dict[str, Any] = {
     "evaluation.finetune_epochs": 2,
     "fraction": 0.5,
     "rounds": 3,
+    "local.epochs": 2,
     "local.lr": 0.05,
 }
 BABU = {"method.name": "fedbabu"}

@@ -161,7 +161,8 @@ def divided(task: raysim.Task, fraction: float) -> list[list[tuple[Any, Any]]]:
 
 @pytest.mark.parametrize("together", [0, 3])
 def test_training_with_a_holdout_is_training_without_these_samples(tmp_path, together):
-    task, overrides = make_task(UNEQUAL), {"method.name": "scaffold", "engine.vectorize": together}
+    task = make_task(UNEQUAL)
+    overrides = {"method.name": "scaffold", "engine.vectorize": together, "rounds": 5}
     kept = [train for train, _ in divided(task, 0.2)]
     settings = make_settings(tmp_path / "held", **overrides, **{"evaluation.holdout": 0.2})
     raysim.run(settings, task)
@@ -335,7 +336,7 @@ class Bomb(raysim.Listener):
             raise RuntimeError("broken")
 
 
-@pytest.mark.parametrize("number", [3, 5])
+@pytest.mark.parametrize("number", [2, 3])
 def test_a_resumed_run_has_the_same_figures_and_the_file_of_its_last_round(tmp_path, number):
     task = make_task(UNEQUAL)
     straight = raysim.run(make_settings(tmp_path / "straight", **ALL), task)
@@ -347,7 +348,7 @@ def test_a_resumed_run_has_the_same_figures_and_the_file_of_its_last_round(tmp_p
     figures = [{n: v for n, v in r.summary.items() if "final" in n} for r in (straight, resumed)]
     assert figures[0] == figures[1] and len(figures[0]) == 3 + 3 + 3 + 10 + 1
     tables = [pq.read_table(r.run_dir / "client_accuracy.parquet") for r in (straight, resumed)]
-    assert tables[0].equals(tables[1]) and set(tables[0]["round"].to_pylist()) == {5}
+    assert tables[0].equals(tables[1]) and set(tables[0]["round"].to_pylist()) == {3}
 
 
 def test_rounds_without_evaluation_have_the_columns_but_no_figures(tmp_path):
@@ -355,9 +356,9 @@ def test_rounds_without_evaluation_have_the_columns_but_no_figures(tmp_path):
     table = raysim.run(settings, make_task(UNEQUAL)).metrics
     asked = {*TEST_COLUMNS, *HOLDOUT_COLUMNS, *TRAIN_SET_COLUMNS, *CLIENT_FIGURES}
     assert asked <= set(table.column_names)
-    for row in evaluated(table.take([0, 2])):
+    for row in evaluated(table.take([0])):
         assert set(row.values()) == {None}
-    for row in evaluated(table.take([1, 3, 4])):
+    for row in evaluated(table.take([1, 2])):
         assert all(isinstance(value, float) for value in row.values())
 
 

@@ -14,6 +14,7 @@ from tests.tasks import UNEQUAL, make_settings, make_task
 
 def test_losses_of_a_round_are_weighted_by_the_clients_samples(tmp_path):
     overrides = {"method.name": "fedprox", "method.mu": 3.0, "rounds": 2, "fraction": 1.0}
+    overrides["local.epochs"] = 2
     result = raysim.run(make_settings(tmp_path, **overrides), make_task(UNEQUAL))
     clients = pq.read_table(tmp_path / "clients.parquet").to_pylist()
     for row in result.metrics.to_pylist():

@@ -15,7 +15,7 @@ import ray
 
 import raysim
 from tests.faults.processes import Run
-from tests.tasks import EQUAL, UNEQUAL, Notes, RawNet, make_settings, make_task, model_of
+from tests.tasks import EQUAL, UNEQUAL, Notes, RawNet, long_settings, make_task, model_of
 
 METHODS = {
     "fedavg": {"method.name": "fedavg"},
@@ -45,7 +45,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Any:
     def run(method: str, sizes: tuple[int, ...]) -> bytes:
         if (method, sizes) not in found:
             folder = tmp_path_factory.mktemp("inline")
-            raysim.run(make_settings(folder, **METHODS[method]), make_task(sizes))
+            raysim.run(long_settings(folder, **METHODS[method]), make_task(sizes))
             found[method, sizes] = model_of(folder)
         return found[method, sizes]
 
@@ -75,7 +75,7 @@ class KillActor(raysim.Listener):
 @pytest.mark.parametrize("actors", [1, 2, pytest.param(3, marks=pytest.mark.full)])
 def test_actors(tmp_path, resident_actors, undisturbed, method, sizes, actors):
     engine = {"engine.backend": "ray", "engine.actors": actors}
-    result = raysim.run(make_settings(tmp_path, **METHODS[method], **engine), make_task(sizes))
+    result = raysim.run(long_settings(tmp_path, **METHODS[method], **engine), make_task(sizes))
     assert model_of(tmp_path) == undisturbed(method, sizes)
     assert len(json.loads((tmp_path / "environment.json").read_text())["actors"]) == actors
     assert result.summary["rounds"] == 5
@@ -86,7 +86,7 @@ def test_actors(tmp_path, resident_actors, undisturbed, method, sizes, actors):
 def test_actor_killed_in_mid_round(tmp_path, shared_ray, undisturbed, method, sizes):
     engine = {"engine.backend": "ray", "engine.actors": 2}
     listener = KillActor(tmp_path, 2)
-    raysim.run(make_settings(tmp_path, **METHODS[method], **engine), make_task(sizes), listener)
+    raysim.run(long_settings(tmp_path, **METHODS[method], **engine), make_task(sizes), listener)
     assert listener.killed
     assert model_of(tmp_path) == undisturbed(method, sizes)
     clients = pq.read_table(tmp_path / "clients.parquet").to_pylist()
@@ -116,7 +116,7 @@ def killed(tmp_path_factory: pytest.TempPathFactory) -> Any:
         if key not in kept:
             kept[key] = tmp_path_factory.mktemp("killed")
             overrides = {**METHODS[method], "checkpoint_every": every}
-            settings = make_settings(kept[key] / "run", **overrides)
+            settings = long_settings(kept[key] / "run", **overrides)
             raysim.run(settings, make_task(sizes), CopyFolder(kept[key]))
         shutil.copytree(kept[key] / str(number), folder, dirs_exist_ok=True)
 
@@ -131,14 +131,14 @@ def test_tensors_in_raw_units_have_the_same_bits_on_actors_and_resumed(
     tmp_path, shared_ray, method
 ):
     task = make_task(UNEQUAL, RawNet)
-    result = raysim.run(make_settings(tmp_path / "inline", **METHODS[method]), task)
+    result = raysim.run(long_settings(tmp_path / "inline", **METHODS[method]), task)
     largest = max(float(tensor.abs().max()) for tensor in result.params.values())
     assert largest > 1e13
     engine = {"engine.backend": "ray", "engine.actors": 2}
     listener = KillActor(tmp_path / "actors", 2)
-    raysim.run(make_settings(tmp_path / "actors", **METHODS[method], **engine), task, listener)
+    raysim.run(long_settings(tmp_path / "actors", **METHODS[method], **engine), task, listener)
     assert listener.killed
-    with raysim.rounds(make_settings(tmp_path / "left", **METHODS[method]), task) as rounds:
+    with raysim.rounds(long_settings(tmp_path / "left", **METHODS[method]), task) as rounds:
         next(rounds)
     raysim.resume(tmp_path / "left", task)
     models = {model_of(tmp_path / run) for run in ("inline", "actors", "left")}
@@ -200,7 +200,7 @@ def test_damaged_checkpoint_is_reported_and_the_one_before_used(tmp_path, killed
 def test_eight_actors_on_two_declared_gpus(tmp_path, shared_ray, undisturbed):
     engine = {"engine.backend": "ray", "engine.gpus_per_actor": 0.25}
     sizes = tuple(range(20, 32))
-    settings = make_settings(tmp_path, rounds=1, **engine)
+    settings = long_settings(tmp_path, rounds=1, **engine)
     listener = Notes()
     raysim.run(settings, make_task(sizes), listener)
     environment = json.loads((tmp_path / "environment.json").read_text())

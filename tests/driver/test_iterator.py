@@ -58,7 +58,7 @@ def test_it_yields_the_rows_of_the_metrics_and_has_the_result_of_run(tmp_path, u
 
 
 def test_each_round_is_committed_when_its_row_comes(tmp_path):
-    for row in rounds_in(tmp_path):
+    for row in rounds_in(tmp_path, checkpoint_every=1):
         assert (tmp_path / f"checkpoints/round_{row['round']:06d}").is_dir()
 
 

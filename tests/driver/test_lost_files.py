@@ -12,7 +12,7 @@ import pytest
 import raysim
 from raysim.errors import DamagedStateError
 from raysim.storage import atomic
-from tests.tasks import Notes, make_settings, make_task, model_of
+from tests.tasks import Notes, long_settings, make_task, model_of
 
 SIZES = (1, 40, 17, 30)
 SCAFFOLD = {"method.name": "scaffold", "fraction": 1.0}
@@ -33,14 +33,14 @@ class StopAfter(raysim.Listener):
 def stopped(path: Path) -> Path:
     """Leave a run behind that stopped after four of five rounds."""
     with pytest.raises(KeyboardInterrupt):
-        raysim.run(make_settings(path, **SCAFFOLD), make_task(SIZES), StopAfter(4))
+        raysim.run(long_settings(path, **SCAFFOLD), make_task(SIZES), StopAfter(4))
     return path
 
 
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("undisturbed")
-    raysim.run(make_settings(path, **SCAFFOLD), make_task(SIZES))
+    raysim.run(long_settings(path, **SCAFFOLD), make_task(SIZES))
     return path
 
 
@@ -97,7 +97,7 @@ class Damage(raysim.Listener):
 
 
 def test_a_client_state_that_is_damaged_in_mid_run_is_never_used(tmp_path, undisturbed):
-    settings = make_settings(tmp_path, on_client_error="drop", **SCAFFOLD)
+    settings = long_settings(tmp_path, on_client_error="drop", **SCAFFOLD)
     with pytest.raises(DamagedStateError) as caught:
         raysim.run(settings, make_task(SIZES), Damage(4, tmp_path / STATE))
     assert STATE in str(caught.value)
@@ -146,5 +146,5 @@ def test_files_are_forced_to_disk_before_the_checkpoint_is_seen(tmp_path, monkey
 
     monkeypatch.setattr(atomic, "_force", force)
     monkeypatch.setattr(Path, "replace", renamed)
-    raysim.run(make_settings(tmp_path, rounds=1, **SCAFFOLD), make_task(SIZES))
+    raysim.run(long_settings(tmp_path, rounds=1, **SCAFFOLD), make_task(SIZES))
     assert {"seen", "checkpoints"} <= forced

@@ -28,7 +28,7 @@ def inputs(seed: int = 0, number: int = 3, losses: Any = None) -> Round:
     if losses is not None:
         history.losses[:] = losses
     overrides = {"seed": seed, "clients": CLIENTS, "fraction": 0.3, "local.lr_decay": 0.5}
-    run = make_settings(Path("run"), **overrides)
+    run = make_settings(Path("run"), **overrides, **{"local.epochs": 2})
     state = ServerState({"model": {"w": torch.zeros(2)}}, {"stage": 2})
     checkpoint = RunState(number, state, history, np.full((CLIENTS, len(NEVER)), NEVER))
     cohort = RoundSelection.of(run, sampling_of(run, checkpoint, SIZES, None)).cohort

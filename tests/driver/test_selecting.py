@@ -71,8 +71,11 @@ def cohorts(path: Path) -> list[list[int]]:
     return [[row["client"] for row in rows if row["round"] == n] for n in range(1, last + 1)]
 
 
+LONG = {"rounds": 5, "fraction": 0.5}
+
+
 def run(path: Path, selection: str, **more: Any) -> raysim.Result:
-    settings = make_settings(path, **{"selection.name": selection, "fraction": 0.5} | more)
+    settings = make_settings(path, **LONG | {"selection.name": selection} | more)
     return raysim.run(settings, make_task(SIZES))
 
 
@@ -83,7 +86,7 @@ RESUMED += ["oort", "poisson", "power_of_choice", "reshuffled", "round_robin", "
 @pytest.mark.parametrize("selection", RESUMED)
 def test_a_resumed_run_selects_the_same_clients(tmp_path, selection):
     run(tmp_path / "whole", selection)
-    own = {"selection.name": selection, "fraction": 0.5}
+    own = LONG | {"selection.name": selection, "checkpoint_every": 1}
     with pytest.raises(KeyboardInterrupt):
         raysim.run(make_settings(tmp_path / "cut", **own), make_task(SIZES), StopAfter(4))
     shutil.rmtree(tmp_path / "cut/checkpoints/round_000004")  # as if killed before it was written

@@ -72,7 +72,8 @@ def test_rounds_without_evaluation_or_clients_have_none(tmp_path):
 
 
 def test_they_choose_the_best_model_and_change_no_bit(tmp_path):
-    chosen = {"rounds": 8, "local.lr": 0.8, "patience_metric": "trained_accuracy_mean"}
+    chosen = {"rounds": 8, "local.epochs": 2, "local.lr": 0.8}
+    chosen["patience_metric"] = "trained_accuracy_mean"
     result = run(tmp_path / "run", **chosen)
     accuracies = result.metrics["trained_accuracy_mean"].to_pylist()
     best = accuracies.index(max(accuracies)) + 1

@@ -10,7 +10,7 @@ import pytest
 
 import raysim
 from tests.faults.processes import Run, cluster
-from tests.tasks import EQUAL, make_settings, make_task, model_of
+from tests.tasks import EQUAL, long_settings, make_task, model_of
 
 NODES = [("A100", "a"), ("A100", "b"), ("T4", "b")]
 """Type of the GPU and zone of each node."""
@@ -52,7 +52,7 @@ def test_actors_run_on_the_chosen_nodes_alone(tmp_path, mixed, chosen, expected)
         assert run.end() == (0, "")
         used = Counter(nodes.index(actor["node"]) for actor in run.actors())
     assert used == dict.fromkeys(expected, 2)
-    raysim.run(make_settings(tmp_path / "inline", rounds=2), make_task(EQUAL))
+    raysim.run(long_settings(tmp_path / "inline", rounds=2), make_task(EQUAL))
     assert model_of(tmp_path / "run") == model_of(tmp_path / "inline")
 
 

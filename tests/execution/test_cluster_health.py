@@ -29,7 +29,7 @@ from raysim.federation.task import from_task
 from raysim.storage.trace import Stopwatch
 from tests.faults.namespaces import network
 from tests.faults.processes import Run, cluster
-from tests.tasks import EQUAL, make_settings, make_task, model_of
+from tests.tasks import EQUAL, long_settings, make_task, model_of
 
 ROUNDS = 60
 
@@ -40,7 +40,7 @@ def inline(tmp_path):
 
     def run(**settings: Any) -> bytes:
         folder = tmp_path / "inline"
-        raysim.run(make_settings(folder, **settings), make_task(EQUAL))
+        raysim.run(long_settings(folder, **settings), make_task(EQUAL))
         return model_of(folder)
 
     return run
@@ -104,7 +104,7 @@ def test_a_node_that_joins_is_used(tmp_path, inline):
 
 
 def make_pool(tmp_path, watch=None, **plan: Any) -> ActorPool:
-    settings = make_settings(tmp_path, **{"engine.backend": "ray"})
+    settings = long_settings(tmp_path, **{"engine.backend": "ray"})
     spec = WorkerSpec(settings, from_task(make_task(EQUAL)), tmp_path, tmp_path)
     return ActorPool(spec, lambda: ActorPlan(**plan), watch or Stopwatch(False))
 
@@ -228,7 +228,7 @@ def test_a_line_tells_an_idle_connection_from_one_whose_other_side_has_ended():
 
 
 def test_a_node_without_the_data_prepares_it_in_its_own_root(tmp_path):
-    settings = make_settings(
+    settings = long_settings(
         tmp_path / "out",
         **{"dataset.name": "tests.blobs:Blobs", "model.name": "tests.blobs:Linear"},
     )

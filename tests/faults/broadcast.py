@@ -23,7 +23,7 @@ from raysim.execution.resources import ActorPlan
 from raysim.execution.worker import WorkerSpec
 from raysim.federation.task import from_task
 from raysim.storage.trace import Stopwatch
-from tests.tasks import EQUAL, make_settings, make_task
+from tests.tasks import EQUAL, long_settings, make_task
 
 
 class Reader(ClientActor):
@@ -40,7 +40,7 @@ def main() -> None:
     """Use the folder that the command line names."""
     folder = Path(sys.argv[1])
     ray.init(log_to_driver=False, logging_level="ERROR")
-    settings = make_settings(folder, **{"engine.backend": "ray", "engine.actors": 4})
+    settings = long_settings(folder, **{"engine.backend": "ray", "engine.actors": 4})
     spec = WorkerSpec(settings, from_task(make_task(EQUAL)), folder / "clients", folder / "updates")
     with mock.patch("raysim.execution.pool.actor.ClientActor", Reader):
         pool = ActorPool(spec, lambda: ActorPlan(4, 0.5, 0.0), Stopwatch(False))

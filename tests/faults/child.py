@@ -34,7 +34,7 @@ from raysim.execution.scheduling.schedule import Schedule
 from raysim.process.exits import SIGNALS, exit_code
 from raysim.testing.tasks import SmallNet
 from tests.faults.held import held_task
-from tests.tasks import make_settings, make_task
+from tests.tasks import long_settings, make_task
 
 
 class Moments(raysim.Listener):
@@ -100,7 +100,7 @@ def main() -> None:
         task = held_task(numbers, orders, int(width))
     else:
         task = make_task(numbers, partial(SmallNet, width=int(width)))
-    settings = make_settings(Path(out), **dict(parse_override(text) for text in overrides))
+    settings = long_settings(Path(out), **dict(parse_override(text) for text in overrides))
     watched = (
         mock.patch.object(ActorHandle, "renew", renew),
         mock.patch.object(Schedule, "lost", lost),

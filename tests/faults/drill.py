@@ -14,7 +14,7 @@ from typing import Any
 import raysim
 from tests.faults.held import held_task
 from tests.faults.processes import Run, cluster
-from tests.tasks import make_settings, model_of
+from tests.tasks import long_settings, model_of
 
 SIZES = (1, 3, 120, 17, 80, 60)
 SETTINGS: dict[str, Any] = {
@@ -68,7 +68,7 @@ class Stage:
     def undisturbed(self) -> bytes:
         """The model bytes of the inline run."""
         folder = self.folder / "inline"
-        raysim.run(make_settings(folder, **SETTINGS), held_task(SIZES, self.folder / "none"))
+        raysim.run(long_settings(folder, **SETTINGS), held_task(SIZES, self.folder / "none"))
         return model_of(folder)
 
     def difference(self) -> str | None:

@@ -14,7 +14,7 @@ from torch import nn
 import raysim
 from raysim.testing.tasks import SmallNet
 from tests.faults.processes import cluster
-from tests.tasks import EQUAL, Notes, make_settings, make_task, model_of
+from tests.tasks import EQUAL, Notes, long_settings, make_task, model_of
 
 BAD = 3
 MARK = 777.0
@@ -52,7 +52,7 @@ def trapped(spring: str) -> raysim.Task:
 
 def settings_of(folder, **overrides) -> raysim.Settings:
     engine = {"engine.backend": "ray", "engine.actors": 1, "engine.client_timeout": 2.0}
-    return make_settings(folder, **{"rounds": 1, "fraction": 1.0, **engine, **overrides})
+    return long_settings(folder, **{"rounds": 1, "fraction": 1.0, **engine, **overrides})
 
 
 @pytest.mark.full

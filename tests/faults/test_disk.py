@@ -11,7 +11,7 @@ from tests.faults.disks import empty, fill, small_disk
 from tests.faults.drill import SETTINGS, SIZES
 from tests.faults.processes import Run
 from tests.faults.strikes import open_disk, seal_disk
-from tests.tasks import make_settings, make_task, model_of
+from tests.tasks import long_settings, make_task, model_of
 
 
 class Disk:
@@ -35,7 +35,7 @@ def stage(tmp_path):
 
 @pytest.fixture
 def undisturbed(tmp_path):
-    raysim.run(make_settings(tmp_path / "inline", **SETTINGS), make_task(SIZES))
+    raysim.run(long_settings(tmp_path / "inline", **SETTINGS), make_task(SIZES))
     return model_of(tmp_path / "inline")
 
 

@@ -13,7 +13,7 @@ from torch import nn
 
 import raysim
 from raysim.testing.tasks import SmallNet
-from tests.tasks import EQUAL, Notes, make_settings, make_task, model_of
+from tests.tasks import EQUAL, Notes, long_settings, make_task, model_of
 
 BAD = 3
 MARK = 777.0
@@ -61,7 +61,7 @@ class Net(SmallNet):
 def settings_of(folder: Path, actors: int) -> raysim.Settings:
     engine = {"engine.backend": "ray", "engine.actors": actors} if actors else {}
     others = {"rounds": 2, "fraction": 1.0, "on_client_error": "drop"}
-    return make_settings(folder, **others, **engine)
+    return long_settings(folder, **others, **engine)
 
 
 @pytest.mark.full

@@ -10,7 +10,7 @@ from ray._private.internal_api import memory_summary
 import raysim
 from raysim.testing.tasks import SmallNet
 from tests.faults.processes import Run, cluster
-from tests.tasks import EQUAL, make_settings, make_task, model_of
+from tests.tasks import EQUAL, long_settings, make_task, model_of
 
 SMALLEST = 75 * 2**20
 """The smallest store that Ray makes, in bytes."""
@@ -30,5 +30,5 @@ def test_a_round_that_no_object_store_holds(tmp_path):
             assert run.end() == (0, "")
         assert "Spilled" in memory_summary(address, stats_only=True)
     task = make_task(EQUAL, partial(SmallNet, width=WIDTH))
-    raysim.run(make_settings(tmp_path / "inline", **settings), task)
+    raysim.run(long_settings(tmp_path / "inline", **settings), task)
     assert model_of(tmp_path / "run") == model_of(tmp_path / "inline")

@@ -201,7 +201,7 @@ def expected(kind, cohorts):
 
 
 def run(folder, task, **overrides):
-    given = {"rounds": 3, "fraction": 0.7, "local.lr": LR, **overrides}
+    given = {"rounds": 3, "local.epochs": 2, "fraction": 0.7, "local.lr": LR, **overrides}
     notes = Notes()
     return raysim.run(make_settings(folder, **given), task, notes), notes.notes
 

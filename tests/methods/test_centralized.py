@@ -45,7 +45,7 @@ def test_one_client_that_holds_all_samples_has_the_same_bits(tmp_path, sizes, pa
     """Of unequal clients, whose epochs have unlike numbers of steps; and of cohorts that change."""
     steps = sum(2 * -(-n // 8) for n in sizes) // part
     task = make_task(sizes)
-    given = {"fraction": 1 / part, "rounds": 4, **more}
+    given = {"fraction": 1 / part, "rounds": 4, "local.epochs": 2, **more}
     raysim.run(make_settings(tmp_path / "central", **CENTRALIZED, **given), task)
     pooled = tuple(np.concatenate(parts) for parts in zip(*task.clients, strict=True))
     one = raysim.Task(model=task.model, clients=[pooled], test=task.test)

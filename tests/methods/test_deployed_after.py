@@ -173,7 +173,7 @@ BY_HAND: dict[Callable[[Client, Model], Model], dict[str, Any]] = {
 def test_the_deployed_model_is_the_one_that_the_client_has_trained(tmp_path, by_hand):
     """After three rounds, in which some clients never took part."""
     options = {"method.name": by_hand.__name__, **BY_HAND[by_hand], **AFTER}
-    options |= {"rounds": ROUNDS, "fraction": 0.34}
+    options = {"rounds": ROUNDS, "fraction": 0.34, "local.epochs": 2} | options
     task = make_task(UNEQUAL)
     settings = make_settings(tmp_path / "run", **options)
     result = raysim.run(settings, task)

@@ -303,7 +303,7 @@ class HalvedNova(FedNova):
 FAILING = {
     "no pull": ({"method.name": f"{__name__}:HalvedNova"}, "'halved' states no `pull`"),
     "too strong": (
-        CHAIN | {"method.methods": NOVA | {"fedprox": {"mu": 20}}},
+        CHAIN | {"local.epochs": 2, "method.methods": NOVA | {"fedprox": {"mu": 20}}},
         "2 steps at lr=0.1 are 0 effective steps, .* set a smaller local.lr, or a weaker pull",
     ),
 }

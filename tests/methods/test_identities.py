@@ -110,7 +110,8 @@ def test_temperature_of_1_is_none(tmp_path):
 def test_one_client_is_plain_sgd(tmp_path):
     """To 2^-46 a round: after one round, against the gradients of the same batches."""
     task = make_task((57,))
-    result = raysim.run(make_settings(tmp_path, rounds=1, fraction=1.0), task)
+    settings = make_settings(tmp_path, rounds=1, fraction=1.0, **{"local.epochs": 2})
+    result = raysim.run(settings, task)
     network = from_task(task).network(0)
     x, y = (torch.from_numpy(a) for a in task.clients[0])
     batches = stream(0, "batches", 0, 0, 0)

@@ -211,8 +211,8 @@ def test_scaffold_c_is_the_mean_of_all_client_variates(tmp_path):
     task = make_task(UNEQUAL)
     settings = make_settings(tmp_path / "run", **{"method.name": "scaffold", "fraction": 1.0})
     raysim.run(settings, task)
-    server = load_file(tmp_path / "run/checkpoints/round_000005/state.safetensors")
-    newest = [load_file(p) for p in (tmp_path / "run/clients").glob("*/*/4_0.safetensors")]
+    server = load_file(tmp_path / "run/checkpoints/round_000003/state.safetensors")
+    newest = [load_file(p) for p in (tmp_path / "run/clients").glob("*/*/2_0.safetensors")]
     assert len(newest) == len(UNEQUAL)
     for name in NAMES:
         mean = np.mean([state[f"c/{name}"].astype(np.float64) for state in newest], axis=0)

@@ -18,7 +18,7 @@ from raysim.storage.declared import columns_of
 from raysim.storage.rows.metrics import declared_in, with_declared
 from raysim.storage.schema import SCHEMA
 from raysim.storage.summary import summarise
-from tests.tasks import make_settings
+from tests.tasks import long_settings
 
 Rows = Sequence[Mapping[str, Any]]
 
@@ -47,8 +47,8 @@ def write_run_at(
 ) -> Path:
     """Write a run directory of rows, finished or not; return its path."""
     path.mkdir(parents=True)
-    at_least = {"rounds": len(rows)} if len(rows) > 5 else {}  # the rounds of make_settings
-    settings = make_settings(path, **at_least | overrides).to_dict()
+    at_least = {"rounds": len(rows)} if len(rows) > 5 else {}  # its rounds
+    settings = long_settings(path, **at_least | overrides).to_dict()
     config = {"schema": SCHEMA, **settings, "own_task": own_task}
     (path / "config.json").write_text(json.dumps(config))
     (path / "environment.json").write_text('{"started": "2026-01-01", "python": "3.11.2"}')

@@ -59,7 +59,9 @@ def test_the_round_of_a_method_in_words(tmp_path, method, words):
 def test_an_interrupted_run_and_its_damaged_table(tmp_path):
     path = tmp_path / "run"
     with pytest.raises(KeyboardInterrupt):
-        raysim.run(make_settings(path, rounds=4), make_task((8, 8)), StopAfter(2))
+        raysim.run(
+            make_settings(path, rounds=4, checkpoint_every=1), make_task((8, 8)), StopAfter(2)
+        )
     record = read_run(path)
     assert (record.state, record.rounds, record.summary) == ("interrupted", 2, None)
     (path / "metrics.parquet").write_bytes(b"PAR1 but no table")

@@ -24,7 +24,7 @@ from raysim.storage.declared import columns_of
 from raysim.storage.rows.metrics import declared_in, with_declared
 from raysim.storage.run_directory import RunDirectory
 from raysim.storage.summary import summarise
-from tests.tasks import make_settings
+from tests.tasks import long_settings
 
 ROW = {
     "round": 1,
@@ -40,12 +40,12 @@ ROW = {
 def start(path, own_task=False, finished=False, recorded=True, **overrides):
     """Leave a run directory behind as a run would."""
     directory = RunDirectory(path)
-    with directory.lock(make_settings(path, **overrides), own_task):
+    with directory.lock(long_settings(path, **overrides), own_task):
         pass
     if recorded:
         directory.checkpoints.mkdir(exist_ok=True)
     if finished:
-        declared = columns_of(make_settings(path, **overrides))
+        declared = columns_of(long_settings(path, **overrides))
         table = with_declared(pa.Table.from_pylist([ROW]), declared)
         pq.write_table(table, directory.metrics)
         summary = summarise([ROW], declared_in(table.schema), None)
@@ -55,14 +55,14 @@ def start(path, own_task=False, finished=False, recorded=True, **overrides):
 
 def refusal(path, own_task=False, **overrides):
     with pytest.raises(RunError) as caught:
-        RunDirectory(path).check(make_settings(path, **overrides), own_task)
+        RunDirectory(path).check(long_settings(path, **overrides), own_task)
     text = str(caught.value)
     assert len(text.splitlines()) == 1
     return text
 
 
 def allowed(path, own_task=False, **overrides):
-    RunDirectory(path).check(make_settings(path, **overrides), own_task)
+    RunDirectory(path).check(long_settings(path, **overrides), own_task)
     return True
 
 
@@ -271,7 +271,7 @@ def test_a_folder_that_cannot_be_made_is_refused_when_locked(tmp_path):
     path = tmp_path / "file/run"
     with (
         pytest.raises(RunError, match="cannot be written") as caught,
-        RunDirectory(path).lock(make_settings(path), own_task=False),
+        RunDirectory(path).lock(long_settings(path), own_task=False),
     ):
         pass
     assert str(caught.value).startswith(f"out={path}: ")
@@ -279,11 +279,11 @@ def test_a_folder_that_cannot_be_made_is_refused_when_locked(tmp_path):
 
 def test_a_run_that_another_process_has_started_meanwhile_is_refused_under_the_lock(tmp_path):
     directory = RunDirectory(tmp_path)
-    directory.check(make_settings(tmp_path), own_task=False)
+    directory.check(long_settings(tmp_path), own_task=False)
     start(tmp_path, finished=True, rounds=6)
     with (
         pytest.raises(RunError, match=r"holds a run with rounds=6 \(here 5\)"),
-        directory.lock(make_settings(tmp_path), own_task=False),
+        directory.lock(long_settings(tmp_path), own_task=False),
     ):
         pass
 
@@ -320,7 +320,7 @@ def test_what_a_killed_process_left_half_written_is_deleted_under_the_lock(tmp_p
     (leftovers[2] / "state.safetensors").write_bytes(b"half")
     kept = tmp_path / ".mine"
     kept.write_text("")
-    with directory.lock(make_settings(tmp_path), own_task=False):
+    with directory.lock(long_settings(tmp_path), own_task=False):
         assert not any(path.exists() for path in leftovers) and kept.exists()
 
 
@@ -347,7 +347,7 @@ def holder(tmp_path):
 
 
 def test_a_second_process_is_refused_until_the_first_is_killed(tmp_path, holder):
-    settings = make_settings(tmp_path)
+    settings = long_settings(tmp_path)
     (tmp_path / "config.json").write_text("of the holder")
     with pytest.raises(RunError) as caught, RunDirectory(tmp_path).lock(settings, own_task=False):
         pass
@@ -369,15 +369,15 @@ def test_the_lock_is_held_until_the_end(tmp_path):
         except Timeout:
             return False
 
-    with RunDirectory(tmp_path).lock(make_settings(tmp_path), own_task=True):
+    with RunDirectory(tmp_path).lock(long_settings(tmp_path), own_task=True):
         assert not is_free()
-        second = RunDirectory(tmp_path).lock(make_settings(tmp_path), own_task=True)
+        second = RunDirectory(tmp_path).lock(long_settings(tmp_path), own_task=True)
         with pytest.raises(RunError, match="another process"), second:
             pass
     assert is_free()
     with (
         pytest.raises(ZeroDivisionError),
-        RunDirectory(tmp_path).lock(make_settings(tmp_path), own_task=True),
+        RunDirectory(tmp_path).lock(long_settings(tmp_path), own_task=True),
     ):
         raise ZeroDivisionError
     assert is_free()
@@ -387,7 +387,7 @@ def test_a_lock_file_that_cannot_be_opened_is_one_line(tmp_path):
     (tmp_path / ".lock").mkdir()
     with (
         pytest.raises(RunError, match="cannot be locked: Is a directory") as caught,
-        RunDirectory(tmp_path).lock(make_settings(tmp_path), own_task=False),
+        RunDirectory(tmp_path).lock(long_settings(tmp_path), own_task=False),
     ):
         pass
     assert str(caught.value).startswith(f"{tmp_path}/.lock: ")
@@ -399,7 +399,7 @@ def test_settings_are_read_back(tmp_path):
     directory = start(tmp_path, own_task=True, **{"method.name": "fedprox", "method.mu": 0.5})
     raw, own_task = directory.read_config()
     assert own_task and raw["method"] == {"name": "fedprox", "mu": 0.5, "reduction": "sum"}
-    assert raw == make_settings(tmp_path, **{"method.name": "fedprox", "method.mu": 0.5}).to_dict()
+    assert raw == long_settings(tmp_path, **{"method.name": "fedprox", "method.mu": 0.5}).to_dict()
 
 
 def test_partition_is_read_back(tmp_path):

@@ -55,6 +55,7 @@ def reference(name, **options):
 
 def run(folder, rounds=ROUNDS, **overrides):
     settings = {"rounds": rounds, "fraction": 0.75, "local.batch_size": BATCH, "local.lr": LR}
+    settings["local.epochs"] = 2
     return raysim.run(make_settings(folder, **settings | overrides), task())
 
 

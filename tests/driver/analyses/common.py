@@ -14,7 +14,10 @@ from tests.tasks import make_settings
 SIZES = (40, 1, 17, 30, 9, 24, 40, 12)
 OF_ANY_INPUTS = [name for name in ANALYSES if "two_inputs" not in ANALYSES.get(name).needs]
 """Analyses that do not need inputs of two numbers."""
-EVERYTHING = {"evaluation.clients": True, "evaluation.every": 2, "checkpoint_every": 2}
+EVERYTHING = {
+    **{"evaluation.clients": True, "evaluation.every": 2},
+    **{"rounds": 5, "checkpoint_every": 2},
+}
 
 
 def tables(run: Path) -> dict[str, Any]:

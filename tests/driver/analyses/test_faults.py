@@ -111,6 +111,7 @@ def test_a_client_of_the_cohort_without_a_trained_model_is_no_other_client(
         return measured(view, trained)
 
     options = {"analysis": "aggregation_drop", "evaluation.clients": True, "fraction": 0.5}
+    options["rounds"] = 5
     undisturbed, broken = tmp_path / "undisturbed", tmp_path / "broken"
     raysim.run(make_settings(undisturbed, **options), make_task(UNEQUAL))
     if fault == "part":

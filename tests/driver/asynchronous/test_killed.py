@@ -13,7 +13,7 @@ import pytest
 import raysim
 from tests.driver.asynchronous.test_rounds import BUFFERED, SIZES, TIERED, rows_of
 from tests.faults.processes import Run
-from tests.tasks import make_settings, make_task, model_of
+from tests.tasks import long_settings, make_task, model_of
 
 METHODS = {"buffer": BUFFERED, "tiers": TIERED}
 FLEET = {"clock.name": "devices", "clock.dropout": 0.2}
@@ -32,10 +32,10 @@ def same(folder: Any, result: raysim.Result) -> None:
 @pytest.mark.parametrize("actors", [1, 2, pytest.param(3, marks=pytest.mark.full)])
 def test_tiers_on_actors(tmp_path, resident_actors, actors):
     options, task = {**TIERED, **FLEET, "clock.spread": 0.3}, make_task(SIZES)
-    whole = raysim.run(make_settings(tmp_path / "inline", **options), task)
+    whole = raysim.run(long_settings(tmp_path / "inline", **options), task)
     assert {*whole.metrics["tier"].to_pylist()} == {1, 2}  # the model is not the first one any more
     engine = {"engine.backend": "ray", "engine.actors": actors}
-    raysim.run(make_settings(tmp_path / "run", **options, **engine), task)
+    raysim.run(long_settings(tmp_path / "run", **options, **engine), task)
     assert len(json.loads((tmp_path / "run/environment.json").read_text())["actors"]) == actors
     same(tmp_path / "run", whole)
 
@@ -45,7 +45,7 @@ def test_tiers_on_actors(tmp_path, resident_actors, actors):
 @pytest.mark.parametrize("killed", ["driver", "actor"])
 def test_killed_in_mid_queue_on_three_actors(tmp_path, killed, method):
     options = {**METHODS[method], **FLEET}
-    whole = raysim.run(make_settings(tmp_path / "inline", **options), make_task(SIZES))
+    whole = raysim.run(long_settings(tmp_path / "inline", **options), make_task(SIZES))
     engine = {"engine.backend": "ray", "engine.actors": 3, "engine.cpus_per_actor": 0.5}
     options = {**options, **engine, "checkpoint_every": 3}
     with Run(tmp_path / "run", SIZES, ["5.mid", "6.end"], **options) as run:

@@ -88,7 +88,7 @@ def test_frozen_groups_have_no_gradient_and_epochs_differ_by_client(tmp_path):
 
 
 def test_a_second_stream_is_a_further_forward_pass(tmp_path):
-    for row in rows_of(tmp_path, "two_stream_l2", **{"method.lam": 0.1}):
+    for row in rows_of(tmp_path, "two_stream_l2", **{"method.lam": 0.1, "local.epochs": 2}):
         check(row, 2 * UNEQUAL[row["client"]] * (STEP + FORWARD))
 
 

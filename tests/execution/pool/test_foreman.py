@@ -24,7 +24,7 @@ from raysim.execution.pool.foreman import Foreman, _DriverCall
 from raysim.execution.pool.ray_pool import DRAIN_SECONDS
 from raysim.execution.scheduling.backlog import Answer
 from tests.faults.processes import Run, cluster
-from tests.tasks import EQUAL, make_settings, make_task, model_of
+from tests.tasks import EQUAL, long_settings, make_task, model_of
 
 MANY = (160, 80, 40) * 40
 COHORT = round(0.7 * len(MANY))
@@ -33,7 +33,7 @@ ENGINE = {"engine.backend": "ray", "engine.actors": 4}
 
 def inline(folder: Any, sizes: tuple[int, ...] = EQUAL, **settings: Any) -> bytes:
     """Return the model bytes of the undisturbed inline run."""
-    raysim.run(make_settings(folder, **settings), make_task(sizes))
+    raysim.run(long_settings(folder, **settings), make_task(sizes))
     return model_of(folder)
 
 
