@@ -67,8 +67,8 @@ def _gaussian(moments: Values) -> float:
 def _information(view: View, trained: Trained) -> Tensors:
     """Return -1/2 log(1 - rho^2) of the logits of the trained and of the received model."""
     data = trained.data
-    own, received = (logits_of(view, tensors, data) for tensors in (view.params, view.start))
-    return {"information": gaussian_information(own, received, data)}
+    after, received = (logits_of(view, tensors, data) for tensors in (view.params, view.start))
+    return {"information": gaussian_information(after, received, data)}
 
 
 class LabelInformation(Analysis):

@@ -119,7 +119,7 @@ class Aggregation(Component):
     keeps_last: ClassVar[bool] = False
     """Whether it needs its aggregate of the round before, which is then part of checkpoints."""
 
-    @returns("a tensor in float64", lambda found, *_: found.dtype == torch.float64)
+    @returns("a tensor in float64", lambda returned, *_: returned.dtype == torch.float64)
     def measure(self, updates: Updates) -> Tensor:
         """Return numbers of a block in float64, of any shape, that add up over blocks.
 
@@ -149,8 +149,8 @@ class Aggregation(Component):
         lambda _, updates: (
             f"a tensor of real numbers of the shape {[*updates.differences.shape[1:]]}"
         ),
-        lambda found, _, updates: (
-            found.is_floating_point() and found.shape == updates.differences.shape[1:]
+        lambda returned, _, updates: (
+            returned.is_floating_point() and returned.shape == updates.differences.shape[1:]
         ),
     )
     def combine(self, updates: Updates) -> Tensor:
@@ -186,12 +186,15 @@ class Aggregation(Component):
         """
         return False
 
-    @returns("a number of clients, or None", lambda found, *_: found is None or _is_number(found))
+    @returns(
+        "a number of clients, or None",
+        lambda returned, *_: returned is None or _is_number(returned),
+    )
     def tolerates(self, arrived: int) -> int | None:
         """Return the most bad clients that it tolerates among `arrived`; None: no bound."""
         return None
 
-    @returns("a finite number", lambda found, *_: _is_number(found))
+    @returns("a finite number", lambda returned, *_: _is_number(returned))
     def factor(self, arrived: int, expected: float) -> float:
         """Return the factor of the mean differences.
 

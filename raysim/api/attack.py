@@ -94,11 +94,11 @@ class Attack(Component):
     )
 
     @returns(
-        lambda _, samples, *given: (
+        lambda _, samples, *arguments: (
             f"a Batch of inputs {[*samples.x.shape]} and targets {[*samples.y.shape]}"
         ),
-        lambda found, _, samples, *given: (
-            found.x.shape == samples.x.shape and found.y.shape == samples.y.shape
+        lambda returned, _, samples, *arguments: (
+            returned.x.shape == samples.x.shape and returned.y.shape == samples.y.shape
         ),
     )
     def poison(self, samples: Batch, classes: int, generator: torch.Generator) -> Batch:
@@ -125,14 +125,14 @@ class Attack(Component):
         """
         return upload
 
-    @returns("a tensor in float64", lambda found, *_: found.dtype == torch.float64)
+    @returns("a tensor in float64", lambda returned, *_: returned.dtype == torch.float64)
     def measure(self, known: KnownUpdates) -> Tensor:
         """Return numbers of a block in float64, of any shape, that add up over blocks."""
         raise NotImplementedError
 
     @returns(
         "a tensor in float64 of one dimension",
-        lambda found, *_: found.dtype == torch.float64 and found.dim() == 1,
+        lambda returned, *_: returned.dtype == torch.float64 and returned.dim() == 1,
     )
     def decide(self, measured: MeasuredUpdates) -> Tensor:
         """Return, once in a pass, what `forge` needs, in float64 of one dimension."""
@@ -140,7 +140,9 @@ class Attack(Component):
 
     @returns(
         lambda attack, known: f"a tensor in float64 of the shape {[*_kept_shape(attack, known)]}",
-        lambda found, *given: found.dtype == torch.float64 and found.shape == _kept_shape(*given),
+        lambda returned, *arguments: (
+            returned.dtype == torch.float64 and returned.shape == _kept_shape(*arguments)
+        ),
     )
     def keep(self, known: KnownUpdates) -> Tensor:
         """Return the vectors for the next round in a block [vectors, n]; they are checkpointed."""
@@ -150,8 +152,9 @@ class Attack(Component):
         lambda _, known: (
             f"a tensor in float64 of the shape {[*known.own.shape]} or {[*known.own.shape[1:]]}"
         ),
-        lambda found, _, known: (
-            found.dtype == torch.float64 and found.shape in (known.own.shape, known.own.shape[1:])
+        lambda returned, _, known: (
+            returned.dtype == torch.float64
+            and returned.shape in (known.own.shape, known.own.shape[1:])
         ),
     )
     def forge(self, known: KnownUpdates) -> Tensor:
@@ -204,8 +207,8 @@ class Attack(Component):
         return self.changes_samples or self.changes_uploads or self.knows_updates
 
 
-def _defines(own: Callable[..., object], base: Callable[..., object]) -> bool:
-    return getattr(own, "__func__", own) is not base
+def _defines(function: Callable[..., object], base: Callable[..., object]) -> bool:
+    return getattr(function, "__func__", function) is not base
 
 
 ATTACKS: Registry[Attack] = Registry("attack", Attack)

@@ -164,7 +164,7 @@ class Stage(Component, ABC):
         """Return the stage's state on the server before the first round: numbers, or arrays."""
         return {}
 
-    @returns("a stage of its class", lambda found, stage, _: isinstance(found, type(stage)))
+    @returns("a stage of its class", lambda returned, stage, _: isinstance(returned, type(stage)))
     def at(self, state: State) -> Stage:
         """Return this stage as clients and server apply it next.
 

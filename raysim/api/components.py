@@ -135,8 +135,8 @@ def why_lost(component: Component, promise: str) -> str:
         component: The component.
         promise: The name of the promise.
     """
-    found = getattr_static(type(component), promise)
-    return f": {found.why}" if isinstance(found, _Lost) else ""
+    stated = getattr_static(type(component), promise)
+    return f": {stated.why}" if isinstance(stated, _Lost) else ""
 
 
 def set_apart(component: Component) -> list[str]:
@@ -156,8 +156,10 @@ def set_on_classes(component: Component) -> list[str]:
     They were set from outside, as by `Mean.combine = my_function`.
     """
     kinds = [kind for kind in type(component).__mro__ if _is_own(kind)]
-    found = [(name, _function_of(value)) for kind in kinds for name, value in vars(kind).items()]
-    return [name for name, of in found if of and not name.startswith("__") and not _is_own(of)]
+    functions = [
+        (name, _function_of(value)) for kind in kinds for name, value in vars(kind).items()
+    ]
+    return [name for name, of in functions if of and not name.startswith("__") and not _is_own(of)]
 
 
 def _is_own(defined: type | FunctionType) -> bool:
@@ -323,8 +325,8 @@ def cause(error: BaseException) -> str:
         for frame in traceback.extract_tb(error.__traceback__)
         if not frame.filename.startswith("<frozen")
     ]
-    own = [frame for frame in frames if not _is_library(Path(frame.filename))]
-    last = (own or ([] if isinstance(error, ImportError) else frames))[-1:]
+    in_user_code = [frame for frame in frames if not _is_library(Path(frame.filename))]
+    last = (in_user_code or ([] if isinstance(error, ImportError) else frames))[-1:]
     place = "".join(f" ({Path(frame.filename).name}, line {frame.lineno})" for frame in last)
     text = visible(" ".join(_text_of(error).split()))
     return f"{type(error).__name__}: {text}{place}"

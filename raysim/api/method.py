@@ -350,7 +350,7 @@ class Method(Component, ABC):
         """Return the state of a client that never took part; empty if clients keep none."""
         return {}
 
-    @returns("a number of bytes", lambda found, *_: isinstance(found, int) and found >= 0)
+    @returns("a number of bytes", lambda returned, *_: isinstance(returned, int) and returned >= 0)
     def client_bytes(self, state: ServerState) -> int:
         """Return the most bytes that a client keeps between rounds; 0 if its first state stays.
 
@@ -374,7 +374,7 @@ class Method(Component, ABC):
         must be left as it is: an interrupted round is run again from it.
         """
 
-    @returns("the network's tensors by name", lambda found, *_: _are_tensors(found))
+    @returns("the network's tensors by name", lambda returned, *_: _are_tensors(returned))
     def deployed(self, state: ServerState) -> Tensors:
         """Return the network's tensors as they are deployed and evaluated."""
         return state.groups["model"]

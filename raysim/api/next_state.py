@@ -61,8 +61,8 @@ def check_model(method: Method, function: str, after: ServerState, before: Serve
         SettingsError: it does not; the message names the tensor.
     """
     if NAME in before.groups:
-        found, kept = after.groups.get(NAME, {}), before.groups[NAME]
-        if problem := next(_differences(found, kept, method.changes_shapes), None):
+        model, kept = after.groups.get(NAME, {}), before.groups[NAME]
+        if problem := next(_differences(model, kept, method.changes_shapes), None):
             raise SettingsError(f"{called(method)}: {function} returned a state with {problem}")
 
 
@@ -246,5 +246,5 @@ def _differences(returned: Tensors, kept: Tensors, changes_shapes: bool) -> Iter
                 " changes_shapes = True"
             )
         if tensor.dtype != kept[name].dtype:
-            own, base = (str(t.dtype).removeprefix("torch.") for t in (tensor, kept[name]))
-            yield f"'{NAME}/{name}' in {own}; must be in {base}: tensor.to(torch.{base})"
+            dtype, base = (str(t.dtype).removeprefix("torch.") for t in (tensor, kept[name]))
+            yield f"'{NAME}/{name}' in {dtype}; must be in {base}: tensor.to(torch.{base})"

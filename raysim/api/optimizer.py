@@ -57,8 +57,8 @@ class Optimizer(Component, ABC):
     @abstractmethod
     @returns(
         "a tensor of the gradient's shape",
-        lambda found, _, gradient, *given: (
-            isinstance(found, Tensor) and found.shape == gradient.shape
+        lambda returned, _, gradient, *arguments: (
+            isinstance(returned, Tensor) and returned.shape == gradient.shape
         ),
     )
     def direction(

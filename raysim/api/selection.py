@@ -216,7 +216,7 @@ class Selection(Component, ABC):
     @abstractmethod
     @returns(
         "a list of clients' numbers",
-        lambda found, *_: all(int(client) == client for client in found),
+        lambda returned, *_: all(int(client) == client for client in returned),
     )
     def select(self, sampling: Sampling) -> Sequence[int]:
         """Return distinct clients: `sampling.wanted`, or all candidates if they are fewer.

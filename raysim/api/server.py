@@ -50,8 +50,8 @@ class ServerRule(RateSettings, Component, ABC):
     @abstractmethod
     @returns(
         "parameters with the names, shapes, dtypes of `mean`, and the groups of `keeps`",
-        lambda found, rule, _, mean, kept: (
-            _kinds(found[0]) == _kinds(mean) and found[1].keys() == kept.keys()
+        lambda returned, rule, _, mean, kept: (
+            _kinds(returned[0]) == _kinds(mean) and returned[1].keys() == kept.keys()
         ),
     )
     def step(self, params: Tensors, mean: Tensors, kept: Groups) -> tuple[Tensors, Groups]:

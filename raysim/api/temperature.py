@@ -93,13 +93,13 @@ class Temperature(Component, ABC):
         return {}
 
     @abstractmethod
-    @returns("a temperature, a number above 0", lambda found, *_: _is_temperature(found))
+    @returns("a temperature, a number above 0", lambda returned, *_: _is_temperature(returned))
     def choose(self, round_: TemperatureRound) -> float:
         """Return the T of a round, above 0: for its clients, and for the loss evaluated at T."""
 
     @returns(
         "for each client a temperature, a number above 0",
-        lambda found, *_: all(map(_is_temperature, found.values())),
+        lambda returned, *_: all(map(_is_temperature, returned.values())),
     )
     def by_client(
         self, round_: TemperatureRound, temperature: float, clients: Sequence[int]

@@ -101,8 +101,8 @@ def _values(key: str, begun: str, before: list[str], context: typer.Context) -> 
     several = context.info_name == "sweep" or key in LISTS
     *others, last = begun.split(",") if several else [begun]
     values = _settings(before, context).get(key, [])
-    found = [value for value in values if value.startswith(last) and value not in others]
-    return [",".join([*others, value]) for value in found]
+    matching = [value for value in values if value.startswith(last) and value not in others]
+    return [",".join([*others, value]) for value in matching]
 
 
 def _settings(before: Iterable[str], context: typer.Context) -> dict[str, list[str]]:

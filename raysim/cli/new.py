@@ -37,8 +37,8 @@ def new(
         raise SettingsError(
             f"{visible(name)}: must be a module's name: small letters, digits and _, as my_method"
         )
-    own = Path(f"{name}.py")
-    if name in sys.stdlib_module_names or (not own.exists() and find_spec(name)):
+    file = Path(f"{name}.py")
+    if name in sys.stdlib_module_names or (not file.exists() and find_spec(name)):
         raise SettingsError(f"{name}: a module has this name already; choose another")
     class_ = "".join(word.capitalize() for word in name.split("_"))
     written = {Path(f"{name}.py"): f"{kind}.py", Path(f"test_{name}.py"): f"test_{kind}.py"}

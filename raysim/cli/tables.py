@@ -73,8 +73,8 @@ def table(
     """Run a published table next to its values; the same command resumes an interrupted one."""
     planner = planner_of(only, rounds, seeds, changes(overrides, profile))
     folder = out or Path("runs") / (f"{name}-tuned" if tune else name)
-    given = partial(_given_table, name, tune or (), tune_trials)
-    _run_or_tell("table", given, planner, jobs, folder, dry_run=dry_run, json=json)
+    make_table = partial(_given_table, name, tune or (), tune_trials)
+    _run_or_tell("table", make_table, planner, jobs, folder, dry_run=dry_run, json=json)
 
 
 def _given_table(name: str, ranges: Sequence[str], trials: int | None) -> PaperTable:

@@ -139,8 +139,8 @@ class Devices(Clock):
 
     def files(self) -> dict[str, Path]:
         """Return the tables, by setting."""
-        given = {"clock.table": self.table, "clock.windows": self.windows}
-        return {setting: Path(path) for setting, path in given.items() if path is not None}
+        paths = {"clock.table": self.table, "clock.windows": self.windows}
+        return {setting: Path(path) for setting, path in paths.items() if path is not None}
 
     def _availability(self, clients: int, seed: int) -> Availability:
         if self.windows is not None:

@@ -108,8 +108,10 @@ class LocalSettings(RateSettings):
 
     def build_optimizer(self) -> Optimizer:
         """Return the optimizer with its settings."""
-        given = [(name, getattr(self, name)) for name in OF_OPTIMIZERS]
-        return build_optimizer(self.optimizer, tuple(each for each in given if each[1] is not None))
+        settings = [(name, getattr(self, name)) for name in OF_OPTIMIZERS]
+        return build_optimizer(
+            self.optimizer, tuple(each for each in settings if each[1] is not None)
+        )
 
     @model_validator(mode="after")
     def _epochs_or_steps(self) -> Self:

@@ -54,8 +54,8 @@ HINTS = {"seeds": SEVERAL_SEEDS}
 
 
 def _path(setting: str, path: str, *, absolute: bool = False) -> str:
-    found = user_path(path, setting)
-    return str(found.absolute() if absolute else found)
+    checked_path = user_path(path, setting)
+    return str(checked_path.absolute() if absolute else checked_path)
 
 
 def _weights_file(path: str) -> str:
@@ -173,8 +173,8 @@ class Settings(SettingsGroup):
     @model_validator(mode="after")
     def _rates_suit_rounds(self) -> Self:
         self.local.check_rate(self.rounds, self.local.lr, "local.lr=")
-        own = self.server.rate is not None
-        key = "server.lr=" if own else f"the rate of {called(self.method)}, "
+        has_rate = self.server.rate is not None
+        key = "server.lr=" if has_rate else f"the rate of {called(self.method)}, "
         self.server.check_rate(self.rounds, self.server_lr, key)
         return self
 

@@ -133,8 +133,10 @@ class ClusterHealth:
         self._head: str = context.gcs_address
         self._node = context.get_node_id()
         nodes = ray.nodes()  # type: ignore[no-untyped-call]
-        own = next(node for node in nodes if node["NodeID"] == self._node)
-        self._connection = _IdleConnection(own["NodeManagerAddress"], own["NodeManagerPort"])
+        this_node = next(node for node in nodes if node["NodeID"] == self._node)
+        self._connection = _IdleConnection(
+            this_node["NodeManagerAddress"], this_node["NodeManagerPort"]
+        )
         self._heard = perf_counter()
 
     def close(self) -> None:

@@ -37,8 +37,8 @@ def with_driver_path(actor: type) -> Any:
 
         real = {Path(place).resolve() for place in places} | {Path.cwd().resolve()}
         working = [str(p) for p in sys.path if p not in path and Path(p).resolve() in real]
-        own = [entry for entry in sys.path if entry not in {*path, *working}]
-        sys.path[:] = [*own, *(entry for entry in path if entry in {*sys.path, *added})]
+        added_here = [entry for entry in sys.path if entry not in {*path, *working}]
+        sys.path[:] = [*added_here, *(entry for entry in path if entry in {*sys.path, *added})]
         sys.path.insert(0, home)
         import_module("raysim.execution")  # the driver's, if this node has it
         sys.path.remove(home)

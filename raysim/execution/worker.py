@@ -257,8 +257,8 @@ class Worker:
         """
         for span in spans:
             with self.watch("reduction"):
-                found = (self._measured(message, block) for block in span)
-                self._results["measure"].blocks[span] = reduce(np.add, found)
+                numbers = (self._measured(message, block) for block in span)
+                self._results["measure"].blocks[span] = reduce(np.add, numbers)
 
     def aggregate(self, message: AggregationMessage, blocks: Sequence[tuple[int, ...]]) -> None:
         """Aggregate blocks of the updates of a pass; hold the results.

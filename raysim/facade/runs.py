@@ -76,8 +76,8 @@ def rounds(
         RaysimError: something is wrong that you can mend; its message says what.
     """
     settings, listener = with_cohort(loaded_settings(settings), task), listener or Listener()
-    own = task is not None
-    held = reserved_directory(settings, listener, own_task=own, force=force)
+    own_task = task is not None
+    held = reserved_directory(settings, listener, own_task=own_task, force=force)
     return begun(settings, task, held, listener, force=force)
 
 

@@ -98,8 +98,8 @@ def _read(name: str) -> tuple[dict[str, Any], set[str]]:
     if name in PRESETS:
         return PRESETS[name].settings.to_dict(), set()
     if name.startswith(DATASET):
-        given = dict([parse_override(name)])
-        return apply_overrides({}, {**PLAIN, **given}), {*given}
+        changes = dict([parse_override(name)])
+        return apply_overrides({}, {**PLAIN, **changes}), {*changes}
     if Path(name).suffix not in (".toml", ".json"):
         raise SettingsError(f"{visible(name)}: no such preset; {_instead_of(name)}")
     path = user_path(name)

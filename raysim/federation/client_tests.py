@@ -35,8 +35,8 @@ def names_of(client_tests: Sequence[Any] | None, clients: int) -> dict[int, str]
             f"{NAME}: {len(client_tests)} entries for {clients} clients; give one a client, None"
             " where it has no test samples"
         )
-    given = (number for number, pair in enumerate(client_tests) if pair is not None)
-    return {number: f"{NAME}, client {number}" for number in given}
+    with_tests = (number for number, pair in enumerate(client_tests) if pair is not None)
+    return {number: f"{NAME}, client {number}" for number in with_tests}
 
 
 def local_test_of(

@@ -217,8 +217,8 @@ class Federation:
         weights = local.class_weights
         if isinstance(weights, str):  # balanced
             weights = balanced_weights(open_samples(self.train).y)
-        own = for_training(self.scoring, local.label_smoothing, weights)
-        return replace(self, training=own)
+        training = for_training(self.scoring, local.label_smoothing, weights)
+        return replace(self, training=training)
 
     def for_network(self, network: nn.Module) -> Federation:
         """Return this federation with floating-point samples in the type of a network's parameters.

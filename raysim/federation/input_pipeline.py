@@ -71,8 +71,8 @@ class PreparedPipeline(InputPipeline):
     @property
     def per_client(self) -> bool:
         """True if the partition transforms inputs."""
-        own = type(self.settings.partition)
-        views = (own.client_view, own.test_view)
+        partition = type(self.settings.partition)
+        views = (partition.client_view, partition.test_view)
         return views != (Partition.client_view, Partition.test_view)
 
     def decode(self, x: Tensor) -> Tensor:

@@ -77,8 +77,8 @@ class OpenedSamples:
         """Return the training samples of clients, decoded, in the order of the clients."""
         clients = clients[: self._most]
         if self._inputs.per_client:
-            own = [self.client(client) for client in clients]
-            x, y = (torch.cat(parts) for parts in ([b.x for b in own], [b.y for b in own]))
+            batches = [self.client(client) for client in clients]
+            x, y = (torch.cat(parts) for parts in ([b.x for b in batches], [b.y for b in batches]))
             return self._batch(x, y)._replace(scoring=self._training)
         return self._decoded(np.concatenate([self._training_rows(client) for client in clients]))
 

@@ -74,8 +74,8 @@ class Afl(KeepsWeights):
         first = np.full(len(now.everyone), 1 / len(now.everyone))
         weights = self.kept_weights(state, first)
         scaled = len(now.cohort) * weights[places(now, now.cohort)]
-        own = dict(zip(now.cohort, scaled.tolist(), strict=True))
-        reduced = yield self.weighted_pass(now, state, own)
+        weights_now = dict(zip(now.cohort, scaled.tolist(), strict=True))
+        reduced = yield self.weighted_pass(now, state, weights_now)
         losses = np.zeros_like(weights)
         losses[places(now, reduced.clients)] = reduced.scalars[LOSS]
         moved = projected(weights + self.lr_lambda * losses)

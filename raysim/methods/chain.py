@@ -96,8 +96,8 @@ class Chain(FedAvg):
     @property
     def sending(self) -> Method:
         """The only method whose clients send more than the model, or else the chain."""
-        own = [m for m in self.methods.values() if m.rules().finish is not send_model]
-        return self if len(own) != 1 else own[0]
+        senders = [m for m in self.methods.values() if m.rules().finish is not send_model]
+        return self if len(senders) != 1 else senders[0]
 
     def key_needing(self, name: str) -> str:
         """Return the key of the method that needs a `local` setting, the last if several do."""
@@ -359,10 +359,10 @@ def check_local(methods: Methods) -> None:
     needed: dict[str, tuple[str, object]] = {}
     for name, member in methods.items():
         for key, value in member.needs_local.items():
-            other, given = needed.setdefault(key, (name, value))
-            if given != value:
+            other, needed_value = needed.setdefault(key, (name, value))
+            if needed_value != value:
                 raise SettingsError(
-                    f"{other} needs local.{key}={as_typed(given)}, {name} needs"
+                    f"{other} needs local.{key}={as_typed(needed_value)}, {name} needs"
                     f" local.{key}={as_typed(value)}; leave one of them out"
                 )
 

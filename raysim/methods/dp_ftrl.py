@@ -185,8 +185,8 @@ class DpFtrl(FedAvg):
 def _send_clipped(clip: float, view: View, trained: Trained) -> Upload:
     """Send the change of the model, scaled to the clip if it exceeds it."""
     sent = send_model(view, trained).sums
-    found = Differences.of(sent, {"model": "model"}, view.broadcast, frozen=view.frozen)
-    change = found.changes["model"]
+    differences = Differences.of(sent, {"model": "model"}, view.broadcast, frozen=view.frozen)
+    change = differences.changes["model"]
     length = norm(change)
     factor = clip_factor(length, clip)
     return Upload(

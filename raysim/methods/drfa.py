@@ -89,8 +89,8 @@ class Drfa(KeepsWeights):
         samples = np.asarray(now.samples)[np.asarray(now.everyone)]
         weights = self.kept_weights(state, samples / samples.sum())
         scaled = len(weights) * weights[places(now, now.cohort)]
-        own = dict(zip(now.cohort, scaled.tolist(), strict=True))
-        reduced = yield self._with_steps(now, self.weighted_pass(now, state, own))
+        weights_now = dict(zip(now.cohort, scaled.tolist(), strict=True))
+        reduced = yield self._with_steps(now, self.weighted_pass(now, state, weights_now))
         after = self.server_update(now, state, reduced)
         model = {**after.groups["model"], **reduced.means[SNAPSHOT]}
         heard = yield Pass(now.sample(1), {"model": model}, Rules(finish=send_loss), bases={})

@@ -44,5 +44,5 @@ class FedAdam(FedAvg):
     @property
     def server_rule(self) -> ServerRule:
         """Adam with its settings."""
-        own = {"lr": self.lr_server, "beta1": self.beta1, "beta2": self.beta2, "tau": self.tau}
-        return SERVER_RULES.get("adam").model_validate(own)
+        settings = {"lr": self.lr_server, "beta1": self.beta1, "beta2": self.beta2, "tau": self.tau}
+        return SERVER_RULES.get("adam").model_validate(settings)

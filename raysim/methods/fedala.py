@@ -114,13 +114,13 @@ class FedAla(FedAvg):
         )
 
 
-def _prepare(view: View, trained: Trained, **own: Any) -> Upload:
-    start, weights, uses = _learned(view, trained, **own)
+def _prepare(view: View, trained: Trained, **settings: Any) -> Upload:
+    start, weights, uses = _learned(view, trained, **settings)
     return Upload(round_state={START: start, "new_weights": weights, "new_uses": uses})
 
 
-def _deploy(view: View, trained: Trained, **own: Any) -> Upload:
-    start, *_ = _learned(view, trained, **own)
+def _deploy(view: View, trained: Trained, **settings: Any) -> Upload:
+    start, *_ = _learned(view, trained, **settings)
     return Upload(sums={"model": {**view.start, **start}})
 
 

@@ -173,8 +173,8 @@ class FedDbe(FedAvg):
 
 
 def _start(broadcast: Groups, state: Groups, personal: Groups) -> Tensors:
-    own = state[OWN]
-    return {**broadcast["model"], **own, RUNNING: torch.zeros_like(own[SHIFT])}
+    kept = state[OWN]
+    return {**broadcast["model"], **kept, RUNNING: torch.zeros_like(kept[SHIFT])}
 
 
 def _send_running(view: View, trained: Trained) -> Upload:

@@ -83,8 +83,8 @@ class FedLc(FedAvg):
 
     def rules(self) -> Rules:
         """Return the rules of local training: SGD on the calibrated loss."""
-        own = _count if self.counts == "client" else None
-        return Rules(criterion=self._calibrated, from_samples=own)
+        counting = _count if self.counts == "client" else None
+        return Rules(criterion=self._calibrated, from_samples=counting)
 
     def before_training(self, now: Round, state: ServerState) -> BeforePasses:
         """Count the classes of all clients, once, if these counts are used."""
@@ -92,8 +92,8 @@ class FedLc(FedAvg):
             return state
         sent = {COUNTS: state.groups[COUNTS]}
         counting = Rules(finish=_send_counts)
-        found = yield Pass(now.everyone, sent, counting, weighting="uniform", bases={})
-        return state.replace(counts={N: found.means[COUNTS][N] * len(found.clients)})
+        reduced = yield Pass(now.everyone, sent, counting, weighting="uniform", bases={})
+        return state.replace(counts={N: reduced.means[COUNTS][N] * len(reduced.clients)})
 
     def _calibrated(self, view: View, outputs: Outputs, batch: Batch) -> Tensor:
         groups = view.state if self.counts == "client" else view.broadcast

@@ -184,8 +184,10 @@ class FedProto(FedAvg):
 
     def deployment(self, now: Round, state: ServerState) -> Pass:
         """Deploy the client's own model, with the prototypes of now."""
-        own = self.classes == "own"
-        rules = Rules(start=_start_of_own_classes if own else _start, from_samples=_count)
+        of_own_classes = self.classes == "own"
+        rules = Rules(
+            start=_start_of_own_classes if of_own_classes else _start, from_samples=_count
+        )
         return Pass(now.cohort, self.broadcast(state), rules)
 
     def deployment_after(self, now: Round, state: ServerState) -> Sequence[Pass] | None:

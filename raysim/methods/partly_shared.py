@@ -94,13 +94,13 @@ class PartlyShared(FedAvg):
     def init(self, network: nn.Module) -> ServerState:
         """Start from the network as it was built, and note which tensors are the clients'."""
         state = super().init(network)
-        own = self.own_tensors(network) - frozen_names(network)
-        return ServerState(state.groups, {**state.info, OWN: json.dumps(sorted(own))})
+        names = self.own_tensors(network) - frozen_names(network)
+        return ServerState(state.groups, {**state.info, OWN: json.dumps(sorted(names))})
 
     def client_init(self, state: ServerState) -> Groups:
         """Start a client's own tensors at their common start."""
-        own = _own_names(state)
-        return {OWN: only(state.groups["model"], own)} if own else {}
+        names = _own_names(state)
+        return {OWN: only(state.groups["model"], names)} if names else {}
 
     def rules(self) -> Rules:
         """Return the rules of local training: from the shared and the own tensors, by SGD."""

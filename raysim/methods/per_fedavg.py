@@ -126,5 +126,5 @@ def _dealt(batch: Batch, parts: int) -> list[Batch]:
 
 def _adapt(view: View, trained: Trained, *, alpha: float) -> Upload:
     gradient = view.gradient(view.params, trained.data)
-    own = {name: view.params[name].detach() for name in gradient}
-    return Upload(sums={"model": {**view.params, **add_scaled(own, gradient, -alpha)}})
+    params = {name: view.params[name].detach() for name in gradient}
+    return Upload(sums={"model": {**view.params, **add_scaled(params, gradient, -alpha)}})

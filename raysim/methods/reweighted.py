@@ -116,5 +116,5 @@ def projected(values: Floats) -> Floats:
     ordered = np.sort(values - values.max())[::-1]  # a common shift changes nothing
     thetas = (np.cumsum(ordered) - 1) / np.arange(1, len(ordered) + 1)
     theta = thetas[ordered > thetas][-1]
-    found: Floats = np.maximum(values - values.max() - theta, 0)
-    return found
+    weights: Floats = np.maximum(values - values.max() - theta, 0)
+    return weights

@@ -52,8 +52,8 @@ def weight_layers(network: nn.Module) -> list[WeightLayer]:
     shared = {parameter: name for name, parameter in network.named_parameters()}
     for path, module in _modules(network):
         if isinstance(module, WEIGHT_LAYERS):
-            own = module.named_parameters(recurse=False)
-            weights = tuple(shared[p] for name, p in own if name.startswith("weight"))
+            params = module.named_parameters(recurse=False)
+            weights = tuple(shared[p] for name, p in params if name.startswith("weight"))
             layers.append(WeightLayer(path, module, weights))
             _add(layers[-1], path, module)
         elif layers:

@@ -212,8 +212,10 @@ def compared_metrics(
     score = common_score(records) or OF_ENGINE["train_loss"]
     column = score.name
     name, unit = in_words(score), unit_of(Metric("final", column), records)
-    given = {group.settings.get("target_accuracy") for group in groups}
-    targets = {each for each in given if isinstance(each, float)} if target is None else {target}
+    set_targets = {group.settings.get("target_accuracy") for group in groups}
+    targets = (
+        {each for each in set_targets if isinstance(each, float)} if target is None else {target}
+    )
     for metric in further:
         for record in records:
             metric.of(record)
@@ -425,8 +427,8 @@ def _telling_keys(settings: Sequence[dict[str, Any]]) -> dict[str, set[Any]]:
         for of_run in settings:
             if key in of_run:
                 values.setdefault(_component_of(key, of_run), set()).add(repr(of_run[key]))
-        found = {of for of, different in values.items() if key == UNREAD or len(different) > 1}
-        telling |= {key: found} if found else {}
+        components = {of for of, different in values.items() if key == UNREAD or len(different) > 1}
+        telling |= {key: components} if components else {}
     return telling
 
 

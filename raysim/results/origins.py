@@ -48,8 +48,8 @@ def origins_of(record: RunRecord) -> dict[Origin, str]:
         method, revisions = record.settings.get("method.name"), record.revisions or {}
         versions[Origin(f"{FORMULA} {method}")] = str(revisions.get(FORMULA, "unknown"))
         for name, start in COMPONENTS.items() if revisions else ():
-            own = {k: v for k, v in record.settings.items() if f"{k}.".startswith(start)}
-            versions[Origin(name, key_text(own))] = str(revisions[name])
+            own_settings = {k: v for k, v in record.settings.items() if f"{k}.".startswith(start)}
+            versions[Origin(name, key_text(own_settings))] = str(revisions[name])
     if not record.own_task:
         settings = {k: v for k, v in record.settings.items() if k.startswith(OF_SAMPLES)}
         own_data = [record.seed] if settings.get("dataset.seed") == OF_RUN else []

@@ -98,8 +98,8 @@ def local_rows(rows: Mapping[Key, Mapping[str, Any]]) -> dict[Key, Key]:
     for row, settings in rows.items():
         if settings.get("method.name") == LOCAL:
             local.setdefault(_common(settings), []).append(row)
-    found = {row: local.get(_common(settings), []) for row, settings in rows.items()}
-    return {row: each[0] for row, each in found.items() if len(each) == 1}
+    matching = {row: local.get(_common(settings), []) for row, settings in rows.items()}
+    return {row: each[0] for row, each in matching.items() if len(each) == 1}
 
 
 def over_local(

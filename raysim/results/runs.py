@@ -59,8 +59,8 @@ def with_deployed(metrics: pa.Table) -> pa.Table:
     for of, column in known.items():
         if of.model or of.samples not in OF_CLIENTS:
             continue
-        own, values = column.of(of._replace(model=PERSONAL)), metrics[column.name]
-        metrics = metrics.append_column(declared_field(own, values.type), values)
+        deployed, values = column.of(of._replace(model=PERSONAL)), metrics[column.name]
+        metrics = metrics.append_column(declared_field(deployed, values.type), values)
         if of.spread == JAIN:
             zeros = [None if value is None else 0.0 for value in values.to_pylist()]
             score = known[of._replace(spread="")].of(of._replace(model=PERSONAL, spread=""))

@@ -127,8 +127,8 @@ class ResultTable:
         Rows are not compared by it.
         """
         cells = [self.cell(row, column) for row in self.rows]
-        found = (c for c in cells if c.measured and c.column and self.larger(c) is None)
-        cell = next(found, None)
+        undeclared_cells = (c for c in cells if c.measured and c.column and self.larger(c) is None)
+        cell = next(undeclared_cells, None)
         if cell is None or cell.column is None:
             return ""
         return f"{self.metric_of(cell)}: {undeclared(cell.column)}"
@@ -144,8 +144,10 @@ class ResultTable:
 
     def best(self, column: str) -> frozenset[str]:
         """Return the names of the bold rows: the best one, and rows that no test tells from it."""
-        found = self.differences(column)
-        return frozenset(row for row, each in found.items() if not (each and each.is_separated))
+        differences = self.differences(column)
+        return frozenset(
+            row for row, each in differences.items() if not (each and each.is_separated)
+        )
 
     def differences(self, column: str) -> dict[str, Difference | None]:
         """Return the difference of each row from the best of its metric; None for the best.
@@ -188,13 +190,13 @@ class ResultTable:
             return None
         if len({self.own_round_of(cell) for cell in cells}) > 1:
             return None
-        own, base = (statistics.mean([cell.measured[s] for s in seeds]) for cell in cells)
-        return self._ratio(row, column, own, base)
+        value, base = (statistics.mean([cell.measured[s] for s in seeds]) for cell in cells)
+        return self._ratio(row, column, value, base)
 
     def published_ratio(self, row: str, column: str) -> float | None:
         """Return the ratio of the published values."""
-        own, base = (self.cell(each, column).published for each in (row, self.ratio_to))
-        return self._ratio(row, column, own, base)
+        value, base = (self.cell(each, column).published for each in (row, self.ratio_to))
+        return self._ratio(row, column, value, base)
 
     def _ratio(
         self, row: str, column: str, value: float | None, base: float | None

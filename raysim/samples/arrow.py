@@ -70,8 +70,8 @@ def _column(values: npt.NDArray[Any]) -> pa.Array:
 
 
 def _batch(split: Split) -> pa.RecordBatch:
-    given = {"x": split.x, "y": split.y, **split.columns}
-    arrays = {name: np.asarray(values) for name, values in given.items()}
+    parts = {"x": split.x, "y": split.y, **split.columns}
+    arrays = {name: np.asarray(values) for name, values in parts.items()}
     columns = {name: _column(values) for name, values in arrays.items()}
     fields = [
         pa.field(name, column.type, metadata={"shape": json.dumps(arrays[name].shape[1:])})

@@ -267,8 +267,8 @@ class Holdout:
         """Return the positions of a client's training and held-out samples among n, ascending."""
         count = int(self._held_out(np.array([n]))[0])
         held_out = np.zeros(n, dtype=bool)
-        generator, own = stream(self.seed, "holdout", client), n - self.shared
-        held_out[generator.choice(own, count, replace=False, shuffle=False)] = True
+        generator, own_size = stream(self.seed, "holdout", client), n - self.shared
+        held_out[generator.choice(own_size, count, replace=False, shuffle=False)] = True
         return np.flatnonzero(~held_out), np.flatnonzero(held_out)
 
     def _held_out(self, sizes: Indices) -> Indices:

@@ -98,8 +98,8 @@ def _is_split(value: object) -> bool:
 PER_INPUT = "a tensor with one row per input"
 
 
-def _has_rows(found: Any, component: Component, x: Tensor, *_: object) -> bool:
-    return found.dim() > 0 and len(found) == len(x)
+def _has_rows(returned: Any, component: Component, x: Tensor, *_: object) -> bool:
+    return returned.dim() > 0 and len(returned) == len(x)
 
 
 Progress = Callable[[str, int, int], None]
@@ -112,7 +112,9 @@ class Dataset(Component, ABC):
     @property
     @returns(
         f"a tuple of whole numbers from 1 to {MOST}, or None",
-        lambda found, _: found is None or (isinstance(found, tuple) and all(map(_is_count, found))),
+        lambda returned, _: (
+            returned is None or (isinstance(returned, tuple) and all(map(_is_count, returned)))
+        ),
     )
     def shape(self) -> tuple[int, ...] | None:
         """Shape of one decoded input, without the batch dimension; None: that of the samples."""
@@ -121,7 +123,7 @@ class Dataset(Component, ABC):
     @property
     @returns(
         f"a whole number from 1 to {MOST}, or None",
-        lambda found, _: found is None or _is_count(found),
+        lambda returned, _: returned is None or _is_count(returned),
     )
     def classes(self) -> int | None:
         """Number of classes C; of a network's outputs if targets are not class numbers.
@@ -132,7 +134,9 @@ class Dataset(Component, ABC):
         return None
 
     @property
-    @returns("the names of the classes, as different texts", lambda found, _: are_names(found))
+    @returns(
+        "the names of the classes, as different texts", lambda returned, _: are_names(returned)
+    )
     def class_names(self) -> Sequence[str]:
         """Names of the classes in the order of their numbers; empty if they have numbers alone."""
         return ()
@@ -167,7 +171,7 @@ class Dataset(Component, ABC):
         """
         return False
 
-    @returns("a raysim.Dataset", lambda found, *_: isinstance(found, Dataset))
+    @returns("a raysim.Dataset", lambda returned, *_: isinstance(returned, Dataset))
     def for_run(self, seed: int) -> Self:
         """Return the dataset of a run with a seed: this one, or of `seed="run"` that of the run."""
         follows = getattr(self, "seed", None) == OF_RUN
@@ -183,7 +187,7 @@ class Dataset(Component, ABC):
     @abstractmethod
     @returns(
         'a mapping of "train" and "test" to a Path or to samples each',
-        lambda found, *_: all(_is_split(found[split]) for split in ("train", "test")),
+        lambda returned, *_: all(_is_split(returned[split]) for split in ("train", "test")),
     )
     def prepare(self, root: Path, progress: Progress) -> Mapping[str, Any]:
         """Fetch and check missing files, and return the samples of "train" and "test".
@@ -343,7 +347,7 @@ class Partition(Component, ABC):
     @abstractmethod
     @returns(
         "client indices, such as ListedIndices.of([indices of client 0, ...])",
-        lambda found, *_: hasattr(found, "sizes") and hasattr(found, "__getitem__"),
+        lambda returned, *_: hasattr(returned, "sizes") and hasattr(returned, "__getitem__"),
     )
     def split(self, data: Split, clients: int, seed: int) -> ClientIndices:
         """Assign samples to clients.
@@ -353,7 +357,7 @@ class Partition(Component, ABC):
         """
 
     @returns(
-        lambda *given: f"None, or {len(given[-1].sizes)} arrays of indices, one a client",
+        lambda *arguments: f"None, or {len(arguments[-1].sizes)} arrays of indices, one a client",
         lambda returned, *arguments: (
             returned is None
             or (
@@ -399,8 +403,8 @@ class Partition(Component, ABC):
         return () if returned is None else tuple(map(str, returned))
 
     @returns(
-        lambda *given: f"None, or {len(given[-1].sizes)} names, one a client",
-        lambda found, *given: found is None or len(found) == len(given[-1].sizes),
+        lambda *arguments: f"None, or {len(arguments[-1].sizes)} names, one a client",
+        lambda returned, *arguments: returned is None or len(returned) == len(arguments[-1].sizes),
     )
     def client_names(self, train: Split, held: ClientIndices) -> Sequence[object] | None:
         """Return a name for each client, to stand next to its number; by default none have any.
@@ -444,7 +448,7 @@ class Model(Component, ABC):
     @abstractmethod
     @returns(
         "a torch.nn.Module with parameters that are trained",
-        lambda found, *_: any(weights.requires_grad for weights in found.parameters()),
+        lambda returned, *_: any(weights.requires_grad for weights in returned.parameters()),
     )
     def build(self, shape: tuple[int, ...], classes: int) -> nn.Module:
         """Build the module for decoded inputs of `shape` and C `classes`.

@@ -47,8 +47,8 @@ class LocalCut:
     def test_sizes(self, sizes: Indices) -> Indices:
         """Return the number of test samples [n] of clients with `sizes` samples [n]."""
         wanted = np.maximum(np.rint(self.fraction * sizes), 1)
-        found: Indices = np.clip(wanted, 0, np.maximum(sizes - 1, 0)).astype(np.int64)
-        return found
+        sizes_of_tests: Indices = np.clip(wanted, 0, np.maximum(sizes - 1, 0)).astype(np.int64)
+        return sizes_of_tests
 
     def divide(self, client: int, indices: Indices) -> tuple[Indices, Indices]:
         """Return a client's training and test samples, in the order of its `indices` [n]."""
@@ -81,8 +81,8 @@ def _by_class(
     grouped = np.argsort(of_class, kind="stable")
     rank = np.arange(len(order)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
     first = rank < np.repeat(shares, sizes)
-    found: Indices = order[np.concatenate([grouped[first], grouped[~first]])]
-    return found
+    ordered: Indices = order[np.concatenate([grouped[first], grouped[~first]])]
+    return ordered
 
 
 @dataclass(frozen=True)

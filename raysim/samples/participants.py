@@ -55,8 +55,8 @@ class Participants:
 
     def at(self, ranks: Any) -> Integers:
         """Return the numbers of the participants at some ranks [n]."""
-        found: Integers = self.numbers[ranks] if len(self.new) else np.asarray(ranks)
-        return found
+        numbers: Integers = self.numbers[ranks] if len(self.new) else np.asarray(ranks)
+        return numbers
 
     def ranks(self, clients: Integers) -> Integers:
         """Return the ranks of some participants among them, ascending clients or not."""
@@ -66,8 +66,8 @@ class Participants:
         """Return the first of some clients that is kept out of training; None if none is."""
         if not len(self.new):
             return None
-        found = np.isin(asked := np.asarray(clients), self.new)
-        return int(asked[found][0]) if found.any() else None
+        is_new = np.isin(asked := np.asarray(clients), self.new)
+        return int(asked[is_new][0]) if is_new.any() else None
 
 
 @lru_cache(maxsize=8)

@@ -34,8 +34,8 @@ class SomeInputs:
 
     def __getitem__(self, rows: slice | Indices) -> npt.NDArray[Any]:
         """Return the inputs of a slice, or of sample numbers [n]."""
-        found: npt.NDArray[Any] = self._inputs[self._rows[rows]]
-        return found
+        inputs: npt.NDArray[Any] = self._inputs[self._rows[rows]]
+        return inputs
 
 
 def shared_samples(targets: npt.NDArray[Any], count: int, seed: int) -> Indices:

@@ -144,13 +144,13 @@ class Checkpoints:
 
     def numbers(self) -> list[int]:
         """Return the rounds of the checkpoints there are, ascending."""
-        found = (re.fullmatch(r"round_(\d+)", path.name) for path in self._folder.glob("round_*"))
-        return sorted(int(match[1]) for match in found if match)
+        matches = (re.fullmatch(r"round_(\d+)", path.name) for path in self._folder.glob("round_*"))
+        return sorted(int(match[1]) for match in matches if match)
 
     def config(self) -> dict[str, Any] | None:
         """Return what `config.json` held at the newest readable checkpoint, None without one."""
-        found: dict[str, Any] | None = self._newest("config")
-        return found
+        sealed: dict[str, Any] | None = self._newest("config")
+        return sealed
 
     def identity(self) -> dict[str, Any]:
         """Return the identity at the newest readable checkpoint; empty without one."""
@@ -196,7 +196,7 @@ class Checkpoints:
         self,
         clients: int,
         report: Callable[[str], None],
-        check: Callable[[Checkpoint], None] = lambda found: None,
+        check: Callable[[Checkpoint], None] = lambda checkpoint: None,
     ) -> Checkpoint | None:
         """Return the newest checkpoint that is whole; None if there was never one.
 

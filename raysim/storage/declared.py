@@ -79,8 +79,8 @@ def main_score_of(settings: Settings, *, own_models: bool) -> Column | None:
 
 def is_main_score(settings: Settings, column: str) -> bool:
     """Return whether a column is a run's main score, also by the name of what clients deploy."""
-    given = (deploys_own_models(settings), True)
-    scores = [main_score_of(settings, own_models=own_models) for own_models in given]
+    ways = (deploys_own_models(settings), True)
+    scores = [main_score_of(settings, own_models=own_models) for own_models in ways]
     return column in {score.name for score in scores if score}
 
 

@@ -118,8 +118,8 @@ def removed_if_refused(path: Path) -> Iterator[None]:
     try:
         yield
     except RaysimError as error:
-        own = missing and not is_locked(path)  # another process may have been faster
-        if own and error.exit_code == INPUT and not any(path.rglob("config.json")):
+        is_ours = missing and not is_locked(path)  # another process may have been faster
+        if is_ours and error.exit_code == INPUT and not any(path.rglob("config.json")):
             shutil.rmtree(path, ignore_errors=True)
             with suppress(OSError):
                 for parent in missing[1:]:

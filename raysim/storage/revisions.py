@@ -50,8 +50,8 @@ def in_words(revisions: Mapping[str, Any]) -> str:
 
 def _later(revisions: Mapping[str, Any]) -> Iterator[str]:
     for name in COMPONENTS:
-        found = revisions[name]
-        each = found if isinstance(found, Mapping) else {"": found}
+        sealed = revisions[name]
+        each = sealed if isinstance(sealed, Mapping) else {"": sealed}
         for stage, revision in each.items():
             if revision != 1:
                 yield f"{name}{stage and f' {stage}'} {revision}"

@@ -114,8 +114,8 @@ class RunDirectory:
         try:
             recorded = parse_json(self.summary.read_text("utf-8"))
             table = read_metrics(self.metrics, rounds)
-            given = table.to_pylist(), declared_in(table.schema), target
-            expected = summarise(*given, every=every, rounds=end_of(recorded, rounds))
+            recorded_rows = table.to_pylist(), declared_in(table.schema), target
+            expected = summarise(*recorded_rows, every=every, rounds=end_of(recorded, rounds))
             # As text: a loss of NaN is not equal to itself.
             return all(
                 json.dumps(recorded[name]) == json.dumps(expected[name]) for name in expected
@@ -140,9 +140,9 @@ class RunDirectory:
     def other_revision(self, settings: Settings) -> str | None:
         """Return the difference in the revisions of components, or None."""
         sealed = Checkpoints(self.checkpoints).revisions() or {}
-        own = revisions_of(settings)
-        found = (f"{n} {sealed[n]} (here {own[n]})" for n in sealed if sealed[n] != own[n])
-        return ", ".join(found) or None
+        here = revisions_of(settings)
+        changes = (f"{n} {sealed[n]} (here {here[n]})" for n in sealed if sealed[n] != here[n])
+        return ", ".join(changes) or None
 
     def check(
         self,

@@ -105,5 +105,5 @@ def _lacking(values: Mapping[str, Any]) -> Iterator[str]:
         if name not in values:
             yield name
         elif isinstance(kind, type) and issubclass(kind, SettingsGroup):
-            given = values[name] if isinstance(values[name], Mapping) else {}
-            yield from (f"{name}.{each}" for each in kind.model_fields if each not in given)
+            group = values[name] if isinstance(values[name], Mapping) else {}
+            yield from (f"{name}.{each}" for each in kind.model_fields if each not in group)

@@ -38,5 +38,5 @@ class Schedule(Temperature):
 
     def choose(self, round_: TemperatureRound) -> float:
         """Return the T of a round."""
-        first, given = round_.temperature, (self.rounds, self.values)
-        return table_value(round_.number + 1, first, *given, self.between)
+        first, table = round_.temperature, (self.rounds, self.values)
+        return table_value(round_.number + 1, first, *table, self.between)

@@ -31,8 +31,8 @@ def make_task() -> raysim.Task:
 
 def make_settings(**overrides: object) -> raysim.Settings:
     """Return the settings: a preset's, with your own in place of some."""
-    own = {"clients": 20, "fraction": 0.5, "rounds": 10, "target_accuracy": None}
-    return raysim.load_config("mnist-fedavg", {**own, **overrides})
+    settings = {"clients": 20, "fraction": 0.5, "rounds": 10, "target_accuracy": None}
+    return raysim.load_config("mnist-fedavg", {**settings, **overrides})
 
 
 if __name__ == "__main__":

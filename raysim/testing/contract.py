@@ -238,8 +238,8 @@ class MethodContract(ComponentContract):
         model = sum(4 * tensor.numel() for tensor in result.params.values())
         sent = len(SIZES) * model * self.models_sent
         for name in ("bytes_up", "bytes_down"):
-            found = result.metrics[name].to_pylist()
-            require(found == [sent] * 2, f"{name}: {found}, expected {sent} a round")
+            values = result.metrics[name].to_pylist()
+            require(values == [sent] * 2, f"{name}: {values}, expected {sent} a round")
 
     def test_bad_settings_are_refused_with_their_name(self, tmp_path: Path) -> None:
         """Refuse values beyond the limits of the method's fields, and unknown fields."""

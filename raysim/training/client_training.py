@@ -201,8 +201,10 @@ class ClientTraining:
             directions = self.update.add_decoupled_decay(directions, self.detached_params)
             self.update.move(self.detached_params, directions)
             for each in self.rules.companions:
-                own, lr = self.beside[each.name], self.job.lr
-                own.step(*each.gradient(self.view, own.tensors, batch, own.state, lr))
+                companion, lr = self.beside[each.name], self.job.lr
+                companion.step(
+                    *each.gradient(self.view, companion.tensors, batch, companion.state, lr)
+                )
             return loss, reported_objective(self.rules, self.states, value)
 
     def plain_direction(self, batch: Batch, states: Sequence[Tensor]) -> tuple[Tensor, ...]:

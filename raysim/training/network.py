@@ -275,7 +275,7 @@ def score(
         counts.append(len(batch.y))
     means = torch.stack(losses).double().view(-1, len(divisors)).tolist()
     sums = [0.0] * len(divisors)
-    for own, count in zip(means, counts, strict=True):
-        sums = [total + mean * count for total, mean in zip(sums, own, strict=True)]
+    for batch_means, count in zip(means, counts, strict=True):
+        sums = [total + mean * count for total, mean in zip(sums, batch_means, strict=True)]
     joined = (torch.cat(parts).cpu().numpy() for parts in zip(*arrays, strict=True))
     return tuple(sums), tuple(joined)

@@ -17,8 +17,8 @@ def objective(rules: Rules, view: View, outputs: Outputs, batch: Batch) -> Tenso
     """Return the objective to minimise: the criterion at logits / T, plus the penalties."""
     values = view.values
     if rules.divisors:
-        own = rules.divisors(view, outputs, batch).detach()
-        values = values._replace(temperature=own.view(-1, *(1,) * (outputs.logits.dim() - 1)))
+        divisors = rules.divisors(view, outputs, batch).detach()
+        values = values._replace(temperature=divisors.view(-1, *(1,) * (outputs.logits.dim() - 1)))
     scaled = outputs if values.keeps_loss else outputs.scaled(values.temperature)
     if rules.criterion:
         seen = replace(view, values=values) if rules.divisors else view

@@ -155,11 +155,11 @@ class _ScriptSource:
             self._add(name, args, kwargs, outs)
             return
         for index, first in enumerate(args[0]):  # a script takes no list's `alpha` as it is
-            own = [
+            arguments = [
                 argument[index] if isinstance(argument, list | tuple) else argument
                 for argument in args
             ]
-            self._add(single, own, kwargs, [outs[index] if outs else first])
+            self._add(single, arguments, kwargs, [outs[index] if outs else first])
 
     def _add(
         self, name: str, args: Sequence[Any], kwargs: Mapping[str, Any], outs: Sequence[Any]

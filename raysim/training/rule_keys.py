@@ -24,8 +24,8 @@ def key_of_rules(rules: Rules, transforms: Sequence[Transform] = ()) -> Hashable
     if any(key is None for key in keys):
         return None
     names = tuple((transform.name, transform.after_momentum) for transform in transforms)
-    own = (rules.criterion is not None, rules.divisors is not None)
-    return (own, len(rules.penalties), names, len(rules.companions), *keys)
+    has_own = (rules.criterion is not None, rules.divisors is not None)
+    return (has_own, len(rules.penalties), names, len(rules.companions), *keys)
 
 
 def functions_of_step(
@@ -52,8 +52,8 @@ def key_of_function(function: Any) -> Hashable | None:
             return None
         path = _path(type(owner))
         settings = json.dumps(owner.model_dump(mode="json"))
-        own = getattr(type(owner), function.__name__, None) is code
-        return (*path, function.__name__, settings) if path and own else None
+        is_method = getattr(type(owner), function.__name__, None) is code
+        return (*path, function.__name__, settings) if path and is_method else None
     return _path(function) if isinstance(function, FunctionType) else None
 
 

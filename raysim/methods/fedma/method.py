@@ -136,8 +136,8 @@ class FedMa(Method):
         for number in range(len(chain) - 1):
             matching, layer = self._match(chain, number, reduced)
             matched |= layer
-            own = map(torch.from_numpy, matching.assigned)
-            atoms = dict(zip(reduced.clients, own, strict=True))
+            by_client = map(torch.from_numpy, matching.assigned)
+            atoms = dict(zip(reduced.clients, by_client, strict=True))
             assigned.append(atoms)
             work = replace(
                 _pass(now, chain, number + 1, reduced.clients, matched),

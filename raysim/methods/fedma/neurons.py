@@ -166,8 +166,8 @@ def join(
     Where a member has no input (of the same layer, in an LSTM) its weight counts as zero.
     """
     totals: dict[str, Tensor] = {}
-    for own, index in zip(tensors, atoms, strict=True):
-        double = {name: tensor.double() for name, tensor in own.items()}
+    for of_client, index in zip(tensors, atoms, strict=True):
+        double = {name: tensor.double() for name, tensor in of_client.items()}
         for name, placed in place(chain, double, layer, index, len(shares)).items():
             totals[name] = totals[name].add_(placed) if name in totals else placed
     joined = {}

@@ -20,8 +20,8 @@ def usable_cores() -> int:
     limits = [os.cpu_count() or 1, *_quotas()]
     if hasattr(os, "sched_getaffinity"):  # not on macOS
         limits.append(len(os.sched_getaffinity(0)))
-    given = (os.environ.get(name, "") for name in SLURM)
-    limits += [int(text) for text in given if text.isdecimal()][:1]
+    texts = (os.environ.get(name, "") for name in SLURM)
+    limits += [int(text) for text in texts if text.isdecimal()][:1]
     return max(int(min(limits)), 1)
 
 

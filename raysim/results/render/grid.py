@@ -261,8 +261,8 @@ def _legend(table: ResultTable) -> Iterator[str]:
     """Yield the notes that say how to read the cells."""
     places = [(row, column) for row in table.rows for column in table.columns]
     cells = [table.cell(*place) for place in places]
-    own = (c.column for c in cells if c.column and not c.metric)
-    yield table.metric_of(ResultCell()).definition(next(own, None))
+    columns = (c.column for c in cells if c.column and not c.metric)
+    yield table.metric_of(ResultCell()).definition(next(columns, None))
     if any(cell.seeds for cell in cells):
         yield SPREAD_NOTE
         yield BOLD_NOTE if any(map(table.differences, table.columns)) else NO_BOLD_NOTE

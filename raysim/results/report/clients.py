@@ -62,8 +62,8 @@ SCORES = ("accuracy", GLOBAL, "personal_local_test_accuracy")
 
 def deciles(legend: Legend, groups: Mapping[int, RunGroup], name: str) -> Chart | None:
     """Draw the deciles of the clients' accuracies at the last evaluation, means over seeds."""
-    found = {number: _deciles(group) for number, group in groups.items()}
-    means = {number: mean for number, mean in found.items() if mean is not None}
+    by_group = {number: _deciles(group) for number, group in groups.items()}
+    means = {number: mean for number, mean in by_group.items() if mean is not None}
     if not means:
         return None
     with canvas("decile of the clients", "accuracy [%]", right=legend.margin) as axes:
@@ -81,8 +81,8 @@ def _deciles(group: RunGroup) -> Values | None:
     for of in ("personal_local_test_accuracy", "client_accuracy"):
         runs = [[r.points(f"{of}_d{d}") for d in TENTHS] for r in averaged(group)]
         if values := [[points[-1][1] for points in run] for run in runs if all(run)]:
-            found: Values = np.mean(values, axis=0) * 100
-            return found
+            percents: Values = np.mean(values, axis=0) * 100
+            return percents
     return None
 
 
@@ -128,8 +128,8 @@ def own_beside_global(legend: Legend, groups: Mapping[int, RunGroup], name: str)
                 known.append(pairs)
                 title = f"{legend.labels[number]}: {model} beside the global one"
                 labels, colour = ("global model", model), legend.look(number).colour
-                own = f"{name}-{number}-{score.partition('_')[0]}"
-                drawn.append(_beside(title, labels, pairs, colour, own))
+                chart_name = f"{name}-{number}-{score.partition('_')[0]}"
+                drawn.append(_beside(title, labels, pairs, colour, chart_name))
     return drawn
 
 

@@ -198,8 +198,8 @@ def _panel_curves(
             ]
         )
 
-    found = drawn(columns, against) or drawn(("train_loss",), against)
-    return found + drawn(EPSILONS, ("round",))
+    charts_drawn = drawn(columns, against) or drawn(("train_loss",), against)
+    return charts_drawn + drawn(EPSILONS, ("round",))
 
 
 def _clients(legend: Legend, panels: Sequence[Panel]) -> list[tuple[str, list[Chart]]]:

@@ -74,8 +74,8 @@ def _batches_of_steps(
     inputs, orders = map(list, zip(*(next(epoch) for epoch in epochs), strict=True))
     x = torch.cat(inputs)
     for step, shape in enumerate(shapes):
-        for k, own in enumerate(bounds):
-            if step and step % len(own) == 0:
+        for k, client_bounds in enumerate(bounds):
+            if step and step % len(client_bounds) == 0:
                 x[places[k] : places[k + 1]], orders[k] = next(epochs[k])
         now = [[own[step]] for own in taken]
         index = sample_numbers(orders, now, is_sample[step : step + 1]).to(device)
@@ -98,8 +98,8 @@ def padded_twice(jobs: Sequence[ClientJob]) -> Iterator[dict[str, Tensor]]:
     sums = torch.nan_to_num(sizes.reshape(len(x), -1).sum(1))
     ascending, first, chosen = sums.argsort(), 0, []
     for job in jobs:
-        own = ascending[(ascending >= first) & (ascending < first + len(job.data.y))]
-        chosen.append(own[: max(1, min(len(each.data.y) for each in jobs) - 1)])
+        positions = ascending[(ascending >= first) & (ascending < first + len(job.data.y))]
+        chosen.append(positions[: max(1, min(len(each.data.y) for each in jobs) - 1)])
         first += len(job.data.y)
     samples = torch.stack(chosen)  # [K, B]
     weights = torch.ones(samples.shape, device=y.device)
@@ -112,8 +112,8 @@ def padded_twice(jobs: Sequence[ClientJob]) -> Iterator[dict[str, Tensor]]:
 def batch_sizes(bounds: Sequence[Bounds]) -> npt.NDArray[np.int64]:
     """Return the number of samples [S, K] in each client's batches; 0 after its last."""
     sizes = np.zeros((max(map(len, bounds)), len(bounds)), dtype=np.int64)
-    for k, own in enumerate(bounds):
-        sizes[: len(own), k] = [stop - start for start, stop in own]
+    for k, client_bounds in enumerate(bounds):
+        sizes[: len(client_bounds), k] = [stop - start for start, stop in client_bounds]
     return sizes
 
 

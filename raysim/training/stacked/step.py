@@ -152,8 +152,8 @@ class StackedStep:
         if not names:
             return gradients
 
-        def update(tensors: Tensors, fixed: Tree, batch: Tree, *given: Any) -> Any:
-            gradients, states = given
+        def update(tensors: Tensors, fixed: Tree, batch: Tree, *changing: Any) -> Any:
+            gradients, states = changing
             samples = self._samples(batch)
             view, changed = self.view(tensors, fixed, rng), {}
             for transform in self.rules.transforms:
@@ -183,8 +183,8 @@ class StackedStep:
             rates: Learning rates [K].
         """
 
-        def gradients(tensors: Tensors, fixed: Tree, batch: Tree, *given: Any) -> Any:
-            companions, lr = given
+        def gradients(tensors: Tensors, fixed: Tree, batch: Tree, *changing: Any) -> Any:
+            companions, lr = changing
             samples, view = self._samples(batch), self.view(tensors, fixed, rng)
             return {
                 companion.name: companion.gradient(
@@ -194,8 +194,8 @@ class StackedStep:
                 for beside in (companions[companion.name],)
             }
 
-        found: dict[str, tuple[Tensors, Tensors]] = self._vmap(gradients, batch, companions, rates)
-        return found
+        taken: dict[str, tuple[Tensors, Tensors]] = self._vmap(gradients, batch, companions, rates)
+        return taken
 
     def _vmap(self, function: Callable[..., Any], *stacked: Tree | Tensor) -> Any:
         axes = (0, self.axes, *(0 for _ in stacked))

@@ -173,10 +173,10 @@ class _StackedTraining:
         values: dict[str, float | Tensor] = {}
         axes: dict[str, int | None] = {}
         for name in LocalValues._fields:
-            own = [getattr(job.values, name) for job in self.jobs]
-            alike = len({*own}) == 1
-            stacked = partial(torch.tensor, own, dtype=torch.float32, device=self._device)
-            values[name], axes[name] = (own[0], None) if alike else (stacked(), 0)
+            by_job = [getattr(job.values, name) for job in self.jobs]
+            alike = len({*by_job}) == 1
+            stacked = partial(torch.tensor, by_job, dtype=torch.float32, device=self._device)
+            values[name], axes[name] = (by_job[0], None) if alike else (stacked(), 0)
         return values, axes
 
     @property
@@ -223,8 +223,8 @@ class _StackedTraining:
                     tail.after_step([size > 0 for size in sizes])
             losses.append(loss)
             objectives.append(value)
-            for own, size in zip(batch_sizes, sizes, strict=True):
-                own.append(size)
+            for client_sizes, size in zip(batch_sizes, sizes, strict=True):
+                client_sizes.append(size)
         if tail:
             with torch.no_grad():
                 tail.settle()
@@ -285,9 +285,9 @@ class _StackedTraining:
                 directions = step.transform(True, directions, batch, rng)
             beside = {}
             if self.beside:
-                own = {name: each.tree() for name, each in self.beside.items()}
-                found = step.beside(own, batch, rng, self._rates)
-                beside = {name: dict(enumerate(each)) for name, each in found.items()}
+                trees = {name: each.tree() for name, each in self.beside.items()}
+                stepped = step.beside(trees, batch, rng, self._rates)
+                beside = {name: dict(enumerate(each)) for name, each in stepped.items()}
         changed = {"tensors": step.tensors, "states": step.states, "beside": beside}
         moved = [tensor.detach() for _, tensor in leaves(changed)]
         return [losses, objectives, *directions, *more[count:], *moved]

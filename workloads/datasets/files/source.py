@@ -124,7 +124,7 @@ def reading(path: Path, what: str, *more: type[Exception]) -> Iterator[None]:
         raise
     except (pa.ArrowException, OSError, ValueError, LookupError, TypeError, *more) as error:
         text = visible(" ".join(str(error).split()))[:200]
-        text = ROW_OF_CSV.sub(lambda found: f"row {int(found[1]) - 1}", text)
+        text = ROW_OF_CSV.sub(lambda match: f"row {int(match[1]) - 1}", text)
         raise DataError(f"{path}: cannot be read as {what}: {text}") from error
 
 

@@ -315,7 +315,7 @@ def _parsed(text: bytes, rows: int) -> pa.Table:
     try:
         table = arrow_json.read_json(io.BytesIO(text), blocks)
     except pa.ArrowInvalid as error:
-        of_file = ROW.sub(lambda found: f"row {rows + int(found[1]) + 1}", str(error))
+        of_file = ROW.sub(lambda match: f"row {rows + int(match[1]) + 1}", str(error))
         raise ValueError(of_file) from error
     dates = [each.name for each in table.schema if pa.types.is_timestamp(each.type)]
     if not dates:
