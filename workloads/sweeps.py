@@ -265,7 +265,7 @@ def _check_keys(
     for owner, keys in owners.items():
         for key in sorted(keys):
             if key == "seed" or not differs_by_cell(key):
-                hint = "; `seeds` gives those of all cells" if key == "seed" else ""
+                hint = "; `seeds` gives the seeds of all cells" if key == "seed" else ""
                 raise SettingsError(f"{visible(key)}: {owner} of a sweep cannot set it{hint}")
     if "out" in {*settings, *dotted(entry.settings)}:
         raise SettingsError("out: use the option --out for a sweep")

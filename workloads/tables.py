@@ -51,7 +51,7 @@ def tuned_by(table: PaperTable, tune: Mapping[str, Any]) -> PaperTable:
     if not rows:
         raise SettingsError(f"--tune={visible(','.join(keys))}: all rows of {table.name} set it")
     left = [row for row in table.rows if row not in rows]
-    note = f"Left out, as they set what is tuned: {'; '.join(left)}." if left else ""
+    note = f"Left out, as they set tuned keys: {'; '.join(left)}." if left else ""
     return replace(
         table,
         rows=rows,

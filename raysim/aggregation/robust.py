@@ -16,7 +16,7 @@ class Robust(Aggregation):
     """Base of aggregations that withstand f bad clients among the m whose updates arrive."""
 
     byzantine: int = Field(
-        default=1, ge=0, description="f, the bad clients among those of a round that it withstands"
+        default=1, ge=0, description="f, the bad clients of a round that it withstands"
     )
 
     def tolerates(self, arrived: int) -> int:

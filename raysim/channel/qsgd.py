@@ -39,7 +39,7 @@ class QSGD(Coder):
 
     levels: int = Field(default=7, ge=1, le=2**15, description="s: levels above 0; 7 take 4 bits")
     bucket: Annotated[int, Field(ge=1, le=2**31)] | None = Field(
-        default=512, description="values that have a norm in common; none: those of a group"
+        default=512, description="values that have a norm in common; none: all of a group"
     )
     unbiased: bool = Field(
         default=True, description="false divides by 1 + the variance, for error feedback"

@@ -62,7 +62,7 @@ class Devices(Clock):
     has_time: ClassVar[bool] = True
 
     kind: Literal["phones", "cross-silo", "iot"] = Field(
-        default="phones", description="kind of devices of which profiles are drawn"
+        default="phones", description="kind of devices whose profiles are drawn"
     )
     spread: float = Field(
         default=1.0, ge=0, le=10, description="factor of all sigmas; 0: all devices are equal"

@@ -96,7 +96,7 @@ class PartialSum:
         layout = Layout.of(sums).with_dtypes(upload.dtypes)
         if self.sum and self.sum.layout != layout:
             other = _difference(layout, self.sum.layout)
-            raise RunError(f"its upload's tensors differ from those of earlier uploads ({other})")
+            raise RunError(f"its upload's tensors differ from earlier uploads' tensors ({other})")
         addend = Addend.of(layout, sums)
         if self.seal:
             self.seal.check(addend)

@@ -179,7 +179,7 @@ class Federation:
         if have_common_samples(self.client_indices, len(y)):
             raise SettingsError(
                 f"evaluation.local_test={fraction}: {called(settings.partition)} gives a sample to"
-                " several clients, so that some would train on what others are tested on; use"
+                " several clients, so that some would train on others' test samples; use"
                 " another partition, or evaluation.clients=true, which tests on the test set"
             )
         classes = None

@@ -240,7 +240,7 @@ def _why_alone(method: Method) -> str:
     if not isinstance(method, FedAvg) or type(method).round is not FedAvg.round:
         return "its round is not FedAvg's"
     if isinstance(method, Chain):
-        return "it is a chain; name its methods beside the others"
+        return "it is a chain; name its methods next to the others"
     if claims := [claim for claim in method._claims if getattr(method, claim)]:
         return f"it claims {claims[0]}, which a chain would not"
     if method.selection:

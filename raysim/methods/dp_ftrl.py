@@ -84,7 +84,7 @@ class DpFtrl(FedAvg):
     bases: ClassVar[Bases | None] = {SENT: CHANGE}
 
     clip: Annotated[float, Field(gt=0)] = Field(
-        default=1.0, description="largest Euclidean norm C of what a client changes"
+        default=1.0, description="largest Euclidean norm C of a client's change"
     )
     noise: Annotated[float, Field(ge=0)] | None = Field(
         default=None,

@@ -52,7 +52,7 @@ class FedLc(FedAvg):
 
     tau: float = Field(default=1.0, ge=0, description="strength of the calibration")
     counts: Literal["client", "global"] = Field(
-        default="client", description="samples that are counted: the client's, or those of all"
+        default="client", description="samples that are counted: the client's, or all clients'"
     )
 
     @property

@@ -66,7 +66,7 @@ class PowerSgd(FedAvg):
     rank: int = Field(default=4, ge=1, description="columns of P and Q")
     residual: Literal["own", "mean"] = Field(
         default="own",
-        description="what a client subtracts to keep the rest: its own part, or the mean's",
+        description="part that a client subtracts to keep the rest: its own, or the mean's",
     )
 
     def init(self, network: nn.Module) -> ServerState:

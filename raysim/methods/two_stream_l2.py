@@ -47,7 +47,7 @@ class TwoStreamL2(FedAvg):
         " weights' the sum alone",
     )
     space: Literal["outputs", "weights"] = Field(
-        default="outputs", description="what the distance is between"
+        default="outputs", description="tensors between which the distance is"
     )
 
     @model_validator(mode="after")

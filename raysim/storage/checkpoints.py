@@ -225,8 +225,8 @@ class Checkpoints:
                 report(f"{line}; using the one before")
         if numbers:
             raise RunError(
-                f"{self._folder}: every checkpoint is damaged; restore what the notes name, or"
-                " start the run again in another `out`"
+                f"{self._folder}: every checkpoint is damaged; restore the files that the notes"
+                " name, or start the run again in another `out`"
             )
         return None
 

@@ -104,7 +104,7 @@ class ComponentContract:
             settings = self.settings_for(out, {"fraction": 1.0})
             with refused(self.refusal):
                 raysim.run(settings, small_task(family))
-            require(not out.exists(), "a refused run left its directory behind")
+            require(not out.exists(), "a refused run did not delete its directory")
             return
         self.assert_finite(out, family, {})
 

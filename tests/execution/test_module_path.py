@@ -168,7 +168,7 @@ def test_a_module_that_actors_do_not_find_is_one_line(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "an_own_ghost", module)
     module.Net = type("Net", (SmallNet,), {"__module__": "an_own_ghost"})
     settings = make_settings(tmp_path, **{"engine.backend": "ray", "engine.actors": 1})
-    says = "actors cannot import what the task needs: ModuleNotFoundError: No module named 'an_own_"
+    says = "actors cannot import a module of the task: ModuleNotFoundError: No module named 'an_own"
     with pytest.raises(raysim.SettingsError, match=says):
         raysim.run(settings, make_task((8, 8), module.Net))
 

@@ -239,7 +239,7 @@ def test_rounds_of_other_kinds_are_not_compared():
         "20.0 ± 0.0 (n=5) (a) [80]",
     ]
     assert grid.notes[-1] == (
-        f"a: a round is {PASSES}: its measured rounds are not compared with those of other methods."
+        f"a: a round is {PASSES}: its measured rounds are not compared with other methods' rounds."
     )
     assert to_arrow(table)["own_round"].to_pylist() == ["", "", PASSES]
     # Of rounds that are all alike, of other metrics, and beside no value at all, both are there.

@@ -369,7 +369,7 @@ def test_what_is_no_sweep_is_one_line(overrides):
         (('local.epochs" =', 'fraction" ='), "fraction: is set by a column and by an axis"),
         (
             ("method.mu = 0.1", "seed = 4"),
-            "seed: a row of a sweep cannot set it; `seeds` gives those of all cells",
+            "seed: a row of a sweep cannot set it; `seeds` gives the seeds of all cells",
         ),
         (
             ("rounds = ", "seed = 5, rounds = "),

@@ -119,7 +119,7 @@ class Chosen:
             which = "all" if self.tied == len(self.curve) else str(self.tied)
             yield f"{which} trials tie, the first is taken"
         if self.held_out is not None and self.held_out < FEW_HELD_OUT:
-            yield f"only {self.held_out} held-out samples, one of which is {1 / self.held_out:.1%}"
+            yield f"only {self.held_out} held-out samples; one of them is {1 / self.held_out:.1%}"
 
 
 def tuned(

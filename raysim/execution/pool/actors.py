@@ -236,7 +236,7 @@ class Actors:
             cause = last_line(error)  # Ray keeps no other trace of what fails as it is unpickled
             if cause.startswith(("ModuleNotFoundError:", "ImportError:")) and not handle.started:
                 raise SettingsError(
-                    f"engine.backend=ray: actors cannot import what the task needs: {cause};"
+                    f"engine.backend=ray: actors cannot import a module of the task: {cause};"
                     " install it, put its folder on PYTHONPATH, or choose inline"
                 ) from error
             return self._replace(actor, cause)

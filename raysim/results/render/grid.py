@@ -40,7 +40,7 @@ DIFFERENCES_NOTE = (
     f"Mean over seeds, its {1 - statistics.LEVEL:.0%} interval for this pair alone, and p of a"
     f" {TEST}."
 )
-OWN_ROUND_NOTE = "a round is {}: its measured rounds are not compared with those of other methods."
+OWN_ROUND_NOTE = "a round is {}: its measured rounds are not compared with other methods' rounds."
 LONGEST = 10_000
 """Most characters of an entry."""
 

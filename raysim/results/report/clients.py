@@ -108,7 +108,7 @@ def histogram(legend: Legend, groups: Mapping[int, RunGroup], name: str) -> Char
             axes.plot(x, y, gid=gid, **look.main_line)
             lines.append(Traced(legend.labels[number], (edges[:-1] + edges[1:]) / 2, shares))
         axes.set(xlim=(0, 100), ylim=(0, None))
-        title = "accuracy of clients with what they deploy"
+        title = "accuracy of clients with their deployed models"
         says = "{y}% of the clients have {x}%, within 2.5"
         return chart(title, axes, name, legend.labels, lines=lines, says=says)
 

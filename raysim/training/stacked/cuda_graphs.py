@@ -35,7 +35,7 @@ Replays may be in later groups: as many calls are expected as there were.
 
 WAITS = "called a synchronizing CUDA operation"
 """torch's message when a refused operation waits for the device."""
-NO_MEMORY = "there is no memory for what they keep"
+NO_MEMORY = "there is no memory for their tensors"
 
 
 class GraphRecorder:

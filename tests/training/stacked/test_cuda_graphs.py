@@ -234,7 +234,7 @@ def test_what_does_not_fit_is_done_each_time(cuda, monkeypatch):
     recorder = GraphRecorder(CudaGraphs(GPU).record, notes.append)
     take(GraphedSteps(large_to_record, recorder), 20)
     assert len(calls) == 22 and len(cuda) == 1  # tried twice
-    assert notes == ["steps are not recorded as CUDA graphs: there is no memory for what they keep"]
+    assert notes == ["steps are not recorded as CUDA graphs: there is no memory for their tensors"]
 
 
 def test_what_is_kept_is_free_once_memory_is_short(cuda):
@@ -246,7 +246,7 @@ def test_what_is_kept_is_free_once_memory_is_short(cuda):
     assert Graph.alive == before + 1  # which the pool of the next one needs
     assert kept.give_up() and not kept.give_up()
     assert Graph.alive == before
-    assert notes == ["steps are not recorded as CUDA graphs: there is no memory for what they keep"]
+    assert notes == ["steps are not recorded as CUDA graphs: there is no memory for their tensors"]
     assert kept.of(step)[0] is step  # the group is taken again without copies
 
 

@@ -353,7 +353,7 @@ def test_kept_tensors_make_room_for_a_group(tmp_path, monkeypatch, tapes):
     assert len(steps) == count + 2
     assert played == [sum(tape.played for tape in tapes)] and played[0]  # none since
     assert not none and said == [
-        "steps are not recorded as CUDA graphs: there is no memory for what they keep"
+        "steps are not recorded as CUDA graphs: there is no memory for their tensors"
     ]
 
 

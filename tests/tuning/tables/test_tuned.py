@@ -261,7 +261,7 @@ def test_where_all_trials_tie_it_says_so_and_no_value_is_on_an_edge(sweep, tmp_p
         json.loads(path.read_text())["held_out_samples"]
         for path in (tmp_path / "out/tuning").rglob("summary.json")
     }
-    assert said.count(f"; only {held_out} held-out samples, one of which is ") == 2
+    assert said.count(f"; only {held_out} held-out samples; one of them is ") == 2
     page = (tmp_path / "out/report.html").read_text()
     assert page.count("<td>all trials tie, the first is taken") == 2
 
@@ -272,7 +272,7 @@ def test_where_all_trials_tie_it_says_so_and_no_value_is_on_an_edge(sweep, tmp_p
         (1, 200, []),
         (1, None, []),
         (2, 5000, ["2 trials tie, the first is taken"]),
-        (3, 40, ["all trials tie, the first is taken", "only 40 held-out samples, one of which "]),
+        (3, 40, ["all trials tie, the first is taken", "only 40 held-out samples; one of them "]),
     ],
 )
 def test_ties_and_few_held_out_samples_are_said(tied, held_out, doubts):

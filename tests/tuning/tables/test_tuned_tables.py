@@ -27,7 +27,7 @@ def test_rows_are_searched_by_run_without_those_that_set_the_setting(with_contro
     assert (code, err) == (0, "")
     cells = {(row, column) for row in ROWS for column in ("IID, long", "IID, short")}
     assert {*values_of(tmp_path / "out")} == cells
-    assert "Left out, as they set what is tuned: FedProx at 0.01." in said and "[75.5]" in said
+    assert "Left out, as they set tuned keys: FedProx at 0.01." in said and "[75.5]" in said
     assert "Tuned by 2 trials of 2 or 4 rounds for each cell" in said
     tried = [c for c in configs(tmp_path / "out/tuning") if "own_task" in c]
     of_trial = sorted((c["method"]["name"], c["rounds"], c["local"]["lr"]) for c in tried)

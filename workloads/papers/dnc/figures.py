@@ -47,7 +47,7 @@ FIGURES = {
         "metrics",
         ("test_accuracy",),
         "test accuracy",
-        note="Chosen: the shares of the other group's 20 epochs, but for the printed 0.1.",
+        note="Chosen: the shares of the other group's 20 epochs, except for the printed 0.1.",
     ),
     "dnc-5": Figure(
         "Weight divergence by layer from a pre-pass, colour skew",
