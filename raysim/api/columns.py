@@ -54,13 +54,14 @@ class Column:
         name: Name of the column, or of a metric of a task, which is the end of several columns.
         better: "larger" or "smaller": which of two values is the better one. None: neither, or it
             is unknown; such a column has no best value, and rows are not compared by it.
-        unit: Unit in which tables and charts show it: "%" for a fraction, "B", "s" or "J" for bytes,
-            seconds or joules, or any other word.
+        unit: Unit in which tables and charts show it: "%" for a fraction, "B", "s" or "J" for
+            bytes, seconds or joules, or any other word.
         fold: Figure of all rounds in `summary.json`: "sum", the total, under the column's name, and
             tables have it by round as `total_NAME`; "last", the value of the last evaluated round,
             as `final_NAME`. None: no figure. The engine refuses a figure with the name of its own.
-        title: Name of a task's metric in the progress of a run, next to the loss; of another column,
-            its name in comparisons, for its total or last value. Without one neither shows it.
+        title: Name of a task's metric in the progress of a run, next to the loss; of another
+            column, its name in comparisons, for its total or last value. Without one neither shows
+            it.
         tag: Tag in TensorBoard, such as `train/loss`; empty for `method/NAME`.
         numbered: Whether it stands for NAME_1, NAME_2 and so on, as many as a round has.
         scored: Set, model and score of a column of evaluations; the engine sets it.
