@@ -14,6 +14,7 @@ import re
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
@@ -79,6 +80,12 @@ def names(source: str) -> Iterator[str]:
                 yield value
 
 
+@cache
+def named_in(path: Path) -> frozenset[str]:
+    """Return the names in a file."""
+    return frozenset(names(path.read_text(encoding="utf-8")))
+
+
 def footprint(concern: Concern) -> dict[str, list[str]]:
     """Return the names of a concern by file, without those of its components and of presets."""
     found = {}
@@ -87,8 +94,7 @@ def footprint(concern: Concern) -> dict[str, list[str]]:
             place = path.relative_to(ROOT).as_posix()
             if place.startswith(concern.own) or place.endswith("/presets.py"):
                 continue
-            named = {*names(path.read_text(encoding="utf-8"))}
-            own = {n for n in named if re.search(concern.words, n)}
+            own = {n for n in named_in(path) if re.search(concern.words, n)}
             if own := {n for n in own if not re.search(concern.homonyms, n)}:
                 found[place] = sorted(own)
     return found
