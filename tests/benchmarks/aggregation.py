@@ -24,7 +24,7 @@ import torch
 import raysim
 from raysim.workloads.models.resnet import ResNet18
 from tests.benchmarks.driver_memory import Net
-from tests.tasks import make_settings
+from tests.tasks import long_settings
 
 Memory = tuple[float, float]
 """Private and whole resident memory of a process, in GB."""
@@ -75,7 +75,7 @@ def measure(name: str, given: argparse.Namespace) -> tuple[float, Memory, Memory
     with TemporaryDirectory() as folder:
         more: dict[str, Any] = {"aggregation.name": name, "fraction": 1.0, "rounds": rounds}
         engine = {"engine.backend": "ray", "engine.actors": 2, "evaluation.every": rounds}
-        settings = make_settings(Path(folder) / "run", **more, **engine, **{"local.epochs": 1})
+        settings = long_settings(Path(folder) / "run", **more, **engine, **{"local.epochs": 1})
         peaks = Peaks()
         peaks.start()
         begun = perf_counter()

@@ -33,7 +33,7 @@ from raysim.execution.partial_sum import PartialSum
 from raysim.execution.scheduling.holding import AT_ONCE
 from tests.cluster import head
 from tests.faults.processes import cluster
-from tests.tasks import make_settings
+from tests.tasks import long_settings
 
 KINDS = {"private": "RssAnon", "store": "RssShmem"}
 HEAD_SECONDS = 30.0
@@ -129,7 +129,7 @@ def main() -> None:
         mock.patch("raysim.execution.pool.ray_pool.hold_seconds", lambda *_: AT_ONCE),
         mock.patch.object(PartialSum, "merge", merge),
     ):
-        settings = make_settings(Path(folder) / "run", rounds=3, fraction=1.0, **engine)
+        settings = long_settings(Path(folder) / "run", rounds=3, fraction=1.0, **engine)
         raysim.run(settings, task, peaks)
 
 
