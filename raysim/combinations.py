@@ -16,6 +16,8 @@ from math import inf
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
+import numpy as np
+
 from raysim.analysis import ANALYSES
 from raysim.analysis.base import Analysis
 from raysim.api.channel import Stage, with_effect
@@ -354,7 +356,8 @@ def _not_accounted(seen: Seen) -> str:
 def _replacing(seen: Seen) -> list[Part]:
     attack, pass_ = seen.settings.attack, seen.pass_
     replaces = attack.changes_uploads and pass_.moved_from and pass_.epochs and _unmoved(seen)
-    acts = pass_.attackers and (attack.knows_updates or replaces)
+    bad = pass_.columns(np.array(pass_.clients)).get("bad", np.zeros(0))
+    acts = bad.any() and (attack.knows_updates or replaces)
     return [Part(called(attack))] if acts else []
 
 

@@ -10,6 +10,7 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
+import numpy as np
 import pytest
 import torch
 
@@ -20,7 +21,7 @@ from raysim.channel.masks import Masks
 from raysim.channel.topk import TopK
 from raysim.cli.documents import listed
 from raysim.combinations import RULES, Moment, Rule, Seen, check_rules
-from raysim.driver.uploads.dispatch import Dispatch
+from raysim.driver.uploads.dispatch import Dispatch, UploadStep
 from raysim.errors import RuleError
 from raysim.methods.fedavg import FedAvg
 from raysim.selection.uniform import Uniform
@@ -392,7 +393,7 @@ MEDIAN, ALIE = {"aggregation.name": "median"}, {"attack.name": "alie"}
 FLTRUST = {"aggregation.name": "fltrust"}
 FLIP = {"attack.name": "sign_flip"}
 UNMOVED = {"bases": {"model": CHANGE}, "broadcast": {"other": MODEL}}
-BAD = {"attackers": frozenset({0})}
+BAD = {"columns": lambda clients: {"bad": np.isin(clients, [0])}}
 SEEN: Mapping[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = {
     "clock.name=devices: does not go with method.name=fedavg, under which the samples of all": (
         *({"clock.name": "devices"}, {"pooled": True}, {}),
@@ -503,8 +504,8 @@ def seen_of(settings: raysim.Settings, shown: Mapping[str, Any]) -> Seen:
     """Return what is seen of a pass that is FedAvg's, but for what is given."""
     plain = {"clients": (0, 1), "broadcast": {"model": MODEL}, "epochs": 1, **shown}
     more = {key: plain.pop(key) for key in OF_SEEN & plain.keys()}
-    attackers = plain.pop("attackers", frozenset())
-    work = replace(Dispatch.of(Pass(**plain), frozenset()), attackers=attackers)
+    columns = plain.pop("columns", None)
+    work = Dispatch.of(Pass(**plain), frozenset()).with_step(UploadStep(columns=columns))
     return Seen(settings, work, (0, 1), **more)
 
 

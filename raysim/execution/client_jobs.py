@@ -5,18 +5,12 @@ from __future__ import annotations
 from functools import cached_property
 from pathlib import Path
 
-import torch
-
-from raysim.api.attack import Attack
-from raysim.api.components import call, called
 from raysim.api.optimizer import OPTIMIZER
 from raysim.api.rules import Batch
 from raysim.config import Settings
-from raysim.errors import SettingsError
 from raysim.execution.messages import PassMessage
 from raysim.federation.federation import Federation
 from raysim.federation.opened import OpenedSamples
-from raysim.numbers.seeds import torch_generator
 from raysim.numbers.tensors import CPU, Groups
 from raysim.storage.client_states import (
     UNSEALED,
@@ -56,7 +50,7 @@ class ClientJobs:
         return self.samples.root()
 
     def open(self, message: PassMessage) -> tuple[Groups, Groups]:
-        """Bring the broadcast and the initial client state to the device, once in a row."""
+        """Bring what clients are sent and the initial client state to the device, once in a row."""
         key = (message.round_number, message.pass_number)
         if self._opened[0] != key:
             packed = (message.broadcast, message.initial_state)
@@ -93,16 +87,15 @@ class ClientJobs:
         )
 
     def _samples(self, message: PassMessage, client: int) -> Batch:
-        """Return the samples of a client in a pass; the attack may replace a bad client's."""
+        """Return the samples of a client in a pass."""
         if message.root:
             return self._root
         if message.pass_.pooled:
             return self._pooled
-        data, attack = self.samples.client(client), self._settings.attack
-        if not attack.changes_samples or client not in message.attackers:
-            return data
-        draws = torch_generator(self._settings.seed, "attack/samples", client)
-        return poisoned(attack, data, self.samples.classes, draws)
+        samples = self.samples.client(client)
+        for change in message.samples:
+            samples = change(client, samples, self.samples.classes)
+        return samples
 
     def write(self, message: PassMessage, client: int, groups: Groups, *, in_round: bool) -> int:
         """Write a client's state or round state, where it has one; return the file's digest."""
@@ -124,25 +117,3 @@ class ClientJobs:
             return groups
         kept = self._states.read(client, before[0], CPU)
         return {name: kept[name] for name in left} | {**groups}
-
-
-def poisoned(attack: Attack, data: Batch, classes: int, draws: torch.Generator) -> Batch:
-    """Return the samples that an attack makes of a bad client's.
-
-    Args:
-        attack: The attack.
-        data: The samples.
-        classes: C, the largest label of all training samples + 1.
-        draws: The attack's random draws.
-
-    Raises:
-        SettingsError: the attack fails, or returns other shapes or labels.
-    """
-    own = data._replace(x=data.x.clone(), y=data.y.clone())  # shared with all rounds, and clients
-    bad = call(attack, Attack.poison, own, classes, draws)
-    if attack.needs_classes and len(wrong := bad.y[(bad.y < 0) | (bad.y >= classes)]):
-        raise SettingsError(
-            f"{called(attack)}: gives samples the label {int(wrong[0])}; labels are 0 to"
-            f" {classes - 1}"
-        )
-    return bad

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from types import MappingProxyType
@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 import numpy.typing as npt
 
-from raysim.api.rules import Bases, ClientValues, Pass
+from raysim.api.rules import Bases, Batch, ClientValues, Pass
 from raysim.execution.partial_sum import Seal, Sums
 from raysim.numbers.tensors import Groups
 from raysim.numbers.tensors.packed import PackedTensors
@@ -64,7 +64,7 @@ class PassMessage:
         weights: The clients' weights, if they have some of their own.
         stored_groups: Groups in uploads, with their bases, of which each client's update is kept
             one by one.
-        attackers: The clients that attack.
+        samples: Each makes others of the samples of a client, of a number of classes.
         root: Whether the server trains, on its root samples in place of the client's; see
             `Aggregation.root_samples`.
     """
@@ -86,7 +86,7 @@ class PassMessage:
     seal: Seal | None = None
     weights: Mapping[int, int] = field(default_factory=dict)
     stored_groups: Bases = field(default_factory=dict)
-    attackers: frozenset[int] = frozenset()
+    samples: tuple[Callable[[int, Batch, int], Batch], ...] = ()
     root: bool = False
 
     @classmethod

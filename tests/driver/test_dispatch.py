@@ -9,7 +9,7 @@ import pytest
 from torch import ones
 
 from raysim import Pass, Reduced, Rules, Upload
-from raysim.driver.uploads.dispatch import Dispatch
+from raysim.driver.uploads.dispatch import Dispatch, UploadStep
 from raysim.training.rule_keys import key_of_function
 
 
@@ -33,34 +33,34 @@ def received(names: list[str], name: str, reduced: Reduced) -> Reduced:
 
 
 def test_clients_take_steps_in_order_and_the_server_in_reverse():
-    names, at_server = ["attack", "masks", "channel"], list[str]()
+    names, at_server = ["masks", "channel", "attack"], list[str]()
     dispatch = Dispatch.of(Pass((1,), {}, Rules(finish=made), epochs=2), frozenset())
     for name in names:
         server = partial(received, at_server, name)
-        dispatch = dispatch.with_step(name, after=partial(taken, name), server=server)
-    dispatch = dispatch.with_step("models", before=saved)
+        dispatch = dispatch.with_step(UploadStep(after=partial(taken, name), server=server))
+    dispatch = dispatch.with_step(UploadStep(before=saved))
     at_clients: Any = list[str]()
     upload = dispatch.of_clients.rules.finish(at_clients, None)
-    assert at_clients == ["before", "method", "masks", "channel", "attack"]
+    assert at_clients == ["before", "method", *names]
     assert upload.metrics == {"masks": 0, "channel": 1, "attack": 2}
     dispatch.received(Reduced((), {}, {}, {}))
-    assert at_server == ["attack", "channel", "masks"]
+    assert at_server == names[::-1]
     assert dispatch.rules.finish is made and dispatch.of_clients.epochs == 2
 
 
 def test_a_way_has_a_key_if_its_steps_have():
     """A virtual clock counts passes with one key once in a run."""
-    dispatch = Dispatch((1,), {}).with_step("masks", after=partial(taken, "a"))
+    dispatch = Dispatch((1,), {}).with_step(UploadStep(after=partial(taken, "a")))
     key = key_of_function(dispatch.of_clients.rules.finish)
     assert key and key != key_of_function(Rules().finish)
-    other = Dispatch((1,), {}).with_step("masks", after=partial(taken, "b"))
+    other = Dispatch((1,), {}).with_step(UploadStep(after=partial(taken, "b")))
     assert key_of_function(other.of_clients.rules.finish) != key
-    closure = dispatch.with_step("report", after=lambda view, trained, upload: upload)
+    closure = dispatch.with_step(UploadStep(after=lambda view, trained, upload: upload))
     assert key_of_function(closure.of_clients.rules.finish) is None
 
 
 def test_what_travels_has_no_part_of_the_server():
-    dispatch = Dispatch((1,), {}).with_step("clock", server=lambda reduced: reduced)
+    dispatch = Dispatch((1,), {}).with_step(UploadStep(server=lambda reduced: reduced))
     assert type(dispatch.of_clients) is Pass and dispatch.of_clients.rules == Rules()
 
 

@@ -25,7 +25,7 @@ from raysim.driver.uploads.client_figures import (
     nothing,
     with_parts,
 )
-from raysim.driver.uploads.dispatch import Dispatch
+from raysim.driver.uploads.dispatch import Dispatch, UploadStep
 from raysim.errors import RunError
 from raysim.numbers.seeds import stream
 from raysim.numbers.tensors import Groups, Tensors
@@ -216,7 +216,7 @@ class _Passes:
         measured: dict[int, Tensors] = {}
 
         def run(dispatch: Dispatch) -> Reduced:
-            dispatch = dispatch.with_step("round_state", after=for_round_alone)
+            dispatch = dispatch.with_step(UploadStep(after=for_round_alone))
             if not dispatch.epochs:
                 return self.runner.run(dispatch)
             reduced, figures = self._figures(dispatch, part, ("own_test",))

@@ -22,11 +22,8 @@ from raysim.driver.asynchronous.plan import Plan
 from raysim.driver.asynchronous.times import DeviceTimes
 from raysim.driver.clock.lost import LostRoundError
 from raysim.driver.rounds.passes import PassContext, RoundRunner
-from raysim.driver.rounds.round_log import RoundLog
-from raysim.driver.rounds.selecting import with_report
-from raysim.driver.uploads.attacking import bad_in_round, with_attack
-from raysim.driver.uploads.channel import with_stages
 from raysim.driver.uploads.dispatch import Dispatch
+from raysim.driver.uploads.order import ORDER
 from raysim.errors import SettingsError
 from raysim.execution.base import Item
 from raysim.execution.messages import Entry, FailedItem, Failure, PassMessage, WorkerResult
@@ -293,7 +290,7 @@ class AsynchronousRounds:
             values=started.values,
             arrived=frozenset(started.clients) - entries.keys(),
             entries=entries,
-            attackers=dispatch.attackers or frozenset(),
+            samples=dispatch.samples,
         )
 
     def _dispatch(self, number: int, started: StartedVersion) -> Dispatch:
@@ -306,10 +303,10 @@ class AsynchronousRounds:
         first = replace(
             self._first, clients=started.cohort, broadcast=started.groups, lr=started.lr
         )
-        dispatch = with_report(settings.selection, Dispatch.of(first, self._context.frozen))
-        dispatch = with_stages(settings.stages, dispatch)
-        bad = bad_in_round(settings, number, started.cohort)
-        return with_attack(settings, bad, RoundLog(), dispatch)
+        dispatch = Dispatch.of(first, self._context.frozen)
+        for concern in ORDER:
+            dispatch = concern.late(settings, number, started.cohort, dispatch)
+        return dispatch
 
     def _entry(self, pass_: Pass, flight: Flight) -> Entry:
         """Return the entry of an update: its round, and its weight there."""
@@ -341,10 +338,11 @@ class AsynchronousRounds:
             "staleness": np.array([planned.staleness(f) for f in flights], dtype=np.float64),
             **(self._times.columns(flights) if self._times else {}),
         }
-        if dispatch.attackers is not None:
-            numbers = {flight.version for flight in flights}
-            bad = {n: self._dispatch(n, self._versions[n].started).attackers or () for n in numbers}
-            added["bad"] = np.array([float(f.client in bad[f.version]) for f in flights])
+        for number in {flight.version for flight in flights}:
+            started = self._dispatch(number, self._versions[number].started)
+            rows = added["version"] == number
+            for name, values in started.columns(columns["client"][rows].astype(np.int64)).items():
+                added.setdefault(name, np.zeros(len(flights)))[rows] = values
         runner.log.count(dispatch, *moved, {**columns, **added}, 0)
 
 

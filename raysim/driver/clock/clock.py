@@ -20,13 +20,13 @@ from raysim.driver.clock.costs import PassCosts, WorkCosts
 from raysim.driver.clock.lost import LostRoundError
 from raysim.driver.clock.policies import Outcome, outcome_of, sent_in_vain
 from raysim.driver.rounds.passes import RoundRunner
-from raysim.driver.uploads.dispatch import Dispatch
+from raysim.driver.uploads.dispatch import Dispatch, UploadStep
 from raysim.errors import SettingsError
 from raysim.execution.partial_sum import Columns
 from raysim.federation.federation import Federation
 from raysim.numbers.tensors import Tensors
 from raysim.storage.client_states import ClientStates
-from raysim.storage.summary import LOST, VIRTUAL_JOULES, VIRTUAL_SECONDS
+from raysim.storage.summary import LOST, VIRTUAL, VIRTUAL_JOULES, VIRTUAL_SECONDS
 
 Integers = npt.NDArray[np.int64]
 
@@ -166,7 +166,7 @@ class VirtualRound:
             counts = zip(clients, outcome.epochs[kept].tolist(), strict=True)
             own_work = {client: with_count(dispatch.epochs_of(client), n) for client, n in counts}
             dispatch = replace(dispatch, epochs=own_work, full_epochs=dispatch.epochs)
-        return dispatch.with_step("clock", server=partial(self._received, timed))
+        return dispatch.with_step(UploadStep(server=partial(self._received, timed)))
 
     def _received(self, timed: _Timed, reduced: Reduced) -> Reduced:
         """Add virtual times and energy to the rows of the pass that was just run."""
@@ -200,3 +200,31 @@ class VirtualRound:
             extra=np.isin(clients, [*self._extra]),
             wanted=self._wanted if cut else len(clients),
         )
+
+
+def in_no_time(runner: RoundRunner, dispatch: Dispatch) -> Dispatch:
+    """Return a pass without virtual time; in a rehearsal nobody is late, and its columns are 0.
+
+    Args:
+        runner: Runs the pass.
+        dispatch: The pass.
+    """
+    if not runner.few:
+        return dispatch
+    return dispatch.with_step(UploadStep(server=partial(_arrived_at_once, runner)))
+
+
+def _arrived_at_once(runner: RoundRunner, reduced: Reduced) -> Reduced:
+    settings, log = runner.context.settings, runner.log
+    times, figures = list[str](), list[str]()
+    if settings.clock.has_time:
+        times += ["virtual_start", *VIRTUAL[:2]]
+        figures += VIRTUAL
+    if settings.asynchrony:
+        times += ["version", "staleness"]
+        figures += ["staleness_mean", "staleness_max", "updates_dropped"]
+        none = dict.fromkeys(reduced.clients, 0)
+        reduced = replace(reduced, staleness=none, tiers=none)
+    log.columns[-1].update(dict.fromkeys(times, np.zeros(len(reduced.clients))))
+    log.more |= dict.fromkeys(figures, 0.0)
+    return reduced

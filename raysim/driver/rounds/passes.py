@@ -26,7 +26,7 @@ from raysim.driver.rounds.hiding import as_seen
 from raysim.driver.rounds.local_values import RoundValues
 from raysim.driver.rounds.round_log import RoundLog
 from raysim.driver.uploads.dispatch import Dispatch
-from raysim.driver.uploads.kept_updates import ROOT_PASS, WEIGHT, KeptUpdates, root_pass
+from raysim.driver.uploads.kept_updates import ROOT_PASS, KeptUpdates, root_pass
 from raysim.errors import RunError, SettingsError, without_passwords
 from raysim.execution.base import Executor, Item
 from raysim.execution.messages import FailedItem, Failure, PassMessage, WorkerResult
@@ -34,7 +34,6 @@ from raysim.execution.partial_sum import Columns, PartialSum, Sums, merge_sums
 from raysim.numbers.tensors import Tensors, flatten, unflatten
 from raysim.storage.atomic import writing
 from raysim.storage.client_states import StateVersion, Versions, latest_versions
-from raysim.storage.summary import BAD_CUT
 from raysim.storage.trace import Stopwatch
 from raysim.storage.updates import UpdateFiles
 from raysim.training.stacked.stack_size import stacks_of
@@ -179,10 +178,7 @@ class RoundRunner:
                     raise LostRoundError(f"round {self.number + 1}: {why}")
             with context.watch("reduction"):
                 columns = total.columns()
-                if dispatch.attackers is not None:
-                    columns["bad"] = np.isin(columns["client"], [*dispatch.attackers]).astype(
-                        np.float64
-                    )
+                columns |= dispatch.columns(columns["client"].astype(np.int64))
                 reduced = total.reduced(message.total_weight, columns)
             if total.kept:
                 with context.watch("reduction"):
@@ -317,9 +313,6 @@ class RoundRunner:
             dispatch, self.passes, total.kept, arrived, taken=columns, root=root
         )
         columns |= more
-        if dispatch.attackers is not None and WEIGHT in more:
-            bad = np.isin(reduced.clients, [*dispatch.attackers])
-            self.log.more[BAD_CUT] = int((more[WEIGHT][bad] == 0).sum())
         return replace(reduced, means=unflatten(flatten(reduced.means) | means))
 
     def _trained_on_root(self, dispatch: Dispatch) -> Tensors:
@@ -421,7 +414,7 @@ class RoundRunner:
             versions=self.versions(clients),
             needed_from=self.needed_from,
             stored_groups=dispatch.stored_groups,
-            attackers=dispatch.attackers or frozenset(),
+            samples=dispatch.samples,
             seal=dispatch.sealed(pass_number),
         )
 

@@ -7,8 +7,6 @@ from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from time import perf_counter
 
-import numpy as np
-
 from raysim.api.components import called
 from raysim.api.method import Metrics, Passes, Round, ServerState
 from raysim.api.next_state import ASKED, given_state
@@ -35,18 +33,14 @@ from raysim.driver.rounds.method_rounds import (
 from raysim.driver.rounds.passes import PassContext, RoundRunner
 from raysim.driver.rounds.rates import rate_figures, with_rates
 from raysim.driver.rounds.round_log import RoundLog
-from raysim.driver.rounds.selecting import RoundSelection, with_report
+from raysim.driver.rounds.selecting import RoundSelection
 from raysim.driver.start.context import Rounds, RunContext
 from raysim.driver.start.stacking import decide_stack_size
-from raysim.driver.uploads.aggregating import with_aggregation
-from raysim.driver.uploads.attacking import Clients, bad_clients, bad_in_round, with_attack
 from raysim.driver.uploads.channel import Channel, by_owner, of_stage, states_of
 from raysim.driver.uploads.client_figures import rows_beside
-from raysim.driver.uploads.client_models import with_kept_models
-from raysim.driver.uploads.dispatch import ON_EMPTY_ROUNDS, ORDER, Dispatch, Rider
+from raysim.driver.uploads.dispatch import Dispatch, Rider
 from raysim.driver.uploads.downlink import Downlink
-from raysim.driver.uploads.masking import with_masks
-from raysim.driver.uploads.optimizer_state import with_kept_optimizers
+from raysim.driver.uploads.order import ORDER
 from raysim.errors import DamagedStateError, MachineError, MovedError
 from raysim.numbers.tensors import Groups, frozen_names
 from raysim.process.exits import with_hint
@@ -57,7 +51,7 @@ from raysim.storage.column_names import check_metrics
 from raysim.storage.declared import deploys_own_models
 from raysim.storage.recorder import Row
 from raysim.storage.run_state import RunState
-from raysim.storage.summary import VIRTUAL, is_counted
+from raysim.storage.summary import is_counted
 from raysim.storage.trace import DRIVER
 
 NO_METRICS: Metrics = {}
@@ -79,6 +73,8 @@ class OpenRound:
         clock: The round in virtual time, or None.
         channel: The stages of its channel; None without any.
         downlink: Its down-link; None without stages.
+        models: Files of its clients' networks; None unless these are kept.
+        is_due: Whether it is evaluated.
     """
 
     now: Round
@@ -92,6 +88,13 @@ class OpenRound:
     clock: VirtualRound | None
     channel: Channel | None
     downlink: Downlink | None
+    models: ClientModels | None
+    is_due: bool
+
+    @property
+    def settings(self) -> Settings:
+        """The run's settings."""
+        return self.runner.context.settings
 
     def figures(self) -> Row:
         """Return its learning rates and other values, columns of `metrics.parquet`."""
@@ -331,13 +334,13 @@ class Run:
         absence of noise may tell that clients were selected.
         """
         settings = self.settings
-        riders = sorted(self._riders(begun), key=lambda each: ORDER.index(each[0]))
+        riders = [(row, rider) for row in ORDER if (rider := row.rider(begun))]
         if begun.has_clients:
             passes = passes_of(settings, begun.now, before.state)
             yield passes, begun.run, [rider for _, rider in riders]
         if any(stage.acts_on_empty_rounds for stage in settings.stages.values()):
             passes = passes_of(settings, replace(begun.now, cohort=()), before.state)
-            left = [rider for name, rider in riders if name in ON_EMPTY_ROUNDS]
+            left = [rider for row, rider in riders if row.on_empty_rounds]
             yield passes, run_without_clients, left
 
     def _whole_row(
@@ -393,6 +396,7 @@ class Run:
         return OpenRound(
             *(now, has_clients, runner, run, analyses, selection),
             *(rate_figures(self.settings, before), values, clock, channel, downlink),
+            *(self._client_models, self._is_due(before.number + 1)),
         )
 
     def _channel(self, now: Round, before: RunState) -> Channel | None:
@@ -402,40 +406,6 @@ class Run:
     def _downlink(self, before: RunState) -> Downlink | None:
         stages = self.settings.down_stages
         return Downlink(self.settings, self.context.network, before) if stages else None
-
-    def _riders(self, begun: OpenRound) -> Iterator[tuple[str, Rider]]:
-        """Yield what rides on the passes of a round, by name."""
-        settings, runner, now = self.settings, begun.runner, begun.now
-        if begun.downlink:
-            yield "downlink", begun.downlink.dress
-        yield "masks", partial(with_masks, settings, now.number, self._passes.note_once)
-        in_no_time = partial(_in_no_time, settings, runner.log)
-        if begun.clock or self.few:
-            yield "clock", begun.clock.dress if begun.clock else in_no_time
-        if begun.selection:
-            yield "report", partial(with_report, settings.selection)
-        if self._is_due(now.number + 1):
-            yield "analyses", begun.analyses.dress
-        if models := self._client_models:
-            yield "models", partial(with_kept_models, models, now.number + 1)
-        if begun.channel:
-            yield "channel", begun.channel.dress
-        if settings.local.keep:
-            yield "optimizer", partial(with_kept_optimizers, runner)
-        if settings.attack.acts:
-            yield "attack", partial(with_attack, settings, self._bad(now), runner.log)
-        yield "aggregation", partial(with_aggregation, settings)
-
-    def _bad(self, now: Round) -> Clients:
-        """Return the bad clients of a round; in a rehearsal the first ones are, if anybody is."""
-        if not self.few:
-            return bad_in_round(self.settings, now.number, now.cohort)
-        attack, most = self.settings.attack, self.few
-        if not (attack.per_round or len(bad_clients(self.settings))):
-            most = 0
-        elif attack.knows_updates:  # of others
-            most = 1
-        return np.array(now.cohort[:most], dtype=np.int64)
 
     def _after(
         self, before: RunState, state: ServerState, begun: OpenRound
@@ -487,23 +457,3 @@ class Run:
     def _is_due(self, number: int) -> bool:
         """Return whether a round, counted from 1, is evaluated."""
         return is_counted(number, self.settings.evaluation.every, self.commits.last_round)
-
-
-def _in_no_time(settings: Settings, log: RoundLog, dispatch: Dispatch) -> Dispatch:
-    """Return a pass of a rehearsal, which takes no virtual time, and to which nobody is late."""
-    return dispatch.with_step("clock", server=partial(_arrived_at_once, settings, log))
-
-
-def _arrived_at_once(settings: Settings, log: RoundLog, reduced: Reduced) -> Reduced:
-    times, figures = list[str](), list[str]()
-    if settings.clock.has_time:
-        times += ["virtual_start", *VIRTUAL[:2]]
-        figures += VIRTUAL
-    if settings.asynchrony:
-        times += ["version", "staleness"]
-        figures += ["staleness_mean", "staleness_max", "updates_dropped"]
-        none = dict.fromkeys(reduced.clients, 0)
-        reduced = replace(reduced, staleness=none, tiers=none)
-    log.columns[-1].update(dict.fromkeys(times, np.zeros(len(reduced.clients))))
-    log.more |= dict.fromkeys(figures, 0.0)
-    return reduced

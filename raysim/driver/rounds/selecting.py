@@ -16,7 +16,7 @@ from raysim.config import Settings
 from raysim.driver.clock.clock import VirtualClock, VirtualRound
 from raysim.driver.rounds.hiding import as_seen
 from raysim.driver.rounds.round_log import RoundLog
-from raysim.driver.uploads.dispatch import Dispatch
+from raysim.driver.uploads.dispatch import Dispatch, UploadStep
 from raysim.errors import SettingsError
 from raysim.numbers.seeds import stream
 from raysim.samples.participants import Participants
@@ -226,7 +226,7 @@ def with_report(selection: Selection, dispatch: Dispatch) -> Dispatch:
     """Return a pass whose clients report to the selection, if they train in it."""
     if type(selection).report is Selection.report or not dispatch.epochs or dispatch.label:
         return dispatch
-    return dispatch.with_step("report", after=partial(_reported, selection))
+    return dispatch.with_step(UploadStep(after=partial(_reported, selection)))
 
 
 def _reported(selection: Selection, view: View, trained: Trained, upload: Upload) -> Upload:

@@ -23,7 +23,7 @@ from raysim.driver.listeners.progress import final_score, result_values
 from raysim.driver.privacy.accounting import Accounting
 from raysim.driver.rounds.selecting import sampling_of
 from raysim.driver.start.parts import RunParts
-from raysim.driver.uploads.attacking import recorded_bad
+from raysim.driver.uploads.order import ORDER
 from raysim.execution.base import Executor
 from raysim.execution.resources import ABSENT_GPUS
 from raysim.execution.worker import WorkerSpec
@@ -183,7 +183,8 @@ class RunContext(CheckedRun):
         more: dict[str, Any] = {"stack_size": stack_size, "forced": forced}
         if self.federation.class_names:
             more["class_names"] = self.federation.class_names
-        more |= recorded_bad(self.settings)
+        for concern in ORDER:
+            more |= concern.recorded(self.settings)
         self.run_dir.save_environment(**workers, **more)
         difference = node_differences(workers["actors"])
         if difference and difference != node_differences(before.get("actors", [])):

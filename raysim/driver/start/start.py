@@ -38,10 +38,8 @@ from raysim.driver.start.resume_checks import (
     finished_run,
     note_samples,
 )
-from raysim.driver.uploads.aggregating import check_aggregation
-from raysim.driver.uploads.attacking import check_attack
 from raysim.driver.uploads.channel import by_owner, first_states
-from raysim.driver.uploads.masking import check_masks
+from raysim.driver.uploads.order import ORDER
 from raysim.execution.process import threads_of
 from raysim.execution.ray_runtime import open_executor, ray_runtime
 from raysim.federation.federation import Federation
@@ -166,9 +164,8 @@ def check_run(
     analyses = Analyses(settings, federation, network, initial, note)
     check_asynchrony(parts)
     clock = open_clock(settings, federation, network, states)
-    check_aggregation(parts)
-    check_attack(parts, federation, note)
-    check_masks(parts)
+    for concern in ORDER:
+        concern.check(parts, federation, note)
     weights = weights_of_file(settings)
     checked = CheckedRun(
         settings=settings,

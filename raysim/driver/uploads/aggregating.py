@@ -5,16 +5,17 @@ from __future__ import annotations
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
 
 from raysim.api.aggregation import Aggregation, ArrivedUpdates, Updates
-from raysim.api.components import Component, call
+from raysim.api.components import call
 from raysim.api.rules import Reduced
 from raysim.config import Settings
 from raysim.driver.start.parts import RunParts
-from raysim.driver.uploads.dispatch import Dispatch
+from raysim.driver.uploads.dispatch import Dispatch, UploadStep
 from raysim.errors import SettingsError
 from raysim.execution.update_blocks import combined, decided, measured
 
@@ -26,10 +27,11 @@ def with_aggregation(settings: Settings, dispatch: Dispatch) -> Dispatch:
         settings: The run's settings.
         dispatch: The pass.
     """
-    stored = dispatch.moved_from if _seeing(settings, dispatch) else {}
+    sees = settings.aggregation.sees_updates
+    stored = dispatch.moved_from if sees else dispatch.stored_groups
     weighting = (dispatch.epochs and settings.aggregation.weights) or dispatch.weighting
     dispatch = replace(dispatch, stored_groups=stored, weighting=weighting)
-    return dispatch.with_step("aggregation", server=partial(_received, settings, dispatch))
+    return dispatch.with_step(UploadStep(server=partial(_received, settings, dispatch)))
 
 
 def _received(settings: Settings, dispatch: Dispatch, reduced: Reduced) -> Reduced:
@@ -47,14 +49,7 @@ def _received(settings: Settings, dispatch: Dispatch, reduced: Reduced) -> Reduc
     return replace(reduced, means=moved.means_with(changed))
 
 
-def _seeing(settings: Settings, dispatch: Dispatch) -> Component | None:
-    """Return what sees the updates of a pass one by one; None if nothing does."""
-    if settings.aggregation.sees_updates:
-        return settings.aggregation
-    return settings.attack if settings.attack.knows_updates and dispatch.attackers else None
-
-
-def check_aggregation(parts: RunParts) -> None:
+def check_aggregation(parts: RunParts, *_: Any) -> None:
     """Check, before a run starts, that its aggregation works.
 
     Args:

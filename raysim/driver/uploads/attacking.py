@@ -19,18 +19,21 @@ from raysim.api.aggregation import Aggregation
 from raysim.api.attack import Attack
 from raysim.api.components import call, called, calling, shown
 from raysim.api.differences import same_shapes
-from raysim.api.rules import Bases, Reduced, Trained, Upload, View
+from raysim.api.rules import Bases, Batch, Reduced, Trained, Upload, View
 from raysim.config import Settings
+from raysim.driver.rounds.passes import RoundRunner
 from raysim.driver.rounds.round_log import RoundLog
 from raysim.driver.start.parts import RunParts
-from raysim.driver.uploads.dispatch import Dispatch
+from raysim.driver.uploads.dispatch import Dispatch, UploadStep
+from raysim.driver.uploads.kept_updates import WEIGHT
 from raysim.driver.uploads.upload_differences import send_changed
 from raysim.errors import RunError, SettingsError
+from raysim.execution.partial_sum import Columns
 from raysim.federation.federation import Federation
 from raysim.numbers.given import Given
-from raysim.numbers.seeds import sample_cohort, stream
+from raysim.numbers.seeds import sample_cohort, stream, torch_generator
 from raysim.numbers.tensors import Groups, Layout, flatten, is_finite
-from raysim.storage.summary import BAD, BEYOND
+from raysim.storage.summary import BAD, BAD_CUT, BEYOND
 
 Clients = npt.NDArray[np.int64]
 
@@ -65,32 +68,104 @@ def bad_in_round(settings: Settings, number: int, cohort: Sequence[int]) -> Clie
     return np.array(cohort, dtype=np.int64)[ranks]
 
 
-def with_attack(settings: Settings, bad: Clients, log: RoundLog, dispatch: Dispatch) -> Dispatch:
-    """Return a pass that knows its bad clients, and whose bad clients send what they please.
+def with_attack(runner: RoundRunner, cohort: Sequence[int], dispatch: Dispatch) -> Dispatch:
+    """Return a pass whose bad clients send what they please.
+
+    In a rehearsal the first clients are bad, if anybody is.
+
+    Args:
+        runner: Runs the pass.
+        cohort: The clients of the round, ascending.
+        dispatch: The pass.
+    """
+    settings, few = runner.context.settings, len(runner.few)
+    bad = bad_in_round(settings, runner.number, cohort)
+    if few:
+        most = 1 if settings.attack.knows_updates else few  # of others
+        anybody = settings.attack.per_round or len(bad_clients(settings))
+        bad = np.array(cohort[: most if anybody else 0], dtype=np.int64)
+    return _attacked_by(settings, bad, runner.log, dispatch)
+
+
+def of_version(
+    settings: Settings, number: int, cohort: Sequence[int], dispatch: Dispatch
+) -> Dispatch:
+    """Return the pass of a version whose bad clients send what they please.
 
     Args:
         settings: The run's settings.
-        bad: The bad clients of the round, ascending.
-        log: Receives numbers of the round.
+        number: Rounds committed before the version's.
+        cohort: The clients that start from it, ascending.
         dispatch: The pass.
     """
+    return _attacked_by(settings, bad_in_round(settings, number, cohort), RoundLog(), dispatch)
+
+
+def _attacked_by(settings: Settings, bad: Clients, log: RoundLog, dispatch: Dispatch) -> Dispatch:
     attack, bases = settings.attack, dispatch.moved_from
-    attackers = frozenset(np.intersect1d(bad, np.asarray(dispatch.clients)).tolist())
-    replaces = bool(attack.changes_uploads and attackers and bases)
-    return replace(dispatch, attackers=attackers).with_step(
-        "attack",
-        after=(
-            partial(_send, attack=attack, bad=attackers, bases=bases, clients=len(dispatch.clients))
-            if replaces
-            else None
-        ),
-        server=partial(_received, settings, log),
+    if not attack.acts:
+        return dispatch
+    own = frozenset(np.intersect1d(bad, np.asarray(dispatch.clients)).tolist())
+    replaces = bool(attack.changes_uploads and own and bases)
+    if attack.knows_updates and own:
+        dispatch = replace(dispatch, stored_groups=bases)
+    return dispatch.with_step(
+        UploadStep(
+            after=(
+                partial(_send, attack=attack, bad=own, bases=bases, clients=len(dispatch.clients))
+                if replaces
+                else None
+            ),
+            server=partial(_received, settings, log),
+            samples=partial(_samples, attack=attack, bad=own, seed=settings.seed)
+            if attack.changes_samples
+            else None,
+            columns=partial(_columns, own),
+        )
     )
 
 
+def _columns(bad: frozenset[int], clients: Clients) -> Columns:
+    return {"bad": np.isin(clients, [*bad]).astype(np.float64)}
+
+
+def _samples(
+    client: int, samples: Batch, classes: int, *, attack: Attack, bad: frozenset[int], seed: int
+) -> Batch:
+    """Return the samples of a client; of a bad one, what the attack makes of them."""
+    if client not in bad:
+        return samples
+    return poisoned(attack, samples, classes, torch_generator(seed, "attack/samples", client))
+
+
+def poisoned(attack: Attack, data: Batch, classes: int, draws: torch.Generator) -> Batch:
+    """Return what an attack makes of a bad client's samples.
+
+    Args:
+        attack: The attack.
+        data: The samples.
+        classes: C, the largest label of all training samples + 1.
+        draws: The attack's random draws.
+
+    Raises:
+        SettingsError: the attack fails, or returns other shapes or labels.
+    """
+    own = data._replace(x=data.x.clone(), y=data.y.clone())  # shared with all rounds, and clients
+    bad = call(attack, Attack.poison, own, classes, draws)
+    if attack.needs_classes and len(wrong := bad.y[(bad.y < 0) | (bad.y >= classes)]):
+        raise SettingsError(
+            f"{called(attack)}: gives samples the label {int(wrong[0])}; labels are 0 to"
+            f" {classes - 1}"
+        )
+    return bad
+
+
 def _received(settings: Settings, log: RoundLog, reduced: Reduced) -> Reduced:
-    """Count the bad clients that arrived, and those beyond the aggregation's bound."""
-    arrived = int(log.columns[-1]["bad"].sum())
+    """Count the bad clients that arrived, those cut, and those beyond the aggregation's bound."""
+    columns = log.columns[-1]
+    arrived = int(columns["bad"].sum())
+    if WEIGHT in columns:
+        log.more[BAD_CUT] = int((columns[WEIGHT][columns["bad"] > 0] == 0).sum())
     counts = {BAD: arrived}
     bound = call(settings.aggregation, Aggregation.tolerates, len(reduced.clients))
     if bound is not None:
@@ -219,7 +294,7 @@ def _check_numbers(settings: Settings, note: Callable[[str], None]) -> None:
         note(f"{setting}: none of {len(settings.participants)} clients is bad")
 
 
-def recorded_bad(settings: Settings) -> Mapping[str, Any]:
+def recorded(settings: Settings) -> Mapping[str, Any]:
     """Return the clients that are bad in all rounds, for the run's records; empty without any."""
     bad = bad_clients(settings).tolist()
     return {"bad_clients": bad} if bad else {}

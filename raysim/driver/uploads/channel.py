@@ -26,7 +26,7 @@ from raysim.api.rules import Reduced, Trained, Upload, View
 from raysim.api.state import State, as_arrays, read_only
 from raysim.config import Settings
 from raysim.driver.rounds.hiding import as_seen
-from raysim.driver.uploads.dispatch import Dispatch
+from raysim.driver.uploads.dispatch import Dispatch, UploadStep
 from raysim.driver.uploads.upload_differences import send_changed
 from raysim.errors import SettingsError
 from raysim.numbers.encoding import Encoded, Encoding
@@ -58,7 +58,7 @@ def with_stages(
         after = partial(send_changed, bases, partial(_staged, named))
     elif stages and bases:
         after = partial(_encode, named, tuple(bases.items()))
-    return dispatch.with_step("channel", after=after, server=server)
+    return dispatch.with_step(UploadStep(after=after, server=server))
 
 
 @dataclass

@@ -8,7 +8,7 @@ from functools import partial
 
 from raysim.analysis.base import ClientPart
 from raysim.api.rules import Reduced, Trained, Upload, View
-from raysim.driver.uploads.dispatch import Dispatch
+from raysim.driver.uploads.dispatch import Dispatch, UploadStep
 from raysim.errors import MachineError
 from raysim.execution.process import is_device_error
 from raysim.numbers.tensors import Groups, Tensors, is_finite, nbytes
@@ -58,7 +58,7 @@ def with_parts(
         bytes_down=lambda client: received[client] - nbytes(sent.get(client, {}), dispatch.frozen),
     )
     return riding.with_step(
-        "analyses", after=partial(_figures, parts), server=partial(_received, keep)
+        UploadStep(after=partial(_figures, parts), server=partial(_received, keep))
     )
 
 

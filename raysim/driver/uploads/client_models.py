@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from raysim.api.rules import Reduced, View
-from raysim.driver.uploads.dispatch import Dispatch
+from raysim.driver.uploads.dispatch import Dispatch, UploadStep
 from raysim.storage.client_models import ClientModels
 
 
@@ -21,9 +21,10 @@ def with_kept_models(models: ClientModels, number: int, dispatch: Dispatch) -> D
     if not dispatch.epochs:
         return dispatch
     return dispatch.with_step(
-        "models",
-        before=partial(_save, models, number),
-        server=partial(_received, models, number, dispatch.clients),
+        UploadStep(
+            before=partial(_save, models, number),
+            server=partial(_received, models, number, dispatch.clients),
+        )
     )
 
 

@@ -1,9 +1,9 @@
 """Passes as the engine dispatches them, with the way of their uploads: steps, in one order.
 
-Riders dress a pass before it runs. Each may change it, and put a step on the way of its uploads: a
-part that clients take around the method's `finish`, and one that the server takes behind the
-aggregation. A client's part travels: it is small, and depends on settings, round, cohort and what a
-checkpoint seals alone.
+Riders dress a pass before it runs, in the order of `raysim.driver.uploads.order`. Each may change
+it, and put a step on the way of its uploads: a part that clients take around the method's `finish`,
+and one that the server takes behind the aggregation. A client's part travels: it is small, and
+depends on settings, round, cohort and what a checkpoint seals alone.
 """
 
 from __future__ import annotations
@@ -13,41 +13,40 @@ from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from typing import Any, NamedTuple, Self
 
-from raysim.api.differences import Differences
-from raysim.api.rules import Bases, Finish, LocalWork, Pass, Reduced, Trained, Upload, View
-from raysim.execution.partial_sum import Seal
+import numpy as np
+import numpy.typing as npt
 
-ORDER = (
-    *("downlink", "masks", "clock", "report", "analyses", "round_state", "models", "channel"),
-    *("optimizer", "attack", "aggregation"),
-)
-"""Order in which riders dress a pass and clients take their parts; the server takes its own in
-reverse. The virtual clock counts the work and the bytes of the parts before its own."""
-ON_EMPTY_ROUNDS = ("channel", "aggregation")
-"""Riders of the passes of a round without clients, too."""
+from raysim.api.differences import Differences
+from raysim.api.rules import Bases, Batch, Finish, LocalWork, Pass, Reduced, Trained, Upload, View
+from raysim.execution.partial_sum import Columns, Seal
+
 Rider = Callable[["Dispatch"], "Dispatch"]
 """Returns the pass that runs in place of a given one."""
 Before = Callable[[View], None]
 """Called before the method makes an upload."""
 After = Callable[[View, Trained, Upload], Upload]
 """Returns what the client sends in place of an upload."""
+Samples = Callable[[int, Batch, int], Batch]
+"""Returns what a client trains on in place of its samples, given C, the number of classes."""
 
 
 class UploadStep(NamedTuple):
     """Step of an upload's way.
 
     Attributes:
-        name: Its place in ORDER.
         before: What a client does before the method's `finish`.
         after: What it makes of the upload.
         server: What the server makes of the result.
+        samples: What a client trains on.
+        columns: Returns columns of `clients.parquet` of some clients [n].
         seal: Returns what seals the sums of workers, given the pass's number and `asked`.
     """
 
-    name: str
     before: Before | None = None
     after: After | None = None
     server: Callable[[Reduced], Reduced] | None = None
+    samples: Samples | None = None
+    columns: Callable[[npt.NDArray[np.int64]], Columns] | None = None
     seal: Callable[[int, tuple[int, ...]], Seal] | None = None
 
 
@@ -59,7 +58,6 @@ class Dispatch(Pass):
         steps: The way of its uploads.
         stored_groups: Groups in uploads, with their bases, of which each client's update is kept
             one by one, for an aggregation that takes the place of the mean.
-        attackers: Its clients that attack; None in runs without an attack.
         asked: The clients that begin it, also those that are lost before they have sent anything.
         full_epochs: The epochs before a virtual clock cut those of some clients; None where it cut
             none.
@@ -68,7 +66,6 @@ class Dispatch(Pass):
 
     steps: tuple[UploadStep, ...] = ()
     stored_groups: Bases = field(default_factory=dict)
-    attackers: frozenset[int] | None = None
     asked: Sequence[int] = ()
     full_epochs: LocalWork | Mapping[int, LocalWork] | None = None
     frozen: frozenset[str] = frozenset()
@@ -78,18 +75,9 @@ class Dispatch(Pass):
         """Return a method's pass, to which nothing has been done."""
         return cls(**_parts(pass_), frozen=frozen, asked=pass_.clients)
 
-    def with_step(
-        self,
-        name: str,
-        *,
-        before: Before | None = None,
-        after: After | None = None,
-        server: Callable[[Reduced], Reduced] | None = None,
-        seal: Callable[[int, tuple[int, ...]], Seal] | None = None,
-    ) -> Self:
-        """Return the pass with one more step, in its place; arguments as of `UploadStep`."""
-        steps = [*self.steps, UploadStep(name, before, after, server, seal)]
-        return replace(self, steps=tuple(sorted(steps, key=lambda step: ORDER.index(step.name))))
+    def with_step(self, step: UploadStep) -> Self:
+        """Return the pass with one more step, the last."""
+        return replace(self, steps=(*self.steps, step))
 
     @property
     def of_clients(self) -> Pass:
@@ -100,6 +88,16 @@ class Dispatch(Pass):
             return pass_
         finish = partial(_through, pass_.rules.finish, parts)
         return replace(pass_, rules=replace(pass_.rules, finish=finish))
+
+    @property
+    def samples(self) -> tuple[Samples, ...]:
+        """The functions that make others of the clients' samples."""
+        return tuple(step.samples for step in self.steps if step.samples)
+
+    def columns(self, clients: npt.NDArray[np.int64]) -> Columns:
+        """Return the columns of `clients.parquet` that its steps have of some clients [n]."""
+        found = [step.columns(clients) for step in self.steps if step.columns]
+        return {name: values for columns in found for name, values in columns.items()}
 
     def sealed(self, pass_number: int) -> Seal | None:
         """Return what seals the sums of workers; None if nothing does."""

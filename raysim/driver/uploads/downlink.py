@@ -38,7 +38,7 @@ from raysim.api.differences import Differences
 from raysim.api.rules import Pass, Reduced, Upload, View
 from raysim.config import Settings
 from raysim.driver.uploads.channel import through_stages
-from raysim.driver.uploads.dispatch import Dispatch
+from raysim.driver.uploads.dispatch import Dispatch, UploadStep
 from raysim.errors import SettingsError
 from raysim.numbers.encoding import Encoded
 from raysim.numbers.seeds import torch_generator
@@ -92,7 +92,7 @@ class Downlink:
         sent = replace(dispatch, broadcast={**dispatch.broadcast, MODEL: model})
         if first or not dispatch.bytes_down:
             sent = replace(sent, bytes_down=partial(self._received_bytes, dispatch, known))
-        return sent.with_step("downlink", server=partial(self._received, sent, self._sent))
+        return sent.with_step(UploadStep(server=partial(self._received, sent, self._sent)))
 
     def _received(self, dispatch: Dispatch, server: Tensors, reduced: Reduced) -> Reduced:
         """Return the result as if clients had moved from the server's model."""

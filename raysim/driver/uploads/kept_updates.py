@@ -135,7 +135,7 @@ class KeptUpdates:
 
         Where nobody else has arrived they know nothing, and send what they have trained.
         """
-        bad = np.isin(message.clients, [*(dispatch.attackers or ())])
+        bad = dispatch.columns(np.array(message.clients)).get("bad", np.zeros(0)) > 0
         if not self.attack.knows_updates or not bad.any() or bad.all():
             return message
         last = NO_VALUES

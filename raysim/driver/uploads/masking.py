@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -17,8 +18,9 @@ from raysim.api.components import called
 from raysim.api.differences import split_stored
 from raysim.api.rules import Reduced, Trained, Upload, View
 from raysim.config import Settings
+from raysim.driver.rounds.passes import RoundRunner
 from raysim.driver.start.parts import RunParts
-from raysim.driver.uploads.dispatch import Dispatch
+from raysim.driver.uploads.dispatch import Dispatch, UploadStep
 from raysim.errors import RunError, SettingsError
 from raysim.execution.partial_sum import PartialSum
 from raysim.numbers.encoding import Encoding
@@ -78,34 +80,30 @@ def _sealed(
     return Masked(Masks(secure, (seed, number, pass_number), clients))
 
 
-def with_masks(
-    settings: Settings, number: int, note: Callable[[str], None], dispatch: Dispatch
-) -> Dispatch:
+def with_masks(runner: RoundRunner, dispatch: Dispatch) -> Dispatch:
     """Return a pass whose clients agree on masks; as it is in runs without any.
 
     The virtual clock, which comes later, knows who is lost.
 
     Args:
-        settings: The run's settings.
-        number: Rounds committed before.
-        note: Shows the user, once, what is sent in the clear.
+        runner: Runs the pass.
         dispatch: The pass.
     """
+    settings, note = runner.context.settings, runner.context.note_once
     stage = masking_of(settings)
     if not (stage and stage.secure_sum):
         return dispatch
     bases = tuple(sorted(dispatch.moved_from.items()))
     return dispatch.with_step(
-        "masks",
-        after=partial(_in_words, stage.secure_sum.bits, bases),
-        server=partial(_received, settings, stage, note),
-        seal=partial(_sealed, stage.secure_sum, settings.seed, number),
+        UploadStep(
+            after=partial(_in_words, stage.secure_sum.bits, bases),
+            server=partial(_received, stage, note),
+            seal=partial(_sealed, stage.secure_sum, settings.seed, runner.number),
+        )
     )
 
 
-def _received(
-    settings: Settings, stage: Stage, note: Callable[[str], None], reduced: Reduced
-) -> Reduced:
+def _received(stage: Stage, note: Callable[[str], None], reduced: Reduced) -> Reduced:
     """Return the result as it is; tell what is sent in the clear."""
     if clear := sorted({name for of in reduced.means.values() for name in _whole(of)}):
         more = f" and {len(clear) - 1} more" if clear[1:] else ""
@@ -116,7 +114,7 @@ def _received(
     return reduced
 
 
-def check_masks(parts: RunParts) -> None:
+def check_masks(parts: RunParts, *_: Any) -> None:
     """Check, before a run with masks starts, that the server can do with sums of clients.
 
     Args:

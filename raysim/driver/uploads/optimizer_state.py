@@ -11,20 +11,20 @@ from functools import partial
 
 from raysim.api.rules import Trained, Upload, View
 from raysim.driver.rounds.passes import RoundRunner
-from raysim.driver.uploads.dispatch import Dispatch
+from raysim.driver.uploads.dispatch import Dispatch, UploadStep
 from raysim.storage.client_states import optimizer_group
 
 
 def with_kept_optimizers(runner: RoundRunner, dispatch: Dispatch) -> Dispatch:
-    """Return a pass whose clients keep what the optimizer keeps.
+    """Return a pass whose clients keep what the optimizer keeps, by `local.keep`.
 
     Args:
         runner: Runs the passes, and counts them.
         dispatch: The pass.
     """
-    if not dispatch.epochs:
+    if not (dispatch.epochs and runner.context.settings.local.keep):
         return dispatch
-    return dispatch.with_step("optimizer", after=partial(_keeping, runner.passes))
+    return dispatch.with_step(UploadStep(after=partial(_keeping, runner.passes)))
 
 
 def _keeping(pass_number: int, view: View, trained: Trained, upload: Upload) -> Upload:

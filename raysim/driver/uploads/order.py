@@ -1,0 +1,95 @@
+"""Concerns of an upload, in one order: who rides on its pass, and what is checked before a run.
+
+A further one is a file beside this one, and a row here. Riders dress a pass in this order, and
+clients take their parts in it; the server takes its own in reverse. The virtual clock counts the
+work and the bytes of the parts before its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from raysim.config import Settings
+from raysim.driver.clock.clock import in_no_time
+from raysim.driver.rounds.selecting import with_report
+from raysim.driver.start.parts import RunParts
+from raysim.driver.uploads.aggregating import check_aggregation, with_aggregation
+from raysim.driver.uploads.attacking import check_attack, of_version, recorded, with_attack
+from raysim.driver.uploads.channel import with_stages
+from raysim.driver.uploads.client_models import with_kept_models
+from raysim.driver.uploads.dispatch import Dispatch, Rider
+from raysim.driver.uploads.masking import check_masks, with_masks
+from raysim.driver.uploads.optimizer_state import with_kept_optimizers
+from raysim.federation.federation import Federation
+
+if TYPE_CHECKING:
+    from raysim.driver.rounds.run import OpenRound
+
+Note = Callable[[str], None]
+"""Shows the user one line."""
+
+
+class Concern(NamedTuple):
+    """Concern of an upload.
+
+    Attributes:
+        name: Its name.
+        rider: Returns its rider of a round; None where it has none.
+        check: Checks it before a run starts.
+        late: Where rounds overlap, dresses the pass of a version, by its number and cohort.
+        recorded: Returns what a run's records have of it.
+        on_empty_rounds: Whether it rides on the passes of a round without clients, too.
+    """
+
+    name: str
+    rider: Callable[[OpenRound], Rider | None]
+    check: Callable[[RunParts, Federation, Note], None] = lambda *parts: None
+    late: Callable[[Settings, int, Sequence[int], Dispatch], Dispatch] = (
+        lambda run, number, cohort, dispatch: dispatch
+    )
+    recorded: Callable[[Settings], Mapping[str, Any]] = lambda settings: {}
+    on_empty_rounds: bool = False
+
+
+ORDER = (
+    Concern("downlink", lambda begun: begun.downlink.dress if begun.downlink else None),
+    Concern("masks", lambda begun: partial(with_masks, begun.runner), check_masks),
+    Concern(
+        "clock",
+        lambda begun: begun.clock.dress if begun.clock else partial(in_no_time, begun.runner),
+    ),
+    Concern(
+        "report",
+        lambda begun: partial(with_report, begun.settings.selection) if begun.selection else None,
+        late=lambda run, number, cohort, dispatch: with_report(run.selection, dispatch),
+    ),
+    Concern("analyses", lambda begun: begun.analyses.dress if begun.is_due else None),
+    Concern(
+        "models",
+        lambda begun: (
+            partial(with_kept_models, begun.models, begun.now.number + 1) if begun.models else None
+        ),
+    ),
+    Concern(
+        "channel",
+        lambda begun: begun.channel.dress if begun.channel else None,
+        late=lambda run, number, cohort, dispatch: with_stages(run.stages, dispatch),
+        on_empty_rounds=True,
+    ),
+    Concern("optimizer", lambda begun: partial(with_kept_optimizers, begun.runner)),
+    Concern(
+        "attack",
+        lambda begun: partial(with_attack, begun.runner, begun.now.cohort),
+        check_attack,
+        of_version,
+        recorded,
+    ),
+    Concern(
+        "aggregation",
+        lambda begun: partial(with_aggregation, begun.settings),
+        check_aggregation,
+        on_empty_rounds=True,
+    ),
+)
