@@ -49,7 +49,7 @@ CONCERNS: Mapping[str, Concern] = {
     "gaussian": Concern(
         "(?i:gaussian)", ("raysim/channel/gaussian.py",), r"attack\.gaussian|_gaussian|gaussian_inf"
     ),
-    "attack": Concern("(?i:attack)|bad_client|^BAD(_|$)", ("raysim/attack",), over=7),
+    "attack": Concern("(?i:attack)|bad_client|^BAD(_|$)", ("raysim/attack",)),
     "temperature": Concern(
         *("(?i:temperature)", ("raysim/temperature", "raysim/analysis/temperature.py")),
         "of the contrast",  # MOON's own, of its similarities

@@ -158,10 +158,15 @@ SUMS: Mapping[str, tuple[str, ...]] = {
     "total_seconds": ("seconds", "evaluation_seconds", "checkpoint_seconds"),
 }
 """Columns of tables that add up several ones over the rounds so far."""
-SUCCESS_RATE = Column("attack_success_rate", "smaller", "%").of(Scored("attack_success_rate"))
+SUCCESS = "attack_success_rate"
+"""Column of the success rate of an attack's trigger."""
+BAD, BAD_CUT, BEYOND = "bad_clients", "bad_clients_cut", "bad_clients_beyond_bound"
+"""Columns of rounds under attack: bad clients that arrived, those of them whose updates have weight
+0 in the aggregate, and those beyond the number that the aggregation bears with."""
+SUCCESS_RATE = Column(SUCCESS, "smaller", "%").of(Scored(SUCCESS))
 _WRITTEN = [
     *map(Column, ("round", "temperature", "server_lr")),
-    *map(Column, ("aggregation_cut", "bad_clients", "bad_clients_cut")),
+    *map(Column, ("aggregation_cut", BAD, BAD_CUT)),
     Column("lr", tag="train/lr"),
     Column("clients", tag="clients/counted"),
     *(Column(name, tag=f"clients/{name}") for name in ("staleness_mean", "staleness_max")),
@@ -172,7 +177,7 @@ _WRITTEN = [
     *_smaller("s", None, checkpoint_seconds="seconds/checkpoint"),
     *_smaller("B", "sum", bytes_up="bytes/up", bytes_down="bytes/down"),
     replace(SUCCESS_RATE, title="attack success"),
-    Column("bad_clients_beyond_bound", "smaller", "", "sum", "bad beyond bound"),
+    Column(BEYOND, "smaller", "", "sum", "bad beyond bound"),
     Column("virtual_seconds", "smaller", "s", "sum", "virtual time", "virtual/seconds"),
     Column("virtual_joules", "smaller", "J", "sum", "energy", "virtual/joules"),
     Column("lost_clients", "smaller", "", "sum", "lost clients", "clients/lost"),

@@ -50,7 +50,7 @@ class ClientJobs:
         return self.samples.root()
 
     def open(self, message: PassMessage) -> tuple[Groups, Groups]:
-        """Bring what clients are sent and the initial client state to the device, once in a row."""
+        """Bring the broadcast and the initial client state to the device, once in a row."""
         key = (message.round_number, message.pass_number)
         if self._opened[0] != key:
             packed = (message.broadcast, message.initial_state)

@@ -92,6 +92,6 @@ def _finite(client: str, model: Tensors) -> Tensors:
     if broken := [name for name, t in model.items() if not is_finite(t)]:
         raise RunError(
             f"client {client}: its deployed model is not finite (tensor {broken[0]}): try a"
-            " smaller learning rate in its deployment, or if clients attack a robust aggregation"
+            " smaller learning rate in its deployment, or against bad clients a robust aggregation"
         )
     return model

@@ -6,12 +6,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from types import MappingProxyType
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple, Protocol, Self
 
 import numpy as np
 import numpy.typing as npt
 
+from raysim.api.aggregation import Floats, Updates
 from raysim.api.rules import Bases, Batch, ClientValues, Pass
+from raysim.api.state import State
 from raysim.execution.partial_sum import Seal, Sums
 from raysim.numbers.tensors import Groups
 from raysim.numbers.tensors.packed import PackedTensors
@@ -147,6 +149,22 @@ class EvaluationMessage(PassMessage):
         return (self, *self.later)
 
 
+class Forger(Protocol):
+    """Replacement of the updates of some clients by others, before they are aggregated."""
+
+    def measured(self, updates: Updates, block: int) -> Floats:
+        """Return the numbers that it needs of a block, which add up over blocks."""
+
+    def forged(self, updates: Updates, block: int) -> Updates:
+        """Return the updates of a block, some of them replaced."""
+
+    def kept(self, updates: Updates, block: int) -> Floats:
+        """Return the vectors of a block that it keeps for the next round [vectors, n]."""
+
+    def state(self, vectors: Floats) -> State:
+        """Return what the server keeps for it, given the vectors of all blocks [vectors, N]."""
+
+
 @dataclass(frozen=True)
 class AggregationMessage:
     """An aggregation of kept updates as it travels to the workers, once.
@@ -161,10 +179,8 @@ class AggregationMessage:
         last: The aggregate of the round before [N], where it is kept; else empty.
         root: The update of the server's root samples [N], where there are any; else empty.
         weights: The clients' weights, as the aggregation has decided them [m]; empty without any.
-        bad: Whether the update of each client is one of the attack [m]; empty if none is.
-        decided: The attack's decision; empty without one.
-        kept: The vectors that the attack has kept [vectors, N].
-        attacking: Whether the attack measures, not the aggregation.
+        forger: Replaces the updates of some clients; None if nothing does.
+        of_forger: Whether it measures, not the aggregation.
     """
 
     round_number: int
@@ -176,10 +192,8 @@ class AggregationMessage:
     last: npt.NDArray[np.float64] = field(default_factory=partial(np.empty, 0))
     root: npt.NDArray[np.float64] = field(default_factory=partial(np.empty, 0))
     weights: npt.NDArray[np.float64] = field(default_factory=partial(np.empty, 0))
-    bad: npt.NDArray[np.bool_] = field(default_factory=lambda: np.empty(0, dtype=np.bool_))
-    decided: npt.NDArray[np.float64] = field(default_factory=partial(np.empty, 0))
-    kept: npt.NDArray[np.float64] = field(default_factory=partial(np.empty, (0, 0)))
-    attacking: bool = False
+    forger: Forger | None = None
+    of_forger: bool = False
 
 
 @dataclass(frozen=True)

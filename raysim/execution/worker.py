@@ -39,14 +39,7 @@ from raysim.execution.messages import (
 )
 from raysim.execution.partial_sum import Kept, PartialSum
 from raysim.execution.process import device_of, is_device_error
-from raysim.execution.update_blocks import (
-    attacked,
-    combined,
-    kept_by,
-    known_to,
-    measured,
-    read_block,
-)
+from raysim.execution.update_blocks import combined, measured, read_block
 from raysim.federation.evaluation_sets import EVALUATION_ROWS, EvaluationSet
 from raysim.federation.federation import Federation
 from raysim.federation.opened import OpenedSamples, memory_cap
@@ -276,27 +269,21 @@ class Worker:
                 self._results["aggregate"].blocks[block] = self._aggregated(message, *block)
 
     def _aggregated(self, message: AggregationMessage, block: int) -> Floats:
-        """Return the aggregate of a block [n]; below it the vectors that an attack keeps."""
-        updates, attack = read_block(self._updates, message, block), self._settings.attack
-        aggregation, bad = self._settings.aggregation, message.bad
-        if not len(bad):
-            return combined(aggregation, updates)
-        known = known_to(updates, message, block)
-        aggregate = combined(aggregation, attacked(attack, updates, known, bad))
-        if not len(message.kept):
-            return aggregate
-        return np.concatenate([aggregate[None], kept_by(attack, known)])
+        """Return the aggregate of a block [n]; below it the vectors that a forger keeps."""
+        updates, forger = read_block(self._updates, message, block), message.forger
+        if not forger:
+            return combined(self._settings.aggregation, updates)
+        aggregate = combined(self._settings.aggregation, forger.forged(updates, block))
+        kept = forger.kept(updates, block)
+        return np.concatenate([aggregate[None], kept]) if len(kept) else aggregate
 
     def _measured(self, message: AggregationMessage, block: int) -> Floats:
-        """Return what the aggregation measures of a block, or the attack."""
-        updates, attack = read_block(self._updates, message, block), self._settings.attack
-        aggregation, bad = self._settings.aggregation, message.bad
-        if not len(bad):
-            return measured(aggregation, updates)
-        known = known_to(updates, message, block)
-        if message.attacking:
-            return measured(attack, known)
-        return measured(aggregation, attacked(attack, updates, known, bad))
+        """Return what the aggregation measures of a block, or the forger."""
+        updates, forger = read_block(self._updates, message, block), message.forger
+        if forger and message.of_forger:
+            return forger.measured(updates, block)
+        updates = forger.forged(updates, block) if forger else updates
+        return measured(self._settings.aggregation, updates)
 
     @cached_property
     def _stacked(self) -> StackedTrainer:
@@ -374,9 +361,9 @@ class Worker:
         if number == TEST_SET:
             return self._jobs.samples.test(batch * EVALUATION_ROWS, (batch + 1) * EVALUATION_ROWS)
         evaluated = self._evaluated[number - 1]
-        if evaluated.split == "triggered":
+        if evaluated.change:
             samples = self._batch(TEST_SET, batch)
-            return samples._replace(x=self._settings.attack.trigger(samples.x.clone()))
+            return samples._replace(x=evaluated.change(samples.x.clone()))
         return self._jobs.samples.of_clients(evaluated, batch)
 
 

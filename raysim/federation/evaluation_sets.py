@@ -8,11 +8,12 @@ Legend: n clients, N' samples of these clients.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
+from torch import Tensor
 
 from raysim.config import Settings
 from raysim.errors import DataError, SettingsError
@@ -47,12 +48,14 @@ class EvaluationSet:
         samples: Per client, by position in `clients`, the indices of its samples.
         cuts: Positions in `clients` of the batches' bounds; a batch has at most EVALUATION_ROWS
             samples, or one client.
+        change: Makes other inputs of those of the test set, with an attack's trigger say.
     """
 
     split: SplitName
     clients: Indices
     samples: ListedIndices
     cuts: Indices
+    change: Callable[[Tensor], Tensor] | None = None
 
     @classmethod
     def of(cls, split: SplitName, clients: Indices, per_client: Sequence[Indices]) -> EvaluationSet:
@@ -63,7 +66,8 @@ class EvaluationSet:
 
     def first(self, most: int) -> EvaluationSet:
         """Return the set of its first client alone, with at most so many samples."""
-        return EvaluationSet.of(self.split, self.clients[:1], [self.samples[0][:most]])
+        first = EvaluationSet.of(self.split, self.clients[:1], [self.samples[0][:most]])
+        return replace(first, change=self.change)
 
     @property
     def batch_sizes(self) -> Indices:
@@ -125,15 +129,17 @@ def local_test_set(
     return EvaluationSet.of(local_test.split, chosen, per_client)
 
 
-def triggered_set(samples: int) -> EvaluationSet:
+def triggered_set(samples: int, change: Callable[[Tensor], Tensor]) -> EvaluationSet:
     """Return the test samples, to be evaluated with an attack's trigger, in the test set's batches.
 
     Args:
         samples: Their number.
+        change: Adds the trigger to inputs.
     """
     cuts = range(0, samples, EVALUATION_ROWS)
     batches = [np.arange(at, min(at + EVALUATION_ROWS, samples)) for at in cuts]
-    return EvaluationSet.of("triggered", np.arange(len(batches)), batches)
+    found = EvaluationSet.of("triggered", np.arange(len(batches)), batches)
+    return replace(found, change=change)
 
 
 def client_test_set(federation: Federation, settings: Settings) -> EvaluationSet:

@@ -6,7 +6,16 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from raysim.api.columns import OF_ENGINE, Column, Scored, by_scored, undeclared
+from raysim.api.columns import (
+    BAD,
+    BEYOND,
+    OF_ENGINE,
+    SUCCESS,
+    Column,
+    Scored,
+    by_scored,
+    undeclared,
+)
 from raysim.api.components import suggest
 from raysim.api.scoring import (
     CLIENT_ACCURACY,
@@ -27,7 +36,7 @@ from raysim.errors import SettingsError
 from raysim.results.runs import RunRecord
 from raysim.samples.data import may_have_own_tests
 from raysim.storage.declared import column_in, columns_of, is_main_score
-from raysim.storage.summary import BAD, BEYOND, SUCCESS, VIRTUAL, reached_at
+from raysim.storage.summary import VIRTUAL, reached_at
 
 LAST = 10
 OVER_LOCAL = "over_local"

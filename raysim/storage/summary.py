@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from raysim.api.columns import Column, Scored, by_scored
+from raysim.api.columns import BEYOND, Column, Scored, by_scored
 from raysim.api.scoring import (
     ACCURACY,
     HOLDOUT,
@@ -24,18 +24,11 @@ from raysim.storage.recorder import Row
 
 DROPPED = "clients_dropped"
 """Column of the number of clients dropped after errors, in runs with any."""
-SUCCESS = "attack_success_rate"
-"""Column of the success rate of an attack's trigger."""
 EPSILON, HYPOTHETICAL = "epsilon", "hypothetical_epsilon"
 """Columns of the epsilon of a run, and of that of a population that is not there; the first is
 `stopped_by` of a run that its limit has ended, too."""
-BAD, BEYOND = "bad_clients", "bad_clients_beyond_bound"
-"""Columns of rounds under attack: bad clients that arrived, and how many are beyond the number
-that the aggregation tolerates."""
-BAD_CUT = "bad_clients_cut"
-"""Column of rounds under attack: bad clients whose updates have weight 0 in the aggregate."""
 ROUNDS_BEYOND = "rounds_beyond_bound"
-"""Figure of a run under attack: rounds in which more bad clients arrived than that number."""
+"""Figure of a run: rounds in which more bad clients arrived than the aggregation bears with."""
 FIGURES = (
     *("final_accuracy", "best_accuracy", "score", "final_score", "best_score", "rounds_to_target"),
     *("rounds", "seconds", "seconds_per_round", ROUNDS_BEYOND, "held_out_samples", "best_round"),

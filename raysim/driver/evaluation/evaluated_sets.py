@@ -68,7 +68,7 @@ class EvaluatedSets:
         if clients and (federation.inputs.per_client or deploy_own):
             sets[CLIENTS] = clients
         if settings.attack.triggers and len(federation.test_targets):
-            sets[TRIGGERED] = triggered_set(len(federation.test_targets))
+            sets[TRIGGERED] = triggered_set(len(federation.test_targets), settings.attack.trigger)
         numbers = {of: number for number, of in enumerate(sets, 1)}
         of_own = {n for of, n in numbers.items() if of.model == PERSONAL or of == CLIENTS}
         pairs = [(of._replace(model=FINETUNED), of._replace(model=PERSONAL)) for of in tuned]

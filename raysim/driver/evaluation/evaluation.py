@@ -15,7 +15,7 @@ import numpy.typing as npt
 from torch import nn
 
 from raysim.api.class_metrics import with_metrics
-from raysim.api.columns import OF_ENGINE, Column, Scored, by_name
+from raysim.api.columns import OF_ENGINE, SUCCESS, Column, Scored, by_name
 from raysim.api.method import ServerState
 from raysim.api.rules import Pass
 from raysim.api.scoring import (
@@ -53,7 +53,6 @@ from raysim.federation.evaluation_sets import EVALUATION_ROWS, EvaluationSet
 from raysim.federation.federation import Federation, open_samples
 from raysim.numbers.tensors.packed import PackedTensors
 from raysim.storage.run_state import RunState
-from raysim.storage.summary import SUCCESS
 from raysim.storage.trace import Span
 
 Figures = dict[str, float | None]

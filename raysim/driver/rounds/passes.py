@@ -131,7 +131,6 @@ class RoundRunner:
         context = self.context
         return KeptUpdates(
             aggregation=context.settings.aggregation,
-            attack=context.settings.attack,
             executor=context.executor,
             files=context.updates,
             number=self.number,

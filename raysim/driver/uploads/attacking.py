@@ -7,19 +7,23 @@ round's cohort, drawn by seed and round.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
+from torch import Tensor
 
-from raysim.api.aggregation import Aggregation
-from raysim.api.attack import Attack
+from raysim.api.aggregation import Aggregation, Floats, Updates
+from raysim.api.attack import Attack, KnownUpdates, MeasuredUpdates
+from raysim.api.columns import BAD, BAD_CUT, BEYOND
 from raysim.api.components import call, called, calling, shown
 from raysim.api.differences import same_shapes
 from raysim.api.rules import Bases, Batch, Reduced, Trained, Upload, View
+from raysim.api.selection import Flags
+from raysim.api.state import State
 from raysim.config import Settings
 from raysim.driver.rounds.passes import RoundRunner
 from raysim.driver.rounds.round_log import RoundLog
@@ -28,12 +32,14 @@ from raysim.driver.uploads.dispatch import Dispatch, UploadStep
 from raysim.driver.uploads.kept_updates import WEIGHT
 from raysim.driver.uploads.upload_differences import send_changed
 from raysim.errors import RunError, SettingsError
+from raysim.execution.messages import AggregationMessage
 from raysim.execution.partial_sum import Columns
+from raysim.execution.update_blocks import finite
 from raysim.federation.federation import Federation
 from raysim.numbers.given import Given
 from raysim.numbers.seeds import sample_cohort, stream, torch_generator
 from raysim.numbers.tensors import Groups, Layout, flatten, is_finite
-from raysim.storage.summary import BAD, BAD_CUT, BEYOND
+from raysim.storage.updates import BLOCK
 
 Clients = npt.NDArray[np.int64]
 
@@ -121,8 +127,87 @@ def _attacked_by(settings: Settings, bad: Clients, log: RoundLog, dispatch: Disp
             if attack.changes_samples
             else None,
             columns=partial(_columns, own),
+            forge=partial(_forger, attack, own) if attack.knows_updates and own else None,
         )
     )
+
+
+@dataclass(frozen=True)
+class Forgery:
+    """Forger of the updates of bad clients, who know those of all others.
+
+    Attributes:
+        attack: The attack.
+        names: Names of the vectors that it keeps of the pass, and of what it decided.
+        bad: Whether each client is bad [m].
+        vectors: The vectors that it has kept [vectors, N].
+        decided: What it has decided; empty without that.
+    """
+
+    attack: Attack
+    names: tuple[str, str]
+    bad: Flags
+    vectors: Floats
+    decided: Floats
+
+    def measured(self, updates: Updates, block: int) -> Floats:
+        """Return the numbers that the attack needs of a block, which add up over blocks."""
+        return self._asked(Attack.measure, updates, block)
+
+    def forged(self, updates: Updates, block: int) -> Updates:
+        """Return the updates of a block with those of bad clients replaced."""
+        rows = updates.differences.clone()
+        rows[torch.from_numpy(self.bad)] = torch.from_numpy(
+            self._asked(Attack.forge, updates, block)
+        )
+        return replace(updates, differences=rows)
+
+    def kept(self, updates: Updates, block: int) -> Floats:
+        """Return the vectors of a block that the attack keeps [vectors, n]."""
+        return self._asked(Attack.keep, updates, block) if len(self.vectors) else self.vectors
+
+    def state(self, vectors: Floats) -> State:
+        """Return what the server keeps for the attack."""
+        return dict(zip(self.names, (vectors, self.decided), strict=True))
+
+    def _asked(self, hook: Callable[..., Tensor], updates: Updates, block: int) -> Floats:
+        """Return what a function of the attack makes of a block, as bad clients know it.
+
+        Raises:
+            SettingsError: it fails, or returns something else.
+        """
+        rows, bad = updates.differences, torch.from_numpy(self.bad)
+        vectors = self.vectors[:, block * BLOCK : (block + 1) * BLOCK]
+        given = (torch.from_numpy(self.decided.copy()), torch.from_numpy(vectors.copy()))
+        known = KnownUpdates(rows[~bad], rows[bad], *given)
+        return finite(self.attack, hook.__name__, call(self.attack, hook, known))
+
+
+def _forger(
+    attack: Attack,
+    bad: frozenset[int],
+    message: AggregationMessage,
+    state: State,
+    measure: Callable[[AggregationMessage], Floats],
+) -> Forgery | None:
+    """Return the forger of a pass; where nobody else has arrived, bad clients know nothing."""
+    are_bad = np.isin(message.clients, [*bad])
+    if not are_bad.any() or are_bad.all():
+        return None
+    nothing, shape = np.empty(0), (attack.vectors, len(message.start))
+    vectors_name, decided_name = (
+        f"attack/{message.pass_number}/{part}" for part in ("vectors", "decided")
+    )
+    vectors, last = (state.get(name, nothing) for name in (vectors_name, decided_name))
+    if vectors.shape != shape:  # the first, or of other tensors
+        vectors, last = np.zeros(shape), nothing
+    forger = Forgery(attack, (vectors_name, decided_name), are_bad, vectors, nothing)
+    if not attack.measures:
+        return forger
+    numbers = torch.from_numpy(measure(replace(message, forger=forger, of_forger=True)))
+    honest = np.array(message.clients)[~are_bad]
+    seen = MeasuredUpdates(numbers, honest, torch.from_numpy(last))
+    return replace(forger, decided=finite(attack, "decide", call(attack, Attack.decide, seen)))
 
 
 def _columns(bad: frozenset[int], clients: Clients) -> Columns:
@@ -139,7 +224,7 @@ def _samples(
 
 
 def poisoned(attack: Attack, data: Batch, classes: int, draws: torch.Generator) -> Batch:
-    """Return what an attack makes of a bad client's samples.
+    """Return the samples that an attack makes of a bad client's.
 
     Args:
         attack: The attack.

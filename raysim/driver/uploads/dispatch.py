@@ -16,8 +16,11 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 import numpy.typing as npt
 
+from raysim.api.aggregation import Floats
 from raysim.api.differences import Differences
 from raysim.api.rules import Bases, Batch, Finish, LocalWork, Pass, Reduced, Trained, Upload, View
+from raysim.api.state import State
+from raysim.execution.messages import AggregationMessage, Forger
 from raysim.execution.partial_sum import Columns, Seal
 
 Rider = Callable[["Dispatch"], "Dispatch"]
@@ -29,6 +32,9 @@ After = Callable[[View, Trained, Upload], Upload]
 Samples = Callable[[int, Batch, int], Batch]
 """Returns what a client trains on in place of its samples, given C, the number of classes."""
 
+Forge = Callable[[AggregationMessage, State, Callable[[AggregationMessage], Floats]], Forger | None]
+"""Returns a forger of the kept updates of a message, given its state, and what measures these."""
+
 
 class UploadStep(NamedTuple):
     """Step of an upload's way.
@@ -39,6 +45,7 @@ class UploadStep(NamedTuple):
         server: What the server makes of the result.
         samples: What a client trains on.
         columns: Returns columns of `clients.parquet` of some clients [n].
+        forge: Returns what replaces updates that are kept one by one.
         seal: Returns what seals the sums of workers, given the pass's number and `asked`.
     """
 
@@ -47,6 +54,7 @@ class UploadStep(NamedTuple):
     server: Callable[[Reduced], Reduced] | None = None
     samples: Samples | None = None
     columns: Callable[[npt.NDArray[np.int64]], Columns] | None = None
+    forge: Forge | None = None
     seal: Callable[[int, tuple[int, ...]], Seal] | None = None
 
 
@@ -98,6 +106,16 @@ class Dispatch(Pass):
         """Return the columns of `clients.parquet` that its steps have of some clients [n]."""
         found = [step.columns(clients) for step in self.steps if step.columns]
         return {name: values for columns in found for name, values in columns.items()}
+
+    def forger(
+        self,
+        message: AggregationMessage,
+        state: State,
+        measure: Callable[[AggregationMessage], Floats],
+    ) -> Forger | None:
+        """Return what replaces kept updates of the pass; None if nothing does. See `Forge`."""
+        forges = (step.forge(message, state, measure) for step in self.steps if step.forge)
+        return next(forges, None)
 
     def sealed(self, pass_number: int) -> Seal | None:
         """Return what seals the sums of workers; None if nothing does."""

@@ -14,8 +14,7 @@ import torch
 from torch import Tensor
 
 from raysim.api.aggregation import Aggregation, AggregationPlan, ArrivedUpdates, Floats
-from raysim.api.attack import Attack, MeasuredUpdates
-from raysim.api.components import call, called
+from raysim.api.components import called
 from raysim.api.differences import NO_TENSORS, Values, flat_values, of_flat_values
 from raysim.api.rules import send_model
 from raysim.api.state import State
@@ -25,7 +24,7 @@ from raysim.errors import RunError, SettingsError
 from raysim.execution.base import Call, Executor, Item
 from raysim.execution.messages import AggregationMessage, FailedItem
 from raysim.execution.partial_sum import Columns, Kept
-from raysim.execution.update_blocks import decided, finite
+from raysim.execution.update_blocks import decided
 from raysim.numbers.tensors import Layout, Tensors, is_finite
 from raysim.storage.column_names import OF_CLIENTS, OF_ROUNDS, check_names
 from raysim.storage.updates import UpdateFiles, blocks_of
@@ -49,18 +48,16 @@ class KeptUpdates:
 
     Attributes:
         aggregation: The aggregation.
-        attack: Replaces the updates of bad clients.
         executor: Runs its steps on the workers.
         files: Files of the updates.
         number: Rounds committed before this one.
         log: Receives spans of the workers, and numbers of the round.
         last: For an aggregation that `keeps_last`, per pass its last aggregate, by tensor
-            (`pass/group/name`), from the round before until this one has another; for an attack
-            that has `vectors`, these and what it decided (`attack/pass/...`).
+            (`pass/group/name`), from the round before until this one has another; and the
+            state of what forges updates.
     """
 
     aggregation: Aggregation
-    attack: Attack
     executor: Executor
     files: UpdateFiles
     number: int
@@ -107,7 +104,8 @@ class KeptUpdates:
             last=self._last(pass_number, layout),
             root=flat_values(root, layout).astype(np.float64) - start if root else NO_VALUES,
         )
-        message = self._with_bad(message, dispatch)
+        if forger := dispatch.forger(message, self.last, self._measured):
+            message = replace(message, forger=forger)
         if self.aggregation.measures:
             measured = self._measured(message)
             arrived = replace(arrived, measured=torch.from_numpy(measured))
@@ -118,7 +116,9 @@ class KeptUpdates:
         blocks: list[Item] = [(block,) for block in range(blocks_of(len(start)))]
         found = self._called("aggregate", message, blocks)
         aggregate = np.concatenate([found[block] for block in blocks], axis=-1)
-        aggregate = self._keep_of_attack(message, aggregate)
+        if forger and aggregate.ndim > 1:
+            self.last = {**self.last, **forger.state(aggregate[1:])}
+            aggregate = aggregate[0]
         self.files.delete(self.number, pass_number)
         self._keep(pass_number, layout, aggregate)
         means = of_flat_values(start + aggregate, layout)
@@ -129,39 +129,6 @@ class KeptUpdates:
                     f" in {str(tensor.dtype).removeprefix('torch.')} (tensor {name})"
                 )
         return means, self._columns(plan)
-
-    def _with_bad(self, message: AggregationMessage, dispatch: Dispatch) -> AggregationMessage:
-        """Return a message that knows the bad clients, and what they have decided.
-
-        Where nobody else has arrived they know nothing, and send what they have trained.
-        """
-        bad = dispatch.columns(np.array(message.clients)).get("bad", np.zeros(0)) > 0
-        if not self.attack.knows_updates or not bad.any() or bad.all():
-            return message
-        last = NO_VALUES
-        message = replace(message, bad=bad)
-        if self.attack.vectors:
-            shape = (self.attack.vectors, len(message.start))
-            kept, last = (self.last.get(key, NO_VALUES) for key in _of_attack(message))
-            if kept.shape != shape:  # the first, or of other tensors
-                kept, last = np.zeros(shape), NO_VALUES
-            message = replace(message, kept=kept)
-        if self.attack.measures:
-            numbers = self._measured(replace(message, attacking=True))
-            honest = np.array(message.clients)[~bad]
-            seen = MeasuredUpdates(torch.from_numpy(numbers), honest, torch.from_numpy(last))
-            found = finite(self.attack, "decide", call(self.attack, Attack.decide, seen))
-            message = replace(message, decided=found)
-        return message
-
-    def _keep_of_attack(self, message: AggregationMessage, aggregate: Floats) -> Floats:
-        """Return the aggregate of a pass; keep the vectors of the attack, which are below it."""
-        if not len(message.kept):
-            return aggregate
-        values = dict(zip(_of_attack(message), (aggregate[1:], message.decided), strict=True))
-        self.last = {**self.last, **values}
-        own: Floats = aggregate[0]
-        return own
 
     def _measured(self, message: AggregationMessage) -> Floats:
         """Return the sum of what is measured, in one order of blocks."""
@@ -242,11 +209,6 @@ class KeptUpdates:
         parts = np.split(aggregate, np.cumsum([size for _, size in sizes])[:-1])
         own = (f"{pass_number}/{name}" for name, _ in sizes)
         self.last = {**others, **dict(zip(own, parts, strict=True))}
-
-
-def _of_attack(message: AggregationMessage) -> tuple[str, str]:
-    """Return the names of the vectors that an attack keeps of a pass, and of what it decided."""
-    return f"attack/{message.pass_number}/vectors", f"attack/{message.pass_number}/decided"
 
 
 def root_pass(dispatch: Dispatch) -> Dispatch:
