@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
@@ -42,7 +41,7 @@ def check(
         RaysimError: a setting or a file does not allow the run.
     """
     settings = with_cohort(loaded_settings(settings), task)
-    check_tracker(settings)
+    check_tracker(settings.tracker)
     with shown(listener) as told:
         federation = federation_of(settings, task, told)
         run_dir = RunDirectory(Path(settings.out or "runs"))
@@ -116,9 +115,16 @@ def begun(
 ) -> RoundIterator:
     """Return the rounds of a run in a directory, from the first or where it stopped."""
     prepare, own_task = partial(federation_of, settings, task), task is not None
-    known = partial(_known_digests, settings)
     return RoundIterator(
-        drive(settings, prepare, known, directory, listener, own_task=own_task, force=force)
+        drive(
+            settings,
+            prepare,
+            lambda: known_digests(settings, data_root()),
+            directory,
+            listener,
+            own_task=own_task,
+            force=force,
+        )
     )
 
 
@@ -129,7 +135,3 @@ def federation_of(settings: Settings, task: Task | None, listener: Listener) -> 
     if settings.start_from is None:
         return opened
     return replace(opened, start=read_start(Path(settings.start_from), note))
-
-
-def _known_digests(settings: Settings) -> Mapping[str, str]:
-    return known_digests(settings, data_root())

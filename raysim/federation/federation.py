@@ -48,6 +48,7 @@ from raysim.samples.client_indices import (
 )
 from raysim.samples.data import Dataset, Model, Progress, Split, may_have_own_tests
 from raysim.samples.local_cut import LocalCut, have_common_samples, with_cut, without_cut
+from raysim.samples.participants import Participants
 
 CLIENT_TESTS = "Task.client_tests"
 MOST_NAMES = 20
@@ -188,13 +189,12 @@ class Federation:
         kept, tests = with_cut(self.client_indices, LocalCut(fraction, settings.seed, classes))
         return replace(self, client_indices=kept, local_test=LocalTest(tests, split="cut"))
 
-    def with_root(self, settings: Settings) -> Federation:
+    def with_root(self, count: int, seed: int, participants: Participants) -> Federation:
         """Return this federation with samples that the server has and no client, if it needs any.
 
         Raises:
             SettingsError: they cannot be withdrawn from the clients.
         """
-        count = settings.aggregation.root_samples
         if not count:
             return self
         if self.inputs.per_client:
@@ -202,7 +202,7 @@ class Federation:
                 f"aggregation.root={count}: the inputs of this dataset differ by client; choose"
                 " another dataset, or an aggregation without root samples"
             )
-        kept, root = without_root(self.client_indices, count, settings.seed, settings.participants)
+        kept, root = without_root(self.client_indices, count, seed, participants)
         return replace(self, client_indices=kept, root=root)
 
     def with_holdout(self, fraction: float, seed: int) -> Federation:
@@ -368,13 +368,8 @@ class BuiltModel:
         return call(self.settings.model, Model.build, self.shape, self.classes)
 
 
-@dataclass(frozen=True)
-class _Prepare:
-    settings: Settings
-    root: Callable[[], Path]
-
-    def __call__(self) -> Mapping[str, Path]:
-        return prepared(self.settings.data, self.root(), lambda *_: None)
+def _prepared(data: Dataset, root: Callable[[], Path]) -> Mapping[str, Path]:
+    return prepared(data, root(), lambda *_: None)
 
 
 def from_settings(
@@ -409,7 +404,7 @@ def from_settings(
         indices,
         PreparedPipeline(settings),
         BuiltModel.of(settings, lambda: train),
-        _Prepare(settings, root),
+        partial(_prepared, settings.data, root),
         call(settings.dataset, Dataset.scoring_of, train.y),
         local_test=local_test if scored else None,
         test_rows=test_rows,

@@ -293,7 +293,9 @@ def test_root_samples_are_none_of_new_clients_and_in_no_set_of_a_client(tmp_path
     settings = make_settings(tmp_path, clients=6, **own, **fltrust)
     numbers = np.split(np.arange(240), 6)
     task = from_task(make_task(EQUAL))
-    federation = task.with_root(settings).with_local_test(settings)
+    federation = task.with_root(
+        settings.aggregation.root_samples, settings.seed, settings.participants
+    ).with_local_test(settings)
     new = np.concatenate([numbers[client] for client in settings.participants.new])
     own_tests = federation.local_test
     assert own_tests and len(federation.root) == 50

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
 
+from raysim.api.components import called
+from raysim.api.method import Method
 from raysim.api.rules import Pass
-from raysim.config import Settings
 from raysim.errors import SettingsError
 from raysim.training.rule_keys import functions_of_step, key_of_function
 
 
-def check_pass(settings: Settings, pass_: Pass, cohort: Sequence[int]) -> None:
+def check_pass(method: Method, pass_: Pass, cohort: Sequence[int]) -> None:
     """Check that a pass over a cohort [m], ascending, suits asynchronous rounds.
 
     Raises:
         SettingsError: it does not.
     """
-    key = f"method.name={settings.method.title}"
+    key = called(method)
     if tuple(sorted(pass_.clients)) != tuple(cohort):
         raise SettingsError(f"{key}: must run its pass over the cohort, as rounds overlap")
     if pass_.personal or any(
@@ -27,14 +28,14 @@ def check_pass(settings: Settings, pass_: Pass, cohort: Sequence[int]) -> None:
         )
 
 
-def check_alike(settings: Settings, first: Pass, pass_: Pass, number: int) -> None:
+def check_alike(method: Method, first: Pass, pass_: Pass, number: int) -> None:
     """Check that the pass of a round is like the first one, apart from tensors and learning rate.
 
     Clients of several rounds train at once, and a resumed run trains those under way with the pass
     of its next round.
 
     Args:
-        settings: The run's settings.
+        method: The run's method.
         first: The pass of the first round.
         pass_: The pass of another round.
         number: Rounds before that round.
@@ -46,8 +47,8 @@ def check_alike(settings: Settings, first: Pass, pass_: Pass, number: int) -> No
     for name, value in one.items():
         if value != other[name]:
             raise SettingsError(
-                f"method.name={settings.method.title}: the {name} of its pass must be alike in all"
-                f" rounds, as asynchronous rounds overlap; differ in rounds 1 and {number + 1}"
+                f"{called(method)}: the {name} of its pass must be alike in all rounds,"
+                f" as asynchronous rounds overlap; differ in rounds 1 and {number + 1}"
             )
 
 

@@ -50,7 +50,7 @@ def check_asynchrony(parts: RunParts) -> None:
     first = _first_pass(parts)
     for number in (1, settings.rounds - 1):
         later = _first_pass(replace(parts, initial=replace(initial, number=number)))
-        check_alike(settings, first, later, number)
+        check_alike(method, first, later, number)
 
 
 def _check_numbers(settings: Settings, asynchrony: Asynchrony) -> None:
@@ -112,8 +112,7 @@ def _first_pass(parts: RunParts) -> Pass:
     """
     if (pass_ := parts.first) is None:
         raise SettingsError(
-            f"method.name={parts.settings.method.title}: asynchronous rounds have one pass; it runs"
-            " none"
+            f"{called(parts.settings.method)}: asynchronous rounds have one pass; it runs none"
         )
-    check_pass(parts.settings, pass_, (0,))
+    check_pass(parts.settings.method, pass_, (0,))
     return pass_

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from raysim.api.components import called
 from raysim.api.rules import Pass, Reduced
 from raysim.driver.asynchronous.arrivals import Flight, PlannedRound, Queue
 from raysim.driver.asynchronous.checks import check_alike, check_pass
@@ -186,12 +187,14 @@ class AsynchronousRounds:
 
     def _check(self, runner: RoundRunner, pass_: Pass) -> None:
         """Check that a pass is the only one of its round, and alike in all rounds."""
+        method = self._context.settings.method
         if runner.passes:
-            key = f"method.name={self._context.settings.method.title}"
-            raise SettingsError(f"{key}: asynchronous rounds have one pass; it runs several")
+            raise SettingsError(
+                f"{called(method)}: asynchronous rounds have one pass; it runs several"
+            )
         runner.passes += 1
-        check_pass(self._context.settings, pass_, self.cohort(runner.number))
-        check_alike(self._context.settings, self._first, pass_, runner.number)
+        check_pass(method, pass_, self.cohort(runner.number))
+        check_alike(method, self._first, pass_, runner.number)
 
     def _start(self, runner: RoundRunner, planned: PlannedRound, pass_: Pass) -> None:
         """Record the version of a round, with its clients whose updates count."""

@@ -83,7 +83,7 @@ class Deployment:
         tuned = Pass(now.cohort, {}, epochs=epochs, lr=now.lr) if epochs else None
         passes: tuple[Pass, ...] = ()
         if settings.evaluation.when == "after":
-            passes = _after(settings, *asked)
+            passes = _after(settings.method, *asked)
         elif settings.method.deploys_client_models:
             pass_ = call(settings.method, Method.deployment, *asked)
             passes = (pass_,) if pass_ else ()
@@ -125,9 +125,8 @@ class Deployment:
         }
 
 
-def _after(settings: Settings, *asked: Any) -> tuple[Pass, ...]:
+def _after(method: Method, *asked: Any) -> tuple[Pass, ...]:
     """Return the passes of a deployment after the local training of a round."""
-    method = settings.method
     works = call(method, Method.deployment_after, *asked)
     if works is None:
         raise SettingsError(

@@ -9,11 +9,11 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from raysim.config import Settings, parse
+from raysim.config import parse
 from raysim.errors import RunError, SettingsError
 from raysim.federation.federation import BuiltModel, load_tensors
 from raysim.federation.prepared import open_prepared, prepared
-from raysim.samples.data import Split
+from raysim.samples.data import Dataset, Split
 from raysim.storage.checkpoints import BEST_MODEL, MODEL
 from raysim.storage.plugins import Plugins
 from raysim.storage.run_directory import RunDirectory
@@ -66,7 +66,7 @@ def load_network(
     settings = parse(raw)
     if own_task and model is None:
         raise RunError(f"{path}: this run had a task of its own; raysim.load needs its `model`")
-    samples = cache(partial(_samples, settings, root))
+    samples = cache(partial(_samples, settings.data, root))
     build = model if model is not None else BuiltModel.of(settings, samples)
     with torch.random.fork_rng(devices=[]):
         built = build if isinstance(build, nn.Module) else build()
@@ -88,6 +88,6 @@ def load_network(
     return network.eval()
 
 
-def _samples(settings: Settings, root: Callable[[], Path]) -> Split:
-    paths = prepared(settings.data, root(), lambda *_: None)
-    return open_prepared(settings.data, paths["train"])
+def _samples(data: Dataset, root: Callable[[], Path]) -> Split:
+    paths = prepared(data, root(), lambda *_: None)
+    return open_prepared(data, paths["train"])

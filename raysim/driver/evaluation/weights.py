@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from raysim.api.components import called
-from raysim.api.rules import Pass
+from raysim.api.method import Method
 from raysim.config import Settings
 from raysim.errors import DataError, SettingsError
 from raysim.samples.client_tables import read_table, rows_of
@@ -21,9 +21,9 @@ STEPS = 2**24
 """Steps to which weights that are no whole numbers are rounded: the largest is so many."""
 
 
-def weights_file(settings: Settings) -> Path | None:
+def weights_file(weighting: str) -> Path | None:
     """Return the file of `weighting`, if it names one."""
-    return None if settings.weighting in ("examples", "uniform") else Path(settings.weighting)
+    return None if weighting in ("examples", "uniform") else Path(weighting)
 
 
 def weights_of_file(settings: Settings) -> Weights | None:
@@ -33,7 +33,7 @@ def weights_of_file(settings: Settings) -> Weights | None:
         DataError: the file cannot be read, lacks a client or has it twice, or a weight is not
             finite or not above 0.
     """
-    path = weights_file(settings)
+    path = weights_file(settings.weighting)
     if path is None:
         return None
     table = read_table(path, "weighting")
@@ -65,32 +65,34 @@ def in_whole_numbers(values: npt.NDArray[np.float64]) -> Weights:
 
 
 def weights_of(
-    pass_: Pass, settings: Settings, sizes: Weights, weights: Weights | None, clients: Sequence[int]
+    weighting: str | Mapping[int, Any],
+    method: Method,
+    sizes: Weights,
+    table: Weights | None,
+    clients: Sequence[int],
 ) -> Weights:
     """Return the weights of some clients of a pass [n].
 
     Args:
-        pass_: The pass.
-        settings: The run's settings.
+        weighting: The weighting of the pass, or that of the run.
+        method: The run's method.
         sizes: Training samples of each client [K].
-        weights: Weights of a user's table [K], if there is one.
+        table: Weights of a user's table [K], if there is one.
         clients: The clients [n].
 
     Raises:
         SettingsError: the pass has weights by client, and lacks one, or one is no number above 0.
     """
-    if isinstance(pass_.weighting, Mapping):
-        return _own_weights(pass_.weighting, settings, clients)
+    if isinstance(weighting, Mapping):
+        return _own_weights(weighting, method, clients)
     asked = np.asarray(clients, dtype=np.int64)
-    if (pass_.weighting or settings.weighting) == "uniform":
+    if weighting == "uniform":
         return np.ones(len(asked), dtype=np.int64)
-    return sizes[asked] if weights is None or pass_.weighting else weights[asked]
+    return sizes[asked] if table is None or weighting == "examples" else table[asked]
 
 
-def _own_weights(
-    weighting: Mapping[int, Any], settings: Settings, clients: Sequence[int]
-) -> Weights:
-    where = f"{called(settings.method)}: Pass.weighting"
+def _own_weights(weighting: Mapping[int, Any], method: Method, clients: Sequence[int]) -> Weights:
+    where = f"{called(method)}: Pass.weighting"
     try:
         scale = np.array([float(each) for each in weighting.values()])
         values = np.array([float(weighting[int(client)]) for client in clients])

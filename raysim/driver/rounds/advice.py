@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from raysim.api.method import Method
 from raysim.api.scoring import CLASSIFICATION
-from raysim.config import Settings
+from raysim.config import LocalSettings, Settings
 from raysim.federation.federation import Federation, open_samples
 from raysim.federation.opened import OpenedSamples
 from raysim.numbers.seeds import seeded
@@ -150,10 +150,11 @@ def _cause(
     )
     if min(len(losses), len(tests)) < ROUNDS or not math.isfinite(began):
         return ""
-    late, clients, server = _late(losses), _rate_of_clients(settings), [*_rates_of_server(settings)]
+    late, clients = _late(losses), _rate("local.", "lr", settings.local)
+    server = [*_rates_of_server(settings)]
     rates = [clients, *server]
     short = [rate for rate in rates if rate.value < rate.usual] or rates
-    held, guessed = [*_hindering(settings)], -float(shares @ np.log(shares))
+    held, guessed = [*_hindering(settings.local)], -float(shares @ np.log(shares))
     known = not BELOW * guessed <= _late(tests) <= (1 + EQUAL) * guessed
     said, still = "", _late(tests) > (1 - EQUAL) * began
     creeps = still and (_stays(tests) or (known and _creeps(tests)))
@@ -164,7 +165,7 @@ def _cause(
     elif creeps and server and (learns or clients not in short):
         said = f": the server hardly moves the model; try more than {_either(server)}"
     elif creeps and abs(late - began) < EQUAL * began:
-        more = f"more than {_either(short)}, or more {_work(settings)}"
+        more = f"more than {_either(short)}, or more {_work(settings.local)}"
         said = f": clients learn nothing yet; try {_either(held) if held else more}"
     elif learns and still and _differ(federation):
         said = (
@@ -226,10 +227,6 @@ class _Rate(NamedTuple):
         return f"{self.key}={self.value:g}"
 
 
-def _rate_of_clients(settings: Settings) -> _Rate:
-    return _rate("local.", "lr", settings.local)
-
-
 def _rates_of_server(settings: Settings) -> Iterator[_Rate]:
     if settings.server.rate is not None:
         yield _rate("server.", "lr", settings.server)
@@ -252,16 +249,16 @@ def _rate(prefix: str, name: str, group: BaseModel) -> _Rate:
     return _Rate(prefix + name, value, usual if type(usual) in (int, float) else math.nan)
 
 
-def _hindering(settings: Settings) -> Iterator[str]:
+def _hindering(local: LocalSettings) -> Iterator[str]:
     """Yield the way out of settings that hold clients back, if they are far from their defaults."""
     for name, (way, limit) in HINDERS.items():
-        value = getattr(settings.local, name)
+        value = getattr(local, name)
         if value is not None and (value <= limit if way == "more" else value >= limit):
-            yield f"{way} than {_rate('local.', name, settings.local)}"
+            yield f"{way} than {_rate('local.', name, local)}"
 
 
-def _work(settings: Settings) -> str:
-    return "local.epochs" if settings.local.steps is None else "local.steps"
+def _work(local: LocalSettings) -> str:
+    return "local.epochs" if local.steps is None else "local.steps"
 
 
 def _closer(settings: Settings) -> Iterator[str]:
@@ -269,8 +266,8 @@ def _closer(settings: Settings) -> Iterator[str]:
     if settings.cohort_size < len(settings.participants):
         yield "a larger fraction"
     if (settings.local.steps or settings.local.epochs) > 1:
-        yield f"fewer {_work(settings)}"
-    yield f"less than {_rate_of_clients(settings)}"
+        yield f"fewer {_work(settings.local)}"
+    yield f"less than {_rate('local.', 'lr', settings.local)}"
 
 
 def _either(ways: Iterable[object]) -> str:

@@ -82,8 +82,8 @@ def round_inputs(
     """
     number, participants = before.number, settings.participants
     rates = rates_of(settings)
-    lr_at = partial(rates["local"].at, settings, before)
-    rate = rates["server"].at(settings, before, number)
+    lr_at = partial(rates["local"].at, before)
+    rate = rates["server"].at(before, number)
     return Round(
         number=number,
         cohort=cohort,

@@ -75,7 +75,8 @@ class PassContext:
 
     def weights_of(self, pass_: Pass, clients: Sequence[int]) -> Weights:
         """Return the weights of some clients of a pass [n]."""
-        return weights_of(pass_, self.settings, self.sizes, self.weights, clients)
+        weighting = pass_.weighting or self.settings.weighting
+        return weights_of(weighting, self.settings.method, self.sizes, self.weights, clients)
 
     def weighting_of(self, pass_: Pass, clients: Sequence[int]) -> dict[str, Any]:
         """Return what workers need to know of the weights of a pass: see `PassMessage`."""

@@ -19,24 +19,26 @@ class Rate(NamedTuple):
         name: Group of settings.
         schedule: Its schedule.
         full: The full rate.
+        rounds: Rounds of the run.
     """
 
     name: str
     schedule: RateSettings
     full: float
+    rounds: int
 
-    def at(self, settings: Settings, before: RunState, number: int) -> float:
+    def at(self, before: RunState, number: int) -> float:
         """Return the rate of a round, counted from 0, as it is known before the next one."""
         state = before.kept(f"{self.name}.lr")
-        return self.schedule.rate_at(number, settings.rounds, self.full, state)
+        return self.schedule.rate_at(number, self.rounds, self.full, state)
 
 
 def rates_of(settings: Settings) -> dict[str, Rate]:
     """Return the rates of clients and of the server, which is 1 without one, by their group."""
     full = 1.0 if settings.server_lr is None else settings.server_lr
     return {
-        "local": Rate("local", settings.local, settings.local.lr),
-        "server": Rate("server", settings.server, full),
+        "local": Rate("local", settings.local, settings.local.lr, settings.rounds),
+        "server": Rate("server", settings.server, full, settings.rounds),
     }
 
 
@@ -44,7 +46,7 @@ def rate_figures(settings: Settings, before: RunState) -> Row:
     """Return columns of `metrics.parquet`: `lr`, and `server_lr` where that has a schedule."""
     columns = {"local": "lr"} | ({"server": "server_lr"} if settings.server.scheduled else {})
     rates = rates_of(settings)
-    return {c: rates[name].at(settings, before, before.number) for name, c in columns.items()}
+    return {c: rates[name].at(before, before.number) for name, c in columns.items()}
 
 
 def check_rates(settings: Settings, evaluated: Collection[str]) -> None:

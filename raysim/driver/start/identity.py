@@ -105,7 +105,7 @@ def identity_of(
 
 def _files(settings: Settings) -> dict[str, Path]:
     """Return the tables of clients that settings name, by setting."""
-    weights = weights_file(settings)
+    weights = weights_file(settings.weighting)
     own = {} if weights is None else {"weighting": weights}
     return {**settings.clock.files(), **own}
 

@@ -210,7 +210,9 @@ def _with_test_samples(
     for said in (_of_local_test(settings, federation), _of_undeclared(federation.scoring)):
         if said:
             note(said)
-    federation = federation.with_root(settings)
+    federation = federation.with_root(
+        settings.aggregation.root_samples, settings.seed, settings.participants
+    )
     federation = federation.with_local_test(settings)
     new, own = settings.participants.new, federation.local_test
     if len(new) and own and not own.indices.sizes[new].any():

@@ -23,13 +23,13 @@ TRACKERS = {
 }
 
 
-def check_tracker(settings: Settings) -> None:
-    """Check that the package of the settings' tracker is installed.
+def check_tracker(name: str | None) -> None:
+    """Check that the package of a tracker is installed.
 
     Raises:
         SettingsError: it is not.
     """
-    if (name := settings.tracker) is not None and find_spec(name) is None:
+    if name is not None and find_spec(name) is None:
         raise SettingsError(f"tracker={name}: needs {name}; pip install 'raysim-fl[{name}]'")
 
 
@@ -40,8 +40,8 @@ def tracked(settings: Settings, listener: Listener) -> Iterator[Listener]:
     Raises:
         SettingsError: the tracker's package is missing, or its store or server cannot be used.
     """
-    check_tracker(settings)
-    if (name := settings.tracker) is None:
+    check_tracker(name := settings.tracker)
+    if name is None:
         yield listener
         return
     try:

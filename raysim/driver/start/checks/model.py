@@ -7,7 +7,8 @@ import copy
 import torch
 from torch import nn
 
-from raysim.config import Settings
+from raysim.api.components import called
+from raysim.api.method import Method
 from raysim.errors import SettingsError
 from raysim.numbers.tensors.torch_private import forward_pre_hooks, is_script
 
@@ -20,7 +21,7 @@ OLD_NORMS = {
 """Modules of hooks that assign computed tensors as attributes, and the replacement of each."""
 
 
-def check_model(settings: Settings, model: nn.Module) -> None:
+def check_model(model: nn.Module, method: Method, precision: str) -> None:
     """Check that a model can be trained and copied.
 
     Raises:
@@ -50,15 +51,14 @@ def check_model(settings: Settings, model: nn.Module) -> None:
             raise SettingsError(
                 f"the model's {kind} {name} is {_name(tensor.dtype)}: must be {allowed}{advice}"
             )
-        if settings.engine.precision == "bf16" and tensor.dtype == torch.float64:
+        if precision == "bf16" and tensor.dtype == torch.float64:
             raise SettingsError(
                 f"engine.precision=bf16: the model's {name} is float64, which stays as it is; use"
                 " engine.precision=fp32, or a model in float32"
             )
-    if settings.method.real and (complex_one := complex_parameter(model)):
+    if method.real and (complex_one := complex_parameter(model)):
         raise SettingsError(
-            f"method.name={settings.method.title}: needs a model of real parameters; {complex_one}"
-            " is complex"
+            f"{called(method)}: needs a model of real parameters; {complex_one} is complex"
         )
     try:
         copy.deepcopy(model)

@@ -11,6 +11,7 @@ from raysim.api.components import call, called, calling
 from raysim.api.method import Method, ServerState
 from raysim.api.next_state import ASKED, check_deployed, check_state, given_state, with_kept
 from raysim.api.selection import History, Selection
+from raysim.api.server import ServerRule
 from raysim.api.state import as_arrays
 from raysim.config import Settings
 from raysim.driver.rounds.local_values import first_values
@@ -46,14 +47,14 @@ def initial_checkpoint(settings: Settings, federation: Federation) -> tuple[nn.M
     samples = OpenedSamples(federation, CPU)
     samples.check()
     model = federation.network(settings.seed)
-    check_model(settings, model)
+    check_model(model, method, settings.engine.precision)
     if method.staged:
         _check_stages(method, model)
     with seeded(settings.seed, "network"):
         network = call(method, Method.network, model)
     clients, participants = len(federation.training_sizes), len(settings.participants)
     never = np.full((clients, len(NEVER)), NEVER)
-    state, history = _initial_state(settings, network), History.empty(clients)
+    state, history = _initial_state(method, settings.server_rule, network), History.empty(clients)
     initial = RunState(
         *(0, state, history, never),
         components={
@@ -94,18 +95,17 @@ def _check_stages(method: Method, model: nn.Module) -> None:
         )
 
 
-def _initial_state(settings: Settings, network: nn.Module) -> ServerState:
+def _initial_state(method: Method, rule: ServerRule, network: nn.Module) -> ServerState:
     """Return the server's initial state.
 
     Raises:
         SettingsError: it, or a value that the method derives from it, is of another type.
         RunError: a value of it is not finite.
     """
-    method = settings.method
     with calling(method, "init"):
         state = method.init(network)
     check_state(method, "init", state)
-    state = with_kept(settings.server_rule, method, network, state)
+    state = with_kept(rule, method, network, state)
     check_deployed(method, state, network)
     left = given_state(state)
     call(method, Method.client_init, state)
