@@ -57,8 +57,8 @@ class Double(raysim.Stage):
         )
 
 
-class Halved(raysim.Stage):
-    """Halves small differences, at client and server."""
+class HalvedAtClients(raysim.Stage):
+    """Halves small differences, at clients."""
 
     @property
     def is_contraction(self) -> bool:
@@ -67,9 +67,6 @@ class Halved(raysim.Stage):
     def send(self, view: raysim.View, upload: raysim.Upload) -> raysim.Upload:
         return replace(upload, sums=self.halved(upload.sums))
 
-    def receive(self, received: Received, reduced: raysim.Reduced) -> raysim.Reduced:
-        return replace(reduced, means=self.halved(reduced.means))
-
     def halved(self, groups: Any) -> Any:
         return {
             g: {n: d * (1 - 0.5 * (d.abs() < 0.01)) for n, d in of.items()}
@@ -77,7 +74,7 @@ class Halved(raysim.Stage):
         }
 
 
-class HalvedInPlace(Halved):
+class HalvedAtClientsInPlace(HalvedAtClients):
     """The same, in the tensors that it is given."""
 
     @property
@@ -88,6 +85,24 @@ class HalvedInPlace(Halved):
         for d in (d for of in groups.values() for d in of.values()):
             d.data.mul_(1 - 0.5 * (d.abs() < 0.01))
         return groups
+
+
+class Halved(HalvedAtClients):
+    """Halves small differences, at client and server."""
+
+    @property
+    def is_contraction(self) -> bool:
+        return True
+
+    def receive(self, received: Received, reduced: raysim.Reduced) -> raysim.Reduced:
+        return replace(reduced, means=self.halved(reduced.means))
+
+
+class HalvedInPlace(HalvedAtClientsInPlace):
+    """The same, in the tensors that it is given."""
+
+    is_contraction = Halved.is_contraction
+    receive = Halved.receive
 
 
 class Measured(Halved):
@@ -328,7 +343,7 @@ IN_PLACE: list[dict[str, Any]] = [
     {"channel": {"error_feedback": {}, "Halved": {}}},
     {"channel": {"Halved": {}, "int8": {}}, "method.name": "scaffold"},
     {"channel": {"Halved": {}}, "method.name": "fedbuff"},
-    {"downlink": {"Halved": {}}},
+    {"downlink": {"HalvedAtClients": {}}},
     {"attack.name": "Flipped", "attack.fraction": 0.5},
 ]
 
@@ -336,7 +351,7 @@ IN_PLACE: list[dict[str, Any]] = [
 @pytest.mark.parametrize("more", IN_PLACE, ids=str)
 def test_a_change_in_place_counts_as_one_of_new_tensors(tmp_path, more):
     """In both parts of a stage, before others, and of an attack."""
-    own = {"Halved", "Measured", "Flipped"}
+    own = {"HalvedAtClients", "Halved", "Measured", "Flipped"}
     sizes = []
     for kind in ("", "InPlace"):
         named = {n: f"{HERE}:{n}{kind}" for n in own}
