@@ -1,0 +1,69 @@
+"""Components and evaluations on the device: the CPU's models and figures."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from raysim.analysis import ANALYSES
+from raysim.api.aggregation import AGGREGATIONS
+from raysim.api.attack import ATTACKS
+from raysim.api.channel import STAGES
+from raysim.api.optimizer import OPTIMIZERS
+from raysim.api.server import SERVER_RULES
+from raysim.api.temperature import TEMPERATURES
+from tests.cuda.runs import DISTANCE, Runs, distance
+
+MORE: dict[str, dict[str, Any]] = {
+    "attack=backdoor": {"attack.target": 0, "attack.size": 1},
+    "attack=replacement": {"attack.size": 1},
+    "aggregation=fltrust": {"aggregation.root": 20},
+    **{f"aggregation={name}": {"aggregation.byzantine": 0} for name in ("krum", "multi_krum")},
+    "aggregation=bulyan": {"aggregation.byzantine": 0},
+    "channel=gaussian": {"aggregation.weighting": "fixed"},
+}
+"""Further settings that a component needs."""
+NOT_HERE = {
+    "analysis=decision_regions": "needs inputs of two numbers",
+}
+"""Components that this task does not have, and why."""
+EVALUATIONS: dict[str, dict[str, Any]] = {
+    "one by one": {"evaluation.clients": True},
+    "training set": {"evaluation.train_set": True},
+    "holdout": {"evaluation.holdout": 0.3},
+    "own tests, tuned": {"evaluation.local_test": 0.3, "evaluation.finetune_epochs": 1},
+    "new clients": {"evaluation.local_test": 0.3, "evaluation.new_clients": 0.3},
+}
+
+
+def settings_of_components() -> dict[str, dict[str, Any]]:
+    """Return settings with each component, by its name."""
+    kinds = {
+        **{"local.optimizer": OPTIMIZERS, "channel": STAGES, "analysis": ANALYSES},
+        **{"attack.name": ATTACKS, "aggregation.name": AGGREGATIONS},
+        **{"server.name": SERVER_RULES, "temperature.name": TEMPERATURES},
+    }
+    found = {}
+    for key, registry in kinds.items():
+        for name in registry:
+            case = f"{key.removesuffix('.name')}={name}"
+            half = {"attack.fraction": 0.5} if registry is ATTACKS and name != "none" else {}
+            value = {name: {}} if registry is STAGES else name
+            ones = {"evaluation.clients": True} if registry is ANALYSES else {}
+            found[case] = {key: value, **half, **ones, **MORE.get(case, {})}
+    return {case: own for case, own in found.items() if case not in NOT_HERE}
+
+
+CASES = settings_of_components() | EVALUATIONS
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_component_is_the_cpus(tmp_path, monkeypatch, case):
+    runs = Runs(tmp_path, monkeypatch, "fedavg", "mlp", **CASES[case])
+    cpu, gpu = runs.on_cpu(), runs.on_gpu("alone")
+    assert distance(cpu, gpu.result) < DISTANCE and not gpu.notes
+    for name in cpu.metrics.column_names:
+        expected = cpu.metrics[name].to_pylist()
+        if not name.endswith("seconds") and isinstance(expected[-1], float):
+            assert gpu.result.metrics[name].to_pylist() == pytest.approx(expected, rel=1e-3), name
