@@ -56,6 +56,7 @@ from raysim.facade.runs import run as run
 from raysim.facade.settings import load_config as load_config
 from raysim.federation.task import Task as Task
 from raysim.numbers.encoding import Encoding as Encoding
+from raysim.numbers.encoding import Traffic as Traffic
 from raysim.numbers.masking import SecureSum as SecureSum
 from raysim.samples.arrow import write_split as write_split
 from raysim.samples.client_indices import ClientIndices as ClientIndices

@@ -568,6 +568,13 @@ RULES = (
     ),
     Rule(MASKS, MASKS, "of which a run may have one", "leave one out"),
     Rule(MASKS, OVERLAPPING, OVERLAP),
+    Rule(
+        Kind(
+            "stages with traffic beside values",
+            _stages(lambda stage: type(stage).beside is not Stage.beside),
+        ),
+        *(OVERLAPPING, f"{OVERLAP}: it is counted for the clients of one pass"),
+    ),
     Rule(MASKS, SEEING, "which sees updates one by one", MEAN),
     Rule(MASKS, KNOWING, "whose clients know the updates of others"),
     Rule(

@@ -101,6 +101,13 @@ class Counts(raysim.Stage):
         return replace(reduced)
 
 
+class Signs(raysim.Stage):
+    """A stage whose clients send a signature beside their values."""
+
+    def beside(self, clients: int) -> raysim.Traffic:
+        return raysim.Traffic(64)
+
+
 class Remembers(TopK):
     """A contraction for which the server keeps a state."""
 
@@ -206,6 +213,10 @@ CASES: Mapping[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "channel.error_feedback: does not go with method.name=fedbuff, whose rounds overlap: their": (
         {**FEDBUFF, "channel": {"error_feedback": {}, **TOPK}},
         {**FEDBUFF, "channel": TOPK},
+    ),
+    f"channel.{own(Signs)}: does not go with method.name=fedbuff, whose rounds overlap: it is c": (
+        {**FEDBUFF, "channel": {own(Signs): {}}},
+        {"channel": {own(Signs): {}}},
     ),
     "channel.gaussian: does not go with method.name=fedbuff, whose rounds overlap: their order": (
         {**FEDBUFF, "channel.gaussian": {"noise": 0.0, "quantile": 0.5}},

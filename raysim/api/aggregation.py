@@ -28,7 +28,7 @@ from torch import Tensor
 from raysim.api.columns import Column
 from raysim.api.components import Component, Registry, returns
 from raysim.api.rules import Weighting
-from raysim.api.withheld import COHORT, closed
+from raysim.api.withheld import SINGLE, closed
 
 Floats = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int64]
@@ -77,8 +77,8 @@ class ArrivedUpdates:
     """
 
     clients: Integers
-    samples: Integers = field(metadata=closed("the sizes of clients", COHORT))
-    shares: Floats = field(metadata=closed("the weights of clients", COHORT))
+    samples: Integers = field(metadata=closed("the sizes of clients", SINGLE))
+    shares: Floats = field(metadata=closed("the weights of clients", SINGLE))
     measured: Tensor = field(default_factory=_nothing)
 
 

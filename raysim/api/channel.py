@@ -139,10 +139,12 @@ class Stage(Component, ABC):
         """
         return None
 
+    @returns("a list of Tells", lambda hidden, *_: all(isinstance(of, Tells) for of in hidden))
     def hides(self) -> Collection[Tells]:
         """Return the kinds of values that the server cannot see, which no component may read."""
         return (SINGLE,) if self.secure_sum else ()
 
+    @returns("a Traffic", Traffic)
     def beside(self, clients: int) -> Traffic:
         """Return the traffic of each of n clients of a pass in addition to values."""
         return self.secure_sum.beside(clients) if self.secure_sum else Traffic()
@@ -294,7 +296,7 @@ def with_sharing(stage: Stage, before: Encoding, encoding: Encoding) -> Encoding
 
 def beside_of(stages: Stages, clients: int) -> Traffic:
     """Return the traffic of each of n clients of a pass for stages, in addition to values."""
-    each = [Traffic(), *(stage.beside(clients) for stage in stages.values())]
+    each = [Traffic(), *(call(stage, Stage.beside, clients) for stage in stages.values())]
     up, down = (sum(getattr(own, way) for own in each) for way in ("up", "down"))
     return Traffic(up, down, max(own.trips for own in each))
 

@@ -99,7 +99,7 @@ CLOSED: dict[type, dict[str, Tells]] = {
     Received: {"cohort": COHORT},
     TemperatureRound: {"samples": SINGLE, "history": COHORT, "seconds": TIMES},
     History: {"losses": SINGLE},
-    ArrivedUpdates: {"samples": COHORT, "shares": COHORT},
+    ArrivedUpdates: {"samples": SINGLE, "shares": SINGLE},
 }
 
 

@@ -178,6 +178,13 @@ class Both(raysim.Stage):
         return Masks().secure_sum
 
 
+class HidingNone(raysim.Stage):
+    """Says nothing of what it hides."""
+
+    def hides(self) -> Any:
+        return None
+
+
 class Telling(raysim.Stage):
     """Has clients send a number, which its server part may read one by one."""
 
@@ -359,6 +366,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"before": f"{HERE}:Telling"}, f"with channel.{HERE}:Telling, which reads numbers of single"),
     ({"method.name": f"{REFUSING}:Scalars"}, "whose server reads 'loss' of single clients"),
     ({"method.name": f"{REFUSING}:Rows"}, "whose server reads 'own' of single clients"),
+    ({"before": f"{HERE}:HidingNone"}, ":HidingNone: hides returned None; must return a list of Tells"),
     ({"method.name": f"{HERE}:Huge"}, "values beyond 130000, the largest that masks add"),
 ]
 

@@ -34,6 +34,13 @@ class Lacking(FedAvg):
         return replace(super().training_pass(now, state), weighting={0: 1.0})
 
 
+class Empty(FedAvg):
+    """Weights of nobody."""
+
+    def training_pass(self, now, state):
+        return replace(super().training_pass(now, state), weighting={})
+
+
 class ByUpload(FedAvg):
     """Weights that clients say."""
 
@@ -146,6 +153,7 @@ def test_tables_that_give_no_weights_are_refused(tmp_path, written, name, option
     ("method", "said"),
     [
         ("Lacking", "Pass.weighting has no weight for client"),
+        ("Empty", "Pass.weighting has no weight for client"),
         ("ByUpload", "its Upload.samples is 1000, which the engine sets; to weigh clients"),
     ],
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 
 import torch
@@ -66,7 +66,7 @@ def load_network(
     settings = parse(raw)
     if own_task and model is None:
         raise RunError(f"{path}: this run had a task of its own; raysim.load needs its `model`")
-    samples = cache(partial(_samples, settings.data, root))
+    samples = cache(lambda: _samples(settings.data, root))
     build = model if model is not None else BuiltModel.of(settings, samples)
     with torch.random.fork_rng(devices=[]):
         built = build if isinstance(build, nn.Module) else build()

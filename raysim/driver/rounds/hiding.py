@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TypeVar
 
 from raysim.api.channel import Stage
-from raysim.api.components import Component, called
+from raysim.api.components import Component, call, called
 from raysim.api.method import Method
 from raysim.api.withheld import SINGLE, TIMES, Tells, withheld
 from raysim.config import Settings
@@ -35,7 +35,9 @@ def as_seen(settings: Settings, reader: Component, view: V) -> V:
     """
     claims = [part for part in claiming_of(settings) if part is not reader][:1]
     closing = {of: called(part) for part in claims for of in Tells}
-    closing |= {of: called(stage) for stage in settings.stages.values() for of in stage.hides()}
+    closing |= {
+        of: called(stage) for stage in settings.stages.values() for of in call(stage, Stage.hides)
+    }
     if SINGLE in closing and not settings.clock.has_time:  # then times are those of sizes
         closing[TIMES] = closing[SINGLE]
     return withheld(view, closing, reader)

@@ -2,8 +2,9 @@
 
 Riders dress a pass before it runs, in the order of `raysim.driver.uploads.order`. Each may change
 it, and put a step on the way of its uploads: a part that clients take around the method's `finish`,
-and one that the server takes behind the aggregation. A client's part travels: it is small, and
-depends on settings, round, cohort and what a checkpoint seals alone.
+and one that the server takes behind the aggregation. A step may also replace samples and kept
+updates, add columns of clients and seal sums. What clients do travels: it is small, and depends on
+settings, round, cohort and what a checkpoint seals alone.
 """
 
 from __future__ import annotations
@@ -65,7 +66,7 @@ class Dispatch(Pass):
     Attributes:
         steps: The way of its uploads.
         stored_groups: Groups in uploads, with their bases, of which each client's update is kept
-            one by one, for an aggregation that takes the place of the mean.
+            one by one, for an aggregation or an attack that sees them.
         asked: The clients that begin it, also those that are lost before they have sent anything.
         full_epochs: The epochs before a virtual clock cut those of some clients; None where it cut
             none.
@@ -115,7 +116,7 @@ class Dispatch(Pass):
     ) -> Forger | None:
         """Return what replaces kept updates of the pass; None if nothing does. See `Forge`."""
         forges = (step.forge(message, state, measure) for step in self.steps if step.forge)
-        return next(forges, None)
+        return next(filter(None, forges), None)
 
     def sealed(self, pass_number: int) -> Seal | None:
         """Return what seals the sums of workers; None if nothing does."""
