@@ -147,7 +147,7 @@ class AsynchronousRounds:
         self._submit(runner, dispatch)
         self._wait(runner, planned)
         staleness = {f.client: planned.staleness(f) for f in planned.arrived}
-        runner.log.more = {
+        runner.log.more |= {
             "staleness_mean": sum(staleness.values()) / len(staleness),
             "staleness_max": max(staleness.values()),
             "updates_dropped": sent_late(planned),

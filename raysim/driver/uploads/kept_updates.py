@@ -107,8 +107,7 @@ class KeptUpdates:
         if forger := dispatch.forger(message, self.last, self._measured):
             message = replace(message, forger=forger)
         if self.aggregation.measures:
-            measured = self._measured(message)
-            arrived = replace(arrived, measured=torch.from_numpy(measured))
+            arrived = replace(arrived, measured=torch.from_numpy(self._measured(message)))
         plan = self._decided(arrived, taken)
         if plan.weights is not None:
             weights = plan.weights.detach().double().numpy()
