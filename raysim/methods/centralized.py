@@ -24,9 +24,9 @@ from raysim.methods.fedavg import FedAvg
 class Centralized(FedAvg):
     """Training on the samples of all clients in one place.
 
-    The ceiling of most tables: it shows the cost of keeping data on clients. Against FedAvg it
-    costs no bytes and as many steps, one after another on one worker, which holds the samples of
-    all clients in memory.
+    The ceiling of most tables: it helps to see the cost of keeping data on clients. Against
+    FedAvg it costs no bytes and as many steps, one after another on one worker, which holds the
+    samples of all clients in memory.
     """
 
     pooled: ClassVar[bool] = True

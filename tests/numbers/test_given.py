@@ -134,5 +134,6 @@ class ThroughData(FedAvg):
 def test_the_contract_compares_bytes(tmp_path):
     contract = MethodContract()
     contract.method = f"{__name__}:ThroughData"  # type: ignore[misc]
-    with pytest.raises(AssertionError, match=r"clients \[0, .* change in place what clients are"):
+    said = r"clients \[0, .* change in place the tensors that clients receive"
+    with pytest.raises(AssertionError, match=said):
         contract.test_loss_falls_on_separable_data(tmp_path)

@@ -274,7 +274,7 @@ def test_the_command_replaces_the_seed_of_a_file_and_python_names_one_of_both(tm
 
 def test_of_several_entries_one_is_to_be_copied(tmp_path):
     path = tmp_path / "my.toml"
-    path.write_text(PAPERS[0])
+    path.write_text(next(text for text in PAPERS if text.count("[[table]]") > 1))
     message = r"my.toml: must have one \[\[table\]\], with its \[\[table.rows\]\]"
     with pytest.raises(raysim.SettingsError, match=message):
         sweep_of(str(path))
