@@ -366,7 +366,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"before": f"{HERE}:Telling"}, f"with channel.{HERE}:Telling, which reads numbers of single"),
     ({"method.name": f"{REFUSING}:Scalars"}, "whose server reads 'loss' of single clients"),
     ({"method.name": f"{REFUSING}:Rows"}, "whose server reads 'own' of single clients"),
-    ({"before": f"{HERE}:HidingNone"}, ":HidingNone: hides returned None; must return a list of Tells"),
+    ({"before": f"{HERE}:HidingNone"}, "hides returned None; must return a list of Tells"),
     ({"method.name": f"{HERE}:Huge"}, "values beyond 130000, the largest that masks add"),
 ]
 
