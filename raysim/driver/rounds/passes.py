@@ -75,8 +75,8 @@ class PassContext:
 
     def weights_of(self, pass_: Pass, clients: Sequence[int]) -> Weights:
         """Return the weights of some clients of a pass [n]."""
-        is_own = isinstance(pass_.weighting, Mapping)
-        weighting = pass_.weighting if is_own else pass_.weighting or self.settings.weighting
+        given = pass_.weighting
+        weighting = given if isinstance(given, Mapping) else given or self.settings.weighting
         return weights_of(weighting, self.settings.method, self.sizes, self.weights, clients)
 
     def weighting_of(self, pass_: Pass, clients: Sequence[int]) -> dict[str, Any]:
