@@ -39,6 +39,7 @@ from raysim.api.selection import Selection as Selection
 from raysim.api.server import ServerRule as ServerRule
 from raysim.api.temperature import Temperature as Temperature
 from raysim.api.temperature import TemperatureRound as TemperatureRound
+from raysim.api.withheld import Tells as Tells
 from raysim.config import Settings as Settings
 from raysim.driver.listeners.listener import Listener as Listener
 from raysim.driver.listeners.listener import Started as Started

@@ -21,12 +21,13 @@ import numpy as np
 from raysim.analysis import ANALYSES
 from raysim.analysis.base import Analysis
 from raysim.api.channel import Stage, with_effect
-from raysim.api.components import called, calling, set_apart, set_on_classes, why_lost
+from raysim.api.components import call, called, calling, set_apart, set_on_classes, why_lost
 from raysim.api.differences import moving_names
 from raysim.api.method import Method
-from raysim.api.privacy import PrivacyClaim
+from raysim.api.privacy import Draw, PrivacyClaim
 from raysim.api.rules import CHANGE
 from raysim.api.selection import Selection
+from raysim.api.withheld import SINGLE
 from raysim.errors import RuleError
 from raysim.numbers.tensors import Groups
 from raysim.server.mean import ModelMean
@@ -315,9 +316,10 @@ def _dropping_out(run: Settings) -> list[Part]:
     return [*_of("clock", lambda run: run.clock.drops_out)(run), *failing]
 
 
-def _draws_unaccounted(run: Settings) -> bool:
-    claims = [run.method.privacy, *(stage.privacy for stage in run.stages.values())]
-    return any(claim and run.selection.draw not in claim.draws for claim in claims)
+def _draws_but(*draws: Draw) -> Kind:
+    """Return the kind of selections without one of some draws."""
+    found = _of("selection", lambda run: run.selection.draw not in draws, "draw")
+    return Kind("selections whose draws are not accounted", found)
 
 
 def _unmoved(seen: Seen) -> list[str]:
@@ -363,6 +365,10 @@ def _replacing(seen: Seen) -> list[Part]:
 
 OVERLAPPING = Kind("methods whose rounds overlap", _of("method", lambda run: run.asynchrony))
 MASKS = Kind("masks", _stages(lambda stage: stage.secure_sum))
+HIDING = Kind(
+    "stages that hide single uploads, such as masks",
+    _stages(lambda stage: SINGLE in call(stage, Stage.hides)),
+)
 CLAIMS = Kind("claims of privacy", _claims())
 CLIPS = Kind("claims of privacy", _claims(move="put it before", method_at=-1))
 NOISES = Kind("claims of privacy", _claims(move="put it after", method_at=inf))
@@ -575,10 +581,10 @@ RULES = (
         ),
         *(OVERLAPPING, f"{OVERLAP}: it is counted for the clients of one pass"),
     ),
-    Rule(MASKS, SEEING, "which sees updates one by one", MEAN),
-    Rule(MASKS, KNOWING, "whose clients know the updates of others"),
+    Rule(HIDING, SEEING, "which sees updates one by one", MEAN),
+    Rule(HIDING, KNOWING, "whose clients know the updates of others"),
     Rule(
-        MASKS,
+        HIDING,
         Kind(
             "selections to which clients report",
             _of("selection", lambda run: type(run.selection).report is not Selection.report),
@@ -595,11 +601,13 @@ RULES = (
     ),
     Rule(CLAIMS, OVERLAPPING, OVERLAP),
     Rule(
-        CLAIMS,
-        Kind(
-            "selections whose draws are not accounted",
-            _of("selection", _draws_unaccounted, "draw"),
-        ),
+        Kind("claims for noise in trees", _claims(lambda own, run: own.tree)),
+        _draws_but("once"),
+        *("whose cohorts cannot be accounted", "choose selection.name=reshuffled"),
+    ),
+    Rule(
+        Kind("claims for other noise", _claims(lambda own, run: not own.tree)),
+        _draws_but("poisson", "fixed"),
         "whose cohorts cannot be accounted",
         "choose selection.name=poisson, or uniform for fixed cohorts",
     ),
@@ -697,7 +705,7 @@ RULES = (
         *(POOLED, "under which the samples of all clients are in one place"),
         "choose clock.name=none",
     ),
-    Rule(MASKS, POOLED, "whose clients' samples are in one place"),
+    Rule(HIDING, POOLED, "whose clients' samples are in one place"),
     Rule(
         Kind("attacks", _of("attack", lambda run: run.attack.acts)),
         *(POOLED, "whose clients' samples are pooled in one place", "choose attack.name=none"),
@@ -784,7 +792,7 @@ RULES = (
         *("whose clients send a model without a base from which it has moved", "leave it out"),
     ),
     Rule(
-        MASKS,
+        HIDING,
         Kind(
             "methods whose clients send more than means",
             _of_passes(lambda seen: [*seen.rows, *seen.numbers]),
@@ -793,7 +801,7 @@ RULES = (
         "whose server reads {words} of single clients",
     ),
     Rule(
-        MASKS,
+        HIDING,
         Kind(
             "methods with a pass over one client of several",
             _of_passes(lambda seen: seen.means and len(seen.pass_.clients) == 1 < len(seen.cohort)),
@@ -802,7 +810,7 @@ RULES = (
         "whose pass is over one client of several: the sum is what that client sends",
     ),
     Rule(
-        MASKS,
+        HIDING,
         Kind(
             "stages that read numbers of single clients",
             _telling(lambda stage: not stage.sums_numbers, "sums_numbers"),

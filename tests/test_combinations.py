@@ -53,6 +53,14 @@ class Noisier(Gaussian):
     """Claims privacy, too."""
 
 
+class InTrees(Gaussian):
+    """Claims privacy for noise in trees, in each of which a client takes part once."""
+
+    @property
+    def privacy(self) -> raysim.PrivacyClaim | None:
+        return raysim.PrivacyClaim(1.0, None, 1e-3, "rdp", tree=raysim.NoiseTree(2, False))
+
+
 class Sparser(TopK):
     """Sends something else than its base, which is a contraction."""
 
@@ -138,6 +146,8 @@ class Overlapping(FedAvg):
 def own(kind: type) -> str:
     return f"{__name__}:{kind.__name__}"
 
+
+TREES = {**CLAIM, "channel": {own(InTrees): {"noise": 1.0}}}
 
 CASES: Mapping[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "local.momentum=0.9: does not go with method.name=fsvrg, which needs local.momentum=0.0": (
@@ -307,6 +317,11 @@ CASES: Mapping[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "channel.gaussian: does not go with selection.name=power_of_choice, whose cohorts cannot be": (
         {**CLAIM, "selection.name": "power_of_choice"},
         CLAIM,
+    ),
+    f"channel.{own(InTrees)}: does not go with selection.name=poisson, whose cohorts cannot be"
+    " accounted; choose selection.name=reshuffled": (
+        {**TREES, "selection.name": "poisson"},
+        {**TREES, "selection.name": "reshuffled", "selection.rounds": 2},
     ),
     "channel.gaussian: does not go with selection.name=uniform, for whose cohorts there is no"
     " accountant=pld; choose rdp, or selection.name=poisson": (

@@ -56,11 +56,6 @@ class PrivacyClaim:
     population: int | None = None
     tree: NoiseTree | None = None
 
-    @property
-    def draws(self) -> tuple[Draw, ...]:
-        """The draws of cohorts for which it can be accounted."""
-        return ("poisson", "fixed") if self.tree is None else ("once",)
-
 
 def multiplier_of(noise: float | None, epsilon: float | None) -> float | None:
     """Return the noise multiplier of settings; None if it follows from epsilon.

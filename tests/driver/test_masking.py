@@ -178,6 +178,13 @@ class Both(raysim.Stage):
         return Masks().secure_sum
 
 
+class Hiding(raysim.Stage):
+    """Hides single uploads without masks of the engine, as trusted hardware does."""
+
+    def hides(self) -> list[raysim.Tells]:
+        return [raysim.Tells.SINGLE]
+
+
 class HidingNone(raysim.Stage):
     """Says nothing of what it hides."""
 
@@ -384,6 +391,22 @@ def test_what_needs_single_uploads_is_refused(tmp_path, given, message):
         run(tmp_path / "run", **more)
     assert message in str(caught.value) and "\n" not in str(caught.value)
     assert not (tmp_path / "run").exists()
+
+
+HIDDEN = [
+    ({"aggregation.name": "median"}, "aggregation.name=median, which sees updates one by one"),
+    ({"attack.name": "alie"}, "attack.name=alie, whose clients know the updates of others"),
+    ({"selection.name": f"{HERE}:Reporting"}, "Reporting, to which single clients report"),
+    ({"method.name": "fedma"}, "method.name=fedma, whose server reads 'layer' of single clients"),
+]
+
+
+@pytest.mark.parametrize(("given", "message"), HIDDEN)
+def test_any_stage_that_hides_single_uploads_is_believed(tmp_path, given, message):
+    """What it does not go with is refused by what it says, not by its having masks."""
+    with pytest.raises(raysim.SettingsError) as caught:
+        run(tmp_path / "run", channel={f"{HERE}:Hiding": {}}, **given)
+    assert f"channel.{HERE}:Hiding" in str(caught.value) and message in str(caught.value)
 
 
 def test_a_stage_of_one_s_own_that_states_a_secure_sum_needs_no_more(tmp_path):
