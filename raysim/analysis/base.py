@@ -8,9 +8,8 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, Protocol
+from typing import ClassVar, Literal, Protocol
 
-import numpy.typing as npt
 import torch
 from torch import nn
 
@@ -18,10 +17,10 @@ from raysim.api.columns import Column
 from raysim.api.components import Component
 from raysim.api.rules import Batch, Outputs, Trained, View
 from raysim.api.scoring import FORWARD_ROWS
+from raysim.numbers.arrays import Array
 from raysim.numbers.tensors import Groups, Tensors
 
-Values = npt.NDArray[Any]
-Columns = Mapping[str, Values]
+Columns = Mapping[str, Array]
 """Columns of a table [n] or [n, ...]; none for no rows."""
 ClientPart = Callable[[View, Trained], Tensors]
 """Measures a client in a worker, as its training ends; returns small tensors by name."""
@@ -99,11 +98,11 @@ class MeasuredRound:
     reference: Tensors | None
     trained: Mapping[int, Tensors]
     probe: Tensors
-    predicted: Values
-    targets: Values
+    predicted: Array
+    targets: Array
     accuracy: Callable[[], Mapping[int, float]]
     accuracy_before: Callable[[], Mapping[int, float]]
-    class_counts: Callable[[], tuple[Values, Values]]
+    class_counts: Callable[[], tuple[Array, Array]]
     new_clients: Callable[[int], Sequence[int]]
     measure: Measure
     train: Train

@@ -8,24 +8,20 @@ Legend: N samples, F features, C and D classes.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-import numpy.typing as npt
 from torch import Tensor
 
+from raysim.numbers.arrays import Array
 from raysim.numbers.tensors import as_real
 
-Values = npt.NDArray[Any]
 
-
-def log_softmax(values: Values) -> Values:
+def log_softmax(values: Array) -> Array:
     """Return the logarithm of the softmax over the last dimension."""
     shifted = values.astype(np.float64) - values.max(axis=-1, keepdims=True)
     return np.asarray(shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True)))
 
 
-def kl_divergence(log_p: Values, log_q: Values) -> float:
+def kl_divergence(log_p: Array, log_q: Array) -> float:
     """Return KL(p || q) of the logarithms of two distributions [F]; terms with p=0 are 0.
 
     By logarithms, because the softmax of values that are 746 or more below the largest is 0.
@@ -47,7 +43,7 @@ def gram(features: Tensor) -> Tensor:
     return products / norm if norm > 0 else products
 
 
-def cka(one: Values, other: Values) -> float:
+def cka(one: Array, other: Array) -> float:
     """Return the linear CKA of features from their two Gram matrices [N, N] of norm 1.
 
     It is ||Y^T X||^2 / (||X^T X|| ||Y^T Y||) of centred features X and Y, since the squared norm is
@@ -56,20 +52,20 @@ def cka(one: Values, other: Values) -> float:
     return float(np.sum(one * other))
 
 
-def joint_counts(ones: Values, others: Values) -> Values:
+def joint_counts(ones: Array, others: Array) -> Array:
     """Return how often two lists of classes [N] have each pair of classes [C, D]."""
     counts = np.zeros((int(ones.max()) + 1, int(others.max()) + 1), dtype=np.int64)
     np.add.at(counts, (ones, others), 1)
     return counts
 
 
-def entropy(counts: Values) -> float:
+def entropy(counts: Array) -> float:
     """Return the entropy of counts of any shape, in nats."""
     shares = counts[counts > 0] / counts.sum()
     return float(-np.sum(shares * np.log(shares)))
 
 
-def mutual_information(counts: Values) -> float:
+def mutual_information(counts: Array) -> float:
     """Return the mutual information of joint counts [C, D], in nats."""
     apart = entropy(counts.sum(axis=1)) + entropy(counts.sum(axis=0))
     return max(apart - entropy(counts), 0.0)

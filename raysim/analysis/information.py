@@ -18,11 +18,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from raysim.analysis.base import Analysis, ClientPart, Columns, MeasuredRound, Need, Values, outputs
+from raysim.analysis.base import Analysis, ClientPart, Columns, MeasuredRound, Need, outputs
 from raysim.analysis.formulas import joint_counts, mutual_information
 from raysim.api.rules import Trained, View
 from raysim.methods.mifl import RHO_LIMIT, logits_of
 from raysim.methods.mifl import mutual_information as gaussian_information
+from raysim.numbers.arrays import Array
 from raysim.numbers.tensors import Tensors
 
 MOST_CLIENTS = 1000
@@ -55,7 +56,7 @@ def _moments(logits: Tensor, labels: Tensor) -> Tensor:
     return torch.stack([torch.ones_like(f), y, f, y * f, y * y, f * f]).sum(dim=1)
 
 
-def _gaussian(moments: Values) -> float:
+def _gaussian(moments: Array) -> float:
     """Return -1/2 log(1 - rho^2) of labels and logits, given their moments [6, C]."""
     count, y, f, both, squared_y, squared_f = moments
     covariance = (both - y * f / count).sum()

@@ -21,7 +21,6 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -29,9 +28,8 @@ from raysim.api.columns import Column
 from raysim.api.components import Component, Registry, returns
 from raysim.api.rules import Weighting
 from raysim.api.withheld import SINGLE, closed
+from raysim.numbers.arrays import Floats, Integers
 
-Floats = npt.NDArray[np.float64]
-Integers = npt.NDArray[np.int64]
 NO_CLIENTS: Integers = np.empty(0, dtype=np.int64)
 
 

@@ -19,14 +19,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-import numpy as np
-import numpy.typing as npt
 import torch
 from pydantic import Field
 from torch import Tensor
 
 from raysim.api.components import Component, Registry, returns
 from raysim.api.rules import Batch, Upload, View
+from raysim.numbers.arrays import Integers
 
 
 def _nothing() -> Tensor:
@@ -62,7 +61,7 @@ class MeasuredUpdates:
     """
 
     numbers: Tensor
-    clients: npt.NDArray[np.int64]
+    clients: Integers
     last: Tensor = field(default_factory=_nothing)
 
 
@@ -165,9 +164,7 @@ class Attack(Component):
         """Return inputs with the trigger of a backdoor [B, ...]."""
         return x
 
-    def success(
-        self, predicted: npt.NDArray[np.int64], targets: npt.NDArray[np.int64]
-    ) -> float | None:
+    def success(self, predicted: Integers, targets: Integers) -> float | None:
         """Return the success rate of a backdoor on the test set; None without one.
 
         Args:

@@ -16,36 +16,34 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
 from raysim.api.columns import Column
 from raysim.api.components import listed_names
 from raysim.api.scoring import Metric, Scoring, predicted_classes
 from raysim.errors import SettingsError
+from raysim.numbers.arrays import Array, Flags
 
-Values = npt.NDArray[Any]
 
-
-def precision(logits: Values, labels: Values) -> float:
+def precision(logits: Array, labels: Array) -> float:
     """Return the macro precision TP / predicted; 0 of a class that is never predicted."""
     correct, _, predicted = _counts(logits, labels)
     return float(np.mean(correct / np.maximum(predicted, 1)))
 
 
-def recall(logits: Values, labels: Values) -> float:
+def recall(logits: Array, labels: Array) -> float:
     """Return the macro recall TP / actual, the balanced accuracy."""
     correct, actual, _ = _counts(logits, labels)
     return float(np.mean(correct / actual))
 
 
-def f1(logits: Values, labels: Values) -> float:
+def f1(logits: Array, labels: Array) -> float:
     """Return the macro F1, 2 TP / (actual + predicted) of each class."""
     correct, actual, predicted = _counts(logits, labels)
     return float(np.mean(2 * correct / (actual + predicted)))
 
 
-def auc(logits: Values, labels: Values) -> float:
+def auc(logits: Array, labels: Array) -> float:
     """Return the area under the ROC curve, of each class against the rest by its softmax, macro.
 
     Of two classes it is the binary one. NaN where all samples are of one class, or a logit is not
@@ -63,7 +61,7 @@ def auc(logits: Values, labels: Values) -> float:
     return float(np.mean([_area(softmax[:, label], labels == label) for label in present]))
 
 
-def _area(scores: Values, is_positive: npt.NDArray[np.bool_]) -> float:
+def _area(scores: Array, is_positive: Flags) -> float:
     """Return the share of pairs in which a sample of the class scores above another; ties half."""
     _, places, counts = np.unique(scores, return_inverse=True, return_counts=True)
     ranks = (np.cumsum(counts) - (counts - 1) / 2)[places]
@@ -72,7 +70,7 @@ def _area(scores: Values, is_positive: npt.NDArray[np.bool_]) -> float:
     return float(above / (count * (len(is_positive) - count)))
 
 
-def _counts(logits: Values, labels: Values) -> tuple[Values, Values, Values]:
+def _counts(logits: Array, labels: Array) -> tuple[Array, Array, Array]:
     """Return of each class with samples its correct, its actual and its predicted ones [P]."""
     predicted = predicted_classes(torch.from_numpy(logits)).numpy()
     classes = max(logits.shape[1], 2)

@@ -16,9 +16,10 @@ import torch
 from torch import Tensor
 
 from raysim.api.rules import CHANGE, Bases, Upload
+from raysim.numbers.arrays import Floats
 from raysim.numbers.tensors import Groups, Layout, Tensors, as_real, flatten, like, unflatten
 
-Values = npt.NDArray[np.float32] | npt.NDArray[np.float64]
+Values = npt.NDArray[np.float32] | Floats
 NO_TENSORS: Tensors = MappingProxyType({})
 
 

@@ -38,8 +38,6 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Self
 
-import numpy as np
-import numpy.typing as npt
 import torch
 from torch import nn
 
@@ -52,6 +50,7 @@ from raysim.api.selection import Selection, are_lines
 from raysim.api.server import ServerRule
 from raysim.api.withheld import COHORT, SINGLE, closed
 from raysim.errors import SettingsError
+from raysim.numbers.arrays import Integers
 from raysim.numbers.tensors import Groups, Tensors, nbytes
 
 Metrics = Mapping[str, float]
@@ -128,7 +127,7 @@ class Round:
     generator: Callable[[str], torch.Generator]
     note: Callable[[str], None]
     everyone: Sequence[int] = ()
-    samples: Sequence[int] | npt.NDArray[np.int64] = field(
+    samples: Sequence[int] | Integers = field(
         default=(), metadata=closed("the sizes of clients", SINGLE)
     )
     size: int = 1

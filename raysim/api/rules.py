@@ -17,7 +17,6 @@ from math import ceil
 from typing import Literal, NamedTuple, Protocol, cast
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -25,6 +24,7 @@ from raysim.api.optimizer import Optimizer, effective_steps
 from raysim.api.scoring import CLASSIFICATION, Scoring
 from raysim.api.withheld import COHORT, SINGLE, closed
 from raysim.errors import RunError, SettingsError
+from raysim.numbers.arrays import Floats, Integers
 from raysim.numbers.encoding import Encoding
 from raysim.numbers.tensors import Groups, Tensors, at_least_float32, nbytes, number_beside, only
 
@@ -64,7 +64,7 @@ class Batching(NamedTuple):
     size: int | Literal["full"]
     drop_last: bool = False
 
-    def used(self, sizes: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    def used(self, sizes: Integers) -> Integers:
         """Return the samples of an epoch of clients that have `sizes` samples [n]."""
         if self.size == "full" or not self.drop_last:
             return sizes
@@ -85,9 +85,7 @@ def with_count(local_work: LocalWork, count: int) -> LocalWork:
     return LocalSteps(count) if isinstance(local_work, LocalSteps) else count
 
 
-def samples_of(
-    local_work: LocalWork, sizes: npt.NDArray[np.int64], batching: Batching
-) -> npt.NDArray[np.int64]:
+def samples_of(local_work: LocalWork, sizes: Integers, batching: Batching) -> Integers:
     """Return the samples that clients train on, each time that they do [n].
 
     Args:
@@ -100,7 +98,7 @@ def samples_of(
         return local_work * used
     rows = np.minimum(used, used if batching.size == "full" else batching.size)
     whole, rest = np.divmod(local_work.count, -(-used // rows))
-    samples: npt.NDArray[np.int64] = whole * used + rest * rows
+    samples: Integers = whole * used + rest * rows
     return samples
 
 
@@ -618,9 +616,7 @@ class Pass:
             return self.lr
         return cast(Mapping[int, float], self.lr)[client]
 
-    def received_bytes(
-        self, clients: Sequence[int], frozen: Collection[str] = ()
-    ) -> npt.NDArray[np.int64]:
+    def received_bytes(self, clients: Sequence[int], frozen: Collection[str] = ()) -> Integers:
         """Return the bytes that clients receive [n], including `personal` groups.
 
         Args:
@@ -661,10 +657,10 @@ class Reduced:
     )
     means: Groups
     rows: Mapping[int, Groups] = field(metadata=closed("what single clients send", SINGLE))
-    scalars: Mapping[str, npt.NDArray[np.float64]]
+    scalars: Mapping[str, Floats]
     staleness: Mapping[int, int] = field(default_factory=dict)
     tiers: Mapping[int, int] = field(default_factory=dict)
-    samples: npt.NDArray[np.int64] = field(
+    samples: Integers = field(
         default_factory=lambda: np.empty(0, dtype=np.int64),
         metadata=closed("the sizes of clients", SINGLE),
     )

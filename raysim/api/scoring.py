@@ -8,16 +8,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from raysim.api.columns import Better, Column, Scored, by_name
 from raysim.errors import SettingsError
+from raysim.numbers.arrays import Array, Floats
 
 FORWARD_ROWS = 250
 """Samples of one forward pass without training.
@@ -49,7 +48,7 @@ CLIENT_ACCURACY = Column("client_accuracy", "larger", "%").of(Scored("client_acc
 TRAINED_ACCURACY = Column("trained_accuracy", "larger", "%").of(Scored("trained_accuracy"))
 """Accuracies of single clients, and of their trained models before the aggregation; their spreads
 are columns."""
-Metric = Callable[[npt.NDArray[Any], npt.NDArray[Any]], float]
+Metric = Callable[[Array, Array], float]
 
 
 def spread_column(score: Column, figure: str) -> Column:
@@ -221,7 +220,7 @@ def weights_of(class_weights: tuple[float, ...], labels: Tensor) -> Tensor:
     return row.masked_fill(~is_of_class, 0).sum(-1)
 
 
-def balanced_weights(labels: npt.NDArray[Any]) -> tuple[float, ...]:
+def balanced_weights(labels: Array) -> tuple[float, ...]:
     """Return the weight of each class up to the last one, from class numbers [N].
 
     N / (classes * count), as scikit-learn's `balanced`, of the classes that have samples; 0 of
@@ -256,12 +255,12 @@ def predicted_classes(logits: Tensor) -> Tensor:
     return (logits.argmax(1) if logits.shape[-1] > 1 else logits.squeeze(-1) > 0).int()
 
 
-def accuracy(predicted: npt.NDArray[Any], labels: npt.NDArray[Any]) -> float:
+def accuracy(predicted: Array, labels: Array) -> float:
     """Return the fraction of predicted classes [N] that are the labels [N]."""
     return int(np.count_nonzero(predicted == labels)) / len(labels)
 
 
-def macro_f1(predicted: npt.NDArray[Any], labels: npt.NDArray[Any]) -> float:
+def macro_f1(predicted: Array, labels: Array) -> float:
     """Return the mean of F1_c = 2 TP_c / (actual_c + predicted_c).
 
     The mean is over the classes c that occur among the labels [N] or the predicted classes [N];
@@ -288,12 +287,12 @@ def squared_errors(outputs: Tensor, targets: Tensor) -> Tensor:
     return (outputs - targets.reshape(outputs.shape)).square().flatten(1).mean(1)
 
 
-def mean_absolute_error(predicted: npt.NDArray[Any], targets: npt.NDArray[Any]) -> float:
+def mean_absolute_error(predicted: Array, targets: Array) -> float:
     """Return the mean of the absolute errors of predictions [N, ...] of targets [N, ...]."""
     return float(np.abs(_errors(predicted, targets)).mean())
 
 
-def r2(predicted: npt.NDArray[Any], targets: npt.NDArray[Any]) -> float:
+def r2(predicted: Array, targets: Array) -> float:
     """Return 1 less the squared errors by those of the mean; over all values of a target.
 
     It is 0 where all targets are equal, as nothing can then be explained.
@@ -303,11 +302,9 @@ def r2(predicted: npt.NDArray[Any], targets: npt.NDArray[Any]) -> float:
     return float(1 - np.square(_errors(predicted, targets)).sum() / spread) if spread else 0.0
 
 
-def _errors(predicted: npt.NDArray[Any], targets: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
+def _errors(predicted: Array, targets: Array) -> Floats:
     size = len(targets)
-    errors: npt.NDArray[np.float64] = predicted.reshape(size, -1).astype(
-        np.float64
-    ) - targets.reshape(size, -1)
+    errors: Floats = predicted.reshape(size, -1).astype(np.float64) - targets.reshape(size, -1)
     return errors
 
 

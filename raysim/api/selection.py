@@ -16,7 +16,6 @@ from functools import cached_property
 from typing import Any, ClassVar
 
 import numpy as np
-import numpy.typing as npt
 
 from raysim.api.columns import Column
 from raysim.api.components import Component, Registry, returns
@@ -25,11 +24,7 @@ from raysim.api.rules import Trained, View, Weighting
 from raysim.api.state import State, are_arrays
 from raysim.api.withheld import COHORT, SINGLE, TIMES, closed
 from raysim.errors import SettingsError
-
-Flags = npt.NDArray[np.bool_]
-Floats = npt.NDArray[np.float64]
-Integers = npt.NDArray[np.int64]
-
+from raysim.numbers.arrays import Flags, Floats, Integers
 
 LOSSES, SIZES = "the losses of single clients", "the sizes of clients"
 UNIFORM = "choose selection.name=uniform"

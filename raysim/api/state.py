@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-State = Mapping[str, npt.NDArray[Any]]
+from raysim.numbers.arrays import Array
+
+State = Mapping[str, Array]
 """Arrays, by name, that a component keeps between rounds; a number is an array []."""
 
 

@@ -20,9 +20,10 @@ from torch import Tensor
 
 from raysim.api.components import Component, Registry, returns
 from raysim.api.rules import Batch, Outputs, View
-from raysim.api.selection import SIZES, Floats, History, Integers
+from raysim.api.selection import SIZES, History
 from raysim.api.state import State, are_arrays
 from raysim.api.withheld import COHORT, SINGLE, TIMES, closed
+from raysim.numbers.arrays import Floats, Integers
 
 CONSTANT = "choose temperature.name=constant"
 

@@ -12,8 +12,6 @@ the global model takes for `target` once they have the patch.
 
 from __future__ import annotations
 
-import numpy as np
-import numpy.typing as npt
 import torch
 from pydantic import Field
 from torch import Tensor
@@ -22,6 +20,7 @@ from raysim.api.attack import Attack
 from raysim.api.rules import Batch
 from raysim.attack.label_flip import check_target
 from raysim.errors import SettingsError
+from raysim.numbers.arrays import Integers
 
 
 class Backdoor(Attack):
@@ -72,9 +71,7 @@ class Backdoor(Attack):
             patched[..., -self.size * self.size :] = self.value
         return patched
 
-    def success(
-        self, predicted: npt.NDArray[np.int64], targets: npt.NDArray[np.int64]
-    ) -> float | None:
+    def success(self, predicted: Integers, targets: Integers) -> float | None:
         """Return the share of samples of other classes that are taken for the target."""
         others = targets != self.target
         return float((predicted[others] == self.target).mean()) if others.any() else None

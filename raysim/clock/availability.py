@@ -11,17 +11,16 @@ from pathlib import Path
 from typing import Protocol
 
 import numpy as np
-import numpy.typing as npt
 
-from raysim.clock.draws import Integers, uniforms
+from raysim.clock.draws import uniforms
 from raysim.errors import DataError, RunError
+from raysim.numbers.arrays import Flags, Integers
 from raysim.samples.client_tables import read_table
 
 TICKS_PER_SECOND = 1_000_000
 DAY = 24 * 3600 * TICKS_PER_SECOND
 MOST_DAYS = 3_660
 """Number of days to search for a client's next on period."""
-Flags = npt.NDArray[np.bool_]
 
 
 class Availability(Protocol):

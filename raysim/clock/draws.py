@@ -13,10 +13,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from raysim.numbers.arrays import Floats
 from raysim.numbers.seeds import torch_seed
 
-Floats = npt.NDArray[np.float64]
-Integers = npt.NDArray[np.int64]
 _STEP = np.uint64(0x9E3779B97F4A7C15)
 _FACTORS = (np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB))
 _SHIFTS = (np.uint64(30), np.uint64(27), np.uint64(31))

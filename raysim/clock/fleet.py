@@ -12,10 +12,11 @@ from typing import Any
 
 import numpy as np
 
-from raysim.clock.availability import TICKS_PER_SECOND, Always, Availability, Flags
-from raysim.clock.draws import Floats, Integers, uniforms
+from raysim.clock.availability import TICKS_PER_SECOND, Always, Availability
+from raysim.clock.draws import uniforms
 from raysim.clock.profiles import DROPOUT, Profiles, ProfileSource
 from raysim.errors import SettingsError
+from raysim.numbers.arrays import Flags, Floats, Integers
 
 MOST_SECONDS = 1e12
 """Longest pass of a client: sums of such ticks fit into 64 bits."""

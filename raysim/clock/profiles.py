@@ -25,8 +25,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from raysim.clock.draws import Floats, Integers, normals
+from raysim.clock.draws import normals
 from raysim.errors import DataError
+from raysim.numbers.arrays import Floats, Integers
 from raysim.samples.client_tables import read_table, rows_of
 
 

@@ -9,19 +9,19 @@ from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol, Self
 
 import numpy as np
-import numpy.typing as npt
 
-from raysim.api.aggregation import Floats, Updates
+from raysim.api.aggregation import Updates
 from raysim.api.rules import Bases, Batch, ClientValues, Pass
 from raysim.api.state import State
 from raysim.execution.partial_sum import Seal, Sums
+from raysim.numbers.arrays import Array, Floats, Integers
 from raysim.numbers.tensors import Groups
 from raysim.numbers.tensors.packed import PackedTensors
 from raysim.storage.client_states import StateVersion
 from raysim.storage.trace import Span
 
 NO_GROUPS: Groups = MappingProxyType({})
-Score = tuple[tuple[float, ...], tuple[npt.NDArray[Any], ...]]
+Score = tuple[tuple[float, ...], tuple[Array, ...]]
 """Sums of the losses of samples, and their predictions [n, ...]; outputs, too, where wanted."""
 Scores = dict[tuple[int, ...], Score]
 """Per (set, batch), the score of its samples."""
@@ -186,12 +186,12 @@ class AggregationMessage:
     round_number: int
     pass_number: int
     clients: tuple[int, ...]
-    samples: npt.NDArray[np.int64]
+    samples: Integers
     digests: tuple[tuple[bytes, ...], ...]
-    start: npt.NDArray[Any]
-    last: npt.NDArray[np.float64] = field(default_factory=partial(np.empty, 0))
-    root: npt.NDArray[np.float64] = field(default_factory=partial(np.empty, 0))
-    weights: npt.NDArray[np.float64] = field(default_factory=partial(np.empty, 0))
+    start: Array
+    last: Floats = field(default_factory=partial(np.empty, 0))
+    root: Floats = field(default_factory=partial(np.empty, 0))
+    weights: Floats = field(default_factory=partial(np.empty, 0))
     forger: Forger | None = None
     of_forger: bool = False
 
@@ -233,7 +233,7 @@ class WorkerResult:
     worker: str
     sums: Sums = field(default_factory=dict)
     scores: Scores = field(default_factory=dict)
-    blocks: dict[tuple[int, ...], npt.NDArray[np.float64]] = field(default_factory=dict)
+    blocks: dict[tuple[int, ...], Floats] = field(default_factory=dict)
     failures: list[Failure] = field(default_factory=list)
     failing: bool = False
     notes: list[str] = field(default_factory=list)

@@ -12,16 +12,16 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 import numpy as np
-import numpy.typing as npt
 
 from raysim.api.rules import Reduced, Upload
 from raysim.errors import RunError, SettingsError
+from raysim.numbers.arrays import Floats
 from raysim.numbers.tensors import CPU, Layout, flatten, is_finite, unflatten
 from raysim.numbers.tensors.exact import Addend, ExactSum
 from raysim.numbers.tensors.packed import PackedTensors
 from raysim.storage.column_names import OF_CLIENTS, check_names
 
-Columns = dict[str, npt.NDArray[np.float64]]
+Columns = dict[str, Floats]
 EMPTY = np.empty(0, dtype=np.int64)
 
 

@@ -12,10 +12,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from raysim.api.aggregation import Aggregation, AggregationPlan, ArrivedUpdates, Floats, Updates
+from raysim.api.aggregation import Aggregation, AggregationPlan, ArrivedUpdates, Updates
 from raysim.api.components import Component, call, called
 from raysim.errors import SettingsError
 from raysim.execution.messages import AggregationMessage
+from raysim.numbers.arrays import Floats
 from raysim.storage.updates import BLOCK, Place, UpdateFiles
 
 

@@ -21,7 +21,6 @@ import numpy as np
 import torch
 from torch import nn
 
-from raysim.api.aggregation import Floats
 from raysim.api.components import called, cause
 from raysim.api.differences import flat_values, split_stored
 from raysim.api.rules import Batch, Upload
@@ -44,6 +43,7 @@ from raysim.federation.evaluation_sets import EVALUATION_ROWS, EvaluationSet
 from raysim.federation.federation import Federation
 from raysim.federation.opened import OpenedSamples, memory_cap
 from raysim.federation.samples import blaming_samples
+from raysim.numbers.arrays import Floats
 from raysim.numbers.seeds import seeded
 from raysim.numbers.tensors import Layout, Tensors, is_finite
 from raysim.storage.environment import environment

@@ -12,10 +12,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Literal, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import nn
 
@@ -33,6 +32,7 @@ from raysim.federation.prepared import (
 )
 from raysim.federation.root_samples import without_root
 from raysim.federation.samples import not_finite
+from raysim.numbers.arrays import Array
 from raysim.numbers.seeds import seeded
 from raysim.numbers.tensors import Tensors
 from raysim.samples.arrow import open_split
@@ -122,7 +122,7 @@ class Federation:
         return isinstance(self.test, Path) or len(self.test) > 0
 
     @property
-    def test_targets(self) -> npt.NDArray[Any]:
+    def test_targets(self) -> Array:
         """Targets of the test set [N, ...]."""
         targets = open_samples(self.test).y
         return targets if self.test_rows is None else targets[self.test_rows]

@@ -10,13 +10,11 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
-
-import numpy.typing as npt
 
 from raysim.api.components import call, calling
 from raysim.config import Settings
 from raysim.errors import DataError, RaysimError
+from raysim.numbers.arrays import Array
 from raysim.samples.arrow import open_split, recorded_checksum
 from raysim.samples.data import NATURAL, NOTES, Dataset, Progress, Split
 from raysim.user_input import portable_name
@@ -134,7 +132,7 @@ def network_size(dataset: Dataset, train: Callable[[], Split]) -> tuple[tuple[in
     return shape, _outputs(dataset, train().y) if classes is None else classes
 
 
-def _outputs(dataset: Dataset, targets: npt.NDArray[Any]) -> int:
+def _outputs(dataset: Dataset, targets: Array) -> int:
     """Return the number of classes, or of values of a target [N, ...]."""
     if dataset.scoring.classifies and len(targets) and targets.dtype.kind in "iu":
         return max(int(targets.max()) + 1, 1)

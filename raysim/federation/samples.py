@@ -10,7 +10,6 @@ from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 from torch.utils.data import (
@@ -29,8 +28,8 @@ from torch.utils.data import (
 from raysim.api.rules import Batch
 from raysim.errors import DataError, MachineError, RunError, visible
 from raysim.federation.named_columns import ColumnOrder
+from raysim.numbers.arrays import Array
 
-Array = npt.NDArray[Any]
 Inputs = Array | dict[str, Array] | tuple[Array, ...]
 """Inputs of samples, along the first dimension of one array or of each of several."""
 

@@ -19,7 +19,8 @@ import torch
 from torch import Tensor, nn
 
 from raysim.errors import DataError
-from raysim.federation.samples import Array, Inputs
+from raysim.federation.samples import Inputs
+from raysim.numbers.arrays import Array
 
 MOST_EXACT = 2**24
 """Largest whole number up to which float32 has all."""

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
@@ -19,8 +18,9 @@ from raysim.federation.client_tests import local_test_of, names_of
 from raysim.federation.federation import Federation
 from raysim.federation.input_pipeline import InputPipeline
 from raysim.federation.named_columns import ColumnOrder
-from raysim.federation.samples import Array, read_pair
+from raysim.federation.samples import read_pair
 from raysim.federation.several_inputs import SeveralInputs, packed
+from raysim.numbers.arrays import Array, Integers
 from raysim.samples.client_indices import ListedIndices
 from raysim.samples.data import Split, are_names
 
@@ -116,7 +116,7 @@ class Task:
     test: Samples | None = None
     scoring: Scoring = CLASSIFICATION
     client_tests: Sequence[Samples | None] = ()
-    class_names: Sequence[str] | npt.NDArray[Any] = ()
+    class_names: Sequence[str] | Array = ()
 
     def __post_init__(self) -> None:
         """Check that the clients can be counted and read more than once.
@@ -276,7 +276,7 @@ def _check_alike(clients: Sequence[Split], test: Split | None) -> None:
         raise DataError("Task.test: must hold at least one sample; None evaluates nothing")
 
 
-def _read_labels(name: str, y: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
+def _read_labels(name: str, y: Array) -> Integers:
     """Return class numbers [N] as integers."""
     labels = y.astype(np.int64) if y.dtype.kind in "fiub" else np.zeros(0, np.int64)
     if y.ndim != 1 or labels.shape != y.shape or (labels != y).any():
@@ -289,7 +289,7 @@ def _read_labels(name: str, y: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
     return labels
 
 
-def _read_targets(name: str, y: npt.NDArray[Any]) -> npt.NDArray[Any]:
+def _read_targets(name: str, y: Array) -> Array:
     """Return floating-point targets [N, ...] in float64, integers in int64."""
     if y.dtype.kind not in "fiub":
         raise DataError(f"{name}: targets must be numbers, not {y.dtype}")

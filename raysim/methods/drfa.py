@@ -47,13 +47,13 @@ from raysim.api.rules import (
 from raysim.methods.reweighted import (
     LAMBDA,
     LOSS,
-    Floats,
     KeepsWeights,
     places,
     projected,
     send_loss,
     send_scaled,
 )
+from raysim.numbers.arrays import Floats
 from raysim.numbers.tensors import Tensors, number_beside, only
 
 SNAPSHOT, STEP = "snapshot", "step"

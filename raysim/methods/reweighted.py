@@ -10,7 +10,6 @@ from dataclasses import replace
 from typing import ClassVar
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
 from raysim.api.columns import Column
@@ -18,9 +17,9 @@ from raysim.api.method import Metrics, Round, ServerState
 from raysim.api.rules import CHANGE, Bases, Pass, Reduced, Rules, Trained, Upload, View, Weighting
 from raysim.methods.fedavg import FedAvg
 from raysim.methods.mifl import logits_of
+from raysim.numbers.arrays import Floats, Integers
 from raysim.numbers.tensors import add_scaled, at_least_float32
 
-Floats = npt.NDArray[np.float64]
 LOSS = "start_loss"
 """Name of the loss at the tensors with which a client starts."""
 WEIGHT = "weight"
@@ -87,7 +86,7 @@ def send_scaled(view: View, trained: Trained) -> Upload:
     return Upload(sums={"d": change, "buffers": buffers})
 
 
-def places(now: Round, clients: Sequence[int]) -> npt.NDArray[np.int64]:
+def places(now: Round, clients: Sequence[int]) -> Integers:
     """Return the places [n] of clients among those that may take part, whose weights are kept."""
     return np.searchsorted(np.asarray(now.everyone), clients)
 

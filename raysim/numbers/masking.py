@@ -27,8 +27,8 @@ from math import floor
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from raysim.numbers.arrays import Integers
 from raysim.numbers.encoding import Traffic
 from raysim.numbers.seeds import digest_of, stream
 from raysim.numbers.tensors.exact import ExactSum
@@ -113,7 +113,7 @@ class Masks:
     clients: tuple[int, ...]
 
     def add_to(
-        self, totals: Sequence[npt.NDArray[np.int64]], clients: Collection[int], *, sign: int = 1
+        self, totals: Sequence[Integers], clients: Collection[int], *, sign: int = 1
     ) -> None:
         """Add the masks of the sum of some clients to its words, modulo 2^64, in place.
 
@@ -185,7 +185,7 @@ class Masks:
         return key_stream(seed, f"masks/{purpose}", *places, *clients)
 
 
-def words_of(total: ExactSum) -> list[npt.NDArray[np.int64]]:
+def words_of(total: ExactSum) -> list[Integers]:
     """Return the totals of floats, dtype by dtype in a fixed order, to be changed in place.
 
     A change modulo 2^64 can be taken back in any sum to which they are merged.

@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from raysim.errors import DataError
+from raysim.numbers.arrays import Array
 from raysim.samples.client_indices import Indices
 from raysim.samples.data import Split
 
@@ -38,7 +38,7 @@ class ConcatArray:
     short: a process holds only the samples that it copied.
     """
 
-    def __init__(self, arrays: Sequence[npt.NDArray[Any]]) -> None:
+    def __init__(self, arrays: Sequence[Array]) -> None:
         self._arrays = arrays
         self._starts = np.cumsum([0, *map(len, arrays)])
         self._rows = np.arange(self._starts[-1])
@@ -48,7 +48,7 @@ class ConcatArray:
     def __len__(self) -> int:
         return len(self._rows)
 
-    def __getitem__(self, rows: slice | Indices) -> npt.NDArray[Any]:
+    def __getitem__(self, rows: slice | Indices) -> Array:
         """Return the samples of a slice, or of sample numbers [n], as a new array [n, ...]."""
         wanted = self._rows[rows]  # [n]; as NumPy does, it counts from the end, and checks
         samples = np.empty((len(wanted), *self.shape[1:]), self.dtype)
@@ -63,7 +63,7 @@ class ConcatArray:
         return samples
 
 
-def _column(values: npt.NDArray[Any]) -> pa.Array:
+def _column(values: Array) -> pa.Array:
     flat = pa.array(np.ascontiguousarray(values).reshape(-1))
     width = int(np.prod(values.shape[1:], dtype=np.int64))
     return pa.FixedSizeListArray.from_arrays(flat, width) if values.ndim > 1 else flat
@@ -158,13 +158,13 @@ def _open_split(path: Path) -> Split:
     if len(batches) == 1:
         whole = {name: parts[0] for name, parts in arrays.items()}
         return Split(whole.pop("x"), whole.pop("y"), whole)
-    x = cast("npt.NDArray[Any]", ConcatArray(arrays.pop("x")))
+    x = cast("Array", ConcatArray(arrays.pop("x")))
     whole = {name: np.concatenate(parts) for name, parts in arrays.items()}
     return Split(x, whole.pop("y"), whole)
 
 
-def _values(column: pa.Array, field: pa.Field) -> npt.NDArray[Any]:
+def _values(column: pa.Array, field: pa.Field) -> Array:
     shape = json.loads(field.metadata[b"shape"])
     flat = column.flatten() if shape else column
-    values: npt.NDArray[Any] = flat.to_numpy(zero_copy_only=not pa.types.is_string(flat.type))
+    values: Array = flat.to_numpy(zero_copy_only=not pa.types.is_string(flat.type))
     return values.reshape(len(column), *shape)

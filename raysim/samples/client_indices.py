@@ -14,12 +14,12 @@ from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
-import numpy.typing as npt
 
 from raysim.errors import DataError, visible
+from raysim.numbers.arrays import Array, Integers
 from raysim.numbers.seeds import stream
 
-Indices = npt.NDArray[np.int64]
+Indices = Integers
 MOST_SHOWN = 60
 """Most letters of a client's name that are shown."""
 
@@ -45,7 +45,7 @@ class ListedIndices:
     offsets: Indices
 
     @classmethod
-    def of(cls, per_client: Sequence[npt.NDArray[Any]]) -> ListedIndices:
+    def of(cls, per_client: Sequence[Array]) -> ListedIndices:
         """Build client indices from one array of sample indices per client.
 
         Raises:
@@ -60,7 +60,7 @@ class ListedIndices:
         return indices
 
     @classmethod
-    def of_some(cls, per_client: Sequence[npt.NDArray[Any]]) -> ListedIndices:
+    def of_some(cls, per_client: Sequence[Array]) -> ListedIndices:
         """Build client indices from one array of sample indices per client; some may be empty.
 
         Raises:

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import numpy as np
 
-from raysim.api.selection import Integers
 from raysim.errors import DataError
+from raysim.numbers.arrays import Integers
 
 
 def read_table(path: Path, setting: str) -> dict[str, np.ndarray]:

@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Self
 
 import numpy as np
-import numpy.typing as npt
 from pydantic import Field, model_validator
 
 from raysim.api.components import Component, Registry, call, called, cause, returns
 from raysim.errors import DataError, RaysimError
+from raysim.numbers.arrays import Array
 from raysim.samples.client_indices import (
     ClientIndices,
     Indices,
@@ -49,9 +49,9 @@ class Split:
     partitions.
     """
 
-    x: npt.NDArray[Any]
-    y: npt.NDArray[Any]
-    columns: Mapping[str, npt.NDArray[Any]] = field(default_factory=dict)
+    x: Array
+    y: Array
+    columns: Mapping[str, Array] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.y)
@@ -159,7 +159,7 @@ class Dataset(Component, ABC):
         return CLASSIFICATION
 
     @returns("a raysim.Scoring", _is_scoring)
-    def scoring_of(self, targets: npt.NDArray[Any]) -> Scoring:
+    def scoring_of(self, targets: Array) -> Scoring:
         """Return loss and metrics, given the training targets [N, ...]; by default `scoring`."""
         return self.scoring
 

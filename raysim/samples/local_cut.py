@@ -9,11 +9,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from raysim.numbers.arrays import Array
 from raysim.numbers.seeds import stream
 from raysim.samples.client_indices import (
     ClientIndices,
@@ -42,7 +41,7 @@ class LocalCut:
 
     fraction: float
     seed: int
-    classes: npt.NDArray[Any] | None = None
+    classes: Array | None = None
 
     def test_sizes(self, sizes: Indices) -> Indices:
         """Return the number of test samples [n] of clients with `sizes` samples [n]."""
@@ -63,9 +62,7 @@ class LocalCut:
         return indices[~tested], indices[tested]
 
 
-def _by_class(
-    order: Indices, labels: npt.NDArray[Any], count: int, generator: np.random.Generator
-) -> Indices:
+def _by_class(order: Indices, labels: Array, count: int, generator: np.random.Generator) -> Indices:
     """Return positions [n] in another order, whose first `count` have each class's share.
 
     Args:

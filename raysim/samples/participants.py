@@ -11,11 +11,9 @@ from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from raysim.numbers.arrays import Array, Integers
 from raysim.numbers.seeds import stream
-
-Integers = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -49,7 +47,7 @@ class Participants:
         """Their numbers; a range if they are all clients."""
         return tuple(self.numbers.tolist()) if len(self.new) else range(self.clients)
 
-    def of(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    def of(self, values: Array) -> Array:
         """Return the values [P] of participants, given the values of all clients [K]."""
         return np.delete(values, self.new) if len(self.new) else values
 

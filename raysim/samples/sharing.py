@@ -11,9 +11,9 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from raysim.errors import DataError
+from raysim.numbers.arrays import Array
 from raysim.numbers.seeds import stream
 from raysim.samples.client_indices import Indices
 
@@ -32,13 +32,13 @@ class SomeInputs:
     def __len__(self) -> int:
         return len(self._rows)
 
-    def __getitem__(self, rows: slice | Indices) -> npt.NDArray[Any]:
+    def __getitem__(self, rows: slice | Indices) -> Array:
         """Return the inputs of a slice, or of sample numbers [n]."""
-        inputs: npt.NDArray[Any] = self._inputs[self._rows[rows]]
+        inputs: Array = self._inputs[self._rows[rows]]
         return inputs
 
 
-def shared_samples(targets: npt.NDArray[Any], count: int, seed: int) -> Indices:
+def shared_samples(targets: Array, count: int, seed: int) -> Indices:
     """Draw the shared samples [count], ascending.
 
     They depend on targets, number and seed alone: the same for every partition and population.

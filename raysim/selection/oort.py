@@ -51,8 +51,9 @@ from pydantic import Field
 from raysim.api.columns import Column
 from raysim.api.rules import Trained, View
 from raysim.api.scoring import FORWARD_ROWS
-from raysim.api.selection import Flags, Floats, Integers, Results, Sampling, Selection
+from raysim.api.selection import Results, Sampling, Selection
 from raysim.api.state import State
+from raysim.numbers.arrays import Flags, Floats, Integers
 from raysim.user_input.limits import Count
 
 CLIP, CUT_OFF, CONFIDENCE, WINDOW = 0.98, 0.7, 0.1, 5.0

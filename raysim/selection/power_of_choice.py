@@ -16,8 +16,9 @@ import numpy as np
 from pydantic import Field
 
 from raysim.api.rules import Weighting
-from raysim.api.selection import Integers, Sampling, Selection
+from raysim.api.selection import Sampling, Selection
 from raysim.errors import SettingsError
+from raysim.numbers.arrays import Integers
 from raysim.selection.weighted import counted_twice
 from raysim.user_input.limits import MOST
 

@@ -12,7 +12,8 @@ from typing import ClassVar
 import numpy as np
 
 from raysim.api.privacy import Draw
-from raysim.api.selection import Integers, Sampling, Selection
+from raysim.api.selection import Sampling, Selection
+from raysim.numbers.arrays import Integers
 from raysim.numbers.seeds import sample_cohort
 
 SEARCHED = 1 << 16

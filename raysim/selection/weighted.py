@@ -12,7 +12,8 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from raysim.api.rules import Weighting
-from raysim.api.selection import Integers, Sampling, Selection
+from raysim.api.selection import Sampling, Selection
+from raysim.numbers.arrays import Integers
 
 UNEQUAL = 1.1
 """Samples of the largest client over their mean from which on sizes count as unequal."""

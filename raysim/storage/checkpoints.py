@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from safetensors import SafetensorError
 from safetensors.numpy import load as load_arrays
@@ -27,6 +26,7 @@ from raysim.api.method import ServerState
 from raysim.api.selection import History
 from raysim.api.state import State
 from raysim.errors import RunError
+from raysim.numbers.arrays import Array
 from raysim.numbers.tensors import Tensors, aligned, contiguous, flatten, unflatten
 from raysim.samples.arrow import checksum
 from raysim.storage.atomic import (
@@ -289,7 +289,7 @@ def _best(body: Mapping[str, Any], contents: Mapping[str, bytes]) -> Best | None
     return Best(body["best"], _in_order(contents[BEST_MODEL]) if BEST_MODEL in contents else None)
 
 
-def _flat(states: Mapping[str, State]) -> dict[str, npt.NDArray[Any]]:
+def _flat(states: Mapping[str, State]) -> dict[str, Array]:
     """Return the states of several owners as one, with arrays named `owner/name`."""
     named = ((f"{owner}/{n}", a) for owner, state in states.items() for n, a in state.items())
     return {name: array.copy("C") for name, array in named}

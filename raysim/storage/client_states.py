@@ -25,7 +25,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save
@@ -33,10 +32,11 @@ from safetensors.torch import load_file, save
 from raysim.api.optimizer import OPTIMIZER
 from raysim.display.units import in_fitting_unit
 from raysim.errors import DamagedStateError, MachineError, RunError
+from raysim.numbers.arrays import Integers
 from raysim.numbers.tensors import Groups, Tensors, contiguous, flatten, unflatten
 from raysim.storage.atomic import force_to_disk, remove, replace_file, writing
 
-Versions = npt.NDArray[np.int64]
+Versions = Integers
 """Round, pass and digest of each client's state [K, 3], or NEVER."""
 UNSEALED = 0
 """Digest of a version that a file's name alone tells, which is not checked."""

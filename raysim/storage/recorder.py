@@ -18,11 +18,11 @@ from time import perf_counter, time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from raysim.api.columns import OF_ENGINE, Column, by_name
+from raysim.numbers.arrays import Array
 from raysim.storage.atomic import remove, replace_file
 from raysim.storage.column_names import COUNTS
 from raysim.storage.rows.metrics import declared_in, read_metrics, with_declared
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from raysim.storage.rows.tensorboard_events import Events
 
 Row = dict[str, Any]
-Columns = Mapping[str, npt.NDArray[Any]]
+Columns = Mapping[str, Array]
 WRITING_FRACTION = 0.01
 """Largest fraction of a run's time for writing tables between checkpoints."""
 METRICS, OPEN = "metrics.parquet", "open.parquet"
@@ -269,7 +269,7 @@ def _table(number: int, columns: Columns) -> pa.Table:
     return pa.table({"round": np.full(rows, number), **arrays})
 
 
-def _array(values: npt.NDArray[Any]) -> pa.Array:
+def _array(values: Array) -> pa.Array:
     """Return values [n], or [n, F] as lists of F."""
     if values.ndim == 1:
         return pa.array(values)

@@ -15,18 +15,17 @@ from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
 from time import perf_counter, time
-from typing import Any, Literal
-
-import numpy.typing as npt
+from typing import Literal
 
 from raysim.api.columns import Column, by_name
+from raysim.numbers.arrays import Array
 from raysim.storage.atomic import writing
 
 Phase = Literal["broadcast", "data", "training", "reduction", "placement", "evaluation"]
 Span = tuple[Phase, float, float]
 """Phase, its start in seconds since the epoch, and its duration in seconds."""
 NamedSpan = tuple[str, float, float]
-Columns = Mapping[str, npt.NDArray[Any]]
+Columns = Mapping[str, Array]
 Spans = Mapping[str, Sequence[Span]]
 """Spans by worker, the driver's under DRIVER."""
 

@@ -15,12 +15,13 @@ import numpy as np
 import numpy.typing as npt
 
 from raysim.errors import MachineError
+from raysim.numbers.arrays import Floats
 from raysim.storage.atomic import discard_folder, replace_file, writing
 
 BLOCK = 1 << 15
 """Coordinates of a block: of 1000 clients it takes 0.26 GB in float64."""
 DIGEST_BYTES = 8
-Values = npt.NDArray[np.float32] | npt.NDArray[np.float64]
+Values = npt.NDArray[np.float32] | Floats
 
 
 class Place(NamedTuple):

@@ -20,13 +20,13 @@ from operator import itemgetter
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import nn
 
 from raysim.api.differences import Differences
 from raysim.api.rules import Bases, Batching, LocalSteps, LocalWork, Pass, Upload
 from raysim.config import LocalSettings
+from raysim.numbers.arrays import Floats, Integers
 from raysim.numbers.tensors import CPU, Layout, flatten
 from raysim.numbers.tensors.torch_private import watch_operations, without_mkldnn
 from raysim.training.job import ClientJob, batch_bounds
@@ -37,7 +37,6 @@ from raysim.training.sequential import SequentialTrainer
 FEW = 2
 """Samples of the first of three counts; BatchNorm needs two."""
 DTYPES = {str(each): each for each in vars(torch).values() if isinstance(each, torch.dtype)}
-Floats = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -88,7 +87,7 @@ class KindFlops:
     def each(
         self,
         local_work: LocalWork,
-        sizes: npt.NDArray[np.int64],
+        sizes: Integers,
         batching: Batching,
         join: bool,
     ) -> Floats:

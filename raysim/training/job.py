@@ -11,7 +11,6 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -28,6 +27,7 @@ from raysim.api.rules import (
     View,
     only_in_finish,
 )
+from raysim.numbers.arrays import Integers
 from raysim.numbers.seeds import stream, torch_generator, torch_seed
 from raysim.numbers.tensors import CPU, Groups
 
@@ -164,9 +164,7 @@ def steps_of(local_work: LocalWork, batches: int) -> int:
     return local_work.count if isinstance(local_work, LocalSteps) else local_work * batches
 
 
-def iterate_epochs(
-    job: ClientJob, bounds: Bounds
-) -> Iterator[tuple[Tensor, npt.NDArray[np.int64]]]:
+def iterate_epochs(job: ClientJob, bounds: Bounds) -> Iterator[tuple[Tensor, Integers]]:
     """Yield for each local epoch the inputs [n, ...] and the order of the samples [n]."""
     x, n = job.data.x, len(job.data.y)
     generator = torch.Generator(x.device).manual_seed(job.torch_seed)

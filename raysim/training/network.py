@@ -16,13 +16,13 @@ from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
-import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
 from raysim.api.rules import Batch, Outputs
 from raysim.api.scoring import FORWARD_ROWS
+from raysim.numbers.arrays import Array
 from raysim.numbers.layers import BATCH_NORMS
 from raysim.numbers.tensors import Tensors, buffer_names, frozen_names
 from raysim.numbers.tensors.torch_private import has_hooks
@@ -254,7 +254,7 @@ def score(
     divisors: Sequence[float] = (1.0,),
     *,
     with_outputs: bool = False,
-) -> tuple[tuple[float, ...], tuple[npt.NDArray[Any], ...]]:
+) -> tuple[tuple[float, ...], tuple[Array, ...]]:
     """Return the sums of the losses, and the predictions [n, ...]; the outputs, too, if wanted.
 
     The losses are those of the outputs divided by each of the divisors.

@@ -23,6 +23,7 @@ from pydantic import Field
 from torch import Tensor
 
 from raysim.errors import DataError
+from raysim.numbers.arrays import Floats
 from raysim.samples.client_indices import Indices
 from raysim.samples.data import Dataset, Progress, Split
 from raysim.workloads.datasets.leaf import User, published_files, read_leaf
@@ -123,7 +124,7 @@ def _labels(writer: User) -> Indices:
     return labels.astype(np.int64)
 
 
-def _numbers(writer: User, values: list[Any], dimensions: int) -> npt.NDArray[np.float64]:
+def _numbers(writer: User, values: list[Any], dimensions: int) -> Floats:
     """Return nested lists of numbers as an array; values that are not finite become -1."""
     try:
         numbers = np.array(values, dtype=np.float64)

@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from raysim.errors import DataError
+from raysim.numbers.arrays import Array
 from raysim.samples.client_indices import Indices
 from raysim.samples.data import Progress, Split
 from raysim.user_input import parse_json
@@ -39,7 +39,7 @@ class User:
     where: str
 
 
-Convert = Callable[[User], tuple[npt.NDArray[Any], Indices]]
+Convert = Callable[[User], tuple[Array, Indices]]
 """Function that checks a user's samples and returns inputs [n, ...] and labels [n] to store."""
 
 

@@ -22,13 +22,13 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 from pydantic import Field
 from torch import Tensor
 
 from raysim.errors import DataError
+from raysim.numbers.arrays import Array
 from raysim.numbers.seeds import stream
 from raysim.samples.client_indices import Indices
 from raysim.samples.data import Dataset, Progress, Split
@@ -49,15 +49,13 @@ STAY = np.timedelta64(48, "h")
 TRAINING_FRACTION = 0.75
 LAST_AGE_GROUP = 9
 
-Values = npt.NDArray[Any]
-
 
 @dataclass(frozen=True)
 class Patients:
     """Patients listed in both ADMISSIONS and PATIENTS [P], ascending by subject."""
 
     subject: Indices
-    admitted: Values
+    admitted: Array
     age_group: Indices
     gender: Indices
     died: Indices
@@ -205,12 +203,12 @@ def _drugs(path: Path, patients: Patients) -> Drugs:
     return Drugs(names.tolist(), pairs[:, 0], pairs[:, 1])
 
 
-def _columns(path: Path, name: str) -> dict[str, Values]:
+def _columns(path: Path, name: str) -> dict[str, Array]:
     table = read_csv(path, TABLES[name])
     return {column: table[column].to_numpy() for column in TABLES[name]}
 
 
-def _require(path: Path, name: str, values: Values, allowed: tuple[Any, ...]) -> None:
+def _require(path: Path, name: str, values: Array, allowed: tuple[Any, ...]) -> None:
     if len(wrong := np.flatnonzero(~np.isin(values, allowed))):
         raise DataError(
             f"{path}: line {line_of(wrong[0])}: {name} is {values[wrong[0]]}; allowed are"
@@ -218,7 +216,7 @@ def _require(path: Path, name: str, values: Values, allowed: tuple[Any, ...]) ->
         )
 
 
-def _require_unique(path: Path, name: str, values: Values) -> None:
+def _require_unique(path: Path, name: str, values: Array) -> None:
     _, firsts = np.unique(values, return_index=True)
     if len(again := np.setdiff1d(np.arange(len(values)), firsts)):
         raise DataError(
@@ -227,7 +225,7 @@ def _require_unique(path: Path, name: str, values: Values) -> None:
         )
 
 
-def _years(born: Values, then: Values) -> Indices:
+def _years(born: Array, then: Array) -> Indices:
     """Return the age in years."""
     months = (then.astype("datetime64[M]") - born.astype("datetime64[M]")).astype(np.int64)
     day, birthday = (t - t.astype("datetime64[M]").astype(t.dtype) for t in (then, born))

@@ -9,17 +9,16 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 
 from raysim.display.canvas import COLOURS, heat_map
+from raysim.numbers.arrays import Array
 from raysim.workloads.papers.figure import Figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure as Canvas
 
-Values = npt.NDArray[Any]
-Columns = Mapping[str, Values]
+Columns = Mapping[str, Array]
 Tables = Mapping[str, Columns]
 """Per run, by its name, the columns of the table that is drawn."""
 EQUAL = 1e-13
@@ -35,17 +34,17 @@ def _panels(canvas: Canvas, rows: int, columns: int) -> list[Axes]:
     return [*canvas.subplots(rows, columns, squeeze=False).flat]
 
 
-def _chosen(columns: Columns, which: Values) -> dict[str, Values]:
+def _chosen(columns: Columns, which: Array) -> dict[str, Array]:
     return {name: values[which] for name, values in columns.items()}
 
 
-def _values(figure: Figure, columns: Columns) -> Values:
+def _values(figure: Figure, columns: Columns) -> Array:
     """Return the values that are drawn [n]; of two columns, the difference."""
     first, *others = (columns[name] for name in figure.values)
     return np.asarray(first - others[0] if others else first)
 
 
-def _split(figure: Figure, columns: Columns) -> dict[str, dict[str, Values]]:
+def _split(figure: Figure, columns: Columns) -> dict[str, dict[str, Array]]:
     """Return the rows in which a column is true, and the other rows, by title."""
     if "split" not in figure.options:
         return {"": {**columns}}
@@ -54,7 +53,7 @@ def _split(figure: Figure, columns: Columns) -> dict[str, dict[str, Values]]:
     return {true: _chosen(columns, which), false: _chosen(columns, ~which)}
 
 
-def _means(over: Values, values: Values) -> tuple[Values, Values]:
+def _means(over: Array, values: Array) -> tuple[Array, Array]:
     """Return the places [R] of rows, and the mean of the values at each; rows without one left out.
 
     Args:
@@ -66,7 +65,7 @@ def _means(over: Values, values: Values) -> tuple[Values, Values]:
     return places, np.array([values[known & (over == place)].mean() for place in places])
 
 
-def drawn_rows(figure: Figure, columns: Columns) -> dict[str, Values]:
+def drawn_rows(figure: Figure, columns: Columns) -> dict[str, Array]:
     """Return the rows that a figure draws: of the last round, or of some values in columns."""
     rows = {**columns}
     if figure.options.get("last"):
@@ -118,7 +117,7 @@ def _curves(canvas: Canvas, figure: Figure, tables: Tables) -> None:
             axes.set(xlabel=over, ylabel=figure.axis or title, title=above)
 
 
-def _parts(figure: Figure, tables: Tables) -> dict[str, dict[str, tuple[Columns, Values]]]:
+def _parts(figure: Figure, tables: Tables) -> dict[str, dict[str, tuple[Columns, Array]]]:
     """Return the rows and the values of each run, by the title of a part of them and its name."""
     if titles := figure.options.get("apart"):
         return {
@@ -201,7 +200,7 @@ def _embedding(canvas: Canvas, figure: Figure, tables: Tables) -> None:
         panels[0].scatter([], [], color=colours(each % colours.N), label=f"class {each}")
 
 
-def _tsne(activations: Values) -> Values:
+def _tsne(activations: Array) -> Array:
     """Return points [n, 2] in the plane, near each other if activations [n, F] are."""
     from sklearn.manifold import TSNE
     from threadpoolctl import threadpool_limits
@@ -215,7 +214,7 @@ def _tsne(activations: Values) -> Values:
 def _distribution(canvas: Canvas, figure: Figure, tables: Tables) -> None:
     """Draw a histogram of the rows, a line a run; n are the drawn rows of each."""
     log = figure.options.get("log", False)
-    parts: dict[str, dict[str, Values]] = {}
+    parts: dict[str, dict[str, Array]] = {}
     for label, columns in tables.items():
         for title, rows in _split(figure, columns).items():
             values = _values(figure, rows)

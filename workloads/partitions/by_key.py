@@ -8,13 +8,14 @@ the roles with 10,000 data points or more, 66 at random.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import numpy as np
 import numpy.typing as npt
 from pydantic import AfterValidator, Field
 
 from raysim.errors import DataError
+from raysim.numbers.arrays import Array
 from raysim.numbers.seeds import stream
 from raysim.samples.client_indices import ClientIndices, Indices, ListedIndices
 from raysim.samples.data import Partition, Split
@@ -77,7 +78,7 @@ class ByKey(Partition):
         _, of_sample = np.unique(self._keys(train), return_inverse=True)
         return len(self._fitting(train, of_sample, np.bincount(of_sample)))
 
-    def _keys(self, data: Split) -> npt.NDArray[Any]:
+    def _keys(self, data: Split) -> Array:
         """Return the value of each sample [N]."""
         return column(data, "key", self.key)
 

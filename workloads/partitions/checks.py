@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import numpy.typing as npt
-
 from raysim.errors import DataError
+from raysim.numbers.arrays import Array
 from raysim.samples.data import Split
 
 
@@ -23,7 +20,7 @@ def one_sample_each(data: Split, clients: int) -> None:
         )
 
 
-def column(data: Split, setting: str, name: str) -> npt.NDArray[Any]:
+def column(data: Split, setting: str, name: str) -> Array:
     """Return the values [N] of a column that a setting names.
 
     Raises:

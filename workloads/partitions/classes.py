@@ -17,10 +17,10 @@ from __future__ import annotations
 from typing import Literal, Self
 
 import numpy as np
-import numpy.typing as npt
 from pydantic import Field, model_validator
 
 from raysim.errors import DataError
+from raysim.numbers.arrays import Flags
 from raysim.numbers.seeds import stream
 from raysim.samples.client_indices import Indices, ListedIndices
 from raysim.samples.data import Split
@@ -93,9 +93,7 @@ class Classes(Sized):
                 owners[members] = np.repeat(holders, unequal(len(members), len(holders), generator))
         return ListedIndices.of_owners(owners, clients)
 
-    def _held(
-        self, classes: int, clients: int, generator: np.random.Generator
-    ) -> npt.NDArray[np.bool_]:
+    def _held(self, classes: int, clients: int, generator: np.random.Generator) -> Flags:
         """Draw which classes each client holds [K, C]."""
         if self.per_client > classes:
             raise DataError(

@@ -15,12 +15,12 @@ from __future__ import annotations
 from typing import Annotated
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from pydantic import Field
 from torch import Tensor
 
 from raysim.errors import DataError
+from raysim.numbers.arrays import Flags
 from raysim.numbers.seeds import stream
 from raysim.samples.client_indices import ListedIndices
 from raysim.samples.data import Partition, Split
@@ -78,7 +78,7 @@ class ColorSkew(Partition):
         return _turn_grey(x, lots[pair] == second)
 
 
-def _turn_grey(x: Tensor, chosen: npt.NDArray[np.bool_]) -> Tensor:
+def _turn_grey(x: Tensor, chosen: Flags) -> Tensor:
     if x.ndim != 4 or x.shape[1] != 3:
         raise _colourless(x.shape[1:])
     grey = (x * x.new_tensor(LUMINANCE)[:, None, None]).sum(1, keepdim=True)  # [n, 1, H, W]

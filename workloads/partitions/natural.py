@@ -5,11 +5,8 @@ Source: Caldas et al., LEAF: a Benchmark for Federated Settings, arXiv:1812.0109
 
 from __future__ import annotations
 
-from typing import Any
-
-import numpy.typing as npt
-
 from raysim.errors import DataError
+from raysim.numbers.arrays import Array
 from raysim.samples.data import NATURAL, Split
 from raysim.workloads.partitions.by_key import ByKey
 
@@ -23,7 +20,7 @@ class Natural(ByKey):
 
     key: str = NATURAL
 
-    def _keys(self, data: Split) -> npt.NDArray[Any]:
+    def _keys(self, data: Split) -> Array:
         """Return the client of each sample [N].
 
         Raises:

@@ -10,10 +10,10 @@ from __future__ import annotations
 from typing import Self
 
 import numpy as np
-import numpy.typing as npt
 from pydantic import model_validator
 
 from raysim.errors import DataError
+from raysim.numbers.arrays import Integers
 from raysim.numbers.seeds import stream
 from raysim.samples.client_indices import ListedIndices
 from raysim.samples.data import Split
@@ -66,7 +66,7 @@ class Shards(Sized):
             ]
         )
 
-    def _cut(self, ordered: npt.NDArray[np.int64], clients: int) -> list[npt.NDArray[np.int64]]:
+    def _cut(self, ordered: Integers, clients: int) -> list[Integers]:
         wanted = clients * self.per_client
         if wanted > len(ordered):
             raise DataError(

@@ -15,12 +15,12 @@ Formulas chosen here: papers and tools name these families, with parameters of t
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Literal, Self
 
 import numpy as np
-import numpy.typing as npt
 from pydantic import Field, model_validator
 
+from raysim.numbers.arrays import Array, Floats
 from raysim.numbers.seeds import stream
 from raysim.samples.client_indices import Indices, ListedIndices
 from raysim.samples.data import Partition
@@ -30,7 +30,7 @@ SPREADS = {"linear": 0.9, "power_law": 1.0, "log_normal": 1.0}
 MOST_SPREAD = 10.0
 
 
-def cut(fractions: npt.NDArray[np.float64], totals: Indices) -> Indices:
+def cut(fractions: Floats, totals: Indices) -> Indices:
     """Return whole numbers [..., K] near `fractions` [..., K] of their sums, `totals` [..., 1]."""
     # Cutting at rounded running sums gives each sample to exactly one client.
     ends = np.floor(np.cumsum(fractions, axis=-1) * totals).astype(np.int64)
@@ -38,7 +38,7 @@ def cut(fractions: npt.NDArray[np.float64], totals: Indices) -> Indices:
     return np.diff(np.minimum(ends, totals), axis=-1, prepend=0)
 
 
-def dealt(ratios: npt.NDArray[Any], total: int) -> Indices:
+def dealt(ratios: Array, total: int) -> Indices:
     """Return whole numbers [K] with a sum: one each, and shares of the rest by their ratios.
 
     Ratios that are all 0 are equal ones.
@@ -74,13 +74,13 @@ class Sized(Partition):
             return np.full(clients, total // clients) + (np.arange(clients) < total % clients)
         return dealt(self.client_ratios(clients, generator), total)
 
-    def client_ratios(self, clients: int, generator: np.random.Generator) -> npt.NDArray[Any]:
+    def client_ratios(self, clients: int, generator: np.random.Generator) -> Array:
         """Return r_k of each client [K], of `sizes`; equal ones of none."""
         if self.sizes is None:
             return np.ones(clients)
         spread = SPREADS[self.sizes] if self.spread is None else self.spread
         ranks = generator.permutation(clients)
-        ratios: npt.NDArray[Any]
+        ratios: Array
         if self.sizes == "linear":
             ratios = 1 + spread * (2 * ranks / max(clients - 1, 1) - 1)
         elif self.sizes == "power_law":

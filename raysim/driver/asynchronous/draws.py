@@ -8,15 +8,12 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from raysim.api.selection import Sampling
 from raysim.clock.availability import TICKS_PER_SECOND
 from raysim.config import Settings
 from raysim.driver.rounds.selecting import generator, select
-
-Flags = npt.NDArray[np.bool_]
-Integers = npt.NDArray[np.int64]
+from raysim.numbers.arrays import Flags, Floats, Integers
 
 
 @dataclass(frozen=True)
@@ -59,8 +56,8 @@ class Draws:
         )
         return select(settings.selection, sampling)
 
-    def _seconds(self, clients: Any) -> npt.NDArray[np.float64]:
-        seconds: npt.NDArray[np.float64] = self.ticks[clients] / TICKS_PER_SECOND
+    def _seconds(self, clients: Any) -> Floats:
+        seconds: Floats = self.ticks[clients] / TICKS_PER_SECOND
         return seconds
 
 

@@ -6,19 +6,19 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from raysim.api.rules import samples_of
 from raysim.clock.availability import TICKS_PER_SECOND
 from raysim.clock.fleet import Fleet
 from raysim.config import Settings
 from raysim.driver.asynchronous.arrivals import Clock, Flight, PlannedRound
-from raysim.driver.asynchronous.draws import Draws, Integers, always
+from raysim.driver.asynchronous.draws import Draws, always
 from raysim.driver.clock.clock import VirtualClock
 from raysim.driver.clock.policies import moved_until
 from raysim.driver.rounds.passes import RoundRunner
 from raysim.driver.uploads.dispatch import Dispatch
 from raysim.execution.partial_sum import Columns
+from raysim.numbers.arrays import Floats, Integers
 from raysim.storage.summary import LOST, VIRTUAL_JOULES, VIRTUAL_SECONDS
 
 
@@ -36,7 +36,7 @@ class DeviceTimes:
 
     fleet: Fleet
     ticks: Integers
-    joules: npt.NDArray[np.float64]
+    joules: Floats
     bytes_up: Integers
     bytes_down: Integers
 
@@ -83,15 +83,13 @@ class DeviceTimes:
         up, down = self.bytes_up[clients], self.bytes_down[clients]
         return moved_until(self._worked(lost), whole, device, up, down)
 
-    def _spent(self, flights: Sequence[Flight]) -> npt.NDArray[np.float64]:
+    def _spent(self, flights: Sequence[Flight]) -> Floats:
         """Return the energy of clients [n]; lost ones do a part of their work."""
         clients = [flight.client for flight in flights]
-        spent: npt.NDArray[np.float64] = (
-            self.joules[clients] * self._worked(flights) / self.ticks[clients]
-        )
+        spent: Floats = self.joules[clients] * self._worked(flights) / self.ticks[clients]
         return spent
 
-    def _worked(self, flights: Sequence[Flight]) -> npt.NDArray[np.float64]:
+    def _worked(self, flights: Sequence[Flight]) -> Floats:
         """Return the ticks that clients [n] worked, without waiting for others."""
         return np.array(
             [

@@ -8,7 +8,6 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from torch import nn
 
 from raysim.api.rules import Reduced, with_count
@@ -24,11 +23,10 @@ from raysim.driver.uploads.dispatch import Dispatch, UploadStep
 from raysim.errors import SettingsError
 from raysim.execution.partial_sum import Columns
 from raysim.federation.federation import Federation
+from raysim.numbers.arrays import Floats, Integers
 from raysim.numbers.tensors import Tensors
 from raysim.storage.client_states import ClientStates
 from raysim.storage.summary import LOST, VIRTUAL, VIRTUAL_JOULES, VIRTUAL_SECONDS
-
-Integers = npt.NDArray[np.int64]
 
 
 def open_clock(
@@ -66,7 +64,7 @@ class VirtualClock:
     fleet: Fleet
     costs: WorkCosts
 
-    def plain_seconds(self, model: Tensors, clients: Any) -> npt.NDArray[np.float64]:
+    def plain_seconds(self, model: Tensors, clients: Any) -> Floats:
         """Return the seconds that plain local training of a model takes clients [n]."""
         costs = self.costs.of_training(model, clients)
         flops, traffic = costs.flops(costs.epochs), (costs.bytes_up, costs.bytes_down)
@@ -80,7 +78,7 @@ class _Timed:
 
     clients: Integers
     outcome: Outcome
-    joules: npt.NDArray[np.float64]
+    joules: Floats
 
     def columns(self, clients: Integers) -> Columns:
         """Return columns of `clients.parquet` for some of the clients."""

@@ -8,7 +8,6 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from torch import nn
 
 from raysim.api.channel import beside_of, declared, sent_bytes
@@ -19,14 +18,12 @@ from raysim.driver.uploads.dispatch import Dispatch
 from raysim.driver.uploads.downlink import expected_bytes
 from raysim.federation.federation import Federation
 from raysim.federation.opened import OpenedSamples
+from raysim.numbers.arrays import Floats, Integers
 from raysim.numbers.encoding import Encoded
 from raysim.numbers.tensors import CPU, Groups, Tensors, buffer_names, frozen_names
 from raysim.storage.client_states import ClientStates
 from raysim.training.flops import FlopCounter, KindFlops
 from raysim.training.job import ClientJob
-
-Floats = npt.NDArray[np.float64]
-Integers = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)

@@ -17,17 +17,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from raysim.clock.availability import TICKS_PER_SECOND
 from raysim.clock.base import Policy
 from raysim.clock.fleet import Fleet
 from raysim.clock.profiles import Profiles
 from raysim.driver.clock.costs import PassCosts
+from raysim.numbers.arrays import Flags, Floats, Integers
 
-Flags = npt.NDArray[np.bool_]
-Floats = npt.NDArray[np.float64]
-Integers = npt.NDArray[np.int64]
 NEVER = np.iinfo(np.int64).max
 
 

@@ -11,19 +11,17 @@ from math import ceil, isnan
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from raysim.api.columns import Column
 from raysim.api.components import cause
 from raysim.api.scoring import GAIN, SPREAD, UNEQUAL, Metric, spread_column
 from raysim.errors import SettingsError
 from raysim.federation.evaluation_sets import EvaluationSet
+from raysim.numbers.arrays import Array, Flags, Floats
 
 WORST = UNEQUAL[1]
-Table = dict[str, npt.NDArray[Any]]
-Floats = npt.NDArray[np.float64]
-Flags = npt.NDArray[np.bool_]
-Scores = tuple[npt.NDArray[Any], npt.NDArray[Any], Floats]
+Table = dict[str, Array]
+Scores = tuple[Array, Array, Floats]
 """Of a set of samples, predictions [N', ...], targets [N', ...], and clients' scores [n]."""
 
 
@@ -99,21 +97,19 @@ def part(
     return score_of(name, metric, predicted[rows], targets[rows]), scores[clients]
 
 
-def are_classes(predicted: npt.NDArray[Any]) -> bool:
+def are_classes(predicted: Array) -> bool:
     """Return whether predictions are one class number for each sample."""
     return predicted.ndim == 1 and predicted.dtype.kind in "iub"
 
 
-def client_accuracies(samples: EvaluationSet, correct: npt.NDArray[np.bool_]) -> Floats:
+def client_accuracies(samples: EvaluationSet, correct: Flags) -> Floats:
     """Return the accuracy of each client [n], given flags of correct predictions [N']."""
     counts = np.add.reduceat(correct, samples.samples.offsets[:-1], dtype=np.int64)
     accuracies: Floats = counts / samples.samples.sizes
     return accuracies
 
 
-def score_of(
-    name: str, metric: Metric, predicted: npt.NDArray[Any], targets: npt.NDArray[Any]
-) -> float | None:
+def score_of(name: str, metric: Metric, predicted: Array, targets: Array) -> float | None:
     """Return the score of a set of samples, None for NaN; the metric may change its arguments.
 
     Raises:
@@ -150,8 +146,8 @@ def client_scores(
     name: str,
     samples: EvaluationSet,
     metric: Metric,
-    predicted: npt.NDArray[Any],
-    targets: npt.NDArray[Any],
+    predicted: Array,
+    targets: Array,
 ) -> Floats:
     """Return the score of each client [n]; NaN if the metric is undefined on its samples.
 
@@ -170,7 +166,7 @@ def client_scores(
     return np.array([_number(name, _found(metric, *each)) for each in both], dtype=np.float64)
 
 
-def _found(metric: Metric, predicted: npt.NDArray[Any], targets: npt.NDArray[Any]) -> Any:
+def _found(metric: Metric, predicted: Array, targets: Array) -> Any:
     try:
         return metric(predicted.copy(), targets.copy())  # it may change them in place
     except Exception:  # a user's metric may be undefined for a client, as with one class

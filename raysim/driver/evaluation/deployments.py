@@ -10,8 +10,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
 from torch import nn
 
 from raysim.api.components import call, called
@@ -23,6 +21,7 @@ from raysim.driver.rounds.local_values import RoundValues
 from raysim.driver.rounds.method_rounds import opened_pass, round_inputs
 from raysim.errors import SettingsError
 from raysim.execution.messages import PassMessage
+from raysim.numbers.arrays import Integers
 from raysim.storage.client_states import latest_versions
 from raysim.storage.run_state import RunState
 
@@ -43,7 +42,7 @@ class Deployment:
     """
 
     settings: Settings
-    sizes: npt.NDArray[np.int64]
+    sizes: Integers
     committed: RunState
     passes: tuple[Pass, ...]
     finetuning: Pass | None
@@ -53,7 +52,7 @@ class Deployment:
         cls,
         settings: Settings,
         network: nn.Module,
-        sizes: npt.NDArray[np.int64],
+        sizes: Integers,
         committed: RunState,
         clients: Sequence[int],
     ) -> Deployment:

@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from torch import nn
 
 from raysim.api.class_metrics import with_metrics
@@ -31,7 +30,6 @@ from raysim.api.scoring import (
 )
 from raysim.config import Settings
 from raysim.driver.evaluation.client_scores import (
-    Floats,
     Table,
     are_classes,
     client_accuracies,
@@ -51,13 +49,13 @@ from raysim.execution.base import Executor, Item
 from raysim.execution.messages import EvaluationMessage, FailedItem, PassMessage, Score, Scores
 from raysim.federation.evaluation_sets import EVALUATION_ROWS, EvaluationSet
 from raysim.federation.federation import Federation, open_samples
+from raysim.numbers.arrays import Array, Floats
 from raysim.numbers.tensors.packed import PackedTensors
 from raysim.storage.run_state import RunState
 from raysim.storage.trace import Span
 
 Figures = dict[str, float | None]
 """Columns of `metrics.parquet`, by name."""
-Values = npt.NDArray[Any]
 
 
 @dataclass(frozen=True)
@@ -74,9 +72,9 @@ class Evaluation:
     """
 
     figures: Figures
-    clients: Mapping[str, npt.NDArray[Any]] = field(default_factory=dict)
-    predicted: npt.NDArray[Any] = field(default_factory=lambda: np.empty(0))
-    analyses: Mapping[str, Mapping[str, npt.NDArray[Any]]] = field(default_factory=dict)
+    clients: Mapping[str, Array] = field(default_factory=dict)
+    predicted: Array = field(default_factory=lambda: np.empty(0))
+    analyses: Mapping[str, Mapping[str, Array]] = field(default_factory=dict)
     spans: Mapping[str, list[Span]] = field(default_factory=dict)
 
     @property
@@ -123,7 +121,7 @@ class Evaluator:
         self._sets, self._client_set = {**self._chosen.sets}, self._chosen.clients
         self.evaluated_sets = tuple(self._sets.values())
         self._sets |= {of: self._sets[same] for of, same in self._chosen.deployed.items()}
-        self._targets: dict[Scored, Values] = {TEST: y["test"]} | {
+        self._targets: dict[Scored, Array] = {TEST: y["test"]} | {
             of: y[chosen.split][chosen.samples.indices] for of, chosen in self._sets.items()
         }
         self._wide = settings.evaluation.local_test > 0
@@ -208,7 +206,7 @@ class Evaluator:
         predicted = predictions[TEST][1][0] if TEST in predictions else self._targets[TEST]
         return Evaluation(figures, joined(tables), predicted=predicted, spans=spans)
 
-    def _given(self, metric: str, scored: Score) -> Values:
+    def _given(self, metric: str, scored: Score) -> Array:
         """Return what a metric compares with targets: predictions, or outputs."""
         return scored[1][-1 if metric in self._of_outputs else 0]
 
@@ -229,7 +227,7 @@ class Evaluator:
         metric = self._metrics["accuracy"]
         return client_scores("accuracy", client_set, metric, predicted, targets)
 
-    def _times(self, committed: RunState | None, trained: Collection[int]) -> Values:
+    def _times(self, committed: RunState | None, trained: Collection[int]) -> Array:
         """Return the rounds in which each client has taken part [K]."""
         times = np.zeros(len(self._sizes), dtype=np.int64)
         if committed:
@@ -238,7 +236,7 @@ class Evaluator:
         return times
 
     def _local_figures(
-        self, metric: str, predictions: Mapping[Scored, Score], times: Values
+        self, metric: str, predictions: Mapping[Scored, Score], times: Array
     ) -> tuple[list[Table], Figures]:
         """Return tables of clients' own scores by a metric, and columns of their spread.
 
@@ -266,7 +264,7 @@ class Evaluator:
                 figures[in_part.name] = score
                 base_of_part = None if base is None else base[clients]
                 figures |= spread(in_part, of_part, wide=True, base=base_of_part)
-            columns: dict[str, Values] = {
+            columns: dict[str, Array] = {
                 self._score(of._replace(clients=""), metric).name: by_client
             }
             if self._wide:
@@ -387,7 +385,7 @@ class Evaluator:
             batches = [scores[each] for each in sorted(scores) if each[0] == number]
             losses, parts = zip(*batches, strict=True)
             sums: tuple[float, ...] = tuple(map(sum, zip(*losses, strict=True)))
-            arrays: Iterator[Values] = map(np.concatenate, zip(*parts, strict=True))
+            arrays: Iterator[Array] = map(np.concatenate, zip(*parts, strict=True))
             if self.few:
                 arrays = (np.resize(a, (sizes[number].sum(), *a.shape[1:])) for a in arrays)
             predictions[of] = sums, tuple(arrays)

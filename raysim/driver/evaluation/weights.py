@@ -7,16 +7,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from raysim.api.components import called
 from raysim.api.method import Method
 from raysim.config import Settings
 from raysim.errors import DataError, SettingsError
+from raysim.numbers.arrays import Floats, Integers
 from raysim.samples.client_tables import read_table, rows_of
 from raysim.user_input.limits import MOST
 
-Weights = npt.NDArray[np.int64]
+Weights = Integers
 STEPS = 2**24
 """Steps to which weights that are no whole numbers are rounded: the largest is so many."""
 
@@ -50,14 +50,14 @@ def weights_of_file(settings: Settings) -> Weights | None:
 ALLOWED = f"must be above 0, at most {MOST:g}"
 
 
-def _bad(values: npt.NDArray[np.float64]) -> tuple[int, float] | None:
+def _bad(values: Floats) -> tuple[int, float] | None:
     """Return place and value of the first weight that is none."""
     good = np.isfinite(values) & (values > 0) & (values <= MOST)
     place = int(np.argmin(good))
     return None if good.all() else (place, float(values[place]))
 
 
-def in_whole_numbers(values: npt.NDArray[np.float64]) -> Weights:
+def in_whole_numbers(values: Floats) -> Weights:
     """Return weights as they are if all are whole numbers, else in STEPS of the largest."""
     if not np.equal(np.floor(values), values).all():
         values = np.maximum(np.rint(values / values.max() * STEPS), 1)

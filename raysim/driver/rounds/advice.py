@@ -9,7 +9,6 @@ from itertools import islice
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from pydantic import BaseModel
 from torch import Tensor, nn
@@ -19,6 +18,7 @@ from raysim.api.scoring import CLASSIFICATION
 from raysim.config import LocalSettings, Settings
 from raysim.federation.federation import Federation, open_samples
 from raysim.federation.opened import OpenedSamples
+from raysim.numbers.arrays import Floats
 from raysim.numbers.seeds import seeded
 from raysim.samples.client_indices import class_counts
 from raysim.storage.recorder import Row
@@ -123,7 +123,7 @@ def _is_plain(settings: Settings) -> bool:
 def _cause(
     rows: Sequence[Row],
     began: float,
-    shares: npt.NDArray[np.float64],
+    shares: Floats,
     settings: Settings,
     federation: Federation,
 ) -> str:

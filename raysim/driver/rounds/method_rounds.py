@@ -10,8 +10,6 @@ from functools import partial
 from inspect import CO_GENERATOR
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
 import torch
 from torch import nn
 
@@ -33,6 +31,7 @@ from raysim.driver.rounds.hiding import as_seen
 from raysim.driver.rounds.rates import rates_of
 from raysim.driver.uploads.dispatch import Dispatch, Rider
 from raysim.errors import RuleError, SettingsError
+from raysim.numbers.arrays import Integers
 from raysim.numbers.seeds import sample_cohort, stream, torch_generator
 from raysim.numbers.tensors import Tensors, zeros_like
 from raysim.storage.run_state import RunState
@@ -66,7 +65,7 @@ def round_inputs(
     network: nn.Module,
     before: RunState,
     *,
-    sizes: npt.NDArray[np.int64],
+    sizes: Integers,
     note: Callable[[str], None],
     cohort: tuple[int, ...],
 ) -> Round:
@@ -106,7 +105,7 @@ def round_inputs(
     )
 
 
-def _steps(local: LocalSettings, sizes: npt.NDArray[np.int64], joins: bool, client: int) -> int:
+def _steps(local: LocalSettings, sizes: Integers, joins: bool, client: int) -> int:
     return steps_of(local.work, len(batch_bounds(int(sizes[client]), local.batching, joins)))
 
 

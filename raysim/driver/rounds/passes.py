@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from raysim.api.aggregation import ArrivedUpdates
 from raysim.api.channel import beside_of
@@ -31,6 +30,7 @@ from raysim.errors import RunError, SettingsError, without_passwords
 from raysim.execution.base import Executor, Item
 from raysim.execution.messages import FailedItem, Failure, PassMessage, WorkerResult
 from raysim.execution.partial_sum import Columns, PartialSum, Sums, merge_sums
+from raysim.numbers.arrays import Integers
 from raysim.numbers.tensors import Tensors, flatten, unflatten
 from raysim.storage.atomic import writing
 from raysim.storage.client_states import StateVersion, Versions, latest_versions
@@ -60,7 +60,7 @@ class PassContext:
     """
 
     settings: Settings
-    sizes: npt.NDArray[np.int64]
+    sizes: Integers
     executor: Executor
     watch: Stopwatch
     listener: Listener

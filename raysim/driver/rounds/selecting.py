@@ -10,7 +10,7 @@ import numpy as np
 
 from raysim.api.components import call, called
 from raysim.api.rules import Trained, Upload, View, samples_of
-from raysim.api.selection import Floats, History, Integers, Sampling, Selection
+from raysim.api.selection import History, Sampling, Selection
 from raysim.api.state import State, as_arrays, read_only
 from raysim.config import Settings
 from raysim.driver.clock.clock import VirtualClock, VirtualRound
@@ -18,6 +18,7 @@ from raysim.driver.rounds.hiding import as_seen
 from raysim.driver.rounds.round_log import RoundLog
 from raysim.driver.uploads.dispatch import Dispatch, UploadStep
 from raysim.errors import SettingsError
+from raysim.numbers.arrays import Floats, Integers
 from raysim.numbers.seeds import stream
 from raysim.samples.participants import Participants
 from raysim.storage.column_names import OF_CLIENTS, check_names

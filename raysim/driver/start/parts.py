@@ -6,14 +6,13 @@ from contextlib import closing
 from dataclasses import dataclass
 from functools import cached_property
 
-import numpy as np
-import numpy.typing as npt
 from torch import nn
 
 from raysim.api.rules import Pass
 from raysim.config import Settings
 from raysim.driver.listeners.listener import Listener
 from raysim.driver.rounds.method_rounds import passes_of, round_inputs
+from raysim.numbers.arrays import Integers
 from raysim.storage.run_state import RunState
 
 
@@ -31,7 +30,7 @@ class RunParts:
     settings: Settings
     network: nn.Module
     initial: RunState
-    sizes: npt.NDArray[np.int64]
+    sizes: Integers
 
     @cached_property
     def first(self) -> Pass | None:

@@ -12,17 +12,15 @@ from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from raysim.api.aggregation import Aggregation, Floats, Updates
+from raysim.api.aggregation import Aggregation, Updates
 from raysim.api.attack import Attack, KnownUpdates, MeasuredUpdates
 from raysim.api.columns import BAD, BAD_CUT, BEYOND
 from raysim.api.components import call, called, calling, shown
 from raysim.api.differences import same_shapes
 from raysim.api.rules import Bases, Batch, Reduced, Trained, Upload, View
-from raysim.api.selection import Flags
 from raysim.api.state import State
 from raysim.config import Settings
 from raysim.driver.rounds.passes import RoundRunner
@@ -36,15 +34,14 @@ from raysim.execution.messages import AggregationMessage
 from raysim.execution.partial_sum import Columns
 from raysim.execution.update_blocks import finite
 from raysim.federation.federation import Federation
+from raysim.numbers.arrays import Flags, Floats, Integers
 from raysim.numbers.given import Given
 from raysim.numbers.seeds import sample_cohort, stream, torch_generator
 from raysim.numbers.tensors import Groups, Layout, flatten, is_finite
 from raysim.storage.updates import BLOCK
 
-Clients = npt.NDArray[np.int64]
 
-
-def bad_clients(settings: Settings) -> Clients:
+def bad_clients(settings: Settings) -> Integers:
     """Return the clients that are bad in all rounds, ascending; none if they change by round."""
     attack, participants = settings.attack, settings.participants
     if not attack.acts or attack.per_round is not None:
@@ -54,11 +51,11 @@ def bad_clients(settings: Settings) -> Clients:
 
 
 @lru_cache(maxsize=8)
-def _drawn(seed: int, clients: int, count: int) -> Clients:
+def _drawn(seed: int, clients: int, count: int) -> Integers:
     return np.array(sample_cohort(stream(seed, "bad-clients"), clients, count), dtype=np.int64)
 
 
-def bad_in_round(settings: Settings, number: int, cohort: Sequence[int]) -> Clients:
+def bad_in_round(settings: Settings, number: int, cohort: Sequence[int]) -> Integers:
     """Return the clients that are bad in a round, ascending.
 
     Args:
@@ -107,7 +104,7 @@ def of_version(
     return _attacked_by(settings, bad_in_round(settings, number, cohort), RoundLog(), dispatch)
 
 
-def _attacked_by(settings: Settings, bad: Clients, log: RoundLog, dispatch: Dispatch) -> Dispatch:
+def _attacked_by(settings: Settings, bad: Integers, log: RoundLog, dispatch: Dispatch) -> Dispatch:
     attack, bases = settings.attack, dispatch.moved_from
     if not attack.acts:
         return dispatch
@@ -210,7 +207,7 @@ def _forger(
     return replace(forger, decided=finite(attack, "decide", call(attack, Attack.decide, seen)))
 
 
-def _columns(bad: frozenset[int], clients: Clients) -> Columns:
+def _columns(bad: frozenset[int], clients: Integers) -> Columns:
     return {"bad": np.isin(clients, [*bad]).astype(np.float64)}
 
 

@@ -14,15 +14,12 @@ from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from typing import Any, NamedTuple, Self
 
-import numpy as np
-import numpy.typing as npt
-
-from raysim.api.aggregation import Floats
 from raysim.api.differences import Differences
 from raysim.api.rules import Bases, Batch, Finish, LocalWork, Pass, Reduced, Trained, Upload, View
 from raysim.api.state import State
 from raysim.execution.messages import AggregationMessage, Forger
 from raysim.execution.partial_sum import Columns, Seal
+from raysim.numbers.arrays import Floats, Integers
 
 Rider = Callable[["Dispatch"], "Dispatch"]
 """Returns the pass that runs in place of a given one."""
@@ -54,7 +51,7 @@ class UploadStep(NamedTuple):
     after: After | None = None
     server: Callable[[Reduced], Reduced] | None = None
     samples: Samples | None = None
-    columns: Callable[[npt.NDArray[np.int64]], Columns] | None = None
+    columns: Callable[[Integers], Columns] | None = None
     forge: Forge | None = None
     seal: Callable[[int, tuple[int, ...]], Seal] | None = None
 
@@ -103,7 +100,7 @@ class Dispatch(Pass):
         """The functions that make others of the clients' samples."""
         return tuple(step.samples for step in self.steps if step.samples)
 
-    def columns(self, clients: npt.NDArray[np.int64]) -> Columns:
+    def columns(self, clients: Integers) -> Columns:
         """Return the columns of `clients.parquet` that its steps have of some clients [n]."""
         found = [step.columns(clients) for step in self.steps if step.columns]
         return {name: values for columns in found for name, values in columns.items()}

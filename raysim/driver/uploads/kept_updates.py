@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from raysim.api.aggregation import Aggregation, AggregationPlan, ArrivedUpdates, Floats
+from raysim.api.aggregation import Aggregation, AggregationPlan, ArrivedUpdates
 from raysim.api.components import called
 from raysim.api.differences import NO_TENSORS, Values, flat_values, of_flat_values
 from raysim.api.rules import send_model
@@ -25,6 +25,7 @@ from raysim.execution.base import Call, Executor, Item
 from raysim.execution.messages import AggregationMessage, FailedItem
 from raysim.execution.partial_sum import Columns, Kept
 from raysim.execution.update_blocks import decided
+from raysim.numbers.arrays import Floats
 from raysim.numbers.tensors import Layout, Tensors, is_finite
 from raysim.storage.column_names import OF_CLIENTS, OF_ROUNDS, check_names
 from raysim.storage.updates import UpdateFiles, blocks_of

@@ -24,11 +24,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 from scipy.optimize import linear_sum_assignment
 
-Floats = npt.NDArray[np.float64]
-Integers = npt.NDArray[np.int64]
+from raysim.numbers.arrays import Floats, Integers
+
 POPULARITY_CAP = 10
 
 

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from raysim.numbers.arrays import Array
 from raysim.numbers.tensors.sets import Tensors
 
 
-def arrays_digest(arrays: Iterable[npt.NDArray[Any]]) -> str:
+def arrays_digest(arrays: Iterable[Array]) -> str:
     """Return the sha256 of dtypes, shapes and values, in hexadecimal."""
     digest = hashlib.sha256()
     for values in arrays:
@@ -41,7 +40,7 @@ def checksums(tensors: Tensors) -> dict[str, int]:
     return sums
 
 
-def bytes_of(values: Tensor) -> npt.NDArray[Any]:
+def bytes_of(values: Tensor) -> Array:
     """Return a tensor's bytes as an array; NumPy has no bfloat16."""
     if not values.dim():
         return values.numpy()

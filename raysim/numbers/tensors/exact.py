@@ -23,17 +23,16 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from raysim.errors import RunError
+from raysim.numbers.arrays import Integers
 from raysim.numbers.tensors.magnitudes import LIMIT, STEP, by_magnitude
 from raysim.numbers.tensors.packed import as_tensor
 from raysim.numbers.tensors.packed_totals import Parts, join, split
 from raysim.numbers.tensors.sets import Layout, Tensors
 
-Array = npt.NDArray[np.int64]
 SCALE = 2.0**46
 BLOCK = 32_768
 """Number of values to round or scale at a time on a CPU, so that intermediate values stay in cache.
@@ -162,7 +161,7 @@ class ExactSum:
         for key, flat in other._coarse.items():
             _add(self._coarse, key, flat)
 
-    def __getstate__(self) -> tuple[Layout, dict[torch.dtype, Parts], dict[Coarse, Array]]:
+    def __getstate__(self) -> tuple[Layout, dict[torch.dtype, Parts], dict[Coarse, Integers]]:
         """Return layout and totals as arrays, which Ray's object store maps without a copy."""
         self.finish()
         arrays = {dtype: flat.numpy() for dtype, flat in self._totals.items()}
@@ -170,7 +169,7 @@ class ExactSum:
         return self.layout, parts, {key: flat.numpy() for key, flat in self._coarse.items()}
 
     def __setstate__(
-        self, state: tuple[Layout, dict[torch.dtype, Parts], dict[Coarse, Array]]
+        self, state: tuple[Layout, dict[torch.dtype, Parts], dict[Coarse, Integers]]
     ) -> None:
         self.layout, arrays, coarse = state
         self.leaves_node = False

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from raysim.numbers.arrays import Array
 from raysim.numbers.tensors.sets import Groups, Layout, Tensors
 
 BLOCK = 2**18
 """Number of bytes to compare at a time: different models differ in the first ones."""
-Buffers = dict[torch.dtype, npt.NDArray[Any]]
+Buffers = dict[torch.dtype, Array]
 
 
 def to_arrays(buffers: dict[torch.dtype, Tensor]) -> Buffers:
@@ -23,7 +22,7 @@ def to_arrays(buffers: dict[torch.dtype, Tensor]) -> Buffers:
     return {dtype: t.cpu().contiguous().view(torch.uint8).numpy() for dtype, t in buffers.items()}
 
 
-def as_tensor(array: npt.NDArray[Any], dtype: torch.dtype | None = None) -> Tensor:
+def as_tensor(array: Array, dtype: torch.dtype | None = None) -> Tensor:
     """Return a read-only view of an array, or of its bytes in another dtype."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "The given NumPy array is not writable", UserWarning)

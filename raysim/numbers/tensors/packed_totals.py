@@ -7,17 +7,16 @@ many need them.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-import numpy.typing as npt
 
-Parts = tuple[npt.NDArray[Any], ...]
+from raysim.numbers.arrays import Array, Integers
+
+Parts = tuple[Array, ...]
 """Totals [n] unsplit, or in four parts, see `split`."""
 LIMIT = 2**47
 
 
-def split(totals: npt.NDArray[np.int64]) -> Parts:
+def split(totals: Integers) -> Parts:
     """Return lower four bytes [n], the next two [n]; positions and values of larger totals."""
     places = np.empty(0, np.int64)
     if totals.max(initial=0) >= LIMIT or totals.min(initial=0) < -LIMIT:
@@ -28,7 +27,7 @@ def split(totals: npt.NDArray[np.int64]) -> Parts:
     return lower, next_two, places, totals[places]
 
 
-def join(parts: Parts) -> npt.NDArray[np.int64]:
+def join(parts: Parts) -> Integers:
     """Return the totals [n] of parts; unsplit totals without a copy."""
     if len(parts) == 1:
         return parts[0]

@@ -9,11 +9,11 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from raysim.api.rules import Batching, LocalSteps
+from raysim.numbers.arrays import Flags, Integers
 from raysim.training.job import Bounds, ClientJob, batch_bounds, iterate_epochs
 
 
@@ -109,7 +109,7 @@ def padded_twice(jobs: Sequence[ClientJob]) -> Iterator[dict[str, Tensor]]:
         yield {"x": x[index], "y": y[index], "weights": weights}
 
 
-def batch_sizes(bounds: Sequence[Bounds]) -> npt.NDArray[np.int64]:
+def batch_sizes(bounds: Sequence[Bounds]) -> Integers:
     """Return the number of samples [S, K] in each client's batches; 0 after its last."""
     sizes = np.zeros((max(map(len, bounds)), len(bounds)), dtype=np.int64)
     for k, client_bounds in enumerate(bounds):
@@ -117,7 +117,7 @@ def batch_sizes(bounds: Sequence[Bounds]) -> npt.NDArray[np.int64]:
     return sizes
 
 
-def batch_shapes(sizes: npt.NDArray[np.int64]) -> list[tuple[int, bool, bool]]:
+def batch_shapes(sizes: Integers) -> list[tuple[int, bool, bool]]:
     """Return, for each step, B, whether clients have fewer samples, and whether some have none.
 
     Args:
@@ -128,9 +128,9 @@ def batch_shapes(sizes: npt.NDArray[np.int64]) -> list[tuple[int, bool, bool]]:
 
 
 def sample_numbers(
-    orders: Sequence[npt.NDArray[np.int64]],
+    orders: Sequence[Integers],
     bounds: Sequence[Bounds],
-    is_sample: npt.NDArray[np.bool_],
+    is_sample: Flags,
 ) -> Tensor:
     """Return the numbers [S, K, B] of the samples in the batches of an epoch.
 

@@ -11,14 +11,13 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
 from raysim.config import Settings
 from raysim.federation.federation import Federation
 from raysim.federation.opened import OpenedSamples
+from raysim.numbers.arrays import Integers
 from raysim.numbers.layers import BATCH_NORMS
 from raysim.numbers.tensors import CPU
 from raysim.training.network import Network
@@ -120,9 +119,7 @@ def client_bytes(module: nn.Module, x: Tensor, rows: int, samples: int) -> int:
     return copies + ACTIVATION_COPIES * rows * activations + SAMPLE_COPIES * data
 
 
-def stacks_of(
-    clients: Sequence[int], sizes: npt.NDArray[np.int64], size: int
-) -> list[tuple[int, ...]]:
+def stacks_of(clients: Sequence[int], sizes: Integers, size: int) -> list[tuple[int, ...]]:
     """Return stacks of clients with similar numbers of samples [K], the largest first."""
     ordered = sorted(clients, key=lambda client: (-sizes[client], client))
     return [tuple(ordered[start : start + size]) for start in range(0, len(ordered), size)]

@@ -22,8 +22,8 @@ from typing import IO
 import numpy as np
 
 from raysim.errors import DataError
+from raysim.numbers.arrays import Array
 from raysim.workloads.datasets.files.source import (
-    Array,
     Batches,
     Source,
     Sources,

@@ -15,16 +15,10 @@ from typing import Any
 import numpy as np
 
 from raysim.errors import DataError, SettingsError
+from raysim.numbers.arrays import Array
 from raysim.workloads.datasets.files.arrays import archive, check_ratio
 from raysim.workloads.datasets.files.combined import of_clients
-from raysim.workloads.datasets.files.source import (
-    Array,
-    Batches,
-    Source,
-    as_columns,
-    reading,
-    shown,
-)
+from raysim.workloads.datasets.files.source import Batches, Source, as_columns, reading, shown
 from raysim.workloads.datasets.image_files import visible
 from raysim.workloads.datasets.leaf import users
 

@@ -18,9 +18,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from raysim.errors import DataError
+from raysim.numbers.arrays import Array
 from raysim.workloads.datasets.files.dates import ISO, as_dates, shown_forms
 from raysim.workloads.datasets.files.kinds import Kind, as_numbers
-from raysim.workloads.datasets.files.source import Array, as_array, as_words, naming, shown
+from raysim.workloads.datasets.files.source import as_array, as_words, naming, shown
 
 MOST_WORDS = 1_000
 """Most different words of a feature."""

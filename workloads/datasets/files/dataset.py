@@ -15,15 +15,15 @@ import json
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Self
+from typing import Annotated, ClassVar, Self
 
 import numpy as np
-import numpy.typing as npt
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 from torch import Tensor
 
 from raysim.api.scoring import CLASSIFICATION, REGRESSION, Scoring, standardised
 from raysim.errors import DataError
+from raysim.numbers.arrays import Array
 from raysim.samples.data import NOTES, Dataset, Progress, Split
 from raysim.user_input import portable_name, user_path
 from raysim.workloads.datasets.files.columns import Figures
@@ -117,7 +117,7 @@ class FileDataset(Dataset):
         """Classification, or squared errors."""
         return CLASSIFICATION if self.task == "classification" else REGRESSION
 
-    def scoring_of(self, targets: npt.NDArray[Any]) -> Scoring:
+    def scoring_of(self, targets: Array) -> Scoring:
         """Return classification, or squared errors of targets by mean and deviation of them all."""
         if self.task == "classification":
             return self.scoring

@@ -14,8 +14,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from raysim.errors import DataError
+from raysim.numbers.arrays import Array
 from raysim.numbers.seeds import stream
-from raysim.workloads.datasets.files.source import Array, Source, as_words, is_missing, shown
+from raysim.workloads.datasets.files.source import Source, as_words, is_missing, shown
 
 SPLITS = ("train", "test")
 FRACTION = 0.2

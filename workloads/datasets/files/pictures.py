@@ -22,9 +22,9 @@ import numpy.typing as npt
 from PIL import Image
 
 from raysim.errors import DataError
+from raysim.numbers.arrays import Array
 from raysim.process.machine.cores import usable_cores
 from raysim.workloads.datasets.files.source import (
-    Array,
     ArrayKind,
     Batches,
     Source,

@@ -19,6 +19,7 @@ from pydantic import BaseModel, ConfigDict
 
 from raysim.api.components import suggest
 from raysim.errors import DataError
+from raysim.numbers.arrays import Array
 from raysim.samples.data import Progress, Split
 from raysim.user_input.limits import MOST
 from raysim.workloads.datasets.files.columns import (
@@ -34,7 +35,7 @@ from raysim.workloads.datasets.files.columns import (
 from raysim.workloads.datasets.files.dates import First
 from raysim.workloads.datasets.files.division import SPLITS, Rows, by_fraction
 from raysim.workloads.datasets.files.kinds import Kind
-from raysim.workloads.datasets.files.source import Array, Source, Sources, naming, shown
+from raysim.workloads.datasets.files.source import Source, Sources, naming, shown
 from raysim.workloads.datasets.files.targets import Classes, Targets, clients
 
 PART_BYTES = 64 * 2**20

@@ -18,11 +18,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from raysim.errors import DataError, visible
+from raysim.numbers.arrays import Array
 from raysim.user_input import override_text
 
 MOST_COLUMNS = 10_000
@@ -31,7 +31,6 @@ MOST_COLUMNS = 10_000
 NAN = ("nan", "+nan", "-nan")
 """Words that are read as a number that is none."""
 
-Array = npt.NDArray[Any]
 ArrayKind = tuple[tuple[int, ...], np.dtype[Any]]
 Batches = Iterator[pa.RecordBatch]
 Given = Mapping[str, tuple[str, ...]]

@@ -13,10 +13,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from raysim.errors import DataError
+from raysim.numbers.arrays import Array
 from raysim.workloads.datasets.files.columns import Figures, as_float32, finite_numbers
 from raysim.workloads.datasets.files.kinds import as_integers, as_numbers
 from raysim.workloads.datasets.files.source import (
-    Array,
     as_array,
     as_words,
     is_list,

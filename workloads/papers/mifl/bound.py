@@ -38,15 +38,14 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from torch import Tensor, nn
 
 import raysim
 from raysim.display.canvas import style, written
 from raysim.errors import SettingsError
+from raysim.numbers.arrays import Floats
 
-Array = npt.NDArray[np.float64]
-Clients = list[tuple[Array, Array]]
+Clients = list[tuple[Floats, Floats]]
 
 
 @dataclass(frozen=True)
@@ -59,12 +58,12 @@ class Regression:
         noise: Standard deviation sigma of a target.
     """
 
-    points: Array
-    optimum: Array
+    points: Floats
+    optimum: Floats
     noise: float
 
     @cached_property
-    def hessian(self) -> Array:
+    def hessian(self) -> Floats:
         """H [d, d], the loss's second derivative."""
         return np.asarray(self.points.T @ self.points / len(self.points))
 
@@ -93,7 +92,7 @@ class Regression:
         kappa = self.radius / self.least_curvature
         return 8 * math.log(2) * kappa * math.log(kappa)
 
-    def excess(self, w: Array) -> float:
+    def excess(self, w: Floats) -> float:
         """Return l(w) - l(w*) of weights [d]."""
         apart = w - self.optimum
         return float(apart @ self.hessian @ apart / 2)
@@ -172,7 +171,7 @@ def measured(
     cohort: int,
     seeds: Sequence[int],
     overrides: Mapping[str, Any],
-) -> Array:
+) -> Floats:
     """Return l(w_t) - l(w*) after each round, by seed [seeds, T].
 
     Args:
@@ -216,7 +215,7 @@ def main() -> None:
     parser.add_argument("--figure", type=Path, help="file of a drawing, bound.svg or bound.png")
     arguments = parser.parse_args()
     first = PROBLEM.excess(np.zeros(2))
-    curves: dict[str, dict[str, Array]] = {}
+    curves: dict[str, dict[str, Floats]] = {}
     for kind, schedule in SCHEDULES.items():
         limit = bound(PROBLEM, first, schedule[0], len(schedule), kind == "doubled")
         curves[kind] = {"bound": np.array(limit)}
@@ -230,7 +229,7 @@ def main() -> None:
         draw(curves, arguments.figure)
 
 
-def draw(curves: Mapping[str, Mapping[str, Array]], path: Path) -> None:
+def draw(curves: Mapping[str, Mapping[str, Floats]], path: Path) -> None:
     """Draw the curves [T] of each schedule in a panel of its own."""
     from matplotlib.figure import Figure
 

@@ -20,7 +20,8 @@ from raysim.config import LocalSettings, Settings
 from raysim.driver.evaluation.client_scores import are_classes
 from raysim.errors import DataError, SettingsError, visible
 from raysim.federation.federation import Federation, open_samples
-from raysim.federation.samples import Array, problem_of
+from raysim.federation.samples import problem_of
+from raysim.numbers.arrays import Array
 from raysim.numbers.tensors import at_least_float32
 from raysim.training.network import Network
 from raysim.user_input import as_typed
