@@ -142,7 +142,7 @@ class Foreman:
         make = place.worker()
         for number in range(place.workers):
             for backlog in self._backlogs.values():
-                backlog.schedule.join()
+                backlog.join()
             self._actors.add(ActorHandle(partial(make, number), spec))
         self._this_actor = ray.get_runtime_context().current_actor
         self._actors.wait_for_start(START_SECONDS)
@@ -205,7 +205,7 @@ class Foreman:
             return
         if call is None:
             for backlog in self._backlogs.values():
-                backlog.leave()
+                backlog.leave_node()
             self._actors.begin()  # each is asked to hand over
             return
         self._answers[call.name, 0] = call  # unnumbered, so that a failure below answers it
@@ -219,7 +219,7 @@ class Foreman:
             barred |= {item: at[item] for item in items if item in at}
             order |= {item: directions.order[item] for item in items if directions.order}
             work.messages |= dict.fromkeys(items, (message,))
-        number = backlog.add(costs, call.hand_over, barred, order)
+        number = backlog.add_call(costs, call.hand_over, barred, order)
         self._answers[call.name, number] = self._answers.pop((call.name, 0))
         self._actors.begin()
 
@@ -231,8 +231,8 @@ class Foreman:
         _, directions, barred = self._directions
         seconds = hold_seconds(self._merge_seconds[name], self._node_workers.workers)
         at_once = directions.hold_seconds == AT_ONCE
-        self._backlogs[name].hold_seconds = directions.hold_seconds
-        self._backlogs[name].schedule.hold_seconds = AT_ONCE if at_once else seconds
+        self._backlogs[name].answer_seconds = directions.hold_seconds
+        self._backlogs[name].hold_seconds = AT_ONCE if at_once else seconds
         return directions, barred
 
     def _collect(self, name: Call) -> None:

@@ -10,7 +10,6 @@ from raysim.execution.base import Call
 from raysim.execution.messages import Directions, FailedItem, WorkerResult
 from raysim.execution.pool.actor import Part
 from raysim.execution.pool.broadcasts import Reference, fetch
-from raysim.execution.scheduling.backlog import Backlog
 from raysim.execution.scheduling.schedule import Schedule
 from raysim.execution.scheduling.worker_items import Item
 
@@ -28,7 +27,7 @@ class Work:
     """
 
     call: Call
-    schedule: Schedule | Backlog
+    schedule: Schedule
     messages: dict[Item, tuple[Reference, ...]] = field(default_factory=dict)
     results: deque[WorkerResult | FailedItem] = field(default_factory=deque)
     reading: float = 0.0

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from time import perf_counter
 
@@ -50,8 +49,8 @@ class _Call:
     collects: bool
 
 
-class Backlog:
-    """Unanswered calls of the driver to a foreman.
+class Backlog(Schedule):
+    """Unanswered calls of the driver to a foreman, and the schedule of their items.
 
     A call is answered when workers have been handed all of its items: then the driver sends more,
     and no worker waits for the slowest item of a chunk. A call that asks for the sum is answered
@@ -60,17 +59,15 @@ class Backlog:
     the driver gets back the rest, and calls are answered at once, with the present sum.
 
     Attributes:
-        schedule: The schedule of all items of the calls.
-        hold_seconds: Seconds of work after which the foreman hands over without being asked.
+        answer_seconds: Seconds of work after which the foreman hands over without being asked.
         leaving: Whether the foreman is leaving its node.
     """
 
     def __init__(self, speeds: Speeds, clock: Callable[[], float] = perf_counter) -> None:
-        self.schedule = Schedule({}, speeds, clock=clock)
-        self.schedule.closed = False
-        self.hold_seconds = HOLD_SECONDS
+        super().__init__({}, speeds, clock=clock)
+        self.closed = False
+        self.answer_seconds = HOLD_SECONDS
         self.leaving = False
-        self._speeds = speeds
         self._calls: list[_Call] = []
         self._count = 0
         self._held: list[Item] = []
@@ -78,7 +75,7 @@ class Backlog:
         self._given_back: list[Item] = []
         self._held_seconds = 0.0
 
-    def add(
+    def add_call(
         self,
         costs: Mapping[Item, float],
         hand_over: bool,
@@ -96,64 +93,46 @@ class Backlog:
         order = order or {}
         self._count += 1
         self._missing.update(costs)
-        collects = hand_over and self.hold_seconds != AT_ONCE
+        collects = hand_over and self.answer_seconds != AT_ONCE
         waiting = {*(self._missing if collects else costs)}
         work = sum(costs.values())
         self._calls.append(_Call(self._count, work, waiting, hand_over, collects))
-        self.schedule.closed = any(call.hand_over for call in self._calls)
-        self.schedule.add({item: costs[item] for item in costs.keys() - order.keys()}, barred)
-        self.schedule.add({item: costs[item] for item in order}, order=order)
+        self.closed = any(call.hand_over for call in self._calls)
+        self.add({item: costs[item] for item in costs.keys() - order.keys()}, barred)
+        self.add({item: costs[item] for item in order}, order=order)
         return self._count
 
-    def next(self, worker: int) -> Assignment | None:
+    def next(self, number: int) -> Assignment | None:
         """Return a worker's next assignment, or None if it has enough items or must wait."""
         if self.leaving:
-            self.schedule.leave(worker)  # also if it has been replaced
-        assignment = self.schedule.next(worker)
+            self.leave(number)  # also if it has been replaced
+        assignment = super().next(number)
         taken = assignment.items if assignment else []
         for call in self._calls:
             if not call.collects:
                 call.waiting.difference_update(taken)
         return assignment
 
-    def settled(self, due: Sequence[tuple[int, Assignment]]) -> list[tuple[int, Assignment]]:
-        """Return the assignments to send; see `Schedule.settled`."""
-        return self.schedule.settled(due)
-
-    def leave(self) -> None:
+    def leave_node(self) -> None:
         """Start to leave the node: hand over finished items, and give back the rest."""
         self.leaving = True
 
-    @property
-    def queued(self) -> int:
-        """Items that no worker has been handed."""
-        return self.schedule.queued
-
-    @property
-    def deaths(self) -> Counter[Item]:
-        """Number of workers lost while they processed each item."""
-        return self.schedule.deaths
-
-    def lost(self, worker: int, suspicious: bool = True) -> Assignment:
-        """Take back all that a lost worker had not handed over; see `Schedule.lost`."""
-        return self.schedule.lost(worker, suspicious)
-
-    def woken(self) -> list[int]:
-        """Return the further workers for which `next` must be called after an event."""
-        return self.schedule.woken()
-
     def returned(
-        self, worker: int, seconds: float, handed_over: Collection[Item] | None = None
+        self,
+        number: int,
+        seconds: float,
+        handed_over: Collection[Item] | None = None,
+        given_back: Collection[Item] = (),
     ) -> Collection[Item]:
-        """Note that a worker's oldest call has returned; see `Schedule.returned`."""
-        handed_over = self.schedule.returned(worker, seconds, handed_over)
+        """Note that a worker's oldest call has returned; return the items handed over with it."""
+        handed_over = super().returned(number, seconds, handed_over, given_back)
         self._hold(handed_over)
         self._held_seconds += seconds / len(self._speeds.widths)
         return handed_over
 
     def give_up(self, item: Item) -> None:
         """Remove an item that no worker has been handed, as its result."""
-        self.schedule.give_up(item)
+        super().give_up(item)
         self._hold([item])
 
     def _is_due(self, call: _Call) -> bool:
@@ -172,16 +151,16 @@ class Backlog:
         """Return the due answers, each once, in the order of the calls."""
         due = []
         if self.leaving:
-            queued = self.schedule.withdraw()
+            queued = self.withdraw()
             self._missing.difference_update(queued)
             self._given_back += queued
         while self._calls and self._is_due(self._calls[0]):
             call = self._calls.pop(0)
             speed = sum(self._speeds.estimates()) if self._speeds.known else 0.0
             seconds, items = call.work / speed if speed else 0.0, []
-            if call.hand_over or self.leaving or self._held_seconds > self.hold_seconds:
+            if call.hand_over or self.leaving or self._held_seconds > self.answer_seconds:
                 items, self._held, self._held_seconds = self._held, [], 0.0
             given_back, self._given_back = self._given_back, []
             due.append(Answer(call.number, seconds, items, given_back))
-        self.schedule.closed = any(call.hand_over for call in self._calls)
+        self.closed = any(call.hand_over for call in self._calls)
         return due

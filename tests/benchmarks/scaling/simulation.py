@@ -134,7 +134,7 @@ class Manager:
     def __init__(self, play: Play, managed: Sequence[SimulatedWorker | SimulatedForeman]) -> None:
         self._play, self._managed = play, managed
         self.merge = play.each.merge
-        self.book: Schedule | Backlog
+        self.book: Schedule
         self.free = self.worked = self.deciding = 0.0
         self.sums = 0
 
@@ -218,8 +218,8 @@ class SimulatedForeman(Manager):
         self._replies: dict[int, Reply] = {}
         self.merge = play.each.node_merge
         self.book: Backlog = Backlog(speeds, lambda: self.free)
-        self.book.schedule.hold_seconds = hold_seconds(self.merge, len(managed))
-        self.book.hold_seconds = hold_seconds(play.each.merge, foremen)
+        self.book.hold_seconds = hold_seconds(self.merge, len(managed))
+        self.book.answer_seconds = hold_seconds(play.each.merge, foremen)
 
     def call(self, arrives: float, assignment: Assignment, reply: Reply) -> None:
         """Take items in; reply when there is room for more, or all is done."""
@@ -230,7 +230,7 @@ class SimulatedForeman(Manager):
         costs = {item: self._play.costs[item] for item in assignment.items}
         with self._decides():
             order = {item: self._play.order[item] for item in costs.keys() & self._play.order}
-            number = self.book.add(costs, assignment.hand_over, order=order)
+            number = self.book.add_call(costs, assignment.hand_over, order=order)
         self._replies[number] = reply
         self._work(self._play.each.receive)
         self.fill_all()

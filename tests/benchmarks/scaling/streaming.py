@@ -169,7 +169,7 @@ class Stream(Play):
         self, managed: Sequence[SimulatedWorker | SimulatedForeman], speeds: Speeds
     ) -> StreamingDriver:
         for foreman in self.foremen:
-            foreman.book.hold_seconds = foreman.book.schedule.hold_seconds = AT_ONCE
+            foreman.book.answer_seconds = foreman.book.hold_seconds = AT_ONCE
         self.streaming = StreamingDriver(self, managed, speeds, {})
         return self.streaming
 

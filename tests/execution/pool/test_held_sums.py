@@ -53,7 +53,7 @@ def test_an_evaluation_does_not_change_how_long_a_foreman_s_workers_hold_sums(mo
     calls: list[tuple[Call, float]] = [("train", 1.5), ("evaluate", 0.0), ("train", 1.5)]
     for call, seconds in calls:
         found._directed(call, call)
-        held.append(found._backlogs[call].schedule.hold_seconds)
+        held.append(found._backlogs[call].hold_seconds)
         adding = partial(lambda each, *_: clock.append(clock.pop() + each), seconds / 3)
         monkeypatch.setattr(foreman, "merge_sums", adding)
         found._works[call].reading = seconds * 2 / 3

@@ -30,7 +30,7 @@ class Foreman:
 
     def __init__(self, costs, workers, hold):
         self.backlog = Backlog(Speeds(workers), clock=lambda: 0.0)
-        self.backlog.hold_seconds = self.backlog.schedule.hold_seconds = hold
+        self.backlog.answer_seconds = self.backlog.hold_seconds = hold
         self.orders = deque()
         self.calls = [deque() for _ in range(workers)]
         self.collected = []
@@ -41,11 +41,11 @@ class Foreman:
             assignment, order = self.orders.popleft()
             costs = {item: self._costs[item] for item in assignment.items}
             order = {item: order[item] for item in order.keys() & costs}
-            self.backlog.add(costs, assignment.hand_over, order=order)
+            self.backlog.add_call(costs, assignment.hand_over, order=order)
             self._fill(range(len(self.calls)))
 
     def leave(self):
-        self.backlog.leave()
+        self.backlog.leave_node()
         self._fill(range(len(self.calls)))
         for calls, held in zip(self.calls, self._held, strict=True):  # soon
             assert any(call.hand_over for call in calls) == bool(calls or held)
@@ -239,7 +239,7 @@ def test_what_a_foreman_gives_back_is_for_the_others():
 
 def test_a_call_is_answered_when_its_items_are_with_workers():
     backlog = Backlog(Speeds(2), clock=lambda: 0.0)
-    assert backlog.add(groups(4, 3, 2, 1), hand_over=False) == 1
+    assert backlog.add_call(groups(4, 3, 2, 1), hand_over=False) == 1
     assert [backlog.next(worker).items for worker in (0, 1)] == [[(0,)], [(1,)]]
     assert backlog.answers() == []
     backlog.returned(0, 2.0)
@@ -251,7 +251,7 @@ def test_a_call_is_answered_when_its_items_are_with_workers():
 
 def test_a_call_for_the_sum_is_answered_when_all_have_handed_over():
     backlog = Backlog(Speeds(2), clock=lambda: 0.0)
-    backlog.add(groups(4, 3), hand_over=False)
+    backlog.add_call(groups(4, 3), hand_over=False)
     assert [backlog.next(worker) for worker in (0, 1)] == [
         Assignment([(0,)], hand_over=False),
         Assignment([(1,)], hand_over=False),
@@ -259,7 +259,7 @@ def test_a_call_for_the_sum_is_answered_when_all_have_handed_over():
     assert [answer.items for answer in backlog.answers()] == [[]]
     backlog.returned(0, 1.0)
     assert backlog.next(0) is None  # the driver may send more
-    backlog.add({}, hand_over=True)
+    backlog.add_call({}, hand_over=True)
     assert backlog.answers() == [] and backlog.woken() == [0]
     assert backlog.next(0) == Assignment([], hand_over=True)
     backlog.returned(0, 0.0)
@@ -271,12 +271,12 @@ def test_a_call_for_the_sum_is_answered_when_all_have_handed_over():
 
 def test_a_call_for_the_sum_waits_for_what_had_come_by_then():
     backlog = Backlog(Speeds(2), clock=lambda: 0.0)
-    backlog.schedule.hold_seconds = AT_ONCE
-    backlog.add(groups(4), hand_over=False)
+    backlog.hold_seconds = AT_ONCE
+    backlog.add_call(groups(4), hand_over=False)
     assert backlog.next(0).items == [(0,)] and len(backlog.answers()) == 1
-    backlog.add({(1,): 1.0}, hand_over=True)
+    backlog.add_call({(1,): 1.0}, hand_over=True)
     assert backlog.next(1).items == [(1,)]
-    backlog.add({(2,): 1.0}, hand_over=True)
+    backlog.add_call({(2,): 1.0}, hand_over=True)
     assert backlog.returned(1, 1.0) == [(1,)] and backlog.answers() == []
     assert backlog.next(1).items == [(2,)]
     backlog.returned(0, 4.0)
@@ -287,28 +287,28 @@ def test_a_call_for_the_sum_waits_for_what_had_come_by_then():
 
 def test_where_sums_are_not_held_a_call_for_them_gets_those_that_are_there():
     backlog = Backlog(Speeds(2), clock=lambda: 0.0)
-    backlog.hold_seconds = backlog.schedule.hold_seconds = AT_ONCE
-    backlog.add(groups(4, 1), hand_over=False, order={(0,): 0, (1,): 0})
+    backlog.answer_seconds = backlog.hold_seconds = AT_ONCE
+    backlog.add_call(groups(4, 1), hand_over=False, order={(0,): 0, (1,): 0})
     assert [backlog.next(worker).items for worker in (0, 1)] == [[(0,)], [(1,)]]
     assert [answer.items for answer in backlog.answers()] == [[]]
-    backlog.add({}, hand_over=True)
+    backlog.add_call({}, hand_over=True)
     assert backlog.answers() == []
     backlog.returned(1, 1.0)
     assert [answer.items for answer in backlog.answers()] == [[(1,)]]
-    backlog.add({}, hand_over=True)
+    backlog.add_call({}, hand_over=True)
     backlog.returned(0, 4.0)
     assert [answer.items for answer in backlog.answers()] == [[(0,)]]
 
 
 def test_on_a_node_that_is_left_calls_get_what_there_is():
     backlog = Backlog(Speeds(2), clock=lambda: 0.0)
-    backlog.schedule.hold_seconds = AT_ONCE
-    backlog.add(groups(4, 3, 2), hand_over=False)
+    backlog.hold_seconds = AT_ONCE
+    backlog.add_call(groups(4, 3, 2), hand_over=False)
     assert [backlog.next(worker).items for worker in (0, 1)] == [[(0,)], [(1,)]]
     backlog.returned(0, 4.0)
-    backlog.add({}, hand_over=True)  # from now on it would wait for all
+    backlog.add_call({}, hand_over=True)  # from now on it would wait for all
     assert backlog.answers() == []
-    backlog.leave()
+    backlog.leave_node()
     answers = [(answer.items, answer.given_back) for answer in backlog.answers()]
     assert answers == [([(0,)], [(2,)])]  # the other call waits for the sum of what is at work
     assert backlog.next(0) is None and backlog.answers() == []
@@ -319,12 +319,12 @@ def test_on_a_node_that_is_left_calls_get_what_there_is():
 
 def test_what_a_foreman_held_long_comes_with_the_next_answer():
     backlog = Backlog(Speeds(2), clock=lambda: 0.0)
-    backlog.schedule.hold_seconds, backlog.hold_seconds = 0.0, 3.0
-    backlog.add(groups(*[1] * 9), hand_over=False)
+    backlog.hold_seconds, backlog.answer_seconds = 0.0, 3.0
+    backlog.add_call(groups(*[1] * 9), hand_over=False)
     for _ in range(2):  # the second call hands over what is held longer than 0 seconds
         backlog.next(0)
         backlog.returned(0, 4.0)
-    backlog.add({(9,): 1.0}, hand_over=False)
+    backlog.add_call({(9,): 1.0}, hand_over=False)
     while backlog.queued:
         assert backlog.answers() == []
         backlog.next(1)
