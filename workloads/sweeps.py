@@ -161,8 +161,7 @@ def _to_the_end(table: PaperTable) -> PaperTable:
         for key, value in own.items()
         if any(key not in cell.settings for cell in table.cells if cell.preset == preset)
     ]
-    note = "\n".join(filter(None, [table.note, *notes]))
-    return replace(table, cells=tuple(cells), note=note)
+    return replace(table, cells=tuple(cells), notes=(*table.notes, *notes))
 
 
 def _stops_of(preset: str) -> dict[str, Any]:

@@ -51,14 +51,14 @@ def tuned_by(table: PaperTable, tune: Mapping[str, Any]) -> PaperTable:
     if not rows:
         raise SettingsError(f"--tune={visible(','.join(keys))}: all rows of {table.name} set it")
     left = [row for row in table.rows if row not in rows]
-    note = f"Left out, as they set tuned keys: {'; '.join(left)}." if left else ""
+    notes = [f"Left out, as they set tuned keys: {'; '.join(left)}."] if left else []
     return replace(
         table,
         rows=rows,
         cells=tuple(cell for cell in table.cells if cell.row in rows),
         baseline=table.baseline if table.baseline in rows else "",
         reference_row=table.reference_row if table.reference_row in rows else "",
-        note="\n".join(filter(None, [table.note, note])),
+        notes=(*table.notes, *notes),
         tune={"each": "cell", **tune},
     )
 

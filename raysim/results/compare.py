@@ -73,8 +73,13 @@ class RunGroup:
         """True where no end of its runs is recorded."""
         return self.records[0].state in IN_PROGRESS
 
-    def cell(self, metric: Metric) -> ResultCell:
-        """Return the values of a metric over seeds; a run without its column has no value."""
+    def cell(self, metric: Metric, column: str = "") -> ResultCell:
+        """Return the values of a metric over seeds; a run without its column has no value.
+
+        Args:
+            metric: The metric.
+            column: The column of a table in which the cell is.
+        """
         values, nearest, lost = {}, [], Counter[State]()
         columns = [metric.column_in(each) for each in self.records if metric.is_in(each)]
         for record in self.records:
@@ -87,12 +92,14 @@ class RunGroup:
                 values[record.seed] = None
         return ResultCell(
             values,
+            self.label,
+            column,
             diverged=lost["diverged"],
             failed=lost["failed"],
             own_round=self.records[0].own_round,
             in_progress=self.in_progress,
             nearest=tuple(each for each in nearest if each is not None),
-            column=columns[0] if columns else None,
+            declared=columns[0] if columns else None,
         )
 
 
@@ -398,10 +405,10 @@ def comparison_tables(
     tables = []
     for name, metric, unit in columns:
         title = f"{name} [{unit}]" if unit not in ("", "rounds") else name
-        cells = {(group.label, title): group.cell(metric) for group in groups}
+        cells = {(group.label, title): group.cell(metric, title) for group in groups}
         local = local_rows({(group.label, title): group.settings for group in groups})
         cells = over_local(cells, dict.fromkeys(cells, metric), local)
-        tables.append(ResultTable("", str(metric), unit, labels, (title,), cells))
+        tables.append(ResultTable("", str(metric), unit, labels, (title,), (*cells.values(),)))
     return tables
 
 

@@ -44,6 +44,7 @@ OWN_VALUES = (
 """Settings that a method may have at another value than the local training that it is compared
 with: its learning rate, and which of its models are evaluated, and when."""
 Key = TypeVar("Key", bound=Hashable)
+Cell = TypeVar("Cell", bound=ResultCell)
 
 
 def own_test_columns(
@@ -103,8 +104,8 @@ def local_rows(rows: Mapping[Key, Mapping[str, Any]]) -> dict[Key, Key]:
 
 
 def over_local(
-    cells: Mapping[Key, ResultCell], metrics: Mapping[Key, Metric], local: Mapping[Key, Key]
-) -> dict[Key, ResultCell]:
+    cells: Mapping[Key, Cell], metrics: Mapping[Key, Metric], local: Mapping[Key, Key]
+) -> dict[Key, Cell]:
     """Return cells with gains over local training in place of the values that they are of.
 
     A seed that one of both lacks has no value.

@@ -1,4 +1,7 @@
-"""Tables of results: unformatted cells of values by seed, next to published values."""
+"""Tables: unformatted cells of values by seed, next to published values.
+
+Nothing heavy is imported: the tables of papers are tables before a run has begun.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +9,14 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from raysim.api.columns import Column, undeclared
 from raysim.results import statistics
-from raysim.results.metrics import Metric, parse_metric
 from raysim.results.statistics import Difference
+
+if TYPE_CHECKING:
+    from raysim.results.metrics import Metric
 
 
 @dataclass(frozen=True)
@@ -21,36 +26,52 @@ class ResultCell:
     Attributes:
         values: Value of the metric by seed; None if a run ended without a value, for instance below
             the target.
+        row: Its row.
+        column: Its column.
         diverged: Number of further seeds, whose runs diverged.
         failed: Number of further seeds, whose runs failed otherwise or were not started because
             their references failed.
         published: The published value, in the cell's unit.
         published_deviation: The published deviation.
+        text: The words that the paper prints in place of a value.
         suspect: Why the published value is suspect.
-        missing: Files that the user must provide for the cell and that are missing.
+        lacking: Its unmet needs; empty if it can be run.
         differing: Settings that differ from the other rows', besides the settings of the row.
         metric: The cell's metric if it is not the table's.
         unit: The cell's unit if it is not the table's.
         own_round: A round in words, if it is more than one trip of the model, as of a `Method`.
         in_progress: Whether its runs have no recorded end: values are of the rounds so far.
         nearest: Best value of the metric's column in each run below its target.
-        column: The metric's column as its runs declare it; None without a run.
+        declared: The metric's column as its runs declare it; None without a run.
     """
 
     values: Mapping[int, float | None] = field(default_factory=dict)
+    row: str = ""
+    column: str = ""
     diverged: int = 0
     failed: int = 0
     published: float | None = None
     published_deviation: float | None = None
+    text: str = ""
     suspect: str = ""
-    missing: str = ""
+    lacking: str = ""
     differing: Mapping[str, Any] = field(default_factory=dict)
     metric: str = ""
     unit: str | None = None
     own_round: str = ""
     in_progress: bool = False
     nearest: tuple[float, ...] = ()
-    column: Column | None = None
+    declared: Column | None = None
+
+    @property
+    def place(self) -> tuple[str, str]:
+        """Its row and its column."""
+        return self.row, self.column
+
+    @property
+    def missing(self) -> str:
+        """Missing files that the user must provide for it, or other unmet needs."""
+        return self.lacking
 
     @property
     def measured(self) -> dict[int, float]:
@@ -89,9 +110,9 @@ class ResultTable:
         unit: Unit of displayed values: one of `units.SCALES`, or any word.
         rows: Names of the rows.
         columns: Names of the columns.
-        cells: Cell by row and column; a missing cell was not run.
+        cells: Its cells. A place without a cell was not run.
         notes: Lines that every output prints, for instance about shortened rounds.
-        ratio_to: Row whose mean is divided by the means of cells that count rounds, bytes or
+        baseline: Row whose mean is divided by the means of cells that count rounds, bytes or
             seconds to a target; "" shows no ratios. It may have cells without being in `rows`.
         reference_row: Row whose models the others are compared with; it is never the best.
         groups: Group of a column and its name there, by its full name; empty without groups.
@@ -102,24 +123,38 @@ class ResultTable:
     unit: str
     rows: tuple[str, ...]
     columns: tuple[str, ...]
-    cells: Mapping[tuple[str, str], ResultCell]
+    cells: Sequence[ResultCell]
     notes: tuple[str, ...] = ()
-    ratio_to: str = ""
+    baseline: str = ""
     reference_row: str = ""
     groups: Mapping[str, tuple[str, str]] = field(default_factory=dict)
 
     def cell(self, row: str, column: str) -> ResultCell:
         """Return a cell; an empty one if it is missing."""
-        return self.cells.get((row, column), ResultCell())
+        return self._by_place.get((row, column), ResultCell())
 
-    def metric_of(self, cell: ResultCell) -> Metric:
-        """Return the metric of a cell."""
-        return parse_metric(cell.metric or self.metric)
+    @cached_property
+    def _by_place(self) -> Mapping[tuple[str, str], ResultCell]:
+        return {cell.place: cell for cell in self.cells}
+
+    def metric_of(self, cell: ResultCell) -> str:
+        """Return the metric of a cell as it is written."""
+        return cell.metric or self.metric
+
+    def parsed_metric(self, cell: ResultCell) -> Metric:
+        """Return the metric of a cell.
+
+        Raises:
+            SettingsError: there is no such metric.
+        """
+        from raysim.results.metrics import parse_metric  # which imports torch
+
+        return parse_metric(self.metric_of(cell))
 
     def larger(self, cell: ResultCell) -> bool | None:
         """Return whether the larger of a cell's values is better; None if that is not declared."""
-        metric = self.metric_of(cell)
-        return metric.values_in(cell.column or Column(metric.column)).larger
+        metric = self.parsed_metric(cell)
+        return metric.values_in(cell.declared or Column(metric.column)).larger
 
     def undeclared(self, column: str) -> str:
         """Return in a line which metric of a column does not tell better values; "" for none.
@@ -127,11 +162,13 @@ class ResultTable:
         Rows are not compared by it.
         """
         cells = [self.cell(row, column) for row in self.rows]
-        undeclared_cells = (c for c in cells if c.measured and c.column and self.larger(c) is None)
+        undeclared_cells = (
+            c for c in cells if c.measured and c.declared and self.larger(c) is None
+        )
         cell = next(undeclared_cells, None)
-        if cell is None or cell.column is None:
+        if cell is None or cell.declared is None:
             return ""
-        return f"{self.metric_of(cell)}: {undeclared(cell.column)}"
+        return f"{self.parsed_metric(cell)}: {undeclared(cell.declared)}"
 
     def unit_of(self, cell: ResultCell) -> str:
         """Return the unit of a cell."""
@@ -139,7 +176,7 @@ class ResultTable:
 
     def own_round_of(self, cell: ResultCell) -> str:
         """Return a round in words if the cell's values count the method's own rounds."""
-        counts = cell.measured and self.metric_of(cell).counts_rounds
+        counts = cell.measured and self.parsed_metric(cell).counts_rounds
         return cell.own_round if counts else ""
 
     def best(self, column: str) -> frozenset[str]:
@@ -166,8 +203,8 @@ class ResultTable:
     def _tested(self, column: str) -> dict[str, Difference | None]:
         differences: dict[str, Difference | None] = {}
         cells = {row: self.cell(row, column) for row in self.rows}
-        for metric in dict.fromkeys(self.metric_of(cell) for cell in cells.values()):
-            alike = {row: cell for row, cell in cells.items() if self.metric_of(cell) == metric}
+        for metric in dict.fromkeys(self.parsed_metric(cell) for cell in cells.values()):
+            alike = {row: cell for row, cell in cells.items() if self.parsed_metric(cell) == metric}
             if len({self.own_round_of(cell) for cell in alike.values()}) > 1:
                 alike = {row: cell for row, cell in alike.items() if not self.own_round_of(cell)}
             compared = {row: cell.measured for row, cell in alike.items() if cell.is_complete}
@@ -179,12 +216,12 @@ class ResultTable:
         return differences
 
     def ratio(self, row: str, column: str) -> float | None:
-        """Return how many times better a cell is than the cell of the row `ratio_to`.
+        """Return how many times better a cell is than the cell of the row `baseline`.
 
         The ratio divides the means over the seeds of both. Each must have a value for every seed,
         since a mean over the runs that reached a target is too good, and count the same rounds.
         """
-        cells = self.cell(row, column), self.cell(self.ratio_to, column)
+        cells = self.cell(row, column), self.cell(self.baseline, column)
         seeds = statistics.shared_seeds(*(cell.measured for cell in cells))
         if not seeds or not all(cell.is_complete for cell in cells):
             return None
@@ -195,14 +232,16 @@ class ResultTable:
 
     def published_ratio(self, row: str, column: str) -> float | None:
         """Return the ratio of the published values."""
-        value, base = (self.cell(each, column).published for each in (row, self.ratio_to))
+        value, base = (self.cell(each, column).published for each in (row, self.baseline))
         return self._ratio(row, column, value, base)
 
     def _ratio(
         self, row: str, column: str, value: float | None, base: float | None
     ) -> float | None:
-        metric, of_base = (self.metric_of(self.cell(each, column)) for each in (row, self.ratio_to))
-        if row == self.ratio_to:
+        metric, of_base = (
+            self.parsed_metric(self.cell(each, column)) for each in (row, self.baseline)
+        )
+        if row == self.baseline:
             return None
         if not value or not base or metric.target is None or metric != of_base:
             return None

@@ -83,7 +83,7 @@ def test_runs_are_compared_by_what_their_clients_deploy(tmp_path):
     assert cells[0] != cells[1]
     table, *_ = comparison_tables(groups[:1], columns[:1])
     row, column = table.rows[0], table.columns[0]
-    twins = {(n, column): table.cell(row, column) for n in ("fedavg", "twin")}
+    twins = [replace(table.cell(row, column), row=name) for name in ("fedavg", "twin")]
     (verdict,) = verdicts([replace(table, rows=("fedavg", "twin"), cells=twins)])
     assert (verdict.heading, verdict.certainty) == ("fedavg and twin are equal", "equal")
 

@@ -14,9 +14,10 @@ Place = tuple[str, str]
 COLUMNS = {**OF_ENGINE, **OF_SCORES}
 
 
-def declared(cells: Mapping[Place, ResultCell], metric: str) -> dict[Place, ResultCell]:
-    """Return cells with the column of their metric, or else of the given one, as declared."""
-    return {
-        place: replace(cell, column=COLUMNS.get(parse_metric(cell.metric or metric).column))
-        for place, cell in cells.items()
-    }
+def declared(cells: Mapping[Place, ResultCell], metric: str) -> tuple[ResultCell, ...]:
+    """Return cells at their places, with the column of their metric, or else of the given one."""
+    columns = {cell.metric: parse_metric(cell.metric or metric).column for cell in cells.values()}
+    return tuple(
+        replace(cell, row=row, column=column, declared=COLUMNS.get(columns[cell.metric]))
+        for (row, column), cell in cells.items()
+    )

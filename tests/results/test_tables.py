@@ -43,7 +43,7 @@ TEXTS = {
     ),
     "no value": (ResultCell({0: None}), {}, "- (0/1, 1 without a value)"),
     "not run": (ResultCell(published=91.2), {}, "not run [91.2]"),
-    "missing": (ResultCell(missing="train.bin"), {}, "no data (a)"),
+    "missing": (ResultCell(lacking="train.bin"), {}, "no data (a)"),
     "published": (
         ResultCell({0: 0.5}, published=51.25, published_deviation=0.5, suspect="misprint"),
         {},
@@ -80,9 +80,9 @@ def test_notes_say_what_is_shown():
         ("a", "x"): ResultCell(
             {0: 0.9}, diverged=1, published=91, suspect="bad scan", differing={"local.lr": 0.1}
         ),
-        ("b", "x"): ResultCell(missing="train.bin", metric="best(test_accuracy)"),
+        ("b", "x"): ResultCell(lacking="train.bin", metric="best(test_accuracy)"),
     }
-    grid = grid_of(table_of(cells, notes=("30 rounds of 500",), ratio_to="b"))
+    grid = grid_of(table_of(cells, notes=("30 rounds of 500",), baseline="b"))
     assert grid.notes == (
         "30 rounds of 500",
         "final(test_accuracy): the last value of test_accuracy.",
@@ -202,7 +202,7 @@ def test_ratios():
         ("sometimes", "x"): ResultCell({0: 10.0, 1: None}, published=100),
         ("diverging", "x"): ResultCell({0: 10.0}, diverged=1),
     }
-    table = table_of(cells, **ROUNDS, ratio_to="base")
+    table = table_of(cells, **ROUNDS, baseline="base")
     assert [table.ratio(row, "x") for row in table.rows] == [None, 2.0, None, None, None]
     texts = [row[1].text for row in grid_of(table).rows]
     assert texts[1] == "50.0 ± 14.1 (n=2)* 2.00x [80 2.50x]"
@@ -213,9 +213,10 @@ def test_ratios():
     alone = replace(table, rows=("fast",))  # the base has cells, but is not shown
     assert [row[1].text for row in grid_of(alone).rows] == [texts[1]]
     published = {("fast", "x"): cells["fast", "x"], ("base", "x"): ResultCell(published=200)}
-    (row,) = grid_of(replace(table, rows=("fast",), cells=published)).rows
+    unmeasured = table_of(published, **ROUNDS, baseline="base")
+    (row,) = grid_of(replace(unmeasured, rows=("fast",))).rows
     assert row[1].text == "50.0 ± 14.1 (n=2)* [80 2.50x]"
-    turned = table_of(cells, **ROUNDS, ratio_to="sometimes")
+    turned = table_of(cells, **ROUNDS, baseline="sometimes")
     assert {turned.ratio(row, "x") for row in table.rows} == {None}
 
 
@@ -228,7 +229,7 @@ def test_rounds_of_other_kinds_are_not_compared():
         ("fast", "x"): five(50.0),
         ("passes", "x"): five(20.0, published=80, own_round=PASSES),
     }
-    table = table_of(cells, **ROUNDS, ratio_to="base")
+    table = table_of(cells, **ROUNDS, baseline="base")
     assert table.best("x") == {"fast"}
     assert [table.ratio(row, "x") for row in table.rows] == [None, 2.0, None]
     two = {place: cell for place, cell in cells.items() if place[0] != "fast"}
@@ -244,9 +245,9 @@ def test_rounds_of_other_kinds_are_not_compared():
     assert to_arrow(table)["own_round"].to_pylist() == ["", "", PASSES]
     # Of rounds that are all alike, of other metrics, and beside no value at all, both are there.
     alike = {place: replace(cell, own_round=PASSES) for place, cell in cells.items()}
-    assert table_of(alike, **ROUNDS, ratio_to="base").ratio("passes", "x") == 5.0
+    assert table_of(alike, **ROUNDS, baseline="base").ratio("passes", "x") == 5.0
     assert table_of(alike, **ROUNDS).best("x") == {"passes"}
-    sent = table_of(cells, "bytes_to(test_accuracy, 0.9)", ratio_to="base")
+    sent = table_of(cells, "bytes_to(test_accuracy, 0.9)", baseline="base")
     assert (sent.best("x"), sent.ratio("passes", "x")) == ({"passes"}, 5.0)
     assert not any(PASSES in note for note in grid_of(sent).notes)
     never = {**cells, ("passes", "x"): ResultCell({0: None}, own_round=PASSES)}
@@ -259,9 +260,9 @@ def test_rows_of_other_seeds_have_a_ratio_and_are_not_compared():
         ("base", "x"): ResultCell({0: 10.0, 1: 100.0}),
         ("hard", "x"): ResultCell({1: 80.0, 2: 90.0}),
     }
-    table = table_of(cells, **ROUNDS, ratio_to="base")
+    table = table_of(cells, **ROUNDS, baseline="base")
     assert table.best("x") == frozenset() and table.ratio("hard", "x") == 100 / 80
-    apart = table_of({**cells, ("hard", "x"): ResultCell({2: 5.0})}, **ROUNDS, ratio_to="base")
+    apart = table_of({**cells, ("hard", "x"): ResultCell({2: 5.0})}, **ROUNDS, baseline="base")
     assert apart.best("x") == frozenset() and apart.ratio("hard", "x") is None
 
 
@@ -272,7 +273,7 @@ def test_runs_in_progress_are_not_compared():
         ("before", "x"): ResultCell({0: None}, in_progress=True),
         ("slow", "x"): five(120.0),
     }
-    table = table_of(cells, **ROUNDS, ratio_to="base")
+    table = table_of(cells, **ROUNDS, baseline="base")
     assert table.best("x") == {"base"} and table.ratio("on", "x") is None
     texts = [row[1].text for row in grid_of(table).rows]
     assert texts[1:3] == ["50.0 ± 0.0 (n=5)", "- (0/1, 1 not reached so far)"]
@@ -284,7 +285,7 @@ def test_figures_that_count_nothing_have_no_ratio():
         for row, value in (("base", 0.5), ("good", 0.75))
     }
     for metric in ("final(test_accuracy)", "final(test_loss)"):
-        table = table_of(cells, metric, ratio_to="base")
+        table = table_of(cells, metric, baseline="base")
         assert table.ratio("good", "x") is table.published_ratio("good", "x") is None
 
 

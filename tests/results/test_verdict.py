@@ -123,6 +123,6 @@ def test_why_nothing_is_compared(rows, text):
 
 
 def test_columns_without_runs_have_no_verdict():
-    cells = {("a", "x"): ResultCell({0: 0.5}), ("a", "y"): ResultCell(missing="images")}
+    cells = [ResultCell({0: 0.5}, "a", "x"), ResultCell({}, "a", "y", lacking="images")]
     table = ResultTable("t", "final(test_accuracy)", "%", ("a",), ("x", "y"), cells)
     assert [verdict.column for verdict in verdicts([table])] == ["x"]

@@ -101,7 +101,7 @@ def test_runs_stop_at_no_target_of_a_preset(tmp_path, monkeypatch, preset, words
     assert found.cells[0].resolve().target_accuracy == target
     line = f"Runs do not stop at target_accuracy=0.97 of {preset}; to stop them there, set it."
     is_set = any(word.startswith("target_accuracy=") for word in words)
-    assert found.note == ("" if is_set or target else line)
+    assert found.notes == (() if is_set or target else (line,))
 
 
 def test_runs_stop_at_what_a_file_or_a_row_gives(tmp_path):
@@ -112,7 +112,7 @@ def test_runs_stop_at_what_a_file_or_a_row_gives(tmp_path):
     (tmp_path / "my.toml").write_text(f'preset = "mnist-noniid"\nnote = "Mine."\n{rows}')
     found = sweep_of(str(tmp_path / "my.toml"))
     assert [cell.resolve().target_accuracy for cell in found.cells] == [0.6, None]
-    first, second = found.note.splitlines()
+    first, second = found.notes
     assert first == "Mine." and second.startswith("Runs do not stop at target_accuracy=0.97 of")
 
 
@@ -121,7 +121,7 @@ def test_runs_are_not_stopped_by_patience_of_a_preset(monkeypatch):
     monkeypatch.setattr(sweeps, "PRESETS", {"patient": own})
     found = sweep_of("patient", "rounds=7")
     assert found.cells[0].settings == {"patience": None, "rounds": 7}
-    assert "patience=20 of patient" in found.note
+    assert "patience=20 of patient" in found.notes[0]
     assert sweep_of("patient", "patience=9").cells[0].settings == {"patience": 9}
 
 

@@ -10,7 +10,6 @@ import pytest
 from raysim import Settings
 from raysim.errors import SettingsError
 from raysim.results.metrics import parse_metric
-from raysim.results.tables import ResultCell, ResultTable
 from raysim.tuning.tables.plan import make_plan
 from raysim.user_input import dotted
 from raysim.workloads.datasets.prepared import missing_files
@@ -156,7 +155,7 @@ def settings_of(name: str, row: str, column: str) -> dict[str, object]:
 
 
 def test_published_cells_of_each_table():
-    counts = {name: sum(cell.published for cell in t.cells) for name, t in TABLES.items()}
+    counts = {name: sum(cell.is_published for cell in t.cells) for name, t in TABLES.items()}
     assert counts == PUBLISHED
     assert sum(counts.values()) == 587
 
@@ -169,7 +168,7 @@ def test_cells_on_obtainable_data_and_those_that_need_files_or_code(resolved, tm
         dataset = resolved[number].dataset
         lacking = missing_files(dataset, tmp_path)
         assert bool(lacking) == (dataset.title not in OBTAINABLE)
-        if cell.published:
+        if cell.is_published:
             missing[table.paper.name] += bool(lacking)
             analysis = parse_metric(table.metric_of(cell)).analysis
             analyses[analysis] += 1
@@ -184,7 +183,7 @@ def test_figures_as_the_papers_print_them(name):
     for (row, column), expected in FIGURES[name].items():
         cell = cell_of(name, row, column)
         value, deviation = expected if isinstance(expected, tuple) else (expected, None)
-        assert (cell.value, cell.deviation) == (value, deviation), (row, column)
+        assert (cell.published, cell.published_deviation) == (value, deviation), (row, column)
 
 
 def test_all_tables_with_figures_are_compared_with_the_paper():
@@ -194,7 +193,7 @@ def test_all_tables_with_figures_are_compared_with_the_paper():
 
 def test_suspect_figures_say_why():
     suspects = Counter(
-        (table.name, cell.suspect) for table, cell in CELLS if cell.suspect and cell.published
+        (table.name, cell.suspect) for table, cell in CELLS if cell.suspect and cell.is_published
     )
     assert {(name, count) for (name, _), count in suspects.items()} == {
         ("fedmax-1", 6),  # FEMNIST*'s IID columns
@@ -215,7 +214,10 @@ def test_suspect_figures_say_why():
                 cell_of("fedmax-1", row, f"femnist {split} {schedule}")
                 for split in ("iid", "noniid")
             )
-            assert (same.value, same.deviation) == (other.value, other.deviation)
+            assert (same.published, same.published_deviation) == (
+                other.published,
+                other.published_deviation,
+            )
             assert "the authors' code" in same.suspect and not other.suspect
 
 
@@ -244,7 +246,7 @@ def test_metrics_are_columns_of_the_cells_runs_and_targets_can_be_reached(resolv
             assert score in {*scores, "train_loss"}, cell
         if metric["target"]:  # a run must neither stop nor give up before it
             assert (settings.target_accuracy or 1) >= float(metric["target"]), cell
-            assert cell.value is None or settings.rounds >= cell.value, cell
+            assert cell.published is None or settings.rounds >= cell.published, cell
         elif column:
             assert settings.target_accuracy is None, cell
 
@@ -272,19 +274,14 @@ def test_ratios_are_those_that_the_papers_print():
         assert any(metric.startswith("rounds_to(") for metric in metrics), name
     # FLex&Chill prints 0.44 and 6.00 times beside FEMNIST's rounds, and differences of accuracies.
     table = TABLES["flexchill-1"]
-    cells = {
-        (cell.row, cell.column): ResultCell(published=cell.value, metric=cell.metric)
-        for cell in table.cells
-    }
-    found = ResultTable("", table.metric, "%", table.rows, table.columns, cells, (), table.baseline)
-    ratios = {column: found.published_ratio("T=0.05", column) for column in table.columns}
+    ratios = {column: table.published_ratio("T=0.05", column) for column in table.columns}
     assert {column for column, ratio in ratios.items() if ratio} == {
         "femnist rounds",
         "cifar10 rounds",
         "cifar100 rounds",
     }
     assert ratios["femnist rounds"] == 6.0
-    assert found.published_ratio("T=4", "femnist rounds") == pytest.approx(0.44, abs=0.005)
+    assert table.published_ratio("T=4", "femnist rounds") == pytest.approx(0.44, abs=0.005)
 
 
 def test_figures_in_per_cent_are_accuracies():
@@ -293,8 +290,8 @@ def test_figures_in_per_cent_are_accuracies():
             re.match(r"(final|last_ten|best)\(\w+_accuracy", table.metric_of(cell)) is not None
         )
         assert (table.unit_of(cell) == "%") == is_accuracy, cell
-        if cell.value is not None and table.metric_of(cell).startswith("final"):
-            assert (cell.value > 15) == is_accuracy, cell
+        if cell.published is not None and table.metric_of(cell).startswith("final"):
+            assert (cell.published > 15) == is_accuracy, cell
 
 
 def test_settings_of_methods():

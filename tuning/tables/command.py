@@ -17,7 +17,6 @@ from raysim.display.units import in_fitting_unit
 from raysim.errors import MachineError, RaysimError, RunError, SettingsError, visible
 from raysim.results.failures import is_divergence
 from raysim.results.render import grid_of, to_rich
-from raysim.results.tables import ResultTable
 from raysim.storage.lock import removed_if_refused
 from raysim.tuning.runs.folder import RunsFolder
 from raysim.tuning.runs.queue import Runs
@@ -89,7 +88,7 @@ class EndedTable:
 
     results: TableResults
     runs: Runs
-    table: ResultTable
+    table: PaperTable
     chosen: Sequence[Chosen] = ()
 
     def raise_failure(self) -> None:

@@ -12,16 +12,16 @@ from raysim.results.origins import revisions_of
 from raysim.results.render import Entry, Grid, differences_of, grid_of
 from raysim.results.report import charts
 from raysim.results.runs import PAGE, result_settings
-from raysim.results.tables import ResultTable
 from raysim.storage.atomic import replace_file
 from raysim.tuning.studies.samplers import OBJECTIVES
 from raysim.tuning.tables.results import TableResults
 from raysim.tuning.tables.tuned import Chosen
 from raysim.workloads.datasets.labels import training_labels
 from raysim.workloads.papers.run import Run
+from raysim.workloads.tables import PaperTable
 
 
-def write_page(results: TableResults, table: ResultTable, chosen: Sequence[Chosen]) -> Path:
+def write_page(results: TableResults, table: PaperTable, chosen: Sequence[Chosen]) -> Path:
     """Write the page into the folder of a table or a sweep, and return its path.
 
     Raises:

@@ -27,7 +27,7 @@ from raysim.results.references import reference_notes
 from raysim.results.render import differences_of, grid_of, to_arrow, to_html, to_latex, to_markdown
 from raysim.results.render.grid import shown
 from raysim.results.runs import RunRecord, read_run, result_settings
-from raysim.results.tables import ResultCell, ResultTable, differing_settings
+from raysim.results.tables import differing_settings
 from raysim.storage.atomic import replace_file
 from raysim.storage.checkpoints import SAMPLES
 from raysim.tuning.changes import changed_settings
@@ -86,7 +86,7 @@ class TableResults:
         self._finished: dict[Run, _Ended] = {}
         self._data: dict[str, Mapping[str, str]] = {}
 
-    def write(self) -> ResultTable:
+    def write(self) -> PaperTable:
         """Write table.md, table.tex, table.html and table.parquet; return the table."""
         table = self.table()
         grids = [grid for grid in (grid_of(table), differences_of(table)) if grid]
@@ -111,29 +111,26 @@ class TableResults:
             texts.append(f"{metric} {text}")
         return "; ".join(texts)
 
-    def table(self) -> ResultTable:
-        """Return the table of the shown cells, with the ended runs of the seeds that were asked."""
+    def table(self) -> PaperTable:
+        """Return the plan's shown cells, with the values of the ended runs of its seeds."""
         plan = self.plan
         ended = {cell: self._runs_of(cell) for cell in self.cells}
         places = {cell.place for cell in ended}
         # Ratios need the published values of the baseline even if its row is not shown.
         baseline = [cell for cell in plan.cells if cell.row == plan.baseline]
         known = dict.fromkeys([*ended, *baseline])
-        return ResultTable(
+        cells = _with_differences(
+            self._measured_cells({cell: ended.get(cell, {}) for cell in known}),
+            {c.place: _settings_of(c, self.searched) for c, runs in ended.items() if runs},
+            frozenset.intersection(*plan.row_keys.values()),
+        )
+        return replace(
+            plan,
             title=f"{plan.title} ({plan.source})" if plan.source else plan.title,
-            metric=plan.metric,
-            unit=plan.unit,
             rows=tuple(row for row in plan.rows if row in {row for row, _ in places}),
             columns=tuple(name for name in plan.columns if name in {name for _, name in places}),
-            cells=_with_differences(
-                self._result_cells({cell: ended.get(cell, {}) for cell in known}),
-                {c.place: _settings_of(c, self.searched) for c, runs in ended.items() if runs},
-                frozenset.intersection(*plan.row_keys.values()),
-            ),
-            notes=tuple(self._notes(ended)),
-            ratio_to=plan.baseline,
-            reference_row=plan.reference_row,
-            groups=plan.groups,
+            cells=tuple(cells.values()),
+            notes=(*self._notes(ended), *plan.notes),
         )
 
     @cached_property
@@ -228,33 +225,28 @@ class TableResults:
         digests = self._data[key].items()
         return any(record.sealed(SAMPLES[split]) not in (None, now) for split, now in digests)
 
-    def _result_cells(
+    def _measured_cells(
         self, known: Mapping[PaperCell, Mapping[Run, _Ended]]
-    ) -> dict[Place, ResultCell]:
+    ) -> dict[Place, PaperCell]:
         """Return cells by place; gains over local training are over their column's row of it."""
-        metrics = {c.place: parse_metric(self.plan.metric_of(c)) for c in known}
-        cells = {cell.place: self._result_cell(cell, runs) for cell, runs in known.items()}
+        metrics = {cell.place: self.plan.parsed_metric(cell) for cell in known}
+        cells = {cell.place: self._measured(cell, runs) for cell, runs in known.items()}
         gains = {place for place, metric in metrics.items() if metric.name == OVER_LOCAL}
         settings = {cell.place: _settings_of(cell, self.searched) for cell in known}
         return over_local(cells, metrics, local_rows({p: settings[p] for p in gains}))
 
-    def _result_cell(self, cell: PaperCell, runs: Mapping[Run, _Ended]) -> ResultCell:
+    def _measured(self, cell: PaperCell, runs: Mapping[Run, _Ended]) -> PaperCell:
         metric = self.plan.metric_of(cell)
-        return ResultCell(
+        return replace(
+            cell,
             values={
                 run.seed: ended.values[metric] for run, ended in runs.items() if not ended.error
             },
             diverged=sum(ended.diverged for ended in runs.values()),
             failed=sum(ended.error != "" and not ended.diverged for ended in runs.values()),
-            published=cell.value,
-            published_deviation=cell.deviation,
-            suspect=cell.suspect,
-            missing=cell.missing,
-            metric=cell.metric,
-            unit=cell.unit,
             own_round=cell.run.settings.method.own_round,
             nearest=tuple(each.nearest[metric] for each in runs.values() if metric in each.nearest),
-            column=next((e.columns[metric] for e in runs.values() if metric in e.columns), None),
+            declared=next((e.columns[metric] for e in runs.values() if metric in e.columns), None),
         )
 
     def _notes(self, ended: Mapping[PaperCell, Mapping[Run, _Ended]]) -> Iterator[str]:
@@ -290,7 +282,6 @@ class TableResults:
                 f" {first.title}; to run it again, delete {self.folder.path}/runs/{first.name}."
             )
         yield from origin_notes({run.title: each.origins for run, each in known.items()})
-        yield from plan.note.splitlines()
 
 
 def _settings_of(cell: PaperCell, searched: Collection[str]) -> dict[str, Any]:
@@ -303,10 +294,10 @@ def _settings_of(cell: PaperCell, searched: Collection[str]) -> dict[str, Any]:
 
 
 def _with_differences(
-    cells: Mapping[Place, ResultCell],
+    cells: Mapping[Place, PaperCell],
     settings: Mapping[Place, Mapping[str, Any]],
     of_every_row: Collection[str],
-) -> dict[Place, ResultCell]:
+) -> dict[Place, PaperCell]:
     """Return cells with the settings in which they differ from the other rows of their column.
 
     Settings of the method define a row and are left out. If rows share a method, so are settings

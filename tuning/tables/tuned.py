@@ -171,10 +171,9 @@ def tuned(
     errors = [f"{each.title}: {each.error}" for each in chosen if each.error]
     if errors and len(errors) == len(chosen):
         raise RunError(f"all trials of all rows failed; {errors[0]}; {AGAIN}")
-    notes = [note for note in (table.note, f"{budget(tune, searched)}.") if note]
-    notes += [said for each in chosen for said in each.lines()]
+    notes = [f"{budget(tune, searched)}.", *(said for each in chosen for said in each.lines())]
     cells = _with_values(table, searched, choices)
-    return replace(table, cells=cells, note="\n".join(notes)), chosen
+    return replace(table, cells=cells, notes=(*table.notes, *notes)), chosen
 
 
 def _with_values(

@@ -225,7 +225,7 @@ def to_table(
         seeds=seeds,
         row_keys={row.name: frozenset(dotted(row.settings)) for row in entry.rows},
         baseline=entry.baseline,
-        note=entry.note,
+        notes=tuple(entry.note.splitlines()),
         reference_row=entry.reference_row,
         groups=groups or {},
         tune=tune or {},
@@ -253,17 +253,17 @@ def _cells(
             metric = row.metric or column.metric
             unit = column.unit if row.unit is None else row.unit
             yield PaperCell(
-                row.name,
-                column.name,
-                preset,
-                {key: None if value == "none" else value for key, value in settings.items()},
-                {key: marks.get(key, "") for key in settings},
-                None if isinstance(value, str) else value,
-                row.deviations[number] if row.deviations else None,
-                value if isinstance(value, str) else "",
-                doubts.get((row.name, column.name)) or row.suspect or column.suspect,
-                "" if metric == entry.metric else metric,
-                units.get(metric) if unit is None else unit,
+                row=row.name,
+                column=column.name,
+                preset=preset,
+                settings={k: None if given == "none" else given for k, given in settings.items()},
+                origins={key: marks.get(key, "") for key in settings},
+                published=None if isinstance(value, str) else value,
+                published_deviation=row.deviations[number] if row.deviations else None,
+                text=value if isinstance(value, str) else "",
+                suspect=doubts.get((row.name, column.name)) or row.suspect or column.suspect,
+                metric="" if metric == entry.metric else metric,
+                unit=units.get(metric) if unit is None else unit,
             )
 
 

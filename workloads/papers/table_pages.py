@@ -10,6 +10,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from raysim.results.tables import ResultCell
 from raysim.workloads.papers.preset import ORIGINS
 from raysim.workloads.tables import TABLES, PaperCell, PaperTable, find
 
@@ -32,12 +33,12 @@ def paper_tables() -> Table:
     )
     listed.columns[2].justify = "right"
     for table in TABLES.values():
-        published = sum(cell.published for cell in table.cells)
+        published = sum(cell.is_published for cell in table.cells)
         count = str(published) if published else f"0 of {len(table.cells)}"
         others = len(table.metrics) - 1
         metric = f"{table.metric} and {others} more" if others else table.metric
         listed.add_row(table.name, table.title, count, metric, table.source)
-    total = sum(cell.published for table in TABLES.values() for cell in table.cells)
+    total = sum(cell.is_published for table in TABLES.values() for cell in table.cells)
     listed.caption = f"{total} published values; raysim list tables NAME prints them"
     listed.caption_justify = "left"
     return listed
@@ -51,8 +52,7 @@ def paper_table(table: PaperTable) -> RenderableType:
     lines += [f"metric: {_metric(table.metric, table.unit)}", f"seeds: {len(table.seeds)}"]
     if table.baseline:
         lines.append(f"the paper states ratios of rounds to: {table.baseline}")
-    if table.note:
-        lines.append(table.note)
+    lines += table.notes
     parts: list[RenderableType] = [
         Text(table.name, style="bold"),
         Text("\n".join(lines)),
@@ -87,9 +87,9 @@ def _metric(metric: str, unit: str) -> str:
     return f"{metric} in {unit}" if unit else metric
 
 
-def _value(cell: PaperCell, doubts: list[str]) -> Text:
-    text = cell.text or (NONE if cell.value is None else f"{cell.value:g}")
-    deviation = "" if cell.deviation is None else f" ± {cell.deviation:g}"
+def _value(cell: ResultCell, doubts: list[str]) -> Text:
+    text = cell.text or (NONE if cell.published is None else f"{cell.published:g}")
+    deviation = "" if cell.published_deviation is None else f" ± {cell.published_deviation:g}"
     mark = f" {_mark(doubts.index(cell.suspect))}" if cell.suspect else ""
     return Text(f"{text}{deviation}{mark}")
 
@@ -100,9 +100,7 @@ def _mark(number: int) -> str:
 
 def _needs(table: PaperTable) -> Iterator[str]:
     """Yield which analyses cells need, and which files that cannot be fetched are not there."""
-    from raysim.results.metrics import parse_metric
-
-    analyses = Counter(parse_metric(table.metric_of(cell)).analysis for cell in table.cells)
+    analyses = Counter(table.parsed_metric(cell).analysis for cell in table.cells)
     del analyses[""]
     yield from (f"{count} cells need the analysis {name}" for name, count in analyses.items())
     by_preset: dict[str, list[PaperCell]] = {}

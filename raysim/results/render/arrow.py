@@ -50,7 +50,7 @@ def to_arrow(table: ResultTable) -> pa.Table:
                 {
                     "row": row,
                     "column": column,
-                    "metric": str(table.metric_of(cell)),
+                    "metric": str(table.parsed_metric(cell)),
                     "mean": cell.mean,
                     "deviation": cell.deviation,
                     "n": len(cell.measured),

@@ -219,8 +219,8 @@ def spread(cell: ResultCell, metric: Metric, unit: str) -> str:
             text = " ± ".join(shown_alike((cell.mean, cell.deviation), unit))
     without = "without a value" if metric.target is None else "not reached"
     without += " so far" if cell.in_progress else ""
-    if cell.column and (best := cell.column.best(cell.nearest)) is not None:
-        of_column = cell.column.unit
+    if cell.declared and (best := cell.declared.best(cell.nearest)) is not None:
+        of_column = cell.declared.unit
         without += f", at best {with_unit(shown(best, of_column), of_column)}"
     lost = {
         "diverged": cell.diverged,
@@ -235,13 +235,13 @@ def spread(cell: ResultCell, metric: Metric, unit: str) -> str:
 def _cell_text(table: ResultTable, row: str, column: str, footnotes: Footnotes, common: str) -> str:
     cell = table.cell(row, column)
     if cell.seeds:
-        text = spread(cell, table.metric_of(cell), table.unit_of(cell))
+        text = spread(cell, table.parsed_metric(cell), table.unit_of(cell))
         text += _times(table.ratio(row, column))
     else:
         text = "no data" if cell.missing else "not run"
     if (difference := _listed(cell.differing)) == common:
         difference = ""
-    metric = table.metric_of(cell).definition(cell.column) if cell.metric else ""
+    metric = table.parsed_metric(cell).definition(cell.declared) if cell.metric else ""
     metric += f" In {cell.unit}." if cell.unit else ""
     missing = f"needs {cell.missing}" if cell.missing else ""
     own_round = table.own_round_of(cell) and OWN_ROUND_NOTE.format(table.own_round_of(cell))
@@ -261,8 +261,8 @@ def _legend(table: ResultTable) -> Iterator[str]:
     """Yield the notes that say how to read the cells."""
     places = [(row, column) for row in table.rows for column in table.columns]
     cells = [table.cell(*place) for place in places]
-    columns = (c.column for c in cells if c.column and not c.metric)
-    yield table.metric_of(ResultCell()).definition(next(columns, None))
+    columns = (c.declared for c in cells if c.declared and not c.metric)
+    yield table.parsed_metric(ResultCell()).definition(next(columns, None))
     if any(cell.seeds for cell in cells):
         yield SPREAD_NOTE
         yield BOLD_NOTE if any(map(table.differences, table.columns)) else NO_BOLD_NOTE
@@ -270,12 +270,12 @@ def _legend(table: ResultTable) -> Iterator[str]:
     if any(0 < len(cell.measured) < statistics.FEW for cell in cells):
         yield FEW_NOTE
     if any(len(cell.measured) < cell.seeds for cell in cells):
-        theirs = ", and the mean is theirs; such a cell has no ratio" if table.ratio_to else ""
+        theirs = ", and the mean is theirs; such a cell has no ratio" if table.baseline else ""
         yield f"2/3: of three seeds two have a value{theirs}."
     if any(cell.published is not None for cell in cells):
         yield "In brackets: the published value."
     if any(table.ratio(*place) or table.published_ratio(*place) for place in places):
-        yield f"2.00x: half of what {table.ratio_to} needs, by the means over the seeds of both."
+        yield f"2.00x: half of what {table.baseline} needs, by the means over the seeds of both."
 
 
 def _listed(settings: Mapping[str, Any]) -> str:

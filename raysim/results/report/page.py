@@ -170,7 +170,7 @@ def _curves(
     legend: Legend, panels: Sequence[Panel], judged: Sequence[ResultTable]
 ) -> list[tuple[str, list[Chart]]]:
     """Return the curves of each panel by its title; of several panels by round and virtual time."""
-    metrics = [each.metric_of(each.cell(*place)) for each in judged for place in each.cells]
+    metrics = [table.parsed_metric(cell) for table in judged for cell in table.cells]
     columns = dict.fromkeys([*(metric.column for metric in metrics), *COLUMNS])
     drawn = [column for column in columns if column not in charts.AGAINST]
     against = charts.AGAINST if len(panels) == 1 else MANY

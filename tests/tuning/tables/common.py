@@ -38,8 +38,11 @@ def make_table(
     preset.write_text(json.dumps(PRESET))
     cells = [
         PaperCell(
-            *(row, column, str(preset), {**more, **settings}),
-            value=VALUES.get((row, column)),
+            row=row,
+            column=column,
+            preset=str(preset),
+            settings={**more, **settings},
+            published=VALUES.get((row, column)),
             metric=own.get(column, ""),
             unit="" if column in own else None,
         )
@@ -57,7 +60,7 @@ def make_table(
         columns=(*columns,),
         cells=tuple(cells),
         seeds=range(2),
-        note="A note of the table.",
+        notes=("A note of the table.",),
         row_keys={row: frozenset(settings) for row, settings in rows.items()},
         **fields,
     )

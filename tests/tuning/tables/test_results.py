@@ -20,9 +20,7 @@ def test_cells_of_fedma_count_rounds_of_its_own(tmp_path):
     with folder.lock():
         folder.enter(plan.labels, plan.labels)
         found = TableResults(plan, folder).table()
-    own = {
-        row: {cell.own_round for (r, _), cell in found.cells.items() if r == row} for row in ROWS
-    }
+    own = {row: {cell.own_round for cell in found.cells if cell.row == row} for row in ROWS}
     passes = "a pass over the layers, with a trip to the clients for each layer"
     assert own == {row: {passes if row == "FMA" else ""} for row in ROWS}
 

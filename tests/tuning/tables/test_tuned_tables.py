@@ -71,4 +71,4 @@ def test_tables_of_temperature_are_tuned_without_their_controls(name):
     """Each temperature is left, and the note names the command that tunes them."""
     tuned = tuned_by(TABLES[name], {"space": {"local.lr": {"low": 1e-3, "high": 0.2}}})
     assert tuned.rows == ("T=4", "T=2", "T=1", "T=0.5", "T=0.25", "T=0.05")
-    assert f"raysim table {name} --tune local.lr=1e-3..0.2:log" in tuned.note
+    assert f"raysim table {name} --tune local.lr=1e-3..0.2:log" in tuned.notes[0]

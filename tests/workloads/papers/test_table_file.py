@@ -79,10 +79,10 @@ def test_a_cell_inherits_from_table_column_and_row(tmp_path):
     }
     assert d.origins["local.lr"] == "inferred"
     assert (a.preset, c.preset) == ("mnist-fedavg", "mnist-noniid")
-    assert (a.value, a.deviation, a.text, a.suspect) == (1.5, 0.1, "", "")
-    assert (b.value, b.deviation, b.text, b.suspect) == (None, 0.2, "-", "misprint")
-    assert (c.value, c.text, c.suspect) == (None, "", "implausible")
-    assert [cell.published for cell in table.cells] == [True, True, False, False]
+    assert (a.published, a.published_deviation, a.text, a.suspect) == (1.5, 0.1, "", "")
+    assert (b.published, b.published_deviation, b.text, b.suspect) == (None, 0.2, "-", "misprint")
+    assert (c.published, c.text, c.suspect) == (None, "", "implausible")
+    assert [cell.is_published for cell in table.cells] == [True, True, False, False]
     assert (table.metric_of(a), table.unit_of(a)) == ("final(test_accuracy)", "%")
     assert (table.metric_of(b), table.unit_of(b)) == ("final(test_loss)", "")
 
