@@ -62,11 +62,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Collect garbage from here on, but look at nothing again that imports and tests have made.
+    """Collect garbage from here on, seldom, and look at nothing again that imports have made.
 
-    That took a quarter of the time in which tests are collected.
+    That took a quarter of the time in which tests are collected, and a tenth of that of tests.
     """
     gc.freeze()
+    gc.set_threshold(50_000)
     gc.enable()
 
 
