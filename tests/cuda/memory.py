@@ -12,7 +12,6 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import _disable_current_modes
-from torch.utils._pytree import tree_leaves
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda", 0)
 _unwrapped = torch._C._functorch.get_unwrapped
@@ -21,7 +20,13 @@ _is_wrapped = torch._C._functorch.is_functorch_wrapped_tensor
 
 def tensors_of(tree: Any) -> list[Tensor]:
     """Return the tensors of a tree of arguments or results."""
-    return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, Tensor)]
+    if isinstance(tree, Tensor):
+        return [tree]
+    if isinstance(tree, dict):
+        tree = tree.values()
+    elif not isinstance(tree, tuple | list):
+        return []
+    return [tensor for part in tree for tensor in tensors_of(part)]
 
 
 def storage_of(tensor: Tensor) -> torch.UntypedStorage | None:

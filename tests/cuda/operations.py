@@ -7,6 +7,7 @@ with the code that is counted.
 from __future__ import annotations
 
 import math
+from functools import cache
 from typing import Any
 
 import torch
@@ -47,11 +48,13 @@ NO_HOST_SCALARS = {"cat", "stack", "index_select", "gather", "scatter", "index_c
 """Operations that refuse tensors [] of the host, which others take as numbers."""
 
 
+@cache
 def name_of(func: Any) -> str:
     """Return an operation's name without namespace and overload."""
     return str(func._schema.name).removeprefix("aten::")
 
 
+@cache
 def is_view(func: Any) -> bool:
     """Return whether an operation only returns a view of an argument."""
     schema = func._schema
