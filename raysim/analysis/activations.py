@@ -33,9 +33,10 @@ SHOWN_SAMPLES = 20
 
 
 def _hidden(view: View, x: torch.Tensor) -> torch.Tensor:
-    """Return the activations [n, F] of the client's trained model."""
+    """Return the activations of the client's trained model, as vectors [n, F]."""
     batches = [output.hidden for output in outputs(view, view.params, x)]
-    return torch.cat([at_least_float32(hidden) for hidden in batches if hidden is not None])
+    found = torch.cat([at_least_float32(hidden) for hidden in batches if hidden is not None])
+    return found.reshape(len(x), -1)
 
 
 def _mean_activations(view: View, trained: Trained) -> Tensors:

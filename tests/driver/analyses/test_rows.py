@@ -59,9 +59,19 @@ def test_layers_with_one_weight_have_the_same_divergence(tmp_path):
         assert first["divergence"] == twin["divergence"] > 0
 
 
-def test_mean_activations_by_hand(tmp_path):
+class Words(SmallNet):
+    """Its activations are a matrix of each sample."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.hidden.append(nn.Unflatten(1, (2, 8)))
+        self.head = nn.Sequential(nn.Flatten(), self.head)
+
+
+@pytest.mark.parametrize("network", [SmallNet, Words])
+def test_mean_activations_by_hand(tmp_path, network):
     """With one client in a round its model is the global one, and its KL to the mean is 0."""
-    task = make_task((30,))
+    task = make_task((30,), network)
     names = ["activations", "kl_activations", "weight_divergence", "label_information"]
     raysim.run(make_settings(tmp_path, rounds=1, analysis=names), task)
     found, model = tables(tmp_path), load_file(tmp_path / "model.safetensors")
