@@ -15,21 +15,19 @@ import json
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, ClassVar, Self
+from typing import Annotated, ClassVar
 
 import numpy as np
-from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+from pydantic import AfterValidator, Field
 from torch import Tensor
 
 from raysim.api.scoring import CLASSIFICATION, REGRESSION, Scoring, standardised
 from raysim.errors import DataError
 from raysim.numbers.arrays import Array
-from raysim.samples.data import NOTES, Dataset, Progress, Split
+from raysim.samples.data import NOTES, Progress, Split
 from raysim.user_input import portable_name, user_path
 from raysim.workloads.datasets.files.columns import Figures
-from raysim.workloads.datasets.files.dates import First
-from raysim.workloads.datasets.files.division import FRACTION
-from raysim.workloads.datasets.files.samples import Choice, Missing, Samples, Task
+from raysim.workloads.datasets.files.samples import Choice, Samples
 from raysim.workloads.datasets.files.source import Source, Sources
 from raysim.workloads.datasets.files.sources import Reading, find_sources
 from raysim.workloads.datasets.files.unzipped import ZIP, opened, unpacked
@@ -45,72 +43,17 @@ def _absolute(path: str) -> str:
     return str(user_path(path, "dataset.path").absolute())
 
 
-def _names(value: object) -> object:
-    """Return names, given as a list or as one word separated by commas, in brackets or not."""
-    if isinstance(value, str):
-        bare = value[1:-1] if value.startswith("[") and value.endswith("]") else value
-        return tuple(name.strip() for name in bare.split(","))
-    return tuple(value) if isinstance(value, list) else value
-
-
-Names = Annotated[tuple[str, ...], BeforeValidator(_names)]
-
-
-class FileDataset(Dataset):
+class FileDataset(Choice):
     """Base of datasets that are read from files in common formats.
 
     Attributes:
         folder: The dataset's folder under the data root.
     """
 
-    target: str | None = Field(
-        default=None, description="column to predict; none: y or label, of formats that have it"
-    )
-    features: Names | None = Field(
-        default=None,
-        description="columns of inputs; none: the images, or all but target, client, split and"
-        " leave_out",
-    )
-    leave_out: Names = Field(default=(), description="columns that are no inputs")
-    client: str | None = Field(
-        default=None, description="column of natural clients, for partition.name=natural"
-    )
-    split: Annotated[float, Field(gt=0, lt=1)] | str = Field(
-        default=FRACTION,
-        description="test set: a fraction of the rows, a column of train and test, or a file",
-    )
-    task: Task = Field(
-        default="classification", description="whether the target is a class or a number"
-    )
-    categories: Names = Field(
-        default=(),
-        description="features of numbers that are read as words, one input each; or one of arrays"
-        " of integers, which then stay integers, for an embedding",
-    )
-    dates: Names = Field(
-        default=(),
-        description="columns of dates, read as month, weekday (Monday is 0) and hour",
-    )
-    dates_first: First | None = Field(
-        default=None, description="what comes first in dates that can be read in several ways"
-    )
-    missing: Missing = Field(
-        default="refuse",
-        description="refuse missing values, drop their rows, or fill features in; words become 0",
-    )
-    standardise: bool = Field(
-        default=False, description="features of numbers less their mean, by their deviation"
-    )
     image_size: int | None = Field(
         default=None, ge=1, le=4096, description="resize images to this height and width"
     )
     folder: ClassVar[str]
-
-    @model_validator(mode="after")
-    def _of_dates(self) -> Self:
-        if self.dates_first and not self.dates:
-            raise ValueError(f"dates_first={self.dates_first}: needs dataset.dates")
-        return self
 
     @property
     def scoring(self) -> Scoring:
@@ -164,8 +107,7 @@ class FileDataset(Dataset):
         splits = ("train", "test", *more, NOTES)
 
         def build(work: Path) -> dict[str, Split | Iterator[Split]]:
-            choice = Choice.model_validate(self.model_dump(include={*Choice.model_fields}))
-            samples = Samples.of(self.extracted(sources, work), choice, progress)
+            samples = Samples.of(self.extracted(sources, work), self, progress)
             built: dict[str, Split | Iterator[Split]] = {
                 split: samples.parts(split) for split in ("train", "test")
             }

@@ -11,16 +11,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 import numpy as np
 import pyarrow as pa
-from pydantic import BaseModel, ConfigDict
+from pydantic import BeforeValidator, Field, model_validator
 
 from raysim.api.components import suggest
 from raysim.errors import DataError
 from raysim.numbers.arrays import Array
-from raysim.samples.data import Progress, Split
+from raysim.samples.data import Dataset, Progress, Split
 from raysim.user_input.limits import MOST
 from raysim.workloads.datasets.files.columns import (
     Arrays,
@@ -33,7 +33,7 @@ from raysim.workloads.datasets.files.columns import (
     read_as,
 )
 from raysim.workloads.datasets.files.dates import First
-from raysim.workloads.datasets.files.division import SPLITS, Rows, by_fraction
+from raysim.workloads.datasets.files.division import FRACTION, SPLITS, Rows, by_fraction
 from raysim.workloads.datasets.files.kinds import Kind
 from raysim.workloads.datasets.files.source import Source, Sources, naming, shown
 from raysim.workloads.datasets.files.targets import Classes, Targets, clients
@@ -54,22 +54,64 @@ Task = Literal["classification", "regression"]
 Missing = Literal["refuse", "drop", "mean", "zero"]
 
 
-class Choice(BaseModel):
-    """Settings of `Files` that say what of a source becomes samples, and how."""
+def _names(value: object) -> object:
+    """Return names, given as a list or as one word separated by commas, in brackets or not."""
+    if isinstance(value, str):
+        bare = value[1:-1] if value.startswith("[") and value.endswith("]") else value
+        return tuple(name.strip() for name in bare.split(","))
+    return tuple(value) if isinstance(value, list) else value
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
-    target: str | None
-    features: tuple[str, ...] | None
-    leave_out: tuple[str, ...]
-    client: str | None
-    split: float | str
-    task: Task
-    categories: tuple[str, ...]
-    dates: tuple[str, ...]
-    dates_first: First | None
-    missing: Missing
-    standardise: bool
+Names = Annotated[tuple[str, ...], BeforeValidator(_names)]
+
+
+class Choice(Dataset):
+    """Settings that say what of a source becomes samples, and how."""
+
+    target: str | None = Field(
+        default=None, description="column to predict; none: y or label, of formats that have it"
+    )
+    features: Names | None = Field(
+        default=None,
+        description="columns of inputs; none: the images, or all but target, client, split and"
+        " leave_out",
+    )
+    leave_out: Names = Field(default=(), description="columns that are no inputs")
+    client: str | None = Field(
+        default=None, description="column of natural clients, for partition.name=natural"
+    )
+    split: Annotated[float, Field(gt=0, lt=1)] | str = Field(
+        default=FRACTION,
+        description="test set: a fraction of the rows, a column of train and test, or a file",
+    )
+    task: Task = Field(
+        default="classification", description="whether the target is a class or a number"
+    )
+    categories: Names = Field(
+        default=(),
+        description="features of numbers that are read as words, one input each; or one of arrays"
+        " of integers, which then stay integers, for an embedding",
+    )
+    dates: Names = Field(
+        default=(),
+        description="columns of dates, read as month, weekday (Monday is 0) and hour",
+    )
+    dates_first: First | None = Field(
+        default=None, description="what comes first in dates that can be read in several ways"
+    )
+    missing: Missing = Field(
+        default="refuse",
+        description="refuse missing values, drop their rows, or fill features in; words become 0",
+    )
+    standardise: bool = Field(
+        default=False, description="features of numbers less their mean, by their deviation"
+    )
+
+    @model_validator(mode="after")
+    def _of_dates(self) -> Self:
+        if self.dates_first and not self.dates:
+            raise ValueError(f"dates_first={self.dates_first}: needs dataset.dates")
+        return self
 
 
 @dataclass(frozen=True)
