@@ -19,6 +19,7 @@ Sources:
 from __future__ import annotations
 
 import math
+from typing import ClassVar
 
 from torch import nn
 
@@ -27,62 +28,52 @@ from raysim.samples.data import Model
 from raysim.workloads.models.parts import fully_connected, unsuitable
 from raysim.workloads.models.stages import Staged
 
-ANY_SHAPE = "inputs of at least one number, of any shape"
 
+class _Perceptron(Model):
+    """Hidden layers of `widths` units; `features` ends after the first, `hidden` after the last."""
 
-def _perceptron(
-    model: Model, shape: tuple[int, ...], widths: tuple[int, ...], outputs: int
-) -> Staged:
-    """Build layers of these widths; `features` ends after the first, `hidden` after the last."""
-    if min(shape, default=0) < 1:
-        raise unsuitable(model, shape, ANY_SHAPE)
-    return Staged(
-        features=nn.Sequential(nn.Flatten(), *fully_connected((math.prod(shape), widths[0]))),
-        hidden=nn.Sequential(*fully_connected(widths)),
-        head=nn.Sequential(nn.Linear(widths[-1], outputs)),
-    )
-
-
-class Linear(Model):
-    """No hidden layer: logistic regression of classes, linear regression of other targets."""
+    widths: ClassVar[tuple[int, ...]]
 
     def build(self, shape: tuple[int, ...], classes: int) -> Staged:
         """Build the network for inputs of any shape, which it flattens."""
         if min(shape, default=0) < 1:
-            raise unsuitable(self, shape, ANY_SHAPE)
+            raise unsuitable(self, shape, "inputs of at least one number, of any shape")
+        widths = (math.prod(shape), *self.widths)
         return Staged(
-            features=nn.Sequential(nn.Flatten()),
-            hidden=nn.Sequential(),
-            head=nn.Sequential(nn.Linear(math.prod(shape), classes)),
+            features=nn.Sequential(nn.Flatten(), *fully_connected(widths[:2])),
+            hidden=nn.Sequential(*fully_connected(widths[1:])),
+            head=nn.Sequential(nn.Linear(widths[-1], classes)),
         )
 
 
-class TwoNN(Model):
+class Linear(_Perceptron):
+    """No hidden layer: logistic regression of classes, linear regression of other targets."""
+
+    widths = ()
+
+
+class TwoNN(_Perceptron):
     """Two hidden layers of 200 units; `features` ends after the first, `hidden` after both."""
 
-    def build(self, shape: tuple[int, ...], classes: int) -> Staged:
-        """Build the network for inputs of any shape, which it flattens."""
-        return _perceptron(self, shape, (200, 200), classes)
+    widths = (200, 200)
 
 
-class FlexChillDnn(Model):
+class FlexChillDnn(_Perceptron):
     """FLex&Chill's FEMNIST network: hidden layers of 512, 256 and 128 units."""
 
-    def build(self, shape: tuple[int, ...], classes: int) -> Staged:
-        """Build the network for inputs of any shape, which it flattens."""
-        return _perceptron(self, shape, (512, 256, 128), classes)
+    widths = (512, 256, 128)
 
 
-class SyntheticMlp(Model):
+class SyntheticMlp(_Perceptron):
     """FedMAX's network for synthetic data: one hidden layer of 512 units, which is `features`."""
 
-    def build(self, shape: tuple[int, ...], classes: int) -> Staged:
-        """Build the network for inputs of any shape, which it flattens."""
-        return _perceptron(self, shape, (512,), classes)
+    widths = (512,)
 
 
-class ThreeNNMimic(Model):
+class ThreeNNMimic(_Perceptron):
     """MIFL's MIMIC-III network: hidden layers of 200, 100 and 50 units, and one logit."""
+
+    widths = (200, 100, 50)
 
     def build(self, shape: tuple[int, ...], classes: int) -> Staged:
         """Build the network for inputs of any shape, which it flattens.
@@ -95,4 +86,4 @@ class ThreeNNMimic(Model):
                 f"model.name={self.title}: the dataset has {classes} classes; must be 2, as this"
                 " network has one logit"
             )
-        return _perceptron(self, shape, (200, 100, 50), 1)
+        return super().build(shape, 1)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Annotated
 
 from pydantic import Field
-from torch import nn
+from torch import Tensor, nn
 
 from raysim.errors import SettingsError
 from raysim.samples.data import Model
@@ -66,9 +66,18 @@ def dropout_layers(rate: float, kind: type[nn.Module] = nn.Dropout) -> list[nn.M
     return [kind(rate)] if rate > 0 else []
 
 
-def start_by_xavier(network: nn.Module) -> None:
-    """Start convolutions and linear layers from Xavier's uniform weights, and biases at 0."""
+def start(
+    network: nn.Module, weights: Callable[[Tensor], Tensor], biases: float | None = 0.0
+) -> None:
+    """Start convolutions and linear layers by a function of torch's `nn.init`.
+
+    Args:
+        network: Network that is changed.
+        weights: Fills the weights of a layer.
+        biases: Value of all biases; None: they stay as they are.
+    """
     for layer in network.modules():
         if isinstance(layer, nn.Conv2d | nn.Linear):
-            nn.init.xavier_uniform_(layer.weight)
-            nn.init.zeros_(layer.bias)  # type: ignore[arg-type]
+            weights(layer.weight)
+            if biases is not None:
+                nn.init.constant_(layer.bias, biases)  # type: ignore[arg-type]

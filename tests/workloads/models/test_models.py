@@ -12,10 +12,8 @@ import raysim.workloads  # noqa: F401 - registers names
 from raysim.errors import SettingsError
 from raysim.numbers.layers import misplaced, weight_layers
 from raysim.samples.data import MODELS
-from raysim.workloads.models.cifar import CifarCnn2, CifarCnn5
-from raysim.workloads.models.cnn import MnistCnn
+from raysim.workloads.models.cnn import CifarCnn2, CifarCnn5, MnistCnn, Vgg9
 from raysim.workloads.models.mlp import TwoNN
-from raysim.workloads.models.vgg import Vgg9
 
 torch.set_num_threads(1)
 

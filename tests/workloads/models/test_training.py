@@ -14,10 +14,9 @@ from torch import nn
 
 import raysim
 from raysim.numbers.seeds import stream
-from raysim.workloads.models.cnn import MnistCnn
+from raysim.workloads.models.cnn import MnistCnn, Vgg9
 from raysim.workloads.models.lstm import CharLstm
 from raysim.workloads.models.resnet import ResNet18
-from raysim.workloads.models.vgg import Vgg9
 from tests.tasks import make_settings
 
 torch.set_num_threads(1)
