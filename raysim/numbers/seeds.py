@@ -6,7 +6,7 @@ train, and where, cannot change a result.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from hashlib import blake2b
 from typing import TYPE_CHECKING
@@ -48,6 +48,13 @@ def torch_generator(
     import torch
 
     return torch.Generator(device).manual_seed(torch_seed(seed, purpose, *keys))
+
+
+def owned_generator(
+    seed: int, owner: str, keys: Sequence[int], purpose: str, device: torch.device | str = "cpu"
+) -> torch.Generator:
+    """Return torch's generator of one of an owner's purposes, which no other owner draws from."""
+    return torch_generator(seed, f"{owner}/{purpose}", *keys, device=device)
 
 
 @contextmanager

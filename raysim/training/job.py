@@ -28,7 +28,7 @@ from raysim.api.rules import (
     only_in_finish,
 )
 from raysim.numbers.arrays import Integers
-from raysim.numbers.seeds import stream, torch_generator, torch_seed
+from raysim.numbers.seeds import owned_generator, stream, torch_seed
 from raysim.numbers.tensors import CPU, Groups
 
 Bounds = list[tuple[int, int]]
@@ -87,8 +87,8 @@ class ClientJob:
             data=data,
             batches=stream(seed, "batches", *places),
             torch_seed=torch_seed(seed, "training", *places),
-            generator=partial(_generator, "client", keys, device),
-            pass_generator=partial(_generator, "clients", keys[:-1], device),
+            generator=partial(owned_generator, seed, "client", places, device=device),
+            pass_generator=partial(owned_generator, seed, "clients", places[:-1], device=device),
             client=client,
             **opened,
         )
@@ -134,13 +134,6 @@ class LocalLosses:
         both = torch.stack([losses, objectives]).double().cpu().numpy()
         loss, objective = (both @ np.asarray(sizes, dtype=np.float64)) / sum(sizes)
         return cls(len(sizes), float(loss), float(objective))
-
-
-def _generator(
-    of: str, keys: tuple[int, ...], device: torch.device, purpose: str
-) -> torch.Generator:
-    seed, *places = keys
-    return torch_generator(seed, f"{of}/{purpose}", *places, device=device)
 
 
 def batch_bounds(n: int, batching: Batching, join_single: bool) -> Bounds:

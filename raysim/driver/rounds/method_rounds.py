@@ -10,7 +10,6 @@ from functools import partial
 from inspect import CO_GENERATOR
 from typing import Any
 
-import torch
 from torch import nn
 
 from raysim.api.components import called, calling, cause, checked, shown
@@ -32,7 +31,7 @@ from raysim.driver.rounds.rates import rates_of
 from raysim.driver.uploads.dispatch import Dispatch, Rider
 from raysim.errors import RuleError, SettingsError
 from raysim.numbers.arrays import Integers
-from raysim.numbers.seeds import sample_cohort, stream, torch_generator
+from raysim.numbers.seeds import owned_generator, sample_cohort, stream
 from raysim.numbers.tensors import Tensors, zeros_like
 from raysim.storage.run_state import RunState
 from raysim.training.job import batch_bounds, steps_of
@@ -94,7 +93,7 @@ def round_inputs(
         network=network,
         steps=partial(_steps, settings.local, sizes, has_batch_norm(network)),
         sample=partial(_sample, settings, before),
-        generator=partial(_generator, settings.seed, number),
+        generator=partial(owned_generator, settings.seed, "server", (number,)),
         note=note,
         everyone=participants.listed,
         samples=sizes,
@@ -114,10 +113,6 @@ def _sample(settings: Settings, before: RunState, *keys: int) -> tuple[int, ...]
     participants = settings.participants
     ranks = sample_cohort(generator, len(participants), settings.cohort_size)
     return tuple(participants.at(ranks).tolist())
-
-
-def _generator(seed: int, number: int, purpose: str) -> torch.Generator:
-    return torch_generator(seed, f"server/{purpose}", number)
 
 
 def passes_of(settings: Settings, now: Round, state: ServerState) -> Passes:

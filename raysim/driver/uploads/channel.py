@@ -31,7 +31,7 @@ from raysim.driver.uploads.upload_differences import send_changed
 from raysim.errors import SettingsError
 from raysim.numbers.encoding import Encoded, Encoding
 from raysim.numbers.given import Given
-from raysim.numbers.seeds import torch_generator
+from raysim.numbers.seeds import owned_generator
 from raysim.numbers.tensors import (
     Groups,
     Layout,
@@ -100,8 +100,9 @@ class Channel:
             return reduced
         differences = dispatch.differences(reduced)
         means: Groups = differences.changes
+        places = (self.now.number, number)
         for name, stage in stages:
-            source = partial(_generator, (self.settings.seed, name, self.now.number, number))
+            source = partial(owned_generator, self.settings.seed, f"channel/{name}", places)
             seen_by = partial(as_seen, self.settings, self.stages.get(name, stage))
             own = (self.now.number, self.now.cohort, self.now.clients)
             now = seen_by(Received(*own, source, self.settings.expected_cohort))
@@ -144,11 +145,6 @@ class Channel:
                 f"channel: {called(self.settings.method)} sends no differences in pass {number + 1}"
                 " of a round: no stage changes what is sent"
             )
-
-
-def _generator(keys: tuple[int, str, int, int], purpose: str) -> Any:
-    seed, stage, *places = keys
-    return torch_generator(seed, f"channel/{stage}/{purpose}", *places)
 
 
 def of_stage(name: str, values: Mapping[str, Any]) -> dict[str, Any]:

@@ -41,7 +41,7 @@ from raysim.driver.uploads.channel import through_stages
 from raysim.driver.uploads.dispatch import Dispatch, UploadStep
 from raysim.errors import SettingsError
 from raysim.numbers.encoding import Encoded
-from raysim.numbers.seeds import torch_generator
+from raysim.numbers.seeds import owned_generator
 from raysim.numbers.tensors import (
     Groups,
     Layout,
@@ -124,7 +124,8 @@ class Downlink:
         """Broadcast the model: move what clients have, and count the bytes."""
         known, increment = self.state.get(MODEL, {}), nbytes({MODEL: model}, self._frozen)
         if _layout(known) == _layout(model):
-            source = partial(_generator, self.settings.seed, self.before.number)
+            number = self.before.number
+            source = partial(owned_generator, self.settings.seed, "downlink", (number,))
             known, increment = coded(self.settings.down_stages, model, known, source, self.network)
         else:
             known = model
@@ -214,10 +215,6 @@ def _differences(model: Tensors, known: Tensors, network: nn.Module) -> Differen
 
 def _layout(tensors: Tensors) -> Layout:
     return Layout.of(flatten({MODEL: dict(sorted(tensors.items()))}))
-
-
-def _generator(seed: int, number: int, purpose: str) -> torch.Generator:
-    return torch_generator(seed, f"downlink/{purpose}", number)
 
 
 def _not_here(*given: Any, **options: Any) -> Any:
