@@ -16,7 +16,7 @@ Legend: m clients of a pass, n coordinates of a block, N of an update.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -24,8 +24,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from raysim.api.columns import Column
-from raysim.api.components import Component, Registry, returns
+from raysim.api.columns import Recording
+from raysim.api.components import Registry, returns
 from raysim.api.rules import Weighting
 from raysim.api.withheld import SINGLE, closed
 from raysim.numbers.arrays import Floats, Integers
@@ -100,7 +100,7 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, int | float | np.number) and bool(np.isfinite(value))
 
 
-class Aggregation(Component):
+class Aggregation(Recording):
     """Aggregation; its fields are its settings.
 
     The least that one needs is `combine`, a function of a block.
@@ -108,10 +108,6 @@ class Aggregation(Component):
 
     _promises: ClassVar[tuple[str, ...]] = ("bounds_share",)
     _lasting: ClassVar[str] = "set `keeps_last`, and find the last aggregate in `Updates.last`"
-    revision: ClassVar[int] = 1
-    """Raised when the same settings give other bits; a run resumes in its own revision only."""
-    columns: ClassVar[Sequence[Column]] = ()
-    """Declarations of the columns of `metrics.parquet` that it writes."""
     sees_updates: ClassVar[bool] = True
     """Whether `combine` replaces the mean, at the cost of a file per update."""
     keeps_last: ClassVar[bool] = False
@@ -203,5 +199,4 @@ class Aggregation(Component):
         return 1.0
 
 
-AGGREGATIONS: Registry[Aggregation] = Registry("aggregation", Aggregation)
-AGGREGATIONS.default = "mean"
+AGGREGATIONS: Registry[Aggregation] = Registry("aggregation", Aggregation, default="mean")

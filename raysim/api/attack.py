@@ -23,7 +23,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from raysim.api.components import Component, Registry, returns
+from raysim.api.components import Acting, Registry, returns
 from raysim.api.rules import Batch, Upload, View
 from raysim.numbers.arrays import Integers
 
@@ -69,15 +69,13 @@ def _kept_shape(attack: Attack, known: KnownUpdates) -> tuple[int, int]:
     return attack.vectors, known.own.shape[1]
 
 
-class Attack(Component):
+class Attack(Acting):
     """Attack; its fields are its settings.
 
     The least that one needs is `poison`, `send` or `forge`.
     """
 
     _lasting: ClassVar[str] = "set `vectors`, and return it from `keep` or `decide`"
-    revision: ClassVar[int] = 1
-    """Raised when the same settings give other bits; a run resumes in its own revision only."""
     vectors: ClassVar[int] = 0
     """Number of vectors of the size of an update that it keeps from round to round; see `keep`."""
     needs_classes: ClassVar[bool] = False
@@ -208,5 +206,4 @@ def _defines(function: Callable[..., object], base: Callable[..., object]) -> bo
     return getattr(function, "__func__", function) is not base
 
 
-ATTACKS: Registry[Attack] = Registry("attack", Attack)
-ATTACKS.default = "none"
+ATTACKS: Registry[Attack] = Registry("attack", Attack, default="none")

@@ -17,8 +17,8 @@ from typing import ClassVar
 
 import torch
 
-from raysim.api.columns import Column
-from raysim.api.components import Component, Registry, call, returns
+from raysim.api.columns import Recording
+from raysim.api.components import Registry, call, returns
 from raysim.api.privacy import PrivacyClaim
 from raysim.api.rules import Reduced, Upload, View
 from raysim.api.state import State, are_arrays
@@ -49,7 +49,7 @@ class Received:
     expected: float
 
 
-class Stage(Component, ABC):
+class Stage(Recording, ABC):
     """A stage of the channel; its fields are its settings.
 
     Tensors are in float64, complex ones as pairs of reals [..., 2]. A stage may change them in
@@ -63,10 +63,6 @@ class Stage(Component, ABC):
         *("bounds_norm", "is_contraction", "fits_downlink", "shares_places", "sums_numbers"),
     )
     _claims: ClassVar[tuple[str, ...]] = ("privacy", "secure_sum")
-    revision: ClassVar[int] = 1
-    """Raised when the same settings give other bits; a run goes on in its own revision alone."""
-    columns: ClassVar[Sequence[Column]] = ()
-    """Declarations of the columns of `metrics.parquet` that it writes."""
     acts_on_empty_rounds: ClassVar[bool] = False
     """Whether a round without clients, or whose clients are all lost, runs for `receive`: its mean
     differences are 0."""

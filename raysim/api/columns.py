@@ -7,11 +7,12 @@ Who writes a column declares it; nothing is read from its name. A task declares 
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import count, takewhile
-from typing import Literal, NamedTuple, get_args
+from typing import ClassVar, Literal, NamedTuple, get_args
 
+from raysim.api.components import Acting
 from raysim.errors import SettingsError, visible
 
 Better = Literal["larger", "smaller"]
@@ -126,6 +127,13 @@ class Column:
         if self.larger is None:
             return None
         return (max if self.larger else min)(values, default=None)
+
+
+class Recording(Acting):
+    """Base of components that may write columns of their own."""
+
+    columns: ClassVar[Sequence[Column]] = ()
+    """Declarations of the columns of `metrics.parquet` that it writes."""
 
 
 def by_name(columns: Iterable[Column]) -> dict[str, Column]:

@@ -75,6 +75,13 @@ class Component(BaseModel):
         return name_of(type(self))
 
 
+class Acting(Component):
+    """Base of components whose code decides a run's bits."""
+
+    revision: ClassVar[int] = 1
+    """Raised when the same settings give other bits; a run resumes in its own revision only."""
+
+
 FREE = ("revision", "title", "settings", "model_config", "model_post_init")
 """Attributes that a class may change, besides settings, without losing its base's promises."""
 
@@ -232,21 +239,21 @@ def look_up(kind: str, name: str, known: Mapping[str, V]) -> V:
 class Registry(Generic[C]):
     """Registered components of one kind, for example "method" or "dataset"."""
 
-    def __init__(self, kind: str, base: type[C], key: str = "") -> None:
+    def __init__(self, kind: str, base: type[C], key: str = "", default: str | None = None) -> None:
         """Create an empty registry.
 
         Args:
             kind: Name of the kind.
             base: Base class of the components.
             key: The setting that names a component, with {} for its name; default `kind.name={}`.
+            default: Name of the component to which fields without a name belong.
         """
         self.kind = kind
         self.base = base
         self._key = _KEYS[base] = key or f"{kind}.name={{}}"
         self._targets: dict[str, str] = {}
         _REGISTRIES[base] = self
-        self.default: str | None = None
-        """Name of the component to which fields without a name belong."""
+        self.default = default
 
     def add(self, targets: Mapping[str, str]) -> None:
         """Register names for import paths, written `package.module:Class`."""

@@ -42,8 +42,8 @@ import torch
 from torch import nn
 
 from raysim.api.chain import Join, first, only
-from raysim.api.columns import Column
-from raysim.api.components import Component, Registry, called, returns, suggest
+from raysim.api.columns import Recording
+from raysim.api.components import Registry, called, returns, suggest
 from raysim.api.privacy import PrivacyClaim
 from raysim.api.rules import LocalWork, Pass, Reduced, Weighting
 from raysim.api.selection import Selection, are_lines
@@ -172,7 +172,7 @@ def _are_tensors(tensors: Any) -> bool:
     return all(isinstance(tensor, torch.Tensor) for tensor in tensors.values())
 
 
-class Method(Component, ABC):
+class Method(Recording, ABC):
     """Federated method; its fields are its settings."""
 
     _lasting: ClassVar[str] = "what lasts belongs in ServerState or in the state of a client"
@@ -191,10 +191,6 @@ class Method(Component, ABC):
     }
     """How a chain joins its methods' statements, and the functions that one of them may override.
     It refuses statements that it cannot join: claims, a selection and a rule of the server."""
-    revision: ClassVar[int] = 1
-    """Raised when the same settings give other bits; a run resumes in its own revision only."""
-    columns: ClassVar[Sequence[Column]] = ()
-    """Declarations of the columns of `metrics.parquet` that it writes."""
     staged: ClassVar[bool] = False
     """Whether a network must have the three stages `features`, `hidden` and `head`."""
     real: ClassVar[bool] = False

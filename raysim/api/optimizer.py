@@ -19,7 +19,7 @@ from typing import Any, ClassVar, TypeVar
 import torch
 from torch import Tensor
 
-from raysim.api.components import Component, Registry, build_component, call, returns
+from raysim.api.components import Acting, Registry, build_component, call, returns
 from raysim.errors import SettingsError
 
 OPTIMIZER = "optimizer"
@@ -29,12 +29,10 @@ STEP = "step"
 N = TypeVar("N", float, Tensor, float | Tensor)
 
 
-class Optimizer(Component, ABC):
+class Optimizer(Acting, ABC):
     """Optimizer of local steps; its fields are the `local` settings that it reads."""
 
     _lasting: ClassVar[str] = "what lasts belongs in its slots"
-    revision: ClassVar[int] = 1
-    """Raised when the same settings give other bits; a run resumes in its own revision only."""
     decoupled: ClassVar[bool] = False
     """Whether `local.weight_decay` shrinks the parameters, and is no part of the gradient."""
 

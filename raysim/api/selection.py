@@ -17,8 +17,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from raysim.api.columns import Column
-from raysim.api.components import Component, Registry, returns
+from raysim.api.columns import Recording
+from raysim.api.components import Registry, returns
 from raysim.api.privacy import Draw
 from raysim.api.rules import Trained, View, Weighting
 from raysim.api.state import State, are_arrays
@@ -170,15 +170,11 @@ class Results:
     )
 
 
-class Selection(Component, ABC):
+class Selection(Recording, ABC):
     """Selection of clients; its fields are its settings."""
 
     _lasting: ClassVar[str] = "what lasts belongs in the selection's state"
     _promises: ClassVar[tuple[str, ...]] = ("draw", "plans_ahead")
-    revision: ClassVar[int] = 1
-    """Raised when the same settings give other bits; a run resumes in its own revision only."""
-    columns: ClassVar[Sequence[Column]] = ()
-    """Declarations of the columns of `metrics.parquet` that it writes."""
     needs_sample_losses: ClassVar[bool] = False
     """Whether the task's loss must be a mean over samples, not one of whole batches."""
     plans_ahead: ClassVar[bool] = False
@@ -244,5 +240,4 @@ class Selection(Component, ABC):
         return sampling.state, {}
 
 
-SELECTIONS: Registry[Selection] = Registry("selection", Selection)  # type: ignore[type-abstract]
-SELECTIONS.default = "uniform"
+SELECTIONS: Registry[Selection] = Registry("selection", Selection, default="uniform")  # type: ignore[type-abstract]

@@ -11,7 +11,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import ClassVar
 
-from raysim.api.components import Component, Registry, returns
+from raysim.api.components import Acting, Registry, returns
 from raysim.api.rates import RateSettings
 from raysim.numbers.tensors import Groups, Tensors, zeros_like
 
@@ -20,7 +20,7 @@ def _kinds(tensors: Tensors) -> dict[str, object]:
     return {name: (tensor.shape, tensor.dtype) for name, tensor in tensors.items()}
 
 
-class ServerRule(RateSettings, Component, ABC):
+class ServerRule(RateSettings, Acting, ABC):
     """Rule by which the server moves the model; its fields are its settings.
 
     A field `lr` is its learning rate: `step` finds the round's rate, by the schedule, in `self.lr`.
@@ -28,8 +28,6 @@ class ServerRule(RateSettings, Component, ABC):
 
     _of: ClassVar[str] = "server"
     _lasting: ClassVar[str] = "what lasts belongs in the groups that `step` returns"
-    revision: ClassVar[int] = 1
-    """Raised when the same settings give other bits; a run resumes in its own revision only."""
     keeps: ClassVar[tuple[str, ...]] = ()
     """Names of the groups of tensors that the server keeps for it between rounds."""
 
@@ -67,5 +65,4 @@ class ServerRule(RateSettings, Component, ABC):
         """
 
 
-SERVER_RULES: Registry[ServerRule] = Registry("server", ServerRule)  # type: ignore[type-abstract]
-SERVER_RULES.default = "mean"
+SERVER_RULES: Registry[ServerRule] = Registry("server", ServerRule, default="mean")  # type: ignore[type-abstract]

@@ -18,7 +18,7 @@ from typing import Any, ClassVar
 import numpy as np
 from torch import Tensor
 
-from raysim.api.components import Component, Registry, returns
+from raysim.api.components import Acting, Registry, returns
 from raysim.api.rules import Batch, Outputs, View
 from raysim.api.selection import SIZES, History
 from raysim.api.state import State, are_arrays
@@ -62,12 +62,10 @@ def _is_temperature(value: Any) -> bool:
     return math.isfinite(value) and value > 0
 
 
-class Temperature(Component, ABC):
+class Temperature(Acting, ABC):
     """Temperature of local training; its fields are its settings."""
 
     _lasting: ClassVar[str] = "what lasts belongs in the temperature's state"
-    revision: ClassVar[int] = 1
-    """Raised when the same settings give other bits; a run resumes in its own revision only."""
     varies: ClassVar[bool] = True
     """Whether T may differ from `local.temperature`: rounds then have a column `temperature`."""
 
@@ -143,5 +141,4 @@ class Temperature(Component, ABC):
         return round_.state
 
 
-TEMPERATURES: Registry[Temperature] = Registry("temperature", Temperature)  # type: ignore[type-abstract]
-TEMPERATURES.default = "constant"
+TEMPERATURES: Registry[Temperature] = Registry("temperature", Temperature, default="constant")  # type: ignore[type-abstract]

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from raysim.api.components import Component, Registry
+from raysim.api.components import Acting, Registry
 
 if TYPE_CHECKING:  # `raysim.config` imports this without pyarrow and scipy
     from raysim.clock.fleet import Fleet
@@ -32,13 +32,11 @@ class Policy:
         return self.name == "wait"
 
 
-class Clock(Component):
+class Clock(Acting):
     """A virtual clock; its fields are its settings."""
 
     has_time: ClassVar[bool] = False
     """Whether a run has virtual seconds and joules."""
-    revision: ClassVar[int] = 1
-    """Raised when the same settings give other bits; a run goes on in its own revision alone."""
 
     @property
     def server_policy(self) -> Policy:
@@ -63,5 +61,4 @@ class Clock(Component):
         return {}
 
 
-CLOCKS: Registry[Clock] = Registry("clock", Clock)
-CLOCKS.default = "none"
+CLOCKS: Registry[Clock] = Registry("clock", Clock, default="none")
