@@ -182,25 +182,25 @@ def _of(name: str, states: Callable[[Settings], Any], promise: str = "") -> Find
     ]
 
 
-def _setting(*keys: str, of: Callable[[Any], Any] = bool) -> Find:
+def _setting(*keys: str, holds: Callable[[Any], Any] = bool) -> Find:
     """Return a function that finds settings by their values."""
     return lambda run: [
-        Part(f"{key}={as_typed(value)}") for key in keys if of(value := attrgetter(key)(run))
+        Part(f"{key}={as_typed(value)}") for key in keys if holds(value := attrgetter(key)(run))
     ]
 
 
-def _stages(of: Callable[[Stage], Any], ways: Iterable[str] = UP, promise: str = "") -> Find:
+def _stages(holds: Callable[[Stage], Any], ways: Iterable[str] = UP, promise: str = "") -> Find:
     """Return a function that finds stages of some ways; a promise is one that they lack."""
     return lambda run: [
         Part(f"{way}.{name}", "", way, place, promise and why_lost(stage, promise))
         for way in ways
         for place, (name, stage) in enumerate(with_effect(getattr(run, way)).items())
-        if of(stage)
+        if holds(stage)
     ]
 
 
 def _claims(
-    of: Callable[[PrivacyClaim, Settings], Any] = lambda *_: True,
+    holds: Callable[[PrivacyClaim, Settings], Any] = lambda *_: True,
     *,
     move: str = "",
     method_at: float = 0,
@@ -208,7 +208,7 @@ def _claims(
     """Return a function that finds claims of privacy.
 
     Args:
-        of: Whether a claim is of the kind.
+        holds: Returns whether a claim is of the kind.
         move: What to do with a stage that stands wrongly to that of a claim.
         method_at: The place of a method's claim among the stages.
     """
@@ -221,34 +221,34 @@ def _claims(
         return [
             Part(called(part), said, *UP, place)
             for part, said, place in parts
-            if part.privacy and of(part.privacy, run)
+            if part.privacy and holds(part.privacy, run)
         ]
 
     return claims
 
 
-def _of_passes(of: Callable[[Seen], Any]) -> Find:
+def _of_passes(shows: Callable[[Seen], Any]) -> Find:
     """Return a function that finds a method by a pass: true, words, or names that it sends."""
     return lambda seen: [
         Part(
             called(seen.settings.method.sending),
             repr(shown[0]) if isinstance(shown, list) else shown if isinstance(shown, str) else "",
         )
-        for shown in filter(None, [of(seen)])
+        for shown in filter(None, [shows(seen)])
     ]
 
 
-def _telling(of: Callable[[Stage], Any], promise: str = "") -> Find:
+def _telling(holds: Callable[[Stage], Any], promise: str = "") -> Find:
     """Return a function that finds stages for which clients send numbers.
 
     Args:
-        of: Whether a stage is of the kind.
+        holds: Returns whether a stage is of the kind.
         promise: The promise that it lacks.
     """
     return lambda seen: [
         Part(called(stage), repr(number), lost=promise and why_lost(stage, promise))
         for name, number in seen.of_stages.items()
-        if of(stage := seen.settings.stages[name])
+        if holds(stage := seen.settings.stages[name])
     ]
 
 
@@ -312,7 +312,7 @@ def _loses_rounds(claim: PrivacyClaim, run: Settings) -> bool:
 
 
 def _dropping_out(run: Settings) -> list[Part]:
-    failing = _setting("on_client_error", of=lambda then: then == "drop")(run)
+    failing = _setting("on_client_error", holds=lambda then: then == "drop")(run)
     return [*_of("clock", lambda run: run.clock.drops_out)(run), *failing]
 
 
@@ -399,7 +399,7 @@ DIVIDING = Kind(
 )
 TABLE = Kind(
     "tables of weights",
-    _setting("weighting", of=lambda weighting: weighting not in ("examples", "uniform")),
+    _setting("weighting", holds=lambda weighting: weighting not in ("examples", "uniform")),
 )
 POOLED = Kind(
     "methods with all samples in one place", _of_passes(lambda seen: seen.pass_.pooled), "pass"
@@ -443,14 +443,15 @@ RULES = (
         *("which {words}", "leave it out"),
     ),
     Rule(
-        Kind("`fraction` below 1", _setting("fraction", of=lambda value: value < 1)),
+        Kind("`fraction` below 1", _setting("fraction", holds=lambda value: value < 1)),
         Kind("methods of all clients", _of("method", lambda run: run.method.needs_everyone)),
         "in which all clients take part in every round",
         "for sampled clients choose method.name={words}",
     ),
     Rule(
         Kind(
-            "`evaluation.when=after`", _setting("evaluation.when", of=lambda when: when == "after")
+            "`evaluation.when=after`",
+            _setting("evaluation.when", holds=lambda when: when == "after"),
         ),
         *(KEEPING, "whose state the training before a deployment would change"),
     ),
@@ -656,7 +657,7 @@ RULES = (
         CLAIMS,
         Kind(
             "rates that follow results",
-            _setting("local.schedule", "server.schedule", of=lambda name: name == "plateau"),
+            _setting("local.schedule", "server.schedule", holds=lambda name: name == "plateau"),
         ),
         "by which lr would follow the clients' data",
     ),
@@ -694,7 +695,7 @@ RULES = (
         CLAIMS,
         Kind(
             "balanced weights of classes",
-            _setting("local.class_weights", of=lambda weights: weights == "balanced"),
+            _setting("local.class_weights", holds=lambda weights: weights == "balanced"),
         ),
         *("which counts the samples of all clients", "give the weights"),
     ),

@@ -210,8 +210,8 @@ class _Callbacks(StudyListener):
         least = self._search.study.directions[0] is StudyDirection.MINIMIZE
         best = accumulate(values, min if least else max)
         self._view.progress(sum(t.state.is_finished() for t in trials), self._trials)
-        of = OBJECTIVES[objective].named(f"best {objective} so far")
-        self._view.curve([*enumerate(best, 1)], of, "completed trial")
+        column = OBJECTIVES[objective].named(f"best {objective} so far")
+        self._view.curve([*enumerate(best, 1)], column, "completed trial")
 
 
 @contextmanager

@@ -336,7 +336,9 @@ def _from_file(config: str) -> TableEntry | None:
 def _beside(config: str, lines: Sequence[Line]) -> tuple[Line, ...]:
     """Return lines whose presets are found next to a file."""
     changes = ({"preset": _preset(config, line.preset)} for line in lines)
-    return tuple(each.model_copy(update=of) for each, of in zip(lines, changes, strict=True))
+    return tuple(
+        each.model_copy(update=change) for each, change in zip(lines, changes, strict=True)
+    )
 
 
 def _preset(config: str, preset: str) -> str:

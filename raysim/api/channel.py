@@ -135,7 +135,9 @@ class Stage(Recording, ABC):
         """
         return None
 
-    @returns("a list of Tells", lambda hidden, *_: all(isinstance(of, Tells) for of in hidden))
+    @returns(
+        "a list of Tells", lambda hidden, *_: all(isinstance(tells, Tells) for tells in hidden)
+    )
     def hides(self) -> Collection[Tells]:
         """Return the kinds of values that the server cannot see, which no component may read."""
         return (SINGLE,) if self.secure_sum else ()

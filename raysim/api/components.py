@@ -166,7 +166,11 @@ def set_on_classes(component: Component) -> list[str]:
     functions = [
         (name, _function_of(value)) for kind in kinds for name, value in vars(kind).items()
     ]
-    return [name for name, of in functions if of and not name.startswith("__") and not _is_own(of)]
+    return [
+        name
+        for name, function in functions
+        if function and not name.startswith("__") and not _is_own(function)
+    ]
 
 
 def _is_own(defined: type | FunctionType) -> bool:

@@ -69,7 +69,9 @@ class ServerState:
     @property
     def in_order(self) -> ServerState:
         """This state with its tensors by name, as checkpoints have them: sums over them agree."""
-        groups = {group: dict(sorted(of.items())) for group, of in sorted(self.groups.items())}
+        groups = {
+            group: dict(sorted(tensors.items())) for group, tensors in sorted(self.groups.items())
+        }
         return ServerState(groups, self.info)
 
     def replace(self, **groups: Tensors) -> ServerState:
@@ -179,8 +181,8 @@ class Method(Recording, ABC):
     _claims: ClassVar[tuple[str, ...]] = ("privacy",)
     _joined: ClassVar[Mapping[str, Join]] = {
         "revision": lambda stated: sum(stated) - len(stated) + 1,
-        "columns": lambda stated: [column for of in stated for column in of],
-        "needs_local": lambda stated: {name: v for of in stated for name, v in of.items()},
+        "columns": lambda stated: [column for columns in stated for column in columns],
+        "needs_local": lambda stated: {name: v for needed in stated for name, v in needed.items()},
         **dict.fromkeys(("staged", "real", "changes_shapes", "needs_sample_losses"), first),
         **dict.fromkeys(
             ("needs_classes", "needs_everyone", "needs_mean", "already_on_clients"), first

@@ -54,9 +54,9 @@ Metric = Callable[[Array, Array], float]
 def spread_column(score: Column, figure: str) -> Column:
     """Return the column of a figure of the spread of clients' scores, one of `score`."""
     better: dict[str, Better | None] = {UNEQUAL[0]: "smaller", JAIN: "larger"}
-    of = score.scored or Scored(score.name)
+    scored = score.scored or Scored(score.name)
     unit = "" if figure == JAIN else score.unit
-    return Column("_", better.get(figure, score.better), unit).of(of._replace(spread=figure))
+    return Column("_", better.get(figure, score.better), unit).of(scored._replace(spread=figure))
 
 
 @lru_cache

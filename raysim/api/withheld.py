@@ -29,18 +29,18 @@ class Tells(Enum):
 SINGLE, TIMES, COHORT = Tells
 
 
-def closed(what: str, of: Tells, *, instead: str = "", handle: bool = False) -> dict[str, Any]:
+def closed(what: str, tells: Tells, *, instead: str = "", handle: bool = False) -> dict[str, Any]:
     """Return the metadata of a field that a run may close.
 
     Args:
         what: The content of the field, in words, for the error of its reader.
-        of: The kind of its content.
+        tells: The kind of its content.
         instead: Advice: a component to choose in place of the reader, or another remedy; may be
             empty.
         handle: Whether the engine takes the closed value back: a pass may be over the clients whom
             a method cannot see.
     """
-    return {"closed": (what, of, instead, handle)}
+    return {"closed": (what, tells, instead, handle)}
 
 
 class Withheld:
@@ -110,8 +110,8 @@ def withheld(view: V, closing: Mapping[Tells, str], reader: Component) -> V:
     changed: dict[str, Any] = {}
     for field in fields(view) if closing else ():  # type: ignore[arg-type]
         value: Any = getattr(view, field.name)
-        what, of, instead, handle = field.metadata.get("closed", ("", None, "", False))
-        if setting := closing.get(of):
+        what, tells, instead, handle = field.metadata.get("closed", ("", None, "", False))
+        if setting := closing.get(tells):
             told = f"reads {what} ({type(view).__name__}.{field.name}){instead and f'; {instead}'}"
             changed[field.name] = Withheld(setting, reader, told, value if handle else None)
         elif is_dataclass(value) and (seen := withheld(value, closing, reader)) is not value:

@@ -92,7 +92,7 @@ class Coder(Stage, ABC):
 
     def send(self, view: View, upload: Upload) -> Upload:
         """Code the differences of each group."""
-        groups = {g: dict(sorted(of.items())) for g, of in sorted(upload.sums.items())}
+        groups = {g: dict(sorted(values.items())) for g, values in sorted(upload.sums.items())}
         count = sum(d.numel() for tensors in groups.values() for d in tensors.values())
         sent = upload.encoding.values if upload.encoding else count
         draws, sums = Draws(view), dict[str, Tensors]()
@@ -136,7 +136,7 @@ def vector_sizes(layout: Layout, *, per_tensor: bool = False) -> list[int]:
         group = key.partition("/")[0]
         sizes.setdefault(group, []).append(shape.numel() * (2 if dtype.is_complex else 1))
     of_groups = sizes.values()
-    return [d for of in of_groups for d in of] if per_tensor else [sum(of) for of in of_groups]
+    return [n for counts in of_groups for n in counts] if per_tensor else [*map(sum, of_groups)]
 
 
 def count_blocks(sent: Encoding, layout: Layout, size: int | None) -> int:

@@ -184,7 +184,9 @@ class Gaussian(Stage):
             return sent
         return replace(
             sent,
-            sums={g: {n: d * factor for n, d in of.items()} for g, of in upload.sums.items()},
+            sums={
+                g: {n: d * factor for n, d in tensors.items()} for g, tensors in upload.sums.items()
+            },
         )
 
     def encoded(self, sent: Encoding, layout: Layout, client: int) -> Encoding:

@@ -112,7 +112,9 @@ def _settings(before: Iterable[str], context: typer.Context) -> dict[str, list[s
     """
     words = known_words()
     if context.info_name == "resume":
-        changed = {k: of for k, of in words["settings"].items() if may_change(k) and k != "out"}
+        changed = {
+            k: values for k, values in words["settings"].items() if may_change(k) and k != "out"
+        }
         run = context.params.get("run_dir")
         recorded: dict[str, Any] = {}
         with suppress(OSError, ValueError):  # of what is no run
@@ -169,7 +171,7 @@ def collect() -> dict[str, Any]:
         "names": {kind: names_of(kind) for kind in KINDS if kind != "runs"},
         "presets": {DATASET: PLAIN, **presets},
         "settings": settings,
-        "fields": {name: of for name, of in fields.items() if of},
+        "fields": {name: values for name, values in fields.items() if values},
     }
 
 

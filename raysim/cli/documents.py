@@ -14,7 +14,7 @@ from raysim.cli.pages import NAMED, allowed, names_of, page_of, plain, registry_
 PAGE_WIDTH = 100
 
 
-def listed(kind: str, name: str, of: str = "") -> dict[str, Any]:
+def listed(kind: str, name: str, model: str = "") -> dict[str, Any]:
     """Return the document of `raysim list KIND NAME --of RUN`; all may be empty.
 
     Raises:
@@ -28,10 +28,10 @@ def listed(kind: str, name: str, of: str = "") -> dict[str, Any]:
         from raysim.cli.runs import runs_in
 
         return {"runs": runs_in(name)}
-    if of:
+    if model:
         from raysim.cli.stage_bytes import sizes
 
-        return {kind: sizes(of)}
+        return {kind: sizes(model)}
     if name and kind != "rules":
         return _entry(kind, name)
     return {kind: _rows(page_of(kind, name))}

@@ -103,7 +103,7 @@ def _told(run: Path) -> dict[str, Any]:
     settings = record.settings
     last = record.metrics.to_pylist()[-1] if len(record.metrics) else {}
     score = common_score([record])
-    of = score.scored if score and score.scored else TEST
+    scored = score.scored if score and score.scored else TEST
     return told | {
         "method": str(settings.get("method.name", "")),
         "dataset": "" if record.own_task else str(settings.get("dataset.name", "")),
@@ -112,8 +112,8 @@ def _told(run: Path) -> dict[str, Any]:
         "rounds": len(record.metrics),
         "of": settings.get("rounds"),
         "state": record.state,
-        "accuracy": last.get(of._replace(score=ACCURACY.name).name),
-        "loss": last.get(of._replace(score=LOSS.name).name),
+        "accuracy": last.get(scored._replace(score=ACCURACY.name).name),
+        "loss": last.get(scored._replace(score=LOSS.name).name),
     }
 
 

@@ -138,7 +138,7 @@ class Federation:
         if not (shared := shared_size(self.client_indices)):
             return 0
         parts = (open_samples(self.train).x, open_samples(self.train).y)
-        return shared * sum(math.prod(of.shape[1:]) * of.dtype.itemsize for of in parts)
+        return shared * sum(math.prod(values.shape[1:]) * values.dtype.itemsize for values in parts)
 
     def on_this_node(self) -> Federation:
         """Return this federation with paths that exist on this node.
@@ -287,7 +287,7 @@ def load_tensors(model: nn.Module, tensors: Tensors, origin: str) -> None:
     wanted = {name: shape for name, shape in here.items() if name in kept or name in loaded}
     loaded = {name: shape for name, shape in loaded.items() if name in of_model or name not in kept}
     if other := sorted(n for n in loaded | wanted if loaded.get(n) != wanted.get(n)):
-        told = [of.get(other[0], "missing") for of in (loaded, wanted)]
+        told = [shapes.get(other[0], "missing") for shapes in (loaded, wanted)]
         names = [f"{name} {shape}" for name, shape in wanted.items()]
         more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
         raise SettingsError(

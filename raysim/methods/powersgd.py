@@ -166,7 +166,7 @@ def _send_left(finish: Finish, view: View, trained: Trained) -> Upload:
     whole = {n: model[n].detach() - start[n] + view.state[ERROR][n] for n in right}
     left = {n: _matrix(whole[n]) @ q for n, q in right.items()}
     others = {n: tensor for n, tensor in model.items() if n not in right}
-    sums = {**{g: of for g, of in upload.sums.items() if g != MODEL}, MODEL: others, LEFT: left}
+    sums = {**{g: sent for g, sent in upload.sums.items() if g != MODEL}, MODEL: others, LEFT: left}
     sums = {group: tensors for group, tensors in sums.items() if tensors}
     return replace(upload, sums=sums, round_state={**upload.round_state, WHOLE: whole})
 

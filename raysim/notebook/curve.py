@@ -19,13 +19,18 @@ Point = tuple[float, float]
 
 
 def curve(
-    points: Sequence[Point], of: Column, *, last: int, x: str = "round", goal: float | None = None
+    points: Sequence[Point],
+    column: Column,
+    *,
+    last: int,
+    x: str = "round",
+    goal: float | None = None,
 ) -> str:
     """Return a curve; an empty text where there is nothing to draw, or no matplotlib.
 
     Args:
         points: Its points; values that are not finite are left out.
-        of: Name and unit of its values; fractions ("%") are shown in percent.
+        column: Name and unit of its values; fractions ("%") are shown in percent.
         last: Where the axis ends.
         x: Name of the axis.
         goal: Value of a dashed line.
@@ -34,7 +39,7 @@ def curve(
     if not finite or find_spec("matplotlib") is None:
         return ""
     places, values = zip(*(finite[k] for k in evenly_chosen(len(finite), MOST_POINTS)), strict=True)
-    name, unit, scale = of.name, of.unit, SCALES.get(of.unit, 1.0)
+    name, unit, scale = column.name, column.unit, SCALES.get(column.unit, 1.0)
     with canvas(x, f"{name} [{unit}]" if unit else name, height=2.4) as axes:
         heights = [value * scale for value in values]
         axes.plot(places, heights, markevery=[-1], marker="o", gid="line")

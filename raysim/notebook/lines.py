@@ -29,10 +29,10 @@ class LinesView:
         self._view.done = done / max(total, 1)
         self._update()
 
-    def curve(self, points: Sequence[Point], of: Column, x: str) -> None:
+    def curve(self, points: Sequence[Point], column: Column, x: str) -> None:
         """Show a curve."""
         view = self._view
-        view.points, view.axes = [*points], (of, x)
+        view.points, view.axes = [*points], (column, x)
         view.last = max((round(at) for at, _ in points), default=1)
         self._update()
 

@@ -71,12 +71,12 @@ class View:
         if self.done is not None:
             width = 'aria-label="done" style="width: 100%"'
             bar = f'<progress value="{self.done:.4f}" {width}></progress>'
-        of, x = self.axes
+        column, x = self.axes
         parts = [
             *map(_line, filter(None, [self.title])),
             bar,
             *map(_line, self.lines),
-            curve(self.points, of, last=self.last, x=x, goal=self.goal),
+            curve(self.points, column, last=self.last, x=x, goal=self.goal),
             *map(_line, self._last_notes()),
         ]
         return f'<div style="max-width: 40em; margin-bottom: 0.6em">{"".join(parts)}</div>'

@@ -229,7 +229,7 @@ class Metric:
             raise SettingsError(f"{self}: {undeclared(column)}")
 
     def _check_column(self, settings: Settings, known: Mapping[str, Column], name: str) -> None:
-        scored = {column.name: of for of, column in by_scored(known.values()).items()}
+        scored = {column.name: score for score, column in by_scored(known.values()).items()}
         if {name, self._place} & {*OF_CLOCK} and not settings.clock.has_time:
             needs = "clock.name=devices; it is none"
         elif name in OF_ATTACK:
@@ -242,7 +242,7 @@ class Metric:
         more = [*OF_ATTACK, *COSTS, *clock, *(n for n in known if n not in OF_ENGINE)]
         is_later = name not in known and column_in(known, name) is not None
         if name not in (*scored, *more) and not is_later:
-            here = [column for column, of in scored.items() if not _needs(settings, of)]
+            here = [column for column, score in scored.items() if not _needs(settings, score)]
             here = [column for column in (*here, *more) if column not in OF_ATTACK]
             raise SettingsError(
                 f"{self}: a run on {settings.dataset.title} has no column {name!r};"
@@ -290,48 +290,48 @@ def _columns_of_attack(settings: Settings) -> Iterator[str]:
         yield SUCCESS
 
 
-def _needs(settings: Settings, of: Scored) -> str:
+def _needs(settings: Settings, score: Scored) -> str:
     """Return what a score of an evaluation needs and a run lacks; "" for nothing."""
     evaluation = settings.evaluation
     tunes = "evaluation.finetune_epochs or .finetune_steps above 0"
-    needed = {tunes: of.model == FINETUNED and not evaluation.finetuning}
-    if of.samples == LOCAL_TEST.samples:
-        needed = _needed_for_own_tests(settings, of, needed)
-    elif of.samples in (CLIENT_ACCURACY.name, TRAINED_ACCURACY.name):
-        trained = of.samples == TRAINED_ACCURACY.name
+    needed = {tunes: score.model == FINETUNED and not evaluation.finetuning}
+    if score.samples == LOCAL_TEST.samples:
+        needed = _needed_for_own_tests(settings, score, needed)
+    elif score.samples in (CLIENT_ACCURACY.name, TRAINED_ACCURACY.name):
+        trained = score.samples == TRAINED_ACCURACY.name
         needed["evaluation.clients=true"] = not evaluation.clients
         needed["evaluation.trained=true"] = trained and not evaluation.trained
     else:
         needed |= {
-            "evaluation.test=true": of.samples == TEST.samples and not evaluation.test,
+            "evaluation.test=true": score.samples == TEST.samples and not evaluation.test,
             "evaluation.holdout above 0": (
-                of.samples == HOLDOUT.samples and not evaluation.holdout
+                score.samples == HOLDOUT.samples and not evaluation.holdout
             ),
             "evaluation.train_set=true": (
-                of.samples == TRAIN_SET.samples and not evaluation.train_set
+                score.samples == TRAIN_SET.samples and not evaluation.train_set
             ),
         }
     return next((need for need, lacking in needed.items() if lacking), "")
 
 
 def _needed_for_own_tests(
-    settings: Settings, of: Scored, tuned: Mapping[str, bool]
+    settings: Settings, score: Scored, tuned: Mapping[str, bool]
 ) -> dict[str, bool]:
     """Return what a score of clients' own tests needs, and whether a run lacks it.
 
     Args:
         settings: The settings of the run.
-        of: The score.
+        score: The score.
         tuned: The same for its model.
     """
     evaluation, cut = settings.evaluation, settings.evaluation.local_test > 0
     or_cut = ", or evaluation.local_test above 0"
     has_own = may_have_own_tests(type(settings.partition))
-    is_wide = of.clients in (SEEN, UNSEEN) or of.spread in (*UNEQUAL, GAIN)
+    is_wide = score.clients in (SEEN, UNSEEN) or score.spread in (*UNEQUAL, GAIN)
     return {
         "evaluation.test=true": not evaluation.test,
         **tuned,
-        "evaluation.new_clients above 0": of.clients == NEW and not evaluation.new_clients,
+        "evaluation.new_clients above 0": score.clients == NEW and not evaluation.new_clients,
         "evaluation.local_test above 0": is_wide and not cut,
         f"evaluation.clients=true{or_cut}": not (cut or evaluation.clients),
         f"a partition whose clients have own test samples, such as by_key{or_cut}": (

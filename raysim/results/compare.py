@@ -116,8 +116,8 @@ def check_comparable(records: Sequence[RunRecord]) -> None:
         ("dataset", _client_tests),
         ("metric", _measured),
     )
-    for kind, of in checks:
-        known = [(record.path, about) for record in records if (about := of(record))]
+    for kind, about_run in checks:
+        known = [(record.path, about) for record in records if (about := about_run(record))]
         for path, about in known[1:]:
             first, expected = known[0]
             if about != expected:
@@ -152,7 +152,7 @@ def _client_tests(record: RunRecord) -> str:
 def _measured(record: RunRecord) -> str:
     """Return the metrics of the test set, only accuracy if it is one; "" before the first round."""
     scored = by_scored(map(record.column, record.metrics.column_names))
-    names = [column.name for of, column in scored.items() if of.set == TEST.set]
+    names = [column.name for score, column in scored.items() if score.set == TEST.set]
     return "test_accuracy" if "test_accuracy" in names else ", ".join(sorted(names))
 
 
@@ -271,9 +271,9 @@ def common_score(records: Sequence[RunRecord]) -> Column | None:
 
 def in_words(column: Column) -> str:
     """Return a main score in the words of a table's head."""
-    if (of := column.scored) is None:
+    if (scored := column.scored) is None:
         return column.name.replace("_", " ")
-    return f"{SETS[of.samples]}{of.score}"
+    return f"{SETS[scored.samples]}{scored.score}"
 
 
 def unit_of(metric: Metric, records: Sequence[RunRecord]) -> str:
@@ -313,7 +313,7 @@ def comparison_document(
             "label": group.label,
             "settings": group.settings,
             "runs": [_run_document(record) for record in group.records],
-            "metrics": {name: _cell_document(of, group.label) for name, of in tables.items()},
+            "metrics": {name: _cell_document(cells, group.label) for name, cells in tables.items()},
         }
         for group in groups
     ]
@@ -434,7 +434,11 @@ def _telling_keys(settings: Sequence[dict[str, Any]]) -> dict[str, set[Any]]:
         for of_run in settings:
             if key in of_run:
                 values.setdefault(_component_of(key, of_run), set()).add(repr(of_run[key]))
-        components = {of for of, different in values.items() if key == UNREAD or len(different) > 1}
+        components = {
+            component
+            for component, different in values.items()
+            if key == UNREAD or len(different) > 1
+        }
         telling |= {key: components} if components else {}
     return telling
 

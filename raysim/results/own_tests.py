@@ -59,19 +59,19 @@ def own_test_columns(
         has_local: Whether there is a row of local training.
     """
     scored = [(column, column.scored) for column in headlines(measured) if column.scored]
-    column, of = next((each for each in scored if each[1].model == PERSONAL), (None, None))
-    if column is None or of is None:
+    column, score = next((each for each in scored if each[1].model == PERSONAL), (None, None))
+    if column is None or score is None:
         return [(n, Metric("final", c), "%") for n, c in OF_CLIENTS if c in measured]
-    by_score = ACCURACY if of.score == ACCURACY.name else LOSS
+    by_score = ACCURACY if score.score == ACCURACY.name else LOSS
     by = HOLDOUT._replace(score=by_score.name, model=PERSONAL)
     final = {
-        "own test, by sample": of,
-        "own test, by client": of._replace(spread=SPREAD[0]),
-        "deviation": of._replace(spread=UNEQUAL[0]),
-        "worst tenth": of._replace(spread=UNEQUAL[1]),
-        "gain over global": of._replace(spread=GAIN),
-        "fine-tuned": of._replace(model=FINETUNED),
-        "new clients": of._replace(clients=NEW),
+        "own test, by sample": score,
+        "own test, by client": score._replace(spread=SPREAD[0]),
+        "deviation": score._replace(spread=UNEQUAL[0]),
+        "worst tenth": score._replace(spread=UNEQUAL[1]),
+        "gain over global": score._replace(spread=GAIN),
+        "fine-tuned": score._replace(model=FINETUNED),
+        "new clients": score._replace(clients=NEW),
     }
     known, unit = by_scored(measured.values()), column.unit
     columns = [

@@ -44,7 +44,7 @@ from raysim.storage.sealed.models import model_problem
 from raysim.storage.summary import DROPPED, end_of, is_counted
 from raysim.user_input import canonical, decides_result, parse_json
 
-OF_CLIENTS = {of.samples for of in (LOCAL_TEST, HOLDOUT, TRAIN_SET)}
+OF_CLIENTS = {score.samples for score in (LOCAL_TEST, HOLDOUT, TRAIN_SET)}
 """Sets of the clients' samples."""
 
 
@@ -54,16 +54,16 @@ def with_deployed(metrics: pa.Table) -> pa.Table:
     So rows of a table have one metric: `final(personal_local_test_accuracy)`. Gains are 0.
     """
     known = by_scored(declared_in(metrics.schema).values())
-    if any(of.model == PERSONAL for of in known):
+    if any(scored.model == PERSONAL for scored in known):
         return metrics
-    for of, column in known.items():
-        if of.model or of.samples not in OF_CLIENTS:
+    for scored, column in known.items():
+        if scored.model or scored.samples not in OF_CLIENTS:
             continue
-        deployed, values = column.of(of._replace(model=PERSONAL)), metrics[column.name]
+        deployed, values = column.of(scored._replace(model=PERSONAL)), metrics[column.name]
         metrics = metrics.append_column(declared_field(deployed, values.type), values)
-        if of.spread == JAIN:
+        if scored.spread == JAIN:
             zeros = [None if value is None else 0.0 for value in values.to_pylist()]
-            score = known[of._replace(spread="")].of(of._replace(model=PERSONAL, spread=""))
+            score = known[scored._replace(spread="")].of(scored._replace(model=PERSONAL, spread=""))
             field = declared_field(spread_column(score, GAIN), pa.float64())
             metrics = metrics.append_column(field, pa.array(zeros, pa.float64()))
     return metrics
@@ -209,7 +209,7 @@ def read_run(path: Path) -> RunRecord:
     rounds, target = settings["rounds"], settings["target_accuracy"]
     metrics = _with_losses(_metrics(directory, rounds, notes.append))
     scored = by_scored(declared_in(metrics.schema).values())
-    own_models = any(of.model == PERSONAL for of in scored)
+    own_models = any(score.model == PERSONAL for score in scored)
     metrics = with_deployed(metrics)
     every = settings["evaluation.every"]
     finished = directory.is_finished(target, rounds, every)
@@ -332,8 +332,9 @@ def _table(path: Path, rounds: int) -> tuple[pa.Table | None, str]:
 def _with_cumulated(table: pa.Table) -> pa.Table:
     """Add the sums over the rounds so far: of columns that declare them, and SUMS."""
     summed = [column for column in declared_in(table.schema).values() if column.fold == "sum"]
-    totals = {column.total: (column.name,) for column in summed}
-    for total_of, parts in {**{OF_ENGINE[name]: of for name, of in SUMS.items()}, **totals}.items():
+    totals: dict[Column, tuple[str, ...]] = {OF_ENGINE[name]: SUMS[name] for name in SUMS}
+    totals |= {column.total: (column.name,) for column in summed}
+    for total_of, parts in totals.items():
         columns = [table[part].to_pylist() for part in parts if part in table.column_names]
         total, sums = 0.0, []
         for values in zip(*columns, strict=True):
@@ -351,10 +352,10 @@ def _with_losses(table: pa.Table) -> pa.Table:
     Such a run has no columns of its own for them, unless the temperature varies.
     """
     known = by_scored(declared_in(table.schema).values())
-    for of, column in known.items():
-        if of.score != LOSS.name or of._replace(score=ACCURACY.name) not in known:
+    for scored, column in known.items():
+        if scored.score != LOSS.name or scored._replace(score=ACCURACY.name) not in known:
             continue
-        for other in {of._replace(score=loss) for loss in LOSSES} - known.keys():
+        for other in {scored._replace(score=loss) for loss in LOSSES} - known.keys():
             field = declared_field(column.of(other), table.field(column.name).type)
             table = table.append_column(field, table[column.name])
     return table

@@ -72,7 +72,9 @@ def main_score_of(settings: Settings, *, own_models: bool) -> Column | None:
         {
             name: column
             for name, column in columns
-            if (of := column.scored) and sets.get(of.samples) and (own_models or not of.model)
+            if (scored := column.scored)
+            and sets.get(scored.samples)
+            and (own_models or not scored.model)
         }
     )
 

@@ -84,9 +84,9 @@ def main_score(columns: Mapping[str, Column], *, to_choose: bool = False) -> Col
     """
     scored = by_scored(columns.values())
     for samples in TO_CHOOSE if to_choose else REPORTED:
-        if of := of_deployed(scored, samples._replace(score=LOSS.name)):
-            accuracy = scored.get(of._replace(score=ACCURACY.name))
-            return accuracy if accuracy and accuracy.larger else scored[of]
+        if loss := of_deployed(scored, samples._replace(score=LOSS.name)):
+            accuracy = scored.get(loss._replace(score=ACCURACY.name))
+            return accuracy if accuracy and accuracy.larger else scored[loss]
     return None
 
 
@@ -103,15 +103,15 @@ def of_deployed(known: Container[Scored], score: Scored) -> Scored | None:
 
 def final_name(column: Column) -> str:
     """Return the name of a column's last value in a summary."""
-    of = column.scored
-    on_test = of is not None and of.set == TEST.set
-    return f"final_{of._replace(samples='').name if of and on_test else column.name}"
+    scored = column.scored
+    on_test = scored is not None and scored.set == TEST.set
+    return f"final_{scored._replace(samples='').name if scored and on_test else column.name}"
 
 
 def is_accuracy(column: Column | None) -> bool:
     """Return whether a column has the accuracy of a set, which a target is of."""
-    of = column.scored if column else None
-    return of is not None and of.score == ACCURACY.name and not of.spread
+    scored = column.scored if column else None
+    return scored is not None and scored.score == ACCURACY.name and not scored.spread
 
 
 def rounds_to_target(
@@ -178,9 +178,9 @@ def of_local_tests(
 def headlines(columns: Mapping[str, Column]) -> list[Column]:
     """Return the columns of clients' own tests, by sample and by client, of each model."""
     scored = by_scored(columns.values())
-    wide = [of for of in scored if of.samples == LOCAL_TEST.samples and not of.clients]
-    wide = [of for of in wide if not of.spread and of._replace(spread=JAIN) in scored]
-    return [scored[each] for of in wide for each in (of, of._replace(spread=SPREAD[0]))]
+    wide = [score for score in scored if score.samples == LOCAL_TEST.samples and not score.clients]
+    wide = [score for score in wide if not score.spread and score._replace(spread=JAIN) in scored]
+    return [scored[each] for score in wide for each in (score, score._replace(spread=SPREAD[0]))]
 
 
 def summarise(
@@ -248,5 +248,5 @@ def _folded(rows: Sequence[Row], last: Row, columns: Mapping[str, Column]) -> Ro
 def _is_evaluated(row: Row, scored: Mapping[Scored, Column]) -> bool:
     """Return whether a round was evaluated, which the first of its losses tells."""
     losses = (each._replace(score=LOSS.name) for each in (TEST, HOLDOUT, LOCAL_TEST, TRAIN_SET))
-    known = [scored[of].name for of in losses if of in scored and scored[of].name in row]
+    known = [scored[loss].name for loss in losses if loss in scored and scored[loss].name in row]
     return bool(known) and row[known[0]] is not None

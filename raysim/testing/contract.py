@@ -283,7 +283,9 @@ def inputs_watched() -> Iterator[None]:
     def watched(jobs: ClientJobs, message: PassMessage, client: int) -> ClientJob:
         check()
         sent, initial = jobs.open(message)
-        tensors = flatten(sent) | flatten({f"state/{group}": of for group, of in initial.items()})
+        tensors = flatten(sent) | flatten(
+            {f"state/{group}": state for group, state in initial.items()}
+        )
         seen.clear()
         seen[client] = tensors, tensors_digest(tensors)
         return job(jobs, message, client)

@@ -154,7 +154,7 @@ class _Top:
         starts = [Path(place).with_suffix("") for place in places]
         own = [p.parent for p in starts if not INSTALLED.intersection(p.parts)]
         self._folders = [folder for folder in own if folder != STANDARD]
-        self._starts = {name: starts, **{of: [] for of in OWN - {name}}}
+        self._starts = {name: starts, **{package: [] for package in OWN - {name}}}
 
     def file(self, module: str) -> Path | None:
         """Return the source of a module; None if it is not in this package or folder."""

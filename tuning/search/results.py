@@ -26,8 +26,8 @@ NO_SCORE = ACCURACY.of(TEST._replace(score=ACCURACY.name))
 HELD_OUT = {"accuracy": "final_holdout_accuracy", "loss": "final_holdout_loss"}
 """Values in a summary of the objectives on held-out samples."""
 OF_DEPLOYED = {
-    f"final_{of.name}": f"final_{of._replace(model=PERSONAL).name}"
-    for of in (HOLDOUT._replace(score=name) for name in HELD_OUT)
+    f"final_{score.name}": f"final_{score._replace(model=PERSONAL).name}"
+    for score in (HOLDOUT._replace(score=name) for name in HELD_OUT)
 }
 """By these, the values of the models that clients deploy."""
 
@@ -41,7 +41,14 @@ def combined(summaries: Sequence[Mapping[str, Any]], over_seeds: str) -> dict[st
     """
     # with the held-out scores of the deployed models
     summaries = [
-        {**summary, **{name: summary[of] for name, of in OF_DEPLOYED.items() if of in summary}}
+        {
+            **summary,
+            **{
+                name: summary[deployed]
+                for name, deployed in OF_DEPLOYED.items()
+                if deployed in summary
+            },
+        }
         for summary in summaries
     ]
     if len(summaries) == 1:

@@ -119,8 +119,8 @@ def _at_fault(table: PaperTable, cell: PaperCell, error: str) -> str:
     """
     chosen = [each for each in table.cells if each.chosen]
     in_row, in_column = (
-        all(_error(table, each) == error for each in chosen if of(each) == of(cell))
-        for of in (attrgetter("row"), attrgetter("column"))
+        all(_error(table, each) == error for each in chosen if line_of(each) == line_of(cell))
+        for line_of in (attrgetter("row"), attrgetter("column"))
     )
     row, column = f"row {visible(cell.row)}", f"column {visible(cell.column)}"
     if in_row == in_column:

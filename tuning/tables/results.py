@@ -274,7 +274,9 @@ class TableResults:
         yield from (note for each in known.values() for note in each.notes)
         if plan.paper is None:
             stops = Counter(each.stopped for each in known.values() if each.stopped)
-            yield from (f"Stopped by {by}: {of} of {len(known)} runs." for by, of in stops.items())
+            yield from (
+                f"Stopped by {by}: {stopped} of {len(known)} runs." for by, stopped in stops.items()
+            )
         if changed := [run for run, each in known.items() if each.other_data]:
             first, *_ = changed
             yield (
@@ -352,7 +354,9 @@ def _by_level(cells: Sequence[PaperCell], text_of: Callable[[PaperCell], str]) -
     names: dict[str, list[str]] = {}
     for name, (text,) in texts_by_name.items():
         names.setdefault(text, []).append(name)
-    return ", ".join(f"{text} ({'; '.join(of)})" if any(of) else text for text, of in names.items())
+    return ", ".join(
+        f"{text} ({'; '.join(held)})" if any(held) else text for text, held in names.items()
+    )
 
 
 def _exceeds_share(cell: PaperCell, cells: Sequence[PaperCell]) -> bool:

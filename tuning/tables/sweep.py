@@ -92,7 +92,9 @@ def sweep(
         raise SettingsError(f"{min(twice)}: is given by axes and by overrides")
     settings |= overrides or {}
     table = read_sweep(str(config), settings, several, seeds, metrics=metrics, tune=tune, by=rows)
-    check_axes(table, {key: of for key, of in several.items() if isinstance(axes[key], str)})
+    check_axes(
+        table, {key: values for key, values in several.items() if isinstance(axes[key], str)}
+    )
     planner = partial(make_plan, only=only, rounds=rounds)
     folder = user_path(out) if out else default_folder(config, settings)
     with shown_lines("sweep") as view:
@@ -147,8 +149,8 @@ def _runs_of(results: TableResults, axes: Iterable[str]) -> pa.Table:
 def typed_column(values: Sequence[Any]) -> pa.Array:
     """Return words, whole numbers, numbers or truth values as they are, and others as text."""
     kinds = {type(value) for value in values if value is not None}
-    for of, kind in ((str, pa.string()), (bool, pa.bool_()), (int, pa.int64())):
-        if kinds <= {of}:
+    for python_type, kind in ((str, pa.string()), (bool, pa.bool_()), (int, pa.int64())):
+        if kinds <= {python_type}:
             return pa.array(values, kind)
     if kinds <= {int, float}:
         return pa.array(values, pa.float64())

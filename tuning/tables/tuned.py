@@ -167,7 +167,9 @@ def tuned(
             _chosen(each, folder, opened, tune.trials)
             for each, folder in zip(searched, folders, strict=True)
         ]
-    chosen = [each for each, of in zip(choices, searched, strict=True) if of.is_chosen]
+    chosen = [
+        each for each, one_search in zip(choices, searched, strict=True) if one_search.is_chosen
+    ]
     errors = [f"{each.title}: {each.error}" for each in chosen if each.error]
     if errors and len(errors) == len(chosen):
         raise RunError(f"all trials of all rows failed; {errors[0]}; {AGAIN}")
@@ -181,7 +183,9 @@ def _with_values(
 ) -> tuple[PaperCell, ...]:
     """Return a table's cells with their chosen settings, without cells of failed searches."""
     by_place = {
-        cell.place: each for of, each in zip(searched, choices, strict=True) for cell in of.cells
+        cell.place: each
+        for search, each in zip(searched, choices, strict=True)
+        for cell in search.cells
     }
     chosen = [(cell, by_place.get(cell.place)) for cell in table.cells]
     return tuple(

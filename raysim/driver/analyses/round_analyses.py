@@ -55,7 +55,7 @@ class RoundAnalyses:
         self._trained: Figures = {name: {} for name in (*analyses.chosen, *analyses.parts)}
         self.obsolete: list[tuple[int, StateVersion]] = []
 
-    def dress(self, dispatch: Dispatch) -> Dispatch:
+    def before_pass(self, dispatch: Dispatch) -> Dispatch:
         """Add the client parts to a pass that trains."""
         analyses = self._analyses
         if not analyses.parts or not dispatch.epochs or dispatch.label:
@@ -139,9 +139,9 @@ def with_class_names(rows: Columns, classes: Sequence[str], names: Sequence[str]
     """
     if not (names and rows):
         return rows
-    most = max((int(rows[of].max(initial=0)) for of in classes), default=0)
+    most = max((int(rows[column].max(initial=0)) for column in classes), default=0)
     known = np.array([*names, *map(str, range(len(names), most + 1))])
-    return {**rows, **{f"{of}_name": known[rows[of]] for of in classes}}
+    return {**rows, **{f"{column}_name": known[rows[column]] for column in classes}}
 
 
 @dataclass(frozen=True)

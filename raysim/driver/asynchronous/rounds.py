@@ -297,7 +297,7 @@ class AsynchronousRounds:
         )
 
     def _dispatch(self, number: int, started: StartedVersion) -> Dispatch:
-        """Return the pass from a version, with the steps that riders put on the way of uploads.
+        """Return the pass from a version, with the steps of uploads.
 
         The first round's rules serve all, as a client may start again in any round; it depends on
         what the version seals.

@@ -131,7 +131,7 @@ class VirtualRound:
         self._wanted, self._asked = wanted, frozenset(clients)
         self._extra = frozenset(clients[wanted:])
 
-    def dress(self, dispatch: Dispatch) -> Dispatch:
+    def before_pass(self, dispatch: Dispatch) -> Dispatch:
         """Return a pass over the clients whose results count; advance to its end.
 
         Raises:

@@ -61,19 +61,25 @@ class EvaluatedSets:
         deploy_own, chosen = deploys_own_models(settings), _sets_of(settings, federation)
         sets = {**chosen}
         if deploy_own:
-            sets |= {of._replace(model=PERSONAL): each for of, each in chosen.items()}
-        tuned = [of for of in chosen if of != TRAIN_SET and settings.evaluation.finetuning]
-        sets |= {of._replace(model=FINETUNED): chosen[of] for of in tuned}
+            sets |= {scored._replace(model=PERSONAL): each for scored, each in chosen.items()}
+        tuned = [
+            scored for scored in chosen if scored != TRAIN_SET and settings.evaluation.finetuning
+        ]
+        sets |= {scored._replace(model=FINETUNED): chosen[scored] for scored in tuned}
         clients = client_test_set(federation, settings) if settings.evaluation.clients else None
         if clients and (federation.inputs.per_client or deploy_own):
             sets[CLIENTS] = clients
         if settings.attack.triggers and len(federation.test_targets):
             sets[TRIGGERED] = triggered_set(len(federation.test_targets), settings.attack.trigger)
-        numbers = {of: number for number, of in enumerate(sets, 1)}
-        of_own = {n for of, n in numbers.items() if of.model == PERSONAL or of == CLIENTS}
-        pairs = [(of._replace(model=FINETUNED), of._replace(model=PERSONAL)) for of in tuned]
-        before = {numbers[after]: numbers.get(of, 0) for after, of in pairs}
-        deployed = {of: after for after, of in pairs if settings.method.deploys_finetuned}
+        numbers = {scored: number for number, scored in enumerate(sets, 1)}
+        of_own = {
+            n for scored, n in numbers.items() if scored.model == PERSONAL or scored == CLIENTS
+        }
+        pairs = [
+            (scored._replace(model=FINETUNED), scored._replace(model=PERSONAL)) for scored in tuned
+        ]
+        before = {numbers[after]: numbers.get(plain, 0) for after, plain in pairs}
+        deployed = {plain: after for after, plain in pairs if settings.method.deploys_finetuned}
         return cls(
             sets, clients, frozenset(of_own) if deploy_own else frozenset(), before, deployed
         )
@@ -98,7 +104,7 @@ def _sets_of(settings: Settings, federation: Federation) -> dict[Scored, Evaluat
             sets[new] = local_test_set(local_test, settings.seed, participants.new)
     if settings.evaluation.train_set:
         sets[TRAIN_SET] = training_set(indices, holdout, chosen)
-    for empty in [of for of, each in sets.items() if not len(each.clients)]:
+    for empty in [scored for scored, each in sets.items() if not len(each.clients)]:
         if empty == LOCAL_TEST:
             raise SettingsError(
                 f"evaluation.local_test={settings.evaluation.local_test}: no client has a sample to"

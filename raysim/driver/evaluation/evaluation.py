@@ -120,9 +120,9 @@ class Evaluator:
         self._chosen = EvaluatedSets.of(settings, federation)
         self._sets, self._client_set = {**self._chosen.sets}, self._chosen.clients
         self.evaluated_sets = tuple(self._sets.values())
-        self._sets |= {of: self._sets[same] for of, same in self._chosen.deployed.items()}
+        self._sets |= {scored: self._sets[same] for scored, same in self._chosen.deployed.items()}
         self._targets: dict[Scored, Array] = {TEST: y["test"]} | {
-            of: y[chosen.split][chosen.samples.indices] for of, chosen in self._sets.items()
+            scored: y[chosen.split][chosen.samples.indices] for scored, chosen in self._sets.items()
         }
         self._wide = settings.evaluation.local_test > 0
         self._of_outputs = settings.evaluation.metrics
@@ -138,24 +138,24 @@ class Evaluator:
         """Number of held-out samples, for `summary.json`; empty without any."""
         return {"held_out_samples": len(self._targets[HOLDOUT])} if HOLDOUT in self._targets else {}
 
-    def _score(self, of: Scored, score: str) -> Column:
+    def _score(self, scored: Scored, score: str) -> Column:
         """Return the column of a score of a set."""
-        return self._scores[score].of(of._replace(score=score))
+        return self._scores[score].of(scored._replace(score=score))
 
     def _columns(self) -> Iterator[Column]:
         """Yield the columns of the figures of an evaluation."""
         scores = (*self._losses, *self._metrics)
-        yield from (self._score(of, each) for of in self._scored_sets() for each in scores)
+        yield from (self._score(scored, each) for scored in self._scored_sets() for each in scores)
         if TRIGGERED in self._sets:
             yield OF_ENGINE[SUCCESS]
         if self._client_set:
             yield from spread_columns(CLIENT_ACCURACY)
         if self._settings.evaluation.trained:
             yield from spread_columns(TRAINED_ACCURACY)
-        for of, metric in self._local_scores():
-            more = {"wide": self._wide, "gain": self._wide and bool(of.model)}
-            yield from spread_columns(self._score(of, metric), **more)
-            for each in self._parts_of(of):
+        for scored, metric in self._local_scores():
+            more = {"wide": self._wide, "gain": self._wide and bool(scored.model)}
+            yield from spread_columns(self._score(scored, metric), **more)
+            for each in self._parts_of(scored):
                 score = self._score(each, metric)
                 yield from (score, *spread_columns(score, **more))
 
@@ -180,15 +180,15 @@ class Evaluator:
         made = self.deployment(committed) if committed else None
         message = self._message(values, state, committed, made)
         predictions, spans = self._predictions(executor, message, made)
-        predictions |= {of: predictions[same] for of, same in self._chosen.deployed.items()}
+        predictions |= {scored: predictions[same] for scored, same in self._chosen.deployed.items()}
         figures: Figures = {}
-        for of in self._scored_sets():
-            targets = self._targets[of]
-            for column, loss in zip(self._losses, predictions[of][0], strict=True):
-                figures[self._score(of, column).name] = loss / len(targets)
+        for scored in self._scored_sets():
+            targets = self._targets[scored]
+            for column, loss in zip(self._losses, predictions[scored][0], strict=True):
+                figures[self._score(scored, column).name] = loss / len(targets)
             for metric, figure in self._metrics.items():
-                score = score_of(metric, figure, self._given(metric, predictions[of]), targets)
-                figures[self._score(of, metric).name] = score
+                score = score_of(metric, figure, self._given(metric, predictions[scored]), targets)
+                figures[self._score(scored, metric).name] = score
         if TRIGGERED in predictions:
             predicted = predictions[TRIGGERED][1][0].copy()
             targets = self._targets[TRIGGERED].copy()
@@ -249,14 +249,18 @@ class Evaluator:
         figures: Figures = {}
         tables = []
         function = self._metrics[metric]
-        for of in self._local_sets:
-            samples, targets = self._sets[of], self._targets[of]
-            predicted = self._given(metric, predictions[of])
-            by_client = scores[of] = client_scores(metric, samples, function, predicted, targets)
-            base = scores[of._replace(model="")] if of.model and self._wide else None
-            figures |= spread(self._score(of, metric), by_client, wide=self._wide, base=base)
+        for scored in self._local_sets:
+            samples, targets = self._sets[scored], self._targets[scored]
+            predicted = self._given(metric, predictions[scored])
+            by_client = scores[scored] = client_scores(
+                metric, samples, function, predicted, targets
+            )
+            base = scores[scored._replace(model="")] if scored.model and self._wide else None
+            figures |= spread(self._score(scored, metric), by_client, wide=self._wide, base=base)
             took_part = times[samples.clients] > 0
-            for part_set, clients in zip(self._parts_of(of), (took_part, ~took_part), strict=False):
+            for part_set, clients in zip(
+                self._parts_of(scored), (took_part, ~took_part), strict=False
+            ):
                 score, of_part = part(
                     metric, function, samples, (predicted, targets, by_client), clients
                 )
@@ -265,10 +269,10 @@ class Evaluator:
                 base_of_part = None if base is None else base[clients]
                 figures |= spread(in_part, of_part, wide=True, base=base_of_part)
             columns: dict[str, Array] = {
-                self._score(of._replace(clients=""), metric).name: by_client
+                self._score(scored._replace(clients=""), metric).name: by_client
             }
             if self._wide:
-                is_new = np.full(len(by_client), of.clients == NEW, dtype=np.int64)
+                is_new = np.full(len(by_client), scored.clients == NEW, dtype=np.int64)
                 columns |= {"participations": times[samples.clients], "is_new": is_new}
             tables.append(client_table(samples, f"{LOCAL_TEST.name}_", columns))
         return tables, figures
@@ -330,24 +334,24 @@ class Evaluator:
     @property
     def _local_sets(self) -> list[Scored]:
         """The sets of which clients have scores of their own; the global model's come first."""
-        return [of for of in self._sets if of.samples == LOCAL_TEST.samples]
+        return [scored for scored in self._sets if scored.samples == LOCAL_TEST.samples]
 
     def _local_scores(self) -> list[tuple[Scored, str]]:
         """Return of which sets clients have scores of their own, and by which metrics."""
-        return [(of, metric) for metric in self._metrics for of in self._local_sets]
+        return [(scored, metric) for metric in self._metrics for scored in self._local_sets]
 
-    def _parts_of(self, of: Scored) -> tuple[Scored, ...]:
+    def _parts_of(self, scored: Scored) -> tuple[Scored, ...]:
         """Return the parts of a set: clients that took part, and the others."""
-        if not self._wide or of.clients:
+        if not self._wide or scored.clients:
             return ()
-        return of._replace(clients=SEEN), of._replace(clients=UNSEEN)
+        return scored._replace(clients=SEEN), scored._replace(clients=UNSEEN)
 
     def _scored_sets(self) -> list[Scored]:
         """Return the sets that have a score of their own; a task may lack a test."""
         return [
-            of
-            for of, targets in self._targets.items()
-            if of not in (CLIENTS, TRIGGERED) and len(targets)
+            scored
+            for scored, targets in self._targets.items()
+            if scored not in (CLIENTS, TRIGGERED) and len(targets)
         ]
 
     def _predictions(
@@ -379,7 +383,7 @@ class Evaluator:
         if failed:  # only now: a run goes on without an analysis, and nothing is left for later
             raise RunError(f"the model cannot be evaluated: {failed[0].cause}")
         predictions = {}
-        for number, of in enumerate([*self._targets][: len(sizes)]):
+        for number, scored in enumerate([*self._targets][: len(sizes)]):
             if not len(sizes[number]):
                 continue
             batches = [scores[each] for each in sorted(scores) if each[0] == number]
@@ -388,5 +392,5 @@ class Evaluator:
             arrays: Iterator[Array] = map(np.concatenate, zip(*parts, strict=True))
             if self.few:
                 arrays = (np.resize(a, (sizes[number].sum(), *a.shape[1:])) for a in arrays)
-            predictions[of] = sums, tuple(arrays)
+            predictions[scored] = sums, tuple(arrays)
         return predictions, spans

@@ -33,23 +33,23 @@ SETS = {
 
 def words_of(column: Column) -> str:
     """Return a column of the rounds in words, a main score as "own held-out accuracy"."""
-    of = column.scored
-    return f"{_set_of(of)}{of.score}" if of else column.name.replace("_", " ")
+    scored = column.scored
+    return f"{_set_of(scored)}{scored.score}" if scored else column.name.replace("_", " ")
 
 
-def _set_of(of: Scored) -> str:
+def _set_of(scored: Scored) -> str:
     """Return the samples and the model of a main score in words, with a space after them."""
-    own = "own " if of.model == PERSONAL else ""
-    return f"{own}{SETS[of.samples]}"
+    own = "own " if scored.model == PERSONAL else ""
+    return f"{own}{SETS[scored.samples]}"
 
 
 def _shown(score: Column, columns: Mapping[str, Column]) -> dict[str, Column]:
     """Return the main score and titled ones on its samples, without the loss, by their names."""
     same = [(column, column.scored) for column in columns.values() if column.scored]
     return {
-        column.title or of.score: column
-        for column, of in same
-        if of.score != LOSS.name and of == _beside(score, of.score)
+        column.title or scored.score: column
+        for column, scored in same
+        if scored.score != LOSS.name and scored == _beside(score, scored.score)
         if column.title or column == score
     }
 
@@ -158,8 +158,14 @@ def final_score(
         return None
     if is_accuracy(score):
         return words_of(score), f"{value:.2%} (best {summary['best_score']:.2%})"
-    shown = {title: (of, final_name(of)) for title, of in _shown(score, columns).items()}
-    last = {t: _text(of, summary[n]) for t, (of, n) in shown.items() if summary.get(n) is not None}
+    shown = {
+        title: (column, final_name(column)) for title, column in _shown(score, columns).items()
+    }
+    last = {
+        t: _text(column, summary[n])
+        for t, (column, n) in shown.items()
+        if summary.get(n) is not None
+    }
     if not last:
         return words_of(score), f"{value:.4f}"
     first, *others = last

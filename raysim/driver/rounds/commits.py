@@ -186,7 +186,7 @@ class Commits:
         """Keep the model of the last committed round, as the best one, until it is written."""
         best = {name: tensor.clone() for name, tensor in self._deployed().items()}
         kept = self._stopping.regular_best
-        self._best = {n: of for n, of in self._best.items() if n == kept}
+        self._best = {n: model for n, model in self._best.items() if n == kept}
         self._best[self.committed.number] = best
 
     def _save_best(self) -> list[Path]:
@@ -249,8 +249,8 @@ class Commits:
         every, rounds = settings.evaluation.every, self.last_round
         recorded = self.recorder.rows, self.recorder.declared
         summary = summarise(*recorded, settings.target_accuracy, every=every, rounds=rounds)
-        of = self._stopping.metric and self._stopping.metric.scored
-        best = self._stopping.best if of and of.samples == HOLDOUT.samples else None
+        scored = self._stopping.metric and self._stopping.metric.scored
+        best = self._stopping.best if scored and scored.samples == HOLDOUT.samples else None
         summary |= of_local_tests(*recorded, every, rounds, best)
         summary |= self._context.evaluator.held_out_samples
         summary |= {"best_round": self._stopping.best or None, "stopped_by": self._reason}

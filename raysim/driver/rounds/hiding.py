@@ -34,9 +34,11 @@ def as_seen(settings: Settings, reader: Component, view: V) -> V:
         view: The view that is handed to it.
     """
     claims = [part for part in claiming_of(settings) if part is not reader][:1]
-    closing = {of: called(part) for part in claims for of in Tells}
+    closing = {tells: called(part) for part in claims for tells in Tells}
     closing |= {
-        of: called(stage) for stage in settings.stages.values() for of in call(stage, Stage.hides)
+        tells: called(stage)
+        for stage in settings.stages.values()
+        for tells in call(stage, Stage.hides)
     }
     if SINGLE in closing and not settings.clock.has_time:  # then times are those of sizes
         closing[TIMES] = closing[SINGLE]

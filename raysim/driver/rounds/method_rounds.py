@@ -28,7 +28,7 @@ from raysim.api.withheld import opened
 from raysim.config import LocalSettings, Settings
 from raysim.driver.rounds.hiding import as_seen
 from raysim.driver.rounds.rates import rates_of
-from raysim.driver.uploads.dispatch import Dispatch, Rider
+from raysim.driver.uploads.dispatch import Dispatch, PassHook
 from raysim.errors import RuleError, SettingsError
 from raysim.numbers.arrays import Integers
 from raysim.numbers.seeds import owned_generator, sample_cohort, stream
@@ -213,7 +213,7 @@ def run_without_clients(pass_: Pass) -> Reduced:
 def run_round(
     passes: Passes,
     run: RunPass,
-    riders: Sequence[Rider] = (),
+    hooks: Sequence[PassHook] = (),
     frozen: frozenset[str] = frozenset(),
     check: Callable[..., None] = lambda *seen: None,
 ) -> tuple[ServerState, Metrics]:
@@ -224,7 +224,7 @@ def run_round(
     Args:
         passes: The passes, by `passes_of`.
         run: Runs a pass.
-        riders: Dress each pass, in this order.
+        hooks: Called before each pass, in this order.
         frozen: Names of the network's frozen parameters, which do not travel.
         check: Checks each pass as it is yielded, and with its result as that arrives.
 
@@ -244,8 +244,8 @@ def run_round(
         try:
             sent = Dispatch.of(pass_, frozen)
             check(sent)
-            for rider in riders:
-                sent = rider(sent)
+            for hook in hooks:
+                sent = hook(sent)
             reduced = run(sent)
             check(sent, reduced)
             value = sent.received(reduced)

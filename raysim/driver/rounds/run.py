@@ -38,7 +38,7 @@ from raysim.driver.start.context import Rounds, RunContext
 from raysim.driver.start.stacking import decide_stack_size
 from raysim.driver.uploads.channel import Channel, by_owner, of_stage, states_of
 from raysim.driver.uploads.client_figures import rows_beside
-from raysim.driver.uploads.dispatch import Dispatch, Rider
+from raysim.driver.uploads.dispatch import Dispatch, PassHook
 from raysim.driver.uploads.downlink import Downlink
 from raysim.driver.uploads.order import ORDER
 from raysim.errors import DamagedStateError, MachineError, MovedError
@@ -179,8 +179,8 @@ class Run:
 
     def _started(self) -> Started:
         settings, score = self.settings, self.commits.score
-        of = score and score.scored
-        if deploys_own_models(settings) and score and of and of.model != PERSONAL:
+        scored = score and score.scored
+        if deploys_own_models(settings) and score and scored and scored.model != PERSONAL:
             self.context.listener.note(
                 "clients deploy models of their own, which nothing evaluates:"
                 f" {score.name} is that of the global model; evaluation.local_test or"
@@ -327,20 +327,20 @@ class Run:
 
     def _attempts(
         self, before: RunState, begun: OpenRound
-    ) -> Iterator[tuple[Passes, RunPass, Sequence[Rider]]]:
-        """Yield the passes of a round, what runs them, and their riders, until one is not lost.
+    ) -> Iterator[tuple[Passes, RunPass, Sequence[PassHook]]]:
+        """Yield the passes of a round, what runs them, and their hooks, until one is not lost.
 
         A round without clients, or one that is lost, runs for stages that act on empty rounds: no
         absence of noise may tell that clients were selected.
         """
         settings = self.settings
-        riders = [(row, rider) for row in ORDER if (rider := row.rider(begun))]
+        hooks = [(row, hook) for row in ORDER if (hook := row.hook(begun))]
         if begun.has_clients:
             passes = passes_of(settings, begun.now, before.state)
-            yield passes, begun.run, [rider for _, rider in riders]
+            yield passes, begun.run, [hook for _, hook in hooks]
         if any(stage.acts_on_empty_rounds for stage in settings.stages.values()):
             passes = passes_of(settings, replace(begun.now, cohort=()), before.state)
-            left = [rider for row, rider in riders if row.on_empty_rounds]
+            left = [hook for row, hook in hooks if row.on_empty_rounds]
             yield passes, run_without_clients, left
 
     def _whole_row(

@@ -46,7 +46,7 @@ class Stopping:
                 its values are better.
         """
         self._settings, self._end = settings, last
-        evaluated = {name: of for name, of in columns.items() if of.scored}
+        evaluated = {name: column for name, column in columns.items() if column.scored}
         trained = {name: OF_ENGINE[name] for name in TRAINED}
         columns = {**trained, **of_components(settings), **columns}
         chosen = main_score(evaluated, to_choose=True)

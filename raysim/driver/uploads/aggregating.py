@@ -45,7 +45,9 @@ def _received(settings: Settings, dispatch: Dispatch, reduced: Reduced) -> Reduc
     if factor == 1 or not dispatch.epochs:
         return reduced
     moved = dispatch.differences(reduced)
-    changed = {g: {n: factor * d for n, d in of.items()} for g, of in moved.changes.items()}
+    changed = {
+        g: {n: factor * d for n, d in tensors.items()} for g, tensors in moved.changes.items()
+    }
     return replace(reduced, means=moved.means_with(changed))
 
 

@@ -79,7 +79,7 @@ class Channel:
     _metrics: dict[str, Mapping[str, float]] = field(default_factory=dict)
     _passes: int = 0
 
-    def dress(self, dispatch: Dispatch) -> Dispatch:
+    def before_pass(self, dispatch: Dispatch) -> Dispatch:
         """Return a pass whose clients send through the stages."""
         return with_stages(self._present, dispatch, partial(self._received, dispatch))
 
@@ -124,14 +124,16 @@ class Channel:
         state, metrics = updated_by(stage, received, reduced)
         if state:
             self.states[name] = state
-        others = [each for owner, of in self._metrics.items() if owner != name for each in of]
+        others = [each for owner, names in self._metrics.items() if owner != name for each in names]
         check_metrics(metrics, others, called(stage))
         self._metrics[name] = metrics
 
     @property
     def metrics(self) -> dict[str, float]:
         """Numbers of the round that stages report."""
-        return {name: value for of in self._metrics.values() for name, value in of.items()}
+        return {
+            name: value for metrics in self._metrics.values() for name, value in metrics.items()
+        }
 
     @property
     def _changes_what_is_sent(self) -> bool:
@@ -267,11 +269,11 @@ def through_stages(
     scalars, state = dict[str, float](), dict[str, Tensors]()
     for name, stage in stages:
         leaves, stage_view = stage.leaves_buffers, _view_of(name, view)
-        encoding, of = encoded.seen_by(leaves_buffers=leaves)
+        encoding, sizes = encoded.seen_by(leaves_buffers=leaves)
         sums, left = _parted(sent.sums, view.buffers if leaves else ())
         seen = replace(sent, sums=sums, encoding=encoding)
         after = _sent_through(stage, stage_view, seen)
-        encoding = _encoding_behind(stage, seen, after, of, view.client)
+        encoding = _encoding_behind(stage, seen, after, sizes, view.client)
         encoded = encoded.behind(encoding, leaves_buffers=leaves)
         sent = replace(sent, sums=unflatten(flatten(after.sums) | left) if left else after.sums)
         _check_metrics(stage, after, {*taken, *metrics})
@@ -288,7 +290,7 @@ def through_stages(
 
 
 def _copies(sums: Groups) -> Groups:
-    return {group: {n: d.clone() for n, d in of.items()} for group, of in sums.items()}
+    return {group: {n: d.clone() for n, d in tensors.items()} for group, tensors in sums.items()}
 
 
 def _parted(sums: Groups, names: Collection[str]) -> tuple[Groups, dict[str, Tensor]]:
@@ -296,11 +298,11 @@ def _parted(sums: Groups, names: Collection[str]) -> tuple[Groups, dict[str, Ten
     if not names:
         return sums, {}
     parted: Groups = {
-        group: {name: d for name, d in of.items() if name not in names}
-        for group, of in sums.items()
+        group: {name: d for name, d in tensors.items() if name not in names}
+        for group, tensors in sums.items()
     }
-    left = {f"{g}/{n}": d for g, of in sums.items() for n, d in of.items() if n in names}
-    return {group: of for group, of in parted.items() if of}, left
+    left = {f"{g}/{n}": d for g, tensors in sums.items() for n, d in tensors.items() if n in names}
+    return {group: tensors for group, tensors in parted.items() if tensors}, left
 
 
 def _encoding_behind(

@@ -1,10 +1,10 @@
-"""Passes as the engine dispatches them, with the way of their uploads: steps, in one order.
+"""Passes as the engine dispatches them, with the steps that their uploads go through.
 
-Riders dress a pass before it runs, in the order of `raysim.driver.uploads.order`. Each may change
-it, and put a step on the way of its uploads: a part that clients take around the method's `finish`,
-and one that the server takes behind the aggregation. A step may also replace samples and kept
-updates, add columns of clients and seal sums. What clients do travels: it is small, and depends on
-settings, round, cohort and what a checkpoint seals alone.
+The engine calls hooks before a pass, in the order of `raysim.driver.uploads.order`. A hook may
+change the pass and may add a step: one part for clients, around the method's `finish`, and one for
+the server, after the aggregation. A step may also replace samples and kept updates, add columns of
+clients and seal sums. The clients' part is sent to workers. It is small and depends only on
+settings, round, cohort and the state in a checkpoint.
 """
 
 from __future__ import annotations
@@ -21,30 +21,30 @@ from raysim.execution.messages import AggregationMessage, Forger
 from raysim.execution.partial_sum import Columns, Seal
 from raysim.numbers.arrays import Floats, Integers
 
-Rider = Callable[["Dispatch"], "Dispatch"]
-"""Returns the pass that runs in place of a given one."""
+PassHook = Callable[["Dispatch"], "Dispatch"]
+"""Returns the pass to run in place of the given one."""
 Before = Callable[[View], None]
 """Called before the method makes an upload."""
 After = Callable[[View, Trained, Upload], Upload]
-"""Returns what the client sends in place of an upload."""
+"""Returns the upload that the client sends in place of the given one."""
 Samples = Callable[[int, Batch, int], Batch]
-"""Returns what a client trains on in place of its samples, given C, the number of classes."""
+"""Returns the samples that a client trains on instead, given client, samples and C classes."""
 
 Forge = Callable[[AggregationMessage, State, Callable[[AggregationMessage], Floats]], Forger | None]
-"""Returns a forger of the kept updates of a message, given its state, and what measures these."""
+"""Returns a forger of a message's kept updates, given the state and a function to measure them."""
 
 
 class UploadStep(NamedTuple):
-    """Step of an upload's way.
+    """Step that the uploads of a pass go through.
 
     Attributes:
-        before: What a client does before the method's `finish`.
-        after: What it makes of the upload.
-        server: What the server makes of the result.
-        samples: What a client trains on.
-        columns: Returns columns of `clients.parquet` of some clients [n].
-        forge: Returns what replaces updates that are kept one by one.
-        seal: Returns what seals the sums of workers, given the pass's number and `asked`.
+        before: The client calls it before the method's `finish`.
+        after: The client calls it with the upload.
+        server: The server calls it with the result of the pass.
+        samples: Replaces the samples that a client trains on.
+        columns: Returns columns of `clients.parquet` for clients [n].
+        forge: Returns the forger of kept updates.
+        seal: Returns the seal of workers' sums, given the pass's number and `asked`.
     """
 
     before: Before | None = None
@@ -61,13 +61,13 @@ class Dispatch(Pass):
     """Pass as the engine dispatches it.
 
     Attributes:
-        steps: The way of its uploads.
-        stored_groups: Groups in uploads, with their bases, of which each client's update is kept
-            one by one, for an aggregation or an attack that sees them.
-        asked: The clients that begin it, also those that are lost before they have sent anything.
-        full_epochs: The epochs before a virtual clock cut those of some clients; None where it cut
+        steps: The steps that its uploads go through, in order.
+        stored_groups: Groups in uploads, with their bases. Each client's update of these groups is
+            kept, for an aggregation or an attack that sees updates one by one.
+        asked: The clients that begin the pass, even if they are lost before they send anything.
+        full_epochs: The epochs before a virtual clock cut some clients' epochs; None if it cut
             none.
-        frozen: Names of the network's frozen parameters, which do not travel.
+        frozen: Names of the network's frozen parameters, which are not sent.
     """
 
     steps: tuple[UploadStep, ...] = ()
@@ -78,16 +78,16 @@ class Dispatch(Pass):
 
     @classmethod
     def of(cls, pass_: Pass, frozen: frozenset[str]) -> Self:
-        """Return a method's pass, to which nothing has been done."""
+        """Return a method's pass as a dispatch without steps."""
         return cls(**_parts(pass_), frozen=frozen, asked=pass_.clients)
 
     def with_step(self, step: UploadStep) -> Self:
-        """Return the pass with one more step, the last."""
+        """Return the pass with a further step at the end."""
         return replace(self, steps=(*self.steps, step))
 
     @property
     def of_clients(self) -> Pass:
-        """The pass as clients take it, whose `finish` goes through the clients' parts."""
+        """The pass for clients; its `finish` includes the clients' parts of the steps."""
         parts = tuple((step.before, step.after) for step in self.steps if step.before or step.after)
         pass_ = Pass(**_parts(self))
         if not parts:
@@ -97,11 +97,11 @@ class Dispatch(Pass):
 
     @property
     def samples(self) -> tuple[Samples, ...]:
-        """The functions that make others of the clients' samples."""
+        """The functions that replace clients' samples."""
         return tuple(step.samples for step in self.steps if step.samples)
 
     def columns(self, clients: Integers) -> Columns:
-        """Return the columns of `clients.parquet` that its steps have of some clients [n]."""
+        """Return the steps' columns of `clients.parquet` for clients [n]."""
         found = [step.columns(clients) for step in self.steps if step.columns]
         return {name: values for columns in found for name, values in columns.items()}
 
@@ -111,21 +111,21 @@ class Dispatch(Pass):
         state: State,
         measure: Callable[[AggregationMessage], Floats],
     ) -> Forger | None:
-        """Return what replaces kept updates of the pass; None if nothing does. See `Forge`."""
+        """Return the forger of the pass's kept updates; None if no step has one. See `Forge`."""
         forges = (step.forge(message, state, measure) for step in self.steps if step.forge)
         return next(filter(None, forges), None)
 
     def sealed(self, pass_number: int) -> Seal | None:
-        """Return what seals the sums of workers; None if nothing does."""
+        """Return the seal of workers' sums; None if no step has one."""
         asked = tuple(map(int, self.asked))
         return next((step.seal(pass_number, asked) for step in self.steps if step.seal), None)
 
     def differences(self, reduced: Reduced) -> Differences:
-        """Return the differences of the means of a result from what was broadcast."""
+        """Return the differences between a result's means and the broadcast."""
         return Differences.of(reduced.means, self.moved_from, self.broadcast, frozen=self.frozen)
 
     def received(self, reduced: Reduced) -> Reduced:
-        """Return what the server goes on with, from the result of the pass."""
+        """Return the result after the server's parts of the steps."""
         for step in reversed(self.steps):
             reduced = step.server(reduced) if step.server else reduced
         return reduced
@@ -141,7 +141,7 @@ def _through(
     view: View,
     trained: Trained,
 ) -> Upload:
-    """Return what a client sends, from the upload that the method makes of its training."""
+    """Return the upload of a client: the method's, after the clients' parts."""
     for before, _ in parts:
         if before:
             before(view)

@@ -80,7 +80,7 @@ class Downlink:
     def __post_init__(self) -> None:
         self.state = self.before.downlink
 
-    def dress(self, dispatch: Dispatch) -> Dispatch:
+    def before_pass(self, dispatch: Dispatch) -> Dispatch:
         """Return a pass whose clients start from what they have of the model."""
         if not self._is_coded(dispatch):
             return dispatch

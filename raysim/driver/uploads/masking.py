@@ -105,7 +105,7 @@ def with_masks(runner: RoundRunner, dispatch: Dispatch) -> Dispatch:
 
 def _received(stage: Stage, note: Callable[[str], None], reduced: Reduced) -> Reduced:
     """Return the result as it is; tell what is sent in the clear."""
-    if clear := sorted({name for of in reduced.means.values() for name in _whole(of)}):
+    if clear := sorted({name for tensors in reduced.means.values() for name in _whole(tensors)}):
         more = f" and {len(clear) - 1} more" if clear[1:] else ""
         note(
             f"{called(stage)}: clients send {clear[0]!r}{more} in the clear, whole numbers of which"
@@ -145,8 +145,10 @@ def _in_words(
     left, _ = split_stored(upload, dict(bases), view.broadcast, view.frozen)
     passing = {
         name: tensor
-        for group, of in left.sums.items()
-        for name, tensor in flatten({group: without(of, {*view.frozen, *_whole(of)})}).items()
+        for group, tensors in left.sums.items()
+        for name, tensor in flatten(
+            {group: without(tensors, {*view.frozen, *_whole(tensors)})}
+        ).items()
     }
     sent = Encoding.of(Layout.of(passing))
     more = replace(sent, bits=bits).nbytes - sent.nbytes

@@ -1,8 +1,8 @@
-"""Concerns of an upload, in one order: who rides on its pass, and what is checked before a run.
+"""Table of the concerns of an upload, in order: the hook of each and its check before a run.
 
-A further one is a file beside this one, and a row here. Riders dress a pass in this order, and
-clients take their parts in it; the server takes its own in reverse. The virtual clock counts the
-work and the bytes of the parts before its own.
+A new concern is a file in this folder and a row of the table. The engine calls the hooks before a
+pass, in this order. Clients do their parts in the same order, the server does its parts in reverse.
+The virtual clock charges the work and the bytes of the rows before its own.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from raysim.driver.uploads.aggregating import check_aggregation, with_aggregatio
 from raysim.driver.uploads.attacking import check_attack, of_version, recorded, with_attack
 from raysim.driver.uploads.channel import with_stages
 from raysim.driver.uploads.client_models import with_kept_models
-from raysim.driver.uploads.dispatch import Dispatch, Rider
+from raysim.driver.uploads.dispatch import Dispatch, PassHook
 from raysim.driver.uploads.masking import check_masks, with_masks
 from raysim.driver.uploads.optimizer_state import with_kept_optimizers
 from raysim.federation.federation import Federation
@@ -32,19 +32,20 @@ Note = Callable[[str], None]
 
 
 class Concern(NamedTuple):
-    """Concern of an upload.
+    """Row of the table.
 
     Attributes:
         name: Its name.
-        rider: Returns its rider of a round; None where it has none.
-        check: Checks it before a run starts.
-        late: Where rounds overlap, dresses the pass of a version, by its number and cohort.
-        recorded: Returns what a run's records have of it.
-        on_empty_rounds: Whether it rides on the passes of a round without clients, too.
+        hook: Returns the hook for a round; None where the concern does nothing in it.
+        check: Checks the concern before a run starts.
+        late: Where rounds overlap, changes the pass from a version, given the version's number and
+            cohort.
+        recorded: Returns the values that a run's records hold of it.
+        on_empty_rounds: Whether the hook is called for rounds without clients, too.
     """
 
     name: str
-    rider: Callable[[OpenRound], Rider | None]
+    hook: Callable[[OpenRound], PassHook | None]
     check: Callable[[RunParts, Federation, Note], None] = lambda *parts: None
     late: Callable[[Settings, int, Sequence[int], Dispatch], Dispatch] = (
         lambda run, number, cohort, dispatch: dispatch
@@ -54,18 +55,18 @@ class Concern(NamedTuple):
 
 
 ORDER = (
-    Concern("downlink", lambda begun: begun.downlink.dress if begun.downlink else None),
+    Concern("downlink", lambda begun: begun.downlink.before_pass if begun.downlink else None),
     Concern("masks", lambda begun: partial(with_masks, begun.runner), check_masks),
     Concern(
         "clock",
-        lambda begun: begun.clock.dress if begun.clock else partial(in_no_time, begun.runner),
+        lambda begun: begun.clock.before_pass if begun.clock else partial(in_no_time, begun.runner),
     ),
     Concern(
         "report",
         lambda begun: partial(with_report, begun.settings.selection) if begun.selection else None,
         late=lambda run, number, cohort, dispatch: with_report(run.selection, dispatch),
     ),
-    Concern("analyses", lambda begun: begun.analyses.dress if begun.is_due else None),
+    Concern("analyses", lambda begun: begun.analyses.before_pass if begun.is_due else None),
     Concern(
         "models",
         lambda begun: (
@@ -74,7 +75,7 @@ ORDER = (
     ),
     Concern(
         "channel",
-        lambda begun: begun.channel.dress if begun.channel else None,
+        lambda begun: begun.channel.before_pass if begun.channel else None,
         late=lambda run, number, cohort, dispatch: with_stages(run.stages, dispatch),
         on_empty_rounds=True,
     ),

@@ -152,7 +152,7 @@ class FedMa(Method):
             "members": members,
             "recent": {"clients": torch.tensor(reduced.clients, dtype=torch.int64)},
         }
-        widths = {f"width_{int(n) + 1}": float(len(of)) for n, of in members.items()}
+        widths = {f"width_{int(n) + 1}": float(len(group)) for n, group in members.items()}
         return ServerState(groups), widths
 
     def _match(

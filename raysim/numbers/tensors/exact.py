@@ -86,7 +86,7 @@ class Addend:
         """
         parts = flats = {d: [*map(_reals, flat)] for d, flat in layout.flats(tensors).items()}
         if any(tensor.device.type != "cpu" for tensor in tensors.values()):
-            flats = {dtype: [torch.cat(of)] for dtype, of in parts.items()}
+            flats = {dtype: [torch.cat(values)] for dtype, values in parts.items()}
         extremes = [
             extreme.item()
             for dtype, parts in flats.items()

@@ -78,8 +78,8 @@ def deciles(legend: Legend, groups: Mapping[int, RunGroup], name: str) -> Chart 
 
 def _deciles(group: RunGroup) -> Values | None:
     """Return the nine deciles of a group in percent, means over the seeds that have them."""
-    for of in ("personal_local_test_accuracy", "client_accuracy"):
-        runs = [[r.points(f"{of}_d{d}") for d in TENTHS] for r in averaged(group)]
+    for score in ("personal_local_test_accuracy", "client_accuracy"):
+        runs = [[r.points(f"{score}_d{d}") for d in TENTHS] for r in averaged(group)]
         if values := [[points[-1][1] for points in run] for run in runs if all(run)]:
             percents: Values = np.mean(values, axis=0) * 100
             return percents

@@ -32,9 +32,9 @@ CHARTS = {
 
 def tag_of(column: Column) -> str:
     """Return the tag of a column of `metrics.parquet`."""
-    of = column.scored
-    if of and (of.score or of.spread):
-        return f"{of.set}/{'_'.join(filter(None, (of.score, of.spread)))}"
+    scored = column.scored
+    if scored and (scored.score or scored.spread):
+        return f"{scored.set}/{'_'.join(filter(None, (scored.score, scored.spread)))}"
     return column.tag or f"method/{column.name}"
 
 

@@ -202,7 +202,9 @@ def _source(path: Path, stored: Mapping[str, Stored], files: tuple[Path, ...]) -
             yield as_columns(dict(zip(blocks, parts, strict=True)))
 
     kinds = {n: (a.shape[1:], a.dtype) for n, a in stored.items() if math.prod(a.shape[1:]) > 1}
-    images = tuple(n for n, (of, dtype) in kinds.items() if dtype == np.uint8 and len(of) in (2, 3))
+    images = tuple(
+        n for n, (shape, dtype) in kinds.items() if dtype == np.uint8 and len(shape) in (2, 3)
+    )
     client = "client" if "client" in stored else ""
     return Source(path, tuple(stored), read, files, client, lambda: kinds, images)
 

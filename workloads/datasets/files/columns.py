@@ -325,9 +325,9 @@ def read_as(features: Sequence[Feature]) -> list[str]:
     told += [_as_words(feature) for feature in features if isinstance(feature, Words)][:MOST_TOLD]
     dates = [feature for feature in features if isinstance(feature, Dates)]
     for form in dict.fromkeys(date.form for date in dates):
-        of = listed([date.name for date in dates if date.form == form])
+        columns = listed([date.name for date in dates if date.form == form])
         written = f" ({shown_forms(((form,),))})" if form else ""
-        told.append(f"month, weekday and hour of {of}{written}")
+        told.append(f"month, weekday and hour of {columns}{written}")
     return (
         told
         + [_as_arrays(feature) for feature in features if isinstance(feature, Arrays)][:MOST_TOLD]

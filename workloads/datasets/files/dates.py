@@ -66,7 +66,7 @@ def readings_of(values: pa.Array, among: Readings) -> Readings:
             if as_dates(values[:1], form) is None:  # few forms suit the first value
                 continue
             if (dates := as_dates(values, form)) is not None:
-                same = next((each for of, each in alike if of.equals(dates)), None)
+                same = next((each for known, each in alike if known.equals(dates)), None)
                 if same is None:
                     alike.append((dates, same := []))
                 same.append(form)
@@ -77,8 +77,8 @@ def readings_of(values: pa.Array, among: Readings) -> Readings:
 def firsts_of(readings: Readings) -> list[str]:
     """Return what may come first in dates that can be read in several ways: day, month or year."""
     names = {"d": "day", "m": "month", "y": "year"}
-    of = [names[form[1].lower()] for forms in readings for form in forms if "%m" in form]
-    return [name for name in names.values() if name in of]
+    firsts = [names[form[1].lower()] for forms in readings for form in forms if "%m" in form]
+    return [name for name in names.values() if name in firsts]
 
 
 def chosen(readings: Readings, first: First | None) -> str | None:

@@ -141,8 +141,10 @@ class Kind:
         elif not pa.types.is_null(values.type):
             instead = f"; {naming('leave_out', column.name, self.given)} goes on without it"
             if pa.types.is_date(values.type) or pa.types.is_timestamp(values.type):
-                of = naming("dates", column.name, self.given)
-                instead = f"; {of} makes month, weekday and hour of it{instead.replace(';', ',')}"
+                setting = naming("dates", column.name, self.given)
+                instead = (
+                    f"; {setting} makes month, weekday and hour of it{instead.replace(';', ',')}"
+                )
             raise DataError(
                 f"column {shown(column.name)} holds values of type {values.type}; must be numbers,"
                 f" words or lists of numbers{instead if self.feature else ''}"

@@ -143,8 +143,8 @@ def by_table(folder: Path, labels: Path, image_size: int | None) -> Source:
                 if column in wanted:
                     paths = [place(name) for name in batch[column].to_pylist()]
                     images = as_columns({column: read_all(paths)})
-                    of = {name: images if name == column else batch for name in wanted}
-                    batch = side_by_side(of)
+                    batches = {name: images if name == column else batch for name in wanted}
+                    batch = side_by_side(batches)
                 yield batch.select([*wanted])
 
     files = (labels, *_images(folder))

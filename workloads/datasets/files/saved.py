@@ -82,7 +82,7 @@ class HuggingFace(FileDataset):
             if not isinstance(self.split, str):
                 check_divided(path, self.split)
             chosen = {"train": "train", "test": test}
-            return {name: _saved(path / of, self.image_size) for name, of in chosen.items()}
+            return {name: _saved(path / folder, self.image_size) for name, folder in chosen.items()}
         if isinstance(self.split, str):
             raise DataError(
                 f"dataset.split={shown(self.split)}: no such split; {suggest(self.split, names)}"
@@ -206,14 +206,14 @@ def _files(folder: Path) -> list[Path]:
 
 
 def _decoded(batch: pa.RecordBatch, images: Mapping[str, ImageReader]) -> pa.RecordBatch:
-    of: dict[str, pa.RecordBatch] = {}
+    batches: dict[str, pa.RecordBatch] = {}
     for name in batch.schema.names:
         if name in images:
             content = [_content(value, name) for value in batch[name]]
-            of[name] = as_columns({name: np.asarray(images[name](content))})
+            batches[name] = as_columns({name: np.asarray(images[name](content))})
         else:
-            of[name] = batch
-    return side_by_side(of)
+            batches[name] = batch
+    return side_by_side(batches)
 
 
 def _content(value: pa.Scalar, name: str) -> BytesIO:

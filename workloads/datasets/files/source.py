@@ -127,10 +127,12 @@ def reading(path: Path, what: str, *more: type[Exception]) -> Iterator[None]:
         raise DataError(f"{path}: cannot be read as {what}: {text}") from error
 
 
-def side_by_side(of: Mapping[str, pa.RecordBatch]) -> pa.RecordBatch:
+def side_by_side(batches: Mapping[str, pa.RecordBatch]) -> pa.RecordBatch:
     """Return the columns of these names, each from its batch, as one batch."""
-    fields = [batch.schema.field(name) for name, batch in of.items()]
-    return pa.record_batch([batch[name] for name, batch in of.items()], schema=pa.schema(fields))
+    fields = [batch.schema.field(name) for name, batch in batches.items()]
+    return pa.record_batch(
+        [batch[name] for name, batch in batches.items()], schema=pa.schema(fields)
+    )
 
 
 def as_columns(arrays: Mapping[str, Array]) -> pa.RecordBatch:

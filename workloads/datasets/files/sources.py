@@ -237,13 +237,16 @@ def _of_client_folders(folder: Path, folders: Sequence[Path], reading: Reading) 
     if len(folders) == 1:
         return _of_folder(folders[0], reading)
     if all(map(_has_classes, folders)):
-        of = {path.name: path for path in folders}
-        return {"": pictures.by_class(folder, reading.image_size, of)}
+        by_client = {path.name: path for path in folders}
+        return {"": pictures.by_class(folder, reading.image_size, by_client)}
     sets = {path.name: _set_folders(path, _folders(path), reading.split) for path in folders}
     if all(each and all(map(_has_classes, each.values())) for each in sets.values()):
         of_split = {s: {name: each[s] for name, each in sets.items()} for s in SPLITS}
         size = reading.image_size
-        return {split: pictures.by_class(folder, size, of) for split, of in of_split.items()}
+        return {
+            split: pictures.by_class(folder, size, by_client)
+            for split, by_client in of_split.items()
+        }
     parts = {path.name: _of_folder(path, reading) for path in folders}
     splits = {frozenset(part) for part in parts.values()}
     if len(splits) > 1:
@@ -316,10 +319,14 @@ def _by_pairs(files: Sequence[Path]) -> dict[str, list[Path]]:
     Digits and marks are not compared. `strain` and `latest` differ in other letters, too.
     """
     rests = {path: {split: _rests(path, split) for split in SPLITS} for path in files}
-    train, test = (set[Rest]().union(*(of[split] for of in rests.values())) for split in SPLITS)
+    train, test = (
+        set[Rest]().union(*(of_file[split] for of_file in rests.values())) for split in SPLITS
+    )
 
     def named(path: Path) -> set[str]:
-        return {split for split, of in rests[path].items() if of & train & test}
+        return {
+            split for split, rests_of_split in rests[path].items() if rests_of_split & train & test
+        }
 
     return {split: [path for path in files if named(path) == {split}] for split in SPLITS}
 

@@ -11,7 +11,7 @@ MACRO_F1 = {"test_macro_f1": "test macro F1"}
 
 SCHEDULES = {
     "3000 rounds": {},
-    "600 rounds": {"rounds": 600, **{f"local.{key}": of for key, of in FEWER_ROUNDS.items()}},
+    "600 rounds": {"rounds": 600, **{f"local.{key}": value for key, value in FEWER_ROUNDS.items()}},
 }
 BETAS = {
     "maximum entropy": ("fedmax-cifar10-noniid", (1.0, 10.0, 100.0, 1e3, 1e4)),
