@@ -169,8 +169,8 @@ SUMS: Mapping[str, tuple[str, ...]] = {
 SUCCESS = "attack_success_rate"
 """Column of the success rate of an attack's trigger."""
 BAD, BAD_CUT, BEYOND = "bad_clients", "bad_clients_cut", "bad_clients_beyond_bound"
-"""Columns of rounds under attack: bad clients that arrived, those of them whose updates have weight
-0 in the aggregate, and those beyond the number that the aggregation bears with."""
+"""Columns of rounds under attack: bad clients that arrived, bad clients with weight 0 in the
+aggregate, and bad clients beyond the number that the aggregation tolerates."""
 SUCCESS_RATE = Column(SUCCESS, "smaller", "%").of(Scored(SUCCESS))
 _WRITTEN = [
     *map(Column, ("round", "temperature", "server_lr")),

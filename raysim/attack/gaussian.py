@@ -19,7 +19,7 @@ from raysim.attack.differences import changed
 class Gaussian(Attack):
     """Send Gaussian noise in place of the update.
 
-    Tests whether an aggregation bears with updates far from all others: its norm is about std times
+    Tests whether an aggregation tolerates updates far from all others: its norm is about std times
     the root of the number of values. Costs a draw for each value.
     """
 

@@ -25,10 +25,10 @@ from raysim.storage.recorder import Row
 DROPPED = "clients_dropped"
 """Column of the number of clients dropped after errors, in runs with any."""
 EPSILON, HYPOTHETICAL = "epsilon", "hypothetical_epsilon"
-"""Columns of the epsilon of a run, and of that of a population that is not there; the first is
-`stopped_by` of a run that its limit has ended, too."""
+"""Columns of a run's epsilon, and of the epsilon of a hypothetical population. The first is also
+the `stopped_by` of a run that ended at its limit."""
 ROUNDS_BEYOND = "rounds_beyond_bound"
-"""Figure of a run: rounds in which more bad clients arrived than the aggregation bears with."""
+"""Figure of a run: rounds in which more bad clients arrived than the aggregation tolerates."""
 FIGURES = (
     *("final_accuracy", "best_accuracy", "score", "final_score", "best_score", "rounds_to_target"),
     *("rounds", "seconds", "seconds_per_round", ROUNDS_BEYOND, "held_out_samples", "best_round"),

@@ -187,7 +187,7 @@ REFUSED: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     (
         {f"{__name__}:Reporting": {}},
         {},
-        "downlink: a stage of the down-link must keep and report nothing of a client; has '.*kept'",
+        "downlink: a stage of the down-link must not keep or report values of a client",
     ),
     ({"topkk": {}}, {}, "downlink.topkk: no such stage; did you mean 'topk'"),
     (TOPK, {"method.name": "fedproto"}, "downlink: .*method.name=fedproto, whose clients send no"),

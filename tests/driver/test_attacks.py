@@ -424,7 +424,7 @@ def test_the_same_bits_on_actors_and_after_an_interruption(tmp_path, method, own
         ({"name": f"{HERE}:Failing"}, "forge failed: KeyError"),
         ({"name": f"{HERE}:Narrow"}, "forge returned tensor"),
         ({"name": f"{HERE}:Fewer"}, "poison returned Batch"),
-        ({"name": f"{HERE}:Unknown"}, "gives samples the label 3; labels are 0 to 2"),
+        ({"name": f"{HERE}:Unknown"}, "gives samples the label 3; labels must be 0 to 2"),
     ],
 )
 def test_a_bad_attack_is_refused_before_anything_starts(tmp_path, own, message):

@@ -483,10 +483,10 @@ def test_a_base_that_is_not_broadcast_is_refused(tmp_path):
 
 
 REFUSED = {
-    "Lacking": "the sums that send returns must have the names and shapes of those that it is give",
-    "Cut": "the means that receive returns must have the names and shapes of those that it is giv",
+    "Lacking": "the sums that send returns must have the same names and shapes as its input",
+    "Cut": "the means that receive returns must have the same names and shapes as its input",
     "Failing": "send failed: ZeroDivisionError: nothing",
-    "Nothing": "the sums that send returns must have the names",
+    "Nothing": "the sums that send returns must have the same names",
     "Negative": "encoded failed: ValueError: Encoding(values=0, bits=0, extra=-1",
     "BadState": "the state that send returns must map names of groups, without '@' and '/', to",
     "BadEncoding": "the encoding that send returns must be an Encoding; is 12",

@@ -307,7 +307,7 @@ REFUSED = {
         "evaluation.new_clients": 0.1
     },
     "evaluation.when=after: needs evaluation.local_test above 0": {"evaluation.when": "after"},
-    "evaluation.when=after: method.name=mifl does not say what its clients deploy after": {
+    "evaluation.when=after: method.name=mifl does not define what clients deploy after": {
         "evaluation.when": "after",
         "evaluation.local_test": 0.2,
         "method.name": "mifl",

@@ -96,8 +96,11 @@ def test_a_metric_that_returns_no_number_is_one_line(tmp_path, message):
 def test_predictions_that_are_no_classes_need_an_accuracy(tmp_path):
     for predict, message in (
         (positive, "evaluation.clients=true: needs a class for each sample, and Scoring.predict r"),
-        (lambda outputs: outputs.numpy(), "Scoring.predict: of outputs [2, 3] it returned ndarray"),
-        (lambda outputs: outputs.sum(), "Scoring.predict: of outputs [2, 3] it returned a tensor"),
+        (
+            lambda outputs: outputs.numpy(),
+            "Scoring.predict: for outputs [2, 3] it returned ndarray",
+        ),
+        (lambda outputs: outputs.sum(), "Scoring.predict: for outputs [2, 3] it returned a tensor"),
     ):
         with pytest.raises(raysim.SettingsError) as caught:
             scored(tmp_path / "run", predict=predict, auc=auc)

@@ -112,7 +112,7 @@ def test_other_data_than_the_runs_is_refused(tmp_path):
     result = raysim.run(make_settings(tmp_path / "run", **DITTO), make_task(UNEQUAL))
     other = make_task(UNEQUAL)
     other.clients[2][1][0] = (other.clients[2][1][0] + 1) % 3
-    with pytest.raises(raysim.RunError, match="is not of the present data and code: training"):
+    with pytest.raises(raysim.RunError, match="is of other data or code: training"):
         raysim.client_model(result.run_dir, 2, other)
     with pytest.raises(raysim.RunError, match="has a task of its own"):
         raysim.client_model(result.run_dir, 2)

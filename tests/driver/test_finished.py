@@ -86,7 +86,7 @@ def test_a_finished_run_that_is_started_again_has_its_damaged_model_written_anew
     DAMAGES[damage](run / "model.safetensors")
     result = raysim.resume(run, make_task(SIZES), notes)
     assert model_of(run) == before and result.summary["rounds"] == 2
-    assert f"{run}/model.safetensors: is damaged; writing it anew from the checkpoint" in (
+    assert f"{run}/model.safetensors: is damaged; it is written again from the checkpoint" in (
         notes.notes
     )
 
@@ -148,7 +148,7 @@ def test_a_damaged_best_model_of_a_finished_run_is_written_anew(run, damage):
     DAMAGES[damage](best)
     raysim.resume(run, make_task(SIZES), notes)
     assert best.read_bytes() == before
-    assert f"{best}: is damaged; writing it anew from the checkpoint" in notes.notes
+    assert f"{best}: is damaged; it is written again from the checkpoint" in notes.notes
 
 
 def test_a_finished_run_whose_file_has_changed_says_so(tmp_path):
@@ -241,7 +241,7 @@ def test_a_run_with_code_that_cannot_be_compared_goes_on_by_force_alone(tmp_path
             assert not [*running]
     reason = "code of the scoring cannot be compared (the scoring, metrics, accuracy, variable lock"
     reason += " is a _thread.lock)"
-    assert f"{reason}: a run that is interrupted goes on with force=True alone" in notes.notes
+    assert f"{reason}: if this run is interrupted, it resumes only with force=True" in notes.notes
     refused = "going on after round 1 might not have" if rounds == 1 else "that may be another one"
     with pytest.raises(raysim.RunError, match=rf"{refused}.*{re.escape(reason)}"):
         raysim.run(settings, task)
@@ -291,7 +291,7 @@ def test_an_unfinished_run_goes_on_from_its_own_model_with_the_same_code_alone(t
     with raysim.rounds(settings, task) as rounds:
         next(rounds)
     with pytest.raises(
-        raysim.RunError, match="would not have the same bits: code of the model was"
+        raysim.RunError, match="would not give the same bits: code of the model was"
     ):
         raysim.resume(tmp_path / "run", replace(task, model=Tanh))
     raysim.resume(tmp_path / "run", replace(task, model=zeros))

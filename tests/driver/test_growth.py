@@ -106,7 +106,7 @@ def test_a_run_that_was_ended_early_goes_on(tmp_path):
 
 def test_one_that_other_data_refuses_keeps_its_rounds(tmp_path):
     result = raysim.run(make_settings(tmp_path, rounds=2), make_task(UNEQUAL))
-    with pytest.raises(raysim.RunError, match="would not have the same bits: training samples"):
+    with pytest.raises(raysim.RunError, match="would not give the same bits: training samples"):
         raysim.resume(tmp_path, make_task(OTHER), overrides={"rounds": 4})
     assert json.loads((tmp_path / "config.json").read_text())["rounds"] == 2
     again = raysim.resume(tmp_path, make_task(UNEQUAL))
@@ -119,7 +119,7 @@ def test_one_whose_checkpoints_are_gone_stays(tmp_path, every):
     raysim.run(make_settings(tmp_path, **options), make_task(UNEQUAL))
     shutil.rmtree(tmp_path / "checkpoints")
     rows_before = (tmp_path / "metrics.parquet").read_bytes()
-    with pytest.raises(raysim.RunError, match="its checkpoints are gone, from which it would go"):
+    with pytest.raises(raysim.RunError, match="has no checkpoints left to go on from"):
         raysim.resume(tmp_path, make_task(UNEQUAL), overrides={"rounds": 4})
     assert (tmp_path / "metrics.parquet").read_bytes() == rows_before
 
@@ -140,11 +140,11 @@ def test_a_killed_one_goes_on(tmp_path, monkeypatch, kind, name):
 @pytest.mark.parametrize(
     ("options", "rounds", "message"),
     [
-        ({}, 2, "^rounds=2: must be at least 3, those of .*; a run is not shortened$"),
+        ({}, 2, "^rounds=2: must be at least 3, as in .*; a run cannot be shortened$"),
         (
             {"method.name": "fedbuff", "method.buffer": 2, "method.concurrency": 3},
             4,
-            "^rounds=4: must be 3 with method.name=fedbuff, whose rounds overlap: those at the",
+            "^rounds=4: must be 3 with method.name=fedbuff: its rounds overlap, and the end",
         ),
     ],
     ids=["fewer", "overlapping"],

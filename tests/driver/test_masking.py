@@ -431,8 +431,8 @@ def test_what_is_sent_in_the_clear_is_said(tmp_path, method, rounds):
     given = {"method.name": method, "rounds": rounds}
     run(tmp_path, Normalised, listener=notes, **masked({}), **given)
     assert notes.notes == [
-        "channel.masks: clients send 'hidden.1.num_batches_tracked' in the clear, whole numbers of"
-        " which the server takes the largest"
+        "channel.masks: clients send 'hidden.1.num_batches_tracked' in the clear: the server takes"
+        " the maximum of whole numbers"
     ]
 
 

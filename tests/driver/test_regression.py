@@ -275,7 +275,7 @@ def test_settings_that_need_classes_are_refused(tmp_path, message):
 
 OBJECTIVES = {
     "a sample's loss depends on other samples": raysim.Scoring(transposed),
-    r"must return one loss per sample \[2\]; .* it returned \[2, 2\]": raysim.Scoring(columns),
+    r"must return one loss for each sample \[2\]; .* it returned \[2, 2\]": raysim.Scoring(columns),
     r"outputs \[2, 1\] and targets \[2\]: no loss": raysim.Scoring(never),
 }
 

@@ -154,7 +154,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "attack fsvrg": ({"method.name": "fsvrg", **KNOWING}, "whose clients send 'gradient' without"),
     "one column": (
         {"channel": {"clip": {}}, "aggregation.name": "norm_bound"},
-        "'update_norm' has the name of one that clients report",
+        "'update_norm' has the name of a number that clients report",
     ),
     "two claims": (
         {"method.name": "dp_ftrl", "channel": {"gaussian": {}}, "aggregation.weighting": "fixed"},

@@ -70,7 +70,7 @@ def altered(task: raysim.Task, part: str) -> raysim.Task:
 def test_a_task_with_other_data_is_refused(tmp_path, part, name):
     stopped(tmp_path, make_task(SIZES))
     text = refusal(tmp_path, altered(make_task(SIZES), part))
-    assert f"going on after round 2 would not have the same bits: {name} was" in text
+    assert f"going on after round 2 would not give the same bits: {name} was" in text
     call = f"raysim.resume('{tmp_path}', task, force=True)"  # no command line has the task
     assert text.endswith(f"restore that, or to accept it, call: {call}")
 

@@ -114,10 +114,10 @@ def test_clients_report_and_the_selection_has_state_and_metrics(tmp_path):
 
 
 BAD = {
-    "twice": ([1, 2, 1], "must be distinct clients from 0 to 5; it is [1, 2, 1]"),
-    "no client": ([0, 6], "must be distinct clients from 0 to 5; it is [0, 6]"),
-    "negative": ([-1, 3], "must be distinct clients from 0 to 5; it is [-1, 3]"),
-    "none": ([], "must be at least one client; it is []"),
+    "twice": ([1, 2, 1], "must be distinct clients from 0 to 5; got [1, 2, 1]"),
+    "no client": ([0, 6], "must be distinct clients from 0 to 5; got [0, 6]"),
+    "negative": ([-1, 3], "must be distinct clients from 0 to 5; got [-1, 3]"),
+    "none": ([], "must be at least one client; got []"),
 }
 
 
@@ -127,7 +127,7 @@ def test_a_bad_selection_stops_before_anything_starts(tmp_path, monkeypatch, cas
     monkeypatch.setattr(Told, "told", lambda now: chosen, raising=False)
     with pytest.raises(raysim.SettingsError) as caught:
         run(tmp_path / "run", f"{HERE}:Told")
-    told = f"selection.name={HERE}:Told: what it selects for round 1 {message}"
+    told = f"selection.name={HERE}:Told: the clients that it selects for round 1 {message}"
     assert str(caught.value) == told
     assert not (tmp_path / "run").exists()
 
@@ -162,8 +162,8 @@ def test_a_selection_that_reads_results_is_refused_in_asynchronous_rounds(tmp_pa
 
 
 ASYNCHRONOUS = {
-    "busy": (lambda now: [*now.busy, *range(now.clients)][: now.wanted], "that are not busy; it"),
-    "too many": (lambda now: now.candidates.tolist(), "must be at most 2 clients; it is"),
+    "busy": (lambda now: [*now.busy, *range(now.clients)][: now.wanted], "that are not busy; got"),
+    "too many": (lambda now: now.candidates.tolist(), "must be at most 2 clients; got"),
     "nobody": (lambda now: [], "selects no client that may start"),
 }
 

@@ -244,7 +244,7 @@ def test_a_stage_may_act_on_rounds_without_clients(tmp_path, method):
     assert all(moved["Noise"]) and not any(moved["Quiet"])
 
 
-EMPTY = "acts on rounds without clients, in which method.name={} fails: "
+EMPTY = "acts on rounds without clients, and method.name={} fails in them: "
 
 
 POISSON = {"selection.name": "poisson"}

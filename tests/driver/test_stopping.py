@@ -212,10 +212,10 @@ def test_a_damaged_best_model_is_written_anew(tmp_path):
 ERRORS = {
     "metric": (
         {"patience_metric": "test_acuracy"},
-        "^patience_metric=test_acuracy: is no column of this run's rounds; did you mean"
+        "^patience_metric=test_acuracy: not a column of this run's rounds; did you mean"
         " 'test_accuracy'",
     ),
-    "costs": ({"patience_metric": "seconds"}, "^patience_metric=seconds: is no column of this"),
+    "costs": ({"patience_metric": "seconds"}, "^patience_metric=seconds: not a column of this"),
 }
 
 

@@ -89,7 +89,7 @@ REFUSED = {
     "clients": ({"evaluation.clients": False}, "evaluation.trained=true: needs evaluation.clients"),
     "not measured": (
         {"evaluation.trained": False, "patience_metric": "trained_accuracy_mean"},
-        "patience_metric=trained_accuracy_mean: is no column of this run's rounds",
+        "patience_metric=trained_accuracy_mean: not a column of this run's rounds",
     ),
 }
 

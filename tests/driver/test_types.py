@@ -231,7 +231,7 @@ REFUSED: dict[str, tuple[Any, dict[str, Any], str]] = {
     "autocast": (
         Double,
         {"engine.precision": "bf16"},
-        "engine.precision=bf16: the model's hidden.0.weight is float64, which stays as it is",
+        "engine.precision=bf16: the model's hidden.0.weight is float64, which autocast does not",
     ),
     "none": (nn.Flatten, {}, "the model has no parameters: there is nothing to train"),
     "frozen": (frozen, {}, "the model's parameters are all frozen [(]hidden.0.weight"),

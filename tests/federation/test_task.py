@@ -50,11 +50,11 @@ LABELS = np.array([0, 1, 2])
 REFUSED = {
     "fractions": (
         (LABELS + 0.5, LABELS, raysim.CLASSIFICATION),
-        r"client 0: targets float64\[3\] are no class numbers .* Task.scoring",
+        r"client 0: targets float64\[3\] are not class numbers .* Task.scoring",
     ),
     "columns": (
         (LABELS, LABELS[:, None], raysim.CLASSIFICATION),
-        r"Task.test: targets int64\[3, 1\] are no class numbers",
+        r"Task.test: targets int64\[3, 1\] are not class numbers",
     ),
     "shapes": ((LABELS, np.zeros((3, 2)), REGRESSION), "all targets must have one shape and dtype"),
     "dtypes": ((LABELS, LABELS + 0.5, REGRESSION), "all targets must have one shape and dtype"),

@@ -23,11 +23,11 @@ from tests.tasks import UNEQUAL, make_settings, make_task
 AFTER = {"evaluation.local_test": 0.25, "evaluation.when": "after", "local.lr": 0.05}
 ROUNDS, LR, BATCH = 3, 0.05, 8
 REFUSED = {
-    "centralized": "centralized does not say what its clients deploy",
-    "divide_and_conquer": "divide_and_conquer does not say what its clients deploy",
-    "fedma": "fedma does not say what its clients deploy",
-    "fsvrg": "fsvrg does not say what its clients deploy",
-    "mifl": "mifl does not say what its clients deploy",
+    "centralized": "centralized does not define what clients deploy",
+    "divide_and_conquer": "divide_and_conquer does not define what clients deploy",
+    "fedma": "fedma does not define what clients deploy",
+    "fsvrg": "fsvrg does not define what clients deploy",
+    "mifl": "mifl does not define what clients deploy",
 }
 """Methods whose clients do not train a model by themselves in one pass."""
 

@@ -501,7 +501,7 @@ OF_TASKS = {
     "own loss": ({"local.label_smoothing": 0.1}, "local.label_smoothing=0.1: the task has a loss"),
     "own loss, balanced": (
         {"local.class_weights": "balanced"},
-        "local.class_weights=balanced: the task has a loss of its own",
+        "local.class_weights=balanced: the task has its own loss",
     ),
 }
 

@@ -1,9 +1,9 @@
-"""Analyses of a run: their client parts ride on the method's passes, their rows are collected.
+"""Analyses of a run: their client parts run in the method's passes; their rows are collected.
 
 In: a run's settings and federation; the passes and states of an evaluated round. Out: columns.
 Imported by the driver alone; `raysim.analysis` has the design.
 
-Nothing here changes a bit of the model: client parts run after `Rules.finish` and send groups of
-rows of their own, which are taken out of what the method receives; passes of an analysis come after
-the method's, with pass numbers of their own, and write no client state.
+No analysis changes a bit of the model. Client parts run after `Rules.finish` and send separate
+groups of rows, which the method does not receive. Passes of an analysis run after the method's,
+with their own pass numbers, and write no client state.
 """

@@ -38,7 +38,7 @@ NO_GROUPS: Groups = MappingProxyType({})
 
 
 class RoundAnalyses:
-    """Analyses of one round; client parts ride on the passes that train.
+    """Analyses of one round; their client parts run in the passes that train.
 
     Attributes:
         obsolete: Clients' state versions that nothing reads after the analyses.
@@ -49,7 +49,7 @@ class RoundAnalyses:
 
         Args:
             analyses: The analyses of the run.
-            runner: Runs their own passes.
+            runner: Runs the passes of analyses.
         """
         self._analyses, self._runner = analyses, runner
         self._trained: Figures = {name: {} for name in (*analyses.chosen, *analyses.parts)}
@@ -69,7 +69,7 @@ class RoundAnalyses:
             self._trained[name] |= of_clients
 
     def trained_figures(self) -> dict[str, float | None]:
-        """Return the spread of the accuracies of the clients' trained models, if it is due."""
+        """Return the spread of the trained models' accuracies; empty unless settings ask for it."""
         if TRAINED not in self._analyses.parts:
             return {}
         values = [float(each["accuracy"]) for each in self._trained[TRAINED].values()]
@@ -83,14 +83,14 @@ class RoundAnalyses:
         evaluation: Evaluation,
         evaluate: Callable[[ServerState, RunState | None], Evaluation],
     ) -> dict[str, Columns]:
-        """Return the columns of each analysis, after the round and its evaluation.
+        """Return the columns of each analysis after a round and its evaluation.
 
         Args:
             now: The input of the method's round.
-            before: The committed state before it.
-            after: The state after it.
-            evaluation: The evaluation of that state.
-            evaluate: Evaluates any state, given its checkpoint, or None.
+            before: The committed state before the round.
+            after: The state after the round.
+            evaluation: The evaluation of the state after the round.
+            evaluate: Evaluates any state, given its checkpoint or None.
         """
         analyses = self._analyses
         if not analyses.chosen:
@@ -114,7 +114,7 @@ class RoundAnalyses:
         return rows
 
     def _rows(self, name: str, measured: MeasuredRound) -> Columns:
-        """Return the columns of an analysis; none if a client failed in its own pass."""
+        """Return the columns of an analysis; empty if a client failed in the analysis's pass."""
         try:
             of_analysis = replace(measured, trained=self._trained[name])
             analysis = self._analyses.chosen[name]
@@ -130,12 +130,12 @@ class RoundAnalyses:
 
 
 def with_class_names(rows: Columns, classes: Sequence[str], names: Sequence[str]) -> Columns:
-    """Return the rows of an analysis with the names of classes, where there are any.
+    """Return the rows of an analysis with names of classes, if there are any.
 
     Args:
         rows: The rows.
-        classes: Their columns of class numbers.
-        names: The name of each class; of a network's further outputs there are none.
+        classes: The columns of class numbers.
+        names: The name of each class; a network's further outputs have none.
     """
     if not (names and rows):
         return rows
@@ -146,7 +146,7 @@ def with_class_names(rows: Columns, classes: Sequence[str], names: Sequence[str]
 
 @dataclass(frozen=True)
 class _Passes:
-    """Passes of analyses, after those of the method.
+    """Passes of analyses, which run after the method's.
 
     Attributes:
         analyses: The analyses of the run.
@@ -165,7 +165,7 @@ class _Passes:
         evaluation: Evaluation,
         accuracies: Callable[[ServerState], Mapping[int, float]],
     ) -> MeasuredRound:
-        """Return the round as analyses see it, without figures of their client parts."""
+        """Return the round as analyses see it, without figures of client parts."""
         analyses, settings, number = self.analyses, self.analyses.settings, self.after.number
         return MeasuredRound(
             number=number,
@@ -210,9 +210,9 @@ class _Passes:
     def train(self, part: ClientPart, client: int, epochs: int) -> Mapping[int, Tensors]:
         """Run a round of the method on one client, and drop its result.
 
-        Of several passes that train, the last one is measured.
+        If several passes train, the part measures the last one.
         """
-        self.runner.finish()  # an earlier training's round state must not be read
+        self.runner.finish()  # no round state of an earlier training may be read
         measured: dict[int, Tensors] = {}
 
         def run(dispatch: Dispatch) -> Reduced:
@@ -240,7 +240,7 @@ class _Passes:
     def _figures(
         self, dispatch: Dispatch, part: ClientPart, extras: tuple[Extra, ...]
     ) -> tuple[Reduced, dict[int, Tensors]]:
-        """Run a pass with one client part; return the result, and the part's figures."""
+        """Run a pass with one client part; return the result and the part's figures."""
         brought, figures = self.analyses.extras(extras, dispatch.clients), Figures()
         dispatch = with_parts(dispatch, {"": part}, brought, figures.update)
         reduced = dispatch.received(self.runner.run(dispatch))

@@ -36,11 +36,11 @@ from raysim.storage.sealed.models import read_model
 from raysim.training.network import STAGES, Network, lacking_stages
 
 TRAINED = "evaluation.trained"
-"""Client part in addition to analyses' parts: the accuracy of the trained model."""
+"""Client part for the accuracy of trained models, in addition to the analyses' parts."""
 PROBE_SAMPLES = 200
 """Test samples of the probe."""
 MOST_COUNTED = 10_000
-"""Most clients whose classes are counted, at equal distances among all."""
+"""Most clients whose classes are counted, evenly spaced among all."""
 
 
 class Analyses:
@@ -49,8 +49,8 @@ class Analyses:
     Attributes:
         chosen: The analyses, by name.
         parts: The analyses' client parts, and TRAINED if the settings ask for it.
-        extras_of_parts: Samples that they need.
-        reference: The model of the run `reference`, if one is named.
+        extras_of_parts: Samples that the client parts need.
+        reference: The model of the run that `reference` names; None without one.
     """
 
     def __init__(
@@ -65,13 +65,13 @@ class Analyses:
 
         Args:
             settings: The run's settings.
-            federation: Its samples.
-            network: Its network as it was built.
+            federation: The run's samples.
+            network: The network as it was built.
             initial: The checkpoint before the first round.
             note: Called with a line if the model of `reference` is damaged.
 
         Raises:
-            SettingsError: it cannot, or `reference` has no such model.
+            SettingsError: the run cannot be measured, or `reference` has no such model.
         """
         self.settings, self.federation, self.network = settings, federation, network
         self.initial = settings.method.deployed(initial.state)
@@ -93,11 +93,11 @@ class Analyses:
 
     @cached_property
     def structure(self) -> nn.Module:
-        """Network without values, in evaluation mode."""
+        """The network without values, in evaluation mode."""
         return structure_of(self.network)
 
     def _lacks(self, need: Need) -> str:
-        """Return the part of a need that the run lacks; "" if it lacks none."""
+        """Return why the run does not meet a need; "" if it does."""
         lacking = lacking_stages(self.network, STAGES)
         if need == "stages" and lacking:
             stages = f"needs a model with the stages {', '.join(STAGES)}"
@@ -113,7 +113,7 @@ class Analyses:
         return ""
 
     def _lacks_classes(self, need: Need) -> str:
-        """Return why targets are no classes, or predictions, by samples of the probe; else ""."""
+        """Return why targets, or predictions for the probe, are no classes; "" if they are."""
         if not self.federation.scoring.classifies:
             return "the task is no classification; leave it out"
         if need == "classes":
@@ -178,7 +178,7 @@ class Analyses:
         return OpenedSamples(self.federation, CPU)
 
     def extras(self, names: tuple[Extra, ...], clients: Sequence[int]) -> Extras:
-        """Return the groups that bring samples to client parts."""
+        """Return the groups with samples for client parts."""
         groups: dict[str, Tensors] = {"probe": self.probe} if "probe" in names else {}
         if "own_test" not in names:
             return groups, {}
@@ -197,7 +197,7 @@ class Analyses:
                 "offsets": torch.tensor([0, *accumulate(len(sample.y) for sample in samples)]),
             }
         numbers = {client: number for number, client in enumerate(positions)}
-        # Positions, not samples: clients that are trained stacked need tensors of one shape.
+        # Positions, not samples: stacked clients need tensors of one shape.
         return groups, {
             client: {"own_test": {"position": torch.tensor(numbers.get(client, -1))}}
             for client in clients

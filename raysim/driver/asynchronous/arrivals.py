@@ -1,16 +1,17 @@
 """Event queue of asynchronous rounds: starts and arrivals of clients in virtual time.
 
-Time is in whole ticks; ties go by tier, then by client. At most M clients train at once. A client
-that arrives gives its place back, and its update is buffered; K buffered updates make the next
-version. An update whose staleness exceeds `max_staleness` is dropped and does not count. All
-arrivals of an instant come before the starts of that instant, which are drawn jointly, from the
-newest version. A client whose update is buffered is not drawn until it has been aggregated, so it
-gives a version one update at most.
+Time is counted in ticks. Ties are broken by tier, then by client. At most M clients train at once.
+When a client arrives, its place is free and its update is buffered; K buffered updates make the
+next version. An update is dropped if its staleness exceeds `max_staleness`; it does not count.
 
-Each tier of the clients has its share of the M places. Without K a tier is synchronous: its clients
-that start together arrive together, when the last has ended, and make the next version.
+At each instant, all arrivals come before the starts. The clients that start are drawn jointly and
+get the newest version. A client with a buffered update is not drawn until the update is aggregated,
+so it contributes at most one update to a version.
 
-Times do not depend on the model's tensors, so rounds are planned before anything is trained.
+Each tier of clients has its share of the M places. Without K, a tier is synchronous: clients that
+start together also arrive together, when the last of them ends, and make the next version.
+
+Times do not depend on tensors, so rounds are planned before clients train.
 """
 
 from __future__ import annotations
@@ -26,19 +27,19 @@ from raysim.api.method import Asynchrony
 from raysim.errors import RunError
 
 MOST_LOST = 100_000
-"""Lost clients per arrival at which a run gives up."""
+"""Lost clients for each arrival at which a run gives up."""
 
 
 class Flight(NamedTuple):
-    """One client between its start and its arrival.
+    """Client between its start and its arrival.
 
     Attributes:
-        arrival: Tick of its arrival.
+        arrival: Tick of the arrival.
         client: The client.
-        version: Version from which it starts.
-        start: Tick of its start.
-        lost: Whether its device drops out, so that no update arrives.
-        tier: Its tier.
+        version: The version that the client starts from.
+        start: Tick of the start.
+        lost: Whether the client's device drops out, so that no update arrives.
+        tier: The client's tier.
     """
 
     arrival: int
@@ -50,7 +51,7 @@ class Flight(NamedTuple):
 
     @property
     def place(self) -> tuple[int, int, int]:
-        """Its place in the queue."""
+        """Sort key of the queue."""
         return self.arrival, self.tier, self.client
 
 
@@ -59,9 +60,9 @@ class Queue:
     """State of the event queue between two rounds.
 
     Attributes:
-        number: Number of the next round, which is the current version.
+        number: Number of the next round, and of the current version.
         tick: Current virtual time.
-        flights: Clients under way, sorted.
+        flights: Flights in the queue, sorted.
     """
 
     number: int = 0
@@ -69,12 +70,12 @@ class Queue:
     flights: tuple[Flight, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
-        """Return this state as plain values."""
+        """Return the queue as plain values."""
         return {"number": self.number, "tick": self.tick, "flights": [*map(list, self.flights)]}
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Queue:
-        """Return the state that `to_json` gave."""
+        """Return the queue from the values of `to_json`."""
         flights = tuple(Flight(*flight) for flight in values["flights"])
         return cls(values["number"], values["tick"], flights)
 
@@ -84,11 +85,11 @@ class PlannedRound:
     """Plan of one round.
 
     Attributes:
-        number: Rounds before this one, which is the version from which clients start in it.
-        begin: Tick at which it begins.
+        number: Rounds before this one; also the version that clients start from in it.
+        begin: Tick at which the round begins.
         started: Clients that start, in the order of their draws.
-        arrived: Clients whose updates make the next version, in the order of their arrival.
-        dropped: Clients that arrived without a usable update: too stale, or lost.
+        arrived: Clients whose updates make the next version, in the order of their arrivals.
+        dropped: Clients without a usable update: too stale, or lost.
         after: The queue after the round.
     """
 
@@ -100,7 +101,7 @@ class PlannedRound:
     after: Queue
 
     def staleness(self, flight: Flight) -> int:
-        """Return the versions between the start of an arrived client and this round."""
+        """Return the number of versions between the start of a client and this round."""
         return self.number - flight.version
 
 
@@ -109,12 +110,12 @@ class Clock:
     """Virtual time of the clients of a tier.
 
     Attributes:
-        draw: `draw(number, refill, count, busy, tick)`: at most `count` distinct clients of the
-            tier that are available at a tick and not busy, in draw `refill` of a round.
-        fly: `fly(client, tick)`: the later tick at which a client that starts at `tick` ends, and
-            whether it is lost.
-        wake: `wake(tick, busy)`: the first later tick at which a client of the tier that is not
-            busy is available; None if there is none.
+        draw: `draw(number, refill, count, busy, tick)` returns at most `count` distinct clients of
+            the tier that are available at `tick` and not busy; `refill` counts a round's draws.
+        fly: `fly(client, tick)` returns the later tick at which a client that starts at `tick`
+            ends, and whether it is lost.
+        wake: `wake(tick, busy)` returns the first later tick at which a client of the tier is
+            available and not busy; None if there is none.
     """
 
     draw: Callable[[int, int, int, Collection[int], int], Sequence[int]]
@@ -123,15 +124,15 @@ class Clock:
 
 
 def plan_round(asynchrony: Asynchrony, tiers: Sequence[Clock], queue: Queue) -> PlannedRound:
-    """Run the event queue until the next version is due; return that round.
+    """Run the event queue until the next version is due; return the round.
 
     Args:
         asynchrony: The overlap of rounds.
-        tiers: The times of the clients of each tier.
-        queue: The queue after the round before.
+        tiers: The clock of each tier.
+        queue: The queue after the previous round.
 
     Raises:
-        RunError: no client is available any more, or almost all are lost.
+        RunError: no client is available any more, or almost all clients are lost.
     """
     play = _Play(asynchrony, queue.number, queue.tick, [*queue.flights])
     while not play.arrivals():
@@ -148,19 +149,19 @@ def plan_round(asynchrony: Asynchrony, tiers: Sequence[Clock], queue: Queue) -> 
 
 @dataclass
 class _Play:
-    """Round that is being planned.
+    """Planning of one round.
 
     Attributes:
         asynchrony: The overlap of rounds.
         number: Rounds before this one.
         tick: Current virtual time.
-        flights: Clients under way, sorted by place.
-        started: As in `PlannedRound`.
-        arrived: Likewise.
-        dropped: Likewise.
+        flights: Flights in the queue, sorted by place.
+        started: See `PlannedRound`.
+        arrived: See `PlannedRound`.
+        dropped: See `PlannedRound`.
         refill: Draws of this round so far.
-        busy: Clients that are under way, or buffered.
-        under_way: Clients under way, by tier.
+        busy: Clients that are in flight, or whose updates are buffered.
+        under_way: Number of clients in flight, by tier.
     """
 
     asynchrony: Asynchrony
@@ -177,7 +178,7 @@ class _Play:
         self.under_way = Counter(flight.tier for flight in self.flights)
 
     def arrivals(self) -> bool:
-        """Process the arrivals up to now, until a version is due; return whether one is."""
+        """Process arrivals up to now until a version is due; return whether one is."""
         flights, number = self.flights, self.number
         while flights and flights[0].arrival <= self.tick:
             flight = flights.pop(0)
@@ -193,7 +194,7 @@ class _Play:
         return False
 
     def starts(self, tier: int, clock: Clock) -> int | None:
-        """Start clients of a tier; return the next tick at which one can take a free place."""
+        """Start clients of a tier; return the next tick at which another one may start."""
         free = self._free(tier)
         drawn = clock.draw(self.number, self.refill, free, self.busy, self.tick) if free else ()
         begun = []
@@ -220,7 +221,7 @@ class _Play:
         return share + (tier < more) - self.under_way[tier]
 
     def _is_due(self, tier: int) -> bool:
-        """Return whether a version is due, as a client of a tier has arrived or been dropped."""
+        """Return whether a version is due after a client of a tier arrived or was dropped."""
         if self.asynchrony.buffer is not None:
             return len(self.arrived) == self.asynchrony.buffer
         return bool(self.arrived) and not self.under_way[tier]
@@ -230,6 +231,6 @@ def _check_lost(number: int, dropped: Sequence[Flight], arrived: Sequence[Flight
     """Check that a round is likely to end."""
     if len(dropped) >= MOST_LOST * (1 + len(arrived)):
         raise RunError(
-            f"round {number + 1}: of {len(dropped) + len(arrived)} clients {len(dropped)} dropped"
+            f"round {number + 1}: {len(dropped)} of {len(dropped) + len(arrived)} clients dropped"
             " out; clock.dropout, or that of clock.table, must be smaller"
         )

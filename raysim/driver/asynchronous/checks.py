@@ -15,7 +15,7 @@ def check_pass(method: Method, pass_: Pass, cohort: Sequence[int]) -> None:
     """Check that a pass over a cohort [m], ascending, suits asynchronous rounds.
 
     Raises:
-        SettingsError: it does not.
+        SettingsError: the pass does not suit them.
     """
     key = called(method)
     if tuple(sorted(pass_.clients)) != tuple(cohort):
@@ -29,10 +29,10 @@ def check_pass(method: Method, pass_: Pass, cohort: Sequence[int]) -> None:
 
 
 def check_alike(method: Method, first: Pass, pass_: Pass, number: int) -> None:
-    """Check that the pass of a round is like the first one, apart from tensors and learning rate.
+    """Check that a round's pass equals the first one, apart from tensors and learning rate.
 
-    Clients of several rounds train at once, and a resumed run trains those under way with the pass
-    of its next round.
+    Clients of several rounds train at once, and a resumed run trains the clients in flight with the
+    pass of its next round.
 
     Args:
         method: The run's method.
@@ -41,19 +41,19 @@ def check_alike(method: Method, first: Pass, pass_: Pass, number: int) -> None:
         number: Rounds before that round.
 
     Raises:
-        SettingsError: it differs. Rules are compared as far as they have keys (`rule_keys`).
+        SettingsError: the passes differ. Only rules with keys are compared (`rule_keys`).
     """
     one, other = _fixed(first), _fixed(pass_)
     for name, value in one.items():
         if value != other[name]:
             raise SettingsError(
                 f"{called(method)}: the {name} of its pass must be alike in all rounds,"
-                f" as asynchronous rounds overlap; differ in rounds 1 and {number + 1}"
+                f" as asynchronous rounds overlap; rounds 1 and {number + 1} differ"
             )
 
 
 def _fixed(pass_: Pass) -> dict[str, Hashable]:
-    """Return the parts of a pass that must be alike, by name; a function without a key is None."""
+    """Return the parts of a pass that must be alike, by name; None for functions without a key."""
     rules = pass_.rules
     functions = (rules.start, rules.finish, *functions_of_step(rules, rules.transforms))
     shapes = {

@@ -1,4 +1,4 @@
-"""Draws of the clients of a tier to start, by the run's selection."""
+"""Draws of clients of a tier by the run's selection."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ class Draws:
         settings: The run's settings.
         sizes: Samples that each client trains on [K].
         members: The clients of the tier, ascending.
-        ticks: Ticks of each client's work [K].
-        available: `available(clients, tick)`: whether clients [n] are available.
+        ticks: Ticks that each client's work takes [K].
+        available: `available(clients, tick)` returns whether clients [n] are available.
     """
 
     settings: Settings

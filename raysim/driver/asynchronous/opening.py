@@ -1,4 +1,4 @@
-"""Opening of asynchronous rounds: checks before a run, and its plan."""
+"""Opening of asynchronous rounds: checks before a run, and the plan."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ from raysim.storage.run_state import RunState
 
 
 def check_asynchrony(parts: RunParts) -> None:
-    """Check that a run's settings go with asynchronous rounds, if its method has them.
+    """Check that settings go with asynchronous rounds, if the method has them.
 
     Args:
         parts: The run's parts.
 
     Raises:
-        SettingsError: a setting does not.
+        SettingsError: a setting does not go with them.
     """
     settings, initial = parts.settings, parts.initial
     method, asynchrony = settings.method, settings.asynchrony
@@ -54,7 +54,7 @@ def check_asynchrony(parts: RunParts) -> None:
 
 
 def _check_numbers(settings: Settings, asynchrony: Asynchrony) -> None:
-    """Check K, M and the tiers; errors name the method's settings, if it has them."""
+    """Check K, M and the number of tiers."""
     limits = {
         "concurrency": (asynchrony.concurrency, len(settings.participants), "number of clients"),
         "buffer": (asynchrony.buffer, asynchrony.concurrency, "concurrency"),
@@ -94,7 +94,7 @@ def asynchronous_rounds(
 
 
 def _device_times(run: RunContext, clock: VirtualClock, passes: PassContext) -> DeviceTimes:
-    """Return the times of all clients in the first round's pass, also of a resumed run."""
+    """Return the times of all clients in the first round's pass, in resumed runs, too."""
     initial = run.initial
     dispatch = Dispatch.of(
         replace(_first_pass(run), clients=range(run.settings.clients)), passes.frozen
@@ -108,7 +108,7 @@ def _first_pass(parts: RunParts) -> Pass:
     """Return the first pass of a run, over client 0.
 
     Raises:
-        SettingsError: the round has no pass, or none that suits asynchronous rounds.
+        SettingsError: the round has no pass, or its pass does not suit asynchronous rounds.
     """
     if (pass_ := parts.first) is None:
         raise SettingsError(

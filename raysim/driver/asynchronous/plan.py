@@ -1,4 +1,4 @@
-"""Plan of a run's rounds, made as far ahead as the clients under way need."""
+"""Plan of a run's rounds, made as far ahead as the clients in flight need."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from raysim.driver.asynchronous.arrivals import Clock, Flight, PlannedRound, Que
 
 
 class Plan:
-    """Planned rounds, from the queue of a committed round on.
+    """Planned rounds after a committed one.
 
-    Planning ahead tells, as a client starts, the round that aggregates its update, and the update's
-    staleness by then.
+    When a client starts, the plan tells which round will aggregate its update, and the update's
+    staleness then.
     """
 
     def __init__(
@@ -22,7 +22,7 @@ class Plan:
 
         Args:
             asynchrony: The overlap of rounds.
-            tiers: The times of the clients of each tier.
+            tiers: The clock of each tier.
             queue: The queue of the last committed round.
             last: Number of rounds of the run.
         """
@@ -34,7 +34,7 @@ class Plan:
         self._planned_updates = 0
 
     def round(self, number: int) -> PlannedRound:
-        """Return a round, which must not be forgotten."""
+        """Return a round that was not forgotten."""
         while number >= self._queue.number:
             self._extend()
         return self._rounds[number]
@@ -42,7 +42,7 @@ class Plan:
     def target(self, flight: Flight) -> int | None:
         """Return the round that aggregates a flight's update.
 
-        None if no round does: it is dropped, or arrives after the last round.
+        It is None if the update is dropped, or arrives after the last round.
         """
         while flight not in self._targets and self._queue.number < self._last:
             self._extend()
@@ -54,7 +54,7 @@ class Plan:
         return self._updates[number]
 
     def forget(self, number: int) -> None:
-        """Forget the rounds before one."""
+        """Forget the rounds before `number`."""
         for gone in [each for each in self._rounds if each < number]:
             planned = self._rounds.pop(gone)
             del self._updates[gone]

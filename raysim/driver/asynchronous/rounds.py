@@ -1,11 +1,12 @@
-"""Asynchronous rounds of a run: versions that clients start from, and sums of their updates.
+"""Asynchronous rounds of a run: the versions that clients start from, and sums of their updates.
 
-A client is submitted to the workers as soon as its version exists, and a round ends as soon as all
-of its updates have arrived. Other clients train meanwhile, those first that must start first for
-their rounds to end in time: workers wait only if the clients of all existing versions are trained.
-Analyses may run passes of their own, so before those of a round all clients end their training.
-Each update is added to the exact sum of the round that aggregates it, by the plan. Time and place
-of training change no bit.
+The driver submits a client to the workers as soon as its version exists. A round ends as soon as
+all of its updates have arrived; other clients train meanwhile. The clients whose rounds end first
+start first, so workers wait only if all clients of all existing versions are trained. Analyses may
+run passes, so all submitted clients finish training before them.
+
+By the plan, each update is added to the exact sum of the round that aggregates it. The time and
+place of training change no bit.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from raysim.training.stacked.stack_size import stacks_of
 
 
 def sent_late(planned: PlannedRound) -> int:
-    """Return the number of updates that arrived in a round too stale to count."""
+    """Return the number of updates that arrived in a round but were too stale."""
     return sum(not flight.lost for flight in planned.dropped)
 
 
@@ -45,20 +46,20 @@ def bytes_of(
     total: PartialSum,
     times: DeviceTimes | None,
 ) -> tuple[int, int]:
-    """Return the bytes that all clients sent by the end of a round, and received at its start.
+    """Return the bytes that clients sent by the end of a round, and received at its start.
 
     A client that drops out has received and sent as much as it had time for.
 
     Args:
-        dispatch: Its pass, over the clients that start in it.
+        dispatch: The round's pass, over the clients that start in it.
         planned: The round.
-        total: The sum of its arrivals.
-        times: The clients' times; without a clock no client is lost.
+        total: The sum of the round's arrivals.
+        times: The clients' times; None without a clock, where no client is lost.
     """
     sent, received = 0, 0
     if times:
         sent, received = times.moved(planned.dropped)[0], times.moved(planned.started)[1]
-    # A dropped update is not computed, but its device would have sent it.
+    # Dropped updates are not computed; the device would have sent them nevertheless.
     sent += total.bytes_up + sent_late(planned) * total.bytes_up // max(len(total.clients), 1)
     whole = [flight.client for flight in planned.started if not flight.lost]
     return sent, received + int(dispatch.received_bytes(whole, dispatch.frozen).sum())
@@ -66,12 +67,12 @@ def bytes_of(
 
 @dataclass
 class _Version:
-    """Version from which clients under way started.
+    """Version that clients in flight started from.
 
     Attributes:
-        started: The tensors and learning rate that they received, and their ids.
-        flights: Those whose updates have not been aggregated, by client.
-        waiting: Whether they have not been submitted yet.
+        started: The tensors and the learning rate of the version, and its clients.
+        flights: Flights from the version whose updates are not aggregated yet, by client.
+        waiting: Whether the clients are not submitted yet.
     """
 
     started: StartedVersion
@@ -81,10 +82,10 @@ class _Version:
 
 @dataclass
 class _Training:
-    """Clients that are submitted to the workers.
+    """Clients that the driver has submitted to the workers.
 
     Attributes:
-        stacks: The stack of each client whose update is awaited.
+        stacks: The stack of each client with an update to come.
         messages: The message of each stack.
     """
 
@@ -92,7 +93,7 @@ class _Training:
     messages: dict[Item, PassMessage] = field(default_factory=dict)
 
     def end(self, clients: Sequence[int]) -> None:
-        """Note that updates of clients have arrived, or never will."""
+        """Note that clients' updates have arrived, or will never arrive."""
         for stack in {self.stacks.pop(client) for client in clients}:
             if all(self.stacks.get(client) != stack for client in stack):
                 del self.messages[stack]
@@ -109,13 +110,13 @@ class AsynchronousRounds:
         in_flight: InFlight | None,
         first: Pass,
     ) -> None:
-        """Continue with the clients under way at a checkpoint, if there is one.
+        """Continue with the clients in flight at a checkpoint, if there is one.
 
         Args:
-            context: Context of the passes of all rounds.
+            context: Parts that the passes of all rounds share.
             plan: The plan, from the checkpoint's queue on.
             times: The clients' times, if the run has a clock.
-            in_flight: The clients under way.
+            in_flight: The clients in flight.
             first: The pass of the first round.
         """
         self._context, self._plan, self._times, self._first = context, plan, times, first
@@ -130,15 +131,15 @@ class AsynchronousRounds:
             }
 
     def cohort(self, number: int) -> tuple[int, ...]:
-        """Return the clients that start in a round, ascending; there may be none."""
+        """Return the clients that start in a round, ascending; may be empty."""
         return tuple(sorted(flight.client for flight in self._plan.round(number).started))
 
     def run(self, runner: RoundRunner, dispatch: Dispatch) -> Reduced:
-        """Start the clients of a round's pass; return the result of its arrivals.
+        """Start the clients of a round's pass; return the result of the round's arrivals.
 
         Raises:
             SettingsError: the method's pass does not suit asynchronous rounds.
-            LostRoundError: all clients whose updates it aggregates were dropped.
+            LostRoundError: all clients of the round's updates were dropped.
             RunError: a client failed twice and `on_client_error` is "stop".
         """
         planned = self._plan.round(runner.number)
@@ -166,13 +167,13 @@ class AsynchronousRounds:
         return replace(reduced, staleness=staleness, tiers=tiers)
 
     def train_all(self, runner: RoundRunner) -> None:
-        """Receive the updates of all submitted clients; raise as `run` does."""
+        """Receive the updates of all submitted clients; raises the errors of `run`."""
         results = self._context.executor.results("train")
         for result in results:
             self._take(runner, result)
 
     def commit(self, number: int) -> InFlight:
-        """Drop versions that no later round needs; return the clients under way."""
+        """Drop versions that no later round needs; return the clients in flight."""
         queue = self._plan.round(number).after
         due = [flight for flight in queue.flights if self._plan.target(flight) is not None]
         alive = {flight.version for flight in due}
@@ -197,7 +198,7 @@ class AsynchronousRounds:
         check_alike(method, self._first, pass_, runner.number)
 
     def _start(self, runner: RoundRunner, planned: PlannedRound, pass_: Pass) -> None:
-        """Record the version of a round, with its clients whose updates count."""
+        """Record a round's version, with the clients whose updates will count."""
         flights = {f.client: f for f in planned.started if self._plan.target(f) is not None}
         if flights and isinstance(pass_.lr, int | float):
             values = runner.values.of_clients([*flights])
@@ -206,7 +207,7 @@ class AsynchronousRounds:
             self._versions[planned.number] = _Version(started, flights)
 
     def _submit(self, runner: RoundRunner, pass_: Pass) -> None:
-        """Submit the clients under way that are not submitted yet."""
+        """Submit the clients in flight that are not submitted yet."""
         size = self._context.stack_size if pass_.epochs else 1
         for number, version in self._versions.items():
             if version.waiting:
@@ -226,7 +227,7 @@ class AsynchronousRounds:
         stacks: Sequence[Item],
         failed_at: Mapping[Item, str],
     ) -> None:
-        """Submit stacks of a version, by the time at which the first update of each is due."""
+        """Submit stacks of a version, ordered by when the first update of each is due."""
         costs, due = {}, {}
         mean = runner.mean_cost(message.pass_)
         for stack in stacks:
@@ -264,7 +265,7 @@ class AsynchronousRounds:
         stack = failures[0].stack
         message = self._training.messages.get(stack)
         if message is None:
-            return  # the stack has ended: the updates of the failed clients had arrived before
+            return  # the stack has ended: the failed clients' updates had arrived before
         failures = [f for f in failures if f.client not in message.arrived]
         last = [f for f in failures if f.final or message.retry]
         runner.log_failures(failures)
@@ -279,7 +280,7 @@ class AsynchronousRounds:
     def _message(
         self, runner: RoundRunner, number: int, pass_: Pass, version: _Version
     ) -> PassMessage:
-        """Return the message to the clients that started from a version."""
+        """Return the message to clients that started from a version."""
         started, flights = version.started, version.flights
         entries = {c: self._entry(pass_, flights[c]) for c in started.clients if c in flights}
         dispatch = self._dispatch(number, started)
@@ -299,8 +300,8 @@ class AsynchronousRounds:
     def _dispatch(self, number: int, started: StartedVersion) -> Dispatch:
         """Return the pass from a version, with the steps of uploads.
 
-        The first round's rules serve all, as a client may start again in any round; it depends on
-        what the version seals.
+        Its rules are those of the first round, because a client may start again in any round. The
+        pass depends only on values that the version keeps.
         """
         settings = self._context.settings
         first = replace(

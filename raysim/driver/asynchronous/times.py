@@ -1,4 +1,4 @@
-"""Virtual times of clients that start at any tick, of a fleet or of equal devices."""
+"""Virtual times of clients that start at any tick, for a fleet or for equal devices."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from raysim.storage.summary import LOST, VIRTUAL_JOULES, VIRTUAL_SECONDS
 
 @dataclass(frozen=True)
 class DeviceTimes:
-    """Times of the devices of a fleet, equal for all versions.
+    """Times of the devices of a fleet; they are the same for all versions.
 
     Attributes:
         fleet: The devices.
-        ticks: Ticks of each client's work [K].
-        joules: Its energy [K].
-        bytes_up: Bytes that it sends [K].
-        bytes_down: Bytes that it receives [K].
+        ticks: Ticks that each client's work takes [K].
+        joules: Energy that it takes [K].
+        bytes_up: Bytes that each client sends [K].
+        bytes_down: Bytes that each client receives [K].
     """
 
     fleet: Fleet
@@ -42,7 +42,7 @@ class DeviceTimes:
 
     @classmethod
     def of(cls, clock: VirtualClock, dispatch: Dispatch, runner: RoundRunner) -> DeviceTimes:
-        """Return the times of all clients [K] in a pass over them."""
+        """Return the times of all clients [K] in a pass over all of them."""
         costs = clock.costs.of(dispatch, runner)
         amounts = (costs.flops(costs.epochs), costs.bytes_up, costs.bytes_down)
         ticks = clock.fleet.ticks(costs.clients, *amounts)
@@ -50,7 +50,7 @@ class DeviceTimes:
         return cls(clock.fleet, ticks, joules, costs.bytes_up, costs.bytes_down)
 
     def clocks(self, settings: Settings, sizes: Integers, tiers: int) -> list[Clock]:
-        """Return the clock of each tier, for the plan."""
+        """Return the clock of each tier."""
         draws = (
             Draws(settings, sizes, members, self.ticks, self.fleet.available)
             for members in tiers_of(self.ticks, tiers, settings.participants.chosen)
@@ -58,7 +58,7 @@ class DeviceTimes:
         return [Clock(t.draw, self._fly, t.wake) for t in (_Tier(self.fleet, d) for d in draws)]
 
     def figures(self, planned: PlannedRound) -> dict[str, float]:
-        """Return columns of a round in `metrics.parquet`; energy is that of clients that ended."""
+        """Return columns of `metrics.parquet`; the energy is that of clients that have ended."""
         ended = (*planned.arrived, *planned.dropped)
         return {
             VIRTUAL_SECONDS: (planned.after.tick - planned.begin) / TICKS_PER_SECOND,
@@ -76,7 +76,7 @@ class DeviceTimes:
         }
 
     def moved(self, flights: Sequence[Flight]) -> tuple[int, int]:
-        """Return the bytes that lost clients among flights send and receive until they are lost."""
+        """Return the bytes that lost clients among flights send and receive before they drop."""
         lost = [flight for flight in flights if flight.lost]
         clients = [flight.client for flight in lost]
         device, whole = self.fleet.profiles(clients), self.ticks[clients]
@@ -84,7 +84,7 @@ class DeviceTimes:
         return moved_until(self._worked(lost), whole, device, up, down)
 
     def _spent(self, flights: Sequence[Flight]) -> Floats:
-        """Return the energy of clients [n]; lost ones do a part of their work."""
+        """Return the energy of clients [n]; lost clients do a part of their work."""
         clients = [flight.client for flight in flights]
         spent: Floats = self.joules[clients] * self._worked(flights) / self.ticks[clients]
         return spent
@@ -109,7 +109,8 @@ class DeviceTimes:
 class _Tier:
     """Draws and availability of the clients of a tier.
 
-    While all are away, they are not searched again at each arrival of another tier.
+    If all clients of the tier are away, it does not search them again at each arrival of another
+    tier.
     """
 
     def __init__(self, fleet: Fleet, draws: Draws) -> None:
@@ -124,7 +125,7 @@ class _Tier:
         return [] if away else self._draws(number, refill, count, busy, tick)
 
     def wake(self, tick: int, busy: Collection[int]) -> int | None:
-        """Return the tick at which a client that is not busy is available; see `arrivals.Clock`."""
+        """Return the first later tick with an available, idle client; see `arrivals.Clock`."""
         if tick in self._all_away:
             return self._all_away.stop
         others = np.setdiff1d(self._members, [*busy])
@@ -137,7 +138,7 @@ class _Tier:
 
 
 def equal_devices(settings: Settings, sizes: Integers, tiers: int) -> list[Clock]:
-    """Return the clocks of tiers of devices always available: a tick a sample and local epoch."""
+    """Return clocks of tiers of always-available devices: a tick for each sample and epoch."""
     ticks = samples_of(settings.local.work, sizes, settings.local.batching)
     return [
         Clock(
@@ -150,14 +151,15 @@ def equal_devices(settings: Settings, sizes: Integers, tiers: int) -> list[Clock
 
 
 def tiers_of(ticks: Integers, count: int, clients: Integers | None = None) -> list[Integers]:
-    """Return the clients of each tier, ascending; the fastest are the first tier.
+    """Return the clients of each tier, ascending; the first tier has the fastest clients.
 
-    Tiers differ in size by one client at most, the first are the larger ones. Ties go by client.
+    Sizes of tiers differ by at most one client; the first tiers are larger. Ties are broken by
+    client.
 
     Args:
-        ticks: Ticks of each client's work [K].
+        ticks: Ticks that each client's work takes [K].
         count: Number of tiers.
-        clients: The clients that are in a tier; None: all.
+        clients: The clients to divide; None divides all.
     """
     clients = np.arange(len(ticks)) if clients is None else clients
     order = clients[np.argsort(ticks[clients], kind="stable")]

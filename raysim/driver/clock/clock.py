@@ -1,4 +1,4 @@
-"""Virtual clock of a run, and rounds in virtual time, whose passes end by its policy."""
+"""Virtual clock of a run, and rounds in virtual time, whose passes end by the clock's policy."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from raysim.storage.summary import LOST, VIRTUAL, VIRTUAL_JOULES, VIRTUAL_SECOND
 def open_clock(
     settings: Settings, federation: Federation, network: nn.Module, states: ClientStates
 ) -> VirtualClock | None:
-    """Return the clock of a run, or None without virtual time.
+    """Return the clock of a run; None without virtual time.
 
     Raises:
         DataError: a table cannot be read, or lacks a client.
@@ -74,14 +74,14 @@ class VirtualClock:
 
 @dataclass(frozen=True)
 class _Timed:
-    """Clients of a pass [n], its outcome, and their energy [n]."""
+    """Clients of a pass [n], their outcome, and their energy [n]."""
 
     clients: Integers
     outcome: Outcome
     joules: Floats
 
     def columns(self, clients: Integers) -> Columns:
-        """Return columns of `clients.parquet` for some of the clients."""
+        """Return columns of `clients.parquet` for clients of the pass."""
         order = np.argsort(self.clients)
         rows = order[np.searchsorted(self.clients[order], clients)]
         return {
@@ -93,13 +93,13 @@ class _Timed:
 
 @dataclass
 class VirtualRound:
-    """One round in virtual time: its passes are run on the clients whose results count.
+    """Round in virtual time, which runs passes only over clients whose results count.
 
     Attributes:
         clock: The run's clock.
         runner: Runs the round's passes.
-        begin: Tick at which it begins.
-        now: Tick that it has reached.
+        begin: Tick at which the round begins.
+        now: Tick that the round has reached.
         joules: Energy that all clients have spent.
     """
 
@@ -117,7 +117,7 @@ class VirtualRound:
 
     @classmethod
     def after(cls, clock: VirtualClock, runner: RoundRunner, ticks: int) -> VirtualRound:
-        """Return the round that begins when the last one ended.
+        """Return the round that begins at the end of the previous one.
 
         Args:
             clock: The run's clock.
@@ -127,12 +127,12 @@ class VirtualRound:
         return cls(clock, runner, begin=ticks, now=ticks)
 
     def ask(self, clients: Sequence[int], wanted: int) -> None:
-        """Begin with the selected clients; those beyond the wanted number are extra."""
+        """Begin with the selected clients; those beyond the wanted number are extra ones."""
         self._wanted, self._asked = wanted, frozenset(clients)
         self._extra = frozenset(clients[wanted:])
 
     def before_pass(self, dispatch: Dispatch) -> Dispatch:
-        """Return a pass over the clients whose results count; advance to its end.
+        """Return a pass over the clients whose results count; advance to the end of the pass.
 
         Raises:
             LostRoundError: no client's result counts.
@@ -167,7 +167,7 @@ class VirtualRound:
         return dispatch.with_step(UploadStep(server=partial(self._received, timed)))
 
     def _received(self, timed: _Timed, reduced: Reduced) -> Reduced:
-        """Add virtual times and energy to the rows of the pass that was just run."""
+        """Add virtual times and energy to the rows of the last pass."""
         columns = self.runner.log.columns[-1]
         columns |= timed.columns(columns["client"].astype(np.int64))
         return reduced
@@ -201,7 +201,7 @@ class VirtualRound:
 
 
 def in_no_time(runner: RoundRunner, dispatch: Dispatch) -> Dispatch:
-    """Return a pass without virtual time; in a rehearsal nobody is late, and its columns are 0.
+    """Return a pass without virtual time; in a rehearsal, all clients arrive at once.
 
     Args:
         runner: Runs the pass.

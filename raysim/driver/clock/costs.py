@@ -32,12 +32,12 @@ class PassCosts:
 
     Attributes:
         clients: The clients [n].
-        epochs: Local epochs, or steps in their place, of each [n].
-        epoch: FLOPs of one of them [n].
-        finish: FLOPs besides the epochs [n].
-        bytes_up: Bytes that each sends [n].
-        bytes_down: Bytes that each receives [n].
-        trips: Trips to each and back.
+        epochs: Local epochs of each client, or local steps in their place [n].
+        epoch: FLOPs of one local epoch, or step, of each client [n].
+        finish: FLOPs of each client outside its epochs [n].
+        bytes_up: Bytes that each client sends [n].
+        bytes_down: Bytes that each client receives [n].
+        trips: Trips between server and client.
     """
 
     clients: Integers
@@ -58,7 +58,7 @@ class WorkCosts:
 
     Attributes:
         sizes: Samples that each client trains on [K].
-        counter: Counts FLOPs; checkpoints seal its counts.
+        counter: Counts FLOPs; checkpoints hold its counts.
     """
 
     def __init__(
@@ -73,19 +73,19 @@ class WorkCosts:
         self._frozen, self._network = frozen_names(network), network
 
     def of(self, dispatch: Dispatch, runner: RoundRunner) -> PassCosts:
-        """Return the costs of a pass, counted on one of its clients if its kind is new.
+        """Return the costs of a pass; a pass of a new kind is first counted on one client.
 
         Args:
             dispatch: The pass.
-            runner: The round's runner, which knows the clients' state versions.
+            runner: The round's runner; it knows the clients' state versions.
         """
         return self._of(dispatch, partial(self._state, runner), len(dispatch.asked))
 
     def of_training(self, model: Tensors, clients: Any) -> PassCosts:
-        """Return the costs of plain local training of a model, of clients [n].
+        """Return the costs of plain local training of a model by clients [n].
 
-        They are as if no client had missed anything of a down-link, in a pass of as many clients
-        as a round has.
+        They are those of a pass over as many clients as a round has, none of which has missed
+        increments of a down-link.
         """
         local, stages = self._settings.local, self._settings.down_stages
         dispatch = Dispatch(
@@ -97,11 +97,11 @@ class WorkCosts:
         return self._of(dispatch, lambda client: {}, self._settings.cohort_size)
 
     def _of(self, dispatch: Dispatch, state: Callable[[int], Groups], asked: int) -> PassCosts:
-        """Return the costs of a pass, given the states of its clients, and how many begin it."""
+        """Return the costs of a pass, given its clients' states and the number that begin it."""
         clients = np.fromiter(dispatch.clients, np.int64)
         sizes = self.sizes[clients]
         epochs = _epochs(dispatch, clients)
-        counted = int(clients[np.argmax(epochs)])  # one that trains, if any does
+        counted = int(clients[np.argmax(epochs)])  # a client that trains, if there is one
         sent = dispatch.of_clients
         kind = self.counter.kind(sent, self._job(sent, counted, state(counted)))
         beside = beside_of(self._settings.stages if kind.bytes_up else {}, asked)
@@ -121,7 +121,7 @@ class WorkCosts:
         if not isinstance(pass_.epochs, Mapping):
             return kind.each(pass_.epochs, sizes[clients], batching, joins)
         units = [pass_.epochs[client] for client in clients.tolist()]
-        units = [unit if isinstance(unit, LocalSteps) else 1 for unit in units]  # alike
+        units = [unit if isinstance(unit, LocalSteps) else 1 for unit in units]  # epochs are alike
         costs = np.empty(len(clients))
         for unit in {*units}:
             rows = [row for row, own in enumerate(units) if own == unit]
@@ -129,7 +129,7 @@ class WorkCosts:
         return costs
 
     def _bytes_up(self, kind: KindFlops, clients: Integers) -> Integers:
-        """Return the bytes that clients send [n], through the stages of the channel."""
+        """Return the bytes that clients send [n], after the stages of the channel."""
         stages = self._settings.stages
         if not self._encodes:
             return np.full(len(clients), kind.bytes_up)
@@ -138,7 +138,7 @@ class WorkCosts:
         return np.fromiter((sent_bytes(each, kind.bytes_up) for each in behind), np.int64)
 
     def _state(self, runner: RoundRunner, client: int) -> Groups:
-        """Return the state with which a client would begin."""
+        """Return the state with which a client begins a pass."""
         versions = runner.versions([client]).get(client, ())
         initial = self._settings.method.client_init(runner.state)
         keepers = self._settings.keepers

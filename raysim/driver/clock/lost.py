@@ -1,4 +1,4 @@
-"""Lost rounds, in which no or too few results count: the server's state stays as it was."""
+"""Lost rounds: too few results count, or none, and the server's state stays as it was."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from raysim.errors import RunError
 
 
 class LostRoundError(RunError):
-    """Error of a pass without a client's result that counts, or with too few."""
+    """Error of a pass in which too few results count, or none."""
 
 
 @contextmanager

@@ -1,14 +1,15 @@
 """Policies of the server: the clients of a pass that count, and the end of the pass.
 
-Pure functions of the clients' work in ticks.
+The functions are pure functions of the clients' work in ticks.
 
     wait            until the last client has arrived or dropped out
     deadline        until `clock.deadline`, or until all have arrived; late clients do not count
     partial         as deadline, but a client takes as many of its epochs as the deadline allows
-                    (FedProx's stragglers; FedNova's unequal work); one that ends none is late
+                    (FedProx's stragglers; FedNova's unequal work); one without a whole epoch is
+                    late
     over_selection  `clock.extra` more clients are selected, and the first m that arrive count
 
-Of clients that arrive at the same tick, extra ones come last; remaining ties go by client.
+Of the clients that arrive at the same tick, extra ones come last; other ties are broken by client.
 """
 
 from __future__ import annotations
@@ -34,11 +35,11 @@ class Outcome:
 
     Attributes:
         end: Tick at which the server goes on.
-        counts: Clients whose result counts [n].
-        epochs: Epochs of each; of a late client, the epochs that it began [n].
-        starts: Ticks at which they begin [n].
-        ticks: Ticks that each works: until it has arrived, dropped out, or the pass ends [n].
-        share: Fraction of its work that is done then [n].
+        counts: Clients whose results count [n].
+        epochs: Epochs of each client; of a late client, the epochs that it began [n].
+        starts: Ticks at which the clients begin [n].
+        ticks: Ticks of work until each client arrives or drops out, or the pass ends [n].
+        share: Fraction of each client's work in these ticks [n].
     """
 
     end: int
@@ -65,17 +66,17 @@ def outcome_of(
     Args:
         policy: The policy.
         fleet: The devices.
-        costs: The work of the pass's clients.
+        costs: The costs of the pass's clients.
         begin: Tick at which the pass begins.
         starts: Ticks from which the clients can work [n].
-        dropouts: Fraction of its work after which each drops out [n]; inf for never.
+        dropouts: Fraction of its work after which each client drops out [n]; inf for never.
         extra: Whether clients are extra ones [n].
-        wanted: Number of arrivals after which the pass ends, for over_selection.
+        wanted: With over_selection, the number of arrivals that ends the pass.
     """
     limit = _deadline(policy, begin)
     epochs = costs.epochs
     if policy.name == "partial":
-        begun = np.minimum(costs.epochs, 1)  # a client that ends none works until the limit
+        begun = np.minimum(costs.epochs, 1)  # a client without a whole epoch works until the limit
         epochs = np.maximum(affordable_epochs(fleet, costs, limit - starts), begun)
     whole = _ticks(fleet, costs, epochs)
     drops = dropouts < 1
@@ -94,9 +95,9 @@ def outcome_of(
 
 
 def sent_in_vain(fleet: Fleet, costs: PassCosts, outcome: Outcome) -> tuple[int, int]:
-    """Return the bytes sent and received by clients whose results do not count.
+    """Return the bytes that clients send and receive although their results do not count.
 
-    They send and receive until they drop out or the server goes on.
+    Such clients send and receive until they drop out or the server goes on.
     """
     lost = ~outcome.counts
     whole, device = _ticks(fleet, costs, outcome.epochs), fleet.profiles(costs.clients[lost])
@@ -110,15 +111,15 @@ def moved_until(
 ) -> tuple[int, int]:
     """Return the total bytes that clients send and receive in a part of their work.
 
-    A client's work is half of the latency, its download, its steps, its upload, and the
-    other half; it moves bytes at an even pace.
+    A client's work is half of the latency, the download, the steps, the upload, and the other half
+    of the latency. Its connection has a constant rate.
 
     Args:
-        ticks: Ticks of each client's work that are over [n].
-        whole: Ticks of its whole work [n].
-        device: Its device [n].
-        bytes_up: Bytes that it sends in all [n].
-        bytes_down: Bytes that it receives in all [n].
+        ticks: Ticks of each client's work so far [n].
+        whole: Ticks of each client's whole work [n].
+        device: The clients' devices [n].
+        bytes_up: Bytes that each client sends in its whole work [n].
+        bytes_down: Bytes that each client receives in its whole work [n].
     """
     worked = ticks / TICKS_PER_SECOND - device.latency / 2
     left = (whole - ticks) / TICKS_PER_SECOND - device.latency / 2
@@ -128,13 +129,13 @@ def moved_until(
 
 
 def affordable_epochs(fleet: Fleet, costs: PassCosts, budget: Integers) -> Integers:
-    """Return the epochs [n] that clients finish within `budget` [n] ticks, at most the pass's."""
+    """Return the epochs [n] that fit into `budget` [n] ticks, at most the pass's epochs."""
     speed = fleet.profiles(costs.clients).speed
     spare = (budget - _ticks(fleet, costs, np.zeros_like(costs.epochs))) / TICKS_PER_SECOND
-    with np.errstate(over="ignore"):  # the ticks of such an epoch are refused below
+    with np.errstate(over="ignore"):  # `fleet.ticks` refuses such an epoch below
         epoch = np.maximum(costs.epoch / speed, 1 / TICKS_PER_SECOND)
     epochs = np.clip(np.floor(spare / epoch), 0, costs.epochs).astype(np.int64)
-    # Ticks are rounded up: one epoch more or less than the quotient may be right.
+    # Ticks are rounded up, so the quotient may be wrong by one epoch.
     one_more = np.minimum(epochs + 1, costs.epochs)
     epochs = np.where(_ticks(fleet, costs, one_more) <= budget, one_more, epochs)
     late: Flags = _ticks(fleet, costs, epochs) > budget

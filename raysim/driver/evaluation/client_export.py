@@ -1,4 +1,4 @@
-"""Export of the model that one client of a run deploys, from the run's last checkpoint."""
+"""Export of the model that one client deploys, from a run's last checkpoint."""
 
 from __future__ import annotations
 
@@ -31,20 +31,20 @@ def client_model(
     client: int | str,
     note: Callable[[str], None],
 ) -> Tensors:
-    """Return the tensors of the model that a client deploys; write nothing.
+    """Return the tensors of the model that a client deploys, without writing files.
 
-    It is the model that the evaluation of that round scores as the client's own.
+    The evaluation of the checkpoint's round scores the same model as the client's own.
 
     Args:
         run_dir: The run directory.
         settings: The run's settings.
-        federation: Its samples, client indices and network.
+        federation: The run's samples, client indices and network.
         client: The client, by number or name.
         note: Called with a line about the model.
 
     Raises:
         SettingsError: there is no such client.
-        RunError: there is no checkpoint, or data or code are not the run's.
+        RunError: there is no checkpoint, or it was made with other data or code.
     """
     client = _number(client, settings.clients, federation.names)
     checked = check_run(settings, federation, run_dir, note)
@@ -52,7 +52,7 @@ def client_model(
     committed = checkpoint.run
     own = {name: value for name, value in checked.identity.items() if name != INITIAL_MODEL}
     if parts := differing_parts(checkpoint.identity, own):
-        raise RunError(f"{run_dir.path}: is not of the present data and code: {', '.join(parts)}")
+        raise RunError(f"{run_dir.path}: is of other data or code: {', '.join(parts)}")
     deployment = Deployment.of(settings, checked.network, checked.sizes, committed, [client])
     who = checked.federation.named(client)
     times = int(committed.history.times[client])
@@ -92,10 +92,10 @@ def _number(client: int | str, clients: int, names: Sequence[str]) -> int:
 
 
 def _committed(run_dir: RunDirectory, settings: Settings) -> Checkpoint:
-    """Return the last checkpoint; a damaged one stops, as another command may set it aside.
+    """Return the last checkpoint; a damaged one is not set aside, unlike in a resumed run.
 
     Raises:
-        RunError: there is none, or it is damaged.
+        RunError: there is no checkpoint, or it is damaged.
     """
 
     def stop(line: str) -> NoReturn:

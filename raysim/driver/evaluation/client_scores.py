@@ -1,6 +1,6 @@
-"""Scores of single clients: their spread, as columns of a round, and their table.
+"""Scores of single clients: their spread as columns of a round, and their table.
 
-Legend: n clients, N' samples of theirs.
+Legend: n clients, N' samples of these clients.
 """
 
 from __future__ import annotations
@@ -22,13 +22,14 @@ from raysim.numbers.arrays import Array, Flags, Floats
 WORST = UNEQUAL[1]
 Table = dict[str, Array]
 Scores = tuple[Array, Array, Floats]
-"""Of a set of samples, predictions [N', ...], targets [N', ...], and clients' scores [n]."""
+"""Predictions [N', ...] and targets [N', ...] of a set of samples, and clients' scores [n]."""
 
 
 def spread_columns(score: Column, *, wide: bool = False, gain: bool = False) -> tuple[Column, ...]:
-    """Return the columns of a spread: wide, and with a gain, or as clients always had it.
+    """Return the columns of the spread of a score.
 
-    A score whose better values are not declared has no worst tenth.
+    `wide` adds columns of inequality, `gain` adds the gain. A score that does not declare which
+    values are better has no worst tenth.
     """
     unequal = (end for end in UNEQUAL if score.better or end != WORST)
     ends = (*SPREAD, *(unequal if wide else ()), *([GAIN] if gain else []))
@@ -41,10 +42,10 @@ def spread(
     """Return the spread of clients' scores.
 
     Args:
-        score: The score, whose name begins the names of the columns.
-        scores: The scores [n]; NaN counts as none.
-        wide: Whether to return deviation, worst tenth and Jain's index, too.
-        base: The same clients' scores with the global model [n], for the mean gain over these.
+        score: The score; its name begins the names of the columns.
+        scores: The scores [n]; NaN is left out.
+        wide: Whether to add deviation, worst tenth and Jain's index.
+        base: The same clients' scores with the global model [n], for the mean gain; may be None.
     """
     columns = spread_columns(score, wide=wide, gain=base is not None)
     names = [column.name for column in columns]
@@ -64,7 +65,7 @@ def spread(
 def _worst_tenth(score: Column, scores: Floats) -> list[float]:
     """Return the mean of the worst tenth of scores [n], rounded up to whole clients.
 
-    It is empty where it is not declared which scores are better.
+    The list is empty if the score does not declare which values are better.
     """
     if score.better is None:
         return []
@@ -81,14 +82,14 @@ def _jain(scores: Floats) -> float | None:
 def part(
     name: str, metric: Metric, samples: EvaluationSet, outputs: Scores, clients: Flags
 ) -> tuple[float | None, Floats]:
-    """Return the score of some clients' samples together, and each one's score.
+    """Return the score of some clients' pooled samples, and the score of each of these clients.
 
     Args:
         name: The metric's name.
         metric: The metric.
         samples: The samples of all n clients.
-        outputs: Their scores.
-        clients: Whether a client is one of them [n].
+        outputs: The scores of all n clients.
+        clients: Flags of the clients to choose [n].
     """
     predicted, targets, scores = outputs
     rows = np.repeat(clients, samples.samples.sizes)
@@ -110,7 +111,7 @@ def client_accuracies(samples: EvaluationSet, correct: Flags) -> Floats:
 
 
 def score_of(name: str, metric: Metric, predicted: Array, targets: Array) -> float | None:
-    """Return the score of a set of samples, None for NaN; the metric may change its arguments.
+    """Return the score of a set of samples; None for NaN.
 
     Raises:
         SettingsError: the metric fails, or returns no number.
@@ -128,7 +129,7 @@ def _number(name: str, returned: Any) -> float:
     """Return the result of a metric as a number.
 
     Raises:
-        SettingsError: it is none.
+        SettingsError: the result is no number.
     """
     with suppress(TypeError, ValueError, RuntimeError):
         if not np.ndim(returned):
@@ -137,8 +138,8 @@ def _number(name: str, returned: Any) -> float:
         f"an array {[*np.shape(returned)]}" if np.ndim(returned) else f"a {type(returned).__name__}"
     )
     raise SettingsError(
-        f"Scoring.metrics: {name!r} returned {what}; must return a number: give each number of a"
-        " table as a metric of its own"
+        f"Scoring.metrics: {name!r} returned {what}; must return a number: make each number of a"
+        " table a separate metric"
     )
 
 
@@ -168,18 +169,18 @@ def client_scores(
 
 def _found(metric: Metric, predicted: Array, targets: Array) -> Any:
     try:
-        return metric(predicted.copy(), targets.copy())  # it may change them in place
-    except Exception:  # a user's metric may be undefined for a client, as with one class
+        return metric(predicted.copy(), targets.copy())  # the metric may change them in place
+    except Exception:  # a metric may be undefined for a client, say one with a single class
         return float("nan")
 
 
 def client_table(samples: EvaluationSet, prefix: str, scores: Mapping[str, Any]) -> Table:
-    """Return the columns [n] of clients: their samples, as `{prefix}samples`, and scores."""
+    """Return columns [n] of a table: clients, their samples (`{prefix}samples`) and scores."""
     return {"client": samples.clients, f"{prefix}samples": samples.samples.sizes, **scores}
 
 
 def joined(tables: Sequence[Table]) -> Table:
-    """Return one table of all clients, with 0 samples and NaN where a table lacks a client."""
+    """Join tables by client; a client that a table lacks gets 0 samples and NaN scores."""
     if not tables:
         return {}
     clients = np.unique(np.concatenate([table["client"] for table in tables]))

@@ -1,7 +1,7 @@
-"""Deployments: the models that clients deploy, made for their evaluation and dropped.
+"""Models that clients deploy, built for an evaluation and dropped afterwards.
 
-A client makes its model by a pass of the method, or by several, one after another, and may then
-fine-tune it. Draws of these are keyed by numbers of passes below 0; those of a round count from 0.
+A client builds its model in one or several passes of the method, and may then fine-tune it. The
+numbers of these passes are below 0, so that their draws differ from those of a round's passes.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ from raysim.storage.client_states import latest_versions
 from raysim.storage.run_state import RunState
 
 NUMBER, FINETUNING = -1, -100
-"""Numbers of the first pass of a deployment, the later ones below it; and of the fine-tuning."""
+"""Number of a deployment's first pass, and of the fine-tuning; later passes count down."""
 
 
 @dataclass(frozen=True)
 class Deployment:
-    """Deployment of the evaluated clients after a round.
+    """Passes that build the deployed models of the evaluated clients after a round.
 
     Attributes:
         settings: The run's settings.
         sizes: Samples that each client trains on [K].
-        committed: The state that is evaluated.
+        committed: The evaluated state.
         passes: The passes over the clients; empty if they deploy the global model.
-        finetuning: The pass that trains what they deploy, if any does.
+        finetuning: The pass that fine-tunes the deployed models; None without one.
     """
 
     settings: Settings
@@ -56,13 +56,13 @@ class Deployment:
         committed: RunState,
         clients: Sequence[int],
     ) -> Deployment:
-        """Ask the method for the passes.
+        """Get the passes from the method.
 
         Args:
             settings: The run's settings.
             network: The network as it was built.
             sizes: Samples that each client trains on [K].
-            committed: The state to evaluate.
+            committed: The evaluated state.
             clients: The evaluated clients.
 
         Raises:
@@ -90,7 +90,7 @@ class Deployment:
         return cls(settings, sizes, committed, passes, tuned)
 
     def messages(self, values: RoundValues) -> tuple[dict[str, Any], ...]:
-        """Return the arguments of the messages of `passes`."""
+        """Return the arguments of the messages for `passes`."""
         clients = self.passes[0].clients if self.passes else ()
         initial = self.settings.method.client_init(self.committed.state)
         common = {
@@ -103,12 +103,12 @@ class Deployment:
         )
 
     def tuning_message(self, values: RoundValues) -> PassMessage | None:
-        """Return the message of `finetuning`, if there is one."""
+        """Return the message for `finetuning`; None without one."""
         pass_ = self.finetuning
         return PassMessage.of(**self._message(values, pass_, FINETUNING)) if pass_ else None
 
     def samples(self, client: int, *, tuned: bool) -> int:
-        """Return the samples that a client trains on, each time, for what it deploys."""
+        """Return the number of samples that a client trains on to build its deployed model."""
         works = [*self.passes, *([self.finetuning] if tuned and self.finetuning else [])]
         size, batching = self.sizes[[client]], self.settings.local.batching
         return sum(int(samples_of(pass_.epochs_of(client), size, batching)[0]) for pass_ in works)
@@ -129,7 +129,7 @@ def _after(method: Method, *asked: Any) -> tuple[Pass, ...]:
     works = call(method, Method.deployment_after, *asked)
     if works is None:
         raise SettingsError(
-            f"evaluation.when=after: {called(method)} does not say what its clients deploy after"
-            " a round's local training (deployment_after); use before"
+            f"evaluation.when=after: {called(method)} does not define what clients deploy after"
+            " the local training of a round (deployment_after); use before"
         )
     return tuple(works)

@@ -1,8 +1,8 @@
-"""Sets of samples that a run evaluates besides the test set, and the models scored on them.
+"""Sets of samples that a run evaluates in addition to the test set, and the models on them.
 
-A set is a `Scored` without a score. Its model is the global one, that which each client deploys, or
-that after its fine-tuning. Its clients are those that may train, or those kept out of training;
-`seen` and `unseen` ones, which have trained or never did, are parts of a set.
+A `Scored` without a score names a set. Its model is the global one, the one that each client
+deploys, or that one after fine-tuning. Its clients are those that may train, or those that are kept
+out of training. The `seen` clients, which have trained, and the `unseen` ones are parts of a set.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from raysim.federation.federation import Federation
 from raysim.storage.declared import deploys_own_models
 
 CLIENTS = Scored("clients")
-"""Test samples drawn for single clients, or their own of the test set."""
+"""Test samples of single clients: drawn, or the clients' own part of the test set."""
 TRIGGERED = Scored("triggered")
 """Test samples with an attack's trigger."""
 
@@ -35,13 +35,13 @@ class EvaluatedSets:
     """Evaluated sets of a run.
 
     Attributes:
-        sets: The sets; they are numbered from 1.
-        clients: Samples of `client_accuracy_...`, which may be no set of their own.
-        own_models: Numbers of the sets that are scored by the models that clients deploy.
-        finetuned: By number of a set that is scored by fine-tuned models, that of the set scored by
-            these before; 0 where that is the global model.
-        deployed: Per set scored by what clients deploy, that which has the same scores, as they
-            deploy the fine-tuned models.
+        sets: The sets, numbered from 1.
+        clients: Samples for `client_accuracy_...`; `sets` may lack them.
+        own_models: Numbers of the sets that deployed models of clients are scored on.
+        finetuned: For the number of each set with fine-tuned models, the number of the set with the
+            models before fine-tuning; 0 if that is the global model.
+        deployed: For each set with deployed models, the set with the same scores, if clients deploy
+            their fine-tuned models.
     """
 
     sets: dict[Scored, EvaluationSet]
@@ -55,7 +55,7 @@ class EvaluatedSets:
         """Choose the sets.
 
         Raises:
-            SettingsError: there are none of which settings ask for more.
+            SettingsError: a set that the settings ask for has no samples.
             DataError: clients' test samples cannot be drawn.
         """
         deploy_own, chosen = deploys_own_models(settings), _sets_of(settings, federation)
@@ -86,10 +86,10 @@ class EvaluatedSets:
 
 
 def _sets_of(settings: Settings, federation: Federation) -> dict[Scored, EvaluationSet]:
-    """Return the sets of the clients' samples that settings have evaluated.
+    """Return the sets of clients' samples that the settings ask for.
 
     Raises:
-        SettingsError: no client has a sample of one.
+        SettingsError: no client has a sample of a set.
     """
     indices, holdout = federation.client_indices, federation.holdout
     participants = settings.participants
@@ -108,7 +108,7 @@ def _sets_of(settings: Settings, federation: Federation) -> dict[Scored, Evaluat
         if empty == LOCAL_TEST:
             raise SettingsError(
                 f"evaluation.local_test={settings.evaluation.local_test}: no client has a sample to"
-                " test; use evaluation.local_test=0"
+                " test on; use evaluation.local_test=0"
             )
         del sets[empty]
     return sets

@@ -1,7 +1,7 @@
-"""Evaluation of the global model: on sets of test and training samples, and client by client.
+"""Evaluation of a run's models: on sets of test and training samples, and client by client.
 
-Sets of samples are cut into fixed batches, which are spread over the workers; their figures are
-added in the order of the batches, so the result does not depend on how they were spread.
+The sets are cut into fixed batches, which are spread over the workers. The driver adds their
+figures in the order of the batches, so the result does not depend on how they were spread.
 """
 
 from __future__ import annotations
@@ -60,15 +60,15 @@ Figures = dict[str, float | None]
 
 @dataclass(frozen=True)
 class Evaluation:
-    """The result of an evaluation.
+    """Result of an evaluation.
 
     Attributes:
-        figures: The figures of the round.
-        clients: Columns [n] of `client_accuracy.parquet`: the evaluated clients, and of each kind
-            of test samples of theirs how many they have, and the scores.
-        predicted: Predictions [N, ...] of the test set.
+        figures: Figures of the round.
+        clients: Columns [n] of `client_accuracy.parquet`: the evaluated clients, the number of
+            their test samples of each kind, and their scores.
+        predicted: Predictions [N, ...] for the test set.
         analyses: Columns of each analysis.
-        spans: Under `trace`, the spans of each worker.
+        spans: Spans of each worker, if the run has a trace.
     """
 
     figures: Figures
@@ -79,7 +79,7 @@ class Evaluation:
 
     @property
     def accuracies(self) -> dict[int, float]:
-        """Accuracy of each client on its samples, those of `evaluation.clients`."""
+        """Accuracy of each client on its samples of `evaluation.clients`."""
         if "accuracy" not in self.clients:
             return {}
         values = (self.clients[name].tolist() for name in ("client", "accuracy"))
@@ -87,13 +87,13 @@ class Evaluation:
 
 
 class Evaluator:
-    """Evaluates the global model of one run.
+    """Evaluates the models of one run.
 
     Attributes:
-        evaluated_sets: Sets that workers evaluate besides the test set, numbered from 1.
-        columns: Columns of its figures by name, as they are declared.
-        skipped: The evaluation of a round in which none is due; its figures are None.
-        few: Whether the first batch of each set is scored alone, and stands for all of the set.
+        evaluated_sets: Sets that workers evaluate in addition to the test set, numbered from 1.
+        columns: Declared columns of the figures, by name.
+        skipped: Evaluation of a round that is not evaluated; its figures are None.
+        few: In a rehearsal, True: the first batch of each set stands for the whole set.
     """
 
     few = False
@@ -103,12 +103,12 @@ class Evaluator:
 
         Args:
             settings: The run's settings.
-            federation: Its samples and client indices.
+            federation: The run's samples and client indices.
             network: The network as it was built.
 
         Raises:
             SettingsError: no client has a sample to hold out.
-            DataError: clients' own test samples cannot be drawn.
+            DataError: test samples of clients cannot be drawn.
         """
         self._settings, self._network = settings, network
         self._method = settings.method
@@ -135,11 +135,11 @@ class Evaluator:
 
     @property
     def held_out_samples(self) -> dict[str, int]:
-        """Number of held-out samples, for `summary.json`; empty without any."""
+        """Number of held-out samples, for `summary.json`; empty without a holdout."""
         return {"held_out_samples": len(self._targets[HOLDOUT])} if HOLDOUT in self._targets else {}
 
     def _score(self, scored: Scored, score: str) -> Column:
-        """Return the column of a score of a set."""
+        """Return the column for a score of a set."""
         return self._scores[score].of(scored._replace(score=score))
 
     def _columns(self) -> Iterator[Column]:
@@ -173,9 +173,9 @@ class Evaluator:
             executor: Runs the batches.
             values: Values of local training in the round.
             state: The server state.
-            committed: The checkpoint that has the state, and with which clients deploy models of
-                their own; None evaluates the global model alone.
-            trained: The clients that took part in its round, which its history lacks yet.
+            committed: The checkpoint of the state, which determines the models that clients deploy;
+                None evaluates the global model alone.
+            trained: The clients that took part in the round; the checkpoint's history lacks them.
         """
         made = self.deployment(committed) if committed else None
         message = self._message(values, state, committed, made)
@@ -207,7 +207,7 @@ class Evaluator:
         return Evaluation(figures, joined(tables), predicted=predicted, spans=spans)
 
     def _given(self, metric: str, scored: Score) -> Array:
-        """Return what a metric compares with targets: predictions, or outputs."""
+        """Return the input of a metric: predictions, or the network's outputs."""
         return scored[1][-1 if metric in self._of_outputs else 0]
 
     def _client_accuracies(
@@ -215,11 +215,11 @@ class Evaluator:
     ) -> Floats:
         """Return the accuracy of each client on its drawn test samples [n].
 
-        It is the metric `accuracy` where predictions are no classes, probabilities say.
+        If predictions are not classes but probabilities, say, the metric `accuracy` compares them.
         """
         if CLIENTS in predictions:
             predicted, targets = predictions[CLIENTS][1][0], self._targets[CLIENTS]
-        else:  # clients see one test set, so its predictions serve them all
+        else:  # all clients have the same model, so the predictions for the test set serve
             drawn = client_set.samples.indices
             predicted, targets = predictions[TEST][1][0][drawn], self._targets[TEST][drawn]
         if are_classes(predicted):
@@ -228,7 +228,7 @@ class Evaluator:
         return client_scores("accuracy", client_set, metric, predicted, targets)
 
     def _times(self, committed: RunState | None, trained: Collection[int]) -> Array:
-        """Return the rounds in which each client has taken part [K]."""
+        """Return the number of rounds in which each client has taken part [K]."""
         times = np.zeros(len(self._sizes), dtype=np.int64)
         if committed:
             times += committed.history.times
@@ -238,11 +238,11 @@ class Evaluator:
     def _local_figures(
         self, metric: str, predictions: Mapping[Scored, Score], times: Array
     ) -> tuple[list[Table], Figures]:
-        """Return tables of clients' own scores by a metric, and columns of their spread.
+        """Return tables of clients' own scores by a metric, and figures of their spread.
 
         Args:
             metric: The metric's name.
-            predictions: What each set's evaluation found.
+            predictions: Predictions for each set.
             times: Rounds in which each client has taken part [K].
         """
         scores: dict[Scored, Floats] = {}
@@ -278,7 +278,7 @@ class Evaluator:
         return tables, figures
 
     def deployment(self, committed: RunState) -> Deployment | None:
-        """Return what makes the models that clients deploy; None if they deploy the global one.
+        """Return the passes for deployed models; None if clients deploy the global model.
 
         Raises:
             SettingsError: the method's `deployment` fails, or returns something else.
@@ -307,7 +307,7 @@ class Evaluator:
                 "finetuning": made.tuning_message(values),
                 "finetuned": self._chosen.finetuned,
             }
-            if not made.passes:  # of models that `deployment` gives as the global one
+            if not made.passes:  # clients fine-tune the global model
                 deployed["finetuned"] = dict.fromkeys(self._chosen.finetuned, 0)
         nothing = {"pass_": Pass((), {}), "uniform": True, "total_weight": 0}
         nothing |= {"round_number": committed.number if committed else 0, "pass_number": -1}
@@ -322,7 +322,7 @@ class Evaluator:
     def _training(
         self, message: EvaluationMessage, made: Deployment | None, number: int, batch: int
     ) -> float:
-        """Return the samples that the clients of a batch train on before they are evaluated."""
+        """Return the number of samples that a batch's clients train on before their evaluation."""
         tuned = number in message.finetuned
         if made is None or not (tuned or number in message.own_models):
             return 0.0
@@ -333,21 +333,21 @@ class Evaluator:
 
     @property
     def _local_sets(self) -> list[Scored]:
-        """The sets of which clients have scores of their own; the global model's come first."""
+        """The sets with scores of single clients; those of the global model come first."""
         return [scored for scored in self._sets if scored.samples == LOCAL_TEST.samples]
 
     def _local_scores(self) -> list[tuple[Scored, str]]:
-        """Return of which sets clients have scores of their own, and by which metrics."""
+        """Return the sets with scores of single clients, for each metric."""
         return [(scored, metric) for metric in self._metrics for scored in self._local_sets]
 
     def _parts_of(self, scored: Scored) -> tuple[Scored, ...]:
-        """Return the parts of a set: clients that took part, and the others."""
+        """Return the parts of a set: the clients that took part in training, and the others."""
         if not self._wide or scored.clients:
             return ()
         return scored._replace(clients=SEEN), scored._replace(clients=UNSEEN)
 
     def _scored_sets(self) -> list[Scored]:
-        """Return the sets that have a score of their own; a task may lack a test."""
+        """Return the sets with pooled scores; a task may have no test set."""
         return [
             scored
             for scored, targets in self._targets.items()
@@ -357,7 +357,7 @@ class Evaluator:
     def _predictions(
         self, executor: Executor, message: EvaluationMessage, made: Deployment | None
     ) -> tuple[dict[Scored, Score], dict[str, list[Span]]]:
-        """Return for each set the score of its samples; the spans."""
+        """Return the scores of the samples of each set, and the workers' spans."""
         rows = len(self._targets[TEST])
         cuts = [*range(0, rows, EVALUATION_ROWS), rows]
         sizes = [np.diff(cuts), *(samples.batch_sizes for samples in self.evaluated_sets)]
@@ -380,7 +380,7 @@ class Evaluator:
                 continue
             scores |= result.scores
             spans.setdefault(result.worker, []).extend(result.spans)
-        if failed:  # only now: a run goes on without an analysis, and nothing is left for later
+        if failed:  # raised last: a run may continue, so no result may be left in the executor
             raise RunError(f"the model cannot be evaluated: {failed[0].cause}")
         predictions = {}
         for number, scored in enumerate([*self._targets][: len(sizes)]):

@@ -1,4 +1,4 @@
-"""Trained networks of runs, as modules."""
+"""Trained networks of runs, as torch modules."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from raysim.training.network import Network
 
 
 def read_start(path: Path, note: Callable[[str], None]) -> dict[str, Tensor]:
-    """Return the tensors with which training starts, of a run or a file.
+    """Return the tensors from which training starts, read from a run or a file.
 
     Raises:
-        SettingsError: there are none.
+        SettingsError: there is no such run or file.
         DataError: the file holds something else.
     """
     allowed = "a run directory, or a file of weights (.safetensors, or saved by torch)"
@@ -51,14 +51,14 @@ def load_network(
 
     Args:
         path: The run directory.
-        model: The network of a run with a task of its own, or a function that builds it.
-        root: Returns the data root, with the samples of a dataset whose size they say.
-        note: Called with a line where a damaged file is replaced by a checkpoint's.
-        best: Whether to return that of its best round.
+        model: The network of a run with its own task, or a function that builds the network.
+        root: Returns the data root; called if the network's size depends on the samples.
+        note: Called with a line if a checkpoint replaces a damaged file.
+        best: Whether to return the network of the best round.
 
     Raises:
         RunError: the directory holds no run or no model.
-        SettingsError: the network is another one.
+        SettingsError: `model` is another network.
     """
     directory = RunDirectory(path)
     Plugins(path).check_recorded(force=False)
@@ -81,7 +81,7 @@ def load_network(
         Network(network).load(tensors)
     load_tensors(network, tensors, str(path))
     if model is None and not settings.dataset.scoring.classifies:
-        # Of outputs that were trained in another unit than the targets' own.
+        # Such outputs were trained in another unit than that of the targets.
         predict = settings.dataset.scoring_of(samples().y).predict
         if predict is not settings.dataset.scoring.predict:
             network.register_forward_hook(lambda module, inputs, outputs: predict(outputs))

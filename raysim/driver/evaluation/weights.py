@@ -1,4 +1,4 @@
-"""Weights of clients in means, as whole numbers, of which sums are exact."""
+"""Weights of clients in means, as whole numbers, so that their sums are exact."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from raysim.user_input.limits import MOST
 
 Weights = Integers
 STEPS = 2**24
-"""Steps to which weights that are no whole numbers are rounded: the largest is so many."""
+"""Steps of weights that are no whole numbers; the largest weight is this many steps."""
 
 
 def weights_file(weighting: str) -> Path | None:
-    """Return the file of `weighting`, if it names one."""
+    """Return the file that `weighting` names; None if it names none."""
     return None if weighting in ("examples", "uniform") else Path(weighting)
 
 
 def weights_of_file(settings: Settings) -> Weights | None:
-    """Return the weights [K] of a user's table; None without one.
+    """Return the weights [K] from a user's table; None without one.
 
     Raises:
-        DataError: the file cannot be read, lacks a client or has it twice, or a weight is not
+        DataError: the file cannot be read, lacks a client or lists it twice, or a weight is not
             finite or not above 0.
     """
     path = weights_file(settings.weighting)
@@ -51,14 +51,14 @@ ALLOWED = f"must be above 0, at most {MOST:g}"
 
 
 def _bad(values: Floats) -> tuple[int, float] | None:
-    """Return place and value of the first weight that is none."""
+    """Return position and value of the first weight that is not allowed."""
     good = np.isfinite(values) & (values > 0) & (values <= MOST)
     place = int(np.argmin(good))
     return None if good.all() else (place, float(values[place]))
 
 
 def in_whole_numbers(values: Floats) -> Weights:
-    """Return weights as they are if all are whole numbers, else in STEPS of the largest."""
+    """Return whole numbers as they are, and other weights in STEPS of the largest one."""
     if not np.equal(np.floor(values), values).all():
         values = np.maximum(np.rint(values / values.max() * STEPS), 1)
     return values.astype(np.int64)
@@ -71,17 +71,17 @@ def weights_of(
     table: Weights | None,
     clients: Sequence[int],
 ) -> Weights:
-    """Return the weights of some clients of a pass [n].
+    """Return the weights of clients of a pass [n].
 
     Args:
-        weighting: The weighting of the pass, or that of the run.
+        weighting: The weighting of the pass or of the run.
         method: The run's method.
         sizes: Training samples of each client [K].
-        table: Weights of a user's table [K], if there is one.
+        table: Weights from a user's table [K]; None without one.
         clients: The clients [n].
 
     Raises:
-        SettingsError: the pass has weights by client, and lacks one, or one is no number above 0.
+        SettingsError: the pass has weights by client and lacks one, or one is no number above 0.
     """
     if isinstance(weighting, Mapping):
         return _own_weights(weighting, method, clients)

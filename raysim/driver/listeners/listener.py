@@ -19,13 +19,13 @@ class Started:
     Attributes:
         path: The run directory.
         method: Name of the method.
-        round_number: Rounds that are done already.
+        round_number: Rounds that are already done.
         rounds: Most rounds of the run.
-        cohort: Clients per round.
-        clients: Clients in all.
-        target: Accuracy at which the run stops, or None.
-        score: Column of its main score; None where nothing is evaluated.
-        columns: Columns of its rounds by name, as they are declared.
+        cohort: Clients in a round.
+        clients: All clients.
+        target: Accuracy at which the run stops; None without a target.
+        score: Column of the main score; None if nothing is evaluated.
+        columns: Declared columns of the run's rounds, by name.
     """
 
     path: Path
@@ -43,13 +43,13 @@ class Listener:
     """Callbacks of a run; every method does nothing by default."""
 
     def preparing(self, what: str, done: int, total: int) -> None:
-        """Called while data is being fetched or prepared."""
+        """Called while the run fetches or prepares data."""
 
     def started(self, run: Started) -> None:
         """Called before the first round."""
 
     def progress(self, done: int, total: int) -> None:
-        """Called with the numbers of finished and of all clients of the current pass."""
+        """Called with the finished clients and all clients of the current pass."""
 
     def round_done(self, row: Mapping[str, Any]) -> None:
         """Called after a round is committed, with its row of `metrics.parquet`."""
@@ -62,33 +62,33 @@ class Listener:
 
 
 class Forwarding(Listener):
-    """Listener that passes everything on to another one; subclasses override a part."""
+    """Listener that forwards all calls to another one; subclasses override some."""
 
     def __init__(self, listener: Listener) -> None:
         self._listener = listener
 
     def preparing(self, what: str, done: int, total: int) -> None:
-        """Pass on."""
+        """Forward the call."""
         self._listener.preparing(what, done, total)
 
     def started(self, run: Started) -> None:
-        """Pass on."""
+        """Forward the call."""
         self._listener.started(run)
 
     def progress(self, done: int, total: int) -> None:
-        """Pass on."""
+        """Forward the call."""
         self._listener.progress(done, total)
 
     def round_done(self, row: Mapping[str, Any]) -> None:
-        """Pass on."""
+        """Forward the call."""
         self._listener.round_done(row)
 
     def note(self, text: str) -> None:
-        """Pass on."""
+        """Forward the call."""
         self._listener.note(text)
 
     def finished(self, summary: Mapping[str, Any]) -> None:
-        """Pass on."""
+        """Forward the call."""
         self._listener.finished(summary)
 
 
@@ -97,7 +97,7 @@ _OF_COMMAND: ContextVar[Listener | None] = ContextVar("listener", default=None)
 
 @contextmanager
 def listening(listener: Listener) -> Iterator[None]:
-    """Have settings that are loaded in the body tell a listener how their data is prepared."""
+    """Use a listener for the preparation of data, if settings are loaded in the body."""
     before = _OF_COMMAND.set(listener)
     try:
         yield
@@ -106,5 +106,5 @@ def listening(listener: Listener) -> Iterator[None]:
 
 
 def listener_of_command() -> Listener | None:
-    """Return the listener of `listening`; outside of it there is none."""
+    """Return the listener of `listening`; None outside of it."""
     return _OF_COMMAND.get()

@@ -1,4 +1,4 @@
-"""Values of rounds and of a finished run as text, for a terminal and a notebook."""
+"""Values of rounds and of finished runs as text, for terminals and notebooks."""
 
 from __future__ import annotations
 
@@ -28,23 +28,23 @@ SETS = {
     LOCAL_TEST.samples: "local test ",
     TRAIN_SET.samples: "training ",
 }
-"""Sets of samples of the main score in words."""
+"""Sets of samples of main scores, in words."""
 
 
 def words_of(column: Column) -> str:
-    """Return a column of the rounds in words, a main score as "own held-out accuracy"."""
+    """Return a column's name in words; a main score is, say, "own held-out accuracy"."""
     scored = column.scored
     return f"{_set_of(scored)}{scored.score}" if scored else column.name.replace("_", " ")
 
 
 def _set_of(scored: Scored) -> str:
-    """Return the samples and the model of a main score in words, with a space after them."""
+    """Return samples and model of a main score in words, with a trailing space."""
     own = "own " if scored.model == PERSONAL else ""
     return f"{own}{SETS[scored.samples]}"
 
 
 def _shown(score: Column, columns: Mapping[str, Column]) -> dict[str, Column]:
-    """Return the main score and titled ones on its samples, without the loss, by their names."""
+    """Return the main score and titled scores on the same samples, except the loss, by title."""
     same = [(column, column.scored) for column in columns.values() if column.scored]
     return {
         column.title or scored.score: column
@@ -55,7 +55,7 @@ def _shown(score: Column, columns: Mapping[str, Column]) -> dict[str, Column]:
 
 
 def _beside(score: Column, name: str) -> Scored:
-    """Return a score by name on the samples of the main score."""
+    """Return a score by name, on the samples of the main score."""
     return (score.scored or TEST)._replace(score=name)
 
 
@@ -66,18 +66,18 @@ def _text(column: Column, value: float | None) -> str:
 
 
 class RunProgress(Listener):
-    """Listener that knows the progress of a run, with the values of its rounds as text."""
+    """Listener with the progress of a run and the values of its rounds as text."""
 
     def __init__(self) -> None:
         self._run: Started | None = None
         self._begun = perf_counter()
 
     def started(self, run: Started) -> None:
-        """Note the run, and when it begins."""
+        """Record the run and the time."""
         self._run, self._begun = run, perf_counter()
 
     def values(self, row: Mapping[str, Any]) -> dict[str, str]:
-        """Return the values of a round as text, by column."""
+        """Return the values of a round as text, by title."""
         return {
             "round": str(row["round"]),
             **self._scores(row),
@@ -112,7 +112,7 @@ class RunProgress(Listener):
 
 
 def opening_line(run: Started) -> str:
-    """Return method, clients and rounds of a run that starts."""
+    """Return the line for the start of a run: method, clients and rounds."""
     goal = f", until {run.target:.1%}" if run.target else ""
     again = f", from round {run.round_number + 1}" if run.round_number > 0 else ""
     clients = f"{run.clients} clients, {run.cohort} a round"
@@ -120,14 +120,14 @@ def opening_line(run: Started) -> str:
 
 
 def clock_time(seconds: float) -> str:
-    """Return remaining seconds, which count down, as "2:03", or with hours, as "1:02:03"."""
+    """Return remaining seconds as "2:03", or "1:02:03" with hours."""
     minutes, seconds = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02d}:{seconds:02d}" if hours else f"{minutes}:{seconds:02d}"
 
 
 def _virtual(row: Mapping[str, Any]) -> dict[str, str]:
-    """Return a round's virtual time, energy, and clients without a result that counts."""
+    """Return a round's virtual time, energy and lost clients."""
     if VIRTUAL_SECONDS not in row:
         return {}
     return {
@@ -138,7 +138,7 @@ def _virtual(row: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _loss(value: float | None) -> str:
-    """Return a loss in five digits, or two where it has exploded, so that columns stay in line."""
+    """Return a loss in a fixed width: five digits, or two if it is very large."""
     if value is None:
         return "-"
     return f"{value:.4f}" if value < 10 else f"{value:.5g}" if value < 99_999.5 else f"{value:.1e}"
@@ -147,11 +147,11 @@ def _loss(value: float | None) -> str:
 def final_score(
     summary: Mapping[str, Any], columns: Mapping[str, Column]
 ) -> tuple[str, str] | None:
-    """Return the main score in words and its last value: an accuracy, titled scores or a loss.
+    """Return the main score in words, and its last value; titled scores if it is no accuracy.
 
     Args:
-        summary: The figures of the run.
-        columns: Columns of its rounds by name, as they are declared.
+        summary: Figures of the run.
+        columns: Declared columns of the run's rounds, by name.
     """
     value, score = summary["final_score"], columns.get(summary["score"] or "")
     if score is None or value is None:
@@ -174,7 +174,7 @@ def final_score(
 
 
 def _took(summary: Mapping[str, Any]) -> str:
-    """Return the time of a run, and of its rounds."""
+    """Return the time of a run and of its rounds."""
     a_round = f"median {summary['seconds_per_round']:.3f} s a round"
     return f"{in_fitting_unit(summary['seconds'], 's')}, {a_round}"
 
@@ -182,7 +182,7 @@ def _took(summary: Mapping[str, Any]) -> str:
 def closing_lines(
     summary: Mapping[str, Any], run: Started | None, published: Mapping[str, float]
 ) -> list[str]:
-    """Return the final lines of a run: its values next to the published values."""
+    """Return the last lines of a run: its values, next to published ones."""
     lines, rounds = [], summary["rounds"]
     if score := final_score(summary, run.columns if run else OF_SCORES):
         lines.append(
@@ -211,14 +211,14 @@ def closing_lines(
         for each in _titled(summary, {**OF_ENGINE, **(run.columns if run else {})}).items()
     ]
     if summary.get(ROUNDS_BEYOND):
-        lines.append(f"more bad clients than the aggregation bears with: {_beyond(summary)}")
+        lines.append(f"more bad clients than the aggregation tolerates: {_beyond(summary)}")
     if run:
         lines.append(f"everything is in {run.path}")
     return lines
 
 
 def privacy_line(summary: Mapping[str, Any]) -> str:
-    """Return a run's epsilon with its conditions, and whether its limit has ended the run."""
+    """Return a run's epsilon with its conditions; says if its limit ended the run."""
     column = EPSILON if EPSILON in summary else HYPOTHETICAL
     line = f"{column.replace('_', ' ')} {summary[column]:.4g} ({summary['privacy']})"
     if summary.get("stopped_by") == EPSILON:
@@ -227,7 +227,7 @@ def privacy_line(summary: Mapping[str, Any]) -> str:
 
 
 def _titled(summary: Mapping[str, Any], columns: Mapping[str, Column]) -> dict[str, str]:
-    """Return the last values of columns that comparisons show, by their titles."""
+    """Return the last values of compared columns, by title."""
     last = {c.title: (c, summary.get(final_name(c))) for c in columns.values() if c.compared is c}
     return {
         title: _text(column, value) for title, (column, value) in last.items() if value is not None
@@ -235,12 +235,15 @@ def _titled(summary: Mapping[str, Any], columns: Mapping[str, Column]) -> dict[s
 
 
 def _beyond(summary: Mapping[str, Any]) -> str:
-    """Return in how many rounds more bad clients arrived than the aggregation bears with."""
+    """Return the number of rounds with more bad clients than the aggregation tolerates."""
     return f"in {summary[ROUNDS_BEYOND]} of {summary['rounds']} rounds"
 
 
 def result_values(summary: Mapping[str, Any], columns: Mapping[str, Column]) -> dict[str, str]:
-    """Return the figures of a finished run as text, by name; of its columns, as declared."""
+    """Return the figures of a finished run as text, by name.
+
+    `columns` are the declared columns of its rounds.
+    """
     reason = summary.get("stopped_by", "rounds")
     up, down = (in_fitting_unit(summary[f"bytes_{way}"], "B") for way in ("up", "down"))
     values = dict(filter(None, [final_score(summary, columns)]))
@@ -257,5 +260,5 @@ def result_values(summary: Mapping[str, Any], columns: Mapping[str, Column]) -> 
         values["lost"] = f"{virtual['lost']} clients lost"
     values |= _titled(summary, columns)
     if ROUNDS_BEYOND in summary:
-        values["beyond bound"] = f"{_beyond(summary)}, more bad clients than the aggregation bears"
+        values["beyond bound"] = f"{_beyond(summary)}, more bad clients than tolerated"
     return values

@@ -1,7 +1,7 @@
-"""Export of a run's values among Ray's for Prometheus (`ray.util.metrics`).
+"""Export of a run's values with Ray's metrics for Prometheus (`ray.util.metrics`).
 
-Each process hands its values to Ray's agent on its node every 10 seconds, with those of Ray itself;
-to set one takes microseconds. A gauge that is not set again is dropped after two reports.
+Each process hands its values to Ray's agent on its node every 10 seconds; to set a value takes
+microseconds. Ray drops a gauge that is not set again before two more reports.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ GAUGES = {
     "train_loss": "Training loss of the last round",
     "score": "Main score of the last round that was evaluated",
 }
-"""Values of the last round that are exported, with their descriptions."""
+"""Exported values of the last round, with their descriptions."""
 CLIENTS = "Clients that have been trained; its rate is clients a second"
 LABELS = ("run", "method")
 REFRESH_SECONDS = 1.0
-"""Seconds after which gauges are set again, the shortest interval of Ray's reports."""
+"""Seconds after which gauges are set again; the shortest interval of Ray's reports."""
 
 
 def ray_runs() -> bool:
@@ -37,8 +37,8 @@ class RayMetrics:
     """Metrics of a run: `ray_raysim_clients_total`, and `ray_raysim_<name>` for GAUGES.
 
     Args:
-        run: Label of its values, its name.
-        method: Another one, its method.
+        run: Label of the values: the run's name.
+        method: Label of the values: the run's method.
     """
 
     def __init__(self, run: str, method: str) -> None:
@@ -52,14 +52,14 @@ class RayMetrics:
         self._refreshed = 0.0
 
     def record(self, row: Mapping[str, Any]) -> None:
-        """Record a row of `metrics.parquet` with its `score`; what it lacks keeps its value."""
+        """Record a row of `metrics.parquet` with its `score`; missing values stay as they were."""
         if row["clients"]:
             self._clients.inc(row["clients"])
         self._values |= {name: row[name] for name in GAUGES if row.get(name) is not None}
         self._set_gauges()
 
     def refresh(self) -> None:
-        """Keep the gauges during a long round; cheap enough to be called after every client."""
+        """Set the gauges again during a long round; may be called after every client."""
         if perf_counter() - self._refreshed >= REFRESH_SECONDS:
             self._set_gauges()
 
@@ -70,18 +70,18 @@ class RayMetrics:
 
 
 def exported(listener: Listener) -> Listener:
-    """Return a listener that also has Ray export the run's values; the listener without Ray."""
+    """Return a listener that also exports the run's values; the same listener without Ray."""
     return ExportingListener(listener) if ray_runs() else listener
 
 
 class ExportingListener(Forwarding):
-    """Listener that feeds Ray's metrics and another listener."""
+    """Listener that exports values with Ray's metrics and forwards to another listener."""
 
     _metrics: RayMetrics
     _score: str | None
 
     def started(self, run: Started) -> None:
-        """Name the run in its metrics."""
+        """Begin the run's metrics."""
         self._score = run.score
         self._metrics = RayMetrics(run_name(run.path), run.method)
         super().started(run)

@@ -1,5 +1,5 @@
-"""Differential privacy of a run: its claim is accounted, checked, and kept.
+"""Differential privacy of a run: accounting of its claim, and checks.
 
-In: a stage's claim, and the settings that decide what the accountant may assume. Out: epsilon by
-round, the last round that keeps to a limit, or a refusal. Imported by `raysim.driver`.
+In: a stage's or method's claim, and the settings that the accountant needs. Out: epsilon by round,
+the last round within a limit, or an error. Imported by `raysim.driver`.
 """

@@ -4,17 +4,17 @@
                       sample with q = C. Mironov, Talwar and Zhang, "Renyi Differential Privacy of
                       the Sampled Gaussian Mechanism", 2019; PLD: Doroshenko et al., "Connect the
                       Dots", PoPETs 2022.
-    fixed cohorts     a client is replaced by another, which moves a sum by up to 2 C: a Gaussian
-                      mechanism with half of the noise on a sample of m of K without replacement.
-                      Wang, Balle and Kasiviswanathan, "Subsampled Renyi Differential Privacy",
-                      AISTATS 2019.
-    trees             a client's change is replaced by zeros, which moves a node of each height once
-                      a tree, where each client takes part once in it: a Gaussian mechanism for each
-                      tree and height. Kairouz et al., "Practical and Private (Deep) Learning
-                      without Sampling or Shuffling", ICML 2021, appendix D.
+    fixed cohorts     a client is replaced by another one, which moves a sum by up to 2 C: a
+                      Gaussian mechanism with half of the noise on a sample of m of K without
+                      replacement. Wang, Balle and Kasiviswanathan, "Subsampled Renyi Differential
+                      Privacy", AISTATS 2019.
+    trees             a client's change is replaced by zeros. A client takes part once in a tree, so
+                      this moves one node of each height: a Gaussian mechanism for each tree and
+                      height. Kairouz et al., "Practical and Private (Deep) Learning without
+                      Sampling or Shuffling", ICML 2021, appendix D.
 
-An epsilon is a function of the number of rounds, so a resumed run has spent what an undisturbed one
-has.
+Epsilon depends only on the number of rounds, so a resumed run has the epsilon of an uninterrupted
+one.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ from raysim.errors import SettingsError
 from raysim.storage.summary import EPSILON, HYPOTHETICAL
 
 DIGITS = 4
-"""Decimals to which the noise that keeps to an epsilon is rounded up."""
+"""Decimals to which the noise for an epsilon is rounded up."""
 LEAST_NOISE: Mapping[Accountant, float] = {"rdp": 1e-2, "pld": 0.1}
-"""Least noise that is accounted: less has no epsilon of use, and takes PLD gigabytes."""
+"""Least noise that is accounted: less noise has no useful epsilon, and takes PLD gigabytes."""
 MOST_NOISE = 1e5
 RELATIONS: Mapping[Draw, str] = {
     "poisson": "add or remove",
     "fixed": "replace",
     "once": "zero out",
 }
-"""Change of the set of clients that is not to be told, by their draw."""
+"""Change between neighbouring sets of clients, by the draw of the cohorts."""
 
 
 @dataclass(frozen=True)
@@ -51,10 +51,10 @@ class Cohorts:
     """Cohorts of a run, as an accountant sees them.
 
     Attributes:
-        draw: How they are drawn.
-        size: Clients of a round, expected ones of Poisson cohorts.
+        draw: The kind of draw.
+        size: Clients of a round; for Poisson cohorts, the expected number.
         clients: K, all clients.
-        tree: The trees by which noise is added to their sums; None: each round has its own.
+        tree: The trees that add noise to the sums; None if each round adds its own noise.
     """
 
     draw: Draw
@@ -64,11 +64,11 @@ class Cohorts:
 
     @property
     def share(self) -> float:
-        """q, the probability with which a client takes part."""
+        """q, the probability that a client takes part in a round."""
         return self.size / self.clients
 
     def __str__(self) -> str:
-        """Return the cohorts in words."""
+        """Describe the cohorts in words."""
         if self.draw == "poisson":
             return f"Poisson cohorts, q={self.share:g} of {self.clients}"
         if self.tree:
@@ -94,12 +94,12 @@ class Accounting:
 
     @property
     def column(self) -> str:
-        """Column of its epsilon in `metrics.parquet`."""
+        """Column of epsilon in `metrics.parquet`."""
         return EPSILON if self.claim.population is None else HYPOTHETICAL
 
     @property
     def is_quick(self) -> bool:
-        """True if an epsilon takes no time once there was one."""
+        """True if further epsilons after the first one take no time."""
         return self.claim.accountant == "rdp"
 
     @property
@@ -109,18 +109,18 @@ class Accounting:
 
     @property
     def kind(self) -> str:
-        """Meaning of its epsilon, in words."""
+        """Meaning of epsilon, in words."""
         words = f"{self.claim.accountant.upper()}, {self.relation}, delta={self.claim.delta:g}"
         if self.claim.population is None:
             return words
         return f"{words}, hypothetical: a cohort of {self.claim.cohort} of {self.claim.population}"
 
     def __str__(self) -> str:
-        """Return all that its epsilon depends on besides the number of rounds."""
+        """Describe all that epsilon depends on, except the number of rounds."""
         return f"{self.kind}; {self.cohorts}, noise {self.noise!r}"
 
     def epsilon(self, rounds: int) -> float:
-        """Return the epsilon after a number of rounds."""
+        """Return epsilon after a number of rounds."""
         if not rounds:
             return 0.0
         with _quiet():
@@ -129,20 +129,20 @@ class Accounting:
             return self._of_rdp(rounds) if self.is_quick else self._of_pld(rounds)
 
     def figures(self, rounds: int, *, due: bool) -> dict[str, float | None]:
-        """Return the epsilon after a number of rounds, by its column.
+        """Return epsilon after a number of rounds, by its column.
 
         Args:
             rounds: The number of rounds.
-            due: Whether the round is evaluated; an epsilon that takes time is of such rounds.
+            due: Whether the round is evaluated; a slow epsilon is computed in such rounds alone.
         """
         return {self.column: self.epsilon(rounds) if due or self.is_quick else None}
 
     def summary(self, rounds: int) -> dict[str, float | str]:
-        """Return the epsilon after a number of rounds, and its meaning, for `summary.json`."""
+        """Return epsilon after a number of rounds, and its meaning, for `summary.json`."""
         return {self.column: self.epsilon(rounds), "privacy": str(self)}
 
     def last_round(self, rounds: int) -> int:
-        """Return the last of a number of rounds that keeps to the limit; 0 if none does."""
+        """Return the last of `rounds` rounds within the limit; 0 if the first one exceeds it."""
         limit = self.claim.epsilon
         if limit is None or self.epsilon(rounds) <= limit:
             return rounds
@@ -154,7 +154,7 @@ class Accounting:
 
     @cached_property
     def _rdp(self) -> Any:
-        """The accountant after one round, whose divergences add up over rounds."""
+        """The accountant after one round; its divergences add up over rounds."""
         import dp_accounting
         from dp_accounting.rdp import RdpAccountant
 
@@ -164,7 +164,7 @@ class Accounting:
             event = dp_accounting.PoissonSampledDpEvent(cohorts.share, gaussian)
             accountant = RdpAccountant(neighboring_relation=relation.ADD_OR_REMOVE_ONE)
         else:
-            gaussian = dp_accounting.GaussianDpEvent(self.noise / 2)  # of the sensitivity 2 C
+            gaussian = dp_accounting.GaussianDpEvent(self.noise / 2)  # the sensitivity is 2 C
             event = dp_accounting.SampledWithoutReplacementDpEvent(
                 cohorts.clients, int(cohorts.size), gaussian
             )
@@ -193,7 +193,7 @@ class Accounting:
 
     @cached_property
     def _pld(self) -> Any:
-        """The privacy loss distribution of one round, as the library's own accountant has it."""
+        """The privacy loss distribution of one round, built as the library's accountant does."""
         from dp_accounting.pld.privacy_loss_distribution import from_gaussian_mechanism
 
         return from_gaussian_mechanism(
@@ -207,7 +207,7 @@ class Accounting:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Keep the library from reporting orders that it leaves out, which only loosen its bound."""
+    """Suppress the library's warnings on orders that it leaves out; they only loosen the bound."""
     logger = logging.getLogger("absl")
     level = logger.level
     logger.setLevel(logging.ERROR)
@@ -218,7 +218,7 @@ def _quiet() -> Iterator[None]:
 
 
 def with_accounted_noise(settings: Settings, accounting: Accounting | None) -> Settings:
-    """Return settings in which what claims privacy has the noise that is accounted."""
+    """Return settings in which the claiming method or stage has the accounted noise."""
     if accounting is None:
         return settings
     noise, method = accounting.noise, settings.method
@@ -233,12 +233,12 @@ def accounting_of(claim: PrivacyClaim, cohorts: Cohorts, rounds: int, key: str) 
     Args:
         claim: The claim.
         cohorts: The cohorts of the run.
-        rounds: Its rounds; the noise follows from them and epsilon if none is given.
-        key: Key of the settings of what claims it.
+        rounds: Rounds of the run; without a given noise, they and epsilon determine it.
+        key: Key of the settings of the claiming method or stage.
 
     Raises:
-        SettingsError: the library is not installed, the noise is too little, or no noise keeps to
-            epsilon.
+        SettingsError: the library is not installed, the noise is too little, or no noise stays
+            within epsilon.
     """
     if find_spec("dp_accounting") is None:
         raise SettingsError(f"{key}: needs dp-accounting; pip install 'raysim-fl[privacy]'")
@@ -253,11 +253,11 @@ def accounting_of(claim: PrivacyClaim, cohorts: Cohorts, rounds: int, key: str) 
         return Accounting(claim, cohorts, claim.noise)
     asked = Accounting(claim, cohorts, 1.0)
     account = _least_noise(replace(asked, claim=replace(claim, accountant="rdp")), rounds)
-    if account and not asked.is_quick:  # slower, and a little tighter
+    if account and not asked.is_quick:  # the search by PLD is slower, its result a little smaller
         account = _least_noise(asked, rounds, account.noise, ratio=1.2)
     if account is None:
         raise SettingsError(
-            f"{key}.epsilon={claim.epsilon:g}: no noise keeps to it over rounds={rounds}"
+            f"{key}.epsilon={claim.epsilon:g}: no noise is enough for rounds={rounds}"
             f" ({claim.accountant.upper()}, delta={claim.delta:g}); give a larger one"
         )
     return account
@@ -266,13 +266,13 @@ def accounting_of(claim: PrivacyClaim, cohorts: Cohorts, rounds: int, key: str) 
 def _least_noise(
     asked: Accounting, rounds: int, guess: float = 1.0, ratio: float = 2.0
 ) -> Accounting | None:
-    """Return an accounting with the least noise, to DIGITS, that keeps to its limit; None if none.
+    """Return an accounting with the least noise, to DIGITS, within its limit; None if none is.
 
     Args:
         asked: The accounting, with any noise.
-        rounds: The rounds.
-        guess: Where the search begins.
-        ratio: Ratio of its first steps.
+        rounds: The number of rounds.
+        guess: Noise at which the search begins.
+        ratio: Ratio of the first steps of the search.
     """
     from scipy.optimize import brentq
 

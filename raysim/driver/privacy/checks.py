@@ -1,4 +1,4 @@
-"""Checks of the numbers of a run's claim of privacy, and the epsilon that it will have spent."""
+"""Checks of the numbers of a run's claim of privacy, and notes on its epsilon."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from raysim.errors import SettingsError
 
 
 def accounting_for(parts: RunParts, note: Callable[[str], None]) -> Accounting | None:
-    """Return the accounting of the claim that the method or a stage makes; None without one.
+    """Return the accounting of the claim of the method or of a stage; None without a claim.
 
     Args:
         parts: The run's parts.
         note: Shows the user one line.
 
     Raises:
-        SettingsError: the accountant does not cover the run, or no round keeps to the claim.
+        SettingsError: the accountant does not cover the run, or its first round exceeds the limit.
     """
     settings, claiming = parts.settings, claiming_of(parts.settings)
     if not claiming or not (claim := claiming[0].privacy):
@@ -38,7 +38,7 @@ def accounting_for(parts: RunParts, note: Callable[[str], None]) -> Accounting |
     _note(accounting, settings.rounds, key, note)
     if settings.start_from is not None:
         note(
-            f"privacy: {accounting.column.replace('_', ' ')} is of these rounds alone, not of those"
+            f"privacy: {accounting.column.replace('_', ' ')} covers these rounds alone, not those"
             f" that trained the model of start_from={settings.start_from}"
         )
     return accounting
@@ -50,7 +50,7 @@ def settings_key(claiming: Method | Stage) -> str:
 
 
 def _of_numbers(settings: Settings, claim: PrivacyClaim) -> Iterator[str]:
-    """Yield the numbers of the claim that exceed their limit."""
+    """Yield a line for each number of the claim that exceeds its limit."""
     clients, size = claim.population or len(settings.participants), settings.cohort_size
     if claim.tree and claim.tree.length(clients, size) * size > clients:
         yield (
@@ -62,7 +62,7 @@ def _of_numbers(settings: Settings, claim: PrivacyClaim) -> Iterator[str]:
 
 
 def _note(accounting: Accounting, rounds: int, key: str, note: Callable[[str], None]) -> None:
-    """Tell the user the epsilon that the run will have spent, and where it ends.
+    """Tell the user the epsilon after the last round, and where the run ends.
 
     Raises:
         SettingsError: the first round exceeds the limit.

@@ -1,4 +1,5 @@
-"""Rounds: passes over clients, one after another, and their commits.
+"""Rounds of a run: selection, passes over clients, evaluation and commits.
 
-In: a run's parts, checked and open. Out: a row per committed round; a run directory to resume from.
+In: a run's checked and opened parts. Out: a row for each committed round; a run directory to resume
+from.
 """

@@ -1,4 +1,4 @@
-"""Notes on what a run's figures say and a user may not see in them."""
+"""Notes on figures of a run that a user may overlook."""
 
 from __future__ import annotations
 
@@ -26,25 +26,25 @@ from raysim.storage.summary import LOST
 from raysim.training.network import Network
 
 ROUNDS = 10
-"""Evaluated rounds after which a run that has learned nothing is noted."""
+"""Evaluated rounds after which a run that has learned nothing gets a note."""
 CLOSE = 1.1
-"""Largest accuracy, or macro F1, that counts as guessing, as a multiple of that of guessing."""
+"""Largest accuracy or macro F1 that counts as guessing, as a multiple of the guesser's."""
 EQUAL = 0.05
-"""Largest relative change of a loss that counts as none."""
+"""Largest relative change of a loss that counts as no change."""
 STILL = 1e-3
-"""The same, of a test loss between all rounds, if the model is hardly moved."""
+"""Largest relative range of a test loss over the rounds if the model hardly moves."""
 STEADY = 0.8
-"""Least part of the rounds in which a test loss falls, if it is moved into one direction."""
+"""Least fraction of rounds in which a test loss falls if the model moves in one direction."""
 GROWN = 2.0
-"""Growth of the training loss in a round, as a multiple of the first one, from too long steps."""
+"""Largest loss of a round, as a multiple of the loss before training, without too long steps."""
 RISEN = 1.2
-"""The same, of the mean of the later half of the rounds."""
+"""Largest mean loss of the later half of the rounds, as a multiple of that before training."""
 CLIENTS = 50
 """Clients whose classes are counted."""
 DEVIATIONS = 4.0
-"""Standard deviations by which these differ more than by chance."""
+"""Standard deviations beyond which the clients' class counts differ by more than chance."""
 BELOW = 0.99
-"""Largest multiple of the loss of guessing that a loss has if inputs tell of the class."""
+"""Largest multiple of the guesser's loss that shows that inputs tell of the class."""
 HINDERS = {
     "temperature": ("less", 10.0),
     "weight_decay": ("less", 0.1),
@@ -52,23 +52,23 @@ HINDERS = {
     "eps": ("less", 0.01),
     "clip_norm": ("more", 0.1),
 }
-"""Settings of clients that hold them back where they are this large or small, and the way out."""
+"""Local settings that hold clients back at this value or beyond, with the remedy."""
 BLOCKS, BLOCK = 5, 50
-"""Blocks of test samples on which the loss before training is taken, and samples of each."""
+"""Blocks of test samples for the loss before training, and samples of each."""
 
 
 def guessing_note(
     rows: Sequence[Row], federation: Federation, network: nn.Module, settings: Settings
 ) -> str:
-    """Return a note on test accuracies that guessing reaches, with the likely cause; "" on others.
+    """Return a note if guessing reaches the run's test accuracy, with the likely cause.
 
-    Guessing is to answer the most frequent class of the test set always. Answers that do not look
-    at the inputs have a macro F1 of 1 / C at most; where one class has most samples, they are known
-    by that. The cause is read from how losses move from that of the network before training
-    (`_cause`). A model that no client deploys is not noted.
+    A guesser always answers the most frequent class of the test set. Answers that ignore the inputs
+    have a macro F1 of at most 1 / C, so the macro F1 detects them where one class has most samples.
+    The cause follows from the losses before and during training (`_cause`). The note is empty if
+    the accuracy is higher, or if no client deploys the model.
 
     Args:
-        rows: The rows of the rounds so far; only the last of ROUNDS evaluated ones has a note.
+        rows: The rows of the rounds so far; the last of ROUNDS evaluated rounds gets the note.
         federation: The samples.
         network: The network as it was built.
         settings: The settings.
@@ -76,7 +76,7 @@ def guessing_note(
     if rows[-1].get("test_accuracy") is None or settings.method.deploys_client_models:
         return ""
     evaluated = (row for row in rows if row.get("test_accuracy") is not None)
-    scored = [*islice(evaluated, ROUNDS + 1)]  # of a long run, no more rows than that takes
+    scored = [*islice(evaluated, ROUNDS + 1)]  # a long run has many more rows
     if len(scored) != ROUNDS:
         return ""
     counts = np.unique(federation.test_targets, return_counts=True)[1]
@@ -102,20 +102,20 @@ def guessing_note(
 
 
 def _loss_before(federation: Federation, network: nn.Module, seed: int) -> float:
-    """Return the loss of a network before training, on some test samples, as it would train."""
+    """Return the loss of an untrained network on test samples, in training mode."""
     samples, count = OpenedSamples(federation, torch.device("cpu")), len(federation.test_targets)
     copied = Network(copy.deepcopy(network)).train()
     losses = list[Tensor]()
     with seeded(seed, "advice"), torch.no_grad():
         for start in range(0, count, max(count // BLOCKS, BLOCK)):
             part = samples.test(start, min(start + BLOCK, count))
-            if len(part.y) > 1:  # BatchNorm does not train on one
+            if len(part.y) > 1:  # BatchNorm needs two samples in training mode
                 losses.append(part.losses(copied(part.x.clone()).in_float32().logits))
     return float(torch.cat(losses).mean()) if losses else float("nan")
 
 
 def _is_plain(settings: Settings) -> bool:
-    """Return whether nothing but clients' training and its mean moves the model."""
+    """Return whether only the mean of the clients' training moves the model."""
     changed = settings.attack.acts or settings.stages or settings.down_stages
     return not (changed or settings.aggregation.sees_updates or settings.method.privacy)
 
@@ -127,15 +127,20 @@ def _cause(
     settings: Settings,
     federation: Federation,
 ) -> str:
-    """Return the likely cause, from the loss before training and those since; "" if unknown.
+    """Return the likely cause, from the losses before and during training; "" if unknown.
 
-    In order: a train loss that has grown is of too long steps. A test loss that creeps is of a
-    server whose steps are too short, where clients learn, or else of what holds clients back: a
-    setting such as weight decay, or too short or too few steps. Where the train loss falls and the
-    test loss does not, the mean of models of clients with other classes learns nothing; where both
-    still fall, the model learns slowly. In all other cases the cause is unknown. So it is where
-    the test loss falls towards that of guessing, as it does if labels have nothing to do with
-    inputs, too.
+    The causes, in order:
+
+    - The training loss has grown: the steps are too long.
+    - The test loss hardly moves and clients learn: the server's steps are too short.
+    - The test loss hardly moves and clients do not learn: a setting such as weight decay holds them
+      back, or their steps are too short or too few.
+    - The training loss falls and the test loss does not: clients have different classes, and the
+      mean of their models learns nothing.
+    - Both losses still fall: the model learns slowly.
+
+    The cause is unknown otherwise. It is also unknown if the test loss falls towards the guesser's,
+    because that happens with labels that do not depend on the inputs, too.
 
     Args:
         rows: The rows of the rounds so far.
@@ -176,7 +181,7 @@ def _cause(
         said = ", and the test loss falls as well: the model learns slowly; try more rounds"
         if held:
             said += f", or {_either(held)}"
-        elif began < GROWN * np.log(len(shares)):  # else steps may be long already
+        elif began < GROWN * np.log(len(shares)):  # otherwise steps may be too long already
             said += f", or more than {_either(short)}"
     if not said:
         return ""
@@ -184,18 +189,18 @@ def _cause(
 
 
 def _late(losses: Sequence[float]) -> float:
-    """Return the mean of the later half."""
+    """Return the mean of the later half of the losses."""
     return float(np.mean(losses[len(losses) // 2 :]))
 
 
 def _falls(losses: Sequence[float]) -> bool:
-    """Return whether the mean of the last third is below that of the third before it."""
+    """Return whether the mean of the last third is below the mean of the third before it."""
     third = len(losses) // 3
     return float(np.mean(losses[-third:])) < 0.99 * float(np.mean(losses[-2 * third : -third]))
 
 
 def _stays(losses: Sequence[float]) -> bool:
-    """Return whether a loss stays where it is."""
+    """Return whether a loss hardly changes."""
     return float(np.ptp(losses)) < STILL * abs(losses[0])
 
 
@@ -205,7 +210,7 @@ def _creeps(losses: Sequence[float]) -> bool:
 
 
 def _differ(federation: Federation) -> bool:
-    """Return whether clients have other shares of the classes than chance would give them."""
+    """Return whether the clients' shares of classes differ by more than chance."""
     labels, held = open_samples(federation.train).y, federation.client_indices
     some = np.arange(min(len(held.sizes), CLIENTS))
     counts = class_counts(held, labels, int(labels.max()) + 1, some)
@@ -217,7 +222,7 @@ def _differ(federation: Federation) -> bool:
 
 
 class _Rate(NamedTuple):
-    """A learning rate: its setting, value, and default, NaN without one."""
+    """A learning rate: its setting, its value, and its default, or NaN without one."""
 
     key: str
     value: float
@@ -234,7 +239,7 @@ def _rates_of_server(settings: Settings) -> Iterator[_Rate]:
 
 
 def _rates_of(method: Method, prefix: str = "method.") -> Iterator[_Rate]:
-    """Yield the learning rates of a method's server, and of those that it is made of."""
+    """Yield the rates of a method's server, and of the methods that it combines."""
     if method.server_rate:
         yield _rate(prefix, method.server_rate, method)
     for name, value in method:
@@ -250,7 +255,7 @@ def _rate(prefix: str, name: str, group: BaseModel) -> _Rate:
 
 
 def _hindering(local: LocalSettings) -> Iterator[str]:
-    """Yield the way out of settings that hold clients back, if they are far from their defaults."""
+    """Yield remedies for settings that hold clients back."""
     for name, (way, limit) in HINDERS.items():
         value = getattr(local, name)
         if value is not None and (value <= limit if way == "more" else value >= limit):
@@ -262,7 +267,7 @@ def _work(local: LocalSettings) -> str:
 
 
 def _closer(settings: Settings) -> Iterator[str]:
-    """Yield what brings the models of a round's clients closer to each other."""
+    """Yield remedies that bring the models of a round's clients closer to each other."""
     if settings.cohort_size < len(settings.participants):
         yield "a larger fraction"
     if (settings.local.steps or settings.local.epochs) > 1:
@@ -276,7 +281,7 @@ def _either(ways: Iterable[object]) -> str:
 
 
 def deadline_note(rows: Sequence[Row], settings: Settings) -> str:
-    """Return a note on a deadline that no client missed; "" where one did, or without any.
+    """Return a note if no client missed the deadline; "" if one did, or without a deadline.
 
     Args:
         rows: The rows of all rounds.

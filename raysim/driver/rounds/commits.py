@@ -1,4 +1,4 @@
-"""Commits of a run: the files that its rounds change, from the last checkpoint on."""
+"""Commits of a run's rounds: write, checkpoint and restore the files of a run."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ class Commits:
     Attributes:
         committed: The last committed round, or the initial state.
         recorder: Holds the rows of the committed rounds.
-        trace: Writes their trace, if the run has one.
-        last_round: Last round that may run.
+        trace: Writes the trace of the committed rounds; None unless the run has one.
+        last_round: The last round that may run.
     """
 
     def __init__(self, context: RunContext) -> None:
@@ -45,7 +45,7 @@ class Commits:
         self._checkpoints = Checkpoints(context.run_dir.checkpoints, context.run_dir.config_values)
         self._workers: dict[str, Any] = {}
         self._on_disk = 0
-        """Round from which on client states are not forced to disk yet."""
+        """Round from which on client states are not yet forced to disk."""
         self.recorder = RunRecorder(
             *(context.run_dir.path, self._settings.to_dict(), context.declared),
             context.federation.names,
@@ -53,7 +53,7 @@ class Commits:
         self.trace: TraceWriter | None = None
         self.committed = context.initial
         self._sealed = Checkpoint(context.initial, context.identity)
-        """The last checkpoint that was read, or that of the initial state."""
+        """The last checkpoint that was read, or the checkpoint of the initial state."""
         self._sums = checksums(flatten(self.committed.state.groups))
         self.last_round = context.last_round
         self._stopping = Stopping(self._settings, context.evaluator.columns, self.last_round)
@@ -62,11 +62,11 @@ class Commits:
         self._best_written = 0
 
     def restore(self) -> None:
-        """Roll back to the newest intact checkpoint; delete everything later.
+        """Roll back to the newest intact checkpoint; delete later files.
 
-        Rolled back are: checkpoints (damaged ones are renamed), client states, the rows of rounds
-        and clients, and TensorBoard events. The committed state, the versions of the clients'
-        states, their last losses and the size of a stack come from the checkpoint.
+        This rolls back checkpoints (damaged ones are renamed), client states, the rows of rounds
+        and clients, and TensorBoard events. The checkpoint holds the committed state, the versions
+        of client states, the clients' last losses and the stack size.
         """
         context = self._context
         note = context.listener.note
@@ -74,7 +74,7 @@ class Commits:
         if latest:
             self._sealed = accepted(latest, context)
             self.committed = self._sealed.run
-            # A rolled-back run has the model of a later round.
+            # The model file of a rolled-back run may be that of a later round.
             save_tensors(context.run_dir.model, self._deployed())
         number = self.committed.number
         context.states.roll_back(number)
@@ -91,7 +91,7 @@ class Commits:
         self._restore_best()
 
     def _restore_best(self) -> None:
-        """Take the best round from the rows, and its model from the checkpoint."""
+        """Find the best round in the rows; take its model from the checkpoint."""
         for row in self.recorder.rows:
             self._stopping.add(row)
         if best := self.committed.best:
@@ -105,14 +105,14 @@ class Commits:
         return self._settings.method.deployed(self.committed.state)
 
     def _check_files(self, checkpoint: Checkpoint) -> None:
-        """Check the files outside a checkpoint's folder that it seals."""
+        """Check the files that a checkpoint seals outside its folder."""
         self._context.states.check(checkpoint.run.versions)
         if checkpoint.tables is not None:
             self.recorder.check(checkpoint.tables)
 
     @property
     def score(self) -> Column | None:
-        """Column of the main score; None where nothing is evaluated."""
+        """Column of the main score; None if nothing is evaluated."""
         return self._stopping.score
 
     @property
@@ -151,10 +151,10 @@ class Commits:
         """Commit a round, and checkpoint it if due.
 
         Args:
-            after: The state after it; its clients are added to its history here.
-            row: Its row of `metrics.parquet`.
-            log: Figures of its passes.
-            evaluation: Its evaluation.
+            after: The state after the round; this call adds the round's clients to its history.
+            row: The round's row of `metrics.parquet`.
+            log: Figures of the round's passes.
+            evaluation: The round's evaluation.
 
         Raises:
             MachineError: a file cannot be written.
@@ -168,7 +168,7 @@ class Commits:
         if self.trace:
             self.trace.virtual(after.number, log.columns)
         took_part = log.losses(self._settings.participants.listed)
-        after.history.add(after.number, took_part)  # in place: the round before is read no more
+        after.history.add(after.number, took_part)  # in place: nothing reads the state before
         self.committed, self._sums = after, checksums(flatten(after.state.groups))
         self._stopping.add(row)
         if self._stopping.best == after.number:
@@ -183,14 +183,14 @@ class Commits:
             listener.note(said)
 
     def _keep_best(self) -> None:
-        """Keep the model of the last committed round, as the best one, until it is written."""
+        """Hold the model of the last committed round as the best one until it is written."""
         best = {name: tensor.clone() for name, tensor in self._deployed().items()}
         kept = self._stopping.regular_best
         self._best = {n: model for n, model in self._best.items() if n == kept}
         self._best[self.committed.number] = best
 
     def _save_best(self) -> list[Path]:
-        """Write the best model, unless it is written; return its file, if there is one."""
+        """Write the best model unless it is written; return its file, if there is one."""
         path, number = self._context.run_dir.best_model, self._stopping.best
         if number not in self._best:
             return []
@@ -200,7 +200,7 @@ class Commits:
         return [path]
 
     def save(self) -> None:
-        """Write models and checkpoint; the row has their seconds before the checkpoint is seen."""
+        """Write models and a checkpoint; the row holds the seconds up to the checkpoint's end."""
         start, number = perf_counter(), self.committed.number
         identity = with_environments(self._sealed.identity, self._workers.get("actors", ()))
         if clock := self._context.clock:
@@ -224,7 +224,7 @@ class Commits:
     def save_last(self) -> None:
         """Checkpoint the committed rounds when the run ends early.
 
-        A state that a method has changed in place since is none of them.
+        It does not checkpoint them if a method has changed their state in place since.
         """
         note = self._context.listener.note
         try:

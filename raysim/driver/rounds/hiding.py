@@ -1,4 +1,4 @@
-"""Hiding of a run's values from its components: what its stages hide, or a claim of privacy."""
+"""Withholding of values that a run's stages hide, or that a claim of privacy covers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ V = TypeVar("V")
 
 
 def claiming_of(settings: Settings) -> list[Method | Stage]:
-    """Return what claims privacy: the method, or stages in order; one of them may.
+    """Return the method and the stages that claim privacy, in order.
 
     Raises:
         SettingsError: a claim does not hold.
@@ -24,14 +24,14 @@ def claiming_of(settings: Settings) -> list[Method | Stage]:
 
 
 def as_seen(settings: Settings, reader: Component, view: V) -> V:
-    """Return a view as the run's component sees it: without what the run withholds.
+    """Return a view as a component sees it, without the values that the run withholds.
 
-    A claim withholds nothing from the component that makes it, and accounts what that reads.
+    A claim withholds nothing from its own component, because it accounts for what that reads.
 
     Args:
         settings: The run's settings.
         reader: The component.
-        view: The view that is handed to it.
+        view: The view that the engine hands to the component.
     """
     claims = [part for part in claiming_of(settings) if part is not reader][:1]
     closing = {tells: called(part) for part in claims for tells in Tells}
@@ -40,6 +40,6 @@ def as_seen(settings: Settings, reader: Component, view: V) -> V:
         for stage in settings.stages.values()
         for tells in call(stage, Stage.hides)
     }
-    if SINGLE in closing and not settings.clock.has_time:  # then times are those of sizes
+    if SINGLE in closing and not settings.clock.has_time:  # times then follow from sizes
         closing[TIMES] = closing[SINGLE]
     return withheld(view, closing, reader)

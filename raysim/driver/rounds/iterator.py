@@ -21,28 +21,28 @@ TORCH_STATE: tuple[tuple[Callable[[], Any], Callable[[Any], None]], ...] = (
     (torch.get_deterministic_debug_mode, torch.set_deterministic_debug_mode),
     (torch.get_default_dtype, torch.set_default_dtype),
 )
-"""Getters and setters of torch's settings of the process; the caller keeps its own values."""
+"""Getters and setters of torch's process-wide settings; the caller keeps its own values."""
 
 
 class RoundIterator(Iterator[Row]):
-    """Iterator over the rounds of a run; each is committed when its row is returned.
+    """Iterator over the rounds of a run; it commits a round before it returns the row.
 
-    `finish` ends the run before its last round, as finished. Closing it ends the run as an
-    interruption does: committed rounds are checkpointed; actors, Ray, the run directory and the
-    tracker are released. A `with` statement closes it, and so do its deletion and the exit of the
-    interpreter.
+    `finish` ends the run before its last round, as a finished one. `close` ends the run as an
+    interruption does: it checkpoints the committed rounds and releases actors, Ray, the run
+    directory and the tracker. A `with` statement closes the iterator, and so do its deletion and
+    the exit of the interpreter.
 
-    During a round SIGINT, SIGTERM and SIGHUP are raised as KeyboardInterrupt. Between rounds the
-    caller has its own signal handlers, number of torch threads, deterministic mode and default
-    dtype; that of the first round holds for the run. Autocast, `no_grad` and `inference_mode` of
-    the caller do not reach the rounds.
+    During a round, SIGINT, SIGTERM and SIGHUP raise KeyboardInterrupt. Between rounds the caller
+    has its own signal handlers, number of torch threads, deterministic mode and default dtype. The
+    values in the first round hold for the run. The caller's autocast, `no_grad` and
+    `inference_mode` do not affect the rounds.
     """
 
     def __init__(self, rounds: Rounds) -> None:
         self._rounds = rounds
         self._result: Result | None = None
         self._torch: list[Any] | None = None
-        atexit.register(rounds.close)  # after Ray's, thus called before it
+        atexit.register(rounds.close)  # after Ray's, so it is called before Ray's
 
     def __next__(self) -> Row:
         """Run the next round; return its row."""
@@ -72,12 +72,12 @@ class RoundIterator(Iterator[Row]):
         """
         if self._result is None:
             raise RunError(
-                "the run is not finished; its result is there after its last round, or finish()"
+                "the run is not finished; run its last round, or call finish(), to get a result"
             )
         return self._result
 
     def finish(self) -> Result:
-        """End the run with the rounds so far as a finished one; return the result.
+        """End the run after the rounds so far, as a finished one; return the result.
 
         Raises:
             RunError: no round has been run in this iteration, or it was closed.
@@ -116,12 +116,12 @@ class RoundIterator(Iterator[Row]):
 
     @property
     def _has_ended(self) -> bool:
-        """True once nothing is left to close: at the interpreter's exit, `close` would fail."""
+        """True if the run has ended; `close` would fail then at the interpreter's exit."""
         return getgeneratorstate(self._rounds) == GEN_CLOSED
 
     @contextmanager
     def _inside(self) -> Iterator[None]:
-        """Set the process up as the run left it; set it back afterwards."""
+        """Set the process up as the run left it; restore the caller's settings afterwards."""
         with interruptible(), own_modes():
             outside = _torch_state()
             _set_torch(self._torch or outside)

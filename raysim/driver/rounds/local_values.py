@@ -1,7 +1,7 @@
 """Values of local training that a run's components choose for a round: today the temperature.
 
-Parts of the engine hand them on as they are. A further one is a field of `LocalValues`, which this
-file sets, and what a step does with it.
+The engine passes them on unread. To add one, add a field to `LocalValues`, set it here, and use it
+in the local step.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ from raysim.storage.run_state import RunState
 
 
 def first_values(settings: Settings, clients: int) -> Mapping[str, State]:
-    """Return what components that choose values keep before round 1, by their owners."""
+    """Return the initial states of components that choose values, by owner."""
     return {"temperature": as_arrays(call(settings.temperature, Temperature.init, clients))}
 
 
 def check_values(settings: Settings, evaluated: Collection[str]) -> None:
-    """Check that rounds have the columns that components which choose values read.
+    """Check that rounds have the columns that these components read.
 
     Args:
         settings: The run's settings.
         evaluated: Columns of the run's evaluations.
 
     Raises:
-        SettingsError: they have not.
+        SettingsError: a column is missing.
     """
     for column, lacking in settings.temperature.reads.items():
         if column not in ("train_loss", *evaluated):
@@ -48,7 +48,7 @@ def check_values(settings: Settings, evaluated: Collection[str]) -> None:
 
 
 def losses_of(settings: Settings) -> tuple[str, ...]:
-    """Return the names of the losses that a run evaluates: at T=1, and at another T of it."""
+    """Return the names of a run's evaluated losses: at T=1, and at the run's T if it differs."""
     varies = settings.temperature.varies or settings.local.temperature != 1
     return (LOSS.name, *([AT_TEMPERATURE] if varies else ()))
 
@@ -59,8 +59,8 @@ class RoundValues:
 
     Attributes:
         component: The temperature.
-        round_: Its input.
-        temperature: The T that it chose.
+        round_: The input of the temperature.
+        temperature: The T of the round.
     """
 
     component: Temperature
@@ -69,15 +69,15 @@ class RoundValues:
 
     @classmethod
     def of(cls, settings: Settings, sampling: Sampling, before: RunState) -> RoundValues:
-        """Ask for the values of a round.
+        """Choose the values of a round.
 
         Args:
             settings: The run's settings.
-            sampling: What the run knows of its clients before the round.
+            sampling: The clients as the run knows them before the round.
             before: The committed state before the round.
 
         Raises:
-            SettingsError: a component fails, or gives no number above 0.
+            SettingsError: a component fails, or returns no number above 0.
         """
         component = settings.temperature
         round_ = TemperatureRound(
@@ -93,10 +93,10 @@ class RoundValues:
         return cls(component, round_, float(call(component, Temperature.choose, round_)))
 
     def of_clients(self, clients: Sequence[int]) -> ClientValues:
-        """Return the values of the clients of a pass.
+        """Return the values for clients of a pass.
 
         Raises:
-            SettingsError: a component fails, or gives a client no number above 0.
+            SettingsError: a component fails, or returns no number above 0 for a client.
         """
         common = LocalValues(self.temperature)
         if type(self.component).by_client is Temperature.by_client:
@@ -108,13 +108,13 @@ class RoundValues:
         )
 
     def on(self, pass_: Pass) -> Pass:
-        """Return a pass with the values of single samples, if there are any."""
+        """Return a pass with the values of single samples, if the component has them."""
         if type(self.component).of_samples is Temperature.of_samples:
             return pass_
         return replace(pass_, rules=replace(pass_.rules, divisors=self.component.of_samples))
 
     def divisors(self, losses: Sequence[str]) -> tuple[float, ...]:
-        """Return what outputs are divided by for losses of an evaluation, as `losses_of` names."""
+        """Return the divisor of the outputs for each loss of an evaluation; see `losses_of`."""
         return tuple(self.temperature if loss == AT_TEMPERATURE else 1.0 for loss in losses)
 
     def figures(self) -> Row:
@@ -122,10 +122,10 @@ class RoundValues:
         return {"temperature": self.temperature} if self.component.varies else {}
 
     def after(self, after: RunState, row: Mapping[str, Any]) -> RunState:
-        """Return the state after the round, with what components keep that choose values.
+        """Return the state after the round, with the next states of these components.
 
         Args:
-            after: The state without it.
+            after: The state without them.
             row: The round's row of `metrics.parquet`.
 
         Raises:

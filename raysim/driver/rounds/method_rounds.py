@@ -1,4 +1,4 @@
-"""Rounds of a method: their inputs, and their passes, one after another."""
+"""Rounds of a method: their inputs and their passes."""
 
 from __future__ import annotations
 
@@ -43,15 +43,15 @@ _UNYIELDED: Mapping[type, str] = {
     Pass: "a pass has a result where it is yielded: reduced = yield Pass(...)",
     Generator: "passes of a generator are yielded by it: state = yield from ...",
 }
-"""Advice for what a round takes for its result."""
+"""Advice for a round that uses a pass or a generator as if it were the result."""
 _FROM = "write `state, metrics = yield from super().round(now, state)`, which yields its passes"
-"""Advice for a round of a base class that is taken for its result."""
+"""Advice for a round that uses its base class's generator as if it were the result."""
 
 
 def resumed(passes: Passes, result: Any, error: BaseException | None) -> Any:
-    """Send the result of a pass to a method's round, or raise an error in it; return the next pass.
+    """Send a pass's result to a method's round, or raise an error in it; return the next pass.
 
-    Callers must drop both: a traceback that holds its own error lives until it is collected.
+    Callers must drop both afterwards: an error whose traceback refers to it is freed late.
     """
     try:
         return passes.send(result) if error is None else passes.throw(error)
@@ -120,12 +120,12 @@ def passes_of(settings: Settings, now: Round, state: ServerState) -> Passes:
 
     Args:
         settings: The run's settings.
-        now: The input of its round, of which the method sees what the run grants.
+        now: The input of the round; the method sees the fields that the run grants.
         state: The committed state before the round.
 
     Raises:
-        SettingsError: the round fails, yields something else, returns something else, or changes
-            the given state in place.
+        SettingsError: the round fails, yields or returns something else, or changes the given
+            state in place.
         RunError: a value of the next state is not finite.
     """
     method, guarded, left = settings.method, StateOfRound(state), given_state(state)
@@ -169,7 +169,7 @@ def passes_of(settings: Settings, now: Round, state: ServerState) -> Passes:
 
 
 def _next_state(method: Method, now: Round, before: ServerState, after: ServerState) -> ServerState:
-    """Return the state that a round has returned, checked and moved by the server's rule."""
+    """Check the state that a round returned, and return it as moved by the server's rule."""
     check_state(method, "round", after)
     check_model(method, "round", after, before)
     if now.server_rule:
@@ -179,7 +179,7 @@ def _next_state(method: Method, now: Round, before: ServerState, after: ServerSt
 
 
 def opened_pass(pass_: Pass, now: Round) -> Pass:
-    """Return a pass with the clients that its method passed on unread, and rates by client.
+    """Return a pass with readable clients and with learning rates by client.
 
     Args:
         pass_: The pass.
@@ -192,10 +192,10 @@ def opened_pass(pass_: Pass, now: Round) -> Pass:
 
 
 def run_without_clients(pass_: Pass) -> Reduced:
-    """Return the result of a pass in a round without clients: nothing that they send has moved.
+    """Return the result of a pass in a round without clients, in which no tensor moves.
 
     Raises:
-        SettingsError: the pass has clients, which were not selected.
+        SettingsError: the pass has clients, although none were selected.
     """
     if len(pass_.clients):
         raise SettingsError("it has a pass over clients that were not selected")
@@ -219,17 +219,17 @@ def run_round(
 ) -> tuple[ServerState, Metrics]:
     """Run the passes of a round; return the next state and metrics.
 
-    What goes wrong in a pass is raised where the method yielded it, but for a rule that it breaks.
+    An error in a pass is raised at the method's `yield`, except a broken rule, which ends the run.
 
     Args:
         passes: The passes, by `passes_of`.
         run: Runs a pass.
         hooks: Called before each pass, in this order.
-        frozen: Names of the network's frozen parameters, which do not travel.
-        check: Checks each pass as it is yielded, and with its result as that arrives.
+        frozen: Names of the network's frozen parameters, which are not sent.
+        check: Checks each pass when it is yielded, and again with its result.
 
     Raises:
-        RuleError: a pass, or what clients send, breaks a rule.
+        RuleError: a pass or an upload breaks a rule.
     """
     value: Reduced | None = None
     error: BaseException | None = None
@@ -251,16 +251,16 @@ def run_round(
             value = sent.received(reduced)
         except RuleError:
             raise
-        except BaseException as raised:  # goes to where the method yielded the pass
+        except BaseException as raised:  # raised at the method's yield, by `resumed`
             error = raised
 
 
 @contextmanager
 def _in_round(method: Method) -> Iterator[None]:
-    """Turn errors of a method's round in the body into one line, which says what to yield.
+    """Turn errors of a method's round in the body into one line that says what to yield.
 
     Raises:
-        SettingsError: it failed.
+        SettingsError: the round failed.
     """
     with calling(method, "round"):
         try:
@@ -280,7 +280,7 @@ def _in_round(method: Method) -> Iterator[None]:
 
 
 def _unpacks(error: BaseException) -> int:
-    """Return the line that unpacks a round, whose passes then fail; 0 if none."""
+    """Return the line in which a round unpacks another round's generator; 0 if none does."""
     at = error.__traceback__
     while at and (below := at.tb_next):
         does, code = at.tb_frame.f_code.co_code[at.tb_lasti], below.tb_frame.f_code
@@ -301,7 +301,7 @@ def _no_passes(method: Method, what: str, value: Any = None) -> SettingsError:
 
 
 def _checked_next(method: Method, returned: Any) -> tuple[ServerState, Metrics]:
-    """Return the next state and metrics of a method's round.
+    """Check and return the next state and metrics of a method's round.
 
     Raises:
         SettingsError: the round returned something else.

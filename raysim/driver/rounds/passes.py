@@ -1,4 +1,4 @@
-"""Passes of a round: messages to the executor, results added up, failed clients tried again."""
+"""Passes of a round: send messages to the executor, sum results, retry failed clients."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ from raysim.training.stacked.stack_size import stacks_of
 
 @dataclass(frozen=True)
 class PassContext:
-    """Everything that the passes of all rounds of a run share.
+    """Parts that the passes of all rounds share.
 
     Attributes:
         settings: The run's settings.
@@ -50,12 +50,12 @@ class PassContext:
         watch: Times the driver's phases.
         listener: Receives progress and notes.
         errors: File for tracebacks of clients.
-        updates: Files of updates that an aggregation sees one by one.
-        drop_advice: What a user types to go on without failing clients.
-        named: Returns a client's number as it stands in messages.
-        weights: Weights of each client [K] of a user's table; None without one.
-        stack_size: Clients that are trained stacked; 1 trains them one at a time.
-        frozen: Names of the network's frozen parameters, which do not travel.
+        updates: Files of the updates that an aggregation sees one by one.
+        drop_advice: The command that continues a run without failing clients.
+        named: Returns a client's name for messages.
+        weights: Weights of each client [K] from a user's table; None without one.
+        stack_size: Clients in a stack; 1 trains them one at a time.
+        frozen: Names of the network's frozen parameters, which are not sent.
         shown_notes: Notes that the user has seen.
     """
 
@@ -74,13 +74,13 @@ class PassContext:
     shown_notes: set[str] = field(default_factory=set)
 
     def weights_of(self, pass_: Pass, clients: Sequence[int]) -> Weights:
-        """Return the weights of some clients of a pass [n]."""
+        """Return the weights of clients of a pass [n]."""
         given = pass_.weighting
         weighting = given if isinstance(given, Mapping) else given or self.settings.weighting
         return weights_of(weighting, self.settings.method, self.sizes, self.weights, clients)
 
     def weighting_of(self, pass_: Pass, clients: Sequence[int]) -> dict[str, Any]:
-        """Return what workers need to know of the weights of a pass: see `PassMessage`."""
+        """Return the fields of a `PassMessage` that describe the weights of a pass."""
         uniform = (pass_.weighting or self.settings.weighting) == "uniform"
         if not isinstance(pass_.weighting, Mapping) and (self.weights is None or pass_.weighting):
             return {"uniform": uniform}
@@ -88,7 +88,7 @@ class PassContext:
         return {"uniform": uniform, "weights": dict(zip(clients, weights, strict=True))}
 
     def note_once(self, note: str) -> None:
-        """Show the user a note that this process has not shown."""
+        """Show the user a note, once in this process."""
         if note not in self.shown_notes:
             self.shown_notes.add(note)
             self.listener.note(note)
@@ -99,18 +99,19 @@ class RoundRunner:
     """Runs the passes of one round.
 
     Attributes:
-        context: What the passes of all rounds share.
-        number: Rounds committed before this one.
+        context: Parts that the passes of all rounds share.
+        number: Committed rounds, 0 in the first round.
         state: The server's state before the round.
         latest: Version of each client's committed state [K, 3], or NEVER.
-        needed_from: Oldest round whose client state a checkpoint needs.
+        needed_from: Oldest round whose client states a checkpoint needs.
         values: Values of local training in the round.
-        last_aggregates: State of the aggregation, from the round before.
-        few: Clients that stand for all, with one local step each; empty: all train, all steps.
+        last_aggregates: State of the aggregation after the previous round.
+        few: In a rehearsal, the clients that train in place of all, one local step each; empty
+            otherwise.
         log: Figures of the passes so far.
-        written: Per client, the state version that this round wrote last.
-        obsolete: Clients' versions that nothing reads after the round.
-        passes: Passes so far.
+        written: For each client, the last state version that this round wrote.
+        obsolete: Clients' state versions that nothing reads after the round.
+        passes: Number of passes so far.
     """
 
     context: PassContext
@@ -129,7 +130,7 @@ class RoundRunner:
 
     @cached_property
     def updates(self) -> KeptUpdates:
-        """Aggregation of the updates that passes keep one by one."""
+        """Aggregation of the updates that passes keep."""
         context = self.context
         return KeptUpdates(
             aggregation=context.settings.aggregation,
@@ -143,12 +144,12 @@ class RoundRunner:
     def run(self, dispatch: Dispatch) -> Reduced:
         """Run one pass over clients.
 
-        A method may go on after a pass that fails: the next one has a number, and so draws, opened
-        groups and files of its own.
+        A method may continue after a failed pass. The failed pass still counts, so the next one has
+        its own number, draws, opened groups and files.
 
         Raises:
-            RunError: a client failed twice and `on_client_error` is "stop", or none is left.
-            SettingsError: a client is kept out of training.
+            RunError: a client failed twice and `on_client_error` is "stop", or no client is left.
+            SettingsError: the pass is over a client that is kept out of training.
         """
         context = self.context
         with self._counted(dispatch) as asked:
@@ -189,7 +190,7 @@ class RoundRunner:
             return reduced
 
     def _all_failed(self, last: Failure) -> RunError:
-        """Return the error of a pass of which no client is left, given the last one's failure."""
+        """Return the error for a pass in which all clients failed, given the last failure."""
         if self.few:
             return RunError(f"{last.cause} (in a rehearsal of round 1)")
         return RunError(
@@ -199,11 +200,11 @@ class RoundRunner:
 
     @contextmanager
     def _counted(self, pass_: Pass) -> Iterator[list[int]]:
-        """Count a pass and give its clients; if the body fails, what they wrote is deleted.
+        """Count a pass and yield its clients; if the body fails, mark their states for deletion.
 
         Raises:
-            RunError: it has no clients.
-            SettingsError: a client is kept out of training.
+            RunError: the pass has no clients.
+            SettingsError: the pass is over a client that is kept out of training.
         """
         clients = [int(client) for client in pass_.clients]
         new = self.context.settings.participants.first_new(clients)
@@ -223,7 +224,7 @@ class RoundRunner:
             self.passes += 1
 
     def _forget_states(self, clients: Iterable[int]) -> None:
-        """Have the states deleted that clients wrote in this pass, which must not be found."""
+        """Mark the states that clients wrote in this pass for deletion."""
         self.obsolete += [
             (client, StateVersion(self.number, self.passes, in_round))
             for client in clients
@@ -237,17 +238,17 @@ class RoundRunner:
         sums: Sums,
         failed_at: dict[Item, str],
     ) -> list[Failure]:
-        """Train stacks, add their uploads to the sums, and return the clients that failed.
+        """Train stacks, add their uploads to the sums, and return the failures.
 
         Args:
             message: The pass.
             stacks: The stacks.
             sums: Sums of the uploads so far.
-            failed_at: Stacks that failed before, and the worker; those that fail now are added.
+            failed_at: The worker at which each stack failed; this call adds stacks that fail now.
 
         Raises:
-            RunError: a client failed for good and `on_client_error` is "stop"; no stack is left
-                with the executor, as a run goes on after a pass of an analysis that fails.
+            RunError: a client failed for good and `on_client_error` is "stop". The executor then
+                has no stack left, because a run continues after an analysis that fails.
         """
         failed: list[Failure] = []
         clients = sum(map(len, stacks))
@@ -273,14 +274,14 @@ class RoundRunner:
         failed: list[Failure],
         failed_at: dict[Item, str],
     ) -> list[Failure]:
-        """Train the stacks in which a client failed once more; return the clients dropped.
+        """Train stacks with a failed client once more; return the failures of dropped clients.
 
         Args:
             message: The pass.
-            stacks: Its stacks.
-            sums: Sums of the uploads so far, to which theirs are added.
-            failed: The clients that failed.
-            failed_at: The stacks that failed, and the worker.
+            stacks: The stacks of the pass.
+            sums: Sums of the uploads so far; this call adds the uploads of the second attempt.
+            failed: The failures.
+            failed_at: The worker at which each stack failed.
         """
         to_retry = {failure.client for failure in failed if not failure.final}
         if to_retry:
@@ -295,13 +296,13 @@ class RoundRunner:
     def _aggregated(
         self, dispatch: Dispatch, total: PartialSum, reduced: Reduced, columns: Columns
     ) -> Reduced:
-        """Return the result of a pass with the aggregate of the updates that were kept.
+        """Return the result of a pass with the aggregate of its kept updates.
 
         Args:
             dispatch: The pass.
-            total: All that has arrived.
-            reduced: The result without the tensors that were kept.
-            columns: Columns of its clients, to which those of the aggregation are added.
+            total: The sum of the clients that arrived.
+            reduced: The result without the kept tensors.
+            columns: Columns of the pass's clients; this call adds those of the aggregation.
         """
         samples = reduced.samples
         shares = self.context.weights_of(dispatch, reduced.clients).astype(np.float64)
@@ -317,11 +318,11 @@ class RoundRunner:
         return replace(reduced, means=unflatten(flatten(reduced.means) | means))
 
     def _trained_on_root(self, dispatch: Dispatch) -> Tensors:
-        """Return the model, `model/name`, that the server trains on its root samples.
+        """Return the model, by `model/name`, after the server trains it on its root samples.
 
         Raises:
-            RunError: training fails.
-            SettingsError: clients send what they have trained in an earlier pass.
+            RunError: the training fails.
+            SettingsError: clients send tensors from an earlier pass.
         """
         dispatch = root_pass(dispatch)
         clients = [*dispatch.clients]
@@ -338,12 +339,12 @@ class RoundRunner:
         return flatten(sums[self.number].reduced(message.total_weight, columns).means)
 
     def finish(self) -> None:
-        """Make the round state obsolete: it was for this round alone."""
+        """Make the round states obsolete; only this round reads them."""
         self.obsolete += self._round_states.items()
         self._round_states = {}
 
     def cost(self, pass_: Pass, stack: Item) -> float:
-        """Return the work of a stack: the samples that it trains on, or reads."""
+        """Return the cost of a stack: the number of samples that it trains on or reads."""
         sizes, batching = self.context.sizes, self.context.settings.local.batching
         if not isinstance(pass_.epochs, Mapping):
             return float(samples_of(pass_.epochs or 1, sizes[list(stack)], batching).sum())
@@ -351,7 +352,7 @@ class RoundRunner:
         return float(sum(int(samples[0]) for samples in own))
 
     def mean_cost(self, pass_: Pass) -> float:
-        """Return the mean work of all clients, where they have as many epochs."""
+        """Return the mean cost of all clients, if they all have the same epochs."""
         epochs = 1 if isinstance(pass_.epochs, Mapping) else pass_.epochs or 1
         batching = self.context.settings.local.batching
         return float(samples_of(epochs, self.context.sizes, batching).mean())
@@ -367,20 +368,20 @@ class RoundRunner:
             return [Failure(c, result.cause, result.cause, result.item, True) for c in result.item]
         with self.context.watch("reduction"):
             merge_sums(sums, result.sums)
-        result.sums = {}  # the caller has the next result read before it lets this one go
+        result.sums = {}  # frees them: the caller reads the next result before it drops this one
         self.log.spans.setdefault(result.worker, []).extend(result.spans)
         for note in result.notes:
             self.context.note_once(note)
         return result.failures
 
     def stop_at(self, failed: Sequence[Failure]) -> None:
-        """Stop the run at clients that are not tried again, unless they are dropped.
+        """Stop the run if clients failed for good, unless the run drops them.
 
         Args:
-            failed: Their failures.
+            failed: The failures of these clients.
 
         Raises:
-            RunError: there is one, and `on_client_error` is "stop".
+            RunError: `failed` is not empty and `on_client_error` is "stop".
         """
         if failed and self.context.settings.on_client_error == "stop":
             outcome = "failed" if failed[0].final else "failed twice"
@@ -392,7 +393,7 @@ class RoundRunner:
             )
 
     def log_failures(self, failures: Sequence[Failure]) -> None:
-        """Append the tracebacks of failures to the run's file of them."""
+        """Append the tracebacks of failures to the run's file of errors."""
         if not failures:
             return
         path = self.context.errors
@@ -420,7 +421,7 @@ class RoundRunner:
         )
 
     def versions(self, clients: list[int]) -> dict[int, tuple[StateVersion, ...]]:
-        """Return the versions to read: of each client's state, then of its round state."""
+        """Return the versions that each client reads: of its state, then of its round state."""
         participants = set(clients)
         by_client = latest_versions(self.latest, clients)
         by_client |= {client: (v,) for client, v in self.written.items() if client in participants}
@@ -430,7 +431,7 @@ class RoundRunner:
         return by_client
 
     def _record_versions(self, total: PartialSum) -> None:
-        """Record which versions the pass wrote; those of its round before them are obsolete."""
+        """Record the versions that a pass wrote; the round's earlier ones become obsolete."""
         for digests, latest, in_round in (
             (total.wrote_state, self.written, False),
             (total.wrote_round_state, self._round_states, True),
@@ -441,11 +442,11 @@ class RoundRunner:
 
 
 def _of_few(dispatch: Dispatch, few: Sequence[int]) -> Dispatch:
-    """Return a pass over those of its clients that stand for all, with one local step each.
+    """Return a pass over a few of its clients, with one local step each.
 
     Args:
         dispatch: The pass.
-        few: The clients; of a pass over none of them, its first ones take their place.
+        few: The clients; if the pass has none of them, its first clients take their place.
     """
     clients = [c for c in few if c in dispatch.clients] or [*map(int, dispatch.clients[: len(few)])]
     trains = any(dispatch.epochs_of(client) for client in clients)

@@ -1,4 +1,4 @@
-"""Learning rates of rounds, of clients and of the server, and their states."""
+"""Learning rates of clients and of the server by round, and the states of their schedules."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ class Rate(NamedTuple):
     """A learning rate that follows a schedule.
 
     Attributes:
-        name: Group of settings.
-        schedule: Its schedule.
-        full: The full rate.
+        name: Group of the settings: "local" or "server".
+        schedule: The schedule.
+        full: The full rate, which the schedule scales.
         rounds: Rounds of the run.
     """
 
@@ -28,13 +28,13 @@ class Rate(NamedTuple):
     rounds: int
 
     def at(self, before: RunState, number: int) -> float:
-        """Return the rate of a round, counted from 0, as it is known before the next one."""
+        """Return the rate of round `number`, from 0, as far as the state before determines it."""
         state = before.kept(f"{self.name}.lr")
         return self.schedule.rate_at(number, self.rounds, self.full, state)
 
 
 def rates_of(settings: Settings) -> dict[str, Rate]:
-    """Return the rates of clients and of the server, which is 1 without one, by their group."""
+    """Return the rates of clients and server by group; the server's is 1 if it has none."""
     full = 1.0 if settings.server_lr is None else settings.server_lr
     return {
         "local": Rate("local", settings.local, settings.local.lr, settings.rounds),
@@ -43,21 +43,21 @@ def rates_of(settings: Settings) -> dict[str, Rate]:
 
 
 def rate_figures(settings: Settings, before: RunState) -> Row:
-    """Return columns of `metrics.parquet`: `lr`, and `server_lr` where that has a schedule."""
+    """Return columns of `metrics.parquet`: `lr`, and `server_lr` if the server has a schedule."""
     columns = {"local": "lr"} | ({"server": "server_lr"} if settings.server.scheduled else {})
     rates = rates_of(settings)
     return {c: rates[name].at(before, before.number) for name, c in columns.items()}
 
 
 def check_rates(settings: Settings, evaluated: Collection[str]) -> None:
-    """Check that rounds have the metrics that rates follow.
+    """Check that rounds have the metrics that schedules follow.
 
     Args:
         settings: The run's settings.
         evaluated: Columns of the run's evaluations.
 
     Raises:
-        SettingsError: they have not.
+        SettingsError: a metric is missing.
     """
     for rate in rates_of(settings).values():
         rule = rate.schedule.plateau
@@ -66,11 +66,11 @@ def check_rates(settings: Settings, evaluated: Collection[str]) -> None:
 
 
 def with_rates(settings: Settings, after: RunState, row: Mapping[str, Any]) -> RunState:
-    """Return the state after a round, with those of the rates.
+    """Return the state after a round, with the next states of the schedules.
 
     Args:
         settings: The run's settings.
-        after: The state with those before the round.
+        after: The state after the round, with the schedules' states before it.
         row: The round's row of `metrics.parquet`.
     """
     states = {}

@@ -1,16 +1,16 @@
-"""Rehearsal of a run: its first round, on few clients and samples; nothing of it stays.
+"""Rehearsal of a run: its first round on few clients and samples, before anything starts.
 
-It shows facts that no component states: the groups that clients send and keep, the numbers that
-they report, the state that the server returns. An error in it would have ended the first round, so
-the engine refuses the run before actors start and before it writes anything. The rehearsal is the
-round that the run begins with, its evaluation and analyses included, in this process and on the
-CPU. It works on copies of network and state, with its own folders and executor, and without virtual
-time, in which clients may drop out. The clients of an asynchronous method arrive at once. Columns
-of virtual time and of staleness are 0.
+The rehearsal finds what no component states: the groups that clients send and keep, the numbers
+that they report, the state that the server returns. An error in it would end the first round, so
+the engine refuses the run before it starts actors or writes anything.
 
-Clients that fail here do not refuse a run on GPUs, as they may work there.
+The rehearsal is the run's own first round, with its evaluation and analyses, in this process and on
+the CPU. It uses copies of network and state, and its own folders and executor. It has no virtual
+time, because clients could drop out in it. The clients of an asynchronous method arrive at once.
+Columns of virtual time and of staleness are 0. Nothing of the rehearsal stays.
 
-A resumed run is not rehearsed: its settings and code have not changed since its first round.
+A run on GPUs is not refused for clients that fail here, because they may work on a GPU. A resumed
+run is not rehearsed: its settings and code have not changed since its first round.
 """
 
 from __future__ import annotations
@@ -45,22 +45,22 @@ from raysim.storage.run_state import RunState
 from raysim.storage.trace import Stopwatch
 
 FEW, MORE = (1, 8), (20, 1000)
-"""Clients of a rehearsal and samples of each; and of a second one, where the first fails."""
+"""Clients and samples of each, in the first rehearsal and in a second one if that fails."""
 OF_MACHINES = (MachineError, MemoryError, OSError)
-"""Errors that say nothing of a run, which may train elsewhere."""
+"""Errors of the machine, not of the run."""
 
 
 def rehearse(checked: CheckedRun) -> int:
     """Rehearse a run; return the bytes that a client keeps for stages of the channel.
 
-    One client alone may lack what a round needs, or fail alone. Where it fails, others decide: the
-    run is refused if all of them fail, too.
+    A single client may lack what a round needs, or fail for its own reasons. If the first rehearsal
+    fails, a larger one decides.
 
     Args:
-        checked: The run, whose parts stay as they are.
+        checked: The run; the rehearsal does not change its parts.
 
     Raises:
-        RaysimError: its first round fails.
+        RaysimError: the first round fails.
     """
     kept: Groups = {}
     of_server: Collection[str] = ()
@@ -71,12 +71,12 @@ def rehearse(checked: CheckedRun) -> int:
                 after, *_ = run.done_round(run.context.initial)
                 kept = _kept_for_stages(run.context, after)
                 of_server = states_of(after, settings.stages)
-                if kept or of_server or after.downlink:  # once more with it
+                if kept or of_server or after.downlink:  # another round, which reads these states
                     run.done_round(after)
             break
         except OF_MACHINES:
             break
-        except Exception as error:  # of a user's code it may be any
+        except Exception as error:  # a user's code may raise any
             of_clients = isinstance(error, RunError)
             if few is MORE and of_clients and settings.engine.gpus_per_actor:
                 break  # on a GPU they may work
@@ -92,11 +92,11 @@ def rehearse(checked: CheckedRun) -> int:
 
 @contextmanager
 def _rehearsing(checked: CheckedRun, clients: int, samples: int) -> Iterator[Run]:
-    """Yield a run like a checked one, whose rounds are rehearsals.
+    """Yield a copy of a checked run for the rehearsal.
 
     Args:
         checked: The run.
-        clients: Most clients of a pass, unless aggregations and attacks need more.
+        clients: Most clients of a pass, unless an aggregation or attack needs more.
         samples: Most samples of a client.
     """
     settings = checked.settings
@@ -131,14 +131,14 @@ def _rehearsing(checked: CheckedRun, clients: int, samples: int) -> Iterator[Run
 
 
 def _few(settings: Settings, clients: int) -> int:
-    """Return the clients of a rehearsal: at most a version's clients, where rounds overlap."""
+    """Return the number of clients of a rehearsal; if rounds overlap, no more than the buffer."""
     asynchrony = settings.asynchrony
     most = asynchrony.buffer if asynchrony and asynchrony.buffer else clients
     return fewest_clients(settings, min(clients, most))
 
 
 def _kept_for_stages(context: RunContext, after: RunState) -> Groups:
-    """Return the groups that the first client with a state keeps for stages after a round."""
+    """Return the groups that a client keeps for stages: those of the first client with a state."""
     first = np.flatnonzero(after.versions[:, 0] != NEVER[0])[:1].tolist()
     for client, (version,) in latest_versions(after.versions, first).items():
         groups = context.states.read(client, version, CPU)
@@ -148,7 +148,7 @@ def _kept_for_stages(context: RunContext, after: RunState) -> Groups:
 
 @contextmanager
 def _unseen() -> Iterator[None]:
-    """Leave the generators of the process as they are, and let nothing warn."""
+    """Restore the process's random generators afterwards, and suppress warnings."""
     before = torch.random.get_rng_state(), np.random.get_state(), random.getstate()
     with warnings.catch_warnings(action="ignore"):
         try:

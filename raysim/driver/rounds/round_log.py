@@ -17,17 +17,17 @@ from raysim.storage.summary import DROPPED
 from raysim.storage.trace import Span
 
 TRAINED = ("client", "samples", "train_loss", "objective")
-"""Columns from which figures are computed."""
+"""Columns for the figures."""
 
 
 @dataclass
 class _Account:
-    """Figures of the passes with one label.
+    """Figures of all passes with one label.
 
     Attributes:
         bytes_up: Bytes that clients sent.
         bytes_down: Bytes that clients received.
-        trained: Columns of the clients that took steps, pass after pass.
+        trained: Columns of the clients that took steps, one entry for each pass.
     """
 
     bytes_up: int = 0
@@ -43,7 +43,7 @@ class _Account:
             self.trained[name] = np.concatenate([values, columns[name][took_steps]])
 
     def figures(self) -> dict[str, float | None]:
-        """Return the figures; losses are means over samples, None if no client took a step."""
+        """Return the figures; losses are means over samples, None if no client took steps."""
         weights = self.trained["samples"]
         losses = {
             name: float(np.average(self.trained[name], weights=weights)) if len(weights) else None
@@ -61,12 +61,12 @@ class RoundLog:
     """Figures of a round's passes.
 
     Attributes:
-        columns: Per pass, the columns of its clients in `clients.parquet`.
-        dropped: Clients that were dropped.
-        spans: Per worker, its phases.
+        columns: For each pass, the columns of its clients in `clients.parquet`.
+        dropped: Failures of dropped clients.
+        spans: For each worker, its phases.
         more: Further figures of the round.
-        sent_before: Bytes that clients were sent before the round, such as shared samples.
-        pooled: Whether the samples of all clients were trained on in one place.
+        sent_before: Bytes that clients received before the round, such as shared samples.
+        pooled: Whether a pass trained on the samples of all clients in one place.
     """
 
     columns: list[Columns] = field(default_factory=list)
@@ -81,7 +81,7 @@ class RoundLog:
     def count(
         self, pass_: Pass, bytes_up: int, bytes_down: int, columns: Columns, pass_number: int
     ) -> None:
-        """Count a pass, under its label."""
+        """Count a pass under its label."""
         account = self._account(pass_.label)
         account.count(bytes_up, bytes_down, columns)
         self.pooled |= pass_.pooled
@@ -91,7 +91,7 @@ class RoundLog:
             self._trained.append(self.columns[-1])
 
     def count_lost_traffic(self, pass_: Pass, bytes_up: int, bytes_down: int) -> None:
-        """Count the bytes of clients of a pass whose results do not count, under its label."""
+        """Count the bytes of clients whose results do not count, under the pass's label."""
         account = self._account(pass_.label)
         account.bytes_up += bytes_up
         account.bytes_down += bytes_down
@@ -100,7 +100,7 @@ class RoundLog:
         """Return the figures of a label.
 
         Raises:
-            SettingsError: a column of it would have the name of one of the engine.
+            SettingsError: one of its columns has the name of a column of the engine.
         """
         if label not in self._accounts:
             account = _Account()
@@ -112,8 +112,8 @@ class RoundLog:
     def figures(self) -> dict[str, float | None]:
         """Return columns of `metrics.parquet`: the round's, then each label's.
 
-        The round's bytes and seconds are sums over all its passes. Only rounds in which clients
-        were dropped have the column `clients_dropped`.
+        The round's bytes are sums over all its passes. `clients_dropped` is a column only in rounds
+        that dropped clients.
         """
         figures: dict[str, float | None] = {}
         for label, account in self._accounts.items():
@@ -129,7 +129,7 @@ class RoundLog:
 
     @property
     def declared(self) -> dict[str, Column]:
-        """The columns of labelled passes by name, declared as the columns of all passes."""
+        """The columns of labelled passes, by name, declared as the engine's columns are."""
         labelled = ((label, each) for label, each in self._accounts.items() if label)
         return by_name(
             OF_ENGINE[name].named(f"{label}_{name}")
@@ -138,7 +138,7 @@ class RoundLog:
         )
 
     def results(self) -> Results:
-        """Return the last results of the clients that trained in the round's own passes."""
+        """Return the last result of each client that trained in a pass without a label."""
         passes = self._trained
         clients = np.concatenate([np.empty(0), *(columns["client"] for columns in passes)])
         last = len(clients) - 1 - np.unique(clients[::-1], return_index=True)[1]
@@ -151,10 +151,10 @@ class RoundLog:
         return Results(clients[last].astype(np.int64), losses, reports)
 
     def losses(self, everyone: Iterable[int]) -> dict[int, float]:
-        """Return the last train loss of each client that took part in the round.
+        """Return the last training loss of each client that took part in the round.
 
-        These are the clients that took steps in the round's own passes; of a pass on the samples of
-        all clients in one place, all.
+        A client took part if it took steps in a pass without a label. If a pass trained on the
+        samples of all clients in one place, all clients took part.
 
         Args:
             everyone: The clients that may take part.

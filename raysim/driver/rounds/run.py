@@ -1,4 +1,4 @@
-"""Rounds of a run, one after another: each is run, evaluated and committed."""
+"""Rounds of a run: each is run, evaluated and committed."""
 
 from __future__ import annotations
 
@@ -59,22 +59,22 @@ NO_METRICS: Metrics = {}
 
 @dataclass(frozen=True)
 class OpenRound:
-    """Round that has begun.
+    """Inputs and parts of a round that has begun.
 
     Attributes:
         now: The input of the method's round.
-        has_clients: Whether clients were selected, or rounds overlap.
-        runner: Runs its passes.
-        run: Runs a pass.
-        analyses: Its analyses.
-        selection: The selection of its clients; None if rounds overlap.
-        rates: Its learning rates, columns of `metrics.parquet`.
-        values: Its values of local training.
-        clock: The round in virtual time, or None.
-        channel: The stages of its channel; None without any.
-        downlink: Its down-link; None without stages.
-        models: Files of its clients' networks; None unless these are kept.
-        is_due: Whether it is evaluated.
+        has_clients: True if clients were selected, or if rounds overlap.
+        runner: Runs the passes of the round.
+        run: Runs one pass.
+        analyses: The round's analyses.
+        selection: The selection of the round's clients; None if rounds overlap.
+        rates: The learning rates, columns of `metrics.parquet`.
+        values: The values of local training.
+        clock: The round in virtual time; None without a clock.
+        channel: The stages of the channel; None if it has none.
+        downlink: The down-link; None if it has no stages.
+        models: Files of the clients' networks; None unless they are kept.
+        is_due: Whether the round is evaluated.
     """
 
     now: Round
@@ -97,7 +97,7 @@ class OpenRound:
         return self.runner.context.settings
 
     def figures(self) -> Row:
-        """Return its learning rates and other values, columns of `metrics.parquet`."""
+        """Return the learning rates and other local values, columns of `metrics.parquet`."""
         return {**self.rates, **self.values.figures()}
 
 
@@ -106,7 +106,7 @@ class Run:
 
     Attributes:
         commits: The committed rounds.
-        few: Clients of a round that stand for all, in a rehearsal; 0: all train.
+        few: In a rehearsal, the number of clients that train in place of all; 0 otherwise.
     """
 
     def __init__(self, context: RunContext, *, few: int = 0) -> None:
@@ -119,7 +119,8 @@ class Run:
         """Run from the last checkpoint to the end.
 
         Raises:
-            RaysimError: a client, a disk or the cluster failed; committed rounds are checkpointed.
+            RaysimError: a client, a disk or the cluster fails; the run has checkpointed the
+                committed rounds.
         """
         context, commits = self.context, self.commits
         commits.restore()
@@ -137,11 +138,11 @@ class Run:
             raise
         except DamagedStateError as error:
             context.run_dir.check_place()
-            # A checkpoint now would seal the damaged state, and push out one that has none.
+            # A checkpoint now would seal the damaged state and push out one without it.
             commits.recorder.close()
             raise DamagedStateError(
                 f"{error}; restore it, or {context.resume_advice()}, which goes back to a"
-                " checkpoint before it was written if there is one"
+                " checkpoint from before the damage if there is one"
             ) from error
         except (MachineError, MemoryError, OSError) as error:
             context.run_dir.check_place()
@@ -157,13 +158,13 @@ class Run:
         return commits.finish()
 
     def _how_to_resume(self) -> str:
-        """Return the message of an interruption outside of the command line."""
+        """Return the message of an interruption in Python."""
         done = f"interrupted after {self.commits.committed.number} of {self.settings.rounds} rounds"
         task = ", task=task" if self.context.own_task else ""
         return f"{done}; resume with: raysim.resume({str(self.context.run_dir.path)!r}{task})"
 
     def _decide_stack_size(self) -> None:
-        """Decide the stack size, once in a run: the checkpoint seals it."""
+        """Decide the stack size unless the checkpoint has one."""
         context, committed = self.context, self.commits.committed
         if committed.stack_size is None:
             size = decide_stack_size(
@@ -182,7 +183,7 @@ class Run:
         scored = score and score.scored
         if deploys_own_models(settings) and score and scored and scored.model != PERSONAL:
             self.context.listener.note(
-                "clients deploy models of their own, which nothing evaluates:"
+                "clients deploy their own models, which nothing evaluates:"
                 f" {score.name} is that of the global model; evaluation.local_test or"
                 " evaluation.holdout evaluates theirs"
             )
@@ -238,7 +239,7 @@ class Run:
         self.commits.commit(after, row, log, evaluation)
 
     def done_round(self, before: RunState) -> tuple[RunState, Row, RoundLog, Evaluation]:
-        """Run and evaluate the round after a committed state; return what is to be committed.
+        """Run and evaluate the round after a committed state, without committing it.
 
         Raises:
             RaysimError: the method, a client or another component fails.
@@ -289,16 +290,16 @@ class Run:
         dispatch: Dispatch,
         reduced: Reduced | None = None,
     ) -> None:
-        """Check a pass by the rules, as it is yielded or as its result arrives.
+        """Check a pass against the rules, when the method yields it and when its result arrives.
 
         Args:
-            begun: Its round.
-            means: Those of the passes before it, to which its own are added.
+            begun: The round.
+            means: The means of the round's earlier passes; the method appends those of this pass.
             dispatch: The pass.
-            reduced: Its result, if it has arrived.
+            reduced: The result; None before it arrives.
 
         Raises:
-            RuleError: it breaks a rule.
+            RuleError: the pass breaks a rule.
         """
         settings, runner, cohort = self.settings, begun.runner, begun.now.cohort
         seen = Seen(settings, dispatch, cohort, not runner.passes, sum(map(bool, means)))
@@ -319,7 +320,7 @@ class Run:
         check_rules(settings, "result", seen)
 
     def _finish_passes(self, runner: RoundRunner, number: int) -> None:
-        """Receive what an analysis must not find under way, and delete obsolete client states."""
+        """Finish clients under way before an analysis, and delete obsolete client states."""
         if self._asynchronous and self.context.analyses.chosen and self._is_due(number):
             self._asynchronous.train_all(runner)
         runner.finish()
@@ -328,10 +329,10 @@ class Run:
     def _attempts(
         self, before: RunState, begun: OpenRound
     ) -> Iterator[tuple[Passes, RunPass, Sequence[PassHook]]]:
-        """Yield the passes of a round, what runs them, and their hooks, until one is not lost.
+        """Yield a round's passes, their runner and their hooks, for each attempt at the round.
 
-        A round without clients, or one that is lost, runs for stages that act on empty rounds: no
-        absence of noise may tell that clients were selected.
+        If a round has no clients or is lost, stages that act on empty rounds still run: without
+        their noise, others could tell that no clients were selected.
         """
         settings = self.settings
         hooks = [(row, hook) for row in ORDER if (hook := row.hook(begun))]
@@ -346,10 +347,10 @@ class Run:
     def _whole_row(
         self, of_driver: Row, begun: OpenRound, selected: Metrics, metrics: Metrics
     ) -> Row:
-        """Return a row with epsilon, and the metrics of stages, the selection and the method.
+        """Return a row with epsilon and the metrics of stages, selection and method.
 
         Raises:
-            SettingsError: a metric has the name of another one, or is no number.
+            SettingsError: a metric is no number, or has the name of another one.
         """
         privacy, row, number = self.context.privacy, dict(of_driver), of_driver["round"]
         if privacy:
@@ -410,7 +411,7 @@ class Run:
     def _after(
         self, before: RunState, state: ServerState, begun: OpenRound
     ) -> tuple[RunState, Metrics]:
-        """Return the state after a round whose passes have ended, and the selection's metrics."""
+        """Return the state after the passes of a round, and the selection's metrics."""
         overlapping, metrics = self._asynchronous, NO_METRICS
         kept = {"aggregation": begun.runner.updates.last}
         if begun.selection:
@@ -431,7 +432,7 @@ class Run:
     def _evaluate(
         self, before: RunState, after: RunState, begun: OpenRound
     ) -> tuple[Evaluation, float]:
-        """Evaluate and analyse a round if due; return the evaluation and its seconds."""
+        """Evaluate and analyse a round if due; return the evaluation and its duration [s]."""
         context, analyses, start = self.context, begun.analyses, perf_counter()
         if not self._is_due(after.number):
             return context.evaluator.skipped, 0.0
@@ -448,7 +449,10 @@ class Run:
         return replace(evaluation, analyses=columns), perf_counter() - start
 
     def _as_in_longer_runs(self, row: Row, evaluation: Evaluation) -> Row:
-        """Return a row without the evaluation of the end alone, which a run that goes on lacks."""
+        """Return a row without an evaluation that only the last round has.
+
+        A run that goes on longer does not evaluate this round.
+        """
         if is_counted(row["round"], self.settings.evaluation.every, 0):
             return row
         kept = {name: row[name] for name in row.keys() - evaluation.figures.keys()}

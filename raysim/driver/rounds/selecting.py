@@ -1,4 +1,4 @@
-"""Selection of a round's clients: the component's input, and checks of its choice."""
+"""Selection of a round's clients: the component's input, and checks of the selected clients."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ from raysim.storage.column_names import OF_CLIENTS, check_names
 from raysim.storage.run_state import RunState
 
 SHOWN = 10
-"""Most clients that an error shows."""
+"""Most clients that an error message lists."""
 
 
 def generator(seed: int, keys: Sequence[int], purpose: str = "") -> np.random.Generator:
-    """Return a source of a selection's draws.
+    """Return a generator for a selection's draws.
 
     Args:
         seed: The run's seed.
-        keys: Keys of the draw: its round, and in asynchronous rounds its number if it is not the
-            first of the round.
+        keys: Keys of the draw: the round, and in asynchronous rounds the number of a further draw
+            of the round.
         purpose: A further key.
     """
     return stream(seed, f"cohort/{purpose}" if purpose else "cohort", *keys)
@@ -89,7 +89,7 @@ def select(selection: Selection, sampling: Sampling) -> list[int]:
     """Return the clients that a selection selects, in its order.
 
     Raises:
-        SettingsError: it fails, or they are not distinct clients that may be selected.
+        SettingsError: the selection fails, or returns clients that it may not select.
     """
     chosen = [int(client) for client in call(selection, Selection.select, sampling)]
     if len({*chosen}) < len(chosen) or not all(0 <= c < sampling.clients for c in chosen):
@@ -110,7 +110,7 @@ def select(selection: Selection, sampling: Sampling) -> list[int]:
 
 
 def _may_start(members: Integers, busy: Collection[int], chosen: Sequence[int]) -> bool:
-    """Return whether clients are members and not busy, without a pass over all members."""
+    """Return whether clients are members and idle; takes log time in the number of members."""
     places = np.searchsorted(members, chosen).clip(max=len(members) - 1)
     are_members = bool((members[places] == chosen).all())
     return are_members and not any(client in busy for client in chosen)
@@ -119,20 +119,21 @@ def _may_start(members: Integers, busy: Collection[int], chosen: Sequence[int]) 
 def _bad(
     selection: Selection, sampling: Sampling, rule: str, chosen: Sequence[int]
 ) -> SettingsError:
-    what = f"what it selects for round {sampling.number + 1} {rule}"
-    return SettingsError(f"{called(selection)}: {what}; it is {chosen[:SHOWN]}")
+    what = f"the clients that it selects for round {sampling.number + 1} {rule}"
+    return SettingsError(f"{called(selection)}: {what}; got {chosen[:SHOWN]}")
 
 
 @dataclass(frozen=True)
 class RoundSelection:
-    """Selection of one round, to which clients report on passes that train.
+    """Selection of one round; clients report to it in passes that train.
 
-    If some clients are kept out of training, it knows none of them: the others are numbered anew.
+    If some clients are kept out of training, the selection does not know them: it numbers the
+    others from 0.
 
     Attributes:
         settings: The run's settings.
-        sampling: The input of its selection.
-        selected: The clients in its order, by its numbers.
+        sampling: The input of the selection.
+        selected: The selected clients by the selection's numbers, in its order.
     """
 
     settings: Settings
@@ -151,9 +152,9 @@ class RoundSelection:
 
         Args:
             settings: The run's settings.
-            sampling: What the run knows of its clients before the round.
+            sampling: The clients as the run knows them before the round.
             clock: The run's clock, if it has one.
-            timed: The round in virtual time, which advances to that tick.
+            timed: The round in virtual time; waiting advances it.
 
         Raises:
             SettingsError: the selection fails, or selects no client although one is available.
@@ -192,7 +193,7 @@ class RoundSelection:
             SettingsError: the selection fails.
         """
         selection = self.settings.selection
-        if type(selection).update is Selection.update:  # it learns nothing from results
+        if type(selection).update is Selection.update:  # it uses no results
             return self.sampling.state, {}
         results = log.results()
         results = replace(results, clients=self.settings.participants.ranks(results.clients))
@@ -202,12 +203,12 @@ class RoundSelection:
 
 
 def _as_seen(settings: Settings, sampling: Sampling) -> Sampling:
-    """Return what a selection sees: the participants, without what the run withholds of them."""
+    """Return a selection's input: the participants, without the values that the run withholds."""
     return as_seen(settings, settings.selection, _among(settings.participants, sampling))
 
 
 def _among(participants: Participants, sampling: Sampling) -> Sampling:
-    """Return the input of a selection that knows the participants alone, by their ranks."""
+    """Return a selection's input restricted to the participants, which it knows by rank."""
     if not len(participants.new):
         return sampling
     history = sampling.history and History(
@@ -224,7 +225,7 @@ def _among(participants: Participants, sampling: Sampling) -> Sampling:
 
 
 def with_report(selection: Selection, dispatch: Dispatch) -> Dispatch:
-    """Return a pass whose clients report to the selection, if they train in it."""
+    """Return a pass in which clients report to the selection, if they train in it."""
     if type(selection).report is Selection.report or not dispatch.epochs or dispatch.label:
         return dispatch
     return dispatch.with_step(UploadStep(after=partial(_reported, selection)))

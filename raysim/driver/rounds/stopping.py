@@ -1,6 +1,6 @@
-"""End of a run: its rounds, a target, or patience with the metric of its evaluations.
+"""Stopping rule of a run: its rounds, a target, or patience with a metric.
 
-It is a function of the rows and the settings alone, so a resumed run ends where an undisturbed one
+It depends only on the rows and the settings, so a resumed run stops where an uninterrupted one
 does, with the same best model.
 """
 
@@ -17,20 +17,19 @@ from raysim.storage.recorder import Row
 from raysim.storage.summary import EPSILON, is_accuracy, is_counted, main_score
 
 TRAINED = ("train_loss", "objective")
-"""Columns of every round that patience may follow, besides evaluations' and components' columns."""
+"""Columns of every round that patience may follow, besides those of evaluations and components."""
 
 
 class Stopping:
     """Stopping rule of a run, and its best rounds.
 
-    A value that is not finite is no improvement, and neither is an equal one.
+    An equal value is no improvement, nor is a value that is not finite.
 
     Attributes:
-        metric: The column that patience and the best model follow; none where nothing is evaluated.
-        score: The main score, which a target is of; None where nothing is evaluated.
-        best: The best of the counted rounds; 0 before the first value.
-        regular_best: The best without an end that is evaluated only as the end, which no longer
-            counts where the run goes on.
+        metric: The column that patience and the best model follow; None if nothing is evaluated.
+        score: The main score, which a target applies to; None if nothing is evaluated.
+        best: The best round; 0 before the first value.
+        regular_best: The best of the rounds that are also evaluated if the run goes on longer.
     """
 
     def __init__(self, settings: Settings, columns: Mapping[str, Column], last: int) -> None:
@@ -38,12 +37,12 @@ class Stopping:
 
         Args:
             settings: The run's settings.
-            columns: Columns of its evaluations, or of its rows, by name, as they are declared.
-            last: The last round that may run: `rounds`, or the last that keeps to an epsilon.
+            columns: Declared columns of the run's evaluations, or of its rows, by name.
+            last: The last round that may run: `rounds`, or the last one within an epsilon.
 
         Raises:
-            SettingsError: the chosen metric is no column of a round, or it is not declared which of
-                its values are better.
+            SettingsError: no round has the chosen metric, or the metric does not declare whether
+                larger or smaller values are better.
         """
         self._settings, self._end = settings, last
         evaluated = {name: column for name, column in columns.items() if column.scored}
@@ -84,11 +83,11 @@ class Stopping:
                 self.regular_best = number
 
     def reason(self, number: int, *, ended: bool = False) -> str | None:
-        """Return the setting by which the run ends with a round; None if it goes on.
+        """Return the setting that ends the run after a round; None if the run goes on.
 
         Args:
             number: The number of committed rounds; all are added.
-            ended: Whether its caller has ended it, which gives "finish".
+            ended: Whether the caller has ended the run; the reason is then "finish".
         """
         settings = self._settings
         patience = settings.patience
@@ -118,7 +117,7 @@ def _check(settings: Settings, columns: Mapping[str, Column], score: Column | No
     elif chosen not in columns:
         known = [name for name, column in columns.items() if column.better]
         raise SettingsError(
-            f"patience_metric={chosen}: is no column of this run's rounds; {suggest(chosen, known)}"
+            f"patience_metric={chosen}: not a column of this run's rounds; {suggest(chosen, known)}"
         )
     elif settings.patience_mode == "auto" and columns[chosen].better is None:
         how = undeclared(columns[chosen])

@@ -1,13 +1,13 @@
-"""Digests of code and of values that it uses: equal for equal code, in any process.
+"""Digests of code and of the values that it uses: equal for equal code, in any process.
 
-Code is compiled code, not source: a class of a notebook's cell has no file, a lambda no source of
-its own, and comments and lines do not count. A user's function has in its digest what it reaches:
-defaults, closure, and the functions, classes and values of its module that it names. Code of
-installed packages is represented by its name, the package's version and its own compiled code.
+Code is compiled code, not source: a class in a notebook's cell has no file, and a lambda no source
+of its own. Comments and line numbers do not count. The digest of a user's function covers its
+defaults, its closure, and the functions, classes and values of its module that it names. Code of
+installed packages counts by its name, the package's version and its compiled code.
 
-Names that a function itself rebinds or fills (a counter, a log) are state, and their values do not
-count; nor do attributes of a class to which its own code adds. What can be neither read nor copied,
-a lock or an open file, has no digest.
+Names that a function itself rebinds or fills, such as a counter or a log, are state: their values
+do not count. Nor do attributes of a class to which the class's own code adds. A value that can be
+neither read nor copied, such as a lock or an open file, has no digest.
 """
 
 from __future__ import annotations
@@ -57,13 +57,13 @@ from raysim.user_input.user_modules import INSTALLED
 
 PLAIN = (NoneType, bool, int, float, complex, str, bytes, EllipsisType, NotImplementedType)
 SHORT = 64
-"""Most characters of a plain value whose digest is kept: most modules have the same ones."""
+"""Most characters of a plain value whose digest is cached: most modules have the same values."""
 VERSIONED = ("raysim", "torch", "torchvision", "numpy")
-"""Packages whose version is known otherwise."""
+"""Packages whose versions are recorded elsewhere."""
 OF_MODULES = ("training", "_parameters", "_buffers", "_modules")
-"""Attributes of a module that are its mode, or are looked at by name."""
+"""Attributes of a module that hold its mode, or that are read by name."""
 OF_HOOKS = frozenset(name for name in vars(nn.Module()) if "_hooks" in name)
-"""Attributes of a module that have its hooks, most often none."""
+"""Attributes of a module that hold its hooks; most modules have none."""
 CODE = (FunctionType, staticmethod, classmethod, property, cached_property)
 """Types of the members of a class that are code."""
 NAMED = ("LOAD_GLOBAL", "LOAD_DEREF", "LOAD_FAST", "LOAD_NAME")
@@ -82,7 +82,7 @@ LOGGING = ("append", "appendleft", "add")
 
 
 class NoDigestError(Exception):
-    """Error of a value that has no digest; the message names the value and its type."""
+    """Error of a value without a digest; the message names the value and its type."""
 
 
 def digest_of(value: Any, name: str) -> str:
@@ -90,21 +90,21 @@ def digest_of(value: Any, name: str) -> str:
 
     Args:
         value: The value.
-        name: Its name in errors.
+        name: The value's name in errors.
 
     Raises:
-        NoDigestError: it has none.
+        NoDigestError: the value, or a value that it reaches, has no digest.
     """
     return _Digests().of(name, value)
 
 
 def digest_of_modules(network: nn.Module, name: str) -> str:
-    """Return the digest of a network's modules: types, attributes, and which tensors are shared.
+    """Return the digest of a network's modules: types, attributes, and shared tensors.
 
-    The values of its parameters and persistent buffers do not count.
+    The values of parameters and persistent buffers do not count.
 
     Raises:
-        NoDigestError: a module has none.
+        NoDigestError: a module has no digest.
     """
     digests = _Digests()
     with digests.inside(name):
@@ -112,10 +112,10 @@ def digest_of_modules(network: nn.Module, name: str) -> str:
 
 
 class _Digests:
-    """Digests of the values of one walk.
+    """Digests of the values in one walk.
 
-    `_found` has the digest of each value by its identity, and holds the value, so that no other has
-    its identity; of a value whose digest is being made, its depth in the walk.
+    `_found` maps the identity of each value to its digest, and keeps the value alive so that no
+    other value gets its identity. While a value is walked, its entry holds its depth.
     """
 
     def __init__(self) -> None:
@@ -124,7 +124,7 @@ class _Digests:
 
     @contextmanager
     def inside(self, name: str) -> Iterator[None]:
-        """Name the part that the body looks at."""
+        """Name the part that the body walks, for errors."""
         self._path.append(name)
         try:
             yield
@@ -144,7 +144,7 @@ class _Digests:
             digest = self._digest(value)
         except NoDigestError:
             raise
-        except Exception as error:  # of any kind: a user's object may do anything
+        except Exception as error:  # a user's object may raise anything
             kind = f"{type(value).__module__}.{type(value).__qualname__}"
             raise NoDigestError(f"{self._where()} is a {kind}") from error
         finally:
@@ -160,9 +160,9 @@ class _Digests:
         return self._of_object(value)
 
     def _of_object(self, value: Any) -> str:
-        """Return the digest of an object by what `copy` would make it anew of."""
+        """Return the digest of an object from the parts that `copy` would rebuild it from."""
         kind = type(value)
-        if wrapped := getattr(value, "__dict__", {}).get("__wrapped__"):  # of a cache
+        if wrapped := getattr(value, "__dict__", {}).get("__wrapped__"):  # a functools cache
             return self._all("wrapper", [kind, wrapped])
         reduce = copyreg.dispatch_table.get(kind)
         parts = reduce(value) if reduce else value.__reduce_ex__(4)
@@ -226,7 +226,7 @@ class _Digests:
 
     @_digest.register
     def _of_handle(self, handle: RemovableHandle) -> str:
-        return _sha("handle")  # its number counts the hooks of the process
+        return _sha("handle")  # its number depends on other hooks in the process
 
     @_digest.register(weakref.ref)
     def _of_reference(self, value: Any) -> str:
@@ -248,7 +248,7 @@ class _Digests:
         named = _globals_of(function, state) if is_own else {}
         for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
             if name not in state:
-                with suppress(ValueError):  # nothing is assigned yet
+                with suppress(ValueError):  # the variable is not assigned yet
                     named[f"variable {name}"] = cell.cell_contents
         attributes = {k: v for k, v in vars(function).items() if k != "__wrapped__"}
         return _sha(
@@ -337,7 +337,7 @@ def _of_short(kind: str, text: str) -> str:
 
 
 def _sha(*parts: str) -> str:
-    """Return the digest of texts; their lengths count, so that no two lists have the same."""
+    """Return the digest of texts; their lengths count, so that no two lists are the same."""
     digest = hashlib.sha256()
     for part in parts:
         digest.update(f"{len(part)} {part}".encode("utf-8", "surrogatepass"))
@@ -352,13 +352,13 @@ def _path_of(named: Any) -> str:
 
 
 def _is_versioned(module: str) -> bool:
-    """Return whether a module's version is known otherwise, as Python's own is."""
+    """Return whether a module's version is recorded elsewhere, as Python's is."""
     top = module.partition(".")[0]
     return top in VERSIONED or top in sys.stdlib_module_names
 
 
 def _is_own(module: str) -> bool:
-    """Return whether a module is a user's own: neither installed nor Python's."""
+    """Return whether a module is the user's: neither installed nor Python's."""
     if _is_versioned(module):
         return False
     file = getattr(sys.modules.get(module.partition(".")[0]), "__file__", None)
@@ -387,7 +387,7 @@ def _name(item: tuple[str, Any]) -> str:
 
 
 def _codes(code: CodeType) -> Iterator[CodeType]:
-    """Yield a code and those within it."""
+    """Yield a code object and the code objects in it."""
     yield code
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
@@ -395,7 +395,7 @@ def _codes(code: CodeType) -> Iterator[CodeType]:
 
 
 def _state(code: CodeType) -> frozenset[str]:
-    """Return the outer variables that a function rebinds, or whose values it changes."""
+    """Return the outer variables that a function rebinds or fills."""
     names: set[str] = set()
     for each in _codes(code):
         steps = [*dis.get_instructions(each)]
@@ -414,8 +414,8 @@ def _state(code: CodeType) -> frozenset[str]:
 def _class_state(kind: type) -> frozenset[str]:
     """Return the counters and logs of a class: attributes to which its own code adds.
 
-    These are `Net.calls += 1`, `self.times[key] += 1` and `self.seen.append(x)`. An attribute that
-    the code sets to something else, as a class method that configures does, is none of them.
+    Examples are `Net.calls += 1`, `self.times[key] += 1` and `self.seen.append(x)`. An attribute
+    that the code sets to another value, as a class method for configuration does, is not one.
     """
     added: set[str] = set()
     classes = [each for each in kind.__mro__ if _is_own(each.__module__)]
@@ -429,7 +429,7 @@ def _class_state(kind: type) -> frozenset[str]:
 
 
 def _added_to(code: CodeType, names: set[str]) -> set[str]:
-    """Return the attributes of a class, or of its objects, to which a code adds."""
+    """Return the attributes of a class, or of its objects, to which a code object adds."""
     steps, added = [*dis.get_instructions(code)], set[str]()
     sums = {
         after.argval
@@ -451,7 +451,7 @@ def _added_to(code: CodeType, names: set[str]) -> set[str]:
 
 
 def _is_class(steps: list[dis.Instruction], names: set[str]) -> bool:
-    """Return whether the last of the steps loads one of the names, or a class by its object."""
+    """Return whether the last step loads one of the names, or an object's class."""
     last = steps[-1]
     if last.opname == "CALL":  # type(self)
         return any(step.argval == "type" for step in steps[-5:])
@@ -461,7 +461,7 @@ def _is_class(steps: list[dis.Instruction], names: set[str]) -> bool:
 
 
 def _globals_of(function: FunctionType, state: frozenset[str]) -> dict[str, Any]:
-    """Return the values of its module and of own modules that a function names."""
+    """Return the values that a function names, of its module and of the user's other modules."""
     values: dict[str, Any] = {}
     for each in _codes(function.__code__):
         steps = [*dis.get_instructions(each)]
@@ -482,7 +482,7 @@ def _globals_of(function: FunctionType, state: frozenset[str]) -> dict[str, Any]
 
 
 def _file_of(module: str, level: int, package: str | None) -> bytes:
-    """Return the source of a user's own module, imported or not; empty for any other."""
+    """Return the source of a module of the user, imported or not; empty for other modules."""
     with suppress(ImportError, ValueError, TypeError, OSError):
         name = resolve_name("." * level + module, package) if level else module
         spec = find_spec(name) if _is_own(name) else None

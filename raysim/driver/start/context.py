@@ -1,4 +1,4 @@
-"""Parts of a run, checked and open, and the result of a finished one."""
+"""Parts of a run, checked and opened, and the result of a finished run."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Result:
     Attributes:
         run_dir: The run directory.
         summary: The figures of `summary.json`.
-        metrics: A row per round, as in `metrics.parquet`.
+        metrics: A row for each round, as in `metrics.parquet`.
         params: The deployed model's tensors, as in `model.safetensors`.
     """
 
@@ -69,7 +69,7 @@ class Result:
         return values_table(result_values(self.summary, columns) | self._parts())
 
     def _parts(self) -> dict[str, str]:
-        """Return what there is besides the summary, as text."""
+        """Return the parts outside the summary, as text."""
         hint = "" if find_spec("pandas") else " (first: pip install 'raysim-fl[pandas]')"
         size = f"{self.metrics.num_rows} rounds, {self.metrics.num_columns} columns"
         values = sum(tensor.numel() for tensor in self.params.values())
@@ -81,25 +81,25 @@ class Result:
 
 
 Rounds = Generator[Row, bool | None, Result]
-"""Rounds of a run: yields the row of each committed one, and returns the result of the run; sent
-True, it ends the run with the rounds so far."""
+"""Rounds of a run: a generator that yields the row of each committed round and returns the run's
+result. If it is sent True, it ends the run after the rounds so far."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class CheckedRun(RunParts):
-    """Parts of a run that have been checked; nothing is started or written yet.
+    """Checked parts of a run; nothing is started or written yet.
 
-    What claims privacy has the noise that is accounted.
+    In `settings`, the claiming method or stage has the accounted noise.
 
     Attributes:
-        federation: Its samples, client indices and network.
+        federation: The run's samples, client indices and network.
         states: Client states on disk.
-        evaluator: Evaluates the global model.
-        analyses: The analyses of its evaluated rounds.
+        evaluator: Evaluates the run's models.
+        analyses: The analyses of the run.
         identity: Identity of the run, without the executor's part.
-        clock: Its virtual clock, if it has one.
-        privacy: The accounting of the privacy that its method or a stage claims, if one does.
-        weights: Weights of each client [K] of a user's table; None without one.
+        clock: The virtual clock; None without one.
+        privacy: The accounting of the claim of privacy; None without one.
+        weights: Weights of each client [K] from a user's table; None without one.
     """
 
     federation: Federation
@@ -112,12 +112,12 @@ class CheckedRun(RunParts):
     weights: Weights | None = None
 
     def sampling(self, before: RunState, tick: int = 0) -> Sampling:
-        """Return what the run knows of its clients before a round that begins at a virtual time."""
+        """Return the input of a selection before a round that begins at a tick of virtual time."""
         return sampling_of(self.settings, before, self.sizes, self.clock, tick)
 
     @property
     def declared(self) -> dict[str, Column]:
-        """Columns of its rounds by name, as they are declared; the engine's are before others."""
+        """Declared columns of the run's rounds, by name; the engine's override components'."""
         name = self.privacy.column if self.privacy else ""
         epsilon = {name: Column(name, "smaller", title=name.replace("_", " "))} if name else {}
         own = of_components(self.settings)
@@ -125,34 +125,34 @@ class CheckedRun(RunParts):
 
     @property
     def last_round(self) -> int:
-        """Last round that may run: `rounds`, or the last that keeps to an epsilon."""
+        """The last round that may run: `rounds`, or the last one within an epsilon."""
         rounds = self.settings.rounds
         return self.privacy.last_round(rounds) if self.privacy else rounds
 
     @property
     def spec(self) -> WorkerSpec:
-        """Specification of its workers."""
+        """Specification of the workers."""
         sets = self.evaluator.evaluated_sets
         folders = (self.states.folder, self.updates.folder)
         return WorkerSpec(self.settings, self.federation, *folders, sets)
 
     @property
     def updates(self) -> UpdateFiles:
-        """Files of updates that an aggregation sees one by one."""
+        """Files of the updates that an aggregation sees one by one."""
         return UpdateFiles(self.states.folder.with_name("updates"))
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunContext(CheckedRun):
-    """Parts of a run, checked and open.
+    """Opened parts of a run.
 
     Attributes:
         watch: Times the driver's phases.
-        listener: Receives what happens.
-        run_dir: The run directory, held by this process.
+        listener: Receives progress and notes.
+        run_dir: The run directory, locked by this process.
         executor: Runs the clients.
-        own_task: Whether it has its own task.
-        force: Whether it resumes from a checkpoint of another identity.
+        own_task: Whether the run has its own task.
+        force: Whether the run resumes from a checkpoint of another identity.
     """
 
     watch: Stopwatch
@@ -174,8 +174,8 @@ class RunContext(CheckedRun):
 
         Args:
             before: The last description; empty before the first round.
-            stack_size: Clients that are trained stacked, if it is decided.
-            forced: Differences of identity with which the run was made to go on.
+            stack_size: Clients in a stack; None before it is decided.
+            forced: Differences of identity that the user accepted by force.
         """
         workers = self.executor.describe()
         if workers == before:

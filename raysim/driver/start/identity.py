@@ -1,9 +1,10 @@
-"""Identity of a run: all that decides the bits of its result besides settings and seeds.
+"""Identity of a run: all that decides the bits of its result, except settings and seeds.
 
-Every checkpoint seals it, and a run resumes only if it has not changed, or by force. Digests are
-taken once, at the start. That of prepared samples stands beside their file, which the start has
-just compared with it. Client indices drawn on demand are represented by those of SAMPLED_CLIENTS
-clients: other code or another seed draws others for nearly every client.
+Every checkpoint seals the identity. A run resumes only if its identity has not changed, or by
+force. Digests are computed once, at the start. The digest of prepared samples is read from the file
+next to them, because the start has just compared the two. Client indices that are drawn on demand
+are represented by those of SAMPLED_CLIENTS clients: other code or another seed would change the
+indices of nearly every client.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ CODE_OF_MODULES, CODE_OF_SCORING = "code of the model", "code of the scoring"
 CODE_OF_COMPONENTS = "code of components"
 CODES = (CODE_OF_MODULES, CODE_OF_SCORING, CODE_OF_COMPONENTS)
 NOT_COMPARABLE = "cannot be compared"
-"""Begin of the value of code that has no digest."""
+"""Beginning of the value of code without a digest."""
 NO_CLASSES = "none"
 SHOWN_DIGITS = 12
 NO_SAMPLES = "none"
@@ -71,10 +72,10 @@ def identity_of(
 
     Args:
         settings: The run's settings.
-        federation: Its samples and client indices.
-        network: Its initial network.
-        reference: The model of the run `reference`, if one is named.
-        privacy: The accounting of the privacy that it claims.
+        federation: The run's samples and client indices.
+        network: The initial network.
+        reference: The model of the run that `reference` names; None without one.
+        privacy: The accounting of the claim of privacy; None without one.
     """
     opened = OpenedSamples(federation, torch.device("cpu"))
     shown = [opened.client(0), *([opened.test(0, 2)] if len(federation.test_targets) else [])]
@@ -113,19 +114,19 @@ def _files(settings: Settings) -> dict[str, Path]:
 def with_environments(
     identity: Mapping[str, Any], actors: Sequence[Mapping[str, Any]]
 ) -> dict[str, Any]:
-    """Return an identity with the distinct environments of actors and driver added."""
+    """Return an identity that includes the distinct environments of actors and driver."""
     known = [*identity.get(ENVIRONMENTS, ())]
     known += [each for each in _environments(actors) if each not in known]
     return {**identity, ENVIRONMENTS: known}
 
 
 def accepted(checkpoint: Checkpoint, context: RunContext) -> Checkpoint:
-    """Return a checkpoint with the run's identity, and the differences accepted by force.
+    """Return a checkpoint with the run's identity, and with differences accepted by force.
 
-    The initial model is not compared, as the checkpoint has its own.
+    The initial model is not compared, because the checkpoint has its own.
 
     Raises:
-        RunError: its identity differs, and the run is not forced.
+        RunError: the checkpoint's identity differs, and the run is not forced.
     """
     identity_here = {
         name: value for name, value in context.identity.items() if name != INITIAL_MODEL
@@ -139,7 +140,7 @@ def accepted(checkpoint: Checkpoint, context: RunContext) -> Checkpoint:
     if not context.force:
         known = [part for part in parts if NOT_COMPARABLE not in part]
         raise RunError(
-            f"out={path}: going on {where} {'would' if known else 'might'} not have the same bits:"
+            f"out={path}: going on {where} {'would' if known else 'might'} not give the same bits:"
             f" {other}; restore that, or to accept it, {context.resume_advice(force=True)}"
         )
     context.listener.note(f"forced to go on {where}: {other}")
@@ -161,8 +162,8 @@ def _differences(
 def differing_parts(sealed: Mapping[str, Any], identity: Mapping[str, Any]) -> list[str]:
     """Return the parts of a run's identity that differ from a sealed one, in words.
 
-    What cannot be compared is among them. Nothing differs from an empty identity, that of a run
-    without checkpoints.
+    Parts that cannot be compared are included. An empty sealed identity, of a run without
+    checkpoints, differs in no part.
     """
     parts = []
     for name, value in identity.items():
@@ -176,12 +177,12 @@ def differing_parts(sealed: Mapping[str, Any], identity: Mapping[str, Any]) -> l
 
 
 def not_comparable(identity: Mapping[str, Any]) -> list[str]:
-    """Return the parts of an identity that no later run can be compared with, in words."""
+    """Return the parts of an identity that can never be compared, in words."""
     return differing_parts(identity, {name: identity[name] for name in CODES})
 
 
 def _environments(actors: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    driver = {"environment": environment(torch.device("cpu"))}  # some methods compute there
+    driver = {"environment": environment(torch.device("cpu"))}  # some methods compute in it
     distinct = by_environment([*actors, driver])
     return [{key: value for key, value in each.items() if key != "nodes"} for each in distinct]
 
@@ -194,7 +195,7 @@ def _of_split(split: Split | Path) -> str:
 
 def _of_local_test(local_test: LocalTest | None) -> str:
     if local_test is None or local_test.samples is None:
-        return NO_SAMPLES  # of a dataset: the settings choose them among its test samples
+        return NO_SAMPLES  # a dataset's: the settings choose them among its test samples
     samples, indices = local_test.samples, local_test.indices
     cuts = np.cumsum([0, *indices.sizes])
     return arrays_digest([cuts, samples.x, samples.y])
@@ -206,7 +207,7 @@ def _of_cut(local_test: LocalTest | None) -> str:
 
 
 def code_of_components(settings: Settings) -> str:
-    """Return the digest of components that are defined in no file; those of files are sealed."""
+    """Return the digest of components that no file defines; those in files are sealed as files."""
     own = [*_components(settings), settings.local.build_optimizer()]
     classes = {each.title: type(each) for each in own if type(each).__module__ == "__main__"}
     return _of_code(digest_of, classes, "the components") if classes else NO_CLASSES

@@ -1,4 +1,4 @@
-"""Parts of a run before its first round, which the checks of a start read."""
+"""Parts of a run before its first round, for the checks of a start."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class RunParts:
 
     @cached_property
     def first(self) -> Pass | None:
-        """The first pass of the first round, over client 0, which does not run; None without any.
+        """The first pass of the first round, over client 0; None without one. It does not run.
 
         Raises:
             SettingsError: the round fails.

@@ -1,4 +1,4 @@
-"""Finished runs that are started again: their results are read, nothing is run."""
+"""Checks of runs that are started again: finished ones are read, others may resume."""
 
 from __future__ import annotations
 
@@ -38,17 +38,17 @@ from raysim.user_input import may_grow, override_text, parse_json
 def finished_run(
     run_dir: RunDirectory, settings: Settings, note: Callable[[str], None]
 ) -> Result | None:
-    """Return the finished run of a directory; None if it is unfinished or its model is damaged.
+    """Return the finished run of a directory; None if it is unfinished or a model is damaged.
 
-    The run then goes on, and writes a damaged model anew from the checkpoint.
+    The run then continues, and writes a damaged model again from the checkpoint.
 
     Args:
-        run_dir: The run directory, which `check` has checked.
+        run_dir: The run directory, after `check`.
         settings: The settings of the run.
-        note: Called with a line if the model is damaged.
+        note: Called with a line if a model is damaged.
 
     Raises:
-        RunError: the model is damaged, and no checkpoint has it.
+        RunError: a model is damaged, and no checkpoint has it.
     """
     recorded = _recorded(run_dir, settings)
     if not run_dir.is_finished_by(recorded):
@@ -57,13 +57,13 @@ def finished_run(
         if problem := model_problem(run_dir.path, path.name):
             if not Checkpoints(run_dir.checkpoints).numbers():
                 raise RunError(f"{problem}; restore it, or choose another `out`")
-            note(f"{path}: is damaged; writing it anew from the checkpoint")
+            note(f"{path}: is damaged; it is written again from the checkpoint")
             return None
     summary = parse_json(run_dir.summary.read_text(encoding="utf-8"))
     metrics = read_table(run_dir.metrics)
     if run_dir.grows and _goes_on(metrics, settings):
         if not Checkpoints(run_dir.checkpoints).numbers():
-            raise RunError(f"{run_dir.path}: its checkpoints are gone, from which it would go on")
+            raise RunError(f"{run_dir.path}: has no checkpoints left to go on from")
         return None
     _note_start(run_dir, settings, note)
     done = f"{len(metrics)} of at most {settings.rounds} rounds"
@@ -72,14 +72,14 @@ def finished_run(
 
 
 def _recorded(run_dir: RunDirectory, settings: Settings) -> Settings:
-    """Return the settings of the run as it is recorded, which may have fewer rounds."""
+    """Return the recorded settings of the run, which may have fewer rounds."""
     if not run_dir.grows:
         return settings
     return settings.model_copy(update={"rounds": run_dir.read_config()[0]["rounds"]})
 
 
 def _goes_on(metrics: pa.Table, settings: Settings) -> bool:
-    """Return whether a finished run goes on with settings of more rounds."""
+    """Return whether a finished run continues with settings that have more rounds."""
     stopping = Stopping(settings, declared_in(metrics.schema), settings.rounds)
     for row in metrics.to_pylist():
         stopping.add(row)
@@ -87,9 +87,9 @@ def _goes_on(metrics: pa.Table, settings: Settings) -> bool:
 
 
 def _note_start(run_dir: RunDirectory, settings: Settings, note: Callable[[str], None]) -> None:
-    """Note that `start_from` holds other tensors now than those with which a finished run began.
+    """Note that `start_from` holds other tensors now than when a finished run began.
 
-    The run that it names may have been trained further since; that changes no present result.
+    The run that it names may have been trained further since; the finished result stays valid.
     """
     if settings.start_from is None or not Path(settings.start_from).exists():
         return
@@ -105,11 +105,11 @@ def _note_start(run_dir: RunDirectory, settings: Settings, note: Callable[[str],
 def note_samples(
     run_dir: RunDirectory, digests: Mapping[str, str], note: Callable[[str], None]
 ) -> None:
-    """Note that a dataset has other samples now than a finished run had.
+    """Note that a dataset has other samples now than when a run finished.
 
     Args:
         run_dir: The run directory.
-        digests: Digests of the present samples by split; empty where they are not known.
+        digests: Digests of the present samples by split; empty if they are not known.
         note: Called with the line.
     """
     sealed = Checkpoints(run_dir.checkpoints).identity()
@@ -122,12 +122,12 @@ def note_samples(
 
 
 def check_same_task(run_dir: RunDirectory, identity: Mapping[str, Any]) -> None:
-    """Check that a finished run had the same task; settings do not describe a user's own.
+    """Check that a finished run had the same task; settings do not describe a user's own task.
 
-    Where `start_from` holds other tensors by now, initial models are not compared.
+    If `start_from` holds other tensors now, initial models are not compared.
 
     Raises:
-        RunError: its samples, clients, network or code differ, or cannot be compared.
+        RunError: samples, clients, network or code differ, or cannot be compared.
     """
     sealed = Checkpoints(run_dir.checkpoints).identity()
     identity_here = dict(identity)
@@ -137,7 +137,7 @@ def check_same_task(run_dir: RunDirectory, identity: Mapping[str, Any]) -> None:
 
 
 def check_same_components(run_dir: RunDirectory, settings: Settings) -> None:
-    """Check that a finished run had the same code of components that are defined in no file.
+    """Check that a finished run had the same code of components that no file defines.
 
     Raises:
         RunError: the code differs, or cannot be compared.
@@ -156,7 +156,7 @@ def _refuse(run_dir: RunDirectory, what: str, parts: Sequence[str]) -> None:
 
 
 def check_growth(path: Path, recorded: Mapping[str, Any], settings: Settings) -> None:
-    """Check that a run that is resumed has no fewer rounds, and may have more.
+    """Check the number of rounds of a resumed run: it may grow, not shrink.
 
     Args:
         path: The run directory.
@@ -164,31 +164,31 @@ def check_growth(path: Path, recorded: Mapping[str, Any], settings: Settings) ->
         settings: The settings with overrides.
 
     Raises:
-        RunError: it has fewer, or more where rounds overlap.
+        RunError: the run has fewer rounds, or more although it cannot grow.
     """
     before = parse(recorded).rounds
     if settings.rounds < before:
         raise RunError(
-            f"rounds={settings.rounds}: must be at least {before}, those of {path}; a run is not"
+            f"rounds={settings.rounds}: must be at least {before}, as in {path}; a run cannot be"
             " shortened"
         )
     for name, rates in (("local", settings.local), ("server", settings.server)):
         if settings.rounds > before and rates.schedule in ENDING:
             raise RunError(
                 f"rounds={settings.rounds}: must be {before} with {name}.schedule={rates.schedule},"
-                " which ends with the rounds that it was planned for"
+                " which ends with the planned number of rounds"
             )
     for component in claiming_of(settings):
         chosen = component.privacy and component.privacy.noise is None
         if chosen and settings.rounds > before:
             raise RunError(
                 f"rounds={settings.rounds}: must be {before} with {settings_key(component)}.epsilon"
-                " without a noise: the noise of the rounds so far keeps to it over that many"
+                " without a noise: the noise was chosen for that many rounds"
             )
     if settings.rounds > before and settings.asynchrony:
         raise RunError(
-            f"rounds={settings.rounds}: must be {before} with {called(settings.method)}, whose"
-            " rounds overlap: those at the end were planned as the last"
+            f"rounds={settings.rounds}: must be {before} with {called(settings.method)}: its rounds"
+            " overlap, and the end was planned for the last round"
         )
 
 
@@ -200,7 +200,7 @@ def check_unchanged(
     *,
     own_task: bool,
 ) -> None:
-    """Check that overrides change only settings that may change in a resumed run.
+    """Check that overrides change only settings that a resumed run may change.
 
     Args:
         path: The run directory.
@@ -210,7 +210,7 @@ def check_unchanged(
         own_task: Whether the run has its own task.
 
     Raises:
-        RunError: they change others; the message says how to start another run with them.
+        RunError: they change another setting; the message says how to start a new run with them.
     """
     if difference := difference_from(recorded, settings, grows=any(map(may_grow, overrides))):
         words = " ".join(override_text(*each) for each in overrides.items())

@@ -1,8 +1,8 @@
-"""Decision to train clients stacked or not, made once, before the first round.
+"""Decision to train clients in stacks, made once, before the first round.
 
-It follows from settings, network, method and the actors' memory, and the checkpoint seals it: if it
-were made during the run, scheduling would decide a result's last bits. A checked round of two
-clients with a few samples each tells whether a method's rules can be stacked.
+It depends on settings, network, method and the actors' memory, and the checkpoint seals it. If it
+were made during the run, scheduling would decide the last bits of a result. A trial round of two
+clients with a few samples each shows whether a method's rules can be stacked.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ from raysim.training.stacked.stack_size import stack_size
 from raysim.training.stacked.trainer import StackedTrainer
 
 CLIENTS = 2
-"""Clients of the check."""
+"""Clients of the trial round."""
 FEW_SAMPLES = 8
-"""Samples of each of them with `local.batch_size=full`."""
+"""Samples of each of these clients with `local.batch_size=full`."""
 
 
 def decide_stack_size(
@@ -53,12 +53,13 @@ def decide_stack_size(
 
     Args:
         settings: The run's settings.
-        federation: Its samples and client indices.
+        federation: The run's samples and client indices.
         network: The network as it was built.
         checkpoint: The checkpoint from which the run starts.
-        values: Values of local training in its next round.
+        values: Values of local training in the next round.
         describe: Returns the description of the workers.
-        note: Shows the user why clients are not stacked although `engine.vectorize` asks for it.
+        note: Called with the reason if clients are not stacked although `engine.vectorize` asks
+            for it.
     """
     size, reason = stack_size(settings, federation, network, describe)
     if size > 1:
@@ -71,7 +72,7 @@ def decide_stack_size(
 
 
 class StackCheck:
-    """Stacked round on few clients and samples in this process, whose result is dropped."""
+    """Stacked trial round on few clients and samples in this process; its result is dropped."""
 
     def __init__(
         self, settings: Settings, federation: Federation, network: nn.Module, values: RoundValues
@@ -86,7 +87,7 @@ class StackCheck:
         self._reason: str | None = None
 
     def unsupported_reason(self, checkpoint: RunState) -> str | None:
-        """Return why a round from this checkpoint cannot be stacked, or None if it can."""
+        """Return why a round from this checkpoint cannot be stacked; None if it can."""
         settings = self._settings
         self._initial_state = settings.method.client_init(checkpoint.state)
         now = round_inputs(
@@ -101,11 +102,11 @@ class StackCheck:
             suppress(Exception),
             closing(passes_of(settings, now, checkpoint.state)) as passes,
         ):
-            run_round(passes, self.run)  # an error that is none of stacks, the run will raise, too
+            run_round(passes, self.run)  # the run itself will raise any error not due to stacking
         return self._reason
 
     def run(self, pass_: Pass) -> Reduced:
-        """Run a pass on its first clients."""
+        """Run a pass over its first clients."""
         clients = [int(client) for client in islice(pass_.clients, CLIENTS)]
         jobs = [self._job(pass_, client) for client in clients]
         total = PartialSum()
@@ -124,7 +125,7 @@ class StackCheck:
         try:
             self._stacked.check_padding(jobs)
             return [upload for upload, _ in self._stacked.run(jobs)]
-        except Exception as error:  # of a rule or a module it may be any
+        except Exception as error:  # a rule or a module may raise anything
             self._reason = self._reason or " ".join(str(error).split()) or repr(error)
             raise
 

@@ -1,4 +1,4 @@
-"""Start of a run: checks everything, then opens executor and run directory."""
+"""Start of a run: checks all of its parts, then opens executor and run directory."""
 
 from __future__ import annotations
 
@@ -62,16 +62,16 @@ def drive(
 ) -> Rounds:
     """Start or resume a run.
 
-    Nothing is written before everything has been checked.
+    The run writes nothing before all checks have passed.
 
     Args:
         settings: The run's settings.
-        prepare: Returns its samples, client indices and network.
-        known_digests: Returns the digests of its samples by split, to compare with those of a
-            finished run; none where they are not known.
-        directory: Yields its run directory.
-        listener: Receives what happens.
-        own_task: Whether it has its own task.
+        prepare: Returns the run's samples, client indices and network.
+        known_digests: Returns the digests of the samples by split, to compare them with those of a
+            finished run; empty if they are not known.
+        directory: Yields the run directory.
+        listener: Receives progress and notes.
+        own_task: Whether the run has its own task.
         force: Whether to resume although data, versions or machines differ from the checkpoint's.
 
     Raises:
@@ -91,7 +91,7 @@ def drive(
             listener.finished(finished.summary)
             return finished
         for part in not_comparable(checked.identity):
-            tracking.note(f"{part}: a run that is interrupted goes on with force=True alone")
+            tracking.note(f"{part}: if this run is interrupted, it resumes only with force=True")
         fresh = not any(run_dir.checkpoints.glob("round_*"))
         kept = rehearse(checked) if fresh else 0
         check_space(checked.settings, checked.states, checked.initial.state, kept)
@@ -117,10 +117,10 @@ def drive(
 def reserved_directory(
     settings: Settings, listener: Listener, *, own_task: bool, force: bool
 ) -> Iterator[RunDirectory]:
-    """Yield the run directory of settings: `out`, which may hold a part of the run, or a new one.
+    """Yield the run directory: `out`, which may hold a part of the run, or a new one.
 
     Raises:
-        RunError: it holds another run, or sources that have changed.
+        RunError: the directory holds another run, or sources that have changed.
     """
     with RunDirectory.reserved(settings.out, settings.method.title) as path:
         run_dir = RunDirectory(path)
@@ -137,13 +137,13 @@ def check_run(
     run_dir: RunDirectory,
     note: Callable[[str], None],
 ) -> CheckedRun:
-    """Check the parts of a run; write nothing.
+    """Check the parts of a run without writing anything.
 
     Args:
         settings: The run's settings.
-        federation: Its samples, client indices and network.
-        run_dir: Its run directory.
-        note: Called with a line on damage that does not stop the run.
+        federation: The run's samples, client indices and network.
+        run_dir: The run directory.
+        note: Called with lines for the user.
 
     Raises:
         RaysimError: a setting or a file does not allow the run.
@@ -189,12 +189,12 @@ def check_run(
 
 
 def _check_first_round(checked: CheckedRun) -> None:
-    """Check the rates, the chosen values and, in virtual time, the clients of the first round.
+    """Check the rates, the local values and, in virtual time, the selection of the first round.
 
-    Without a clock, the rehearsal asks the selection the same.
+    Without a clock, the rehearsal runs the selection.
 
     Raises:
-        SettingsError: a column that they read is lacking, or the selection fails.
+        SettingsError: a column that they read is missing, or the selection fails.
     """
     settings, evaluated = checked.settings, checked.evaluator.skipped.figures
     check_rates(settings, evaluated)
@@ -206,7 +206,7 @@ def _check_first_round(checked: CheckedRun) -> None:
 def _with_test_samples(
     settings: Settings, federation: Federation, note: Callable[[str], None]
 ) -> Federation:
-    """Return a federation without the samples that clients do not train on."""
+    """Return a federation in which evaluation and server have their own samples."""
     for said in (_of_local_test(settings, federation), _of_undeclared(federation.scoring)):
         if said:
             note(said)
@@ -217,22 +217,22 @@ def _with_test_samples(
     new, own = settings.participants.new, federation.local_test
     if len(new) and own and not own.indices.sizes[new].any():
         note(
-            f"evaluation.new_clients={settings.evaluation.new_clients}: none of the {len(new)} kept"
-            " out has samples to be tested on; the columns new_... are left out"
+            f"evaluation.new_clients={settings.evaluation.new_clients}: none of these {len(new)}"
+            " clients has samples to be tested on; the columns new_... are left out"
         )
     federation = federation.with_holdout(settings.evaluation.holdout, settings.seed)
     return federation if settings.evaluation.test else federation.without_test()
 
 
 def _of_undeclared(scoring: Scoring) -> str:
-    """Return which metrics of a task lack a declaration, in a line; "" for none."""
+    """Return a line on metrics of a task that lack a declaration; "" if none does."""
     scores = {n: score for n, score in scoring.scores.items() if score.better is None}
     how = [undeclared(score.of(Scored("", name))) for name, score in scores.items()]
     return f"metric {', '.join(scores)}: {how[0]}" if how else ""
 
 
 def _of_local_test(settings: Settings, federation: Federation) -> str:
-    """Return what a user might not expect of `evaluation.local_test`, in a line; "" for nothing."""
+    """Return a line on an unexpected effect of `evaluation.local_test`; "" without one."""
     evaluation = settings.evaluation
     if not evaluation.local_test:
         return ""
@@ -243,7 +243,7 @@ def _of_local_test(settings: Settings, federation: Federation) -> str:
         )
     if federation.local_test:
         return (
-            "clients have test samples of their own, on which they are tested:"
+            "clients have their own test samples and are tested on these:"
             f" evaluation.local_test={evaluation.local_test} cuts none"
         )
     return ""

@@ -1,4 +1,4 @@
-"""Aggregation of a pass: the updates that it keeps, and the factor of the mean."""
+"""Aggregation of a pass: the updates that the pass keeps, and the factor of the mean."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from raysim.execution.update_blocks import combined, decided, measured
 
 
 def with_aggregation(settings: Settings, dispatch: Dispatch) -> Dispatch:
-    """Return a pass for the aggregation, whose updates are kept if it sees them.
+    """Return a pass that keeps its updates if the aggregation sees them.
 
     Args:
         settings: The run's settings.
@@ -35,7 +35,7 @@ def with_aggregation(settings: Settings, dispatch: Dispatch) -> Dispatch:
 
 
 def _received(settings: Settings, dispatch: Dispatch, reduced: Reduced) -> Reduced:
-    """Return the result with the factor of the mean.
+    """Return the result with its mean differences times the aggregation's factor.
 
     Raises:
         SettingsError: the aggregation fails.
@@ -52,13 +52,13 @@ def _received(settings: Settings, dispatch: Dispatch, reduced: Reduced) -> Reduc
 
 
 def check_aggregation(parts: RunParts, *_: Any) -> None:
-    """Check, before a run starts, that its aggregation works.
+    """Check an aggregation before a run starts.
 
     Args:
         parts: The run's parts.
 
     Raises:
-        SettingsError: it does not.
+        SettingsError: the aggregation fails, or the cohort is too small for it.
     """
     settings, aggregation = parts.settings, parts.settings.aggregation
     call(aggregation, Aggregation.factor, settings.cohort_size, settings.expected_cohort)
@@ -68,10 +68,10 @@ def check_aggregation(parts: RunParts, *_: Any) -> None:
 
 
 def _check_steps(aggregation: Aggregation, cohort: int) -> None:
-    """Check the steps of an aggregation on made-up updates of a cohort.
+    """Run the steps of an aggregation on made-up updates of a cohort.
 
     Raises:
-        SettingsError: one fails, or the cohort is too small.
+        SettingsError: a step fails, or the cohort is too small.
     """
     draws = torch.Generator().manual_seed(0)
     differences = torch.randn(cohort, 5, generator=draws, dtype=torch.float64)
@@ -92,13 +92,13 @@ def _check_steps(aggregation: Aggregation, cohort: int) -> None:
 
 
 def fewest_clients(settings: Settings, least: int) -> int:
-    """Return the clients that a round needs at least, of a cohort.
+    """Return the fewest clients with which a round works, `least` or more.
 
-    An attack that knows updates has one bad client, and one that is not.
+    An attack that knows updates needs a bad client and an honest one.
 
     Args:
         settings: The run's settings.
-        least: Their number at least.
+        least: The lower bound.
     """
     aggregation, cohort = settings.aggregation, settings.cohort_size
     if settings.attack.knows_updates:

@@ -1,7 +1,7 @@
-"""Attack on the passes of a round: its bad clients, and what they send.
+"""Attack on the passes of a round: the bad clients, and the uploads that they send.
 
-Bad are `attack.fraction` of all participants, drawn once by the seed, or `attack.per_round` of each
-round's cohort, drawn by seed and round.
+The bad clients are `attack.fraction` of all participants, drawn once by the seed, or
+`attack.per_round` clients of each cohort, drawn by seed and round.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from raysim.storage.updates import BLOCK
 
 
 def bad_clients(settings: Settings) -> Integers:
-    """Return the clients that are bad in all rounds, ascending; none if they change by round."""
+    """Return the clients that are bad in all rounds, ascending; none if they vary by round."""
     attack, participants = settings.attack, settings.participants
     if not attack.acts or attack.per_round is not None:
         return np.empty(0, dtype=np.int64)
@@ -60,8 +60,8 @@ def bad_in_round(settings: Settings, number: int, cohort: Sequence[int]) -> Inte
 
     Args:
         settings: The run's settings.
-        number: Rounds committed before it.
-        cohort: Its clients, ascending.
+        number: Committed rounds, 0 in the first round.
+        cohort: The round's clients, ascending.
     """
     per_round = settings.attack.per_round
     if not settings.attack.acts or per_round is None:
@@ -72,9 +72,9 @@ def bad_in_round(settings: Settings, number: int, cohort: Sequence[int]) -> Inte
 
 
 def with_attack(runner: RoundRunner, cohort: Sequence[int], dispatch: Dispatch) -> Dispatch:
-    """Return a pass whose bad clients send what they please.
+    """Return a pass with its bad clients.
 
-    In a rehearsal the first clients are bad, if anybody is.
+    In a rehearsal, the first clients are bad, if the run has bad clients.
 
     Args:
         runner: Runs the pass.
@@ -84,7 +84,7 @@ def with_attack(runner: RoundRunner, cohort: Sequence[int], dispatch: Dispatch) 
     settings, few = runner.context.settings, len(runner.few)
     bad = bad_in_round(settings, runner.number, cohort)
     if few:
-        most = 1 if settings.attack.knows_updates else few  # of others
+        most = 1 if settings.attack.knows_updates else few  # such an attack needs honest clients
         anybody = settings.attack.per_round or len(bad_clients(settings))
         bad = np.array(cohort[: most if anybody else 0], dtype=np.int64)
     return _attacked_by(settings, bad, runner.log, dispatch)
@@ -93,12 +93,12 @@ def with_attack(runner: RoundRunner, cohort: Sequence[int], dispatch: Dispatch) 
 def of_version(
     settings: Settings, number: int, cohort: Sequence[int], dispatch: Dispatch
 ) -> Dispatch:
-    """Return the pass of a version whose bad clients send what they please.
+    """Return the pass from a version with its bad clients.
 
     Args:
         settings: The run's settings.
-        number: Rounds committed before the version's.
-        cohort: The clients that start from it, ascending.
+        number: The version: rounds committed before it.
+        cohort: The clients that start from the version, ascending.
         dispatch: The pass.
     """
     return _attacked_by(settings, bad_in_round(settings, number, cohort), RoundLog(), dispatch)
@@ -131,14 +131,14 @@ def _attacked_by(settings: Settings, bad: Integers, log: RoundLog, dispatch: Dis
 
 @dataclass(frozen=True)
 class Forgery:
-    """Forger of the updates of bad clients, who know those of all others.
+    """Forger of the updates of bad clients, which know all other updates.
 
     Attributes:
         attack: The attack.
-        names: Names of the vectors that it keeps of the pass, and of what it decided.
+        names: Names under which the state keeps the vectors and the decision of the pass.
         bad: Whether each client is bad [m].
-        vectors: The vectors that it has kept [vectors, N].
-        decided: What it has decided; empty without that.
+        vectors: The vectors that the attack kept [vectors, N].
+        decided: The attack's decision; empty without one.
     """
 
     attack: Attack
@@ -148,11 +148,11 @@ class Forgery:
     decided: Floats
 
     def measured(self, updates: Updates, block: int) -> Floats:
-        """Return the numbers that the attack needs of a block, which add up over blocks."""
+        """Return the attack's measurements of a block, which add up over blocks."""
         return self._asked(Attack.measure, updates, block)
 
     def forged(self, updates: Updates, block: int) -> Updates:
-        """Return the updates of a block with those of bad clients replaced."""
+        """Return the updates of a block with forged ones for the bad clients."""
         rows = updates.differences.clone()
         rows[torch.from_numpy(self.bad)] = torch.from_numpy(
             self._asked(Attack.forge, updates, block)
@@ -160,18 +160,18 @@ class Forgery:
         return replace(updates, differences=rows)
 
     def kept(self, updates: Updates, block: int) -> Floats:
-        """Return the vectors of a block that the attack keeps [vectors, n]."""
+        """Return the block's part of the vectors that the attack keeps [vectors, n]."""
         return self._asked(Attack.keep, updates, block) if len(self.vectors) else self.vectors
 
     def state(self, vectors: Floats) -> State:
-        """Return what the server keeps for the attack."""
+        """Return the state that the server keeps for the attack."""
         return dict(zip(self.names, (vectors, self.decided), strict=True))
 
     def _asked(self, hook: Callable[..., Tensor], updates: Updates, block: int) -> Floats:
-        """Return what a function of the attack makes of a block, as bad clients know it.
+        """Call a function of the attack on a block, with all updates known.
 
         Raises:
-            SettingsError: it fails, or returns something else.
+            SettingsError: the function fails, or returns something else.
         """
         rows, bad = updates.differences, torch.from_numpy(self.bad)
         vectors = self.vectors[:, block * BLOCK : (block + 1) * BLOCK]
@@ -187,7 +187,7 @@ def _forger(
     state: State,
     measure: Callable[[AggregationMessage], Floats],
 ) -> Forgery | None:
-    """Return the forger of a pass; where nobody else has arrived, bad clients know nothing."""
+    """Return the forger of a pass; None if only bad clients arrived, or none of them."""
     are_bad = np.isin(message.clients, [*bad])
     if not are_bad.any() or are_bad.all():
         return None
@@ -196,7 +196,7 @@ def _forger(
         f"attack/{message.pass_number}/{part}" for part in ("vectors", "decided")
     )
     vectors, last = (state.get(name, nothing) for name in (vectors_name, decided_name))
-    if vectors.shape != shape:  # the first, or of other tensors
+    if vectors.shape != shape:  # the first pass, or other tensors
         vectors, last = np.zeros(shape), nothing
     forger = Forgery(attack, (vectors_name, decided_name), are_bad, vectors, nothing)
     if not attack.measures:
@@ -214,14 +214,14 @@ def _columns(bad: frozenset[int], clients: Integers) -> Columns:
 def _samples(
     client: int, samples: Batch, classes: int, *, attack: Attack, bad: frozenset[int], seed: int
 ) -> Batch:
-    """Return the samples of a client; of a bad one, what the attack makes of them."""
+    """Return the samples of a client, which the attack changes if the client is bad."""
     if client not in bad:
         return samples
     return poisoned(attack, samples, classes, torch_generator(seed, "attack/samples", client))
 
 
 def poisoned(attack: Attack, data: Batch, classes: int, draws: torch.Generator) -> Batch:
-    """Return the samples that an attack makes of a bad client's.
+    """Return the samples of a bad client, changed by the attack.
 
     Args:
         attack: The attack.
@@ -230,20 +230,20 @@ def poisoned(attack: Attack, data: Batch, classes: int, draws: torch.Generator) 
         draws: The attack's random draws.
 
     Raises:
-        SettingsError: the attack fails, or returns other shapes or labels.
+        SettingsError: the attack fails, or returns other shapes or invalid labels.
     """
-    own = data._replace(x=data.x.clone(), y=data.y.clone())  # shared with all rounds, and clients
+    own = data._replace(x=data.x.clone(), y=data.y.clone())  # other clients and rounds share them
     bad = call(attack, Attack.poison, own, classes, draws)
     if attack.needs_classes and len(wrong := bad.y[(bad.y < 0) | (bad.y >= classes)]):
         raise SettingsError(
-            f"{called(attack)}: gives samples the label {int(wrong[0])}; labels are 0 to"
+            f"{called(attack)}: gives samples the label {int(wrong[0])}; labels must be 0 to"
             f" {classes - 1}"
         )
     return bad
 
 
 def _received(settings: Settings, log: RoundLog, reduced: Reduced) -> Reduced:
-    """Count the bad clients that arrived, those cut, and those beyond the aggregation's bound."""
+    """Count bad clients: those that arrived, those cut, and those beyond the tolerance."""
     columns = log.columns[-1]
     arrived = int(columns["bad"].sum())
     if WEIGHT in columns:
@@ -266,19 +266,19 @@ def _send(
     bases: Bases,
     clients: int,
 ) -> Upload:
-    """Return the upload of a client; of a bad one, what the attack makes of it.
+    """Return the upload of a client, which the attack changes if the client is bad.
 
     Args:
         view: The client.
-        trained: The end of its training.
-        upload: What it would send.
+        trained: The result of its training.
+        upload: Its upload so far.
         attack: The attack.
         bad: The bad clients.
-        bases: The bases of the groups that they send.
+        bases: Bases of the groups that clients send.
         clients: m, the clients of the pass.
 
     Raises:
-        RunError: a value of that is not finite in the dtype in which it is sent.
+        RunError: a value is not finite in the dtype in which the client sends it.
     """
     if view.client not in bad:
         return upload
@@ -293,18 +293,18 @@ def _send(
 def _replaced(
     view: View, upload: Upload, honest: Upload, layout: Layout, *, attack: Attack, clients: int
 ) -> tuple[Groups, Mapping[str, Any]]:
-    """Return the differences that a bad client sends, in as many bytes."""
+    """Return the differences that a bad client sends; they take as many bytes."""
     seen = replace(view, generator=partial(_generator, view.generator), state={}, stages={})
     after = _attacked(attack, seen, honest, clients)
     return after.sums, {"bytes_up": upload.sent_bytes(view.frozen)}
 
 
 def _attacked(attack: Attack, view: View, honest: Upload, clients: int) -> Upload:
-    """Return what a bad client sends.
+    """Return the upload that a bad client sends.
 
     Raises:
-        SettingsError: the attack fails, or returns other groups than it was given.
-        ChangedInputError: it changes what the client was sent or keeps.
+        SettingsError: the attack fails, or returns other groups than it received.
+        ChangedInputError: the attack changes the client's input or state in place.
     """
     left = Given.of_view(vars(view))
     with calling(attack, "send"):
@@ -312,8 +312,8 @@ def _attacked(attack: Attack, view: View, honest: Upload, clients: int) -> Uploa
     left.check_left("send", called(attack))
     if not isinstance(after, Upload) or not same_shapes(after.sums, honest.sums):
         raise SettingsError(
-            f"{called(attack)}: send must return an Upload whose sums have the names and shapes of"
-            f" those that it is given; returned {shown(after)}"
+            f"{called(attack)}: send must return an Upload whose sums have the same names and"
+            f" shapes as its input; returned {shown(after)}"
         )
     return after
 
@@ -328,10 +328,10 @@ def check_attack(parts: RunParts, federation: Federation, note: Callable[[str], 
     Args:
         parts: The run's parts.
         federation: The samples.
-        note: Called with a line if nobody is bad, or a setting is not used.
+        note: Called with a line if no client is bad, or if a setting has no effect.
 
     Raises:
-        SettingsError: it does not.
+        SettingsError: the attack does not suit them.
     """
     settings, attack = parts.settings, parts.settings.attack
     if not attack.acts:
@@ -343,24 +343,24 @@ def check_attack(parts: RunParts, federation: Federation, note: Callable[[str], 
 
 
 def _note_unused(attack: Attack, note: Callable[[str], None]) -> None:
-    """Note the number of bad clients that is given to an attack by which they do nothing."""
+    """Note settings for the number of bad clients if the attack has none."""
     for name, value in (("fraction", attack.fraction), ("per_round", attack.per_round)):
         if value:
             note(f"attack.{name}={value:g}: not used with {called(attack)}")
 
 
 def _check_numbers(settings: Settings, note: Callable[[str], None]) -> None:
-    """Check the numbers of bad clients, of which an attack may need fewer than all.
+    """Check the number of bad clients; some attacks need honest clients.
 
     Args:
         settings: The run's settings.
-        note: Called with a line if nobody is bad.
+        note: Called with a line if no client is bad.
 
     Raises:
-        SettingsError: there are too many.
+        SettingsError: there are too many bad clients.
     """
     attack, per_round, size = settings.attack, settings.attack.per_round, settings.cohort_size
-    known = f", as {called(attack)} knows what others send" if attack.knows_updates else ""
+    known = f", as {called(attack)} knows the updates of others" if attack.knows_updates else ""
     if per_round is not None:
         if per_round > size - bool(known):
             bound = "below" if known else "at most"
@@ -377,6 +377,6 @@ def _check_numbers(settings: Settings, note: Callable[[str], None]) -> None:
 
 
 def recorded(settings: Settings) -> Mapping[str, Any]:
-    """Return the clients that are bad in all rounds, for the run's records; empty without any."""
+    """Return the clients that are bad in all rounds, for the run's records; empty if none is."""
     bad = bad_clients(settings).tolist()
     return {"bad_clients": bad} if bad else {}

@@ -1,4 +1,4 @@
-"""The stages of the channel on a pass: behind a client's `finish`, and behind the aggregation."""
+"""Stages of the channel on a pass: after a client's `finish`, and after the aggregation."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ from raysim.storage.column_names import OF_CLIENTS, check_metrics, check_names
 from raysim.storage.run_state import RunState
 
 SHOWN = 5
-"""Names that an error shows."""
+"""Most names that an error message lists."""
 Named = tuple[tuple[str, Stage], ...]
 """Stages by name, in order."""
 
@@ -52,7 +52,7 @@ Named = tuple[tuple[str, Stage], ...]
 def with_stages(
     stages: Stages, dispatch: Dispatch, server: Callable[[Reduced], Reduced] | None = None
 ) -> Dispatch:
-    """Return a pass whose clients send through stages, before the server's part of these."""
+    """Return a pass whose clients send through stages; `server` is the server's part."""
     named, bases, after = tuple(stages.items()), dispatch.moved_from, None
     if any(stage.has_client_part() for stage in stages.values()) and bases:
         after = partial(send_changed, bases, partial(_staged, named))
@@ -63,13 +63,13 @@ def with_stages(
 
 @dataclass
 class Channel:
-    """The stages of the channel in one round.
+    """Stages of the channel in one round.
 
     Attributes:
         settings: The run's settings.
-        stages: Its stages that have an effect.
+        stages: The stages that have an effect.
         now: The input of the method's round.
-        states: What the server keeps for stages, by their names.
+        states: The server's states of the stages, by their names.
     """
 
     settings: Settings
@@ -85,11 +85,11 @@ class Channel:
 
     @property
     def _present(self) -> dict[str, Stage]:
-        """The stages as they are applied next."""
+        """The stages with their current states."""
         return {name: at_state(stage, self.states.get(name)) for name, stage in self.stages.items()}
 
     def _received(self, dispatch: Dispatch, reduced: Reduced) -> Reduced:
-        """Return the result behind the server's part of the stages."""
+        """Return the result after the server's part of the stages."""
         number = self._passes
         self._passes += 1
         passed_by = not reduced.means.keys() & dispatch.moved_from
@@ -108,7 +108,7 @@ class Channel:
             now = seen_by(Received(*own, source, self.settings.expected_cohort))
             of_own = of_stage(name, reduced.scalars)
             for_stage = seen_by(replace(reduced, means=means, scalars=of_own))
-            seen = replace(for_stage, means=_copies(means))  # `update` sees what this was given
+            seen = replace(for_stage, means=_copies(means))  # `update` gets the means before
             means = received_through(stage, now, seen).means
             if differences.changes:
                 self._update(name, stage, now, for_stage)
@@ -116,10 +116,10 @@ class Channel:
         return replace(reduced, means=differences.means_with(means), scalars=scalars)
 
     def _update(self, name: str, stage: Stage, received: Received, reduced: Reduced) -> None:
-        """Update what the server keeps for a stage.
+        """Update the server's state of a stage.
 
         Raises:
-            SettingsError: the stage fails, or a metric has a name of the engine.
+            SettingsError: the stage fails, or a metric has the name of another stage's.
         """
         state, metrics = updated_by(stage, received, reduced)
         if state:
@@ -130,18 +130,18 @@ class Channel:
 
     @property
     def metrics(self) -> dict[str, float]:
-        """Numbers of the round that stages report."""
+        """Metrics of the round that stages report."""
         return {
             name: value for metrics in self._metrics.values() for name, value in metrics.items()
         }
 
     @property
     def _changes_what_is_sent(self) -> bool:
-        """True if a stage would change differences."""
+        """True if a stage may change differences."""
         return any(s.has_client_part() or s.has_server_part() for s in self.stages.values())
 
     def _note_that_nothing_changes(self, number: int) -> None:
-        """Tell the user, in the first round, of a pass that has nothing for the stages."""
+        """Note, in the first round, that a pass has no differences for the stages."""
         if not self.now.number:
             self.now.note(
                 f"channel: {called(self.settings.method)} sends no differences in pass {number + 1}"
@@ -150,13 +150,13 @@ class Channel:
 
 
 def of_stage(name: str, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return those of named values that belong to a stage, by the names that it gave them."""
+    """Return the named values of a stage, under the names that the stage gave them."""
     prefix = f"{name}{OF_STAGE}"
     return {n.removeprefix(prefix): v for n, v in values.items() if owner_of(n, [name])}
 
 
 def at_state(stage: Stage, state: State | None) -> Stage:
-    """Return a stage as it is applied, given what the server keeps for it.
+    """Return a stage with its state on the server.
 
     Raises:
         SettingsError: the stage fails, or returns something else.
@@ -167,7 +167,7 @@ def at_state(stage: Stage, state: State | None) -> Stage:
 
 
 def first_states(stages: Stages) -> dict[str, State]:
-    """Return what the server keeps for stages before the first round, of those that keep anything.
+    """Return the server's states of stages before the first round; empty states are left out.
 
     Raises:
         SettingsError: a stage fails, or returns something else.
@@ -180,13 +180,13 @@ def first_states(stages: Stages) -> dict[str, State]:
 
 
 def states_of(run: RunState, stages: Iterable[str]) -> dict[str, State]:
-    """Return what the server keeps for stages of a run, by their names."""
+    """Return the server's states of a run's stages, by their names."""
     kept = {name: run.kept(_owner(name)) for name in stages}
     return {name: state for name, state in kept.items() if state}
 
 
 def by_owner(states: Mapping[str, State]) -> dict[str, State]:
-    """Return the states of stages by their owners in a run's state."""
+    """Return states of stages by their owners in a run's state."""
     return {_owner(name): state for name, state in states.items()}
 
 
@@ -197,7 +197,7 @@ def _owner(stage: str) -> str:
 def updated_by(
     stage: Stage, received: Received, reduced: Reduced
 ) -> tuple[State, Mapping[str, float]]:
-    """Return what the server keeps for a stage after a pass, and its metrics.
+    """Return the server's next state of a stage after a pass, and its metrics.
 
     Raises:
         SettingsError: the stage fails, or returns something else.
@@ -209,7 +209,7 @@ def updated_by(
 def _staged(
     stages: Named, view: View, upload: Upload, changed: Upload, layout: Layout
 ) -> tuple[Groups, Mapping[str, Any]]:
-    """Return a client's differences as they leave the last stage, and what else the stages say."""
+    """Return a client's differences after the last stage, and the stages' other values."""
     sent = through_stages(stages, view, changed, layout, taken={*upload.scalars, *upload.metrics})
     return sent.changes, {
         "scalars": {**upload.scalars, **sent.scalars},
@@ -222,7 +222,7 @@ def _staged(
 def _encode(
     stages: Named, bases: Sequence[tuple[str, str]], view: View, trained: Trained, upload: Upload
 ) -> Upload:
-    """Return the method's upload, which no stage changes, with the bytes that they declare."""
+    """Return an unchanged upload with the bytes that the stages declare."""
     layout = layout_of(
         upload.sums, dict(bases), view.broadcast, frozen=view.frozen, params=view.params
     )
@@ -232,14 +232,14 @@ def _encode(
 
 @dataclass(frozen=True)
 class Sent:
-    """Differences behind the last stage, and what the stages say of them.
+    """Differences after the last stage, with the stages' other values.
 
     Attributes:
-        changes: The differences behind the last stage.
+        changes: The differences.
         encoded: Their encoding.
-        metrics: Numbers that stages report of the client.
-        state: Groups that the client keeps for them.
-        scalars: Numbers that it sends for them.
+        metrics: Numbers of the client that stages report.
+        state: Groups that the client keeps for stages.
+        scalars: Numbers that the client sends for stages.
     """
 
     changes: Groups
@@ -256,13 +256,13 @@ def through_stages(
 
     Args:
         stages: The stages, in order.
-        view: The client, with what it keeps for them.
-        sent: The differences, and the client's samples.
-        layout: Layout of the differences, without stages.
+        view: The client, with its state for the stages.
+        sent: The differences, and the number of the client's samples.
+        layout: Layout of the differences before the stages.
         taken: Names of the numbers that the method reports.
 
     Raises:
-        SettingsError: a stage fails, or returns what it must not.
+        SettingsError: a stage fails, or returns something else.
     """
     encoded, metrics = Encoded.of(layout, view.buffers), dict[str, float]()
     returned: list[tuple[str, Stage, View, Upload]] = []
@@ -279,7 +279,7 @@ def through_stages(
         _check_metrics(stage, after, {*taken, *metrics})
         metrics |= after.metrics
         scalars |= {f"{name}{OF_STAGE}{key}": value for key, value in after.scalars.items()}
-        if type(stage).remember is not Stage.remember:  # later stages may change it in place
+        if type(stage).remember is not Stage.remember:  # a later stage may change `after` in place
             after = replace(after, sums=_copies(after.sums))
         returned.append((name, stage, stage_view, after))
     for name, stage, stage_view, after in returned:
@@ -294,7 +294,7 @@ def _copies(sums: Groups) -> Groups:
 
 
 def _parted(sums: Groups, names: Collection[str]) -> tuple[Groups, dict[str, Tensor]]:
-    """Return differences without some names, and theirs, by `group/name`."""
+    """Return differences without named tensors, and these tensors by `group/name`."""
     if not names:
         return sums, {}
     parted: Groups = {
@@ -308,7 +308,7 @@ def _parted(sums: Groups, names: Collection[str]) -> tuple[Groups, dict[str, Ten
 def _encoding_behind(
     stage: Stage, before_it: Upload, after: Upload, layout: Layout, client: int
 ) -> Encoding:
-    """Return how differences are encoded behind a stage: as it sent them, or as it declares."""
+    """Return the encoding of differences after a stage: as returned, or else as declared."""
     before = before_it.encoding or Encoding.of(layout)
     expected = encoded_by(stage, before, layout, client)
     if after.encoding is None or after.encoding is before_it.encoding:
@@ -320,7 +320,7 @@ def _check_metrics(stage: Stage, after: Upload, taken: Collection[str]) -> None:
     """Check the names of the numbers that a stage reports of a client.
 
     Raises:
-        SettingsError: one is a column of the engine, or a number of the method or another stage.
+        SettingsError: a name is a column of the engine, or a number of the method or another stage.
     """
     check_names(after.metrics, OF_CLIENTS, (), f"{called(stage)}: its number")
     if both := sorted(after.metrics.keys() & taken):
@@ -331,11 +331,11 @@ def _check_metrics(stage: Stage, after: Upload, taken: Collection[str]) -> None:
 
 
 def _view_of(name: str, view: View) -> View:
-    """Return the view of a client for a stage: with its generators and what is kept for it alone.
+    """Return a client's view for a stage, with the stage's own generators and state.
 
     Args:
         name: The stage's name.
-        view: The client, with what it keeps for all stages.
+        view: The client, with its state for all stages.
     """
     prefix = f"{name}{OF_STAGE}"
     return replace(
@@ -348,7 +348,7 @@ def _view_of(name: str, view: View) -> View:
 
 
 def _sent_through(stage: Stage, view: View, before: Upload) -> Upload:
-    """Return what a client sends through one stage.
+    """Send a client's differences through one stage.
 
     Args:
         stage: The stage.
@@ -356,8 +356,8 @@ def _sent_through(stage: Stage, view: View, before: Upload) -> Upload:
         before: Differences and their encoding.
 
     Raises:
-        SettingsError: the stage fails, returns other groups than it was given, or something else.
-        ChangedInputError: it changes what the client was sent or keeps.
+        SettingsError: the stage fails, or returns something else or other groups.
+        ChangedInputError: the stage changes the client's input or state in place.
     """
     left = Given.of_view(vars(view))
     with calling(stage, "send"):
@@ -375,7 +375,7 @@ def _sent_through(stage: Stage, view: View, before: Upload) -> Upload:
 
 
 def _remembered(stage: Stage, view: View, returned: Upload, sent: Groups) -> Groups:
-    """Return what a client keeps for a stage, given what leaves the last one.
+    """Return a client's state for a stage, given the differences after the last stage.
 
     Raises:
         SettingsError: the stage fails, or returns something else.
@@ -387,10 +387,10 @@ def _remembered(stage: Stage, view: View, returned: Upload, sent: Groups) -> Gro
 
 
 def _check_state(stage: Stage, function: str, state: Any) -> None:
-    """Check that the state which a function of a stage returns can be kept.
+    """Check that a client can keep the state that a stage returns.
 
     Raises:
-        SettingsError: it cannot.
+        SettingsError: the client cannot.
     """
     if not _are_groups(state):
         raise SettingsError(
@@ -400,7 +400,7 @@ def _check_state(stage: Stage, function: str, state: Any) -> None:
 
 
 def _are_groups(state: Any) -> bool:
-    """Return whether a stage's state is groups of tensors, with names that a file can have."""
+    """Return whether a state is groups of tensors, with names that files can have."""
     return isinstance(state, Mapping) and all(
         isinstance(group, str)
         and not {OF_STAGE, "/"} & {*group}
@@ -411,10 +411,10 @@ def _are_groups(state: Any) -> bool:
 
 
 def received_through(stage: Stage, received: Received, before: Reduced) -> Reduced:
-    """Return what the server goes on with behind one stage.
+    """Return the result after the server's part of one stage.
 
     Raises:
-        SettingsError: the stage fails, or returns other groups than it was given.
+        SettingsError: the stage fails, or returns other groups than it received.
     """
     with calling(stage, "receive"):
         after = stage.receive(received, before)
@@ -429,8 +429,8 @@ def _other_groups(
     groups = getattr(after, part, None)
     names = sorted(flatten(groups)) if isinstance(groups, Mapping) else shown(after)
     return SettingsError(
-        f"{called(stage)}: the {part} that {function} returns must have the names and shapes of"
-        f" those that it is given, {sorted(flatten(expected))[:SHOWN]}; has {names[:SHOWN]}"
+        f"{called(stage)}: the {part} that {function} returns must have the same names and shapes"
+        f" as its input, {sorted(flatten(expected))[:SHOWN]}; has {names[:SHOWN]}"
     )
 
 

@@ -1,4 +1,4 @@
-"""Client parts that ride on a pass: added before it, their figures taken out after it."""
+"""Client parts of analyses: added to a pass, their figures taken out of its result."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from raysim.execution.process import is_device_error
 from raysim.numbers.tensors import Groups, Tensors, is_finite, nbytes
 
 GROUP = "analysis:"
-"""Prefix of the groups of rows in which figures travel."""
+"""Prefix of the names of row groups that hold figures."""
 Figures = dict[str, dict[int, Tensors]]
-"""Per part, per client, its figures."""
+"""For each part and client, its figures."""
 Extras = tuple[Groups, Mapping[int, Groups]]
-"""Groups for all clients of a pass, and for single ones."""
+"""Groups for all clients of a pass, and groups for single clients."""
 Start = Callable[[Groups, Groups, Groups], Tensors]
 
 
 def rows_beside(reduced: Reduced) -> list[str]:
-    """Return the names of the rows that clients have sent, without figures of analyses."""
+    """Return the names of the rows in a result, without figures of analyses."""
     rows = {name for groups in reduced.rows.values() for name in groups}
     return sorted(name for name in rows if not name.startswith(GROUP))
 
@@ -34,13 +34,13 @@ def with_parts(
     extras: Extras,
     keep: Callable[[Figures], None],
 ) -> Dispatch:
-    """Return a pass on which client parts ride; it counts the same bytes.
+    """Return a pass with client parts; it counts the same bytes as without them.
 
     Args:
         dispatch: The pass.
         parts: The client parts, by analysis.
-        extras: Groups that are sent for them.
-        keep: Called with the figures that have arrived.
+        extras: Groups that the parts need.
+        keep: Called with the figures of the clients that arrived.
     """
     groups, personal = extras
     added = (*groups, *(["own_test"] if personal else []))
@@ -65,7 +65,7 @@ def with_parts(
 def _start(
     start: Start, added: Sequence[str], broadcast: Groups, state: Groups, personal: Groups
 ) -> Tensors:
-    """Start as the method does, which must not see the added groups."""
+    """Call the method's `start` without the added groups."""
     seen = [{n: g for n, g in groups.items() if n not in added} for groups in (broadcast, personal)]
     return start(seen[0], state, seen[1])
 
@@ -73,7 +73,7 @@ def _start(
 def _figures(
     parts: Mapping[str, ClientPart], view: View, trained: Trained, upload: Upload
 ) -> Upload:
-    """Return the method's upload with the figures of each part whose figures are all finite."""
+    """Return the upload with the figures of parts; a part with non-finite figures is left out."""
     figures = {f"{GROUP}{name}": _measured(part, view, trained) for name, part in parts.items()}
     finite = {name: group for name, group in figures.items() if _is_finite(group)}
     return replace(upload, rows={**upload.rows, **finite}, bytes_up=upload.sent_bytes(view.frozen))
@@ -84,7 +84,7 @@ def _is_finite(group: Tensors) -> bool:
 
 
 def _measured(part: ClientPart, view: View, trained: Trained) -> Tensors:
-    """Return the figures of a part; none if it fails: the client must not fail with it."""
+    """Return the figures of a part; none if it fails, because the client must not fail with it."""
     try:
         return part(view, trained)
     except Exception as error:
@@ -94,18 +94,18 @@ def _measured(part: ClientPart, view: View, trained: Trained) -> Tensors:
 
 
 def for_round_alone(view: View, trained: Trained, upload: Upload) -> Upload:
-    """Return an upload whose client state is kept for the round only."""
+    """Return an upload that keeps the client state for this round only."""
     round_state = {**upload.state, **upload.round_state}
     return replace(upload, state={}, round_state=round_state)
 
 
 def nothing(view: View, trained: Trained) -> Upload:
-    """Send nothing."""
+    """Return an empty upload."""
     return Upload()
 
 
 def _received(keep: Callable[[Figures], None], reduced: Reduced) -> Reduced:
-    """Return the part of a result that the method receives; keep the figures."""
+    """Hand the figures to `keep`; return the result without them."""
     figures: Figures = {}
     rows: dict[int, Groups] = {}
     for client, groups in sorted(reduced.rows.items()):

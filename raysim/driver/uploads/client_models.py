@@ -1,4 +1,4 @@
-"""Networks of a round's clients as each has trained them, kept before anything is sent."""
+"""Trained networks of a round's clients, saved before the clients send anything."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from raysim.storage.client_models import ClientModels
 
 
 def with_kept_models(models: ClientModels, number: int, dispatch: Dispatch) -> Dispatch:
-    """Return a pass whose clients save their trained networks; of several, the last one's are kept.
+    """Return a pass whose clients save their trained networks; a later pass replaces them.
 
     Args:
-        models: Their files.
+        models: Files of the networks.
         number: The round, counted from 1.
         dispatch: The pass.
     """
@@ -31,7 +31,7 @@ def with_kept_models(models: ClientModels, number: int, dispatch: Dispatch) -> D
 def _received(
     models: ClientModels, number: int, clients: Sequence[int], reduced: Reduced
 ) -> Reduced:
-    """Return the result; the networks of clients that do not count in it are deleted."""
+    """Delete the networks of clients that do not count in the result; return the result."""
     models.delete(number, {*clients} - {*reduced.clients})
     return reduced
 

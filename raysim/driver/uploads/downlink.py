@@ -1,27 +1,27 @@
-"""Down-link: the model that clients receive is coded, and the server keeps what they have.
+"""Down-link: stages code the model for clients; the server keeps the model that clients have.
 
 Source: Gruntkowska, Tyurin and Richtarik, "EF21-P and Friends: Improved Theoretical Communication
 Complexity for Distributed Optimization with Bidirectional Compression", ICML 2023, EF21-P.
 
-    server:  v <- v + c(w - v), and broadcasts c(w - v)     v what clients have, w_0 at first
+    server:  v <- v + c(w - v), and broadcasts c(w - v)     v: the clients' model, w_0 at first
     client:  trains from v, sends D_k = w_k - v
     server:  w <- w + aggregate of the D_k
 
-What is not sent stays in w - v, which is error feedback without a memory of its own; c must be a
-contraction. w is evaluated, deployed and checkpointed as ever; v lies beside it in the checkpoint.
+The part of w that is not sent stays in w - v. This is error feedback without extra memory; c must
+be a contraction. raysim evaluates, deploys and checkpoints w; the checkpoint also holds v.
 
-- Coded are the parameters of the group `model` of a pass if it is the server's model as the round
-  starts. Buffers travel as they are: running statistics of a client take the place of those that it
-  received, and would be wrong as a move of other ones. So do other groups, and another model that a
-  method broadcasts within a round.
-- A round has one v, whatever its passes. A round without a pass broadcasts nothing.
-- A client has the v of the last round in which its result counted. Until its next turn it misses
-  increments: it receives all of them, and buffers once, or v as it is if that is fewer bytes, as it
-  does at first.
-- Where a method counts itself what clients receive (`Pass.bytes_down`), its number has the model in
-  it if the pass is the round's first with the model, and the number is at least the model's bytes;
-  another number is left as it is.
-- A model whose tensors have other names or shapes than v is sent as it is.
+- Stages code the parameters of the group `model` of a pass if it is the server's model at the start
+  of the round. Buffers are sent uncoded: running statistics replace those of the client, and would
+  be wrong as differences. Other groups, and another model that a method broadcasts within a round,
+  are sent uncoded, too.
+- All passes of a round have the same v. A round without a pass broadcasts nothing.
+- A client has the v of the last round in which its result counted. In its next round it receives
+  all increments since then, and the buffers once, or v itself if that is fewer bytes. In its first
+  round it receives v.
+- If a method itself counts the bytes that clients receive (`Pass.bytes_down`), its number is taken
+  to include the model if the pass is the round's first with the model and the number is at least
+  the model's bytes. Other numbers do not change.
+- A model whose tensors have other names or shapes than v is sent uncoded.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ from raysim.numbers.tensors import (
 from raysim.storage.run_state import RunState
 
 MODEL, BYTES = "model", "bytes"
-"""Groups that a checkpoint keeps: v, and the bytes of increments, without buffers."""
+"""Groups in a checkpoint: v, and the bytes of increments without buffers."""
 SERVER = -1
 """Number in place of a client's."""
 
@@ -68,7 +68,7 @@ class Downlink:
         settings: The run's settings.
         network: The network as it was built.
         before: The committed state before the round.
-        state: What the server keeps for the down-link; after the round, that of the next one.
+        state: The server's state for the down-link; `before_pass` replaces it by the next one.
     """
 
     settings: Settings
@@ -81,7 +81,7 @@ class Downlink:
         self.state = self.before.downlink
 
     def before_pass(self, dispatch: Dispatch) -> Dispatch:
-        """Return a pass whose clients start from what they have of the model."""
+        """Return a pass whose clients start from v."""
         if not self._is_coded(dispatch):
             return dispatch
         if first := self._sent is None:
@@ -95,7 +95,7 @@ class Downlink:
         return sent.with_step(UploadStep(server=partial(self._received, sent, self._sent)))
 
     def _received(self, dispatch: Dispatch, server: Tensors, reduced: Reduced) -> Reduced:
-        """Return the result as if clients had moved from the server's model."""
+        """Return the result as if clients had started from the server's model."""
         bases = {group: base for group, base in dispatch.moved_from.items() if base == MODEL}
         differences = Differences.of(
             reduced.means, bases, dispatch.broadcast, frozen=dispatch.frozen
@@ -108,7 +108,7 @@ class Downlink:
         return frozen_names(self.network)
 
     def _is_coded(self, pass_: Pass) -> bool:
-        """Return whether a pass broadcasts the server's model of the start of the round."""
+        """Return whether a pass broadcasts the server's model at the start of the round."""
         model_now, model = self.before.state.groups.get(MODEL, {}), pass_.broadcast.get(MODEL, {})
         return (
             not pass_.pooled
@@ -121,7 +121,7 @@ class Downlink:
         )
 
     def _send(self, model: Tensors) -> None:
-        """Broadcast the model: move what clients have, and count the bytes."""
+        """Move v towards the model, and count the bytes of the increment."""
         known, increment = self.state.get(MODEL, {}), nbytes({MODEL: model}, self._frozen)
         if _layout(known) == _layout(model):
             number = self.before.number
@@ -131,12 +131,12 @@ class Downlink:
             known = model
         increment -= self._beside(model)
         counted = self.state.get(BYTES, {}).get(BYTES, torch.zeros(1, dtype=torch.int64))
-        idle = counted[-1:].expand(self.before.number + 1 - len(counted))  # without a broadcast
+        idle = counted[-1:].expand(self.before.number + 1 - len(counted))  # rounds without passes
         counted = torch.cat([counted, idle, counted[-1:] + increment])
         self.state = {MODEL: known, BYTES: {BYTES: counted}}
 
     def _beside(self, model: Tensors) -> int:
-        """Return the bytes of what of a model is sent as it is: its buffers."""
+        """Return the bytes of the model's buffers, which are sent uncoded."""
         parameters = parameter_names(self.network)
         return nbytes({MODEL: without(model, parameters)}, self._frozen)
 
@@ -145,7 +145,7 @@ class Downlink:
 
         Args:
             pass_: The pass of the method.
-            known: What clients have of the model.
+            known: v.
             client: The client.
         """
         whole = nbytes({MODEL: known}, self._frozen)
@@ -162,17 +162,17 @@ class Downlink:
 def coded(
     stages: Stages, model: Tensors, known: Tensors, source: Any, network: nn.Module
 ) -> tuple[Tensors, int]:
-    """Return what clients have of a model behind the next broadcast, and the bytes of that.
+    """Return v after the next broadcast, and the bytes of the increment.
 
     Args:
         stages: The stages.
         model: The server's model.
-        known: What clients have, of the same names and shapes.
-        source: `source(purpose)`: a generator.
+        known: v, with the same names and shapes.
+        source: `source(purpose)` returns a generator.
         network: The network.
 
     Raises:
-        SettingsError: a stage fails, or keeps or reports anything of a client.
+        SettingsError: a stage fails, or keeps or reports values of a client.
     """
     differences = _differences(model, known, network)
     view = View(
@@ -192,7 +192,7 @@ def coded(
     sent = through_stages(named, view, Upload(sums=differences.changes), differences.layout)
     if beside := [*sent.state, *sent.scalars]:
         raise SettingsError(
-            "downlink: a stage of the down-link must keep and report nothing of a client; has"
+            "downlink: a stage of the down-link must not keep or report values of a client; has"
             f" {min(beside)!r}"
         )
     after = differences.means_with(sent.changes)[MODEL] if differences.changes else dict(model)
@@ -201,14 +201,14 @@ def coded(
 
 
 def expected_bytes(stages: Stages, model: Tensors, network: nn.Module) -> int:
-    """Return the bytes of a model's increment, as stages declare them."""
+    """Return the bytes of a model's increment, as the stages declare them."""
     whole = nbytes({MODEL: model}, frozen_names(network))
     encoded = Encoded.of(_differences(model, model, network).layout, ())
     return min(whole, sent_bytes(declared(stages, encoded, SERVER), whole))
 
 
 def _differences(model: Tensors, known: Tensors, network: nn.Module) -> Differences:
-    """Return the differences of a model's parameters from those that clients have."""
+    """Return the differences between a model's parameters and v."""
     others = model.keys() - parameter_names(network)
     return Differences.of({MODEL: model}, {MODEL: MODEL}, {MODEL: known}, frozen=others)
 

@@ -1,4 +1,4 @@
-"""Aggregation of the updates that passes keep one by one, block by block on the workers.
+"""Aggregation of the updates that passes keep, block by block on the workers.
 
 Legend: m clients of a pass, N coordinates of an update.
 """
@@ -31,9 +31,9 @@ from raysim.storage.column_names import OF_CLIENTS, OF_ROUNDS, check_names
 from raysim.storage.updates import UpdateFiles, blocks_of
 
 ROOT_PASS = 1 << 16
-"""Number of the server's training beside a round's first pass, far from those of passes."""
+"""Added to a pass's number for the server's own training; far above the numbers of passes."""
 SPANS = 32
-"""Most sums of measured blocks that the server holds; an [m, m] of 1000 clients takes 8 MB."""
+"""Most sums of measured blocks that the server holds; [m, m] of 1000 clients takes 8 MB."""
 WEIGHT = "aggregation_weight"
 """Column of `clients.parquet`: the weight of a client's update in the aggregate."""
 CUT = "aggregation_cut"
@@ -49,13 +49,12 @@ class KeptUpdates:
 
     Attributes:
         aggregation: The aggregation.
-        executor: Runs its steps on the workers.
+        executor: Runs the aggregation's steps on the workers.
         files: Files of the updates.
-        number: Rounds committed before this one.
-        log: Receives spans of the workers, and numbers of the round.
-        last: For an aggregation that `keeps_last`, per pass its last aggregate, by tensor
-            (`pass/group/name`), from the round before until this one has another; and the
-            state of what forges updates.
+        number: Committed rounds, 0 in the first round.
+        log: Receives spans of the workers, and figures of the round.
+        last: State for the next round. For an aggregation that `keeps_last`, the last aggregate of
+            each pass, by tensor (`pass/group/name`); for an attack, the state of its forger.
     """
 
     aggregation: Aggregation
@@ -75,18 +74,21 @@ class KeptUpdates:
         taken: Collection[str] = (),
         root: Tensors = NO_TENSORS,
     ) -> tuple[dict[str, Tensor], Columns]:
-        """Return the means of the kept tensors of a pass, `group/name`, and columns of its clients.
+        """Aggregate the kept updates of a pass.
 
         Args:
             dispatch: The pass.
-            pass_number: Its number in the round.
-            kept: Per client, its update.
+            pass_number: The pass's number in the round.
+            kept: The update of each client.
             arrived: The clients that have arrived.
             taken: Names of other columns of the clients.
-            root: Tensors that the server has trained on its root samples, `group/name`.
+            root: Tensors of the server's training on its root samples, `group/name`.
+
+        Returns:
+            The means of the kept tensors, `group/name`, and columns of the clients.
 
         Raises:
-            RunError: clients kept other tensors than others, or the updates cannot be aggregated.
+            RunError: clients kept different tensors, or the updates cannot be aggregated.
             SettingsError: too few updates have arrived, or the aggregation fails.
         """
         layouts = {each.layout for each in kept.values()}
@@ -131,7 +133,7 @@ class KeptUpdates:
         return means, self._columns(plan)
 
     def _measured(self, message: AggregationMessage) -> Floats:
-        """Return the sum of what is measured, in one order of blocks."""
+        """Return the sum of the blocks' measurements, always added in the same order."""
         blocks = range(blocks_of(len(message.start)))
         size = -(-len(blocks) // SPANS)
         spans = [tuple(blocks[at : at + size]) for at in range(0, len(blocks), size)]
@@ -142,10 +144,10 @@ class KeptUpdates:
     def _called(
         self, call: Call, message: AggregationMessage, items: list[Item]
     ) -> dict[Item, Floats]:
-        """Return what workers have found for items.
+        """Return the workers' results by item.
 
         Raises:
-            RunError: a worker died of one every time.
+            RunError: an item failed.
         """
         self.executor.submit(call, message, {item: float(len(item)) for item in items})
         results, blocks = self.executor.results(call), dict[Item, Floats]()
@@ -161,10 +163,10 @@ class KeptUpdates:
         return blocks
 
     def _decided(self, arrived: ArrivedUpdates, taken: Collection[str]) -> AggregationPlan:
-        """Return the plan for a pass; the round has its numbers.
+        """Return the plan for a pass; add its metrics to the round's figures.
 
         Raises:
-            SettingsError: too few updates have arrived; a number has the name of a column.
+            SettingsError: too few updates have arrived, or a number has the name of a column.
         """
         try:
             plan = decided(self.aggregation, arrived)
@@ -175,8 +177,8 @@ class KeptUpdates:
         check_names(plan.columns, OF_CLIENTS, (), whose)
         if both := sorted(plan.columns.keys() & {*taken}):
             raise SettingsError(
-                f"{whose} {both[0]!r} has the name of one that clients report, as for a stage of"
-                " the channel; leave one of the two out"
+                f"{whose} {both[0]!r} has the name of a number that clients report, for a stage of"
+                " the channel, say; leave one of the two out"
             )
         self.log.more |= plan.metrics
         if plan.weights is not None:
@@ -191,7 +193,7 @@ class KeptUpdates:
         return columns
 
     def _last(self, pass_number: int, layout: Layout) -> Floats:
-        """Return the last aggregate of a pass, zeros for tensors without one [N]."""
+        """Return the last aggregate of a pass [N], zeros for tensors without one."""
         if not self.aggregation.keeps_last:
             return NO_VALUES
         parts = []
@@ -212,10 +214,10 @@ class KeptUpdates:
 
 
 def root_pass(dispatch: Dispatch) -> Dispatch:
-    """Return the pass in which the server trains on its root samples, as a client of a pass.
+    """Return a pass in which the server trains on its root samples.
 
-    It takes the place of the first client, without what that one keeps or is sent alone, and has
-    time for all its epochs.
+    It runs as the first client of the given pass, without that client's state and personal groups,
+    and with all its epochs.
     """
     first = int(dispatch.clients[0])
     full = (
@@ -235,7 +237,7 @@ def root_pass(dispatch: Dispatch) -> Dispatch:
 
 
 def _start_of(dispatch: Dispatch, layout: Layout) -> Values:
-    """Return the values from which the tensors of a layout have moved [N]; 0 of changes."""
+    """Return the values [N] from which a layout's tensors have moved; 0 for changes."""
     starts = {
         f"{group}/{name}": tensor
         for group, base in dispatch.stored_groups.items()
@@ -246,5 +248,5 @@ def _start_of(dispatch: Dispatch, layout: Layout) -> Values:
 
 
 def _sizes(layout: Layout) -> list[tuple[str, int]]:
-    """Return the coordinates of each tensor of a layout, which are two of a complex value."""
+    """Return the number of coordinates of each tensor of a layout; a complex value has two."""
     return [(n, shape.numel() * (2 if d.is_complex else 1)) for n, d, shape in layout.entries]

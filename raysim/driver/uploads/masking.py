@@ -1,7 +1,7 @@
-"""Masks of a run: what clients send besides the masked words, and what needs single uploads.
+"""Masks of a run: the seal of workers' sums, the bytes of masked words, and checks.
 
-What the server may not read is withheld (`raysim.driver.rounds.hiding`); what clients send is seen
-when it arrives, in the rehearsal at first.
+`raysim.driver.rounds.hiding` withholds the values that the server may not read. The rehearsal is
+the first to see the uploads.
 """
 
 from __future__ import annotations
@@ -31,31 +31,31 @@ from raysim.numbers.tensors.magnitudes import LIMIT
 
 
 def masking_of(settings: Settings) -> Stage | None:
-    """Return the stage that states a secure aggregation, if one does."""
+    """Return the stage with a secure aggregation; None without one."""
     return next((stage for stage in settings.stages.values() if stage.secure_sum), None)
 
 
 @dataclass(frozen=True)
 class Masked:
-    """Seal of a pass: the masks of its clients."""
+    """Seal of a pass, which masks the sums of its clients."""
 
     masks: Masks
 
     def check(self, addend: Addend) -> None:
-        """Check that no value is too large.
+        """Check that masks can add a client's values.
 
         Raises:
-            RunError: one is.
+            RunError: a value is too large.
         """
         if addend.coarse:
             raise RunError(f"its update has values beyond {LIMIT:g}, the largest that masks add")
 
     def on(self, total: PartialSum) -> None:
-        """Add the masks of its clients to sum and weight."""
+        """Add the masks of the sum's clients to its words and its weight."""
         self._add(total, 1)
 
     def off(self, total: PartialSum) -> None:
-        """Take the masks of its clients off sum and weight."""
+        """Take the masks of the sum's clients off its words and its weight."""
         self._add(total, -1)
 
     def _add(self, total: PartialSum, sign: int) -> None:
@@ -65,7 +65,7 @@ class Masked:
         total.weight = int(weight[0])
 
     def lost(self, clients: Collection[int]) -> str:
-        """Return why the sum of some clients cannot be unmasked."""
+        """Return why the sum of the arrived clients cannot be unmasked; "" if it can."""
         if not self.masks.is_lost(clients):
             return ""
         return (
@@ -81,9 +81,9 @@ def _sealed(
 
 
 def with_masks(runner: RoundRunner, dispatch: Dispatch) -> Dispatch:
-    """Return a pass whose clients agree on masks; as it is in runs without any.
+    """Return a pass whose uploads are masked; the same pass in a run without masks.
 
-    The virtual clock, which comes later, knows who is lost.
+    Lost clients are not known yet, because the virtual clock comes later.
 
     Args:
         runner: Runs the pass.
@@ -104,24 +104,24 @@ def with_masks(runner: RoundRunner, dispatch: Dispatch) -> Dispatch:
 
 
 def _received(stage: Stage, note: Callable[[str], None], reduced: Reduced) -> Reduced:
-    """Return the result as it is; tell what is sent in the clear."""
+    """Return the result; note tensors that clients send in the clear."""
     if clear := sorted({name for tensors in reduced.means.values() for name in _whole(tensors)}):
         more = f" and {len(clear) - 1} more" if clear[1:] else ""
         note(
-            f"{called(stage)}: clients send {clear[0]!r}{more} in the clear, whole numbers of which"
-            " the server takes the largest"
+            f"{called(stage)}: clients send {clear[0]!r}{more} in the clear: the server takes the"
+            " maximum of whole numbers"
         )
     return reduced
 
 
 def check_masks(parts: RunParts, *_: Any) -> None:
-    """Check, before a run with masks starts, that the server can do with sums of clients.
+    """Check, before a run with masks starts, that a round has several clients.
 
     Args:
         parts: The run's parts.
 
     Raises:
-        SettingsError: it cannot.
+        SettingsError: a round has a single client.
     """
     settings = parts.settings
     if not (stage := masking_of(settings)):
@@ -134,14 +134,14 @@ def check_masks(parts: RunParts, *_: Any) -> None:
 
 
 def _whole(tensors: Tensors) -> list[str]:
-    """Return the names of tensors of whole numbers."""
+    """Return the names of integer and boolean tensors."""
     return [n for n, t in tensors.items() if not (t.is_floating_point() or t.is_complex())]
 
 
 def _in_words(
     bits: int, bases: Sequence[tuple[str, str]], view: View, trained: Trained, upload: Upload
 ) -> Upload:
-    """Return the method's upload, with the bytes of words for values that stages pass by."""
+    """Return an upload that counts masked words for the values that stages leave alone."""
     left, _ = split_stored(upload, dict(bases), view.broadcast, view.frozen)
     passing = {
         name: tensor

@@ -1,7 +1,7 @@
-"""Optimizers that clients keep from round to round, as a part of their state.
+"""Optimizer states that clients keep between rounds, as a part of their state.
 
-Each training pass of a round goes on with what the pass of its number kept in the client's last
-round. A pass of a deployment and those of analyses start afresh, and keep nothing.
+A training pass continues from the state that the pass of the same number left in the client's last
+round. Passes of deployments and of analyses start without a state and keep none.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from raysim.storage.client_states import optimizer_group
 
 
 def with_kept_optimizers(runner: RoundRunner, dispatch: Dispatch) -> Dispatch:
-    """Return a pass whose clients keep what the optimizer keeps, by `local.keep`.
+    """Return a pass whose clients keep their optimizer's state, if `local.keep` is set.
 
     Args:
-        runner: Runs the passes, and counts them.
+        runner: Runs the passes and counts them.
         dispatch: The pass.
     """
     if not (dispatch.epochs and runner.context.settings.local.keep):
@@ -28,6 +28,6 @@ def with_kept_optimizers(runner: RoundRunner, dispatch: Dispatch) -> Dispatch:
 
 
 def _keeping(pass_number: int, view: View, trained: Trained, upload: Upload) -> Upload:
-    """Return the upload, with what the optimizer keeps in the client's state."""
+    """Return the upload with the optimizer's state in the client's state."""
     kept = {optimizer_group(pass_number, slot): own for slot, own in trained.optimizer.items()}
     return replace(upload, state={**upload.state, **kept})

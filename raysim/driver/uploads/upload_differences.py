@@ -1,4 +1,4 @@
-"""Uploads with other differences, as stages of the channel and attacks make them."""
+"""Uploads with changed differences, for stages of the channel and for attacks."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from raysim.api.rules import Bases, Trained, Upload, View
 from raysim.numbers.tensors import Groups, Layout
 
 Change = Callable[[View, Upload, Upload, Layout], tuple[Groups, Mapping[str, Any]]]
-"""`change(view, upload, given, layout)`: returns other differences than those given, whose layout
-is that in which they would be sent, and other attributes of the upload."""
+"""`change(view, upload, given, layout)`: returns new differences in place of the given ones, and
+new values of other attributes of the upload. `layout` is the layout of the given differences."""
 
 
 def send_changed(
     bases: Bases, change: Change, view: View, trained: Trained, upload: Upload
 ) -> Upload:
-    """Return the upload of a client with other differences.
+    """Return a client's upload with changed differences.
 
     Args:
         bases: Bases of the groups that have differences.
-        change: Changes these.
+        change: Changes the differences.
         view: The client.
-        trained: The end of its training.
+        trained: The result of its training.
         upload: Its upload so far.
     """
     differences = Differences.of(
@@ -35,5 +35,5 @@ def send_changed(
     given = Upload(sums=differences.changes, samples=len(trained.samples.y))
     changes, others = change(view, upload, given, differences.layout)
     sums, dtypes = differences.with_changes(changes)
-    # Tensors that were changed before keep the dtypes that they had then.
+    # A tensor that an earlier step changed keeps the dtype from before that step.
     return replace(upload, sums=sums, dtypes={**dtypes, **upload.dtypes}, **others)

@@ -50,7 +50,7 @@ def test_the_least_noise_keeps_to_epsilon():
     )
     assert found.cohorts == Cohorts("poisson", 1000, 10**6) and "hypothetical" in str(found)
     impossible = PrivacyClaim(None, 1e-9, 1e-6, "rdp")
-    with pytest.raises(raysim.SettingsError, match="epsilon=1e-09: no noise keeps to it over roun"):
+    with pytest.raises(raysim.SettingsError, match="epsilon=1e-09: no noise is enough for rounds"):
         accounting_of(impossible, Cohorts("poisson", 500, 1000), 10_000, "channel.gaussian")
 
 

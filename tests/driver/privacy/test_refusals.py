@@ -505,7 +505,7 @@ def test_bad_samples_of_some_clients_and_a_model_to_start_from_are_covered_or_no
     go(tmp_path / "first", **{"attack.name": "label_flip"})
     start = {"start_from": str(tmp_path / "first")}
     raysim.run(make_settings(tmp_path / "run", **BASE, **start), make_task(SIZES), notes)
-    said = "privacy: epsilon is of these rounds alone, not of those that trained the model of start"
+    said = "privacy: epsilon covers these rounds alone, not those that trained the model of start"
     assert [note.startswith(said) for note in notes.notes[:2]] == [False, True]
 
 

@@ -45,7 +45,7 @@ def test_a_run_does_not_go_on_by_another_formula(table, tmp_path, monkeypatch):
     begin(tmp_path / "out")
     monkeypatch.setattr(FedAvg, "revision", 9)
     code, said, err = table(*WORDS)
-    assert code == 2 and f"would not have the same bits: {OTHER} was 1 (here 9)" in err
+    assert code == 2 and f"would not give the same bits: {OTHER} was 1 (here 9)" in err
     assert "0/1, 1 failed" in said
     # What the line advises ends in a finished run, of which the table says how it came about.
     path = run_dir(tmp_path / "out", RUN)

@@ -1,8 +1,8 @@
 """Experiment trackers: a run's settings, rounds and summary in MLflow or W&B (`tracker`).
 
-`tracker.json` of the run directory names the tracker's run and the last round that it has, so that
-a resumed run continues it without repeated rounds. Server, project and credentials are those of the
-tracker's own environment variables and files.
+`tracker.json` in the run directory names the tracker's run and its last round, so that a resumed
+run continues there without repeated rounds. The tracker's own environment variables and files give
+server, project and credentials.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def check_tracker(name: str | None) -> None:
     """Check that the package of a tracker is installed.
 
     Raises:
-        SettingsError: it is not.
+        SettingsError: the package is not installed.
     """
     if name is not None and find_spec(name) is None:
         raise SettingsError(f"tracker={name}: needs {name}; pip install 'raysim-fl[{name}]'")
@@ -35,7 +35,7 @@ def check_tracker(name: str | None) -> None:
 
 @contextmanager
 def tracked(settings: Settings, listener: Listener) -> Iterator[Listener]:
-    """Yield a listener that also feeds the tracker of the settings; the listener without one.
+    """Yield a listener that also feeds the settings' tracker; the same listener without one.
 
     Raises:
         SettingsError: the tracker's package is missing, or its store or server cannot be used.
@@ -46,7 +46,7 @@ def tracked(settings: Settings, listener: Listener) -> Iterator[Listener]:
         return
     try:
         tracker = import_module(TRACKERS[name]).make()
-    except Exception as error:  # of whatever class the package has
+    except Exception as error:  # the package may raise any class
         why = without_passwords(" ".join(str(error).split()))
         raise SettingsError(f"tracker={name}: cannot be used: {why}") from error
     with TrackingListener(name, tracker, settings, listener) as tracking:

@@ -1,4 +1,4 @@
-"""Base of trackers, and the listener that feeds one."""
+"""Base class of trackers, and the listener that feeds a tracker."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from raysim.user_input import canonical, parse_json
 
 FILE = "tracker.json"
 ANSWER_SECONDS = 10
-"""Seconds in which a server must answer before a run starts."""
+"""Seconds within which a server must answer before a run starts."""
 SUMMARY = "summary/"
-"""Prefix of the values of `summary.json`, some of which have names of columns."""
+"""Prefix of values of `summary.json`; some have the names of columns."""
 
 
 class Tracker(ABC):
@@ -32,12 +32,12 @@ class Tracker(ABC):
         """Open a run of the tracker.
 
         Args:
-            known: Id of a run to continue, or None.
+            known: Id of a run to continue; None opens a new one.
             name: Name of a new run.
             parameters: Settings of a new run, by canonical key.
 
         Returns:
-            Its id, and the last round that the tracker is known to have.
+            The run's id, and the last round that the tracker is known to have.
         """
 
     @abstractmethod
@@ -50,14 +50,14 @@ class Tracker(ABC):
 
     @abstractmethod
     def close(self, *, finished: bool) -> None:
-        """Close the run, which is finished or was stopped."""
+        """Close the run; `finished` is False if it was stopped."""
 
 
 class TrackingListener(Forwarding):
-    """Listener that feeds a tracker and another listener.
+    """Listener that feeds a tracker and forwards to another listener.
 
-    A tracker that fails before the first round stops the run; one that fails later is given up
-    after a note, since no training depends on it.
+    A tracker that fails before the first round stops the run. If it fails later, the run notes it
+    and goes on without it.
     """
 
     def __init__(self, name: str, tracker: Tracker, settings: Settings, listener: Listener) -> None:
@@ -80,10 +80,10 @@ class TrackingListener(Forwarding):
             self._feed(lambda tracker: tracker.close(finished=self._finished))
 
     def started(self, run: Started) -> None:
-        """Open the tracker's run; continue the earlier one if there is one.
+        """Open the tracker's run, or continue an earlier one.
 
         Raises:
-            RunError: it cannot be opened.
+            RunError: the tracker's run cannot be opened.
         """
         self._path, self._score = run.path / FILE, run.score
         known = _read(self._path).get(self._name, {})
@@ -99,7 +99,7 @@ class TrackingListener(Forwarding):
         super().started(run)
 
     def round_done(self, row: Mapping[str, Any]) -> None:
-        """Log the round, and its main score as `score`, unless the tracker has it."""
+        """Log the round with its main score as `score`, unless the tracker has the round."""
         number = row["round"]
         if number > self._round:
             values = {"score": row.get(self._score or ""), **row}
@@ -116,7 +116,7 @@ class TrackingListener(Forwarding):
         super().finished(summary)
 
     def _feed(self, log: Callable[[Tracker], None]) -> None:
-        """Call the tracker; give it up if it fails."""
+        """Call the tracker; drop it if it fails."""
         if self._tracker is None:
             return
         try:
@@ -133,22 +133,22 @@ class TrackingListener(Forwarding):
 
 
 def check_answers(variable: str, url: str) -> None:
-    """Check that the server at the URL of a variable answers, whatever it says.
+    """Check that the server at the URL of a variable answers, with any answer.
 
     Raises:
-        OSError: it does not.
+        OSError: the server does not answer.
     """
     try:
         requests.head(url, timeout=ANSWER_SECONDS)
     except requests.exceptions.SSLError:
-        pass  # it answers; the tracker has settings of its own for certificates
+        pass  # the server answers; the tracker has its own settings for certificates
     except requests.RequestException as error:
         place = f"{variable}={without_passwords(url)}"
         raise OSError(f"{place}: no server answers within {ANSWER_SECONDS} s") from error
 
 
 def run_name(run: Path) -> str:
-    """Return the path of a run from the folder of its table, figure or study on, or its name."""
+    """Return a run's name: its path from the folder of its table, figure or study on."""
     path, files = run.absolute(), GRIDS.values()
     above = next((f for f in path.parents if any((f / name).exists() for name in files)), path)
     return path.relative_to(above.parent).as_posix()
@@ -163,7 +163,7 @@ def _numbers(values: Mapping[str, Any]) -> dict[str, float]:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    """Return the recorded runs of the trackers; none if the file is damaged."""
+    """Return the recorded runs of trackers; empty if the file is damaged."""
     try:
         recorded = parse_json(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):

@@ -1,8 +1,8 @@
 """Runs in MLflow.
 
-MLFLOW_TRACKING_URI names the server or folder, MLFLOW_EXPERIMENT_NAME the experiment, by default
-`raysim`. A server that does not answer is asked less often than MLflow would, for seconds in place
-of minutes, unless MLFLOW_HTTP_REQUEST_MAX_RETRIES says how often.
+MLFLOW_TRACKING_URI names the server or folder. MLFLOW_EXPERIMENT_NAME names the experiment; the
+default is `raysim`. If a server does not answer, raysim retries less often than MLflow would: for
+seconds, not minutes. MLFLOW_HTTP_REQUEST_MAX_RETRIES overrides this.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from typing import Any
 from raysim.driver.listeners.trackers.base import Tracker, check_answers
 
 PARAMETERS = 100
-"""Parameters that MLflow takes at once."""
+"""Most parameters in one request to MLflow."""
 URI = "MLFLOW_TRACKING_URI"
 FOLDERS = "MLFLOW_ALLOW_FILE_STORE"
-"""Variable without which newer versions of MLflow take no folder."""
+"""Variable without which newer versions of MLflow refuse a folder."""
 RETRIES = "MLFLOW_HTTP_REQUEST_MAX_RETRIES"
 EVERY_ROUND = "seconds"
 """Column that every round has."""
@@ -72,7 +72,7 @@ class MlflowRuns(Tracker):
         self.log(values, step)
 
     def close(self, *, finished: bool) -> None:
-        """Mark the run as finished, or as killed: it may go on."""
+        """Mark the run as finished, or as killed, because it may go on."""
         self._client.set_terminated(self._run, "FINISHED" if finished else "KILLED")
 
     def _experiment(self) -> str:
@@ -85,13 +85,13 @@ class MlflowRuns(Tracker):
             except MlflowException:
                 if (experiment := self._client.get_experiment_by_name(name)) is None:
                     raise
-        return str(experiment.experiment_id)  # another process may have made it meanwhile
+        return str(experiment.experiment_id)  # another process may have created it meanwhile
 
 
 def make() -> Tracker:
     """Return the tracker.
 
     Raises:
-        Exception: the store cannot be used; of whatever class MLflow has for it.
+        Exception: the store cannot be used; MLflow has several classes for this.
     """
     return MlflowRuns()

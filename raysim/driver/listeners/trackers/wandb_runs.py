@@ -1,8 +1,8 @@
 """Runs in W&B.
 
-WANDB_MODE=offline keeps them in files, WANDB_DIR names their folder, WANDB_PROJECT the project, by
-default `raysim`. A server that does not answer is given up within seconds, before a run starts;
-W&B would wait for a minute and a half.
+WANDB_MODE=offline keeps runs in files, WANDB_DIR names their folder. WANDB_PROJECT names the
+project; the default is `raysim`. If a server does not answer within seconds, the run does not
+start; W&B would wait for a minute and a half.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from uuid import uuid4
 from raysim.driver.listeners.trackers.base import Tracker, check_answers
 
 WITHOUT_SERVER = ("offline", "dryrun", "disabled")
-"""Values of WANDB_MODE."""
+"""Values of WANDB_MODE without a server."""
 
 
 class WandbRuns(Tracker):

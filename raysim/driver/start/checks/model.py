@@ -13,24 +13,24 @@ from raysim.errors import SettingsError
 from raysim.numbers.tensors.torch_private import forward_pre_hooks, is_script
 
 TYPES = (torch.float32, torch.float64, torch.complex64)
-"""Types of parameters. Half precision is for autocast; safetensors has no complex128."""
+"""Allowed types of parameters; autocast computes in half precision."""
 OLD_NORMS = {
     "torch.nn.utils.weight_norm": "weight_norm",
     "torch.nn.utils.spectral_norm": "spectral_norm",
 }
-"""Modules of hooks that assign computed tensors as attributes, and the replacement of each."""
+"""Modules of hooks that assign computed tensors as attributes, with their replacements."""
 
 
 def check_model(model: nn.Module, method: Method, precision: str) -> None:
     """Check that a model can be trained and copied.
 
     Raises:
-        SettingsError: it cannot.
+        SettingsError: the model cannot be trained or copied.
     """
     if is_script(model):
         raise SettingsError(
             "the model is a script of TorchScript, whose parts cannot be reached: give the module"
-            " that it was made of"
+            " that was scripted"
         )
     _check_norms(model)
     parameters = dict(model.named_parameters())
@@ -53,8 +53,8 @@ def check_model(model: nn.Module, method: Method, precision: str) -> None:
             )
         if precision == "bf16" and tensor.dtype == torch.float64:
             raise SettingsError(
-                f"engine.precision=bf16: the model's {name} is float64, which stays as it is; use"
-                " engine.precision=fp32, or a model in float32"
+                f"engine.precision=bf16: the model's {name} is float64, which autocast does not"
+                " change; use engine.precision=fp32, or a model in float32"
             )
     if method.real and (complex_one := complex_parameter(model)):
         raise SettingsError(

@@ -1,4 +1,4 @@
-"""Notes on settings that go together and may not do what their user expects."""
+"""Notes on combinations of settings that may have an unexpected effect."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from raysim.driver.start.parts import RunParts
 
 
 def notes_on(parts: RunParts) -> Iterator[str]:
-    """Yield the lines of the method and the selection, before a run starts.
+    """Yield the notes of method and selection before a run starts.
 
     Args:
         parts: The run's parts.
 
     Raises:
-        SettingsError: a component fails to say them.
+        SettingsError: a component fails.
     """
     settings = parts.settings
     yield from _lines(settings.method, call(settings.method, Method.notes, parts.network))
@@ -33,5 +33,5 @@ def notes_on(parts: RunParts) -> Iterator[str]:
 
 
 def _lines(component: Method | Selection, lines: Sequence[str]) -> Iterator[str]:
-    """Yield the notes of a component, each with the setting that names it."""
+    """Yield the notes of a component after the setting that names it."""
     yield from (f"{called(component)}: {line}" for line in lines)

@@ -1,4 +1,4 @@
-"""Preflight checks, made before a run starts or writes anything."""
+"""Preflight checks, before a run starts or writes anything."""
 
 from __future__ import annotations
 
@@ -38,10 +38,11 @@ from raysim.training.network import STAGES, lacking_stages
 
 
 def initial_checkpoint(settings: Settings, federation: Federation) -> tuple[nn.Module, RunState]:
-    """Build the network; return it and the checkpoint before the first round.
+    """Build the network; return it with the checkpoint before the first round.
 
     Raises:
-        SettingsError: the method does not suit the network, or the network not the data.
+        SettingsError: the method does not suit the network, or the network does not suit the data.
+        DataError: samples are not finite, or labels do not suit the network.
     """
     method = settings.method
     samples = OpenedSamples(federation, CPU)
@@ -76,10 +77,10 @@ def initial_checkpoint(settings: Settings, federation: Federation) -> tuple[nn.M
 
 
 def _check_stages(method: Method, model: nn.Module) -> None:
-    """Check that a model may be composed of stages.
+    """Check that a model is composed of stages.
 
     Raises:
-        SettingsError: it has several inputs, which no first stage takes, or lacks a stage.
+        SettingsError: the model has several inputs, or lacks a stage.
     """
     inputs: SeveralInputs | None = getattr(model, LAYOUT, None)
     if inputs:
@@ -99,8 +100,8 @@ def _initial_state(method: Method, rule: ServerRule, network: nn.Module) -> Serv
     """Return the server's initial state.
 
     Raises:
-        SettingsError: it, or a value that the method derives from it, is of another type.
-        RunError: a value of it is not finite.
+        SettingsError: the state, or a value that the method derives from it, is of another type.
+        RunError: a value of the state is not finite.
     """
     with calling(method, "init"):
         state = method.init(network)
@@ -115,10 +116,10 @@ def _initial_state(method: Method, rule: ServerRule, network: nn.Module) -> Serv
 
 
 def with_cohort(settings: Settings, task: Task | None) -> Settings:
-    """Return the settings with the number of the task's clients, if there is a task.
+    """Return settings with the number of the task's clients; without a task, check `fraction`.
 
     Raises:
-        SettingsError: without a task, `fraction` of the clients rounds to none.
+        SettingsError: `fraction` of the clients rounds to none.
     """
     if task:
         return settings.model_copy(update={"clients": len(task.clients)})
@@ -126,22 +127,22 @@ def with_cohort(settings: Settings, task: Task | None) -> Settings:
     if not round(settings.fraction * clients):
         who = f"clients={settings.clients}"
         if clients < settings.clients:
-            who = f"the {clients} that are not evaluation.new_clients of {who}"
+            who = f"the {clients} of {who} that are not evaluation.new_clients"
         raise SettingsError(
-            f"fraction={settings.fraction}: of {who} that is no client; must be at least"
+            f"fraction={settings.fraction}: rounds to no client of {who}; must be at least"
             f" {1 / clients:g}"
         )
     return settings
 
 
 def check_actors(parts: RunParts) -> None:
-    """Check that a number of actors is not more than the clients that train or are tested at once.
+    """Check that no actor would always be idle, for lack of clients.
 
     Args:
         parts: The run's parts.
 
     Raises:
-        SettingsError: some actors would never have a client.
+        SettingsError: there are more actors than clients that train or are tested at once.
     """
     settings, actors = parts.settings, parts.settings.engine.actors
     if actors == "auto" or settings.engine.backend == "inline":
@@ -156,8 +157,8 @@ def check_actors(parts: RunParts) -> None:
         most = max(most, len(parts.first.clients))
     if actors > most:
         raise SettingsError(
-            f"engine.actors={actors}: must be at most {most}, the clients of a round; the others"
-            " would have none"
+            f"engine.actors={actors}: must be at most {most}, the clients of a round; other actors"
+            " would have no clients"
         )
 
 
@@ -166,17 +167,17 @@ def check_space(
 ) -> None:
     """Check that the disk has room for the states and updates of clients.
 
-    Of `local.keep` the optimizer's state of one training pass is counted: how many a method has is
-    known when it has run, and each keeps its own. Not counted are models in checkpoints.
+    With `local.keep`, the optimizer's state of one training pass is counted: the number of these
+    passes is known only after a round. Models in checkpoints are not counted.
 
     Args:
         settings: The run's settings.
-        states: The files of the clients' states.
+        states: Files of the clients' states.
         state: The server's state before the first round.
-        of_stages: Bytes that a client keeps for the stages of the channel.
+        of_stages: Bytes that a client keeps for stages of the channel.
 
     Raises:
-        RunError: it has not.
+        RunError: the disk does not have room.
     """
     method, cohort, clients = settings.method, settings.cohort_size, len(settings.participants)
     expected = round(clients * (1 - (1 - cohort / clients) ** settings.rounds))
@@ -184,7 +185,7 @@ def check_space(
     in_round = cohort * method.round_state_bytes(state)
     if settings.aggregation.sees_updates or settings.attack.knows_updates:
         in_round += cohort * nbytes({"model": method.deployed(state)})
-    if settings.keep_clients:  # of the round, and of the one before
+    if settings.keep_clients:  # those of the round and of the round before
         in_round += 2 * cohort * nbytes({"model": method.deployed(state)})
     of_client = method.client_bytes(state) + of_stages
     if settings.local.keep:

@@ -28,10 +28,10 @@ from raysim.user_input import as_typed
 
 
 def check_labels(federation: Federation, outputs: int) -> None:
-    """Check that targets are class numbers that the network has outputs for.
+    """Check that targets are class numbers, and that the network has outputs for them.
 
     Raises:
-        DataError: they are not.
+        DataError: targets are no class numbers, or one exceeds the outputs.
     """
     classes = max(outputs, 2)  # one output tells two classes apart
     own = federation.local_test.samples if federation.local_test else None
@@ -41,7 +41,7 @@ def check_labels(federation: Federation, outputs: int) -> None:
         split = splits[name]
         if y.ndim != 1 or y.dtype.kind not in "iu":
             where = split if isinstance(split, Path) else "the samples"
-            raise DataError(f"{where}: targets {y.dtype}{[*y.shape]} are no class numbers [N]")
+            raise DataError(f"{where}: targets {y.dtype}{[*y.shape]} are not class numbers [N]")
         if len(wrong := np.flatnonzero((y < 0) | (y >= classes))):
             if federation.in_words:
                 raise DataError(_of_words(federation, targets, classes))
@@ -59,10 +59,10 @@ def _named(label: int, names: Sequence[str]) -> str:
 
 
 def _of_words(federation: Federation, targets: Mapping[str, Array], classes: int) -> str:
-    """Return the problem of labels that exceed the model's outputs, in words."""
+    """Return the error message for named labels that exceed the model's outputs."""
     outputs = f"the model has outputs for {classes} labels"
     known = np.unique(targets["train"])
-    if len(known) <= classes:  # a label of a test set alone, which shifts the numbers of others
+    if len(known) <= classes:  # a label that only a test set has shifts the numbers of others
         for name, y in targets.items():
             if len(new := np.flatnonzero(~np.isin(y, known))):
                 row = int(new[0])
@@ -76,7 +76,7 @@ def check_scoring(settings: Settings, scoring: Scoring) -> None:
     """Check that the scoring meets the needs of the settings.
 
     Raises:
-        SettingsError: it has not.
+        SettingsError: a setting needs something else.
     """
     target, metrics = settings.target_accuracy, ", ".join(scoring.metrics) or "none"
     accuracy = scoring.scores.get("accuracy")
@@ -97,18 +97,18 @@ def check_scoring(settings: Settings, scoring: Scoring) -> None:
     for setting, needed in needs_classes.items():
         if needed and not scoring.classifies:
             raise SettingsError(f"{setting}: the task is no classification; leave it out")
-    whole = "needs a loss of each sample; that of the task is of whole batches"
+    whole = "needs a loss of each sample; the task's loss is of whole batches"
     for component in (settings.method, settings.selection):
         if component.needs_sample_losses and scoring.whole_batch:
             raise SettingsError(f"{called(component)}: {whole}")
     own_loss = scoring.losses is not cross_entropies
     for setting, needed in of_cross_entropy(settings.local).items():
         if needed and own_loss:
-            raise SettingsError(f"{setting}: the task has a loss of its own; leave it out")
+            raise SettingsError(f"{setting}: the task has its own loss; leave it out")
 
 
 def of_cross_entropy(local: LocalSettings) -> dict[str, bool]:
-    """Return the settings that change the cross-entropy, and whether they do."""
+    """Return settings that change the cross-entropy, and whether they do."""
     return {
         f"local.label_smoothing={local.label_smoothing}": local.label_smoothing != 0,
         f"local.class_weights={as_typed(local.class_weights)}": local.class_weights is not None,
@@ -119,12 +119,13 @@ def check_class_weights(local: LocalSettings, outputs: int) -> None:
     """Check that there is a weight for each class.
 
     Raises:
-        SettingsError: there are more or fewer.
+        SettingsError: there are more or fewer weights.
     """
     classes, weights = max(outputs, 2), local.class_weights
     if isinstance(weights, tuple) and len(weights) != classes:
         raise SettingsError(
-            f"local.class_weights={json.dumps(weights)}: must have {classes} numbers, one a class"
+            f"local.class_weights={json.dumps(weights)}: must have {classes} numbers, one for each"
+            " class"
         )
 
 
@@ -132,8 +133,9 @@ def check_predictions(settings: Settings, scoring: Scoring, outputs: Tensor) -> 
     """Check a scoring's predictions from the outputs of a few samples.
 
     Raises:
-        SettingsError: it fails, or predicts no tensor with a row a sample; accuracies of single
-            clients are wanted, and there is neither a class a sample nor a metric `accuracy`.
+        SettingsError: `predict` fails, or returns no tensor with a row for each sample; or settings
+            ask for accuracies of single clients, but there is neither a class for each sample nor a
+            metric `accuracy`.
     """
     try:
         predicted: Any = scoring.predict(outputs.clone())
@@ -146,7 +148,7 @@ def check_predictions(settings: Settings, scoring: Scoring, outputs: Tensor) -> 
             else type(predicted).__name__
         )
         raise SettingsError(
-            f"Scoring.predict: of outputs {[*outputs.shape]} it returned {what}; must return a"
+            f"Scoring.predict: for outputs {[*outputs.shape]} it returned {what}; must return a"
             " tensor with a row for each sample"
         )
     known = are_classes(predicted.detach().cpu().numpy()) or "accuracy" in scoring.metrics
@@ -159,10 +161,10 @@ def check_predictions(settings: Settings, scoring: Scoring, outputs: Tensor) -> 
 
 
 def check_without_test(settings: Settings) -> None:
-    """Check that no setting needs a test set, which a task or a run may lack.
+    """Check that no setting needs a test set; a task or a run may lack one.
 
     Raises:
-        SettingsError: a setting does.
+        SettingsError: a setting needs a test set.
     """
     needs = {
         f"target_accuracy={settings.target_accuracy}": (
@@ -179,14 +181,14 @@ def check_without_test(settings: Settings) -> None:
 
 
 def check_samples(method: Method, module: nn.Module, samples: Batch) -> Tensor:
-    """Check that a network takes the data, and the scoring its outputs; return the outputs.
+    """Check that a network takes the data, and the scoring the outputs; return the outputs.
 
     If a method needs stages, the network must be composed of them.
 
     Raises:
         DataError: the samples are not finite.
-        SettingsError: they do not.
-        RunError: the network registers a buffer as it is called.
+        SettingsError: network, scoring or stages do not fit.
+        RunError: the network registers a buffer when it is called.
     """
     if problem := problem_of(samples):
         raise DataError(f"the first samples of the test set: {problem}")
@@ -195,7 +197,7 @@ def check_samples(method: Method, module: nn.Module, samples: Batch) -> Tensor:
     network.bindings.check_registered()
     if method.staged:
         _check_composition(method, network, samples)
-    network.bindings.restore()  # for copies: a call may bind other buffers
+    network.bindings.restore()  # for copies, because a call may bind other buffers
     if outputs.dim() < 2 or len(outputs) != len(samples.y) or not outputs.shape[-1]:
         raise SettingsError(
             f"the model's outputs have shape {[*outputs.shape]}: must be [B, ...] with two"
@@ -209,14 +211,14 @@ def check_samples(method: Method, module: nn.Module, samples: Batch) -> Tensor:
         loss, shapes = _called(samples, samples.loss, outputs)
         if loss.shape:
             raise SettingsError(
-                f"scoring.losses: must return one loss [] with whole_batch=True; of {shapes} it"
+                f"scoring.losses: must return one loss [] with whole_batch=True; for {shapes} it"
                 f" returned {[*loss.shape]}"
             )
         return outputs
     whole_batch = _losses(samples, outputs)
     rows = [slice(row, row + 1) for row in range(len(samples.y))]
     alone = [_losses(samples._replace(y=samples.y[row]), outputs[row]) for row in rows]
-    # [B, 1] minus [B] is [B, B]: its mean per row has the right shape but mixes samples.
+    # [B, 1] minus [B] is [B, B]: its mean over rows has the right shape but mixes samples.
     if not torch.allclose(whole_batch, torch.cat(alone), 1e-3, 1e-5, equal_nan=True):
         raise SettingsError(
             "scoring.losses: a sample's loss depends on other samples of its batch; compare"
@@ -228,10 +230,10 @@ def check_samples(method: Method, module: nn.Module, samples: Batch) -> Tensor:
 def _called(
     samples: Batch, losses: Callable[[Tensor], Tensor], outputs: Tensor
 ) -> tuple[Tensor, str]:
-    """Return the result of a user's scoring for outputs, and the shapes of these in words.
+    """Return the result of a user's losses for outputs, and the shapes of the inputs in words.
 
     Raises:
-        SettingsError: it fails.
+        SettingsError: the function fails.
     """
     shapes = f"outputs {[*outputs.shape]} and targets {[*samples.y.shape]}"
     try:
@@ -245,8 +247,8 @@ def _losses(samples: Batch, outputs: Tensor) -> Tensor:
     losses, shapes = _called(samples, samples.losses, outputs)
     if losses.shape != samples.y.shape[:1]:
         raise SettingsError(
-            f"scoring.losses: must return one loss per sample [{len(samples.y)}]; of {shapes} it"
-            f" returned {[*losses.shape]}"
+            f"scoring.losses: must return one loss for each sample [{len(samples.y)}]; for {shapes}"
+            f" it returned {[*losses.shape]}"
         )
     return losses
 
@@ -263,7 +265,7 @@ def _outputs_of(network: Network, sample: Batch) -> Tensor:
         cause = " ".join(str(error).split())
         if sample.x.is_floating_point() and "indices" in cause and _has_embedding(network):
             cause = (
-                f"its embedding needs whole numbers, and these are {sample.x.dtype}; of a table,"
+                f"its embedding needs whole numbers, and these are {sample.x.dtype}; for a table,"
                 " dataset.categories=COLUMN keeps them"
             )
         raise SettingsError(f"the model does not take samples of {shape}: {cause}") from error
@@ -275,10 +277,10 @@ def _has_embedding(network: Network) -> bool:
 
 
 def _checked(outputs: object) -> Tensor:
-    """Return a module's outputs.
+    """Check and return a module's outputs.
 
     Raises:
-        SettingsError: they are no tensor.
+        SettingsError: the outputs are not a real tensor.
     """
     if isinstance(outputs, Tensor) and not outputs.is_complex():
         return outputs
@@ -294,7 +296,7 @@ def _check_composition(method: Method, network: Network, sample: Batch) -> None:
     """Check that a module's own forward is its three stages.
 
     Raises:
-        SettingsError: it is not.
+        SettingsError: it differs, or the stages fail.
     """
     try:
         with torch.no_grad():
@@ -309,5 +311,5 @@ def _check_composition(method: Method, network: Network, sample: Batch) -> None:
         problem = f"their logits differ by {difference:.2g} on a sample"
     raise SettingsError(
         f"method.name={method.title}: needs a model whose forward is head(hidden(features(x)));"
-        f" run as that, {problem}"
+        f" composed that way, {problem}"
     )

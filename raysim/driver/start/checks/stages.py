@@ -1,4 +1,4 @@
-"""Check of rounds without clients, on which stages of the channel may act."""
+"""Check of rounds without clients, which stages of the channel may act on."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from raysim.errors import RaysimError, SettingsError
 
 
 def check_rounds_without_clients(parts: RunParts) -> None:
-    """Check that a method's round runs without clients, where one may be and a stage acts on it.
+    """Check that a method's round runs without clients, if a stage acts on such rounds.
 
     A round is without clients if none is selected, or if all drop out.
 
@@ -23,7 +23,7 @@ def check_rounds_without_clients(parts: RunParts) -> None:
         parts: The run's parts.
 
     Raises:
-        SettingsError: it fails, or has passes over clients that were not selected.
+        SettingsError: the round fails, or has passes over clients that were not selected.
     """
     settings, initial = parts.settings, parts.initial
     acting = [stage for stage in settings.stages.values() if stage.acts_on_empty_rounds]
@@ -40,6 +40,6 @@ def check_rounds_without_clients(parts: RunParts) -> None:
     except RaysimError as error:
         others = ["selection.name=uniform"] * may_be_empty + ["clock.name=none"] * may_be_lost
         raise SettingsError(
-            f"{called(acting[0])}: acts on rounds without clients, in which"
-            f" {called(settings.method)} fails: {error}; choose {' '.join(others)}"
+            f"{called(acting[0])}: acts on rounds without clients, and"
+            f" {called(settings.method)} fails in them: {error}; choose {' '.join(others)}"
         ) from error
