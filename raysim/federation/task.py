@@ -281,7 +281,7 @@ def _read_labels(name: str, y: Array) -> Integers:
     labels = y.astype(np.int64) if y.dtype.kind in "fiub" else np.zeros(0, np.int64)
     if y.ndim != 1 or labels.shape != y.shape or (labels != y).any():
         raise DataError(
-            f"{name}: targets {y.dtype}{[*y.shape]} are no class numbers [N]; for others give"
+            f"{name}: targets {y.dtype}{[*y.shape]} are not class numbers [N]; for others give"
             " Task.scoring"
         )
     if len(y) and y.min() < 0:

@@ -242,7 +242,7 @@ def test_a_run_with_code_that_cannot_be_compared_goes_on_by_force_alone(tmp_path
     reason = "code of the scoring cannot be compared (the scoring, metrics, accuracy, variable lock"
     reason += " is a _thread.lock)"
     assert f"{reason}: if this run is interrupted, it resumes only with force=True" in notes.notes
-    refused = "going on after round 1 might not have" if rounds == 1 else "that may be another one"
+    refused = "going on after round 1 might not give" if rounds == 1 else "that may be another one"
     with pytest.raises(raysim.RunError, match=rf"{refused}.*{re.escape(reason)}"):
         raysim.run(settings, task)
     if rounds == 1:

@@ -498,7 +498,10 @@ def test_fields_of_an_optimizer_are_described(name):
 
 OF_TASKS = {
     "too few": ({"local.class_weights": [1.0, 2.0]}, "local.class_weights=[1.0, 2.0]: must have 3"),
-    "own loss": ({"local.label_smoothing": 0.1}, "local.label_smoothing=0.1: the task has a loss"),
+    "own loss": (
+        {"local.label_smoothing": 0.1},
+        "local.label_smoothing=0.1: the task has its own loss",
+    ),
     "own loss, balanced": (
         {"local.class_weights": "balanced"},
         "local.class_weights=balanced: the task has its own loss",

@@ -31,7 +31,7 @@ def check_labels(federation: Federation, outputs: int) -> None:
     """Check that targets are class numbers, and that the network has outputs for them.
 
     Raises:
-        DataError: targets are no class numbers, or one exceeds the outputs.
+        DataError: targets are not class numbers, or one exceeds the outputs.
     """
     classes = max(outputs, 2)  # one output tells two classes apart
     own = federation.local_test.samples if federation.local_test else None
