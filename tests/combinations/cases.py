@@ -31,7 +31,7 @@ NEEDED = ("method.name", "dataset.name", "dataset.path", "dataset.target", "data
 NEEDED += ("clients", "fraction", "model.name", "seed", "partition.name")
 """Settings that are not left out to make others valid."""
 SMALL = 1e-4
-"""Learning rates with which a case goes on that diverged."""
+"""Learning rates, and noise of bad clients, with which a case goes on that diverged."""
 DIVERGED = ("is not finite", "the largest that masks add")
 """Words of a run that diverged, which random settings may well do."""
 REPLACEABLE = ("aggregation", "attack", "clock", "selection", "temperature")
@@ -117,12 +117,13 @@ class Case:
     def settle(self) -> Outcome:
         """Leave out settings until the whole run is accepted; return how it ended.
 
-        A run that diverges starts again with learning rates with which none should.
+        A run that diverges starts again with learning rates, and noise, with which none should.
         """
         outcome = self._accepted()
         if outcome.diverged:
             shutil.rmtree(self.folder / "whole", ignore_errors=True)
-            rates = {k for k in self.settings if re.fullmatch(r"method\.(.*_)?lr(_.*)?", k)}
+            scales = re.compile(r"method\.(.*_)?lr(_.*)?|attack\.std")
+            rates = {key for key in self.settings if scales.fullmatch(key)}
             self.settings |= dict.fromkeys({"local.lr", *rates}, SMALL)
             outcome = self._accepted()
         return outcome
