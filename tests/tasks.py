@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -83,6 +83,17 @@ class Notes(raysim.Listener):
     def of_clients(self) -> list[str]:
         """Those about single clients."""
         return [note for note in self.notes if "client " in note]
+
+
+class StopAfter(raysim.Listener):
+    """Interrupts the run after a round."""
+
+    def __init__(self, number: int) -> None:
+        self._number = number
+
+    def round_done(self, row: Mapping[str, Any]) -> None:
+        if row["round"] == self._number:
+            raise KeyboardInterrupt
 
 
 class Fresh(Forwarding):

@@ -27,16 +27,16 @@ from raysim.testing.tasks import SIZES, small_task
 from raysim.training.job import ClientJob
 
 
-class StopAfter(raysim.Listener):
-    """Interrupts the run after a round."""
+class CopyAfter(raysim.Listener):
+    """Copies a run directory after a round: so a process leaves it that is killed then."""
 
-    def __init__(self, number: int) -> None:
-        self._number = number
+    def __init__(self, number: int, run_dir: Path, to: Path) -> None:
+        self._number, self._run_dir, self._to = number, run_dir, to
 
     def round_done(self, row: Mapping[str, Any]) -> None:
-        """Interrupt the run if this was the round."""
+        """Copy it if this was the round."""
         if row["round"] == self._number:
-            raise KeyboardInterrupt
+            shutil.copytree(self._run_dir, self._to)
 
 
 class ComponentContract:
@@ -97,7 +97,7 @@ class ComponentContract:
         }
         self.assert_finite(tmp_path / "run", "mlp", nothing, (1, 9, 1, 17, 1, 12, 1, 20))
 
-    def assert_trains(self, folder: Path, family: str) -> None:
+    def assert_trains(self, folder: Path, family: str) -> raysim.Result | None:
         """Check that two rounds give finite figures, or that the family is refused."""
         out = folder / "run"
         if family in self.unsupported:
@@ -105,8 +105,8 @@ class ComponentContract:
             with refused(self.refusal):
                 raysim.run(settings, small_task(family))
             require(not out.exists(), "a refused run did not delete its directory")
-            return
-        self.assert_finite(out, family, {})
+            return None
+        return self.assert_finite(out, family, {})
 
     @property
     def refusal(self) -> str:
@@ -119,7 +119,7 @@ class ComponentContract:
         family: str,
         overrides: Mapping[str, Any],
         sizes: tuple[int, ...] = SIZES,
-    ) -> None:
+    ) -> raysim.Result:
         """Check that two rounds of all clients give finite figures."""
         settings = self.settings_for(out, {"fraction": 1.0, **overrides})
         result = raysim.run(settings, small_task(family, sizes))
@@ -132,6 +132,7 @@ class ComponentContract:
         require(numbers == [1, 2], f"metrics.parquet has the rounds {numbers}")
         losses = [row["train_loss"] for row in rows if row["train_loss"] is not None]
         require(all(map(math.isfinite, losses)), f"train_loss: {rows}")
+        return result
 
     def learned(self, folder: Path, overrides: Mapping[str, Any]) -> tuple[float, float]:
         """Check that the loss falls; return the accuracy after the first and the last round.
@@ -169,22 +170,18 @@ class ComponentContract:
     def assert_resumes(
         self, folder: Path, family: str, overrides: Mapping[str, Any], stop: int = 3
     ) -> None:
-        """Check that a run that loses the checkpoint of its last round ends with the same bits."""
-        task = small_task(family)
+        """Check that a killed run that lost its last checkpoint ends with the same bits."""
+        task, straight, broken = small_task(family), folder / "straight", folder / "broken"
         longer = {"rounds": 3, "checkpoint_every": 1, **overrides}
-        whole = raysim.run(self.settings_for(folder / "straight", longer), task)
-        try:
-            raysim.run(self.settings_for(folder / "broken", longer), task, StopAfter(stop))
-        except KeyboardInterrupt:
-            checkpoints = folder / "broken" / "checkpoints"
-        else:
-            raise AssertionError(f"the run was not interrupted after round {stop}")
+        settings = self.settings_for(straight, longer)
+        whole = raysim.run(settings, task, CopyAfter(stop, straight, broken))
+        checkpoints = broken / "checkpoints"
         files = {path.name for path in checkpoints.iterdir()}
         due = {f"round_{number:06d}" for number in (stop - 1, stop)}
         require(files == due, f"checkpoints: {files}, expected {due}")
         shutil.rmtree(checkpoints / f"round_{stop:06d}")  # as if killed before it wrote this
-        result = raysim.resume(folder / "broken", task)
-        require_same_model(folder / "straight", folder / "broken")
+        result = raysim.resume(broken, task)
+        require_same_model(straight, broken)
         rounds = [run.metrics["round"].to_pylist() for run in (whole, result)]
         require(rounds[0] == rounds[1], f"rounds of metrics.parquet: {rounds}")
 
@@ -208,8 +205,15 @@ class MethodContract(ComponentContract):
         return rf"^method\.name={re.escape(self.method)}: "
 
     def test_trains_an_mlp(self, tmp_path: Path) -> None:
-        """Train the family, with clients of one sample, or refuse it."""
-        self.assert_trains(tmp_path, "mlp")
+        """Train the family, with clients of one sample, and count the bytes; or refuse it."""
+        result = self.assert_trains(tmp_path, "mlp")
+        if result is None or self.models_sent is None:
+            return
+        model = sum(4 * tensor.numel() for tensor in result.params.values())
+        sent = len(SIZES) * model * self.models_sent
+        for name in ("bytes_up", "bytes_down"):
+            values = result.metrics[name].to_pylist()
+            require(values == [sent] * 2, f"{name}: {values}, expected {sent} a round")
 
     def test_trains_a_cnn(self, tmp_path: Path) -> None:
         """Train the family, with clients of one sample, or refuse it."""
@@ -224,22 +228,11 @@ class MethodContract(ComponentContract):
         self.assert_trains(tmp_path, "lstm")
 
     def test_loss_falls_on_separable_data(self, tmp_path: Path) -> None:
-        """Learn a linear teacher's classes, with half of the clients a round."""
+        """Learn a linear teacher's classes, with half of the clients a round, each logged once."""
         first, last = self.learned(tmp_path, {"fraction": 0.5})
         least = max(first, 0.6)
         require(last > least, f"accuracy at most {least}: {last}")
-
-    def test_models_travel_up_and_down(self, tmp_path: Path) -> None:
-        """Count the bytes that clients receive and send."""
-        if self.models_sent is None:
-            return
-        settings = self.settings_for(tmp_path / "run", {"fraction": 1.0})
-        result = raysim.run(settings, small_task("mlp"))
-        model = sum(4 * tensor.numel() for tensor in result.params.values())
-        sent = len(SIZES) * model * self.models_sent
-        for name in ("bytes_up", "bytes_down"):
-            values = result.metrics[name].to_pylist()
-            require(values == [sent] * 2, f"{name}: {values}, expected {sent} a round")
+        require_a_row_per_client_and_pass(tmp_path / "run")
 
     def test_bad_settings_are_refused_with_their_name(self, tmp_path: Path) -> None:
         """Refuse values beyond the limits of the method's fields, and unknown fields."""
@@ -250,17 +243,6 @@ class MethodContract(ComponentContract):
                         self.settings_for(tmp_path, {f"method.{name}": value})
         with refused(r"^method\.no_such: no such setting"):
             self.settings_for(tmp_path, {"method.no_such": 1})
-
-    def test_a_row_per_client_and_pass(self, tmp_path: Path) -> None:
-        """Log every client once a pass, and count the clients that trained."""
-        settings = self.settings_for(tmp_path / "run", {})
-        result = raysim.run(settings, small_task("mlp"))
-        rows = pq.read_table(result.run_dir / "clients.parquet").to_pylist()
-        keys = [(row["round"], row["pass"], row["client"]) for row in rows]
-        require(len(set(keys)) == len(keys), f"rows of clients.parquet repeat: {sorted(keys)}")
-        for row in result.metrics.to_pylist():
-            trained = {r["client"] for r in rows if r["round"] == row["round"] and r["steps"] > 0}
-            require(len(trained) == row["clients"], f"{len(trained)} clients trained: {row}")
 
 
 def beyond(limit: Any) -> list[Any]:
@@ -315,6 +297,16 @@ def require_same_model(*run_dirs: Path) -> None:
     for other in others:
         clients = sorted(c for c in first.keys() | other.keys() if first.get(c) != other.get(c))
         require(not clients, f"states of clients {clients} differ: {', '.join(map(str, run_dirs))}")
+
+
+def require_a_row_per_client_and_pass(run_dir: Path) -> None:
+    """Check the clients of a run's tables: each once a pass, and the number that trained."""
+    rows = pq.read_table(run_dir / "clients.parquet").to_pylist()
+    keys = [(row["round"], row["pass"], row["client"]) for row in rows]
+    require(len(set(keys)) == len(keys), f"rows of clients.parquet repeat: {sorted(keys)}")
+    for row in pq.read_table(run_dir / "metrics.parquet").to_pylist():
+        trained = {r["client"] for r in rows if r["round"] == row["round"] and r["steps"] > 0}
+        require(len(trained) == row["clients"], f"{len(trained)} clients trained: {row}")
 
 
 def newest_states(run_dir: Path) -> dict[str, bytes]:

@@ -16,11 +16,10 @@ import raysim
 from raysim.api.channel import Received
 from raysim.channel.gaussian import Gaussian
 from raysim.numbers.seeds import torch_generator
-from raysim.testing.contract import StopAfter
 from raysim.testing.tasks import SmallNet, samples
 from tests.driver.test_channel import HERE as WATCHING
 from tests.driver.test_channel import SEEN, SIZES, norm_of
-from tests.tasks import Fresh, make_settings, make_task, model_of
+from tests.tasks import Fresh, StopAfter, make_settings, make_task, model_of
 
 WATCH = f"{WATCHING}:Watch"
 FIXED = {"aggregation.weighting": "fixed"}

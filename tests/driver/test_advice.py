@@ -12,8 +12,7 @@ from torch import nn
 
 import raysim
 from raysim.methods.fedavg import FedAvg
-from tests.driver.test_lost_files import StopAfter
-from tests.tasks import EQUAL, Notes, make_settings, make_task
+from tests.tasks import EQUAL, Notes, StopAfter, make_settings, make_task
 
 
 def notes_of(path, task, **overrides):

@@ -20,12 +20,11 @@ from raysim.numbers.tensors import Layout
 from raysim.samples.client_indices import ListedIndices
 from raysim.samples.participants import participants_of
 from raysim.storage import updates
-from raysim.testing.contract import StopAfter
 from raysim.testing.tasks import SmallNet
 from tests.aggregation.test_numpy import centred, fltrust, geometric_median, multi_krum
 from tests.driver import test_channel
 from tests.driver.test_channel import SEEN, SIZES, Normalised
-from tests.tasks import EQUAL, Fresh, Notes, make_settings, make_task, model_of
+from tests.tasks import EQUAL, Fresh, Notes, StopAfter, make_settings, make_task, model_of
 
 HERE = "tests.driver.test_aggregation"
 WATCH = {"channel": {"tests.driver.test_channel:Watch": {}}}

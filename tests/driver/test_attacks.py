@@ -20,11 +20,10 @@ from raysim.attack.differences import changed
 from raysim.attack.mimic import Mimic
 from raysim.driver.uploads.attacking import bad_in_round
 from raysim.results.failures import is_divergence
-from raysim.testing.contract import StopAfter
 from raysim.testing.tasks import samples
 from tests.driver.test_aggregation import WATCH, Wide, flat, run, shares_of, vectors
 from tests.driver.test_channel import SEEN, SIZES
-from tests.tasks import Fresh, Notes, make_settings, make_task, model_of
+from tests.tasks import Fresh, Notes, StopAfter, make_settings, make_task, model_of
 
 HERE = "tests.driver.test_attacks"
 HALF = {"attack.fraction": 0.5, "fraction": 0.8}

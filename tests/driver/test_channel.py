@@ -16,9 +16,8 @@ from raysim.api.channel import Received
 from raysim.methods.fedavg import FedAvg
 from raysim.numbers.encoding import Encoding
 from raysim.numbers.tensors import Layout
-from raysim.testing.contract import StopAfter
 from raysim.testing.tasks import SmallNet
-from tests.tasks import Fresh, Notes, make_settings, make_task, model_of
+from tests.tasks import Fresh, Notes, StopAfter, make_settings, make_task, model_of
 
 HERE = "tests.driver.test_channel"
 SIZES = (2, 3, 160, 17, 40, 80)

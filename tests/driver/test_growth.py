@@ -14,9 +14,8 @@ import raysim
 from raysim.driver.rounds.commits import Commits
 from raysim.driver.rounds.run import Run
 from raysim.storage.client_states import ClientStates
-from raysim.testing.contract import StopAfter
 from tests.faults.forked import Child
-from tests.tasks import UNEQUAL, make_settings, make_task, model_of
+from tests.tasks import UNEQUAL, StopAfter, make_settings, make_task, model_of
 
 OTHER = (2, *UNEQUAL[1:])
 CPU = torch.device("cpu")

@@ -8,8 +8,7 @@ import torch
 from safetensors.torch import load_file
 
 import raysim
-from raysim.testing.contract import StopAfter
-from tests.tasks import UNEQUAL, make_settings, make_task, model_of
+from tests.tasks import UNEQUAL, StopAfter, make_settings, make_task, model_of
 
 OPTIONS = {"rounds": 3, "keep_clients": True, "fraction": 0.5, "local.lr": 0.05}
 

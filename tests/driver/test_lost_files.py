@@ -12,22 +12,11 @@ import pytest
 import raysim
 from raysim.errors import DamagedStateError
 from raysim.storage import atomic
-from tests.tasks import Notes, long_settings, make_task, model_of
+from tests.tasks import Notes, StopAfter, long_settings, make_task, model_of
 
 SIZES = (1, 40, 17, 30)
 SCAFFOLD = {"method.name": "scaffold", "fraction": 1.0}
 ROWS = ("round", "client", "samples", "steps", "train_loss")
-
-
-class StopAfter(raysim.Listener):
-    """Interrupts a run after a round."""
-
-    def __init__(self, number: int) -> None:
-        self._number = number
-
-    def round_done(self, row: Any) -> None:
-        if row["round"] == self._number:
-            raise KeyboardInterrupt
 
 
 def stopped(path: Path) -> Path:

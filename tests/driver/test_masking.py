@@ -20,11 +20,10 @@ from raysim.driver.rounds.hiding import as_seen
 from raysim.methods.fedavg import FedAvg
 from raysim.numbers.masking import words_of
 from raysim.selection.uniform import Uniform
-from raysim.testing.contract import StopAfter
 from raysim.testing.tasks import SmallNet
 from tests.channel.test_downlink import EXPECTED
 from tests.driver.privacy.test_refusals import HERE as REFUSING
-from tests.tasks import Notes, make_settings, make_task, model_of
+from tests.tasks import Notes, StopAfter, make_settings, make_task, model_of
 
 HERE = "tests.driver.test_masking"
 SIZES = (2, 3, 160, 17, 40, 80)

@@ -14,8 +14,7 @@ import raysim
 from raysim.methods.fedavg import FedAvg
 from raysim.numbers.tensors import CPU
 from raysim.storage.client_states import ClientStates
-from raysim.testing.contract import StopAfter
-from tests.tasks import EQUAL, make_settings, make_task
+from tests.tasks import EQUAL, StopAfter, make_settings, make_task
 
 FORM = (
     "; must yield each pass, `reduced = yield Pass(...)`, and return the next ServerState and a"

@@ -12,8 +12,7 @@ import torch
 
 import raysim
 from raysim.testing.tasks import SmallNet, samples
-from tests.driver.test_lost_files import StopAfter
-from tests.tasks import make_settings, make_task, model_of
+from tests.tasks import StopAfter, make_settings, make_task, model_of
 
 SIZES = (12, 30, 8, 40, 25, 17, 9, 33, 21, 14)
 OORT = {

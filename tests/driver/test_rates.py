@@ -10,8 +10,7 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 import raysim
 from raysim.methods.fedavg import FedAvg
-from raysim.testing.contract import StopAfter
-from tests.tasks import UNEQUAL, make_settings, make_task, model_of
+from tests.tasks import UNEQUAL, StopAfter, make_settings, make_task, model_of
 
 PLATEAU = {"lr_patience": 0, "lr_threshold": 0.3, "lr_factor": 0.5}
 BOTH = {"method.name": "fedadam", "local.schedule": "plateau", "server.schedule": "plateau"}

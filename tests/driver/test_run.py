@@ -25,9 +25,8 @@ from raysim.methods.fedavg import FedAvg
 from raysim.results.runs import read_run
 from raysim.storage.schema import SCHEMA
 from raysim.testing.tasks import SmallNet, samples
-from tests.driver.test_lost_files import StopAfter
 from tests.driver.test_same_bits import PREPARED
-from tests.tasks import UNEQUAL, Notes, make_settings, make_task, model_of
+from tests.tasks import UNEQUAL, Notes, StopAfter, make_settings, make_task, model_of
 
 COLUMNS = {
     *("round", "train_loss", "objective", "test_loss", "test_accuracy", "lr", "seconds"),

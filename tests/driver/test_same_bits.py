@@ -21,8 +21,7 @@ from raysim.samples.data import Split
 from raysim.storage import environment
 from raysim.testing.tasks import SmallNet
 from raysim.workloads.partitions.iid import Iid
-from tests.driver.test_lost_files import StopAfter
-from tests.tasks import UNEQUAL, Notes, make_settings, make_task
+from tests.tasks import UNEQUAL, Notes, StopAfter, make_settings, make_task
 
 SIZES = (40, 17, 30)
 PREPARED = {

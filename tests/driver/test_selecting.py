@@ -12,8 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import raysim
-from raysim.testing.contract import StopAfter
-from tests.tasks import make_settings, make_task, model_of
+from tests.tasks import StopAfter, make_settings, make_task, model_of
 
 SIZES = (1, 3, 600, 17, 80, 250)
 HERE = "tests.driver.test_selecting"

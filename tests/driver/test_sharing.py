@@ -13,9 +13,8 @@ from safetensors.torch import save_file
 import raysim
 from raysim.samples.arrow import open_split
 from raysim.samples.data import PARTITIONS
-from raysim.testing.contract import StopAfter
 from raysim.testing.tasks import SmallNet
-from tests.tasks import make_settings, model_of
+from tests.tasks import StopAfter, make_settings, model_of
 
 CLIENTS, PART = 7, 15
 PARTITION = {"per_client": 2, "limit": 40, "shared": 30, "shared_portion": 0.5}

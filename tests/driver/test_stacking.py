@@ -22,10 +22,9 @@ from raysim.federation.federation import Federation
 from raysim.federation.opened import OpenedSamples
 from raysim.federation.task import from_task
 from raysim.methods.fedavg import FedAvg
-from raysim.testing.contract import StopAfter
 from raysim.testing.tasks import SmallNet, small_task
 from raysim.training.stacked.trainer import StackedTrainer
-from tests.tasks import Notes, make_settings, make_task, model_of
+from tests.tasks import Notes, StopAfter, make_settings, make_task, model_of
 
 SIZES = (9, 20, 12, 17, 24, 12)
 MUCH = 10**12

@@ -16,8 +16,7 @@ from raysim.methods.fedavg import FedAvg
 from raysim.numbers.encoding import Encoding
 from raysim.numbers.tensors import Layout, flatten
 from raysim.storage.client_states import ClientStates
-from raysim.testing.contract import StopAfter
-from tests.tasks import Fresh, make_settings, make_task, model_of
+from tests.tasks import Fresh, StopAfter, make_settings, make_task, model_of
 
 HERE = "tests.driver.test_stage_states"
 SIZES = (2, 3, 160, 17, 40, 80)

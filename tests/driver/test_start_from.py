@@ -9,9 +9,8 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import raysim
-from raysim.testing.contract import StopAfter
 from raysim.testing.tasks import SmallNet
-from tests.tasks import UNEQUAL, Notes, make_settings, make_task, model_of
+from tests.tasks import UNEQUAL, Notes, StopAfter, make_settings, make_task, model_of
 
 
 class HalfFrozen(SmallNet):

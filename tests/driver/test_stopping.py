@@ -16,9 +16,8 @@ from raysim.driver.rounds import commits
 from raysim.driver.rounds.stopping import Stopping
 from raysim.storage import checkpoints
 from raysim.storage.column_names import OF_SCORES
-from raysim.testing.contract import StopAfter
 from tests.faults.forked import Child
-from tests.tasks import UNEQUAL, SmallNet, make_settings, make_task, model_of
+from tests.tasks import UNEQUAL, SmallNet, StopAfter, make_settings, make_task, model_of
 
 NAN = float("nan")
 WORSE = {"patience_metric": "test_loss", "patience_mode": "max"}

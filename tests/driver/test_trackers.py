@@ -17,8 +17,7 @@ import raysim
 from raysim.driver.listeners import trackers
 from raysim.driver.listeners.listener import Forwarding
 from raysim.driver.listeners.trackers.base import FILE, Tracker
-from tests.results.test_runs import StopAfter
-from tests.tasks import Notes, make_settings, make_task
+from tests.tasks import Notes, StopAfter, make_settings, make_task
 
 
 class Kept(Tracker):

@@ -14,9 +14,8 @@ from torch.nn.utils import parametrizations
 
 import raysim
 from raysim.numbers.tensors import as_real
-from raysim.testing.contract import StopAfter
 from raysim.testing.tasks import SmallNet, samples
-from tests.tasks import UNEQUAL, Notes, make_settings, make_task, model_of
+from tests.tasks import UNEQUAL, Notes, StopAfter, make_settings, make_task, model_of
 
 EQUAL = (24, 24, 24)
 

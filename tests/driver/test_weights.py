@@ -12,8 +12,7 @@ import raysim
 from raysim.api.rules import send_model
 from raysim.driver.evaluation.weights import in_whole_numbers
 from raysim.methods.fedavg import FedAvg
-from raysim.testing.contract import StopAfter
-from tests.tasks import UNEQUAL, make_settings, make_task, model_of
+from tests.tasks import UNEQUAL, StopAfter, make_settings, make_task, model_of
 
 WEIGHTS = [0.4 / (1 + client) for client in range(len(UNEQUAL))]
 OVERLAPPING = {"method.name": "fedat", "method.tiers": 2, "method.concurrency": 4}

@@ -22,11 +22,10 @@ from raysim.driver.privacy.accounting import Accounting, Cohorts
 from raysim.methods.dp_ftrl import DpFtrl
 from raysim.methods.noise_tree import completed, next_prefix, noise_of
 from raysim.numbers.seeds import torch_generator
-from raysim.testing.contract import StopAfter
 from raysim.testing.tasks import SmallNet
 from tests.methods.reference import SIZES, Reference
 from tests.methods.test_oracle import NAMES, assert_close
-from tests.tasks import Notes, make_settings, make_task, model_of
+from tests.tasks import Notes, StopAfter, make_settings, make_task, model_of
 
 CLIP, MOMENTUM, STEP = 0.4, 0.6, 0.7
 OWN = {

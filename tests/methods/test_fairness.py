@@ -16,12 +16,11 @@ from scipy.optimize import brentq
 import raysim
 from raysim.methods.reweighted import projected
 from raysim.numbers.seeds import torch_generator
-from raysim.testing.contract import StopAfter
 from tests.methods import common
 from tests.methods.common import outputs
 from tests.methods.reference import MOMENTUM, SIZES, Reference, T, plain
 from tests.methods.test_oracle import assert_close
-from tests.tasks import make_settings, make_task
+from tests.tasks import StopAfter, make_settings, make_task
 
 Q, TILT, STEP, GAMMA, DECAY, FLOOR = 2.5, 3.0, 0.2, 0.05, 0.7, 0.06
 

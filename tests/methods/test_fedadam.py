@@ -9,10 +9,9 @@ from safetensors.numpy import load_file
 
 import raysim
 from raysim.methods.fedavg import FedAvg
-from raysim.testing.contract import StopAfter
 from tests.methods.test_oracle import LR, NAMES, SIZES, assert_close
 from tests.methods.test_transforms import MOMENTUM, ROUNDS, local_training, run_half
-from tests.tasks import make_settings, make_task
+from tests.tasks import StopAfter, make_settings, make_task
 
 NAME = {"method.name": "fedadam"}
 LR_SERVER, BETA1, BETA2, TAU = 0.05, 0.7, 0.8, 0.01

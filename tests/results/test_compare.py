@@ -17,9 +17,8 @@ from raysim.results.runs import read_run
 from raysim.storage.revisions import COMPONENTS, DOWN_STAGES, FORMULA, STAGES
 from raysim.testing.tasks import samples
 from tests.cli.test_app import raysim_command  # noqa: F401 - a fixture
-from tests.driver.test_lost_files import StopAfter
 from tests.results.conftest import make_rows
-from tests.tasks import UNEQUAL, make_settings, make_task
+from tests.tasks import UNEQUAL, StopAfter, make_settings, make_task
 
 PROX = {"method.name": "fedprox", "method.mu": 0.1}
 

@@ -13,16 +13,7 @@ import raysim
 from raysim.errors import RunError, SettingsError
 from raysim.results.runs import read_run, read_runs, result_settings
 from tests.results.conftest import make_rows
-from tests.tasks import make_settings, make_task
-
-
-class StopAfter(raysim.Listener):
-    def __init__(self, number):
-        self.number = number
-
-    def round_done(self, row):
-        if row["round"] == self.number:
-            raise KeyboardInterrupt
+from tests.tasks import StopAfter, make_settings, make_task
 
 
 def test_a_finished_run(tmp_path):

@@ -11,12 +11,11 @@ from safetensors.numpy import load_file
 import raysim
 from raysim.api.method import METHODS
 from raysim.methods.fedavg import FedAvg
-from raysim.testing.contract import StopAfter
 from tests.docs.blocks import ROOT, blocks_of
 from tests.methods import common, test_fednova, test_oracle
 from tests.methods.test_oracle import LR, NAMES, SIZES, assert_close
 from tests.methods.test_transforms import MU, ROUNDS, local_training, run_half
-from tests.tasks import make_settings, make_task, model_of
+from tests.tasks import StopAfter, make_settings, make_task, model_of
 
 STEP, BETA1, BETA2, TAU = 0.05, 0.7, 0.8, 0.01
 ADAPTIVE = {"server.lr": STEP, "server.beta1": BETA1, "server.tau": TAU}

@@ -14,9 +14,8 @@ from raysim.analysis.base import MeasuredRound
 from raysim.api.rules import Trained, View
 from raysim.storage.rows import parted
 from tests.driver.analyses.common import EVERYTHING, SIZES, settings, tables
-from tests.driver.test_lost_files import StopAfter
 from tests.driver.test_run import Poisoned
-from tests.tasks import UNEQUAL, Notes, make_settings, make_task, model_of
+from tests.tasks import UNEQUAL, Notes, StopAfter, make_settings, make_task, model_of
 
 QUICK = ("activations", "kl_activations", "weight_divergence")
 

@@ -11,8 +11,7 @@ import raysim
 from raysim.analysis import ANALYSES
 from raysim.api.components import Component
 from tests.driver.analyses.common import SIZES, settings, tables
-from tests.driver.test_lost_files import StopAfter
-from tests.tasks import make_settings, make_task
+from tests.tasks import StopAfter, make_settings, make_task
 
 
 class Plain(torch.nn.Module):

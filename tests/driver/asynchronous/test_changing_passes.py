@@ -10,11 +10,10 @@ import pytest
 import raysim
 from raysim.clock.devices import Devices
 from raysim.methods.fedbuff import FedBuff
-from raysim.testing.contract import StopAfter
 from tests.driver.asynchronous.draws import clocks_of
 from tests.driver.asynchronous.test_rounds import BUFFERED, SIZES, rows_of
 from tests.driver.asynchronous.test_times import times_of
-from tests.tasks import make_settings, make_task, model_of
+from tests.tasks import StopAfter, make_settings, make_task, model_of
 
 
 class Heavier(FedBuff):

@@ -24,9 +24,8 @@ from raysim.methods.fedbuff import FedBuff
 from raysim.methods.fedprox import proximal
 from raysim.numbers.seeds import sample_cohort, stream
 from raysim.selection.uniform import Uniform
-from raysim.testing.contract import StopAfter
 from tests.driver.asynchronous.draws import uniform_draws
-from tests.tasks import Notes, make_settings, make_task, model_of
+from tests.tasks import Notes, StopAfter, make_settings, make_task, model_of
 
 SIZES = (3, 40, 17, 8, 25, 60, 5, 12, 30)
 BUFFERED = {

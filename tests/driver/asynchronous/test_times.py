@@ -20,10 +20,9 @@ from raysim.clock.fleet import Fleet
 from raysim.driver.asynchronous.arrivals import Clock, Flight, PlannedRound, Queue
 from raysim.driver.asynchronous.plan import Plan
 from raysim.driver.asynchronous.times import DeviceTimes, tiers_of
-from raysim.testing.contract import StopAfter
 from tests.driver.asynchronous.draws import clocks_of, uniform_draws
 from tests.driver.asynchronous.reference import tiers_by_hand, walk
-from tests.tasks import make_settings, make_task, model_of
+from tests.tasks import StopAfter, make_settings, make_task, model_of
 
 SIZES = (3, 40, 17, 8, 25, 60, 5, 12, 30)
 BUFFERED = {

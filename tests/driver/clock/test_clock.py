@@ -13,8 +13,7 @@ import raysim
 from raysim.config import parse_override
 from raysim.testing.tasks import small_task
 from tests.driver.clock.test_costs import MODEL, SPEEDS, STEP, devices
-from tests.driver.test_lost_files import StopAfter
-from tests.tasks import EQUAL, UNEQUAL, Notes, make_settings, make_task, model_of
+from tests.tasks import EQUAL, UNEQUAL, Notes, StopAfter, make_settings, make_task, model_of
 
 CLOCK = {"clock.name": "devices"}
 MANY = (12,) * 30

@@ -13,9 +13,8 @@ import torch
 
 import raysim
 from raysim.methods.fedavg import FedAvg
-from raysim.testing.contract import StopAfter
 from raysim.training.flops import Polynomial
-from tests.tasks import EQUAL, UNEQUAL, make_settings, make_task, model_of
+from tests.tasks import EQUAL, UNEQUAL, StopAfter, make_settings, make_task, model_of
 
 FIRST, SECOND = 2 * 12 * 16, 2 * 16 * 3
 """FLOPs of the two layers of `SmallNet`, of a sample's forward pass."""
