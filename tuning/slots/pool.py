@@ -11,7 +11,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
 from functools import partial
 from time import perf_counter
 from typing import Any
@@ -36,56 +35,50 @@ from raysim.tuning.slots.report import Report, SlotLost
 from raysim.tuning.slots.slot import Slot, SlotActor
 
 
-@dataclass
-class _Stay:
-    """Time of a slot on the cluster, from its start to its loss."""
-
-    joined: float
-    left: float = float("inf")
-
-
 class SlotUsage:
     """Time that slots spent in runs."""
 
     def __init__(self) -> None:
-        self._stays: dict[Slot, list[_Stay]] = {}
-        self._begun: dict[Slot, float] = {}
-        self._spans: list[tuple[float, float]] = []
+        self._slots = set[Slot]()
+        # Times at which slots, and runs, begin (1) and end (-1).
+        self._there, self._inside = list[tuple[float, int]](), list[tuple[float, int]]()
         self._last_start = self._paused_before = self._paused = 0.0
 
     def joined(self, slot: Slot) -> None:
         """Record that a slot has started."""
-        self._stays.setdefault(slot, []).append(_Stay(perf_counter()))
+        self._slots.add(slot)
+        self._there.append((perf_counter(), 1))
 
     def lost(self, slot: Slot) -> None:
-        """Record the loss of a slot."""
-        self._stays[slot][-1].left = perf_counter()
-        if slot in self._begun:
-            self.run_ended(slot)
+        """Record the loss of a slot, with its run if it has one."""
+        self._there.append((perf_counter(), -1))
+        if slot.running:
+            self.run_ended()
 
-    def run_started(self, slot: Slot) -> None:
+    def run_started(self) -> None:
         """Record the start of a run, possibly the last run."""
-        self._begun[slot] = self._last_start = perf_counter()
-        self._paused_before = self._paused
+        self._last_start, self._paused_before = perf_counter(), self._paused
+        self._inside.append((self._last_start, 1))
 
     def run_paused(self, seconds: float) -> None:
         """Record the pause of a run that waited for the pruner."""
         self._paused += seconds
 
-    def run_ended(self, slot: Slot) -> None:
-        """Record the end of a slot's run."""
-        self._spans.append((self._begun.pop(slot), perf_counter()))
+    def run_ended(self) -> None:
+        """Record the end of a run."""
+        self._inside.append((perf_counter(), -1))
 
     @property
     def busy(self) -> float | None:
         """Fraction of the slots' time in unpaused runs, until the last run started."""
-        if len(self._spans) <= len(self._stays):
+        if sum(change < 0 for _, change in self._inside) <= len(self._slots):
             return None
         until = self._last_start
-        stays = [stay for stays in self._stays.values() for stay in stays]
-        present = sum(max(0.0, min(stay.left, until) - stay.joined) for stay in stays)
-        inside = sum(max(0.0, min(ended, until) - begun) for begun, ended in self._spans)
-        return (inside - self._paused_before) / present
+        inside, there = (
+            sum(change * (until - at) for at, change in changes if at < until)
+            for changes in (self._inside, self._there)
+        )
+        return (inside - self._paused_before) / there
 
 
 WATCH_SECONDS = 5.0
@@ -168,14 +161,15 @@ class SlotPool:
     def start(self, settings: raysim.Settings, pausing: bool, forced: bool = False) -> Slot:
         """Start a run in a free slot; see `SlotActor.advance`."""
         slot = self._free.pop(0)
-        self._usage.run_started(slot)
-        slot.order = settings.override(slot.engine).to_dict(), pausing, forced
+        self._usage.run_started()
         slot.running = True
+        order = settings.override(slot.engine).to_dict(), pausing, forced
+        self._call(slot, slot.actor.advance.remote(order))
         return slot
 
     def release(self, slot: Slot, paused: bool) -> None:
         """Free the slot of an ended run; a paused one ends, and can be resumed."""
-        self._usage.run_ended(slot)
+        self._usage.run_ended()
         slot.running = False
         if paused:
             self._call(slot, slot.actor.stop.remote())
@@ -191,8 +185,7 @@ class SlotPool:
         if not self._due:
             for slot in self._slots:
                 if slot.running and not slot.called:
-                    order, slot.order = slot.order, None
-                    self._call(slot, slot.actor.advance.remote(order))
+                    self._call(slot, slot.actor.advance.remote(None))
             self._cluster.check_store()
             done, _ = ray.wait(list(self._calls), num_returns=1, timeout=WATCH_SECONDS)
             if perf_counter() - self._last_check >= WATCH_SECONDS:

@@ -204,7 +204,6 @@ class Slot:
         asked: When it was asked to start.
         called: Whether a call of its actor has not returned.
         running: Whether it has a run.
-        order: The run to start with the next call, as `SlotActor.advance` takes it.
         actor: Its actor, once it was asked to start.
     """
 
@@ -216,7 +215,6 @@ class Slot:
     asked: float = 0.0
     called: bool = False
     running: bool = False
-    order: tuple[dict[str, Any], bool, bool] | None = None
     actor: Any = None
 
     def close(self, silent: bool) -> None:
