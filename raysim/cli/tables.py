@@ -23,6 +23,7 @@ from raysim.cli.options import (
     path_option,
 )
 from raysim.cli.output import resumable, to_json
+from raysim.display.terminal import print_line
 from raysim.errors import SettingsError
 
 if TYPE_CHECKING:
@@ -182,36 +183,39 @@ def _run_or_tell(
     dry_run: bool,
     json: bool,
 ) -> None:
-    """Run a table or a sweep, as `kind` says, or print its cost alone."""
+    """Run a table or a sweep, as `kind` says, or print its cost alone.
+
+    Args:
+        kind: The word for it in messages, which go to stderr if the document is JSON.
+        table: Makes the table.
+        planner: Plans it.
+        jobs: Number of slots; None takes as many as fit.
+        folder: Its folder.
+        dry_run: Whether its cost alone is printed.
+        json: Whether it is printed as one document.
+
+    Raises:
+        SettingsError: both are asked for.
+    """
+    from raysim.results.render import grid_of, to_document, to_rich
     from raysim.tuning.tables import command
+
+    def show(found: PaperTable) -> None:
+        if json:
+            typer.echo(to_json({**to_document(found), "folder": str(folder)}))
+        else:
+            command.print_table(console, to_rich(grid_of(found)))
 
     if json and dry_run:
         raise SettingsError("--json: does not go with --dry-run")
-    if json:
-        _print_document(kind, table(), planner, jobs, folder)
-        return
-    if dry_run:
-        with resumable(console, lambda: ""):
+    messages = Console(stderr=True) if json else console
+    hint = "" if dry_run else f"interrupted; the same command resumes the {kind}"
+    with resumable(messages, lambda: hint):
+        if dry_run:
             command.dry_run(table(), planner, jobs=jobs, out=folder, console=console)
-        return
-    with resumable(console, lambda: f"interrupted; the same command resumes the {kind}"):
-        command.print_table(table(), planner, jobs=jobs, out=folder, console=console)
-
-
-def _print_document(
-    kind: str, table: PaperTable, planner: Planner, jobs: int | None, folder: Path
-) -> None:
-    """Run a table; print its values as JSON, and messages on stderr."""
-    from raysim.results.render import to_document
-    from raysim.tuning.tables import command
-
-    messages = Console(stderr=True)
-    line = partial(messages.print, highlight=False, markup=False, soft_wrap=True)
-    with resumable(messages, lambda: f"interrupted; the same command resumes the {kind}"):
-        ended = command.run_table(table, planner, jobs=jobs, out=folder, line=line)
-        command.write_outputs(ended, line)
-    typer.echo(to_json({**to_document(ended.table), "folder": str(folder)}))
-    ended.raise_failure()
+            return
+        line = partial(print_line, messages)
+        command.run_table(table(), planner, jobs=jobs, out=folder, line=line, show=show)
 
 
 def planner_of(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -16,7 +15,6 @@ from raysim.display.terminal import print_line
 from raysim.display.units import in_fitting_unit
 from raysim.errors import MachineError, RaysimError, RunError, SettingsError, visible
 from raysim.results.failures import is_divergence
-from raysim.results.render import grid_of, to_rich
 from raysim.storage.lock import removed_if_refused
 from raysim.tuning.runs.folder import RunsFolder
 from raysim.tuning.runs.queue import Runs
@@ -41,69 +39,6 @@ def next_step(table: PaperTable) -> str:
     return f"fix this, then type the same command to resume the {kind}"
 
 
-def print_table(
-    table: PaperTable, planner: Planner, *, jobs: int | None, out: Path, console: Console
-) -> None:
-    """Run or resume a table, and print it.
-
-    Args:
-        table: The table.
-        planner: Plans it: its cells, rounds, seeds and overrides.
-        jobs: Number of slots; None takes as many as fit.
-        out: Folder of the runs and of the table's files.
-        console: Console for messages.
-
-    Raises:
-        RaysimError: an option, a setting, the data, the folder or the cluster does not allow it, or
-            a run failed, after the others have ended.
-    """
-    line = partial(print_line, console)
-    ended = run_table(table, planner, jobs=jobs, out=out, line=line)
-    _print_table(console, to_rich(grid_of(ended.table)))
-    write_outputs(ended, line)
-    ended.raise_failure()
-
-
-def write_outputs(ended: EndedTable, line: Callable[[str], None]) -> None:
-    """Write the page of a table, and print its files."""
-    line(f"{', '.join(FILES)} in {ended.results.folder.path}")
-    try:
-        path = write_page(ended.results, ended.table, ended.chosen)
-    except SettingsError as lacking:
-        line(f"note: no page: {lacking}")
-    else:
-        line(f"report: {path}")
-
-
-@dataclass(frozen=True)
-class EndedTable:
-    """A table whose runs have ended.
-
-    Attributes:
-        results: The shown cells and runs, with the plan and the folder of the table.
-        runs: The queue of the runs; some may have failed.
-        table: Their values.
-        chosen: Outcomes of the searches before the runs, if there were any.
-    """
-
-    results: TableResults
-    runs: Runs
-    table: PaperTable
-    chosen: Sequence[Chosen] = ()
-
-    def raise_failure(self) -> None:
-        """Raise the first failure of a run or a search; divergence is a result.
-
-        Raises:
-            RunError: one failed, other than by divergence.
-        """
-        resume = next_step(self.results.plan)
-        self.runs.raise_failure(resume)
-        for search in self.chosen:
-            if search.error and not is_divergence(search.error):
-                raise RunError(f"{search.title}: all its trials failed; {search.error}; {resume}")
-
-
 def run_table(
     table: PaperTable,
     planner: Planner,
@@ -111,9 +46,10 @@ def run_table(
     jobs: int | None,
     out: Path,
     line: Callable[[str], None],
+    show: Callable[[PaperTable], object],
     progress: Callable[[int, int], None] = lambda done, total: None,
-) -> EndedTable:
-    """Run or resume a table, tuned first if it asks for that.
+) -> TableResults:
+    """Run or resume a table, tuned first if it asks for that; write its files and its page.
 
     Args:
         table: The table.
@@ -121,17 +57,20 @@ def run_table(
         jobs: Number of slots; None takes as many as fit.
         out: Folder of the runs and of the table's files.
         line: Prints a line.
+        show: Called with the table once its runs have ended.
         progress: Called with the numbers of ended and of all runs.
 
     Raises:
-        RaysimError: an option, a setting, the data, the folder or the cluster does not allow it.
+        RaysimError: an option, a setting, the data, the folder or the cluster does not allow it, or
+            a run or a search failed, other than by divergence, after the others have ended.
     """
+    resume = next_step(table)
     results, work = TableResults(planner(table), folder_of(table, out)), RunCost()
     plan, folder = results.plan, results.folder
     plan.check_data()
     tune = read_tune(table.tune) if table.tune else None
-    with hinting(next_step(table)), removed_if_refused(out), folder.lock():
-        chosen: list[Chosen] = []
+    chosen: list[Chosen] = []
+    with hinting(resume), removed_if_refused(out), folder.lock():
         if tune:
             searched = to_search(plan, tune)
             queue_of(results, work, line).check()
@@ -143,7 +82,18 @@ def run_table(
         runs.check()
         folder.seal()
         runs.run(jobs)
-        return EndedTable(results, runs, results.write(), chosen)
+        written = results.write()
+    show(written)
+    line(f"{', '.join(FILES)} in {folder.path}")
+    try:
+        line(f"report: {write_page(results, written, chosen)}")
+    except SettingsError as lacking:
+        line(f"note: no page: {lacking}")
+    runs.raise_failure(resume)
+    for search in chosen:
+        if search.error and not is_divergence(search.error):
+            raise RunError(f"{search.title}: all its trials failed; {search.error}; {resume}")
+    return results
 
 
 def folder_of(table: PaperTable, path: Path) -> RunsFolder:
@@ -201,7 +151,7 @@ def dry_run(
     firsts = {run.digest: run for run in plan.first_runs}
     left = [firsts[run.digest] for run in runs.waiting]
     estimates = {run: _estimate(work, run) for run in plan.first_runs}
-    _print_table(console, _runs(plan, left, work, estimates))
+    print_table(console, _runs(plan, left, work, estimates))
     runs.started(slots)
     for run in dict.fromkeys(left):
         if isinstance(error := estimates[run], str):
@@ -266,7 +216,7 @@ def _cells_of(plan: PaperTable, run: Run) -> str:
     return "; ".join(rows) or f"{run.label} (the reference of others)"
 
 
-def _print_table(console: Console, table: RenderableType) -> None:
+def print_table(console: Console, table: RenderableType) -> None:
     """Print a table, without wrapping in a file or a pipe."""
     if not console.is_terminal:
         console.width = PIPE_WIDTH

@@ -15,7 +15,7 @@ from raysim.errors import SettingsError
 from raysim.notebook.lines import shown_lines
 from raysim.results.metrics import parse_metric
 from raysim.results.render import grid_of, html_table, to_arrow
-from raysim.tuning.tables.command import run_table, write_outputs
+from raysim.tuning.tables.command import run_table
 from raysim.tuning.tables.plan import make_plan
 from raysim.tuning.tables.results import TableResults
 from raysim.user_input import as_typed, canonical, user_path
@@ -98,13 +98,18 @@ def sweep(
     planner = partial(make_plan, only=only, rounds=rounds)
     folder = user_path(out) if out else default_folder(config, settings)
     with shown_lines("sweep") as view:
-        ended = run_table(
-            table, planner, jobs=jobs, out=folder, line=view.line, progress=view.progress
+        results = run_table(
+            table,
+            planner,
+            jobs=jobs,
+            out=folder,
+            line=view.line,
+            show=lambda _: None,
+            progress=view.progress,
         )
-        write_outputs(ended, view.line)
-    ended.raise_failure()
-    cells = to_arrow(ended.table)
-    return Sweep(_runs_of(ended.results, several), cells, styled(html_table(grid_of(ended.table))))
+    found = results.table()
+    page = styled(html_table(grid_of(found)))
+    return Sweep(_runs_of(results, several), to_arrow(found), page)
 
 
 def _settings_and_axes(axes: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Sequence[Any]]]:
