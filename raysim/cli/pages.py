@@ -132,10 +132,10 @@ def registry_of(kind: str) -> Registry[Any]:
 
 def components(registry: Registry[Any]) -> RenderableType:
     """Return the table of all components of a kind."""
-    return _table(
-        f"{registry.kind}s",
-        {name: (inspect.getdoc(registry.get(name)) or "").split("\n")[0] for name in registry},
-    )
+    table = _empty(f"{registry.kind}s", "name", "description")
+    for name in registry:
+        table.add_row(name, (inspect.getdoc(registry.get(name)) or "").split("\n")[0])
+    return table
 
 
 def presets(known: Mapping[str, Any]) -> RenderableType:
@@ -246,13 +246,6 @@ def _range(kind: Any, limits: Sequence[Any]) -> str:
 
 def _metadata(limit: Any) -> Sequence[Any]:
     return limit.metadata if isinstance(limit, FieldInfo) else [limit]
-
-
-def _table(title: str, rows: Mapping[str, str]) -> Table:
-    table = _empty(title, "name", "description")
-    for name, about in rows.items():
-        table.add_row(name, about)
-    return table
 
 
 def _empty(title: str, *columns: str) -> Table:

@@ -60,12 +60,8 @@ def report(
 ) -> None:
     """Write one HTML page about runs: table, curves, clients, time, settings, environment."""
     from raysim.results import report as page
-    from raysim.results.compare import (
-        comparison,
-        comparison_differences,
-        comparison_tables,
-        judged_columns,
-    )
+    from raysim.results.compare import comparison, comparison_tables, judged_columns
+    from raysim.results.render import differences_of
     from raysim.storage.atomic import replace_file
     from raysim.workloads.datasets.labels import training_labels
 
@@ -78,7 +74,7 @@ def report(
         comparison(groups, columns),
         comparison_tables(groups, judged_columns(columns)),
         training_labels,
-        differences=comparison_differences(groups, columns),
+        differences=differences_of(*comparison_tables(groups, columns)),
     )
     replace_file(out, lambda path: path.write_text(text, encoding="utf-8"))
     print_line(console, f"report: {out}")

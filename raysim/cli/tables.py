@@ -74,11 +74,11 @@ def table(
     """Run a published table next to its values; the same command resumes an interrupted one."""
     planner = planner_of(only, rounds, seeds, changes(overrides, profile))
     folder = out or Path("runs") / (f"{name}-tuned" if tune else name)
-    make_table = partial(_given_table, name, tune or (), tune_trials)
+    make_table = partial(given_table, name, tune or (), tune_trials)
     _run_or_tell("table", make_table, planner, jobs, folder, dry_run=dry_run, json=json)
 
 
-def _given_table(name: str, ranges: Sequence[str], trials: int | None) -> PaperTable:
+def given_table(name: str, ranges: Sequence[str], trials: int | None) -> PaperTable:
     """Return a paper's table, tuned by ranges if there are any."""
     from raysim.workloads.sweep_values import parse_ranges
     from raysim.workloads.tables import find, tuned_by

@@ -15,7 +15,7 @@ from raysim.results.metrics import Metric
 from raysim.results.origins import origin_notes, origins_of, revisions_of
 from raysim.results.own_tests import FURTHER, GLOBAL, local_rows, over_local, own_test_columns
 from raysim.results.references import UNREAD, reference_settings
-from raysim.results.render import Entry, Footnotes, Grid, differences_of, grid_of
+from raysim.results.render import Entry, Footnotes, Grid, grid_of
 from raysim.results.runs import RunRecord, State, result_settings
 from raysim.results.tables import ResultCell, ResultTable, differing_keys
 from raysim.storage.checkpoints import LOCAL_TEST_SAMPLES, TEST_SAMPLES
@@ -388,13 +388,6 @@ def comparison(groups: Sequence[RunGroup], columns: Iterable[tuple[str, Metric, 
         tuple(map(tuple, rows)),
         tuple(dict.fromkeys([*_notes(records), *definitions, *notes])),
     )
-
-
-def comparison_differences(
-    groups: Sequence[RunGroup], columns: Iterable[tuple[str, Metric, str]]
-) -> Grid | None:
-    """Return how far the groups are from the best of each column; None if none are compared."""
-    return differences_of(*comparison_tables(groups, columns))
 
 
 def comparison_tables(

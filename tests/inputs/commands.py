@@ -180,6 +180,9 @@ USAGE = {
     ("submit", "--", "table", "mifl-6a"): ("--out=none: must be an absolute path",),
     ("submit", "--", "table", "nothing", "--out", "/x"): ("nothing: no such table",),
     ("submit", "--", "table", "mifl-6a", "--out", "/x", "--only", "y"): ("--only=y: no cell",),
+    ("submit", "--", "table", "mifl-6a", "--out", "/x", "--tune", "nothing=1,2"): (
+        "tune.space.nothing: no row has it",
+    ),
     ("submit", "--env", "X", "--", "run", "mnist-fedavg", "out=/x"): ("--env=X",),
     ("submit", "--requirements", "no.txt", "--", "resume", "/x"): ("no.txt",),
     ("submit", "--address", "a:1", "--", "resume", "/x"): ("--address=a:1",),

@@ -1,6 +1,8 @@
-"""Arrow tables of results, for Parquet: a row per cell, its values by seed included."""
+"""Arrow tables of results, for Parquet and JSON: a row per cell, its values by seed included."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import pyarrow as pa
 
@@ -76,3 +78,23 @@ def to_arrow(table: ResultTable) -> pa.Table:
             )
     metadata = {"title": table.title, "metric": table.metric, "unit": table.unit}
     return pa.Table.from_pylist(rows, SCHEMA).replace_schema_metadata(metadata)
+
+
+def to_document(table: ResultTable) -> dict[str, Any]:
+    """Return a table with an object per cell; values are as measured.
+
+    Published values are in the cell's `published_unit`. The fields of a cell are the columns
+    of its Parquet file, except the notes, which are common.
+    """
+    cells = [
+        {name: value for name, value in cell.items() if name != "notes"}
+        for cell in to_arrow(table).to_pylist()
+    ]
+    return {
+        "title": table.title,
+        "metric": str(table.metric),
+        "rows": [*table.rows],
+        "columns": [*table.columns],
+        "cells": cells,
+        "notes": [*table.notes],
+    }
