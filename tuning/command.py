@@ -16,7 +16,6 @@ from raysim.results.render import to_rich
 from raysim.tuning.artifacts import ARTIFACTS, attach
 from raysim.tuning.plots import MOST_AXES
 from raysim.tuning.report import best_trials, write_report
-from raysim.tuning.search.results import trial_line
 from raysim.tuning.search.search import Search
 from raysim.tuning.search.storage import (
     error_line,
@@ -78,24 +77,14 @@ class PlainStudyOutput(StudyListener):
     """Plain output of a study: one line per trial."""
 
     def __init__(self, console: Console, search: Search) -> None:
-        self._console, self._search = console, search
-
-    def _print(self, text: str) -> None:
-        print_line(self._console, text)
+        super().__init__(partial(print_line, console))
+        self._search = search
 
     def started(self, slots: int, done: int, trials: int) -> None:
         """Print the search space and the number of trials."""
         space = ", ".join(f"{k} {format_range(v)}" for k, v in self._search.resolved.space.items())
-        self._print(f"{self._search.study.study_name}: {space}")
-        self._print(f"{trials} trials, {done} done; {slots} slots")
-
-    def trial_done(self, trial: Any, seconds: float) -> None:
-        """Print a trial's state, values, parameters and duration."""
-        self._print(trial_line(trial, seconds))
-
-    def note(self, text: str) -> None:
-        """Print a note."""
-        self._print(f"note: {text}")
+        self.line(f"{self._search.study.study_name}: {space}")
+        self.line(f"{trials} trials, {done} done; {slots} slots")
 
 
 def serve(storage: str, host: str, port: int, artifacts: Path | None = None) -> None:

@@ -23,7 +23,7 @@ from raysim.results.render import Entry, Grid, html_table
 from raysim.storage.lock import make_folder, removed_if_refused
 from raysim.storage.schema import check_claim
 from raysim.tuning.search.failures import study_errors
-from raysim.tuning.search.results import exceeded, reported, trial_line
+from raysim.tuning.search.results import exceeded, reported
 from raysim.tuning.search.search import Search
 from raysim.tuning.search.storage import default_storage, read_url
 from raysim.tuning.studies import find, read_study, read_table
@@ -185,22 +185,20 @@ class _Callbacks(StudyListener):
     """View of a study, and callbacks of a user, called with each ended trial."""
 
     def __init__(self, search: Search, callbacks: Sequence[Callback], view: LinesView) -> None:
+        super().__init__(view.line)
         self._search, self._callbacks, self._view = search, callbacks, view
         self._trials = 0
 
     def started(self, slots: int, done: int, trials: int) -> None:
         self._trials = trials
-        self._view.line(f"{self._search.study.study_name}: {trials} trials, {slots} slots")
+        self.line(f"{self._search.study.study_name}: {trials} trials, {slots} slots")
         self._show()
 
     def trial_done(self, trial: FrozenTrial, seconds: float) -> None:
-        self._view.line(trial_line(trial, seconds))
+        super().trial_done(trial, seconds)
         self._show()
         for callback in self._callbacks:
             callback(self._search.study, trial)
-
-    def note(self, text: str) -> None:
-        self._view.line(f"note: {text}")
 
     def _show(self) -> None:
         """Show how many trials have ended, and the best value of the first objective so far."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +20,7 @@ from raysim.tuning.artifacts import ARTIFACTS, attach
 from raysim.tuning.events import TOTALS, add_total, describe
 from raysim.tuning.folder import StudyFolder
 from raysim.tuning.search.failures import study_errors
-from raysim.tuning.search.results import best, quantity
+from raysim.tuning.search.results import best, quantity, trial_line
 from raysim.tuning.search.search import Search
 from raysim.tuning.slots.fitting import at_most
 from raysim.tuning.slots.pool import open_slots
@@ -30,16 +30,31 @@ from raysim.tuning.slots.slot import finished
 
 
 class StudyListener:
-    """Callbacks of a study, which do nothing by default."""
+    """Callbacks of a study; by default each ended trial and each note is a line.
+
+    Attributes:
+        line: Shows the user a line.
+    """
+
+    def __init__(self, line: Callable[[str], None], title: str = "") -> None:
+        """Set how lines are shown.
+
+        Args:
+            line: Shows the user a line.
+            title: Name of the study, where there are several; each line has it.
+        """
+        self.line, self._begin = line, f"{title}, " if title else ""
 
     def started(self, slots: int, done: int, trials: int) -> None:
         """Receive the number of slots, of finished and of all trials when the slots are ready."""
 
     def trial_done(self, trial: FrozenTrial, seconds: float) -> None:
         """Receive a trial that is completed, pruned or failed."""
+        self.line(self._begin + trial_line(trial, seconds))
 
     def note(self, text: str) -> None:
         """Receive a note for the user, in one line."""
+        self.line(f"note: {self._begin}{text}")
 
 
 @dataclass(frozen=True)

@@ -34,5 +34,5 @@ if __name__ == "__main__":
     given = [word.removeprefix(OPTION) for word in words if word.startswith(OPTION)]
     overrides = dict(parse_override(word) for word in words if not word.startswith(OPTION))
     search = make_search(Path(folder), RANDOM, (given or [None])[0], **overrides)
-    result = Tuner(search, Path(folder) / "out", Printing()).run(int(trials), None)
+    result = Tuner(search, Path(folder) / "out", Printing(lambda _: None)).run(int(trials), None)
     print(f"busy {result.busy}")

@@ -23,7 +23,6 @@ from raysim.results.failures import is_divergence
 from raysim.storage.lock import make_folder
 from raysim.tuning.runs.folder import check_folders
 from raysim.tuning.search.record import record_of
-from raysim.tuning.search.results import trial_line
 from raysim.tuning.search.search import RETRY_OF, Search
 from raysim.tuning.search.storage import default_storage
 from raysim.tuning.slots.fitting import at_most
@@ -151,7 +150,7 @@ def tuned(
         folders = _folders(out, searched, line)
         for search, folder in zip(searched, folders, strict=True):
             if search.study and search.is_chosen and folder and folder not in opened:
-                told = LineListener(titles.setdefault(folder, search.title), line)
+                told = StudyListener(line, titles.setdefault(folder, search.title))
                 tuner = _opened(search.study, search.options, folder, tune.trials, told)
                 opened[folder] = ends.enter_context(tuner)
         tuners = {titles[folder]: tuner for folder, tuner in opened.items()}
@@ -235,7 +234,7 @@ def _name(study: ResolvedStudy, options: SearchOptions) -> str:
 
 @contextmanager
 def _opened(
-    study: ResolvedStudy, options: SearchOptions, folder: Path, trials: int, told: LineListener
+    study: ResolvedStudy, options: SearchOptions, folder: Path, trials: int, told: StudyListener
 ) -> Iterator[Tuner]:
     """Open the study of a search, and check that its trials can start."""
     raysim.check(study.settings)
@@ -246,17 +245,6 @@ def _opened(
         with tuner.begun(trials):
             search.retry_failed(lambda error: not is_divergence(error))
             yield tuner
-
-
-class LineListener(StudyListener):
-    """Listener that prints a line per trial."""
-
-    def __init__(self, title: str, line: Callable[[str], None]) -> None:
-        self._title, self._line = title, line
-
-    def trial_done(self, trial: FrozenTrial, seconds: float) -> None:
-        """Print a trial's outcome."""
-        self._line(f"{self._title}, {trial_line(trial, seconds)}")
 
 
 def _chosen(
