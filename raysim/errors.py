@@ -134,7 +134,7 @@ class DamagedStateError(MachineError):
 
 @contextmanager
 def told_of(before: str, after: str = "") -> Iterator[None]:
-    """Put words before, and after, the text of errors of settings.
+    """Add a prefix and a suffix to SettingsErrors raised in the body.
 
     Raises:
         SettingsError: the body raised one.

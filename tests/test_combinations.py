@@ -549,14 +549,14 @@ def test_what_breaks_a_rule_is_refused_as_it_is_seen(line):
 
 LOST: Mapping[str, dict[str, Any]] = {
     f"channel.{own(Sparser)}: cannot stand after channel.error_feedback, .*: it changes 'send' of"
-    " TopK, whose 'is_contraction' rests on it": {
+    " TopK, which 'is_contraction' rests on": {
         "channel": {"error_feedback": {}, own(Sparser): {"fraction": 0.1}}
     },
     f"downlink.{own(Sparser)}: does not go with downlink, .*: it changes 'send' of TopK": {
         "downlink": {own(Sparser): {"fraction": 0.1}}
     },
     **{
-        f"channel.{own(kind)}: it changes 'encoded' of Masks, whose 'secure_sum' rests on it": {
+        f"channel.{own(kind)}: it changes 'encoded' of Masks, which 'secure_sum' rests on": {
             "channel": {own(kind): {}}
         }
         for kind in (Open, Again)
@@ -565,7 +565,7 @@ LOST: Mapping[str, dict[str, Any]] = {
         "channel": {"error_feedback": {}, own(Mixed): {"fraction": 0.1}}
     },
     f"selection.name={own(Drawn)}: does not go with method.name=fedbuff, .*: it changes 'select' of"
-    " Uniform, whose 'plans_ahead' rests on it": {**FEDBUFF, "selection.name": own(Drawn)},
+    " Uniform, which 'plans_ahead' rests on": {**FEDBUFF, "selection.name": own(Drawn)},
 }
 
 

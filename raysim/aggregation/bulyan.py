@@ -3,8 +3,8 @@
 Source: El Mhamdi, Guerraoui and Rouault, "The Hidden Vulnerability of Distributed Learning in
 Byzantium", ICML 2018.
 
-    S = {}; theta = m - 2f times: move the update of the smallest score of Krum (krum.py) among
-        those that are left, from these to S
+    S = {}; theta = m - 2f times: move the update with the smallest score of Krum (krum.py) among
+        the updates left, from these to S
     w <- w + per coordinate the mean of the theta - 2f values of S that are nearest to their median
 
 Distances and scores are of the updates that are left; their m' - f - 2 neighbours would be none in
@@ -27,8 +27,8 @@ from raysim.api.aggregation import AggregationPlan, ArrivedUpdates, Updates
 class Bulyan(Robust):
     """Mean around the median of the m - 2f updates that Krum chooses one after another.
 
-    Helps where bad clients hide a large change of few coordinates in updates that Krum takes. Costs
-    what Krum costs and a sort of each coordinate over the chosen clients. Needs m >= 4f + 3.
+    Helps where bad clients hide a large change of few coordinates in updates that Krum takes. Has
+    Krum's costs, and sorts each coordinate over the chosen clients. Needs m >= 4f + 3.
     `aggregation_weight` of a client in the tables is 0 if it was not chosen.
     """
 

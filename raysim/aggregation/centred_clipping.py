@@ -7,9 +7,9 @@ Source: Karimireddy, He and Jaggi, "Learning from History for Byzantine Robust O
     v <- v + (1/m) sum_k (d_k - v) * min(1, tau / ||d_k - v||)        `iterations` times
     w <- w + v
 
-All clients have equal weights. The paper's clients send momenta of single gradients, for which it
-has tau = 10 / (1 - momentum); here they send updates, whose norms grow with learning rate and local
-steps: tau is to be tuned. A pass in which clients send several groups clips them together.
+All clients have equal weights. The paper's clients send momenta of single gradients, with
+tau = 10 / (1 - momentum). Here they send updates, with norms that grow with learning rate and local
+steps: tau must be tuned. If clients send several groups in a pass, these are clipped together.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class CentredClipping(Aggregation):
 
     Helps where some clients cannot be trusted, and bad ones add up small errors over rounds. Costs
     a file of each update, read twice, m^2 inner products, and an update in each checkpoint.
-    `clipped_clients` are those of a round whose last iteration clipped them.
+    `clipped_clients` of a round are the clients that the last iteration clipped.
     """
 
     keeps_last: ClassVar[bool] = True

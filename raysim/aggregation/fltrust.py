@@ -27,8 +27,8 @@ class FLTrust(Aggregation):
     Helps where the server has a few clean samples, against updates that point away from its own,
     even of most clients; a backdoor's do not (`docs/robustness.md`). Costs the training of one
     client more, one after the others; a file of each update, read twice. On unequal data the root
-    samples decide whom it trusts. `trust` of a client in the tables is t_k; `root_train_loss`
-    that of the server's training.
+    samples decide which clients it trusts. `trust` of a client in the tables is t_k;
+    `root_train_loss` is the loss of the server's training.
     """
 
     root: int = Field(
@@ -37,19 +37,19 @@ class FLTrust(Aggregation):
 
     @property
     def root_samples(self) -> int:
-        """The samples on which the server trains."""
+        """Number of samples on which the server trains."""
         return self.root
 
     def measure(self, updates: Updates) -> Tensor:
-        """Return inner products with the server's update, and squared norms, its own first."""
+        """Return inner products with the server's update, and squared norms; its own come first."""
         rows = torch.cat([updates.root[None], updates.differences])
         return torch.stack([rows @ updates.root, rows.square().sum(dim=1)])  # [2, 1 + m]
 
     def decide(self, arrived: ArrivedUpdates) -> AggregationPlan:
-        """Return the weights of the updates: trust, and the norm of the server's by theirs."""
+        """Return the weights of the updates: trust times the server's norm over the client's."""
         products, squared = arrived.measured
         norms = squared.sqrt()
-        least = torch.finfo(norms.dtype).tiny  # of an update of zeros, whose product is 0, too
+        least = torch.finfo(norms.dtype).tiny  # for an update of zeros, which has product 0, too
         cosines = products[1:] / (norms[1:] * norms[0]).clamp(min=least)
         trust = cosines.clamp(min=0)
         weights = torch.zeros_like(trust)

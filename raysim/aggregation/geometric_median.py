@@ -10,8 +10,8 @@ Transactions on Signal Processing, 2022 (RFA), smoothed Weiszfeld algorithm, and
 
 z is a mean of the updates in every iteration, so that its distances follow from the inner products
 of the updates, and the files are read twice however many iterations there are. The authors take
-the medians of models, whose distances are the same. Other public codes start at 0 with nu = 0.1 and
-three iterations (`start="zero"`): there the model that the clients received is where z starts.
+the medians of models, which have the same distances. Other public codes start at 0 with nu = 0.1
+and three iterations (`start="zero"`): there z starts at the model that the clients received.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ class GeometricMedian(Aggregation):
 
     Helps where some clients cannot be trusted, and needs no guess of how many. It has the weights
     of the mean, so a client may claim many samples: `weighting=uniform` gives all the same weight.
-    Updates far from the others move z; each iteration leaves about bad weight / good weight of
-    that, so the authors' four are few where many are bad. Costs a file of each update, read twice,
+    Updates far from the others move z. Each iteration leaves about bad weight / good weight of this
+    shift, so the authors' four are few where many are bad. Costs a file of each update, read twice,
     and m^2 inner products. In the tables a round has its `weiszfeld_iterations`, and a client the
     `median_distance` of its update.
     """
@@ -44,7 +44,7 @@ class GeometricMedian(Aggregation):
     start: Literal["mean", "zero"] = Field(
         default="mean", description="start at the mean of the updates, or at 0"
     )
-    nu: float = Field(default=1e-5, gt=0, description="least distance by which a weight is divided")
+    nu: float = Field(default=1e-5, gt=0, description="least divisor of a weight, a distance")
     iterations: int = Field(default=4, ge=1, description="most iterations")
     tolerance: float = Field(
         default=1e-6, ge=0, description="relative change of the sum of distances that ends it"

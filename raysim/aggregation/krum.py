@@ -32,7 +32,7 @@ class Krum(Robust):
         return inner_products(updates.differences)
 
     def decide(self, arrived: ArrivedUpdates) -> AggregationPlan:
-        """Give all weight to the best updates, of which there is one."""
+        """Give all weight to the best update."""
         self.check(arrived, 2 * self.byzantine + 3, "2f + 3")
         distances = squared_distances(arrived.measured)
         scores = krum_scores(distances, self.byzantine)

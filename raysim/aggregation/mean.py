@@ -35,7 +35,7 @@ class Mean(Aggregation):
     )
 
     def decide(self, arrived: ArrivedUpdates) -> AggregationPlan:
-        """Give clients their weights, where an attack has the updates seen one by one."""
+        """Give clients their weights, if an attack needs the updates one by one."""
         return AggregationPlan(torch.from_numpy(arrived.shares))
 
     @property

@@ -21,7 +21,7 @@ class MultiKrum(Krum):
     """Mean of the s updates with the smallest distances to their m - f - 2 nearest others.
 
     Helps where Krum does, with less noise: it averages all but the most distant updates. On unequal
-    data clients with rare samples are the ones it cuts. Costs what Krum costs. Needs m >= 2f + 3.
+    data it cuts clients with rare samples. Has Krum's costs. Needs m >= 2f + 3.
     """
 
     chosen: int | None = Field(

@@ -5,8 +5,8 @@ arXiv:1911.07963, 2019, section 4; without its noise.
 
     w <- w + sum_k p_k d_k * min(1, norm / ||d_k||)        p_k by `weighting`
 
-The norm is that of all tensors of an update that have differences. `channel.clip` does the same at
-the clients, who then must be trusted to do it, and without a file of each update; a bad client that
+The norm is taken over all tensors of an update with differences. `channel.clip` does the same at
+the clients, without a file of each update, but clients must be trusted to do it: a bad client that
 replaces its message does not.
 """
 

@@ -13,7 +13,7 @@ from raysim.errors import SettingsError
 
 
 class Robust(Aggregation):
-    """Base of aggregations that withstand f bad clients among the m whose updates arrive."""
+    """Base of aggregations that withstand f bad clients among the m arrived ones."""
 
     byzantine: int = Field(
         default=1, ge=0, description="f, the bad clients of a round that it withstands"

@@ -26,8 +26,8 @@ class TrimmedMean(Robust):
     """Coordinate-wise mean without the b largest and b smallest values.
 
     Helps where up to b clients cannot be trusted, with less noise than the median; on unequal data
-    it is biased as that one. Costs a file of each update, and a sort of each coordinate over the
-    clients. Needs m > 2b.
+    it is biased like the median. Costs a file of each update, and a sort of each coordinate over
+    the clients. Needs m > 2b.
     """
 
     trim: int | None = Field(

@@ -1,6 +1,6 @@
 """The analyses: measurements of a run that change no bit of its model.
 
-`analysis=kl_activations,cka` asks for them; a run that asks for none does none of this.
+`analysis=kl_activations,cka` asks for them; without the setting nothing is measured.
 
 In: the deployed models before and after an evaluated round, and the values of each client.
 Out: rows, which the driver writes to `analysis/NAME.parquet` of the run directory, with the round.
@@ -10,13 +10,13 @@ Imported by `raysim.config` (names), the driver (`base`), `results` and the faca
 An analysis is a component of one or two parts (`base.Analysis`):
 
 - The client part, a function of view and `Trained`, runs in the workers, on a client as its
-  training ends. It rides on the method's own pass: the driver wraps `Rules.finish`, and takes the
+  training ends. It runs in the method's own pass: the driver wraps `Rules.finish`, and takes the
   values out of `Reduced` before the method sees it. They are small tensors of each client, never a
   sum over clients, so that the order and the number of actors do not matter.
 - `rows(evaluated)` runs in the driver after the evaluation and combines the values. It may call
   `evaluated.measure`, a pass of 0 epochs on the global model, or `evaluated.train`, a round of the
-  method whose result is dropped. These passes come after the method's own, which therefore keep
-  their numbers, on which random draws depend.
+  method with a result that is dropped. These passes come after the method's own, so the method's
+  passes keep their numbers, which random draws depend on.
 
 Rounds without evaluation (`evaluation.every`) measure nothing. `bytes_up` and `bytes_down` leave
 out the tensors of analyses. Values that are not finite are left out, with the client's row: they

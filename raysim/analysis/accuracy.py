@@ -53,8 +53,8 @@ class AggregationDrop(Analysis):
 
     Before it, a participant has its trained model, any other client the global model of the
     previous round; after it, all have the new global model. Models that clients keep for themselves
-    (Ditto) are left out: they are not aggregated. A client of the cohort that was dropped, or whose
-    trained model could not be measured, has no row.
+    (Ditto) are left out: they are not aggregated. A client of the cohort has no row if it was
+    dropped, or if its trained model could not be measured.
     """
 
     needs: ClassVar[tuple[Need, ...]] = ("classes", "client_accuracy")

@@ -29,7 +29,7 @@ from raysim.api.rules import Trained, View
 from raysim.numbers.tensors import Tensors, at_least_float32
 
 SHOWN_SAMPLES = 20
-"""Samples of a client whose activations are stored."""
+"""Samples of a client with stored activations."""
 
 
 def _hidden(view: View, x: torch.Tensor) -> torch.Tensor:

@@ -123,7 +123,7 @@ class Analysis(Component, ABC):
     """Its columns of class numbers; `NAME_name` has the names, where the data has any."""
 
     def client_part(self, network: nn.Module) -> ClientPart | None:
-        """Return the measurement of a client whose training has ended; None to measure no client.
+        """Return the measurement of a client at the end of its training; None for no measurement.
 
         Args:
             network: The network's structure, as `MeasuredRound.network`.

@@ -27,7 +27,7 @@ from raysim.numbers.arrays import Array
 from raysim.numbers.tensors import Tensors
 
 MOST_CLIENTS = 1000
-"""Most clients on whose training samples outputs are computed; of more, at equal distances."""
+"""Most clients with outputs on their training samples; more clients are evenly spaced."""
 
 
 def _predictions(view: View, trained: Trained) -> Tensors:
@@ -75,7 +75,7 @@ def _information(view: View, trained: Trained) -> Tensors:
 class LabelInformation(Analysis):
     """Mutual information of labels with predicted classes and with logits, in nats.
 
-    That with logits takes both for Gaussian; of test samples it is of those of the probe.
+    The one with logits takes both for Gaussian; on test samples it uses the probe's.
     """
 
     needs: ClassVar[tuple[Need, ...]] = ("classes", "predicted_classes")

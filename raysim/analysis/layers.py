@@ -66,7 +66,7 @@ class NormDivergence(WeightDivergence):
 class Cka(Analysis):
     """Linear CKA of each layer's outputs, between clients' trained and global models.
 
-    The models are those of the cohort's clients, the global model `before` and `after` the round,
+    The models are the cohort's clients', the global model `before` and `after` the round,
     and the `reference` if a run is named. Layers that are not called as modules have no outputs to
     compare, and no rows: the projection within torch's attention, for one.
     """
@@ -150,7 +150,7 @@ def trained_layers(network: nn.Module) -> list[WeightLayer]:
 def layer_outputs(network: nn.Module, tensors: Tensors, x: Tensor) -> dict[str, Tensor]:
     """Return the outputs [N, ...] of each trained weight layer by path, with the given tensors."""
     by_path: dict[str, Tensor] = {}
-    # Copies of what `forward` may change in place.
+    # Copies, because `forward` may change buffers in place.
     buffers = {name: tensors[name].clone() for name, _ in network.named_buffers()}
 
     def note(path: str, module: nn.Module, given: Any, output: Any) -> None:

@@ -36,8 +36,8 @@ GLOBAL = -1
 class DecisionRegions(Analysis):
     """Predicted classes on a grid over inputs of two numbers, by client and global model.
 
-    Rows of `kind` "point" have the predicted class at a point of the grid, those of "sample" a
-    training sample with its own; the client is -1 for the global model after the round.
+    Rows of `kind` "point" have the predicted class at a point of the grid, rows of "sample" a
+    training sample with its class; the client is -1 for the global model after the round.
     """
 
     needs: ClassVar[tuple[Need, ...]] = ("classes", "two_inputs")
@@ -82,7 +82,7 @@ def grid(x: Tensor) -> Tensor:
 
 
 def _of_client(view: View, trained: Trained) -> Tensors:
-    """Return what the client's model predicts [N], and samples x [n, 2] of classes y [n]."""
+    """Return predictions of the client's model [N], and samples x [n, 2] of classes y [n]."""
     samples = at_equal_distances(trained.data, SHOWN)
     return {**_predicted("", view, trained), "x": samples.x.flatten(1), "y": samples.y}
 

@@ -4,9 +4,9 @@ Source: FLex&Chill, section 3.1, figures 1 and 2. The gradient is of one sample'
 respect to the first weight layer's own tensors. The distance of a sample to the decision boundary
 is the length of the shortest step along the sign of the loss's gradient at the input (Goodfellow et
 al., 2015) that changes the predicted class; it is measured before and after one step of SGD on that
-sample alone, without momentum and weight decay. Chosen here: the loss at the input is that of the
-predicted class at T=1; 100 steps from 0.0001 to 1 are tried, at equal ratios; a sample whose class
-none of them changes has distance 1.
+sample alone, without momentum and weight decay. Chosen here: the loss at the input is the loss for
+the predicted class at T=1; 100 steps from 0.0001 to 1 are tried, at equal ratios; a sample has
+distance 1 if none of them changes its class.
 
 Legend: n samples.
 """

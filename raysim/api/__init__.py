@@ -1,4 +1,5 @@
 """Interfaces of components: methods, selections, stages, aggregations, attacks and others.
 
-Components are written against them, and the engine calls them. Knows numbers and what users give.
+Components implement these interfaces, and the engine calls them. May import `numbers` and
+`user_input`.
 """

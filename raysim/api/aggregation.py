@@ -160,23 +160,23 @@ class Aggregation(Recording):
 
     @property
     def root_samples(self) -> int:
-        """Samples on which the server trains a model itself, as a client would; 0 for none.
+        """Number of samples on which the server itself trains, as a client would; 0 for none.
 
-        They are drawn by the seed from those of the clients, who train without them.
+        The seed draws them from the clients' samples; clients train without them.
         """
         return 0
 
     @property
     def weights(self) -> Weighting | None:
-        """Weights of the mean; None takes those of the pass."""
+        """Weights of the mean; None takes the weights of the pass."""
         return None
 
     @property
     def bounds_share(self) -> bool:
-        """True if a client moves the aggregate by its difference over M at most, whoever comes.
+        """True if a client moves the aggregate by at most its difference over M, in any cohort.
 
         M is the expected number of clients of a round: accountants and noise take it for the
-        divisor. A subclass that overrides code states it anew.
+        divisor. A subclass that overrides code must state it again.
         """
         return False
 

@@ -39,7 +39,7 @@ class KnownUpdates:
     Attributes:
         honest: Changes of the tensors of the clients that are not bad [m - f, n]; one or more.
         own: Updates that the bad clients would send if they were honest [f, n]; one or more.
-        decided: For `forge` and `keep`, what `decide` returned; else empty.
+        decided: For `forge` and `keep`, the result of `decide`; else empty.
         kept: For an attack with `vectors`, its vectors of the previous round [vectors, n], zeros in
             the first; else empty.
     """
@@ -57,7 +57,7 @@ class MeasuredUpdates:
     Attributes:
         numbers: Sum of `measure` over all blocks.
         clients: The clients that are not bad, ascending [m - f].
-        last: What `decide` returned in the round before, if it has `vectors`; else empty.
+        last: The result of `decide` in the round before, if the attack has `vectors`; else empty.
     """
 
     numbers: Tensor
@@ -87,7 +87,7 @@ class Attack(Acting):
     per_round: int | None = Field(
         default=None,
         ge=0,
-        description="bad clients of each round, drawn anew from its cohort; none: by fraction",
+        description="bad clients of each round, drawn from its cohort; none: by fraction",
     )
 
     @returns(
@@ -118,7 +118,7 @@ class Attack(Acting):
             clients: m, the clients of the pass.
 
         Returns:
-            An upload whose `sums` have the same groups, names and shapes.
+            An upload; its `sums` must have the same groups, names and shapes.
         """
         return upload
 
@@ -132,7 +132,7 @@ class Attack(Acting):
         lambda returned, *_: returned.dtype == torch.float64 and returned.dim() == 1,
     )
     def decide(self, measured: MeasuredUpdates) -> Tensor:
-        """Return, once in a pass, what `forge` needs, in float64 of one dimension."""
+        """Return the input of `forge`, once in a pass, in float64 of one dimension."""
         raise NotImplementedError
 
     @returns(

@@ -35,7 +35,7 @@ def chain(*rules: Rules) -> Rules:
 
     Penalties, transforms and companions are concatenated in order. At most one of the rules may set
     `start`, one `criterion` and one `from_samples`. Every `finish` that is not FedAvg's is called
-    in turn, and their uploads are merged by name; if none of them has sums, the model is sent.
+    in turn, and their uploads are merged by name. If no upload has sums, the model is sent.
 
     Raises:
         SettingsError: two of the rules have a start, a criterion, a `from_samples`, or a transform
@@ -102,7 +102,7 @@ def _merge(field: str, values: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
             if name in merged and not (name == SHARED and _same_tensors(merged[name], tensors)):
                 raise SettingsError(
                     f"rules: two that are chained give back {field} {name!r}; names must differ"
-                    f" (but for {SHARED!r}, if it holds the same tensors)"
+                    f" (except {SHARED!r}, if it holds the same tensors)"
                 )
             merged.setdefault(name, tensors)
     return merged

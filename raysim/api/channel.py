@@ -30,7 +30,7 @@ from raysim.numbers.tensors import Groups, Layout
 
 @dataclass(frozen=True)
 class Received:
-    """Input of `Stage.receive`: the pass whose result has arrived.
+    """Input of `Stage.receive`: the pass of the result.
 
     Attributes:
         number: Rounds committed before this one.
@@ -38,8 +38,8 @@ class Received:
         clients: K, the number of clients in all.
         generator: `generator(purpose)`: a generator on the CPU, keyed by seed, round, pass, stage
             and purpose.
-        expected: Expected number of clients of a round, by which `aggregation.weighting=fixed`
-            divides.
+        expected: Expected number of clients of a round; the divisor of
+            `aggregation.weighting=fixed`.
     """
 
     number: int
@@ -64,8 +64,8 @@ class Stage(Recording, ABC):
     )
     _claims: ClassVar[tuple[str, ...]] = ("privacy", "secure_sum")
     acts_on_empty_rounds: ClassVar[bool] = False
-    """Whether a round without clients, or whose clients are all lost, runs for `receive`: its mean
-    differences are 0."""
+    """Whether the server runs `receive` for a round without clients, or with none that arrives; the
+    mean differences are 0."""
 
     keeps_residual: ClassVar[bool] = False
     """Whether a client adds its residual, the part of earlier changes that it has not sent.
@@ -102,7 +102,7 @@ class Stage(Recording, ABC):
 
     @property
     def fits_downlink(self) -> bool:
-        """True if it can be a stage of the down-link: a contraction with a `send` of its own.
+        """True if it can be a stage of the down-link: a contraction with its own `send`.
 
         On the down-link the server sends: `view` has no client state, and its client is -1.
         """
@@ -118,7 +118,7 @@ class Stage(Recording, ABC):
 
     @property
     def secure_sum(self) -> SecureSum | None:
-        """Secure sum by which the server sees only sums over clients; None for other stages.
+        """Secure sum, which shows the server only sums over clients; None for other stages.
 
         The engine then masks the uploads, counts the cost of the masks, and refuses components that
         need the uploads of single clients.
@@ -148,14 +148,14 @@ class Stage(Recording, ABC):
         return self.secure_sum.beside(clients) if self.secure_sum else Traffic()
 
     def with_noise(self, noise: float) -> Stage:
-        """Return this stage with the noise multiplier that keeps to the epsilon of its claim."""
+        """Return this stage with the noise multiplier that fits the epsilon of its claim."""
         return self
 
     def has_effect(self, behind: Sequence[Stage]) -> bool:
         """Return whether the stage does anything at its settings; one that does not is left out.
 
         Args:
-            behind: The later stages that have an effect, in order.
+            behind: The later stages with an effect, in order.
         """
         return True
 
@@ -183,7 +183,7 @@ class Stage(Recording, ABC):
                 its other parts are empty.
 
         Returns:
-            An upload whose `sums` have the same groups, names and shapes. It may have `state`,
+            An upload; its `sums` must have the same groups, names and shapes. It may have `state`,
             groups that the client keeps for this stage until the stage returns others; `metrics`,
             which are columns of `clients.parquet`; `scalars`, which are sent, and are columns, too;
             and another `encoding`, which has the bytes of the scalars.
@@ -226,7 +226,7 @@ class Stage(Recording, ABC):
                 this stage's, one value for each client that arrived.
 
         Returns:
-            A result whose `means` have the same groups, names and shapes.
+            A result; its `means` must have the same groups, names and shapes.
         """
         return reduced
 

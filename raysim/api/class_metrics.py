@@ -1,12 +1,12 @@
 """Metrics of a classification that runs ask for by name: `evaluation.metrics=auc,f1`.
 
-They are of the outputs, not of the task's predictions: logits [N, C], or [N, 1] of two classes, and
-class numbers [N]. Precision, recall, F1 and AUC are means over the classes that have samples among
-these, each counting alike, as scikit-learn's `average="macro"` with those `labels`.
+They take outputs, not the task's predictions: logits [N, C], or [N, 1] of two classes, and class
+numbers [N]. Precision, recall, F1 and AUC are means over the classes with samples among these, each
+counting alike, as scikit-learn's `average="macro"` with those `labels`.
 
 Sources: scikit-learn (`zero_division=0`); Mann and Whitney, 1947 (AUC by ranks).
 
-Legend: N samples, C classes, P classes that have samples.
+Legend: N samples, C classes, P classes with samples.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from raysim.numbers.arrays import Array, Flags
 
 
 def precision(logits: Array, labels: Array) -> float:
-    """Return the macro precision TP / predicted; 0 of a class that is never predicted."""
+    """Return the macro precision TP / predicted; 0 for a class that is never predicted."""
     correct, _, predicted = _counts(logits, labels)
     return float(np.mean(correct / np.maximum(predicted, 1)))
 
@@ -46,8 +46,8 @@ def f1(logits: Array, labels: Array) -> float:
 def auc(logits: Array, labels: Array) -> float:
     """Return the area under the ROC curve, of each class against the rest by its softmax, macro.
 
-    Of two classes it is the binary one. NaN where all samples are of one class, or a logit is not
-    finite.
+    For two classes it is the binary one. It is NaN if all samples are of one class, or if a logit
+    is not finite.
     """
     logits = logits.astype(np.float64)
     present = np.unique(labels)
@@ -62,7 +62,7 @@ def auc(logits: Array, labels: Array) -> float:
 
 
 def _area(scores: Array, is_positive: Flags) -> float:
-    """Return the share of pairs in which a sample of the class scores above another; ties half."""
+    """Return the share of pairs that rank the sample of the class higher; ties count half."""
     _, places, counts = np.unique(scores, return_inverse=True, return_counts=True)
     ranks = (np.cumsum(counts) - (counts - 1) / 2)[places]
     count = int(is_positive.sum())
@@ -71,7 +71,7 @@ def _area(scores: Array, is_positive: Flags) -> float:
 
 
 def _counts(logits: Array, labels: Array) -> tuple[Array, Array, Array]:
-    """Return of each class with samples its correct, its actual and its predicted ones [P]."""
+    """Return the correct, actual and predicted samples of each class with samples [P]."""
     predicted = predicted_classes(torch.from_numpy(logits)).numpy()
     classes = max(logits.shape[1], 2)
     actual = np.bincount(labels, minlength=classes)
@@ -81,7 +81,7 @@ def _counts(logits: Array, labels: Array) -> tuple[Array, Array, Array]:
 
 
 METRICS: Mapping[str, Metric] = {"auc": auc, "f1": f1, "precision": precision, "recall": recall}
-"""Metrics by name; they take outputs where those of a `Scoring` take predictions."""
+"""Metrics by name; their input is the network's outputs, not predictions as in a `Scoring`."""
 COLUMNS = (Column("auc", "larger"), *(Column(n, "larger", "%") for n in METRICS if n != "auc"))
 
 
@@ -89,10 +89,10 @@ def metric_names(value: Any) -> Any:
     """Return the setting `evaluation.metrics`, as `listed_names` does.
 
     Raises:
-        ValueError: a name is unknown, or that of a table.
+        ValueError: a name is unknown, or names a table.
     """
     if isinstance(value, str | list | tuple) and "confusion" in value:
-        raise ValueError("confusion is a table, no number: analysis=confusion writes it")
+        raise ValueError("confusion is a table, not a number: analysis=confusion writes it")
     return listed_names(value, METRICS, "metric", "metrics")
 
 

@@ -1,8 +1,8 @@
 """Columns of a run's rounds: which value is better, their unit, and how rounds add up.
 
-Who writes a column declares it; nothing is read from its name. A task declares its metrics in
-`Scoring.columns`, a component those of its numbers in `columns`, and the engine its own here and in
-`api.scoring`. The declarations are kept with the run, in the fields of `metrics.parquet`.
+The writer of a column declares it; the engine infers nothing from a name. A task declares its
+metrics in `Scoring.columns`, a component its numbers in `columns`, and the engine its columns here
+and in `api.scoring`. The declarations are kept with the run, in the fields of `metrics.parquet`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ class Scored(NamedTuple):
     Attributes:
         samples: The set: "test", "holdout", "local_test", "train_set", or another one.
         score: Name of the score; empty for a set with only one.
-        model: "personal", what each client deploys, or "finetuned"; empty for the global model.
+        model: "personal" for the models that clients deploy, or "finetuned"; empty for the global
+            model.
         clients: "new", "seen" or "unseen" clients; empty for all that may train.
         spread: Figure of the clients' scores, such as "mean"; empty for all samples together.
     """
@@ -53,13 +54,13 @@ class Column:
 
     Attributes:
         name: Name of the column, or of a metric of a task, which is the end of several columns.
-        better: "larger" or "smaller": which of two values is the better one. None: neither, or it
-            is unknown; such a column has no best value, and rows are not compared by it.
+        better: "larger" or "smaller", the better of two values. None: neither, or unknown; such a
+            column has no best value, and rows are not compared by it.
         unit: Unit in which tables and charts show it: "%" for a fraction, "B", "s" or "J" for
             bytes, seconds or joules, or any other word.
         fold: Figure of all rounds in `summary.json`: "sum", the total, under the column's name, and
             tables have it by round as `total_NAME`; "last", the value of the last evaluated round,
-            as `final_NAME`. None: no figure. The engine refuses a figure with the name of its own.
+            as `final_NAME`. None: no figure. A figure must not have the name of an engine's figure.
         title: Name of a task's metric in the progress of a run, next to the loss; of another
             column, its name in comparisons, for its total or last value. Without one neither shows
             it.
@@ -107,14 +108,14 @@ class Column:
 
     @property
     def compared(self) -> Column | None:
-        """The column of tables whose last value comparisons show under its title, if they do."""
+        """The column of tables with the last value for comparisons; None if it is not compared."""
         if not self.title or (self.scored and self.scored.score):  # a task's metric
             return None
         return self.total if self.fold == "sum" else self
 
     @property
     def total(self) -> Column:
-        """The column of tables in which this one is added up over the rounds so far."""
+        """The column of tables with the sum of this one over the rounds so far."""
         return self.named(f"total_{self.name}")
 
     @property
@@ -130,7 +131,7 @@ class Column:
 
 
 class Recording(Acting):
-    """Base of components that may write columns of their own."""
+    """Base of components that may write their own columns."""
 
     columns: ClassVar[Sequence[Column]] = ()
     """Declarations of the columns of `metrics.parquet` that it writes."""
@@ -142,7 +143,7 @@ def by_name(columns: Iterable[Column]) -> dict[str, Column]:
 
 
 def by_scored(columns: Iterable[Column]) -> dict[Scored, Column]:
-    """Return the columns of evaluations, by what they hold."""
+    """Return columns of evaluations by their content."""
     return {column.scored: column for column in columns if column.scored}
 
 
@@ -157,7 +158,7 @@ def undeclared(column: Column) -> str:
 
 
 def _smaller(unit: str, fold: Fold | None, **tags: str) -> list[Column]:
-    """Return columns of which less is better, from their tags by name."""
+    """Return columns in which smaller values are better, from their tags by name."""
     return [Column(name, "smaller", unit, fold, tag=tag) for name, tag in tags.items()]
 
 

@@ -76,7 +76,7 @@ class Component(BaseModel):
 
 
 class Acting(Component):
-    """Base of components whose code decides a run's bits."""
+    """Base of components with code that decides a run's bits."""
 
     revision: ClassVar[int] = 1
     """Raised when the same settings give other bits; a run resumes in its own revision only."""
@@ -101,24 +101,26 @@ def _replaced(bases: Sequence[type], kind: type) -> list[str]:
 
 
 class _Lost:
-    """Promise of a base that a class has lost: what the kind says by itself, or for a claim, why.
+    """Promise of a base that a class has lost.
+
+    It gives the kind's own value of the attribute; for a claim, it raises an error.
 
     Attributes:
-        why: The cause, and what to do.
+        why: The cause, and the remedy.
     """
 
     def __init__(self, promise: str, stating: Sequence[type], changed: str) -> None:
         self._promise, self._base, self._kind = promise, stating[0], stating[-1]
         self.why = (
-            f"it changes {changed!r} of {stating[0].__name__}, whose {promise!r} rests on it; leave"
+            f"it changes {changed!r} of {stating[0].__name__}, which {promise!r} rests on; leave"
             f" that as it is, or state {promise!r} in the class itself"
         )
 
     def __get__(self, component: Component | None, kind: type[Component]) -> Any:
-        """Return what is left of the promise.
+        """Return the kind's own value.
 
         Raises:
-            SettingsError: its settings make a claim, which does not hold.
+            SettingsError: the component makes a claim that does not hold.
         """
         if component is None:
             return self
@@ -250,7 +252,7 @@ class Registry(Generic[C]):
             kind: Name of the kind.
             base: Base class of the components.
             key: The setting that names a component, with {} for its name; default `kind.name={}`.
-            default: Name of the component to which fields without a name belong.
+            default: Name of the component for fields without a name.
         """
         self.kind = kind
         self.base = base
@@ -277,7 +279,7 @@ class Registry(Generic[C]):
 
         Args:
             name: The name.
-            key: The setting that has it, for the error; by default that of the kind.
+            key: The setting that has it, for the error; the default is the kind's setting.
 
         Raises:
             SettingsError: the name is unknown, or names no component of this kind.
@@ -305,7 +307,7 @@ class Registry(Generic[C]):
         """Check that a user's class is a component of this kind.
 
         Raises:
-            SettingsError: it is not, lacks something, or has what a component must not have.
+            SettingsError: it is no such class, lacks something, or has a forbidden attribute.
         """
         if not (isinstance(component, type) and issubclass(component, self.base)):
             raise SettingsError(f"{key}: must be a subclass of raysim.{self.base.__name__}")
@@ -349,7 +351,7 @@ def _is_library(path: Path) -> bool:
 
 
 def _text_of(error: BaseException) -> str:
-    """Return the text of an error; of pydantic's on a class with fields, what to write."""
+    """Return the text of an error; for pydantic's on a class with fields, the remedy."""
     if not isinstance(error, PydanticUserError):
         return str(error)
     quoted = [*error.message.split("`"), "", ""][1]
@@ -440,10 +442,10 @@ def calling(component: Component, name: str) -> Iterator[None]:
 def checked(
     component: C, hook: Callable[Concatenate[C, P], R], result: Any, *arguments: Any
 ) -> Any:
-    """Return the result of a component's method if it is what that states.
+    """Return the result of a component's method, checked against its statement.
 
     Raises:
-        SettingsError: it is not.
+        SettingsError: the result is something else.
     """
     function = _stated(hook)
     expected, holds = _CONTRACTS[function]
@@ -481,7 +483,7 @@ def build_component(
         component: Its class.
         fields: Its fields as plain values.
         prefix: Prefix of its fields in the settings, for example `method.`.
-        named: Whether the settings have a key `name` beside the fields.
+        named: Whether the settings have a key `name` next to the fields.
 
     Raises:
         SettingsError: a field is wrong; the message names it, its value and the allowed range.

@@ -1,7 +1,7 @@
-"""Differences of uploads: what stages of the channel change, and how it is put back.
+"""Differences of uploads, which stages of the channel change, and their way back into tensors.
 
-A client sends `start + d`, in float64 into the exact sum, which is cast after the mean; a tensor
-whose difference is left as it was is sent as it was.
+A client adds `start + d` in float64 to the exact sum, which is cast after the mean. A tensor with
+an unchanged difference is sent with its own bits.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ class Differences:
 
     Attributes:
         sums: The groups.
-        starts: The tensors from which those with a base have moved.
+        starts: The tensors that groups with a base have moved from.
         changes: The differences, in float64, complex ones as pairs of reals.
-        params: The client's parameters, in the dtypes in which a client sends.
+        params: The client's parameters; clients send in their dtypes.
     """
 
     sums: Groups
@@ -53,10 +53,10 @@ class Differences:
 
         Args:
             sums: The groups.
-            bases: Per group, the broadcast group from which it has moved, or CHANGE.
+            bases: For each group, the broadcast group that it has moved from, or CHANGE.
             broadcast: The broadcast groups.
             frozen: Names of the network's frozen parameters, which are left out.
-            params: The client's parameters, for the dtypes in which it sends.
+            params: The client's parameters; clients send in their dtypes.
         """
         starts = {group: broadcast.get(base, {}) for group, base in bases.items() if base != CHANGE}
         changes: dict[str, dict[str, Tensor]] = {}
@@ -81,8 +81,8 @@ class Differences:
         """Return the groups with other differences, and the dtypes of tensors now in float64.
 
         Args:
-            changed: The differences, which may be those of `changes`, changed in place; of equal
-                ones tensors are left as they were.
+            changed: The differences; may be `changes` itself, changed in place. Where a difference
+                is equal, the tensor keeps its bits.
         """
         differ: dict[str, dict[str, Tensor]] = {}
         for group, moved in changed.items():
@@ -97,7 +97,7 @@ class Differences:
         return self._with(differ)
 
     def _with(self, changed: Groups) -> tuple[Groups, dict[str, torch.dtype]]:
-        """Return what `with_changes` does, whatever the differences are."""
+        """Return the result of `with_changes`, without comparing differences."""
         sums = {group: dict(tensors) for group, tensors in self.sums.items()}
         dtypes: dict[str, torch.dtype] = {}
         for group, moved in changed.items():
@@ -118,7 +118,7 @@ class Differences:
 
         Args:
             bases: The bases of the groups.
-            broadcast: The tensors from which they are to have moved.
+            broadcast: The tensors of the new start.
         """
         starts = {group: broadcast[base] for group, base in bases.items() if base != CHANGE}
         return _in_dtypes(*replace(self, starts=starts)._with(self.changes))
@@ -127,9 +127,9 @@ class Differences:
 def layout_of(
     sums: Groups, bases: Bases, broadcast: Groups, *, frozen: Collection[str], params: Tensors
 ) -> Layout:
-    """Return the layout of the differences of groups, which are not worked out.
+    """Return the layout of the differences of groups, without computing them.
 
-    The arguments are those of `Differences.of`.
+    See `Differences.of` for the arguments.
     """
     moved = {}
     for group in sums.keys() & bases.keys():
@@ -177,7 +177,7 @@ def flat_values(tensors: Tensors, layout: Layout) -> Values:
 
     Args:
         tensors: The tensors, in the order of the layout.
-        layout: Their layout, as they would be sent: it says the dtypes to which they are cast.
+        layout: Their layout as they would be sent; it has the dtypes to cast to.
     """
     wide = any(dtype in (torch.float64, torch.complex128) for _, dtype, _ in layout.entries)
     kind = torch.float64 if wide else torch.float32
@@ -217,7 +217,7 @@ def moving_names(tensors: Tensors, start: Tensors | None, frozen: Collection[str
 
     Args:
         tensors: The group.
-        start: The tensors from which it has moved; None if it is a change itself.
+        start: The tensors that the group has moved from; None if it is a change itself.
         frozen: Names of the network's frozen parameters.
     """
     return [

@@ -9,16 +9,16 @@ generator of one or more passes over clients, which returns the next server stat
   method; `FedAvg.server_update` makes that state of the means.
 - FedFusion: `network` wraps the model with the frozen extractor and the fusion operator.
 - SCAFFOLD, FedDyn: a group in addition to the model, client state, a transform, `Rules.finish`.
-- FSVRG: a pass of 0 epochs over all clients whose `finish` sends `view.gradient`, then a
-  training pass whose transform calls `view.gradient` again.
+- FSVRG: a pass of 0 epochs over all clients; its `finish` sends `view.gradient`. Then a
+  training pass with a transform that calls `view.gradient` again.
 - MIFL: `criterion`; one pass sends a scalar, a second one averages the models that were kept.
 - Divide-and-conquer: `Pass.trainable` alternates; its pre-pass is several passes in the first
-  round, accounted under a label of their own.
+  round, accounted under a separate label.
 - FedMA: several passes; `Upload.rows`, `personal` assignments; shapes of the deployed tensors grow
   and workers resize the network to them.
 - APFL: `Rules.companions` train a second model, step by step with the network.
-- FedALA: a pass of 0 epochs whose `finish` works on the client's samples, however long it takes.
-- Per-FedAvg, pFedMe: a transform takes gradients of its own, `view.gradient`, for every step.
+- FedALA: a pass of 0 epochs; its `finish` works on the client's samples, however long it takes.
+- Per-FedAvg, pFedMe: a transform computes its own gradients, `view.gradient`, for every step.
 - Ditto: a second pass trains each client's own model on the same batches (`Pass.draws`);
   `deployment` deploys it. FedPer and others keep a part of the model on the client.
 - Centralized training: `Pass.pooled`.
@@ -102,10 +102,10 @@ class Round:
             `evaluation.new_clients`; a pass may be over these alone.
         samples: Training samples of each client, by its number; may be withheld.
         size: m, the clients of a round.
-        expected: Expected number of clients of a round, by which `aggregation.weighting=fixed`
-            divides.
-        server_lr: Learning rate of the method's own server in this round, `Method.server_lr` by the
-            settings `server`; 1 of a method without one.
+        expected: Expected number of clients of a round; the divisor of
+            `aggregation.weighting=fixed`.
+        server_lr: Learning rate of the method's own server in this round: `Method.server_lr` by the
+            settings `server`; 1 for a method without one.
         server_rule: The server's rule, with its rate of this round: the engine applies it to the
             state that `round` returns. None takes that state as it is.
     """
@@ -114,7 +114,7 @@ class Round:
     cohort: tuple[int, ...] = field(
         metadata=closed(
             *("the clients of a round", COHORT),
-            instead="a method of your own passes now.cohort on unchanged",
+            instead="your own method passes now.cohort on unchanged",
             handle=True,
         )
     )
@@ -207,13 +207,13 @@ class Method(Recording, ABC):
     """Name of the field that is the learning rate of its server; empty without one. Its formula has
     `Round.server_lr` in place of the field, which then follows the settings `server`."""
     own_server: ClassVar[str] = ""
-    """In words, what its server does that goes only with `server.name=mean`, as other rules would
-    move the model in addition to it; empty if it goes with all."""
+    """The step of its server that goes only with `server.name=mean`, in words, because other rules
+    would move the model in addition to it; empty if it goes with all."""
     needs_mean: ClassVar[str] = ""
-    """In words, what clients send in place of their changes, where only the mean of it is a step;
-    empty if they send changes."""
+    """The uploads of its clients in place of changes, in words, if only their mean is a step; empty
+    if clients send changes."""
     already_on_clients: ClassVar[str] = ""
-    """In words, the parts of the broadcast model that clients already have, so that they receive
+    """The parts of the broadcast model that clients already have, in words, so that they receive
     less; such a method does not go with the down-link. Empty for none."""
     needs_everyone: ClassVar[str] = ""
     """A method to choose instead where `fraction` is below 1, if all clients must take part in
@@ -224,7 +224,7 @@ class Method(Recording, ABC):
 
     @property
     def deploys_client_models(self) -> bool:
-        """True if clients deploy models of their own (`deployment`)."""
+        """True if clients deploy their own models (`deployment`)."""
         return type(self).deployment is not Method.deployment
 
     @property
@@ -272,7 +272,7 @@ class Method(Recording, ABC):
     def selection(self) -> Selection | None:
         """The selection that its rounds rest on; None takes the run's.
 
-        It replaces the run's default, `uniform`, or a selection of its own class. The engine
+        It replaces the run's default, `uniform`, or a selection of the same class. The engine
         refuses others.
         """
         return None
@@ -288,11 +288,11 @@ class Method(Recording, ABC):
 
     @property
     def sending(self) -> Method:
-        """The method that defines the uploads: of a chain, its only member that does."""
+        """The method that defines the uploads: for a chain, its only member that does."""
         return self
 
     def with_noise(self, noise: float) -> Self:
-        """Return this method with the noise multiplier that keeps to the epsilon of its claim."""
+        """Return this method with the noise multiplier that fits the epsilon of its claim."""
         return self
 
     def key_needing(self, name: str) -> str:
@@ -340,7 +340,7 @@ class Method(Recording, ABC):
         return 1.0
 
     @returns(
-        "groups of tensors, none of clients that keep nothing",
+        "groups of tensors; no groups if clients keep nothing",
         lambda groups, *_: all(map(_are_tensors, groups.values())),
     )
     def client_init(self, state: ServerState) -> Groups:
@@ -382,12 +382,12 @@ class Method(Recording, ABC):
 
         A client deploys the model that it has before it trains again: the newest broadcast, with
         its kept state. Each evaluated client runs the pass on its training samples, from its own
-        state. The evaluation takes the tensors that the client then has, or those that it sends as
-        the group `model`, and drops them. Clients that never took part have `client_init`. Columns:
+        state. The evaluation takes the client's tensors after the pass, or the group `model` if the
+        client sends it, and drops them. Clients that never took part have `client_init`. Columns:
         `client_accuracy_...` and `personal_...`. The pass costs no bytes and no virtual time; only
         its `broadcast`, `rules`, `epochs`, `lr`, `trainable` and `personal` count. For fine-tuning
-        a user sets `evaluation.finetune_epochs`; a method whose clients do more before they deploy
-        trains in the pass.
+        a user sets `evaluation.finetune_epochs`. A method trains in the pass if its clients do more
+        before they deploy.
 
         Args:
             now: The next round; its cohort are the evaluated clients.
@@ -408,11 +408,11 @@ class Method(Recording, ABC):
     def deployment_after(self, now: Round, state: ServerState) -> Sequence[Pass] | None:
         """Return the passes that make the model which a client deploys after a round's training.
 
-        They are the passes of `round` in which a client trains, for `evaluation.when=after`. A
-        client runs them in order, by itself, as it runs `deployment`: each pass finds the state and
-        round state that the passes before it gave back. The evaluation takes the tensors of the
-        network after the last one, or those that it sends as the group `model`. A client does not
-        know the uploads of others.
+        They are the passes of `round` that train a client, for `evaluation.when=after`. A client
+        runs them in order, by itself, as it runs `deployment`: each pass finds the state and round
+        state that the passes before it gave back. The evaluation takes the network's tensors after
+        the last pass, or the group `model` if the client sends it. A client does not know the
+        uploads of others.
 
         Args:
             now: The next round; its cohort are the evaluated clients.
@@ -420,7 +420,7 @@ class Method(Recording, ABC):
 
         Returns:
             The passes. None refuses `evaluation.when=after`: it is the default where clients deploy
-            models of their own, or a round is more than one pass.
+            their own models, or a round is more than one pass.
         """
         return None
 

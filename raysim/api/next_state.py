@@ -1,4 +1,4 @@
-"""States that a method's server and its rule are given and return: mistakes stop in one line."""
+"""Checks of the states that a method's server and its rule return; an error stops in one line."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from raysim.numbers.tensors import Tensors, as_real, flatten, is_finite, like, p
 from raysim.numbers.tensors.digests import checksums
 
 NAME = "model"
-"""The group whose tensors keep their names and dtypes."""
+"""The group of tensors that keep their names and dtypes."""
 ASKED = "a function that is asked of a state (deployment, client_init)"
-"""Functions of a method that are given a state outside of its round, in an error."""
+"""Functions of a method that receive a state outside of its round, in an error."""
 
 
 def check_state(component: Component, function: str, after: Any) -> None:
@@ -27,11 +27,11 @@ def check_state(component: Component, function: str, after: Any) -> None:
 
     Args:
         component: The method, or the server's rule.
-        function: The function that has returned it.
-        after: What that has returned.
+        function: The function that returned it.
+        after: The returned value.
 
     Raises:
-        SettingsError: it is something else; the message names the part.
+        SettingsError: it is no such state; the message names the part.
         RunError: a value is not finite; the message names the tensor.
     """
     whose = f"{called(component)}: {function} returned"
@@ -47,18 +47,18 @@ def check_state(component: Component, function: str, after: Any) -> None:
 
 
 def check_model(method: Method, function: str, after: ServerState, before: ServerState) -> None:
-    """Check that the group `model` keeps the names, dtypes and shapes that it had.
+    """Check that the group `model` keeps its names, dtypes and shapes.
 
     A method may state that it changes shapes.
 
     Args:
         method: The method.
-        function: The function that has returned the state.
-        after: The state, which `check_state` has checked.
+        function: The function that returned the state.
+        after: The state, after `check_state`.
         before: The state before it.
 
     Raises:
-        SettingsError: it does not; the message names the tensor.
+        SettingsError: a name, dtype or shape differs; the message names the tensor.
     """
     if NAME in before.groups:
         model, kept = after.groups.get(NAME, {}), before.groups[NAME]
@@ -67,17 +67,17 @@ def check_model(method: Method, function: str, after: ServerState, before: Serve
 
 
 def check_deployed(method: Method, state: ServerState, network: nn.Module) -> None:
-    """Check that a state has the tensors of the network that is deployed.
+    """Check that a state has the tensors of the deployed network.
 
-    Buffers that are not persistent may lack: a forward may register them.
+    Buffers that are not persistent may be missing, because a forward may register them.
 
     Args:
         method: The method.
-        state: The state, which `check_state` has checked.
+        state: The state, after `check_state`.
         network: The network.
 
     Raises:
-        SettingsError: it has not, or `deployed` fails, or changes the state in place.
+        SettingsError: a tensor is missing, or `deployed` fails or changes the state in place.
     """
     persistent = network.state_dict().keys()
     named = {name for name, _ in network.named_parameters()}
@@ -93,11 +93,11 @@ def check_deployed(method: Method, state: ServerState, network: nn.Module) -> No
 def with_kept(
     rule: ServerRule, method: Method, network: nn.Module, state: ServerState
 ) -> ServerState:
-    """Return a method's state before the first round, with what the server's rule keeps.
+    """Return a method's state before the first round, with the groups of the server's rule.
 
     Raises:
-        SettingsError: that is something else than it says, or of a name that the method uses.
-        RunError: a value of it is not finite.
+        SettingsError: the rule returns other groups, or a group has a name that the method uses.
+        RunError: a value is not finite.
     """
     if both := sorted({*rule.keeps} & state.groups.keys()):
         raise SettingsError(
@@ -118,7 +118,7 @@ def moved(
         rule: The rule, with its learning rate of the round.
         network: The network as it was built.
         before: The state before the round.
-        after: The one that the method makes, which `check_state` and `check_model` have checked.
+        after: The method's next state, after `check_state` and `check_model`.
 
     Raises:
         SettingsError: the rule fails, returns something else, or changes the state in place.
@@ -144,22 +144,22 @@ def _parameters(network: nn.Module, state: ServerState) -> Tensors:
 
 
 def given_state(state: ServerState) -> Given:
-    """Note the tensors of a state that functions are given."""
+    """Record the tensors of a state before functions receive it."""
     return Given({"the state": state.groups})
 
 
 class StateOfRound:
-    """State that a method's round is given: its tensors are the kept ones, its mappings are not.
+    """State that a method's round receives: it has the kept tensors in new mappings.
 
-    Versions of tensors show at each step what the round has changed in place. A change through
-    NumPy or `.data`, which leaves them as they are, is found when the round ends.
+    At each step, the tensors' version counters show changes in place. A change through NumPy or
+    `.data`, which does not count, is found when the round ends.
 
     Attributes:
-        given: The state that the method is given.
+        given: The state for the method.
     """
 
     def __init__(self, kept: ServerState) -> None:
-        """Note the tensors, numbers and words of a state.
+        """Record the tensors, numbers and words of a state.
 
         Args:
             kept: The state.
@@ -179,7 +179,7 @@ class StateOfRound:
             ended: Whether the round has ended.
 
         Raises:
-            SettingsError: it has changed it in place; the message names the tensor.
+            SettingsError: the round has changed it in place; the message names the tensor.
         """
         now = flatten(self.given.groups)
         sums = checksums(self._tensors) if ended else self._sums
@@ -199,7 +199,7 @@ class StateOfRound:
 
 
 def _problems(state: Any) -> Iterator[str]:
-    """Yield what cannot be kept of a state."""
+    """Yield the parts of a state that cannot be kept, with the rule."""
     if not isinstance(state.groups, Mapping):
         yield f"groups {shown(state.groups)}; must map names to mappings from names to tensors"
         return
@@ -224,7 +224,7 @@ def _problems(state: Any) -> Iterator[str]:
 
 
 def _without_values(tensor: Tensor) -> str:
-    """Return why a tensor has no value in each place; "" if it has."""
+    """Return why a tensor lacks values; "" if it has a value in each place."""
     if tensor.is_meta:
         return "on the device meta, without values; must have some"
     kind = str(tensor.layout).removeprefix("torch.")
@@ -233,11 +233,11 @@ def _without_values(tensor: Tensor) -> str:
 
 
 def _differences(returned: Tensors, kept: Tensors, changes_shapes: bool) -> Iterator[str]:
-    """Yield in what the tensors of the model differ from those before."""
+    """Yield differences between the model's tensors and those before."""
     if lacking := sorted(kept.keys() - returned.keys()):
         yield f"no tensor '{NAME}/{lacking[0]}'; the model keeps its tensors"
     if more := sorted(returned.keys() - kept.keys()):
-        yield f"a tensor '{NAME}/{more[0]}', which the model has not; choose a group of its own"
+        yield f"a tensor '{NAME}/{more[0]}', which the model lacks; choose a separate group for it"
     for name, tensor in sorted(returned.items()):
         if tensor.shape != kept[name].shape and not changes_shapes:
             have, must = [*tensor.shape], [*kept[name].shape]

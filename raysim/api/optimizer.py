@@ -23,7 +23,7 @@ from raysim.api.components import Acting, Registry, build_component, call, retur
 from raysim.errors import SettingsError
 
 OPTIMIZER = "optimizer"
-"""Owner, in a client's state, of what its optimizer keeps."""
+"""Owner of the optimizer's state among a client's groups."""
 STEP = "step"
 """Name of the number of steps taken, kept in addition to the slots."""
 N = TypeVar("N", float, Tensor, float | Tensor)
@@ -112,7 +112,7 @@ def effective_steps(
         optimizer: The optimizer, of directions linear in the gradients; None for plain SGD.
         steps: Number of steps.
         before: Learning rate times the strength of the pulls to a fixed point before the optimizer.
-        after: The same of the pulls behind it.
+        after: Learning rate times the strength of the pulls after the optimizer.
     """
     if optimizer is None or optimizer.keeps_gradient:
         return _plain_steps(steps, before + after)
@@ -129,8 +129,8 @@ def _plain_steps(steps: int, pull: float) -> float:
 
 
 def beside(number: N, tensor: Tensor) -> N:
-    """Return a number of a step as a factor of a tensor: in its type, if it is a tensor, too.
+    """Return a number of a step as a factor of a tensor; a tensor number is cast to its type.
 
-    Numbers of a stack are in float64 until then, as 1 - 0.999 has five digits in float32.
+    In a stack, numbers are in float64 until then, because 1 - 0.999 has five digits in float32.
     """
     return number.to(tensor.dtype) if isinstance(number, Tensor) else number

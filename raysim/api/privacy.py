@@ -1,4 +1,4 @@
-"""Differential privacy of clients: the claim of a stage or a method, which is accounted."""
+"""Differential privacy of clients: the claim of a stage or a method, which the engine accounts."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from typing import Literal
 Accountant = Literal["rdp", "pld"]
 """Accountants, by the names of their measures: Renyi divergences, privacy loss distributions."""
 Draw = Literal["poisson", "fixed", "once"]
-"""Draws of cohorts that can be accounted: each client by itself; m of all, equally likely; each
+"""Draws of cohorts that can be accounted: each client independently; m of all, equally likely; each
 client at most once in so many rounds."""
 
 
 @dataclass(frozen=True)
 class NoiseTree:
-    """Trees by which the noise of the rounds' sums is added, in place of noise of each round.
+    """Trees that add noise to the sums of rounds, in place of noise in each round.
 
-    Each node of a tree has noise of its own, and the sum of a tree's first rounds has that of the
+    Each node of a tree has independent noise. The sum of a tree's first rounds has the noise of the
     nodes that make it up. No client takes part twice in the rounds of a tree.
 
     Attributes:
         rounds: Rounds of a tree; None: as many as there are clients for, K // m.
-        completed: Whether a tree that ends is completed by rounds without clients.
+        completed: Whether rounds without clients complete a tree that ends.
     """
 
     rounds: int | None
@@ -38,14 +38,14 @@ class PrivacyClaim:
 
     Attributes:
         noise: Noise multiplier: the standard deviation of the noise of the sum over the largest
-            norm of a client's change. None: the least that keeps to `epsilon`.
+            norm of a client's change. None: the least noise for `epsilon`.
         epsilon: The largest epsilon that the run may have; None sets no limit.
         delta: The delta of every epsilon.
         accountant: The accountant.
-        cohort: Of a hypothetical population, the expected clients of a round; None accounts the
-            run itself.
-        population: Of a hypothetical population, its clients.
-        tree: The trees by which noise is added; None: each round has noise of its own.
+        cohort: Expected clients of a round of a hypothetical population; None accounts the run
+            itself.
+        population: Clients of the hypothetical population.
+        tree: The trees that add noise; None: each round adds its own noise.
     """
 
     noise: float | None
@@ -61,7 +61,7 @@ def multiplier_of(noise: float | None, epsilon: float | None) -> float | None:
     """Return the noise multiplier of settings; None if it follows from epsilon.
 
     Args:
-        noise: The noise multiplier; None: the least that keeps to epsilon, or 1 without one.
+        noise: The noise multiplier; None: the least noise for epsilon, or 1 without an epsilon.
         epsilon: The largest epsilon; None sets no limit.
 
     Raises:

@@ -1,6 +1,6 @@
 """Schedules by round: of learning rates, of clients and of the server, and of the temperature.
 
-A rate is a function of the round's number and, of a plateau, of a state that checkpoints have:
+A rate is a function of the round's number and, for a plateau, of a state in checkpoints:
 
     table     r_t = the value of the last given round, or interpolated to the next given one
     plateau   torch's ReduceLROnPlateau: after more than `patience` rounds in a row without
@@ -8,8 +8,8 @@ A rate is a function of the round's number and, of a plateau, of a state that ch
 
     improved: metric < (1 - threshold) * best, or of an accuracy metric > (1 + threshold) * best
 
-Rounds without a value of the metric, as those that are not evaluated, are passed over. There is no
-metric of the test set, which must choose nothing.
+Rounds without a value of the metric, such as rounds without an evaluation, are skipped. No metric
+is of the test set, because the test set must choose nothing.
 """
 
 from __future__ import annotations
@@ -46,11 +46,11 @@ ENDING = ("cosine", "linear")
 
 
 class PlateauRule(NamedTuple):
-    """When a metric no longer improves.
+    """Rule for a metric that no longer improves.
 
     Attributes:
         metric: The metric.
-        patience: Rounds in a row without improvement that are borne.
+        patience: Rounds in a row without improvement before the rate falls.
         threshold: Least relative improvement.
     """
 
@@ -59,7 +59,7 @@ class PlateauRule(NamedTuple):
     threshold: float
 
     def after(self, state: State, row: Mapping[str, Any]) -> tuple[dict[str, float], bool]:
-        """Return the best value and the rounds since, and whether these are too many.
+        """Return the best value and the rounds since, and whether these exceed the patience.
 
         Args:
             state: Both after the round before; empty before the first.
@@ -87,11 +87,11 @@ def check_table(rounds: Rounds, values: Values, prefix: str = "") -> None:
 
     Args:
         rounds: The rounds, from 1.
-        values: The value of each.
+        values: The value of each round.
         prefix: Prefix of the settings `rounds` and `values`.
 
     Raises:
-        ValueError: it has not.
+        ValueError: a value is missing, or the rounds do not ascend.
     """
     if len(values) != len(rounds):
         raise ValueError(
@@ -111,7 +111,7 @@ def table_value(
         first: The value before the first given round.
         rounds: The given rounds, ascending.
         values: Their values.
-        between: How values between them are found.
+        between: How values between given rounds follow.
     """
     rounds, values = [*rounds], [*values]
     if not rounds or rounds[0] > 1:
@@ -180,7 +180,7 @@ class RateSettings(SettingsGroup):
 
     @property
     def plateau(self) -> PlateauRule | None:
-        """The rule by which the rate falls; None of a rate that follows the number of rounds."""
+        """The plateau that lowers the rate; None if the rate follows the number of rounds."""
         if self.schedule != "plateau":
             return None
         return PlateauRule(self.lr_metric, self.lr_patience, self.lr_threshold)
@@ -192,7 +192,7 @@ class RateSettings(SettingsGroup):
             number: The round; one after the last has the rate of the last.
             rounds: Rounds of the run.
             lr: The full rate.
-            state: State of a plateau before the present round, whose rate all rounds have.
+            state: State of a plateau before the present round; all rounds then have its rate.
         """
         warmup = self.warmup_rounds
         if number < warmup:
@@ -211,7 +211,7 @@ class RateSettings(SettingsGroup):
         """Return the state after a round; empty where the rate has none.
 
         Args:
-            number: The round, counted from 0; those of the warm-up are passed over.
+            number: The round, counted from 0; rounds of the warm-up are skipped.
             lr: The full rate.
             state: The state before it.
             row: The round's row of `metrics.parquet`.
@@ -237,10 +237,10 @@ class RateSettings(SettingsGroup):
         Args:
             rounds: Rounds of the run.
             lr: The full rate; None without one.
-            key: What it is, before its value.
+            key: Words before the full rate in the error.
 
         Raises:
-            ValueError: it is not so.
+            ValueError: the warm-up does not end, or the least rate is not below the full one.
         """
         if (warmup := self.warmup_rounds) and warmup >= rounds:
             raise ValueError(f"{self._of}.warmup_rounds={warmup}: must be below rounds={rounds}")

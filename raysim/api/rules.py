@@ -1,4 +1,4 @@
-"""The rules of local training, as functions of tensors, and what travels in a pass over clients.
+"""The rules of local training, as functions of tensors, and the data of a pass over clients.
 
 A method changes local training by handing rules to the engine. Rules never branch in Python on a
 tensor's value (`torch.where` does), so the same rules can train one client at a time or many at
@@ -30,19 +30,19 @@ from raysim.numbers.tensors import Groups, Tensors, at_least_float32, nbytes, nu
 
 Weighting = Literal["examples", "uniform"]
 Bases = Mapping[str, str]
-"""Per group of uploads, the broadcast group from which it has moved, or CHANGE."""
+"""For each group of uploads, the broadcast group that it has moved from, or CHANGE."""
 CHANGE = ""
 """Base of a group that is a change already."""
 
 
 @dataclass(frozen=True)
 class LocalSteps:
-    """Number of local steps in place of local epochs; the last epoch is cut. False for none."""
+    """Number of local steps in place of local epochs; the last epoch is cut. Falsy for 0 steps."""
 
     count: int
 
     def __bool__(self) -> bool:
-        """Return whether there are any."""
+        """Return whether there are any steps."""
         return self.count > 0
 
     def __mul__(self, factor: float) -> LocalSteps:
@@ -57,8 +57,8 @@ class Batching(NamedTuple):
 
     Attributes:
         size: Batch size B, or "full".
-        drop_last: Whether a last batch of fewer samples is left out; a client with fewer than B in
-            all keeps it, as else it would not train.
+        drop_last: Whether a last batch of fewer samples is left out; a client with fewer than B
+            samples keeps it, because it would not train otherwise.
     """
 
     size: int | Literal["full"]
@@ -149,7 +149,7 @@ class Batch(NamedTuple):
 
     @property
     def reported(self) -> Batch:
-        """This batch with the loss that is reported, where another one is minimised."""
+        """This batch with the reported loss, if another one is minimised."""
         return self._replace(scoring=self.scoring.reported or self.scoring)
 
     def losses(self, outputs: Tensor) -> Tensor:
@@ -181,7 +181,7 @@ class LocalValues(NamedTuple):
     In a stack of clients that differ in one, it is a tensor [].
 
     Attributes:
-        temperature: T, by which a criterion sees the logits divided; in a criterion [B, 1] where it
+        temperature: T, the divisor of the logits in a criterion; in a criterion [B, 1] where it
             differs between samples.
     """
 
@@ -200,8 +200,8 @@ class ClientValues(NamedTuple):
     """Values of local training of the clients of a pass.
 
     Attributes:
-        common: Those of the clients without ones of their own.
-        own: Those of other clients, by client.
+        common: Values of clients without their own.
+        own: Own values of clients, by client.
     """
 
     common: LocalValues
@@ -212,7 +212,7 @@ class ClientValues(NamedTuple):
         return self.own.get(client, self.common)
 
     def differing(self, client: int) -> dict[str, float]:
-        """Return the values of a client by name, if clients of the pass have own ones."""
+        """Return the values of a client by name, if clients of the pass have their own."""
         return self.of(client)._asdict() if self.own else {}
 
 
@@ -265,7 +265,7 @@ class View:
     Attributes:
         params: The live parameters and buffers of the client's network.
         trainable: Names of the parameters that are trained.
-        start: The tensors with which the client's network started this pass.
+        start: The tensors that the client's network had at the start of this pass.
         broadcast: The groups that the server sent to every client.
         state: The client's own groups: its client state, and the round state of earlier passes.
         personal: The groups that the server sent to this client alone.
@@ -273,13 +273,13 @@ class View:
         at: `at(tensors, x)`: the outputs at any tensors, in evaluation mode, without gradient.
         gradient: `gradient(tensors, batch)`: the gradient of the local objective at any tensors;
             `gradient(tensors, batch, along=v)` is the product of its Hessian with v.
-        frozen: Names of the network's frozen parameters, which do not travel.
+        frozen: Names of the network's frozen parameters, which are not sent.
         client: The client's number, for `finish` alone.
         stages: The groups that the client keeps for the stages of the channel, named
             `stage@group`; for the engine alone.
         pass_generator: As `generator`, with the same draws for all clients of the pass.
         buffers: Names of the network's buffers.
-        values: What the run has chosen for the client.
+        values: Values that the run has chosen for the client.
     """
 
     params: Tensors
@@ -304,12 +304,12 @@ class View:
         return self.values.temperature
 
     def scaled(self, logits: Tensor) -> Tensor:
-        """Return logits as criteria see those of the network: divided by the client's T."""
+        """Return logits as criteria see them: divided by the client's T."""
         return logits / self.values.temperature
 
     @property
     def received(self) -> Tensors:
-        """The broadcast model; tensors of the client's own, which are not sent, as they started."""
+        """The broadcast model; the client's own tensors, which are not sent, as they started."""
         return {**self.start, **self.broadcast.get("model", {})}
 
 
@@ -345,20 +345,20 @@ class Trained:
 
     @cached_property
     def data(self) -> Batch:
-        """All of the client's samples, a copy of its own: most clients never read it."""
+        """A copy of all of the client's samples, made on demand: most clients never read it."""
         return self.samples._replace(x=self.samples.x.clone(), y=self.samples.y.clone())
 
     @property
     def effective_steps(self) -> float:
-        """Sum of the a_i with which gradients g_i make up the change lr * sum_i a_i g_i.
+        """Sum of the weights a_i of gradients g_i in the change lr * sum_i a_i g_i.
 
-        `steps` of plain SGD; momentum and pulls (`Transform.pull`) change it. Constants that a
-        transform adds are left out. The optimizer must be linear in its gradients, as `sgd` is, and
-        the model that of the last step: `Method.needs_local` has `{"tail_average": 0.0}`.
+        It is `steps` for plain SGD; momentum and pulls (`Transform.pull`) change it. Constants that
+        a transform adds are left out. The optimizer must be linear in its gradients, as `sgd` is,
+        and the model the last step's: `Method.needs_local` has `{"tail_average": 0.0}`.
 
         Raises:
             SettingsError: a transform states no `pull`.
-            RunError: the sum is not above 0, as pulls are too strong for lr.
+            RunError: the sum is not above 0, because pulls are too strong for lr.
         """
         pulls = {False: 0.0, True: 0.0}
         for transform in self.transforms:
@@ -381,14 +381,14 @@ class Upload:
     """Upload of one client: the groups that it sends and keeps, and the numbers that it reports.
 
     Attributes:
-        sums: Groups whose weighted mean the server needs; they travel up.
-        rows: Groups that the server needs as they are, client by client; they travel up.
+        sums: Groups that the server needs the weighted mean of; they are sent.
+        rows: Groups that the server needs client by client; they are sent.
         state: The client's new client state; it stays on the client.
         round_state: Groups for the later passes of this round, which find them in `View.state`;
             they stay on the client and are deleted after the round.
-        scalars: Numbers for the server; they travel up, four bytes each, and are logged.
+        scalars: Numbers for the server; they are sent, four bytes each, and are logged.
         metrics: Numbers for people; they are logged only.
-        bytes_up: Bytes that a deployment would send, where the tensors hold more.
+        bytes_up: Bytes that a deployment would send, if the tensors here hold more.
         samples: n_k, as the stages of the channel see it; the engine sets it.
         encoding: Encoding of the differences of an upload that a stage sees or returns.
         dtypes: Dtypes of the means of tensors that are summed in float64, by `group/name`. Other
@@ -407,10 +407,10 @@ class Upload:
     dtypes: Mapping[str, torch.dtype] = field(default_factory=dict)
 
     def sent_bytes(self, frozen: Collection[str] = ()) -> int:
-        """Return the bytes that travel up: `bytes_up`, or the size of scalars and other tensors.
+        """Return the bytes that a client sends: `bytes_up`, or the size of scalars and tensors.
 
         Args:
-            frozen: Names of the network's frozen parameters, which do not travel.
+            frozen: Names of the network's frozen parameters, which are not sent.
         """
         held = nbytes(self.sums, frozen) + nbytes(self.rows, frozen) + 4 * len(self.scalars)
         return held if self.bytes_up is None else self.bytes_up
@@ -423,7 +423,7 @@ Finish = Callable[[View, Trained], Upload]
 def send_model(view: View, trained: Trained) -> Upload:
     """Send the trained model up to be averaged, as FedAvg does.
 
-    Of a model that was broadcast in part, the same tensors.
+    If the model was broadcast in part, only these tensors are sent.
     """
     sent = view.broadcast.get("model", view.params)
     return Upload(sums={"model": only(view.params, sent)})
@@ -435,7 +435,7 @@ def receive_model(broadcast: Groups, state: Groups, personal: Groups) -> Tensors
 
 
 def nothing_received(client: int) -> int:
-    """Return 0, the bytes of a broadcast that clients have from an earlier pass of the round."""
+    """Return 0, the bytes of a broadcast that clients already have from an earlier pass."""
     return 0
 
 
@@ -458,7 +458,7 @@ class Transform:
         update: `update(view, gradients, batch, state)`: returns the changed gradients and the next
             state, both of the same names and shapes as before.
         init: `init(view)`: returns the state before the first step.
-        term: Key in the state of the term whose gradient is added; the reported objective has it.
+        term: Key in the state of a term; its gradient is added, and the reported objective has it.
         after_momentum: Whether it changes the step's direction after the momentum; else it changes
             the gradient before the momentum, weight decay included.
         replaces: Whether it ignores the given gradient and computes its own by `view.gradient`; it
@@ -480,9 +480,9 @@ class Transform:
 class Companion:
     """Tensors that a client trains in addition to its network, on the same batches.
 
-    After each step of the network they take a step of their own, with the same optimizer, learning
-    rate and decoupled weight decay. Their slots are zero at the start of a pass. `local.clip_norm`
-    and `local.tail_average` do not apply to them.
+    After each step of the network they take a separate step, with the same optimizer, learning rate
+    and decoupled weight decay. Their slots are zero at the start of a pass. `local.clip_norm` and
+    `local.tail_average` do not apply to them.
 
     Attributes:
         name: Names its state; unique among companions and transforms.
@@ -514,8 +514,8 @@ class Rules:
         transforms: Changes of the gradient, applied in this order.
         companions: Tensors that take a step after each step of the network.
         finish: `finish(view, trained)`: the client's upload.
-        divisors: `divisors(view, outputs, batch)`: what divides the raw logits of each sample [B]
-            for the criterion; None takes the client's T.
+        divisors: `divisors(view, outputs, batch)`: the divisor of each sample's raw logits [B] for
+            the criterion; None takes the client's T.
         from_samples: `from_samples(groups, samples)`: groups that the client makes of its samples
             at the start of the pass, such as counts of classes, given the groups that it received
             and keeps. They are in its state for the pass; it neither keeps nor sends them.
@@ -540,14 +540,14 @@ class Rules:
         names += [companion.name for companion in self.companions]
         if len({*names}) < len(names):
             raise SettingsError(
-                f"rules: transforms need names of their own, as companions do; given {names}"
+                f"rules: transforms and companions must have different names; given {names}"
             )
         changing = [transform for transform in self.transforms if not transform.after_momentum]
         for before, after in pairwise(changing):
             if after.replaces:
                 raise SettingsError(
-                    f"rules: {before.name!r} cannot stand before {after.name!r}, which takes a"
-                    f" gradient of its own; put {after.name!r} first"
+                    f"rules: {before.name!r} cannot stand before {after.name!r}, which computes its"
+                    f" own gradient; put {after.name!r} first"
                 )
 
 
@@ -575,8 +575,8 @@ class Pass:
         bases: Groups in uploads that stages of the channel change, each with the broadcast group
             that it has moved from, or CHANGE if it is a change itself. Stages leave other groups as
             they are. None: `model`, from the broadcast `model` if there is one.
-        draws: Number of the round's pass whose random draws its clients repeat: batches, dropout.
-            None: draws of its own.
+        draws: Number of the round's pass that its clients repeat the random draws of: batches,
+            dropout. None: new draws.
         pooled: Whether its clients train on the samples of all clients, in one place: they receive
             nothing, and no stage of the channel changes their uploads.
         label: Prefix of separate columns for its losses and bytes (`{label}_train_loss`, ...). The
@@ -642,14 +642,14 @@ class Reduced:
     A method may pass on a withheld field but not read it.
 
     Attributes:
-        clients: The clients whose uploads arrived, ascending; dropped ones are missing. May be
-            withheld; a pass may still be over them.
+        clients: The clients that arrived, ascending; dropped ones are missing. May be withheld; a
+            pass may still be over them.
         means: The weighted mean of every group in `Upload.sums`.
-        rows: Per client, its `Upload.rows`; may be withheld.
-        scalars: Per name, one value per client, in the order of `clients`.
-        staleness: In asynchronous rounds, per client, the versions since its start.
-        tiers: In asynchronous rounds, per client, its tier; 0 is the fastest.
-        samples: Per client, its samples, in the order of `clients`; may be withheld.
+        rows: For each client, its `Upload.rows`; may be withheld.
+        scalars: By name, one value for each client, in the order of `clients`.
+        staleness: In asynchronous rounds, for each client, the versions since its start.
+        tiers: In asynchronous rounds, for each client, its tier; 0 is the fastest.
+        samples: The clients' samples, in the order of `clients`; may be withheld.
     """
 
     clients: tuple[int, ...] = field(

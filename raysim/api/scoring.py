@@ -21,15 +21,16 @@ from raysim.numbers.arrays import Array, Floats
 FORWARD_ROWS = 250
 """Samples of one forward pass without training.
 
-On one core, 2000 images of mnist-cnn-128 took 0.50 s so and 0.76 s by 1000, whose activations do
-not stay in the cache; cifar-cnn-5 0.83 and 1.12 s, resnet18 1.88 and 2.20 s.
+On one core, 2000 images of mnist-cnn-128 took 0.50 s this way, and 0.76 s with 1000 samples a pass,
+because the activations then exceed the cache. cifar-cnn-5 took 0.83 and 1.12 s, resnet18 1.88 and
+2.20 s.
 """
 AT_TEMPERATURE = "loss_at_temperature"
-"""Score: the loss at `local.temperature`, of runs in which it is not 1."""
+"""Score: the loss at `local.temperature`, in runs with another value than 1."""
 SPREAD = ("mean", *(f"d{tenth}" for tenth in range(1, 10)))
 """Figures of a spread over clients: its mean, and its deciles; d5 is the median."""
 JAIN = "jain"
-"""Jain's index, of which more is fairer, also of a loss or an error."""
+"""Jain's index; larger is fairer, for a loss or an error, too."""
 UNEQUAL, GAIN = ("deviation", "worst_tenth", JAIN), "gain"
 """Further figures of a spread over clients: how unequal they are, and the mean gain of their models
 over the global one."""
@@ -46,8 +47,8 @@ LOSSES = by_name([LOSS, LOSS.named(AT_TEMPERATURE)])
 """Losses that the engine scores."""
 CLIENT_ACCURACY = Column("client_accuracy", "larger", "%").of(Scored("client_accuracy"))
 TRAINED_ACCURACY = Column("trained_accuracy", "larger", "%").of(Scored("trained_accuracy"))
-"""Accuracies of single clients, and of their trained models before the aggregation; their spreads
-are columns."""
+"""Accuracies of single clients, and of their trained models before the aggregation; columns hold
+their spreads."""
 Metric = Callable[[Array, Array], float]
 
 
@@ -91,12 +92,12 @@ class Scoring:
     """Loss and metrics of a task; its functions are called with outputs in float32.
 
     `Scoring(losses, {"mae": mae}, columns=[Column("mae", better="smaller")])` gives the columns
-    `test_loss` and `test_mae`. A classification with a loss of its own is
+    `test_loss` and `test_mae`. A classification with another loss is
     `dataclasses.replace(CLASSIFICATION, losses=...)`.
 
     Attributes:
-        losses: `losses(outputs [B, ...], targets [B, ...])`: one loss per sample [B], of tensors
-            and free of branches on their values; with `whole_batch` the loss of the batch [].
+        losses: `losses(outputs [B, ...], targets [B, ...])`: one loss for each sample [B], of
+            tensors and free of branches on their values; with `whole_batch` the batch's loss [].
         metrics: By name, `metric(predictions [N, ...], targets [N, ...])`: the score of a set of
             samples, computed from arrays.
         predict: `predict(outputs [B, ...])`: the predictions [B, ...] that metrics compare.
@@ -106,9 +107,9 @@ class Scoring:
             is the sum of `losses` over the sum of weights. None: equal weights of 1.
         whole_batch: Whether samples of a batch are compared with each other, as by a contrastive
             loss or Cox's; evaluations take batches of FORWARD_ROWS samples, and average them.
-        reported: The scoring whose loss is reported, where this one is for training alone.
-        columns: Per metric, which of two scores is better, and their unit. Tables compare no rows,
-            and a run chooses no best round, by an undeclared metric. The engine ignores a
+        reported: The scoring with the reported loss, if this one is for training alone.
+        columns: For each metric, which of two scores is better, and their unit. Tables compare no
+            rows, and a run chooses no best round, by an undeclared metric. The engine ignores a
             declaration that names no metric.
     """
 
@@ -125,7 +126,7 @@ class Scoring:
         """Check the metrics' names, and their declarations.
 
         Raises:
-            SettingsError: a name is a column of the engine, or a declaration is none.
+            SettingsError: a name is a column of the engine, or a declaration is no `Column`.
         """
         of_engine = dict.fromkeys(LOSSES, "the loss")
         of_engine |= {"samples": "the number of a client's samples", "score": "the main score"}
@@ -154,7 +155,7 @@ class Scoring:
         """Return the loss of each sample [B]; a user's function may change its arguments.
 
         Raises:
-            SettingsError: the loss is one of whole batches.
+            SettingsError: the loss is of whole batches.
         """
         if self.whole_batch:
             raise SettingsError("the task's loss is of whole batches: samples have none alone")
@@ -177,8 +178,8 @@ class Scoring:
 def cross_entropies(logits: Tensor, labels: Tensor) -> Tensor:
     """Return the cross-entropy of each sample [B]; binary for one logit per sample.
 
-    Without an index, whose backward pass is a scatter where clients are trained stacked: CUDA's
-    deterministic one sorts, in dozens of kernels a step.
+    It has no indexing: its backward pass is a scatter for stacked clients, and CUDA's deterministic
+    scatter sorts, in dozens of kernels a step.
     """
     if logits.shape[-1] == 1:
         labels = labels.to(logits.dtype)
@@ -195,7 +196,7 @@ def smoothed_losses(
 
     Args:
         smoothing: Share of the target that is spread over all classes.
-        class_weights: Weight of each class [C]; empty for 1. Those behind the last one are 0.
+        class_weights: Weight of each class [C]; empty for 1. Further classes have weight 0.
         logits: Logits [B, C]; with one logit per sample there are two classes.
         labels: Class numbers [B].
     """
@@ -223,8 +224,8 @@ def weights_of(class_weights: tuple[float, ...], labels: Tensor) -> Tensor:
 def balanced_weights(labels: Array) -> tuple[float, ...]:
     """Return the weight of each class up to the last one, from class numbers [N].
 
-    N / (classes * count), as scikit-learn's `balanced`, of the classes that have samples; 0 of
-    those that have none. The mean over all samples is 1.
+    N / (classes * count), as scikit-learn's `balanced`, for classes with samples; 0 for others. The
+    mean over all samples is 1.
     """
     counts = np.bincount(labels).tolist()
     classes = sum(count > 0 for count in counts)
@@ -239,7 +240,7 @@ def _row(numbers: tuple[float, ...], like: Tensor) -> Tensor:
 def for_training(
     scoring: Scoring, smoothing: float, class_weights: tuple[float, ...] | None
 ) -> Scoring:
-    """Return the scoring that training minimises, which reports the given one's loss."""
+    """Return the scoring for training; it reports the given one's loss."""
     if not smoothing and class_weights is None:
         return scoring
     return replace(
@@ -293,7 +294,7 @@ def mean_absolute_error(predicted: Array, targets: Array) -> float:
 
 
 def r2(predicted: Array, targets: Array) -> float:
-    """Return 1 less the squared errors by those of the mean; over all values of a target.
+    """Return 1 less the squared errors over the squared deviations from the mean, of all values.
 
     It is 0 where all targets are equal, as nothing can then be explained.
     """
@@ -316,9 +317,9 @@ REGRESSION = Scoring(
 
 
 def standardised(scoring: Scoring, mean: float, deviation: float) -> Scoring:
-    """Return the scoring of a regression whose outputs are targets less a mean, by a deviation.
+    """Return the scoring of a regression with outputs in standard units, (y - mean) / deviation.
 
-    Predictions, and so metrics, are in the targets' own unit; the loss is that of the outputs.
+    Predictions, and so metrics, are in the targets' own unit; the loss is in standard units.
     """
     return replace(
         scoring,

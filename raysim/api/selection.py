@@ -43,7 +43,7 @@ class History:
         losses: Train loss of each client's last participation [K]; NaN before the first. May be
             withheld.
         last_round: Round of that participation, from 1 [K]; 0 before the first.
-        times: Rounds in which each client has taken part [K].
+        times: Number of rounds in which each client has taken part [K].
     """
 
     losses: Floats = field(metadata=closed(LOSSES, SINGLE))
@@ -95,7 +95,7 @@ class Sampling:
             virtual seconds; without a clock, samples times local epochs. May be withheld.
         available: `available(clients)`: whether clients are available now [n].
         waits: Whether the server waits for selected clients that are not available now.
-        members: In asynchronous rounds, the clients of the tier whose clients start, ascending.
+        members: In asynchronous rounds, the clients of the starting tier, ascending.
         busy: In asynchronous rounds, the clients that must not be selected.
         state: State of the selection after the last committed round.
         history: Participations of all clients; read it as `losses`, `last_round` and `times`.
@@ -130,7 +130,7 @@ class Sampling:
 
     @property
     def times(self) -> Integers:
-        """Committed rounds in which each client has taken part [K]."""
+        """Number of committed rounds in which each client has taken part [K]."""
         return self._known.times
 
     @property
@@ -181,9 +181,9 @@ class Selection(Recording, ABC):
     """Whether it suits asynchronous rounds, which are planned before results: it uses neither
     results nor state."""
     draw: ClassVar[Draw | None] = None
-    """How cohorts are drawn, where that depends on nothing that clients have or do; None: in a way
-    for which differential privacy cannot be accounted. With "poisson" C*K clients are expected in a
-    round, else m. A subclass that overrides `select`, or other code, states it anew or has None."""
+    """The kind of draw, if it depends on nothing that clients have or do; None: a draw that cannot
+    be accounted for differential privacy. With "poisson", C*K clients are expected in a round, else
+    m. A subclass that overrides `select`, or other code, must state it again, or has None."""
     may_be_empty: ClassVar[bool] = False
     """Whether it may select any number of clients, or none: a round without clients runs no
     pass, leaves the model as it is, and takes only the virtual time until one is available."""

@@ -2,8 +2,8 @@
 
 A method makes a model of the uploads of a round; FedAvg takes their mean. The rule takes a step
 from the model before the round along the change to that model. Adam and momentum keep their moments
-in the server's state. Rules know no method. They go with every method whose server does nothing
-else that rests on the model it makes (`Method.own_server`).
+in the server's state. Rules know no method. They go with every method, except if its server takes a
+further step that rests on the model it makes (`Method.own_server`).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def _kinds(tensors: Tensors) -> dict[str, object]:
 
 
 class ServerRule(RateSettings, Acting, ABC):
-    """Rule by which the server moves the model; its fields are its settings.
+    """Rule that moves the server's model; its fields are its settings.
 
     A field `lr` is its learning rate: `step` finds the round's rate, by the schedule, in `self.lr`.
     """
@@ -55,13 +55,13 @@ class ServerRule(RateSettings, Acting, ABC):
     def step(self, params: Tensors, mean: Tensors, kept: Groups) -> tuple[Tensors, Groups]:
         """Return the parameters after a round, and the groups to keep; change nothing in place.
 
-        Buffers are not among them: they become what the method makes of them.
+        Buffers are not among the parameters: they become the method's.
 
         Args:
             params: The trainable parameters before the round by name, complex ones as pairs of
                 reals.
-            mean: Those that the method makes of what clients send, FedAvg their mean.
-            kept: What it has kept, the groups `keeps`.
+            mean: The parameters that the method makes of the uploads; FedAvg takes their mean.
+            kept: The groups `keeps`.
         """
 
 

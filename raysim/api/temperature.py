@@ -134,9 +134,9 @@ class Temperature(Acting, ABC):
         Args:
             round_: The input of `choose`.
             temperature: The T that it returned.
-            row: The round's row of `metrics.parquet`: `train_loss`, and where the round was
-                evaluated by `evaluation.every`, `holdout_loss`, `test_accuracy` and so on. They are
-                None in other rounds, the last one too, at whose end a longer run has no evaluation.
+            row: The round's row of `metrics.parquet`: `train_loss`, and if the round is evaluated
+                by `evaluation.every`, `holdout_loss`, `test_accuracy` and so on. They are None in
+                other rounds. This includes the last round, which a longer run would not evaluate.
         """
         return round_.state
 

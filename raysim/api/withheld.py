@@ -19,7 +19,7 @@ V = TypeVar("V")
 
 
 class Tells(Enum):
-    """Kinds of values by what they tell; a run hides some."""
+    """Kinds of values by the information in them; a run hides some kinds."""
 
     SINGLE = "what single clients have and send"
     TIMES = "how long single clients take"
@@ -37,8 +37,8 @@ def closed(what: str, tells: Tells, *, instead: str = "", handle: bool = False) 
         tells: The kind of its content.
         instead: Advice: a component to choose in place of the reader, or another remedy; may be
             empty.
-        handle: Whether the engine takes the closed value back: a pass may be over the clients whom
-            a method cannot see.
+        handle: Whether the engine takes the closed value back: a pass may be over clients that a
+            method cannot see.
     """
     return {"closed": (what, tells, instead, handle)}
 
@@ -46,7 +46,7 @@ def closed(what: str, tells: Tells, *, instead: str = "", handle: bool = False) 
 class Withheld:
     """A value that a run withholds: it may be passed on, copied and pickled, but not read.
 
-    Every use of it raises a `Refusal`, whose line says what does not go with what.
+    Every use raises a `Refusal`; its line names the reader and the setting.
     """
 
     def __init__(self, by: str, reader: Component, told: str, value: Any = None) -> None:
@@ -54,7 +54,7 @@ class Withheld:
 
         Args:
             by: The setting that closes it.
-            reader: The component to which it is handed.
+            reader: The component that receives it.
             told: Its content, in words, and the advice.
             value: The value that the engine finds in it; None for nothing.
         """
@@ -66,7 +66,7 @@ class Withheld:
         _refuse(self)
 
     def __eq__(self, other: object) -> bool:
-        """Return True of the value itself, which a chain compares with what it was given."""
+        """Return True for the value itself, which a chain compares with its input."""
         return other is self or _refuse(self)
 
     __hash__ = object.__hash__

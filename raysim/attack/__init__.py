@@ -1,7 +1,7 @@
 """Attacks of clients that cannot be trusted, one file each.
 
-In: samples, an upload, or the updates of all clients. Out: those of a bad client. Imported by
-`raysim.config`; imports `api` and below.
+In: samples, an upload, or the updates of all clients. Out: a bad client's samples, upload or
+update. Imported by `raysim.config`; imports `api` and below.
 """
 
 from raysim.api.attack import ATTACKS, Attack

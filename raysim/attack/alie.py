@@ -9,8 +9,8 @@ Learning", NeurIPS 2019.
 The formula asks that s honest clients lie farther out than the bad ones, so that a majority would
 support these; it is 0, no attack, at m = 10 and f = 2, and 0.29 at m = 100 and f = 20. The authors'
 code takes a given z of 1.5, and mean and std of the bad clients' own honest updates (`of=own`),
-which are 0 apart for a single bad client; blades takes those of the honest clients (`of=honest`),
-a plus in place of the minus (a negative z), and the divisor of a sample.
+which are 0 apart for a single bad client; blades takes the honest clients' updates (`of=honest`), a
+plus in place of the minus (a negative z), and the divisor of a sample.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Alie(Attack):
         default=1.5, description="standard deviations of the shift; none: by the formula"
     )
     of: Literal["own", "honest"] = Field(
-        default="own", description="updates whose mean and spread are taken: its own, or the honest"
+        default="own", description="updates for mean and spread: its own, or the honest ones"
     )
 
     def forge(self, known: KnownUpdates) -> Tensor:
@@ -47,7 +47,7 @@ class Alie(Attack):
 
 
 def largest_z(m: int, f: int) -> float:
-    """Return z by the formula; 0 where the bad clients need nobody's support, or find none.
+    """Return z by the formula; 0 if the bad clients are a majority, or find no supporters.
 
     Args:
         m: Clients of a pass.

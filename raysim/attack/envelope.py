@@ -3,7 +3,7 @@
 Source: Shejwalkar and Houmansadr, "Manipulating the Byzantine: Optimizing Model Poisoning Attacks
 and Defenses for Federated Learning", NDSS 2021.
 
-    d_k <- mean - gamma * p         with the largest gamma whose distances pass as honest ones
+    d_k <- mean - gamma * p         with the largest gamma at which distances pass as honest ones
     p = mean / ||mean||, sign(mean), or std
 
 The largest gamma is where a quadratic in gamma reaches its bound, and is taken as its root. The
@@ -37,10 +37,10 @@ class Envelope(Attack, ABC):
 
     @abstractmethod
     def largest(self, distances: Tensor, slopes: Tensor, square: Tensor, honest: Tensor) -> Tensor:
-        """Return the largest gamma whose update passes as an honest one [].
+        """Return the largest gamma at which the update passes as an honest one [].
 
-        Its squared distances to the honest updates are those of the mean
-        + 2 * gamma * slopes + gamma^2 * square.
+        The update's squared distances to the honest updates are
+        distances + 2 * gamma * slopes + gamma^2 * square.
 
         Args:
             distances: Squared distances of the mean to the honest updates [h].
@@ -57,7 +57,7 @@ class Envelope(Attack, ABC):
         return torch.cat([(products + products.T) / 2, (rows @ p)[:, None], square], dim=1)
 
     def decide(self, measured: MeasuredUpdates) -> Tensor:
-        """Return gamma, of p as `_perturbation` gives it [1]."""
+        """Return gamma, for p as `_perturbation` gives it [1]."""
         numbers = measured.numbers
         products, along, square = numbers[:, :-2], numbers[:, -2], numbers[0, -1]
         norms = products.diagonal()
@@ -72,7 +72,7 @@ class Envelope(Attack, ABC):
         return known.honest.mean(dim=0) - known.decided[0] * self._perturbation(known.honest)
 
     def _perturbation(self, honest: Tensor) -> Tensor:
-        """Return p in a block [n]; of `unit` not yet divided by its norm."""
+        """Return p in a block [n]; for `unit`, not yet divided by its norm."""
         if self.direction == "std":
             return honest.std(dim=0, correction=min(len(honest) - 1, 1))
         mean = honest.mean(dim=0)

@@ -1,7 +1,7 @@
-"""Mimic: all bad clients send what one honest client sends.
+"""Mimic: all bad clients send a copy of one honest client's update.
 
 Source: Karimireddy, He and Jaggi, "Byzantine-Robust Learning on Heterogeneous Datasets via
-Bucketing", ICLR 2022, appendix B; the steps are those of the authors' code.
+Bucketing", ICLR 2022, appendix B; the steps are the authors' code's.
 
     d_k <- d_i      of the honest client i of the largest <d_i, z>
     in round t = 0, 1, ... of the warm-up, by Oja's rule:
@@ -38,9 +38,7 @@ class Mimic(Attack):
 
     vectors: ClassVar[int] = 2
 
-    warmup: int = Field(
-        default=10, ge=1, description="rounds in which direction and client are chosen"
-    )
+    warmup: int = Field(default=10, ge=1, description="rounds to choose direction and client in")
 
     def measure(self, known: KnownUpdates) -> Tensor:
         """Return the inner products of the honest updates, mu and z [h + 2, h + 2]."""

@@ -21,7 +21,7 @@ class MinMax(Envelope):
     """
 
     def largest(self, distances: Tensor, slopes: Tensor, square: Tensor, honest: Tensor) -> Tensor:
-        """Return the least of the honest updates' roots, at which one is as far as any two."""
+        """Return the least root of the honest updates; there one distance equals the largest."""
         room = (honest.max() - distances).clamp(min=0)
         root = (slopes.square() + square * room).sqrt()
         # Both are the root; the first loses digits where the slope is above 0, the second below it.

@@ -21,6 +21,6 @@ class MinSum(Envelope):
     """
 
     def largest(self, distances: Tensor, slopes: Tensor, square: Tensor, honest: Tensor) -> Tensor:
-        """Return the root of the sum of distances, in which the slopes, whose sum is 0, cancel."""
+        """Return the root of the sum of distances; the slopes add up to 0 and cancel."""
         room = (honest.sum(dim=1).min() - distances.sum()).clamp(min=0)
         return (room / (len(distances) * square)).sqrt()

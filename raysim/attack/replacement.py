@@ -1,4 +1,4 @@
-"""Model replacement: a backdoor whose update is scaled up.
+"""Model replacement: a backdoor with a scaled update.
 
 Source: Bagdasaryan, Veit, Hua, Estrin and Shmatikov, "How To Backdoor Federated Learning", AISTATS
 2020, equation 3, at a server's learning rate of 1.
@@ -22,8 +22,8 @@ from raysim.attack.differences import changed
 class Replacement(Backdoor):
     """Scale up the update of a backdoor, so that a mean takes over the attacker's model.
 
-    Works in a single round against a mean; a norm bound or a clip on the server stops it. Costs
-    what `backdoor` does.
+    Works in a single round against a mean; a norm bound or a clip on the server stops it. Has the
+    costs of `backdoor`.
     """
 
     boost: float | None = Field(

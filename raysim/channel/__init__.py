@@ -1,7 +1,7 @@
 """Stages of the channel between clients and server, one file each.
 
 In: the differences of an upload. Out: differences of the same names and shapes, and their bytes.
-Imported by `raysim.config`; imports `api` and below. `coding` has what stages that compress share.
+Imported by `raysim.config`; imports `api` and below. `coding` is the base of compressing stages.
 """
 
 from raysim.api.channel import STAGES, Stage

@@ -23,7 +23,7 @@ from raysim.numbers.tensors import clip_factor, flatten, norm
 class Clip(Stage):
     """Scale a client's differences down to a norm where they exceed it.
 
-    Bounds what one client can do to the model; the first half of differential privacy. Costs one
+    Bounds a client's effect on the model; the first half of differential privacy. Costs one
     pass over the upload. `update_norm` of a client in the tables is its norm before.
     """
 

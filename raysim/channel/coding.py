@@ -65,7 +65,7 @@ class Vector:
 
     Attributes:
         values: The values [d].
-        shapes: Shapes of its tensors, in order; [n] of one of which n values are sent.
+        shapes: Shapes of its tensors, in order; [n] for a vector of n sent values.
         draws: Random draws.
     """
 
@@ -116,7 +116,7 @@ class Coder(Stage, ABC):
 
 
 def dtype_of(view: View) -> torch.dtype:
-    """Return the dtype in which a client's values are coded, and kept."""
+    """Return the dtype in which a client's values are coded and kept."""
     wide = any(tensor.dtype in WIDE for tensor in view.params.values())
     return torch.float64 if wide else torch.float32
 
@@ -140,12 +140,13 @@ def vector_sizes(layout: Layout, *, per_tensor: bool = False) -> list[int]:
 
 
 def count_blocks(sent: Encoding, layout: Layout, size: int | None) -> int:
-    """Return the number of blocks of values that are sent; none spans two groups.
+    """Return the number of blocks of sent values; no block spans two groups.
 
-    Where it is not known how many each group sends, their last blocks count as if all were begun.
+    If the number of values of each group is not known, each group counts as if its last block was
+    begun.
 
     Args:
-        sent: What is sent.
+        sent: The sent values.
         layout: Layout of the differences.
         size: Values of a block; None: a block is a group.
     """

@@ -12,7 +12,7 @@ contractions: `randk` and `qsgd` with `unbiased=false`, no clip.
 
 - Stale memory: e_k is added at the client's next turn as it is, however many rounds have passed.
   Theory is for full participation; with few turns a client, memories are large and old.
-- Lost messages: a client whose result does not count (late, dropped out, failed, a round lost) has
+- Lost messages: a client without a result that counts (late, dropped out, failed, a round lost) has
   not taken part: e_k stays as it was before, and its update is lost, as without error feedback.
 - Differences that a coder before it has made sparse, or of few bits, are no longer so once the
   memory is added; coders after it code them again.

@@ -1,4 +1,4 @@
-"""Differential privacy of clients: a bound on what each changes, and noise on the sum.
+"""Differential privacy of clients: a bound on each client's change, and noise on the sum.
 
 Sources: McMahan, Ramage, Talwar and Zhang, "Learning Differentially Private Recurrent Language
 Models", ICLR 2018, flat clipping and the estimator with a fixed denominator; Andrew, Thakkar,
@@ -7,19 +7,19 @@ McMahan and Ramaswamy, "Differentially Private Learning with Adaptive Clipping",
     client:  d_k <- v_k * d_k * min(1, C / ||d_k||)      v_k = 1, or min(n_k / full_weight, 1)
     server:  mean <- (sum_k d_k + N(0, z^2 C^2 I)) / M   M clients expected in a round
 
-The norm is that of all differences together. With a `quantile` gamma, C follows it by b_k, whether
-a client is within C:
+The norm is taken over all differences together. With a `quantile` gamma, C follows it by b_k, which
+tells whether a client is within C:
 
     b <- 1/2 + (sum_k (b_k - 1/2) + N(0, s_b^2)) / M      C <- C * exp(-quantile_rate * (b - gamma))
 
-Of the noise z that is accounted, the update then has z_d = (z^-2 - (2 s_b)^-2)^(-1/2).
+The update then has z_d = (z^-2 - (2 s_b)^-2)^(-1/2) of the accounted noise z.
 
-M is what `aggregation.weighting=fixed` divides by, whoever takes part, so that a client moves a
-result by no more than its own part. The paper encodes b_k as 0 or 1 and subtracts 1/2, as
-TensorFlow Federated does; encoded as -1 or 1, as pfl-research has it, the same noise is 2 s_b.
+M is the divisor of `aggregation.weighting=fixed`, in any cohort, so that a client moves a result by
+no more than its own part. The paper encodes b_k as 0 or 1 and subtracts 1/2, as TensorFlow
+Federated does; encoded as -1 or 1, as pfl-research has it, the same noise is 2 s_b.
 
-With `noise_cohort` M_n and `population`, the noise of the mean is that of rounds with M_n expected
-clients of a population that is not there, z * C / M_n, and its epsilon is hypothetical.
+With `noise_cohort` M_n and `population`, the mean has the noise of rounds with M_n expected clients
+of a hypothetical population, z * C / M_n, and its epsilon is hypothetical.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class Gaussian(Stage):
     noise: Annotated[float, Field(ge=0)] | None = Field(
         default=None,
         description="noise multiplier z: deviation of the sum's noise over the clip; none: the"
-        " least that keeps to epsilon, or 1 without one",
+        " least for epsilon, or 1 without one",
     )
     epsilon: Positive | None = Field(
         default=None, description="largest epsilon: the run ends before a round that exceeds it"
@@ -88,22 +88,22 @@ class Gaussian(Stage):
     )
     full_weight: Clients | None = Field(
         default=None,
-        description="samples from which on a client has weight 1, below them in proportion; none:"
-        " all have weight 1",
+        description="samples at which a client's weight reaches 1, in proportion below; none: all"
+        " have weight 1",
     )
     quantile: Annotated[float, Field(ge=0, le=1)] | None = Field(
         default=None,
-        description="share of clients within the clip, which follows it; none: a fixed clip",
+        description="share of clients within the clip, which the clip follows; none: a fixed clip",
     )
-    quantile_rate: Positive = Field(default=0.2, description="rate with which the clip follows it")
+    quantile_rate: Positive = Field(default=0.2, description="rate of the clip along the quantile")
     quantile_noise: Positive | None = Field(
         default=None,
         description="deviation of the noise of the number of clients within; none: M/20",
     )
     noise_cohort: Clients | None = Field(
         default=None,
-        description="expected clients of a round of a hypothetical population, whose noise the mean"
-        " has; none: those of the run",
+        description="expected clients of a round of a hypothetical population; the mean has the"
+        " noise of such rounds; none: of the run's",
     )
     population: Clients | None = Field(
         default=None, description="clients of the hypothetical population; with noise_cohort"
@@ -205,7 +205,7 @@ class Gaussian(Stage):
         )
 
     def update(self, received: Received, reduced: Reduced) -> tuple[State, Mapping[str, float]]:
-        """Move the clip to the quantile; the metric `clip` is that of the round."""
+        """Move the clip to the quantile; the metric `clip` is the clip of the round."""
         if self.quantile is None or self.clip is None:
             return {}, {}
         within = reduced.scalars.get(WITHIN, np.empty(0))
@@ -217,7 +217,7 @@ class Gaussian(Stage):
         return {"clip": np.array(moved, dtype=np.float64)}, {"clip": self.clip}
 
     def _clients(self, received: Received) -> float:
-        """Return M, the expected clients of a round: of the run, or of those whose noise it has."""
+        """Return M, the expected clients of a round: of the run, or of its hypothetical rounds."""
         return float(self.noise_cohort or received.expected)
 
     def _of_quantile(self, received: Received) -> float:

@@ -8,8 +8,8 @@ Review 53(2), 2011, algorithm 4.4.
     P = orth(M G);  `iterations` times:  P = orth(M orth(M' P))        d <- P (P' M)
 
 M [n, m] is a tensor with its first dimension against all others, G [m, rank] normal draws of the
-client. Tensors of one dimension, and tensors whose factors would hold no fewer values, are sent as
-they are. Each client has factors of its own, of rank * (n + m) values, and their mean has no low
+client. Tensors of one dimension are sent as they are, and so are tensors with factors of no fewer
+values. Each client has its own factors, of rank * (n + m) values, and their mean has no low
 rank; `powersgd`, a method, has one P for all clients.
 """
 
@@ -36,7 +36,7 @@ class LowRank(Coder):
     rank: int = Field(default=4, ge=1, description="columns of the factors")
     iterations: int = Field(default=1, ge=0, description="further products with the matrix")
     bounds_norm: ClassVar[bool] = True  # it is a projection
-    is_contraction: ClassVar[bool] = True  # it is a projection, onto what is random at first
+    is_contraction: ClassVar[bool] = True  # it is a projection, onto a random space at first
     sends_coordinates: ClassVar[bool] = False  # factors are sent
 
     def code(self, vector: Vector) -> Tensor:

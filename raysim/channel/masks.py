@@ -9,8 +9,8 @@ CCS 2020 (SecAgg+), in which each client has k neighbours in place of all others
     server:  sum y_k, without PRG(s_kj) of neighbours that are lost, and without PRG(b_k) of others
 
 Masks are added to the words of the engine's exact sum, 64 bits, with the client's weight as one
-more word: they change no bit of a result. Bytes are a deployment's, whose values have `bits` bits,
-by the formula of SecAgg, with k for n - 1:
+more word: they change no bit of a result. Bytes are counted as in a deployment with values of
+`bits` bits, by the formula of SecAgg, with k for n - 1:
 
     2 (k + 1) keys + (5 k + 1) shares + bits * (values + 1)      sent and received by a client
 
@@ -36,16 +36,16 @@ class Masks(Stage):
     """Secure aggregation: the server sees the sum of the uploads, and no single one.
 
     Helps where clients do not trust the server with their updates. Stands last in the channel.
-    Costs keys and shares, three more trips, and rounds in which too few clients are left;
-    compression by places or codes of each client's own saves nothing.
+    Costs keys and shares, three more trips, and the rounds with too few clients left; compression
+    by places or codes that differ between clients saves nothing.
     """
 
     neighbours: int | None = Field(
         default=None,
         ge=2,
         le=MOST,
-        description="clients with which each shares masks, an even number (SecAgg+); none: all"
-        " others (SecAgg)",
+        description="number of neighbours that a client shares masks with, even (SecAgg+); none:"
+        " all others (SecAgg)",
     )
     bits: int = Field(
         default=32, ge=8, le=64, description="bits of a masked value, in the bytes that are counted"

@@ -7,10 +7,10 @@ Cordonnier and Jaggi, "Sparsified SGD with Memory", NeurIPS 2018, rand_k.
     d <- size/k * d at k places drawn without replacement, else 0         k = ceil(fraction * size)
 
 Unbiased, with size/k - 1 times the squared norm as variance. `unbiased=false` leaves out the
-factor, which error feedback needs: with it, rand-k is no contraction. The vector is a group of what
-a client sends, all its tensors. Places are not sent, but the seed of each client's mask;
-`mask=shared` has all clients of a pass send the same places, drawn from a seed that they have in
-common, so that sums under secure aggregation are of k values.
+factor, as error feedback needs: with it, rand-k is no contraction. The vector is a group of the
+upload, all its tensors. Places are not sent, but the seed of each client's mask. With `mask=shared`
+all clients of a pass send the same places, drawn from a common seed, so that sums under secure
+aggregation are of k values.
 """
 
 from __future__ import annotations

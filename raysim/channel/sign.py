@@ -5,8 +5,8 @@ Compression Schemes", ICML 2019, algorithm 1 (EF-SignSGD), per tensor.
 
     d <- ||x||_1 / n * sign(d)               x the tensor of d, n its values
 
-The sign of 0, for which one bit has no room, is drawn: with one that is fixed, weights that no
-client changes would drift. Biased: it is meant to follow `error_feedback`.
+The sign of 0, for which one bit has no room, is drawn: with a fixed sign, weights that no client
+changes would drift. Biased: it is meant to follow `error_feedback`.
 """
 
 from __future__ import annotations

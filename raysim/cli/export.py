@@ -53,7 +53,7 @@ def export(
 
     if RunDirectory(run_dir).read_config(Printed().note)[1]:
         raise RunError(
-            f"{run_dir}: this run has a task of its own; call raysim.client_model({str(run_dir)!r},"
+            f"{run_dir}: this run has its own task; call raysim.client_model({str(run_dir)!r},"
             f" {int(client) if client.isdecimal() else client!r}, task)"
         )
     save_tensors(out, raysim.client_model(run_dir, client, listener=Printed()))

@@ -31,11 +31,11 @@ class Availability(Protocol):
         ...
 
     def next_available(self, clients: Integers, ticks: Integers) -> Integers:
-        """Return the first instants [n] from `ticks` [n] on at which clients [n] are available."""
+        """Return the first instants [n], `ticks` [n] or later, with clients [n] available."""
         ...
 
     def first_available(self, clients: Integers, tick: int) -> int:
-        """Return the first instant from `tick` on at which one of the clients [n] is available."""
+        """Return the first instant, `tick` or later, with one of the clients [n] available."""
         ...
 
 
@@ -85,7 +85,7 @@ class Renewal:
         for _ in range(MOST_DAYS):
             on, end = self._periods(clients[waiting], instants[waiting])
             instants[waiting] = np.where(on, instants[waiting], end)
-            waiting = waiting[~on & (end % DAY == 0)]  # at midnight the state is drawn anew
+            waiting = waiting[~on & (end % DAY == 0)]  # a new state is drawn at midnight
             if not len(waiting):
                 return instants
         raise RunError(

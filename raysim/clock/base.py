@@ -14,7 +14,7 @@ if TYPE_CHECKING:  # `raysim.config` imports this without pyarrow and scipy
 
 @dataclass(frozen=True)
 class Policy:
-    """Policy of the server: when it goes on, and whose results count.
+    """Policy of the server: when it goes on, and which results count.
 
     Attributes:
         name: Its name; see `raysim.clock.devices`.
@@ -45,7 +45,7 @@ class Clock(Acting):
 
     @property
     def drops_out(self) -> bool:
-        """True if clients may drop out of a round; by default those with devices may."""
+        """True if clients may drop out of a round; the default is True for clocks with devices."""
         return type(self).fleet is not Clock.fleet
 
     def fleet(self, clients: int, seed: int) -> Fleet | None:

@@ -4,9 +4,9 @@
     joules  = watts * FLOPs / speed + joules per byte * bytes
 
 of a client in a pass. Profiles are drawn from the seed, client by client, from the log-normal
-distributions of `kind`, or read from `table`. Their sources are printed in
-`raysim/clock/profiles.py`: those of phones are FLASH's measurements (Yang et al., WWW 2021);
-`cross-silo` and `iot` are round numbers of ours.
+distributions of `kind`, or read from `table`. `raysim/clock/profiles.py` has their sources:
+`phones` are FLASH's measurements (Yang et al., WWW 2021); `cross-silo` and `iot` are our round
+numbers.
 
 Policies of the server, for each pass of a round:
 
@@ -15,16 +15,16 @@ Policies of the server, for each pass of a round:
 - `deadline`: results that come later than `deadline` seconds do not count (Bonawitz et al.,
   "Towards Federated Learning at Scale", MLSys 2019).
 - `partial`: clients do as many of their epochs as end before the deadline, as the stragglers of
-  FedProx (Li et al., MLSys 2020); those that do not end one are late.
+  FedProx (Li et al., MLSys 2020); clients without a whole epoch are late.
 - `over_selection`: m + `extra` clients are asked, the first m results count (Bonawitz et al.).
 
-Under all but `wait` the cohort is drawn from clients that are available when the round begins; a
-client that has begun stays. Where none is available, time goes on until one is. Of a further cohort
-that a method draws for a pass of its own, such as D&C's, who is away begins when it is available. A
-client drops out with probability `dropout`, at a uniform fraction of its work. A round in which no
-result counts takes its time and leaves the model as it is, but for stages of the channel that act
-on empty rounds. Gantt charts and traces of virtual time show the clients whose results count, and
-no others.
+With any policy but `wait`, the cohort is drawn from clients that are available when the round
+begins; a client that has begun stays. If no client is available, time goes on until one is. If a
+method draws a further cohort for a pass, as D&C does, clients that are away begin when they are
+available. A client drops out with probability `dropout`, at a uniform fraction of its work. A round
+without a result that counts takes its time and leaves the model as it is, except for stages of the
+channel that act on empty rounds. Gantt charts and traces of virtual time show only clients with
+results that count.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Devices(Clock):
     has_time: ClassVar[bool] = True
 
     kind: Literal["phones", "cross-silo", "iot"] = Field(
-        default="phones", description="kind of devices whose profiles are drawn"
+        default="phones", description="kind of devices, for drawn profiles"
     )
     spread: float = Field(
         default=1.0, ge=0, le=10, description="factor of all sigmas; 0: all devices are equal"
@@ -87,7 +87,7 @@ class Devices(Clock):
     )
 
     policy: Literal["wait", "deadline", "partial", "over_selection"] = Field(
-        default="wait", description="when the server goes on, and whose results count"
+        default="wait", description="when the server goes on, and which results count"
     )
     deadline: float | None = Field(
         default=None, gt=0, le=1e9, description="seconds of a pass; of deadline and partial"

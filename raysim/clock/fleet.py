@@ -84,7 +84,7 @@ class Fleet:
         return self.availability.available(clients, _instants(clients, tick))
 
     def next_available(self, clients: Any, tick: Any) -> Integers:
-        """Return the first instants [n] from `tick` on at which clients [n] are available.
+        """Return the first instants [n], `tick` or later, with clients [n] available.
 
         Raises:
             RunError: a client is not available for years.
@@ -93,7 +93,7 @@ class Fleet:
         return self.availability.next_available(clients, _instants(clients, tick))
 
     def first_available(self, clients: Any, tick: int) -> int:
-        """Return the first instant from `tick` on at which one of the clients [n] is available.
+        """Return the first instant, `tick` or later, with one of the clients [n] available.
 
         Raises:
             RunError: no client is available for years.

@@ -1,18 +1,18 @@
 """Profiles of devices: speed, network and energy of each client, drawn or from a table.
 
-Quantities are log-normal, independent of each other; `median` and `sigma` (deviation of the natural
-logarithm) are those of KINDS. Sources of `phones`, from the repository of FLASH (Yang et al.,
+Quantities are log-normal, independent of each other, with `median` and `sigma` (deviation of the
+natural logarithm) from KINDS. Sources of `phones`, from the repository of FLASH (Yang et al.,
 "Characterizing Impacts of Heterogeneity in Federated Learning upon Large-Scale Smartphone Data",
 WWW 2021; github.com/PKU-Chengxu/FLASH, commit 55cbede):
 
 - `speed`: `device_util.py` has the measured time of a training step of its FEMNIST network on three
-  phones (1642, 588 and 179 ms for 10 samples, that is 1.02 GFLOP) and the number of clients of its
-  measurements that have each (18820, 16428 and 159). Median and sigma are those of the logarithms
-  of the resulting speeds, 0.62, 1.73 and 5.70 GFLOP/s, weighted by these numbers.
+  phones (1642, 588 and 179 ms for 10 samples, that is 1.02 GFLOP), and the number of clients in its
+  measurements with each phone (18820, 16428 and 159). Median and sigma are taken over the
+  logarithms of the resulting speeds, 0.62, 1.73 and 5.70 GFLOP/s, weighted by these numbers.
 - `down`, `up`: `speed_distri.json` has the mean speed of 19 measured networks in KiB/s; median and
   sigma are the mean and the deviation of their logarithms.
 
-All other numbers are round ones of ours, not measured: latency and energy of `phones`, and all of
+All other numbers are our round numbers, not measured: latency and energy of `phones`, and all of
 `cross-silo` (a server with a GPU, 1 Gbit/s) and `iot` (a small board on 2 Mbit/s).
 """
 
@@ -137,7 +137,8 @@ def read_columns(path: Path, clients: int) -> dict[str, Floats]:
     known = (*Profiles._fields, DROPOUT)
     if unknown := [name for name in table if name not in ("client", *known)]:
         raise DataError(
-            f"clock.table={path}: column {unknown[0]!r} is none of client, {', '.join(known)}"
+            f"clock.table={path}: unknown column {unknown[0]!r}; allowed are client,"
+            f" {', '.join(known)}"
         )
     rows = rows_of(path, "clock.table", table["client"], clients)
     columns = {name: values[rows].astype(np.float64) for name, values in table.items()}

@@ -1,4 +1,4 @@
-"""Settings of evaluation: what is evaluated, when, and on which samples."""
+"""Settings of evaluation: models, samples and rounds."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from raysim.user_input.limits import MOST, Count
 
 
 class EvaluationSettings(SettingsGroup):
-    """Evaluation of the global model: test set, holdout, training set, and single clients."""
+    """Evaluation of models: test set, holdout, training set, and single clients."""
 
     every: Count = Field(default=1, description="rounds between evaluations")
     test: bool = Field(
@@ -21,8 +21,8 @@ class EvaluationSettings(SettingsGroup):
     )
     test_samples: Literal["clients", "all"] = Field(
         default="clients",
-        description="test set: the samples of the clients' keys where natural clients have test"
-        " samples of their own; or all, from which those of client_accuracy_... are drawn, too",
+        description="test set: the samples of the clients' keys, if natural clients have their own"
+        " test samples; or all, which those of client_accuracy_... are also drawn from",
     )
     holdout: float = Field(
         default=0.0,
@@ -34,8 +34,8 @@ class EvaluationSettings(SettingsGroup):
         default=0.0,
         ge=0,
         lt=1,
-        description="fraction of each client's own samples that is kept from training, on which it"
-        " is tested; where clients have test samples of their own, these, and none is cut",
+        description="fraction of each client's own samples that is kept from training and tests it;"
+        " if clients have their own test samples, these do, and none is cut",
     )
     local_test_cut: Literal["stratified", "random"] = Field(
         default="stratified",
@@ -80,7 +80,7 @@ class EvaluationSettings(SettingsGroup):
     metrics: Annotated[tuple[str, ...], BeforeValidator(metric_names)] = Field(
         default=(),
         description="further metrics of a classification, of each evaluated set: auc, f1,"
-        " precision, recall, means over the classes that have samples",
+        " precision, recall, means over the classes with samples",
     )
 
     @model_validator(mode="after")

@@ -16,7 +16,7 @@ from raysim.user_input.limits import Count
 OF_OPTIMIZERS = ("momentum", "nesterov", "betas", "alpha", "eps")
 """Settings of local training that some optimizers have; none: the optimizer's default."""
 BALANCED = "balanced"
-"""Value of `local.class_weights`: weights whose sum over the training set is the same by class."""
+"""Value of `local.class_weights`: weights with the same sum over the training set by class."""
 Weight = Annotated[float, Field(ge=0)]
 Beta = Annotated[float, Field(ge=0, lt=1)]
 
@@ -81,7 +81,7 @@ class LocalSettings(RateSettings):
         default=0.0,
         ge=0,
         le=1,
-        description="share of a client's last local steps whose models are averaged; 0: the last",
+        description="share of a client's last local steps; their models are averaged; 0: the last",
     )
     label_smoothing: float = Field(
         default=0.0, ge=0, le=1, description="share of a target that is spread over all classes"

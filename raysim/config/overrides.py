@@ -33,7 +33,7 @@ def apply_overrides(raw: Mapping[str, Any], overrides: Mapping[str, Any]) -> dic
             inner = node.get(group, {})
             if not isinstance(inner, Mapping):
                 raise SettingsError(f"{key}: {group} is a value, not a group of settings")
-            node[group] = node = dict(inner)  # what is given stays as it is
+            node[group] = node = dict(inner)  # a copy: the given values stay
         if last == "name" and node.get("name") != overrides[key]:
             node.clear()
         node[last] = overrides[key]

@@ -50,7 +50,7 @@ from raysim.user_input.group import SettingsGroup
 from raysim.user_input.limits import LARGEST, SEVERAL_SEEDS, Count, Seed
 
 HINTS = {"seeds": SEVERAL_SEEDS}
-"""What to write in place of unknown settings, where it is no similar name."""
+"""Remedies for unknown settings without a similar name."""
 
 
 def _path(setting: str, path: str, *, absolute: bool = False) -> str:
@@ -101,7 +101,7 @@ class Settings(SettingsGroup):
         default=None, description="stop when the main score, an accuracy, reaches this value"
     )
     patience: Count | None = Field(
-        default=None, description="stop after so many rounds in which the metric has not improved"
+        default=None, description="stop after so many rounds without improvement of the metric"
     )
     patience_metric: str | None = Field(
         default=None,
@@ -131,14 +131,14 @@ class Settings(SettingsGroup):
         default=(), description="measurements of evaluated rounds; they change no bit of the model"
     )
     reference: Annotated[str, AfterValidator(partial(_path, "reference", absolute=True))] | None = (
-        Field(default=None, description="run directory with whose model analyses compare")
+        Field(default=None, description="run directory; analyses compare with its model")
     )
     start_from: (
         Annotated[str, AfterValidator(partial(_path, "start_from", absolute=True))] | None
     ) = Field(
         default=None,
-        description="run directory, .safetensors file or torch's state_dict (.pth) with whose"
-        " tensors training starts",
+        description="run directory, .safetensors file or torch's state_dict (.pth) with the tensors"
+        " to start training from",
     )
     local: LocalSettings = LocalSettings()
     server: Annotated[ServerRule, *component_field(SERVER_RULES)] = ModelMean()
@@ -180,12 +180,12 @@ class Settings(SettingsGroup):
 
     @property
     def server_rule(self) -> ServerRule:
-        """The rule of the server: that of a method which is a name for a pair, or `server`."""
+        """The rule of the server: the method's if its name stands for a pair, or `server`."""
         return self.method.server_rule or self.server
 
     @property
     def server_lr(self) -> float | None:
-        """The full learning rate that `server.schedule` has: the rule's or the method's, if any."""
+        """The full learning rate for `server.schedule`: the rule's or the method's, if any."""
         return self.method.server_lr if self.server.rate is None else self.server.rate
 
     @property

@@ -1,1 +1,1 @@
-"""Functions of `import raysim`; each module is imported when a name of it is first asked for."""
+"""Functions of `import raysim`; a module is imported when one of its names is first used."""

@@ -1,7 +1,7 @@
-"""Runs that lie in run directories: going on with them, and loading their models.
+"""Runs in run directories: resume them, and load their models.
 
-A working directory in a run directory serves no modules: the driver is imported behind that, since
-its packages try optional imports.
+The module removes a run directory from the paths of modules before it imports the driver, because
+the driver's packages try optional imports.
 """
 
 from __future__ import annotations
@@ -35,16 +35,17 @@ def resume(
     overrides: Mapping[str, Any] | None = None,
     force: bool = False,
 ) -> Result:
-    """Go on with a run that was interrupted or killed; return a finished one as it is.
+    """Resume a run that was interrupted or killed; return a finished run as it is.
 
     Args:
         run_dir: The run directory.
-        task: The task that the run was started with, where it had one.
-        listener: As that of `run`.
+        task: The task that the run was started with, if it had one.
+        listener: See `run`.
         overrides: Values by dotted key, of `on_client_error`, `reference` (the same model),
             `trace`, `tracker`, and the settings of `engine` that change no result. More `rounds`
-            train a run further, a finished one too, to what one of that many rounds has.
-        force: Go on where data, versions or machines differ from those before; the run records it.
+            train a run further, a finished one, too; the result is the same as that of a run with
+            so many rounds.
+        force: Resume even if data, versions or machines differ from before; the run records it.
 
     Raises:
         RaysimError: the directory holds no run, or every checkpoint is damaged.
@@ -61,7 +62,7 @@ def resume(
     with shown(listener, "starting") as told:
         raw, own_task = directory.read_config(told.note)
         if own_task and task is None:
-            message = "this run has a task of its own; raysim.resume needs its `task`"
+            message = "this run has its own task; raysim.resume needs its `task`"
             raise RunError(f"{run_dir}: {message}")
         settings = with_cohort(parse(apply_overrides(raw, overrides)), task)
         check_growth(directory.path, raw, settings)
@@ -79,14 +80,14 @@ def load(
     """Return the trained network of a run, in evaluation mode, for plain PyTorch.
 
     Args:
-        run_dir: The run directory; of an unfinished run the last checkpoint's model.
-        model: The network of a run with a task of its own, or a function that builds it; its
-            tensors are replaced.
-        best: Return that of the best round, by `patience_metric`, in place of the last one.
+        run_dir: The run directory; an unfinished run gives its last checkpoint's model.
+        model: The network of a run with its own task, or a function that builds it; its tensors are
+            replaced.
+        best: Whether to return the model of the best round, by `patience_metric`, not the last one.
 
     Raises:
         RunError: the directory holds no run or no model.
-        SettingsError: the network is another one.
+        SettingsError: `model` is another network.
     """
     path = user_path(run_dir)
     leave_out_working_directory(path)
@@ -105,14 +106,14 @@ def client_model(
 ) -> dict[str, Tensor]:
     """Return the tensors of the model that a client of a run deploys, for `load_state_dict`.
 
-    The run's last checkpoint scores it as the client's own: the method's `deployment`, or
-    with `evaluation.when=after` the client's model after its local training. Where clients deploy
-    the global model it is that one, and the listener is told.
+    The run's last checkpoint scores it as the client's own: the method's `deployment`, or with
+    `evaluation.when=after` the client's model after its local training. If clients deploy the
+    global model, this function returns it, and tells the listener.
 
     Args:
         run_dir: The run directory.
         client: The client's number, from 0, or its name.
-        task: The task that the run was started with, where it had one.
+        task: The task that the run was started with, if it had one.
         listener: Told about the model.
 
     Raises:
@@ -129,7 +130,7 @@ def client_model(
     Plugins(directory.path).check_recorded(force=False)
     raw, own_task = directory.read_config(listener.note)
     if own_task and task is None:
-        raise RunError(f"{run_dir}: this run has a task of its own; give it as `task`")
+        raise RunError(f"{run_dir}: this run has its own task; give it as `task`")
     settings = with_cohort(parse(raw), task)
     federation = federation_of(settings, task, listener)
     return dict(export.client_model(directory, settings, federation, client, listener.note))

@@ -28,13 +28,13 @@ from raysim.workloads.datasets.fetch import data_root
 def check(
     settings: Settings | str | Path, task: Task | None = None, listener: Listener | None = None
 ) -> None:
-    """Check that a run can start, as `run` does: with its data, network and a rehearsal.
+    """Check that a run can start: its settings, data and network, with a rehearsal.
 
-    Data that is missing is fetched; nothing is written to the run directory.
+    Missing data is fetched; nothing is written to the run directory.
 
     Args:
         settings: From `load_config`, or the name of a preset or file.
-        task: As that of `run`.
+        task: See `run`.
         listener: Told how the data is prepared.
 
     Raises:
@@ -65,14 +65,14 @@ def rounds(
                     break
         rounds.result  # that of `run`, if the last round has been reached
 
-    The end of the `with` statement closes the run: committed rounds are checkpointed, and the run
-    directory, actors and Ray are released. `rounds` with the same settings, or `resume`, goes on
-    to the bytes of an undisturbed run; rounds committed before are not yielded again.
+    The end of the `with` statement closes the run: it checkpoints the committed rounds and releases
+    the run directory, actors and Ray. `rounds` with the same settings, or `resume`, continues to
+    the bytes of an uninterrupted run; rounds committed before are not yielded again.
 
-    It has the arguments of `run`; without a listener nothing is shown.
+    The arguments are those of `run`; without a listener nothing is shown.
 
     Raises:
-        RaysimError: something is wrong that you can mend; its message says what.
+        RaysimError: an error that you can correct; its message says how.
     """
     settings, listener = with_cohort(loaded_settings(settings), task), listener or Listener()
     own_task = task is not None
@@ -90,15 +90,15 @@ def run(
     """Simulate a federation, from the first round or where `settings.out` stopped.
 
     Args:
-        settings: From `load_config`, or the name of a preset or file; a finished run of theirs is
-            returned.
-        task: Your own clients, test set and model, in place of the settings' ones.
+        settings: From `load_config`, or the name of a preset or file; if their run is finished, it
+            is returned.
+        task: Your own clients, test set and model, in place of the settings'.
         listener: Told how the run goes. None shows a progress bar and a curve in a notebook, and
             nothing elsewhere; `raysim.Listener()` shows nothing.
-        force: Go on where data, versions or machines differ from those before; the run records it.
+        force: Resume even if data, versions or machines differ from before; the run records it.
 
     Raises:
-        RaysimError: something is wrong that you can mend; its message says what.
+        RaysimError: an error that you can correct; its message says how.
         KeyboardInterrupt: the run was interrupted and can be resumed.
     """
     with shown(listener, "starting") as told:
@@ -113,7 +113,7 @@ def begun(
     *,
     force: bool,
 ) -> RoundIterator:
-    """Return the rounds of a run in a directory, from the first or where it stopped."""
+    """Return the rounds of a run in a directory, from the first or from where it stopped."""
     prepare, own_task = partial(federation_of, settings, task), task is not None
     return RoundIterator(
         drive(

@@ -34,13 +34,13 @@ from raysim.workloads.sweeps import FILE_KEYS
 def with_clients(
     raw: Mapping[str, Any], keys: Collection[str], root: Path, progress: Progress
 ) -> Settings:
-    """Return validated settings, with all natural clients where no number of clients is given.
+    """Return validated settings; if they have no number of clients, with all natural clients.
 
     Args:
         raw: Nested plain values.
         keys: Dotted keys that a user gave, in addition to a preset.
         root: The data root; the dataset is prepared to count its clients.
-        progress: Called while it is being prepared.
+        progress: Called during the preparation.
 
     Raises:
         RaysimError: a setting is wrong, or the data has no natural clients.
@@ -70,16 +70,16 @@ def load_config(
 
     Args:
         source: Name of a preset, or path of a TOML or JSON file with the same keys; its key
-            `preset` names one that gives the others. The table `[study]` of a study is left out.
-            Without a preset, `dataset.name=NAME`: FedAvg on the partition `iid`, and what settings
-            are by default; `model.name` is to be given.
+            `preset` names a preset that gives the others. The table `[study]` of a study is left
+            out. `dataset.name=NAME`, without a preset, is FedAvg on the partition `iid` with
+            default settings; `model.name` must be given.
         overrides: Values by dotted key, for example {"local.lr": 0.05}.
-        listener: Told how the data is prepared, where its natural clients have to be counted; as
-            that of `run`.
+        listener: Told how the data is prepared, if its natural clients must be counted; the default
+            is that of `run`.
 
     Raises:
         SettingsError: the preset is unknown, a key is unknown, or a value is out of range.
-        RunError: a newer version wrote the file, or a class that is named lies in a run directory.
+        RunError: a newer version wrote the file, or a named class lies in a run directory.
     """
     raw, changed = _read(str(source))
     raw = apply_overrides(raw, overrides or {})
@@ -110,12 +110,12 @@ def _read(name: str) -> tuple[dict[str, Any], set[str]]:
     raw = on_preset(raw)
     raw.pop("study", None)  # for `tune`
     if raw.pop("own_task", False):  # the config.json of such a run
-        raise SettingsError(f"{name}: this run had a task of its own, which no file holds")
+        raise SettingsError(f"{name}: this run had its own task, which no file holds")
     return raw, keys
 
 
 def _instead_of(name: str) -> str:
-    """Return what to give in place of a name that is no preset."""
+    """Return the remedy for a name that is no preset."""
     hint = f"{suggest(name, sorted(PRESETS))} (or a .toml or .json file)"
     if "=" in name:
         hint = "name a preset first, such as mnist-fedavg, or begin with dataset.name=NAME"

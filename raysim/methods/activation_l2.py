@@ -31,9 +31,9 @@ from raysim.numbers.tensors import at_least_float32
 class ActivationL2(FedAvg):
     """FedAvg with the local objective keeping activations small.
 
-    Helps where clients hold few classes, as FedMAX, whose baseline it is; more sensitive to beta,
-    as too large a beta drives all activations to 0. Costs one norm a step more in compute; memory
-    and bytes are FedAvg's.
+    Helps where clients hold few classes. It is FedMAX's baseline and more sensitive to beta: a
+    large beta drives all activations to 0. Costs one norm a step more in compute; memory and bytes
+    are FedAvg's.
     """
 
     staged: ClassVar[bool] = True

@@ -9,11 +9,11 @@ github.com/litian96/fair_flearn, `flearn/trainers/afl.py`, as its authors publis
                 lambda <- the point of the simplex nearest to lambda + lr_lambda (F_1, ..., F_K)
 
 With `local.steps=1` w_k - w is -eta times a gradient, which is the paper's step; FedTorch's AFL
-takes more local steps. All clients take part in every round; DRFA is the method for sampled ones.
-lambda starts at 1/K. As in paper and code the mean of w over the rounds so far is deployed
-(`deploy=average`), while training goes on from the last; FedTorch deploys that. Deviations: F_k is
-of all samples, not of one batch; a client that is lost in a round adds nothing to its lambda.
-Buffers become the uniform mean, and are deployed as they are.
+takes more local steps. All clients take part in every round; DRFA samples clients. lambda starts at
+1/K. As in the paper and the code, clients deploy the mean of w over the rounds so far
+(`deploy=average`), while training goes on from the last w; FedTorch deploys the last w. Buffers
+become the uniform mean, and are deployed as they are. Deviations: F_k is the loss of all samples,
+not of one batch; a client that is lost in a round adds nothing to its lambda.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""APFL: each client deploys a mixture of a model of its own and the global one.
+"""APFL: each client deploys a mixture of a private model and the global one.
 
 Source: Deng, Kamani and Mahdavi, "Adaptive Personalized Federated Learning", arXiv:2003.13461,
 2020, algorithm 1; the authors' code, github.com/MLOPTPSU/FedTorch.
@@ -26,9 +26,9 @@ parameters alone; other tensors are w's. The run's optimizer takes its steps, wi
 and `local.tail_average`, on the local objective, weight decay included.
 The global model is FedAvg's bit for bit, whatever the other settings.
 
-Deviations: the authors' code scores the mixed logits, with its w_k; a client here deploys one
-network, the mixture of weights, under "outputs" too, which is therefore not the default. The logits
-of the other model are those in evaluation mode. alpha of a client is `alpha` in the tables.
+Deviations: the authors' code scores the mixed logits, with its w_k. A client here deploys one
+network, the mixture of weights, under "outputs", too; so "outputs" is not the default. The other
+model gives its logits in evaluation mode. alpha of a client is `alpha` in the tables.
 """
 
 from __future__ import annotations
@@ -60,12 +60,12 @@ FIRST = "first_v"
 
 
 class Apfl(FedAvg):
-    """FedAvg with a model of each client's own, mixed with the global one.
+    """FedAvg with a private model of each client, mixed with the global one.
 
-    Helps where clients differ in how much they gain from others: alpha says how much of its own a
-    client deploys, and `adaptive` learns it. Costs a gradient more a step, one more still with
-    `adaptive` under "outputs" and "models"; a model more in memory, and a model and a number kept
-    by each client that ever took part. Bytes are FedAvg's.
+    Helps where clients gain to different degrees from others: alpha is the share of the private
+    model that a client deploys, and `adaptive` learns it. Costs a gradient more a step, one more
+    still with `adaptive` under "outputs" and "models"; a model more in memory, and a model and a
+    number kept by each client that ever took part. Bytes are FedAvg's.
     """
 
     alpha: float = Field(default=0.5, ge=0, le=1, description="share of the client's own model")
@@ -76,11 +76,11 @@ class Apfl(FedAvg):
     decay: float = Field(
         default=0.02, ge=0, description="weight decay of alpha, if adaptive; 0 is the paper's"
     )
-    # gradients that are not clipped: v takes a step of its own
+    # gradients that are not clipped: v takes a separate step
     needs_local: ClassVar[Mapping[str, object]] = {"clip_norm": None}
 
     def init(self, network: nn.Module) -> ServerState:
-        """Keep the first parameters, at which all clients' own models start."""
+        """Keep the first parameters; all clients' private models start there."""
         model = super().init(network).groups["model"]
         return ServerState({"model": model, FIRST: only(model, parameter_names(network))})
 

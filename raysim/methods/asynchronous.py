@@ -7,7 +7,7 @@ an update that starts tau versions before its aggregation.
     staleness="polynomial":   s = (1 + tau)^-a                              a = 0.5 by default
     staleness="hinge":        s = 1 if tau <= b, else 1 / (a (tau - b) + 1)  a = 10, b = 4
 
-Clients are drawn uniformly, without those that train or wait for their aggregation.
+Clients are drawn uniformly among those that neither train nor wait for their aggregation.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ DECAYS = {"polynomial": 0.5, "hinge": 10.0, "constant": 0.0}
 
 
 class AsynchronousAvg(FedAvg):
-    """Base of methods whose rounds overlap; a round makes one version of the global model."""
+    """Base of methods with overlapping rounds; a round makes one version of the global model."""
 
     own_round: ClassVar[str] = "a version of the model, made of the updates that have arrived"
 
@@ -38,7 +38,7 @@ class AsynchronousAvg(FedAvg):
     a: float | None = Field(
         default=None, ge=0, description="how fast it falls; none: 0.5, of hinge 10"
     )
-    b: int = Field(default=4, ge=0, description="of hinge: staleness up to which it stays 1")
+    b: int = Field(default=4, ge=0, description="of hinge: the weight stays 1 up to this staleness")
     max_staleness: int | None = Field(
         default=None, ge=0, description="staler updates are dropped; none: no update is"
     )

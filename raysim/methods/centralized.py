@@ -6,9 +6,9 @@ Learning with Non-IID Data", arXiv:1806.00582, 2018. No paper describes it.
     w <- as many steps of SGD from w, on batches of all samples, as the round's cohort would take
 
 The steps are the sum over the cohort of the steps that each client would take in `local.epochs` or
-`local.steps`, so that as many gradients are computed as under FedAvg. The order of the samples is
-drawn anew every round, momentum starts at zero in every round unless `local.keep` is set, and a
-sample that several clients hold is there several times.
+`local.steps`, so that as many gradients are computed as under FedAvg. Every round draws a new order
+of the samples. Momentum starts at zero in every round unless `local.keep` is set. A sample that
+several clients hold is there several times.
 """
 
 from __future__ import annotations

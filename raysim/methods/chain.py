@@ -6,8 +6,8 @@ to the rules of local training. No paper describes it.
     client:  rules of all methods as `raysim.chain` merges them: penalties and transforms in order
     server:  the updates of all methods in turn; each takes the model of the one before as the mean
 
-A method that sends no model, FedNova, moves the model of the round before: it stands before others
-whose server does more than take the mean, such as SCAFFOLD. A rule of the server, such as
+A method that sends no model, FedNova, moves the model of the round before. It stands before methods
+with a server that does more than take the mean, such as SCAFFOLD. A rule of the server, such as
 `server.name=adam`, is no member of the chain; it moves the model last.
 
 `methods` maps a method's name to its settings, in order; {} takes its defaults:
@@ -95,7 +95,7 @@ class Chain(FedAvg):
 
     @property
     def sending(self) -> Method:
-        """The only method whose clients send more than the model, or else the chain."""
+        """The only method with uploads of more than the model, or else the chain."""
         senders = [m for m in self.methods.values() if m.rules().finish is not send_model]
         return self if len(senders) != 1 else senders[0]
 
@@ -177,7 +177,7 @@ class Chain(FedAvg):
         return replace(plain, rules=replace(plain.rules, finish=finish), bases=bases, **changes)
 
     def deployment_after(self, now: Round, state: ServerState) -> Sequence[Pass] | None:
-        """Return the training pass, if no method deploys what another pass makes."""
+        """Return the training pass, unless a method deploys the model of another pass."""
         plain = FedAvg.deployment_after
         if any(type(each).deployment_after is not plain for each in self.methods.values()):
             return None
@@ -221,9 +221,9 @@ class Chain(FedAvg):
             if member is not discounting and not plain:
                 (first,) = (n for n, m in self.methods.items() if m is discounting)
                 raise SettingsError(
-                    f"{name} cannot be chained with {first}, which discounts stale updates: allowed"
-                    " are methods whose clients send the model and keep nothing, and whose server"
-                    " takes its mean"
+                    f"{name} cannot be chained with {first}, which discounts stale updates: its"
+                    " clients must send the model and keep nothing, and its server must take the"
+                    " mean"
                 )
 
     def _only(self, hook: str) -> FedAvg | None:
@@ -231,7 +231,7 @@ class Chain(FedAvg):
         plain = getattr(FedAvg, hook)
         owners = {n: m for n, m in self.methods.items() if getattr(type(m), hook) is not plain}
         if len(owners) > 1:
-            raise SettingsError(f"{' and '.join(owners)} each have a {hook} of their own")
+            raise SettingsError(f"{' and '.join(owners)} each set their own {hook}")
         return next(iter(owners.values()), None)
 
 
@@ -246,7 +246,7 @@ def _why_alone(method: Method) -> str:
     if method.selection:
         return "it brings its own selection of clients"
     if method.server_rule:
-        return f"its server takes steps of its own; set {called(method.server_rule)} in its place"
+        return f"its server takes its own steps; set {called(method.server_rule)} in its place"
     return "it has no clients" if method.pooled else ""
 
 
@@ -293,7 +293,7 @@ def _owner_of(group: str) -> str:
 
 
 def _merged(what: str, parts: Iterable[Mapping[str, V]]) -> dict[str, V]:
-    """Return the union of mappings whose names are distinct."""
+    """Return the union of mappings with distinct names."""
     merged: dict[str, V] = {}
     for part in parts:
         if both := merged.keys() & part.keys():
@@ -313,12 +313,12 @@ def check_servers(methods: Methods) -> None:
         if before and not sends_model(member):
             if not sends_model(methods[before]):
                 raise SettingsError(
-                    f"{before} cannot be chained with {name}: neither sends a model, from which the"
-                    " other could go on"
+                    f"{before} cannot be chained with {name}: neither sends a model for the other"
+                    " to continue from"
                 )
             raise SettingsError(
                 f"{before} cannot stand before {name}, which moves the model before the round"
-                f" and would drop what {before} makes of it; put {name} before {before}"
+                f" and would drop the model of {before}; put {name} before {before}"
             )
         before = name
 
@@ -399,7 +399,7 @@ def check_kept_back(methods: Methods, state: ServerState) -> None:
 
 
 def updates_plainly(member: FedAvg) -> bool:
-    """Return whether a method's server does what FedAvg's does."""
+    """Return whether a method's server takes FedAvg's step."""
     return type(member).server_update is FedAvg.server_update
 
 

@@ -6,12 +6,12 @@ Personalization", ICML 2021, algorithm 1.
     global:    w as in FedAvg
     personal:  v_k <- v_k - eta * (g(v_k) + lam * (v_k - w))       w as it was broadcast
 
-In a second pass over the cohort v_k goes on from where the client left it, at first from the model
-as it was built, for `local.epochs` epochs; it stays on the client. As in the authors' code, both
-passes take the same batches. `deployment` deploys v_k, which is the first model for a client that
-never took part. The global model is FedAvg's, and with lam=0 the v_k are those of `local`, bit for
-bit; a large lam holds v_k at w. The second pass is recorded in columns of its own
-(`personal_train_loss`, ...). Deviation: buffers of v_k are its own.
+In a second pass over the cohort, v_k is trained for `local.epochs` epochs from where the client
+left it, at first from the model as it was built. It stays on the client. As in the authors' code,
+both passes take the same batches. `deployment` deploys v_k; a client that never took part deploys
+the first model. The global model is FedAvg's. With lam=0, v_k equals the model of `local` bit for
+bit; a large lam holds v_k at w. The second pass has its own columns (`personal_train_loss`, ...).
+Deviation: buffers of v_k are its own.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Ditto(FedAvg):
     lam: float = Field(default=0.1, ge=0, description="strength of the tie to the global model")
 
     def init(self, network: nn.Module) -> ServerState:
-        """Keep the first model, with which personal models start."""
+        """Keep the first model; personal models start there."""
         state = super().init(network)
         return state.replace(first=state.groups["model"])
 

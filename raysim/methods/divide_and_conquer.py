@@ -13,8 +13,8 @@ group. They receive the layers that have changed since they last received any: a
 the round before, those averaged then, otherwise mostly the whole model.
 
 split="auto" finds the split by a pre-pass: `prepass` + `probe` passes of FedAvg from the same
-initial model, each over a cohort of its own, within the first round. The round's bytes and seconds
-include them; their losses and bytes have columns of their own (`prepass_bytes_up`, ...). W_ref is a
+initial model, each over a separate cohort, within the first round. The round's bytes and seconds
+include them; they have separate columns of losses and bytes (`prepass_bytes_up`, ...). W_ref is a
 layer's weights after `prepass` passes, W_t after each of the `probe` passes that follow:
 
     W_d(l) = (1 - cos(W_ref, W_t)) / ||W_ref||                section 4.2.2
@@ -29,16 +29,16 @@ continue_from_prepass=true from the pre-pass model.
 The paper's split is fixed. That layers be "reassigned to other group based on observed trend in
 feature-learning accuracy vs fine-tuning accuracy over few communication rounds" is left to future
 work, without a rule. Here, with `move_every` = n, clients send the accuracy, on their training
-samples, of the model that they receive. A round's gain is that of the cohort after it over its own
-cohort's, both by samples; after n rounds of each group,
+samples, of the model that they receive. A round's gain is the next cohort's accuracy less its own
+cohort's, both weighted by samples; after n rounds of each group,
 
     spread = (mean gain of fine-tuning - mean gain of feature-learning) / 2
 
-is the accuracy after fine-tuning rounds over that after feature-learning rounds, less their common
-trend. Above `min_spread`, layer `split` is moved to fine-tuning: the paper sees such a spread where
-it divides too late (Divide6 and Divide7). Below -`min_spread`, layer split+1 is moved to
-feature-learning. A group keeps one layer at least. The gains of the round in which a layer is moved
-do not count. After a new split, or a round without clients, they are measured anew.
+is the accuracy after fine-tuning rounds over the accuracy after feature-learning rounds, less their
+common trend. Above `min_spread`, layer `split` is moved to fine-tuning: the paper sees such a
+spread where it divides too late (Divide6 and Divide7). Below -`min_spread`, layer split+1 is moved
+to feature-learning. A group keeps one layer at least. The gains of the round that moves a layer do
+not count. After a new split, or a round without clients, the measurement starts again.
 
 Choices where the paper is silent: W_d is taken over a layer's weight matrices, without biases and
 normalisation; "starts to increase" is made the largest relative rise. Norms rise less from layer to
@@ -46,9 +46,8 @@ layer than cosines: divergence="norm" needs a smaller `min_rise`. The paper name
 fine-tuning after 20 of feature-learning, and half the learning rate.
 
 In the tables of rounds `phase` is 0 in feature-learning and 1 in fine-tuning, `split` the last
-layer before the split; `received_accuracy` is that of the cohort, and `spread` stands in the round
-after which it decides. `divergence_1` to `divergence_L` of the first round are the layers' mean
-W_d.
+layer before the split; `received_accuracy` is the cohort's, and `spread` stands in the round that
+it decides after. `divergence_1` to `divergence_L` of the first round are the layers' mean W_d.
 """
 
 from __future__ import annotations
@@ -112,7 +111,7 @@ class DivideAndConquer(FedAvg):
     )
     finetune_epochs: Count = Field(default=4, description="local epochs of fine-tuning")
     finetune_lr_factor: float = Field(
-        default=0.5, gt=0, description="learning rate of fine-tuning over that of feature-learning"
+        default=0.5, gt=0, description="learning rate of fine-tuning, relative to feature-learning"
     )
     continue_from_prepass: bool = Field(
         default=False, description="start from the pre-pass model, not from the initial one"
@@ -152,8 +151,8 @@ class DivideAndConquer(FedAvg):
             )
         if odd := misplaced(network, layers):
             raise SettingsError(
-                f"method.name={self.title}: needs a model each of whose tensors belongs to one"
-                f" layer of the stages {', '.join(STAGES)}; {odd} does not"
+                f"method.name={self.title}: needs a model in which each tensor belongs to one layer"
+                f" of the stages {', '.join(STAGES)}; {odd} does not"
             )
         return super().init(network)
 
@@ -195,14 +194,14 @@ class DivideAndConquer(FedAvg):
     def _observed(
         self, before: Mapping[str, Any], accuracy: float, phase: int, layers: int
     ) -> tuple[dict[str, Any], dict[str, float]]:
-        """Return the next round's split with what was observed under it, and metrics.
+        """Return the next round's split with its observations, and metrics.
 
         Args:
-            before: The split, the round, and what was observed under it in the rounds before: the
-                accuracy of the model that the last one received, the number of gains, and their
-                sum, in which those of feature-learning are negative.
+            before: The split, the round, and the observations of the rounds before: the accuracy of
+                the model that the last one received, the number of gains, and their sum, with minus
+                signs for feature-learning.
             accuracy: The accuracy of the model that this round received.
-            phase: The group of this round; the gain is that of the round before, of the other.
+            phase: The group of this round; the gain belongs to the round before, of the other one.
             layers: Number of layers L.
         """
         after = {**before, ACCURACY: accuracy, "gains": 0, "gain": 0.0}
@@ -276,9 +275,9 @@ def weight_divergence(layer: WeightLayer, reference: Tensors, model: Tensors) ->
 
 
 def norm_divergence(layer: WeightLayer, reference: Tensors, model: Tensors) -> float:
-    """Return the norm of the difference of one layer's weights over that of the reference.
+    """Return the norm of the difference of one layer's weights, relative to the reference's norm.
 
-    It is 0 where the reference is, of which no weight can be a fraction.
+    It is 0 for a reference of zeros, which has no relative difference.
     """
     before, after = _weights(layer, reference), _weights(layer, model)
     return float((before - after).norm() / before.norm()) if before.any() else 0.0

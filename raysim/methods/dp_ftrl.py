@@ -13,14 +13,14 @@ A node of the tree has noise of deviation z * C / M (`raysim.methods.noise_tree`
 part at most once in a tree, which this method's own selection ensures; so a client moves at most
 one node of each height by its x_k, and cohorts need not be drawn at random for the privacy. After
 `restart` rounds a tree ends, and the next begins at the model as it is: w_0 <- w with its noise,
-s and v at 0. With `completion` w first has the noise of the tree that rounds without clients
-complete: that of one node, which is less, and is accounted as such.
+s and v at 0. With `completion`, rounds without clients first complete the tree, and w gets the
+noise of its root alone, which is less. The accounting includes these rounds.
 
 As in the authors' code (`drop_remainder`), m clients take part in every round, and up to m - 1 are
-left out of a tree. A round whose clients are all lost is no leaf: the model stays as it is.
+left out of a tree. A round in which all clients are lost is no leaf: the model stays as it is.
 
-Discrepancies: the authors' code for centralized learning keeps v and s over restarts; that for
-federated learning, and this, begins them anew.
+Discrepancies: the authors' code for centralized learning keeps v and s over restarts; their code
+for federated learning restarts both, as here.
 
 Legend: d coordinates, of all tensors in the order of their names.
 """
@@ -73,10 +73,10 @@ SENT, SERVER, TREE = "change", "ftrl", "tree"
 class DpFtrl(FedAvg):
     """FedAvg with differential privacy of clients that does not rest on random cohorts.
 
-    Helps where clients cannot be sampled at random, and at strong noise: that of a sum over t
+    Helps where clients cannot be sampled at random, and at strong noise: the noise of a sum over t
     rounds grows with log t, not with t. Costs the server, in float64, three models and up to
-    log2(restart) + 1 of the tree, and two draws a round for each coordinate on average; clients,
-    what FedAvg costs.
+    log2(restart) + 1 of the tree, and two draws a round for each coordinate on average. Clients
+    have FedAvg's costs.
     """
 
     own_server: ClassVar[str] = "makes each model from that at the start of its tree"
@@ -133,16 +133,16 @@ class DpFtrl(FedAvg):
         """Start from the network as it was built, with sums at 0.
 
         Raises:
-            SettingsError: a tensor is in whole numbers, to which no noise can be added.
+            SettingsError: a tensor holds whole numbers, so noise cannot be added to it.
         """
         state = super().init(network)
         moving = without(state.groups["model"], frozen_names(network))
         for name, tensor in moving.items():
             if not (tensor.is_floating_point() or tensor.is_complex()):
                 raise SettingsError(
-                    f"{called(self)}: {name!r} is in whole numbers, to which no noise can be added,"
-                    " as the counter of BatchNorm is; use a model without them, such as one with"
-                    " GroupNorm"
+                    f"{called(self)}: {name!r} holds whole numbers, as the counter of BatchNorm"
+                    " does, so noise cannot be added to it; use a model without such tensors, for"
+                    " example with GroupNorm"
                 )
         return ServerState({**state.groups, SERVER: _at_start(moving)}, {TREE: 0})
 
@@ -197,7 +197,7 @@ def _send_clipped(clip: float, view: View, trained: Trained) -> Upload:
 
 
 def _at_start(model: Tensors) -> dict[str, Tensor]:
-    """Return what the server keeps at the start of a tree."""
+    """Return the server's state at the start of a tree."""
     start = _vector(model)
     return {"w_0": start, "s": torch.zeros_like(start), "v": torch.zeros_like(start)}
 

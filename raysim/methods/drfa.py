@@ -8,17 +8,17 @@ authors' code, github.com/MLOPTPSU/FedTorch.
                           after ceil(u tau_k) of them
     server:               w <- w + mean over the m clients of K lambda_k (w_k - w)
                           w' <- mean over them of w_k'
-    pass 2, m clients drawn anew:  F_k = the loss of all samples of client k at w'
+    pass 2, m newly drawn clients:  F_k = the loss of all samples of client k at w'
     server:  v_k = K/m F_k for these m, 0 for others
              lambda <- the point of the simplex nearest to lambda + gamma decay^(r+1) tau v
              lambda_k <- max(lambda_k, floor), then divided by their sum
 
 r counts rounds from 0, tau is the mean of the cohort's tau_k; lambda starts at n_k/n. Paper: the
 cohort is drawn by lambda, and averaged uniformly; the code, as here, draws it uniformly and weighs
-changes by K lambda_k/m, whose sum need not be 1. gamma is fixed in the paper, and it has no floor:
-`decay=1`, `floor=0`. Deviations from the code: w' is drawn after 1 to tau steps, as in the paper,
-not after 0 to tau - 2; F_k is of all samples, not of one batch; buffers of w' are the mean of those
-at the end; losses that are lost in pass 2 add nothing.
+changes by K lambda_k/m, which need not add up to 1. gamma is fixed in the paper, and it has no
+floor: `decay=1`, `floor=0`. Deviations from the code: w' is drawn after 1 to tau steps, as in the
+paper, not after 0 to tau - 2; F_k is the loss of all samples, not of one batch; buffers of w' are
+the mean of the final ones; losses that are lost in pass 2 add nothing.
 """
 
 from __future__ import annotations
@@ -58,15 +58,15 @@ from raysim.numbers.tensors import Tensors, number_beside, only
 
 SNAPSHOT, STEP = "snapshot", "step"
 COUNT = "steps so far"
-"""Name next to names of parameters, none of which has a space."""
+"""Name next to names of parameters, which have no spaces."""
 
 
 class Drfa(KeepsWeights):
     """FedAvg of sampled clients by weights that rise with their losses.
 
     Helps where no client may be left behind, and not all can take part in every round. Costs two
-    models up, and one down to m further clients, each of which takes a forward pass over its
-    samples; on a client one more set of parameters, and a pass over them a step.
+    models up, and one down to m further clients, which each take a forward pass over their samples;
+    on a client one more set of parameters, and a pass over them a step.
     """
 
     bases: ClassVar[Bases | None] = {"d": CHANGE, "buffers": "model", SNAPSHOT: "model"}

@@ -27,8 +27,8 @@ old + (w - old), which is not w to the last bit.
 Deviations: gradients are taken in evaluation mode, of the local objective, weight decay included;
 buffers are w's, in the code a client's own; at least one sample is used; `max_epochs` ends a first
 pass that does not settle, which is without end in the code. A stack trains pass 2 at once, and pass
-1 client by client. The virtual clock counts the pass 1 of the first round, in which nothing is
-learned, for all: no time of computing.
+1 client by client. The virtual clock counts pass 1 as in the first round, for all rounds: nothing
+is learned there, so it takes no time of computing.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ OLD, WEIGHTS, USES, START = "old", "weights", "uses", "start"
 
 
 class FedAla(FedAvg):
-    """FedAvg whose clients learn how much of the global model to take over, element by element.
+    """FedAvg in which clients learn, for each element, how much of the global model to take over.
 
     Helps where clients differ in their last layers. Costs a gradient of the last p tensors over a
     share of a client's samples each round, more in its first; and twice these tensors, kept by each
@@ -67,7 +67,7 @@ class FedAla(FedAvg):
     threshold: float = Field(
         default=0.1, ge=0, description="deviation of losses at which the first W has settled"
     )
-    window: int = Field(default=10, ge=1, description="epochs whose losses must have settled")
+    window: int = Field(default=10, ge=1, description="epochs over which losses must have settled")
     max_epochs: int = Field(default=100, ge=1, description="most epochs of a client's first W")
 
     def init(self, network: nn.Module) -> ServerState:
@@ -94,7 +94,7 @@ class FedAla(FedAvg):
         return self.server_update(now, state, reduced), {}
 
     def deployment(self, now: Round, state: ServerState) -> Pass:
-        """Deploy the model from which the client would start to train."""
+        """Deploy the model that the client would start to train from."""
         return self._preparation(now, state, _deploy)
 
     def deployment_after(self, now: Round, state: ServerState) -> tuple[Pass, Pass]:
@@ -104,7 +104,7 @@ class FedAla(FedAvg):
         return self._preparation(now, state, _prepare), training
 
     def _preparation(self, now: Round, state: ServerState, finish: Any) -> Pass:
-        """Return the pass in which clients learn W; `finish` keeps it for the second pass."""
+        """Return the pass that learns W; `finish` keeps W for the second pass."""
         settings = self.model_dump(exclude={"p"})
         return Pass(
             now.cohort,
@@ -134,7 +134,7 @@ def _learned(
     window: int,
     max_epochs: int,
 ) -> tuple[Tensors, Tensors, Tensors]:
-    """Return the last p tensors from which the client starts, W, and how often W was learned."""
+    """Return the last p tensors to start from, W, and how often W was learned."""
     old, weights, uses = view.state[OLD], view.state[WEIGHTS], view.state[USES][USES]
     moves = add_scaled({name: view.start[name] for name in old}, old, -1)
     theta = _mixture(old, moves, weights)

@@ -23,7 +23,7 @@ from raysim.numbers.tensors import as_real, like
 
 
 class FedAsync(AsynchronousAvg):
-    """Asynchronous averaging in which the server mixes in each client's model as it arrives.
+    """Asynchronous averaging: the server mixes in each client's model when it arrives.
 
     Helps where devices differ in speed and updates are few. Costs a version of the model for every
     update, of one client's data alone, and a client's pass over the model for the proximal term.

@@ -1,4 +1,4 @@
-"""FedAT: clients of similar speed train in rounds of their own; these tiers overlap.
+"""FedAT: clients of similar speed form tiers; each tier has its own rounds, and tiers overlap.
 
 Source: Chai, Chen, Anwar, Zhao, Cheng and Rangwala, "FedAT: A High-Performance and
 Communication-Efficient Federated Learning System with Asynchronous Tiers", SC 2021.

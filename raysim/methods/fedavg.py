@@ -73,9 +73,9 @@ class FedAvg(Method):
         return {}
 
     def before_training(self, now: Round, state: ServerState) -> BeforePasses:
-        """Yield what passes a round needs before the cohort trains; return the state to train from.
+        """Yield passes before the training pass; return the state to train from.
 
-        FedAvg needs none.
+        FedAvg has none.
         """
         yield from ()
         return state
@@ -106,7 +106,7 @@ class FedAvg(Method):
             now: The next round.
             state: The state before it.
             finish: Replaces the rules' own, to send the deployed model; None: clients deploy their
-                network as it then is.
+                network after the training.
         """
         if type(self).round is not FedAvg.round or self.pooled:
             return None

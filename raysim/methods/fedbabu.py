@@ -33,9 +33,9 @@ from raysim.numbers.tensors import parameter_names
 class FedBabu(PartlyShared):
     """FedAvg of the body under a fixed random head, for clients that fine-tune at the end.
 
-    Helps where clients' labels differ: no head pulls the body towards the classes of some, and the
-    body learns what all have in common. Costs less than FedAvg a step, and saves the head's bytes
-    both ways; clients keep nothing.
+    Helps where clients' labels differ: no head pulls the body towards the classes of some clients,
+    and the body learns the features common to all. Costs less than FedAvg a step, and saves the
+    head's bytes both ways; clients keep nothing.
     """
 
     own: Parts = Field(
@@ -67,6 +67,6 @@ class FedBabu(PartlyShared):
         return Rules(start=start)
 
     def training_pass(self, now: Round, state: ServerState) -> Pass:
-        """Return FedAvg's pass, in which the shared parameters alone are trained."""
+        """Return FedAvg's pass, which trains the shared parameters alone."""
         work = super().training_pass(now, state)
         return replace(work, trainable=frozenset(work.broadcast.get("model", {})))

@@ -1,4 +1,4 @@
-"""FedBN: federated averaging of all but BatchNorm; each client keeps BatchNorm layers of its own.
+"""FedBN: federated averaging of all but BatchNorm; each client keeps its own BatchNorm layers.
 
 Source: Li, Jiang, Zhang, Kamp and Dou, "FedBN: Federated Learning on Non-IID Features via Local
 Batch Normalization", ICLR 2021, algorithm 1.
@@ -27,7 +27,7 @@ from raysim.numbers.tensors import frozen_names, state_of
 
 
 class FedBn(PartlyShared):
-    """FedAvg of all but BatchNorm, with BatchNorm layers of each client's own.
+    """FedAvg of all but BatchNorm; each client has its own BatchNorm layers.
 
     Helps where clients' inputs are distributed differently, as images of several hospitals are.
     Against FedAvg it saves the bytes of these layers both ways, and costs a file with them for

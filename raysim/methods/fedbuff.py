@@ -12,13 +12,13 @@ the K. Floating-point buffers (BatchNorm statistics) become the mean of the clie
 the changes of several versions would add up, and a running variance might fall below zero. Integer
 buffers grow by the greatest change, and a boolean is true if any client's is.
 The paper's experiments have K = 10.
-Deviation: the paper's server picks clients at random; here clients whose updates wait in the buffer
-are not picked.
+Deviation: the paper's server picks clients at random; here it does not pick clients with an update
+in the buffer.
 
 Changes are taken in float64. With lr_global=1, K = M = m and clients that take equally long, it is
 FedAvg with weighting=uniform: bit for bit if K is a power of two. Otherwise the mean of K models
-often lies halfway between two float32 numbers, and the rounding of 1/K decides, by which the two
-may differ in the last bit.
+often lies halfway between two float32 numbers. The rounding of 1/K then decides, and the two may
+differ in the last bit.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from raysim.numbers.tensors import as_real, nbytes, number_beside
 from raysim.user_input.limits import Count
 
 UPDATE, BUFFERS, SHARE = "change", "buffers", "share"
-"""Groups in an upload; the last has a one, whose mean is that of s(tau_k)."""
+"""Groups in an upload; the last holds a one, so that its mean is the mean of s(tau_k)."""
 
 
 class FedBuff(AsynchronousAvg):

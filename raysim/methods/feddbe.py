@@ -1,4 +1,4 @@
-"""FedDBE: each client shifts its features by a vector of its own, and their mean is kept in common.
+"""FedDBE: each client shifts its features by a private vector; their mean is kept in common.
 
 Source: Zhang, Hua, Cao, Wang, Song, Xue, Ma and Guan, "Eliminating Domain Bias for Federated
 Learning in Representation Space", NeurIPS 2023, with the authors' code (github.com/TsingZ0/DBE).
@@ -43,7 +43,7 @@ from raysim.numbers.tensors import Groups, Tensors, parameter_names, without
 SHIFT, RUNNING = "head.shift", "head.running"
 """Tensors b_k [F] and r [F] of the network."""
 OWN, MEAN, Z = "own", "mean", "z"
-"""Group of a client's b_k, and that of z_bar with its one tensor."""
+"""Group of a client's b_k, group of z_bar, and the name of its tensor."""
 
 
 class Shifted(nn.Module):
@@ -71,7 +71,7 @@ class Shifted(nn.Module):
 
 
 class FedDbe(FedAvg):
-    """FedAvg with a shift of the features of each client's own, and a pull to their common mean.
+    """FedAvg with a private shift of each client's features, and a pull to their common mean.
 
     Helps where clients' data differ: a client's particulars go into its shift. Against
     FedAvg it costs a vector of F numbers kept by each client that ever took part; bytes are

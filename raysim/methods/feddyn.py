@@ -48,9 +48,9 @@ from raysim.numbers.tensors import (
 class FedDyn(FedAvg):
     """FedAvg with a linear and a proximal term that change with every participation.
 
-    Helps where clients' data differ: where local training converges, its limit is that of all data.
-    Costs one more set of parameters on the server, one kept by each client that ever took part, one
-    in training, and FedProx's pass over the parameters a step; bytes are FedAvg's.
+    Helps where clients' data differ: if local training converges, its limit minimises the loss of
+    all data. Costs one more set of parameters on the server, one kept by each client that ever took
+    part, one in training, and FedProx's pass over the parameters a step; bytes are FedAvg's.
     """
 
     weighting: ClassVar[Weighting | None] = "uniform"

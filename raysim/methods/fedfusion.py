@@ -10,17 +10,16 @@ broadcast one, frozen and in evaluation mode.
     operator="multi":   Fuse = lam E_g + (1 - lam) E_l   lam [C] one weight per channel, from 0
     operator="single":  Fuse = lam E_g + (1 - lam) E_l   lam one scalar, from 0
 
-    server:  E_l, Fuse, hidden, head <- sum_k p_k (those of client k)       p_k as in FedAvg
+    server:  E_l, Fuse, hidden, head <- sum_k p_k (client k's)              p_k as in FedAvg
              lam <- (1 - ema) * sum_k p_k lam_k + ema * lam                 multi and single
 
-W starts from (I || 0) and there is no b, so that the first model computes what it computed without
-fusion. With conv_start="torch", as in the authors' code (github.com/thu-media/FedFusion), W and
-b [C] start from the random weights of PyTorch's convolutions. The paper has no b, and no first
-values.
+W starts from (I || 0) without a b, so that the first model equals the model without fusion. With
+conv_start="torch", as in the authors' code (github.com/thu-media/FedFusion), W and b [C] start from
+the random weights of PyTorch's convolutions. The paper has no b, and no first values.
 
-Choices where the paper leaves it open: the global model is evaluated as it was trained, averaged
-E_l with the E_g that this round's clients were given. E_g does not travel: it is the E_l that was
-sent. Deviation: its maps are computed anew in every step, not recorded once a round.
+Choices where the paper leaves it open: the global model is evaluated as it was trained, the
+averaged E_l with the E_g that this round's clients received. E_g is not sent: it is the E_l that
+was sent. Deviation: its maps are computed again in every step, not recorded once a round.
 
 In the tables of rounds `fusion_mean`, `fusion_min` and `fusion_max` are of lam;
 `fusion_local_norm` and `fusion_frozen_norm` are the norms of the halves of W for E_l and E_g.
@@ -168,7 +167,7 @@ class Fused(nn.Module):
 
 
 def _first_fusion(channels: int, operator: Operator) -> Tensor:
-    """Return the weights with which fused features are the local ones."""
+    """Return weights that make the fused features the local ones."""
     if operator == "single":
         return torch.zeros(())
     return torch.zeros(channels) if operator == "multi" else torch.eye(channels, 2 * channels)
@@ -188,8 +187,8 @@ def _channels(features: nn.Module, operator: Operator) -> tuple[int, int]:
     if operator == "single":
         return 0, -1
     raise SettingsError(
-        f'method.operator="{operator}": needs a model whose features stage has a convolution, a'
-        ' linear, an embedding or a recurrent layer; method.operator="single" allows any'
+        f'method.operator="{operator}": needs a model with a convolution, a linear, an embedding or'
+        ' a recurrent layer in the features stage; method.operator="single" allows any'
     )
 
 

@@ -13,9 +13,9 @@ f are the logits that are divided by `local.temperature`. Choices and discrepanc
   authors' code is not public.
 - A class without samples counts as 1e-8 of one, as in these two: m_c is 100 tau, which takes its
   logit out of the client's softmax as the paper's infinite m_c does.
-- counts="global", as in PFLlib: n_c of all clients together, the same m for everyone. They are
-  gathered in a pass over all clients before the first training, each of which sends C numbers;
-  clients receive them with every model.
+- counts="global", as in PFLlib: n_c of all clients together, the same m for everyone. Before the
+  first training, a pass over all clients gathers C numbers from each; clients receive the sums with
+  every model.
 
 Legend: C classes.
 """
@@ -37,7 +37,7 @@ from raysim.numbers.tensors import Groups
 
 COUNTS, N = "counts", "n"
 ABSENT = 1e-8
-"""Samples for which a class without any counts."""
+"""Number of samples that a class without samples counts as."""
 
 
 class FedLc(FedAvg):

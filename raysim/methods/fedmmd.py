@@ -1,4 +1,4 @@
-"""FedMMD: a two-stream client whose outputs stay close to the global model's in distribution.
+"""FedMMD: a two-stream client with outputs close to the global model's in distribution.
 
 Source: Yao et al., "Two-Stream Federated Learning: Reduce the Communication Costs", VCIP 2018, and
 its extension "Federated Learning with Additional Mechanisms on Clients to Reduce Communication
@@ -52,7 +52,7 @@ FLOOR = 1e-4
 class FedMmd(FedAvg):
     """FedAvg with the maximum mean discrepancy to the global model's outputs in the objective.
 
-    Helps where clients hold few classes: they keep more of what others taught the global model.
+    Helps where clients hold few classes: they keep more of the knowledge in the global model.
     Costs a second model in memory, its forward pass every step, and time and memory that grow
     with the square of the batch; bytes are FedAvg's.
     """
@@ -79,7 +79,7 @@ class FedMmd(FedAvg):
 def squared_mmd(x: Tensor, y: Tensor, batch: Batch, kernel: Kernel) -> Tensor:
     """Return the biased squared discrepancy between the rows of x [N, C] and of y [N, C].
 
-    Its derivative is formed beside it: autograd would go back through every kernel.
+    Its derivative is formed with it: autograd would go back through every kernel.
     """
     count = batch.size()
     joint = torch.cat([x, y])  # [2N, C]

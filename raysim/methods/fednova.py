@@ -17,7 +17,7 @@ with FedProx (mu) or FedDyn (alpha):
     client:  d_k = (w - w_k) / ||a_k||_1
     server:  w <- w - tau_eff * sum_k p_k d_k              p_k as in FedAvg
 
-    tau_eff = sum_k p_k ||a_k||_1        with tau_eff="norm": that of FedAvg in the paper's frame
+    tau_eff = sum_k p_k ||a_k||_1        with tau_eff="norm": FedAvg's in the paper's frame
     tau_eff = sum_k p_k tau_k            with tau_eff="steps": the code with a proximal term
 
 "steps" goes further than the clients by tau_k / ||a_k||_1, which has no bound with a proximal term:
@@ -26,15 +26,15 @@ does all that is a part of the objective or of its gradient: penalties, a criter
 `local.weight_decay`, `local.clip_norm`. A chain with changes of another kind is refused: momentum
 kept from round to round (MFA's), FedProx's mean by tensor.
 
-With a proximal term and momentum, entries of a_k may be below 0, which the paper does not treat:
-||a_k||_1 is then the sum of the a_i, the way along a constant gradient. Deviation: a_k is that of
-the steps taken; the code's is not, with both terms (its norm for one step is 2 - eta mu, not 1) and
-with Nesterov's momentum (it has plain momentum's).
+With a proximal term and momentum, entries of a_k may be below 0, a case that the paper does not
+treat: ||a_k||_1 is then the sum of the a_i, the way along a constant gradient. Deviation: a_k
+follows the steps taken. The code's does not with both terms (its norm for one step is 2 - eta mu,
+not 1) and with Nesterov's momentum (it takes plain momentum's).
 
 In a chain it goes on from no other method's model: those before it keep FedAvg's `server_update`.
 
-With max_epochs above 0 each client of the cohort does 1 to max_epochs local epochs, drawn anew
-every round from a generator keyed by seed and round; with 0 all do `local.epochs`. d_k covers the
+With max_epochs above 0 each client of the cohort does 1 to max_epochs local epochs, drawn in every
+round from a generator keyed by seed and round; with 0 all do `local.epochs`. d_k covers the
 trainable parameters; buffers become the mean.
 """
 
@@ -75,7 +75,7 @@ class FedNova(FedAvg):
 
     @property
     def needs_local(self) -> Mapping[str, object]:
-        """SGD to its last step, whose momentum starts at 0, of which a_k is; epochs, if drawn."""
+        """SGD to its last step, momentum from 0, as a_k assumes; epochs if they are drawn."""
         always = {"optimizer": "sgd", "keep": False, "tail_average": 0.0}
         return {**always, **({"steps": None} if self.max_epochs else {})}
 

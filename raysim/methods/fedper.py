@@ -1,4 +1,4 @@
-"""FedPer: federated averaging of the body; each client keeps a head of its own.
+"""FedPer: federated averaging of the body; each client keeps its own head.
 
 Source: Arivazhagan, Aggarwal, Singh and Choudhary, "Federated Learning with Personalization
 Layers", arXiv:1912.00818, 2019, algorithms 1 and 2.
@@ -20,16 +20,16 @@ from raysim.methods.partly_shared import PartlyShared, Parts, names_of
 
 
 class FedPer(PartlyShared):
-    """FedAvg of the body, with a head of each client's own.
+    """FedAvg of the body; each client has its own head.
 
-    Helps where clients' labels differ: a head learns its client's classes, the body what all have
-    in common. Against FedAvg it saves the head's bytes both ways, and costs a head kept by each
+    Helps where clients' labels differ: a head learns its client's classes, the body the features
+    common to all. Against FedAvg it saves the head's bytes both ways, and costs a head kept by each
     client that ever took part. A client that joins late brings an untrained head.
     """
 
     own: Parts = Field(
         default=("head",),
-        description="parts of each client's own: modules, tensors or patterns, none, all",
+        description="each client's own parts: modules, tensors or patterns, none, all",
     )
 
     def own_tensors(self, network: nn.Module) -> frozenset[str]:

@@ -17,11 +17,11 @@ Heterogeneous Clients", AAAI 2022, algorithm 1, with the authors' code
     predict="head":       a client predicts by its own head
     predict="prototype":  the class of the nearest prototype, by the mean square over the F features
 
-A class without a prototype adds nothing to the loss. Each client has a whole model of its own,
-which starts from the first network and goes on from the client's last turn; lam=0 with
-predict="head" is `local`, bit for bit. The model that is evaluated as the global one has the body
-and the head of the first network in every round: see the columns of the clients' own models. A
-client that never took part deploys this first network. Choices and discrepancies:
+A class without a prototype adds nothing to the loss. Each client has a whole private model, which
+starts from the first network and continues from the client's last turn; lam=0 with predict="head"
+is `local`, bit for bit. In every round the evaluated global model has the body and the head of the
+first network: see the columns of the clients' own models. A client that never took part deploys
+this first network. Choices and discrepancies:
 
 - The paper's clients have networks of several architectures; here they have one, from the same
   first weights. The code's start differently, or pretrained.
@@ -73,11 +73,11 @@ SUMS, SEEN, PASSED = "head.sums", "head.seen", "head.passed"
 class in them [C], and the samples that the epoch has passed []."""
 HELPERS = (MEANS, KNOWN, SUMS, SEEN, PASSED)
 BEHIND = 100.0
-"""Distance by which classes without a prototype come after classes with one."""
+"""Distance that is added for classes without a prototype, so that they come last."""
 
 
 class Prototyped(nn.Module):
-    """Head that holds prototypes, and by which it may predict in evaluation mode."""
+    """Head that holds prototypes, and may predict by them in evaluation mode."""
 
     means: Tensor
     known: Tensor
@@ -99,7 +99,7 @@ class Prototyped(nn.Module):
         known = self.known > 0
         last = torch.where(known, near, 0.0).amin(-1, keepdim=True) - BEHIND
         near = torch.where(known, near, last)
-        if logits.shape[-1] == 1:  # that of the second class
+        if logits.shape[-1] == 1:  # the logit of the second class
             near = near[:, 1:] - near[:, :1]
         return torch.where(known.any(), near, logits)
 
@@ -123,10 +123,10 @@ class FedProto(FedAvg):
         default="head", description="how a client predicts"
     )
     weights: Literal["clients", "samples"] = Field(
-        default="clients", description="what counts in the mean of a class's prototypes"
+        default="clients", description="weights in the mean of a class's prototypes"
     )
     gather: Literal["last_epoch", "all_epochs"] = Field(
-        default="last_epoch", description="epochs whose features make a client's prototypes"
+        default="last_epoch", description="epochs that a client's prototypes are taken from"
     )
     classes: Literal["own", "all"] = Field(
         default="own", description="classes that a client predicts by prototypes"
@@ -207,7 +207,7 @@ class FedProto(FedAvg):
         return self.lam * batch.mean(apart)
 
     def _add(self, view: View, z: Tensor, is_class: Tensor, size: Tensor) -> None:
-        """Add features [B, F] to the sums of their classes; a new epoch may begin them anew."""
+        """Add features [B, F] to the sums of their classes; a new epoch may restart the sums."""
         passed = view.params[PASSED]
         # An epoch ends where the next batch is no longer part of it, whatever its last one is.
         goes_on = passed + size <= view.state[COUNTS]["n"].sum()

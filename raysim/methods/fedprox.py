@@ -6,9 +6,9 @@ Source: Li et al., "Federated Optimization in Heterogeneous Networks", MLSys 202
     loss + mu/2 * sum over tensors of the mean of (w_k - w)^2                reduction="mean"
     step:  w_k <- w_k - eta * (g + mu * (w_k - w)),  with "mean" mu / (the tensor's size) for mu
 
-The term is a transform: its gradient is added to the loss's, without autograd. "mean" is what the
-code of FedMAX's authors runs as FedProx with mu=1. mu=0 is FedAvg bit for bit. Deviation: all
-clients do the same local work; the paper's gamma-inexact stragglers are not simulated.
+The term is a transform: its gradient is added to the loss's, without autograd. FedMAX's authors run
+"mean" with mu=1 as FedProx in their code. mu=0 is FedAvg bit for bit. Deviation: all clients do the
+same local work; the paper's gamma-inexact stragglers are not simulated.
 """
 
 from __future__ import annotations
@@ -84,5 +84,5 @@ def _pull_back(
 
 
 def _size(tensor: torch.Tensor) -> int:
-    """Return the number of values over which a mean is taken; that of none is 0."""
+    """Return the number of values that a mean is taken over; 1 for a tensor without values."""
     return max(tensor.numel(), 1)

@@ -8,9 +8,9 @@ Personalized Federated Learning", ICML 2021, algorithm 1.
     server:    w <- sum_k p_k w_k                                   p_k as in FedAvg
 
 The epochs are the authors' and take the place of `local.epochs`. `own` chooses the head. The two
-phases are two passes over the cohort, the first with columns of its own (`head_train_loss`, ...):
-a step of the head needs no gradient of the body, and modules that are not trained are in evaluation
-mode, so that the body's BatchNorm keeps its statistics while the head is trained.
+phases are two passes over the cohort, and the first has its own columns (`head_train_loss`, ...). A
+step of the head needs no gradient of the body. Modules that are not trained are in evaluation mode,
+so that the body's BatchNorm keeps its statistics while the head is trained.
 
 Deviations from the authors' code: there, one optimizer goes through both phases, and its momentum
 (0.5) and weight decay (1e-4, of weights alone) go on moving the part that is frozen; on MNIST and
@@ -45,7 +45,7 @@ from raysim.user_input.limits import Count
 
 
 class FedRep(PartlyShared):
-    """FedAvg of the body, under heads of the clients' own that are trained first.
+    """FedAvg of the body, under the clients' own heads, which are trained first.
 
     Helps where clients' labels differ: the body is trained under a head that suits the client.
     Costs `head_epochs` cheap epochs and `body_epochs` others a round; against FedAvg it saves the
@@ -53,7 +53,7 @@ class FedRep(PartlyShared):
     """
 
     own: Parts = Field(
-        default=("head",), description="parts of each client's own: modules, tensors or patterns"
+        default=("head",), description="each client's own parts: modules, tensors or patterns"
     )
     head_epochs: Count = Field(default=4, description="local epochs of the own parts, before")
     body_epochs: Count = Field(default=1, description="local epochs of the shared parts")

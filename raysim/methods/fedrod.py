@@ -1,4 +1,4 @@
-"""FedRoD: a generic head for balanced classes, and a head of each client's own on top of it.
+"""FedRoD: a generic head for balanced classes, and each client's own head on top of it.
 
 Source: Chen and Chao, "On Bridging Generic and Personalized Federated Learning for Image
 Classification", ICLR 2022, section 4, with linear personalised heads.
@@ -41,13 +41,13 @@ from raysim.numbers.tensors import Groups, Tensors, nbytes, zeros_like
 GENERIC, OWN_HEAD = "head.generic", "head.own"
 """Modules of the network: the heads g and p."""
 FIRST_HEAD = "first"
-"""Group, until a client has taken part, of the head from which it will start."""
+"""Group of the head to start from, until a client has taken part."""
 COUNTS, NONE = "counts", -100.0
 """Group of a client's class counts, and the prior of a class without samples."""
 
 
 class TwoHeads(nn.Module):
-    """Head that adds the logits of a generic one and of one of the client's own."""
+    """Head that adds the logits of a generic head and of the client's own head."""
 
     def __init__(self, head: nn.Linear) -> None:
         super().__init__()
@@ -93,7 +93,7 @@ class FedRod(PartlyShared):
         return names_of((OWN_HEAD,), network, "head")
 
     def client_init(self, state: ServerState) -> Groups:
-        """Return no private head, and the head from which its training will start."""
+        """Return no private head, and the head that its training will start from."""
         first = super().client_init(state)[OWN]
         return {OWN: zeros_like(first), FIRST_HEAD: first}
 

@@ -11,14 +11,14 @@ Information Driven Federated Learning", IEEE TPDS 2021.
     step="scaled":    eta_k = h * lr_decay^round / (local steps of client k)
     step="constant":  eta_k = the learning rate of the round
 
-lr x steps is the length of the path on which g_b(w_k) - g_b(w) must stay right. With "scaled", the
-source's h/n_k, it does not grow with the epochs or shrinking batches; local.lr is not used, its
-floor local.lr_min and local.momentum are refused. MIFL's table prints "constant". The full gradient
-is taken in evaluation mode, on data as stored, at `local.temperature` and with the weight decay.
-g_b(w_k) and g_b(w) are gradients of the same batch with the same dropout masks. Pass 1 weighs by
-examples whatever `weighting` says. Deviations: the scalings S_k and A of the source, made for
-sparse features, are left out; the cohort need not be all clients, though MIFL's comparison runs it
-with fraction=1.
+lr x steps is the length of the path over which g_b(w_k) - g_b(w) must stay right. With "scaled",
+the source's h/n_k, it does not grow with the epochs or shrinking batches. local.lr is then not
+used; its floor local.lr_min and local.momentum are refused. MIFL's table prints "constant". The
+full gradient is taken in evaluation mode, on data as stored, at `local.temperature` and with the
+weight decay. g_b(w_k) and g_b(w) are gradients of the same batch with the same dropout masks. Pass
+1 weighs by examples whatever `weighting` says. Deviations: the scalings S_k and A of the source,
+made for sparse features, are left out; the cohort need not be all clients, though MIFL's comparison
+runs it with fraction=1.
 """
 
 from __future__ import annotations

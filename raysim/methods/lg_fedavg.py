@@ -1,4 +1,4 @@
-"""LG-FedAvg: federated averaging of the last layers; each client keeps a body of its own.
+"""LG-FedAvg: federated averaging of the last layers; each client keeps its own body.
 
 Source: Liang, Liu, Ziyin, Allen, Auerbach, Brent, Salakhutdinov and Morency, "Think Locally, Act
 Globally: Federated Learning with Local and Global Representations", arXiv:2001.01523, 2020,
@@ -25,7 +25,7 @@ from raysim.numbers.tensors import state_of
 
 
 class LgFedAvg(PartlyShared):
-    """FedAvg of the last layers, with a body of each client's own.
+    """FedAvg of the last layers; each client has its own body.
 
     Helps where clients' inputs differ in kind, and saves bytes: the last layers alone travel.
     Against FedAvg it costs a body kept by each client that ever took part. A client that joins late

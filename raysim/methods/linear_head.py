@@ -28,8 +28,8 @@ def linear_head(method: Method, network: nn.Module) -> nn.Linear:
     if isinstance(head, nn.Linear):
         return head
     raise SettingsError(
-        f"method.name={method.title}: needs a model whose stage head is one nn.Linear; this one's"
-        f" is {type(head).__name__}"
+        f"method.name={method.title}: needs a model with one nn.Linear as its stage head; this"
+        f" model has {type(head).__name__}"
     )
 
 
@@ -52,6 +52,6 @@ def class_counts(samples: Batch, weight: Tensor) -> Tensor:
 def shifted(logits: Tensor, by: Tensor) -> Tensor:
     """Return logits [B, C] with a number for each class [C] added.
 
-    A single logit is that of the second class less that of the first.
+    A single logit is the second class's logit less the first's.
     """
     return logits + (by[1:] - by[:1] if logits.shape[-1] == 1 else by)

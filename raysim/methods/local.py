@@ -1,4 +1,4 @@
-"""Local training: nobody communicates; each client trains a model of its own.
+"""Local training: nobody communicates; each client trains its own model.
 
 Source: the baseline of studies of personalisation, for example of Li et al., "Ditto: Fair and
 Robust Federated Learning Through Personalization", ICML 2021. No paper describes it.
@@ -23,7 +23,7 @@ from raysim.numbers.tensors import state_of
 class Local(PartlyShared):
     """Training of each client on its own samples alone.
 
-    The floor of every table: helps to see what federation is worth to a client. Against FedAvg it
+    The floor of every table: helps to see the benefit of federation to a client. Against FedAvg it
     costs no bytes, and a model kept by each client that ever took part.
     """
 

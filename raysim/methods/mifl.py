@@ -33,10 +33,10 @@ Choices and deviations:
   form for it, is not available. Supplement A, on FedAvg and FSVRG, is not either: these are here as
   in the papers that it describes (`fedavg`, `fsvrg`).
 - Both networks' logits are divided by `local.temperature`, and so is the gradient at them. With
-  one logit the distance is that of the two-class vectors, twice the squared one of the sigmoids.
+  one logit the distance is between the two-class vectors: twice the squared one of the sigmoids.
 - "mixture", with F_k frozen, is FedAvg with steps scaled by 1 - lam.
-- "residual" minimises what is unbounded below: its second term is constant in F_g. Where l_g is
-  far below l_k, as with two classes a client, it drives the logits away without bound and diverges.
+- "residual" has no lower bound: its second term is constant in F_g. Where l_g is far below l_k,
+  as with two classes a client, it drives the logits away without bound and diverges.
 - At m = 10 clients a round the default drops 20% of the cohort, where the paper says 2 x 2.5%.
 - Algorithm 2 collects every model and drops some; section 3.3 ranks models "before determining the
   models to be uploaded". collect="kept" is the latter: a client first sends its MI, and its model
@@ -45,15 +45,15 @@ Choices and deviations:
   aggregation=false too, the method is FedAvg bit for bit. collect="all" is algorithm 2: the dropped
   clients send theirs, too, for the same average.
 - Algorithm 2, line 11, and section 3.3 deliver the new model to the dropped clients as well, "for
-  replacing their previous global model". delivery="global" does: they receive it after the
-  aggregation, and not again if they are sampled in the next round, whose model it is. That changes
-  bytes and no result, so the default is "later": with their next round. delivery="own" reads the
-  model that is replaced as the client's own F_k. The paper counts rounds, and no bytes.
+  replacing their previous global model". With delivery="global", dropped clients receive it after
+  the aggregation; clients that the next round samples do not receive it again there. This changes
+  bytes and no result, so the default is "later": with their next round. delivery="own" reads
+  "previous global model" as the client's own F_k. The paper counts rounds, and no bytes.
 
-In the tables `mi` of a client is its MI; of the clients with a row of pass 0, those without one of
-pass 1 were dropped; the passes behind it are those of collect="all" and of the delivery. Of a
-round, `mi_mean` is the mean, `mi_low` and `mi_high` the least and the greatest MI that were kept,
-`pruned_low` and `pruned_high` how many clients lay below and above.
+In the tables `mi` of a client is its MI. A client with a row of pass 0 but none of pass 1 was
+dropped; later passes are those of collect="all" and of the delivery. In the table of rounds,
+`mi_mean` is the mean, `mi_low` and `mi_high` the least and the greatest MI that were kept,
+`pruned_low` and `pruned_high` the numbers of clients below and above.
 
 Legend: N samples of a batch, C classes, m clients of a round.
 """
@@ -92,15 +92,15 @@ Objective = Literal["penalty", "mixture", "residual"]
 Strength = Annotated[float, Field(ge=0, le=1)] | Literal["adaptive"]
 RHO_LIMIT = 1 - 1e-7
 CURRENT = "current"
-"""Group of the clients to whom the present model was delivered."""
+"""Group of the clients that have received the present model."""
 
 
 class Mifl(FedAvg):
     """FedAvg of models with middling MI, trained away from each client's own last model.
 
     Helps where clients' data differ and some local models are outliers: they are left out. Of ten
-    clients a round the default leaves out two. objective="mixture" is FedAvg whose steps are scaled
-    by 1 - lam; objective="residual" has no minimum and diverges where a client fits its data almost
+    clients a round the default leaves out two. objective="mixture" is FedAvg with steps scaled by
+    1 - lam; objective="residual" has no minimum and diverges where a client fits its data almost
     exactly. Each half alone (`update`, `aggregation`) is an ablation. Against FedAvg: one model of
     state per client that ever took part; one more forward pass a step and two over the client's
     data a round; per round 4 bytes up more for each client and, unless collect="all", no model up
@@ -135,7 +135,7 @@ class Mifl(FedAvg):
     delivery: Literal["later", "global", "own"] = Field(
         default="later",
         description="when dropped clients get the new model: with their next round; at the end of"
-        " this one; or then, and it takes the place of their own, too",
+        " this one; or then, and it also replaces their own model",
     )
 
     def rules(self) -> Rules:
@@ -171,7 +171,7 @@ class Mifl(FedAvg):
         ranked = np.argsort(mi, kind="stable")  # clients ascend, so ties stay in order of id
         kept = sorted(trained.clients[i] for i in ranked[pruned : len(mi) - pruned])
         dropped = sorted({*trained.clients} - {*kept})
-        # Clients already have the broadcast model, the base of what they send.
+        # Clients already have the broadcast model, the base of their uploads.
         sending = Pass(
             kept, broadcast, Rules(_stay, finish=_send_staged), bytes_down=nothing_received
         )
@@ -192,7 +192,7 @@ class Mifl(FedAvg):
     def _deliver(
         self, dropped: Sequence[int], state: ServerState
     ) -> Generator[Pass, Reduced, ServerState]:
-        """Send the new model to the dropped clients, and remember who has it."""
+        """Send the new model to the dropped clients, and record which clients have it."""
         reached: Sequence[int] = ()
         if dropped:
             finish = _replace_own if self.delivery == "own" and self._keeps_model else _take_in

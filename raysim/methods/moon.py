@@ -6,13 +6,13 @@ with the authors' code (github.com/QinbinLi/MOON).
     loss + mu * mean over the batch of
         -log( exp(cos(z, z_glob)/tau) / (exp(cos(z, z_glob)/tau) + sum_j exp(cos(z, z_j)/tau)) )
 
-z is the representation of the network in training, z_glob that of the broadcast model, z_j those of
-the `pool` models that the client trained last; all but z are held fixed, in evaluation mode. mu=0
-is FedAvg on the same network, bit for bit.
+z is the representation of the network in training, z_glob the broadcast model's, z_j the
+representations of the `pool` models that the client trained last; all but z are held fixed, in
+evaluation mode. mu=0 is FedAvg on the same network, bit for bit.
 
     projection=256:    z is the output of a projection, fully connected layers of F and of 256
                        numbers with a ReLU between them, which stands before the head
-    projection=none:   z is what the stage `hidden` gives
+    projection=none:   z is the output of the stage `hidden`
 
 The projection is part of the network of all methods that the paper compares: `moon` with mu=0 is
 its FedAvg, and `chain` puts others on this network: method.methods.moon.mu=0
@@ -21,15 +21,16 @@ method.methods.scaffold={}. The head becomes a new layer, of 256 inputs. Choices
 - A client's first previous model is the first network, as option load_first_net of the code means:
   it is never put into the pool there, so that the first round has no second term. Here that term is
   a constant in the first round, where the first network is the broadcast one.
-- The code's clients begin with networks of their own, and its pool holds the models of the last
-  rounds, those of clients that sat out again. Here it holds models of the client's last turns. Its
-  shift of a pool of three or more copies the same model into several places.
+- The code's clients begin with different networks, and its pool holds the models of the last
+  rounds; a client that sat out has its model in the pool again. Here the pool holds models of the
+  client's last turns. The code's shift of a pool of three or more copies the same model into
+  several places.
 - A representation of zeros, as a ReLU may give without a projection, has the cosine 0 with any
-  other, and no gradient; in the code, whose projection does not give it, it would be unbounded.
+  other, and no gradient; in the code, which always projects, the gradient would be unbounded.
 - PFLlib has no projection, and mu=0 by default. The paper tunes mu among 0.1, 1, 5 and 10; 1 is
-  the code's default, beside local.momentum=0.9 and local.weight_decay=1e-5.
+  the code's default, next to local.momentum=0.9 and local.weight_decay=1e-5.
 
-Legend: B batch, F numbers that the stage `hidden` gives.
+Legend: B batch, F outputs of the stage `hidden`.
 """
 
 from __future__ import annotations
@@ -60,8 +61,8 @@ class Moon(FedAvg):
 
     Helps where clients' data differ: local models learn representations more like the global one.
     It is a method for the global model. Costs `pool` models kept by each client that ever took
-    part, one more on the server, and 1 + `pool` more forward passes a step; bytes are those of
-    FedAvg on the same network.
+    part, one more on the server, and 1 + `pool` more forward passes a step; bytes are FedAvg's on
+    the same network.
     """
 
     staged: ClassVar[bool] = True

@@ -4,12 +4,12 @@ Sources: Dwork, Naor, Pitassi and Rothblum, "Differential Privacy under Continua
 2010; Honaker, "Efficient Use of Differentially Private Binary Trees", TPDP 2015, the estimate from
 below, as Kairouz et al. 2021 use it.
 
-    prefix of t rounds:  the nodes of heights h at which t has a binary digit 1
+    prefix of t rounds:  one node of each height h where t has a binary digit 1
     plain:               sum over them of z_h                   z of a node N(0, 1)
     efficient:           sum over them of y_h / (2 - 2^-h)      y_0 = z_0, y_h = z_h + (y + y') / 2
 
-y and y' are those of the node's children. A node of height h thus has variance 1 / (2 - 2^-h) in
-place of 1, as its children estimate its sum, too.
+y and y' belong to the node's children. A node of height h thus has variance 1 / (2 - 2^-h) and not
+1, because its children estimate its sum, too.
 
 Legend: d coordinates.
 """

@@ -6,9 +6,9 @@ The base of FedPer, FedRep, FedBABU, LG-FedAvg, FedBN and `local`, which differ 
     server:    w <- sum_k p_k w_k                     p_k as in FedAvg
 
 A client's own tensors lie in its state; they are neither sent nor counted. The server keeps their
-common start, with which a client begins that never took part, and with which the global model is
-evaluated: that is no model which anyone deploys. Frozen parameters are nobody's own: clients have
-them from the start.
+common start. A client that never took part begins with it, and the global model is evaluated with
+it, although no client deploys that model. Frozen parameters are not among the clients' own tensors:
+all clients have them from the start.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Per-FedAvg: a global model from which one gradient step gives each client a good model.
+"""Per-FedAvg: a global model that one gradient step turns into a good model for each client.
 
 Source: Fallah, Mokhtari and Ozdaglar, "Personalized Federated Learning with Theoretical
 Guarantees: A Model-Agnostic Meta-Learning Approach", NeurIPS 2020, algorithm 1; "HF" and "FO" in
@@ -14,17 +14,17 @@ section 5.
 
 g and H are gradient and Hessian of the local objective, weight decay and penalties included; eta,
 the paper's beta, is `local.lr`. D, D' and D'' are drawn without replacement: the samples of a batch
-are dealt out in turn, to two parts with "none", else to three. So B is that of two or three of the
-paper's batches. The parts of a client whose samples all fit into one batch are therefore the same
-in every step, where the paper draws anew. A part of a small batch goes on with its first samples
-until it has two, which BatchNorm needs. They share the step's random draws (dropout). The mean of
-the clients is weighted as FedAvg's; the paper's is uniform. With alpha=0, "none" takes the gradient
-of D' alone.
+are dealt out in turn, to two parts with "none", else to three. So B is the size of two or three of
+the paper's batches. If all samples of a client fit into one batch, its parts are therefore the same
+in every step, where the paper draws new ones. A part of a small batch repeats its first samples
+until it has two, because BatchNorm needs two. The parts share the step's random draws (dropout).
+The mean of the clients is weighted as FedAvg's; the paper's is uniform. With alpha=0, "none" takes
+the gradient of D' alone.
 
 No code of the authors was found. Discrepancies: the code of pFedMe's authors adapts by two steps on
 test batches, PFLlib by one training batch, and trains each client twice a round; here a client
 adapts as the paper's objective says, f(w - alpha * g(w)), on all of its training samples, in
-evaluation mode. `train_loss` is that of w_k on the whole batch, before any step.
+evaluation mode. `train_loss` is the loss at w_k on the whole batch, before any step.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ Hessian = Literal["none", "finite", "exact"]
 
 
 class PerFedAvg(FedAvg):
-    """FedAvg of the loss that clients have after one gradient step of their own.
+    """FedAvg of the loss that clients have after one gradient step on their own data.
 
     Helps where each client, a new one too, can afford a step on its own data before it uses the
     model. Costs two gradients more a step, on half of the batch each; with "finite" four, with

@@ -10,17 +10,18 @@ Source: Dinh, Tran and Nguyen, "Personalized Federated Learning with Moreau Enve
     deploy:                    theta after `deploy_steps` such steps from the newest w
 
 All K steps are on the same batch, with the same random draws (dropout). theta starts a client's
-round at w and goes on from step to step, as in the authors' code; the paper leaves its start open.
-eta is `local.lr`, and lam * (w_k - theta) the gradient of a step, so that momentum, optimizers and
-schedules change the steps of w_k; those of theta are plain SGD. The authors' R "local epochs" are
-batches: `local.steps=20`. Buffers are those of w_k, and become their mean. lam=0 leaves w as it is.
+round at w and continues from step to step, as in the authors' code; the paper leaves its start
+open. eta is `local.lr`, and lam * (w_k - theta) the gradient of a step. So momentum, optimizers and
+schedules change the steps of w_k; theta takes plain steps of SGD. The authors' R "local epochs" are
+batches: `local.steps=20`. Buffers are w_k's, and become their mean. lam=0 leaves w as it is.
 
 Discrepancies: `decay` is in the authors' code alone; decay=0 is the paper. There all clients train
-each round, and those sampled are averaged; here the sampled ones train, which gives the same w.
-What the authors score as personal is, by reading, w_k, as their optimizer returns the network's own
-parameters, which are overwritten; here it is theta, worked out anew, so that clients keep nothing
-and one that never took part deploys a model of its own too. PFLlib takes whole epochs for the R
-batches. `train_loss` is that of w_k before a step, whose gradient is not used.
+in each round, and the sampled ones are averaged; here the sampled ones train, which gives the same
+w. By a reading of the authors' code, its personal scores are those of w_k: its optimizer returns
+the network's own parameters, which are overwritten. Here they are theta's. It is computed again for
+each evaluation, so clients keep nothing, and a client that never took part deploys its own theta,
+too. PFLlib takes whole epochs for the R batches. `train_loss` is the loss at w_k before a step; its
+gradient is not used.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ NAME = "pfedme"
 
 
 class PFedMe(FedAvg):
-    """FedAvg of models to which each client's personal model is tied.
+    """FedAvg of models that each client's personal model is tied to.
 
     Helps where clients differ: a personal model moves away from the global one as far as its loss
     outweighs the tie. Costs K gradients more a step, one set of parameters more in memory, and

@@ -10,20 +10,20 @@ in place of a gradient.
     server:  Q <- sum_k p_k Q_k           w <- w + P Q'
 
 M_k [n, m] is the change of a tensor, its first dimension against all others, and r the rank. Both
-passes are sums, so that P Q' is the mean change as it is seen in the r directions P. Q goes on from
-round to round (warm start); at first it is drawn. Parameters of one dimension, those of which P and
-Q would hold no fewer values, and buffers are averaged as in FedAvg. e_k starts at zero, is kept by
-each client between its participations, and is added as it is, however many rounds have passed. A
-client that is lost in the second pass, or a round that is lost, leaves e_k as it was.
+passes are sums, so P Q' is the mean change as seen in the r directions P. Q continues from round to
+round (warm start); the first Q is drawn. FedAvg averages buffers, parameters of one dimension, and
+parameters for which P and Q would hold no fewer values. e_k starts at zero, is kept by each client
+between its participations, and is added as it is, however many rounds have passed. If a client is
+lost in the second pass, or the round is lost, e_k stays as it was.
 
 Deviations and choices:
 
-- residual="own" is algorithm 2: a client keeps what its own P Q_k' leaves out. The authors' code
-  subtracts the mean P Q', which with residual="mean" the server sends in a third trip; both have
-  the same mean over a full cohort.
+- residual="own" is algorithm 2: a client keeps the difference of its change and its own P Q_k'. The
+  authors' code subtracts the mean P Q'; with residual="mean" the server sends that in a third trip.
+  Both have the same mean over a full cohort.
 - Their later code multiplies from one side a step, in turn, and sends plain gradients for 100
   steps; here each round has both products, from the first one on. It skips tensors that a step
-  shrinks by less than 2, which are those whose P and Q together hold no fewer values.
+  shrinks by less than 2: their P and Q together hold no fewer values.
 - Momentum is `local.momentum`, or a server's: the paper's follows the mean.
 - The passes' groups are encoded already: stages of the channel pass by, and an aggregation other
   than the mean is refused.
@@ -111,7 +111,7 @@ class PowerSgd(FedAvg):
         return after, self.metrics(after)
 
     def _right(self, clients: Sequence[int], left: Tensors) -> Generator[Pass, Reduced, Tensors]:
-        """Return the mean Q of clients that have trained; each keeps what is left out."""
+        """Return the mean Q of clients that have trained; each keeps its residual."""
         finish = partial(_send_right, self.residual == "own")
         pass_ = Pass(clients, {LEFT: left}, Rules(_stay, finish=finish), bases={})
         pass_ = replace(pass_, weighting=self.weighting)
@@ -177,7 +177,7 @@ def _stay(broadcast: Groups, state: Groups, personal: Groups) -> Tensors:
 
 
 def _send_right(sends: bool, view: View, trained: Trained) -> Upload:
-    """Send Q_k; keep what P Q_k' leaves out, if the residual is the client's own."""
+    """Send Q_k; keep the residual of P Q_k' if `residual` is "own"."""
     left, whole = view.broadcast[LEFT], view.state[WHOLE]
     right = {name: _matrix(whole[name]).T @ p for name, p in left.items()}
     if not sends:

@@ -8,12 +8,12 @@ algorithm 2; the authors' code, github.com/litian96/fair_flearn.
                 d_k = F_k^q G_k      h_k = q F_k^(q-1) ||G_k||^2 + F_k^q / eta
     server:     w <- w - sum_k d_k / sum_k h_k
 
-h_k bounds the curvature of F_k^(q+1) / (q+1), from 1/eta for that of F_k, so that a local.lr tuned
-for q=0 serves every q. q=0 is FedAvg with `weighting=uniform`, to rounding. All sums are uniform
-over the clients of the round; d_k covers the trainable parameters, and buffers become the mean. The
-server sees sums alone. A temperature, class weights and label smoothing are a part of F_k,
-penalties of a chain and weight decay are not. The code's default is q=0; its README runs 0.001 to
-5 by the data.
+h_k bounds the curvature of F_k^(q+1) / (q+1), given 1/eta for the curvature of F_k, so that a
+local.lr tuned for q=0 serves every q. q=0 is FedAvg with `weighting=uniform`, to rounding. All sums
+are uniform over the clients of the round; d_k covers the trainable parameters, and buffers become
+the mean. The server sees sums alone. A temperature, class weights and label smoothing are a part of
+F_k, penalties of a chain and weight decay are not. The code's default is q=0; its README runs 0.001
+to 5 by the data.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ from raysim.numbers.tensors import add_scaled, norm, number_beside
 
 FLOAT32 = torch.finfo(torch.float32)
 LEAST = 1e-10
-"""Added to F_k, whose powers below 0 must be finite."""
+"""Added to F_k, because its powers below 0 must be finite."""
 
 
 class Qffl(FedAvg):
     """FedAvg of steps that clients with larger losses take further.
 
-    Helps where the mean hides clients that the model fits badly: the larger q, the more even the
-    losses, at some cost of the mean. Costs a forward pass over a client's samples a round, a
+    Helps where the mean hides clients that the model fits badly. A larger q makes the losses more
+    even, at some cost of the mean. Costs a forward pass over a client's samples a round, a
     further set of parameters in memory, and four bytes up.
     """
 
@@ -61,7 +61,7 @@ class Qffl(FedAvg):
         return Rules(finish=self._finish)
 
     def server_update(self, now: Round, state: ServerState, reduced: Reduced) -> ServerState:
-        """Move the model by the sum of the d_k over that of the h_k.
+        """Move the model by the sum of the d_k, divided by the sum of the h_k.
 
         Raises:
             RunError: the powers of the losses are all too small for float32.

@@ -21,7 +21,7 @@ from raysim.numbers.arrays import Floats, Integers
 from raysim.numbers.tensors import add_scaled, at_least_float32
 
 LOSS = "start_loss"
-"""Name of the loss at the tensors with which a client starts."""
+"""Name of the loss at a client's start."""
 WEIGHT = "weight"
 """Group that a client alone receives: its weight."""
 LAMBDA = "lambda"
@@ -87,7 +87,7 @@ def send_scaled(view: View, trained: Trained) -> Upload:
 
 
 def places(now: Round, clients: Sequence[int]) -> Integers:
-    """Return the places [n] of clients among those that may take part, whose weights are kept."""
+    """Return the places [n] of clients among those that may take part; lambda is in this order."""
     return np.searchsorted(np.asarray(now.everyone), clients)
 
 

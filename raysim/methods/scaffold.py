@@ -8,12 +8,12 @@ ICML 2020, algorithm 1 with option II.
     server:  w <- w + lr_global * mean(w_k - w)      c <- c + m/K * mean(c_k' - c_k)
 
 Both means are uniform over the m clients of the round, whatever `weighting` says. c and the c_k
-cover the trainable parameters and start at zero; buffers become their uniform mean. c_k is kept by
-each client between its participations. With `local.momentum` the correction is added behind the
-momentum, w_k <- w_k - eta * (buffer - c_k + c), as option II's c_k holds the buffered steps too;
-so it does where `local.keep` has the buffer go on from the client's last round.
+cover the trainable parameters and start at zero; buffers become their uniform mean. Each client
+keeps c_k between its participations. With `local.momentum` the correction is added after the
+momentum, w_k <- w_k - eta * (buffer - c_k + c), because option II's c_k includes the buffered
+steps. `local.keep`, with a buffer from the client's last round, changes nothing in this.
 
-The norm of c is `c_norm` of a round in the tables, that of c_k `c_norm` of a client.
+In the tables, `c_norm` of a round is the norm of c, and `c_norm` of a client the norm of c_k.
 """
 
 from __future__ import annotations

@@ -12,8 +12,8 @@ authors' code, github.com/litian96/TERM, `fair_flearn/flearn/trainers/tilting.py
 As in the code Z lasts from round to round though max F differs between rounds: a_k/Z is the paper's
 weight where they do not. Deviations: Z starts at its first mean, not at half of it, and changes are
 averaged over m once, where the code divides their weights by m and averages over m again; so t=0 is
-FedAvg with `weighting=uniform`, to rounding. Pass 1 is a trip of its own, as no client knows max F;
-the code's server has each client's model instead. Weights are uniform before the tilt, buffers
+FedAvg with `weighting=uniform`, to rounding. Pass 1 is a separate trip, because no client knows max
+F; the code's server has each client's model instead. Weights are uniform before the tilt, buffers
 become the uniform mean. A temperature, class weights and label smoothing are a part of F_k.
 """
 
@@ -36,9 +36,9 @@ Z = "z"
 
 
 class Term(Reweighted):
-    """FedAvg in which the clients with the largest losses of a round weigh most.
+    """FedAvg with the largest weights for the clients with the largest losses of a round.
 
-    Helps where the mean hides clients that the model fits badly: the larger t, the closer to the
+    Helps where the mean hides clients that the model fits badly. A larger t comes closer to the
     largest loss alone. Costs a forward pass over a client's samples a round, in a short trip before
     the training, and four bytes up and down.
     """

@@ -11,7 +11,7 @@ for the same batch:
     loss + lam/N * sum_i |y_i - x_i|^2                         space="outputs", reduction="mean"
     loss + lam * sum over all trainable parameters of (w_k - w)^2              space="weights"
 
-The distance is that of the logits, summed and halved as TensorFlow's l2_loss in the authors' code
+The distance is between logits, summed and halved as TensorFlow's l2_loss in the authors' code
 (repository TwoStreamFederatedLearning): lam is 0.01 on CIFAR-10, 0.001 on MNIST. "weights" is the
 paper's other reading, and FedProx with mu = 2 lam. lam=0 is FedAvg bit for bit.
 
@@ -43,11 +43,11 @@ class TwoStreamL2(FedAvg):
     lam: float = Field(default=0.01, ge=0, description="strength of the distance")
     reduction: Literal["sum", "mean"] = Field(
         default="sum",
-        description="of the outputs' distance: half its sum over a batch, or its mean; of the"
-        " weights' the sum alone",
+        description="of the outputs' distance: half its sum over a batch, or its mean; the weights'"
+        " distance has the sum alone",
     )
     space: Literal["outputs", "weights"] = Field(
-        default="outputs", description="tensors between which the distance is"
+        default="outputs", description="tensors that are compared: outputs or weights"
     )
 
     @model_validator(mode="after")

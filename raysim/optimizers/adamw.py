@@ -11,6 +11,6 @@ from raysim.optimizers.adam import Adam
 
 
 class AdamW(Adam):
-    """Adam whose weight decay shrinks the parameters by lr * weight_decay."""
+    """Adam with decoupled weight decay: it shrinks the parameters by lr * weight_decay."""
 
     decoupled: ClassVar[bool] = True

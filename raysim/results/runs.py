@@ -82,7 +82,7 @@ class RunRecord:
     Attributes:
         path: The run directory.
         settings: Values by dotted key, as `canonical` returns them.
-        own_task: Whether the run has a task of its own.
+        own_task: Whether the run has its own task.
         metrics: A row per committed round, with sums over the rounds so far, of a run at T=1 with
             its losses as those at its temperature, and of one whose clients deploy the global model
             with its scores as those of what they deploy; empty before the first.

@@ -9,32 +9,32 @@ argParser.py and training/helper/clientSampler.py).
     score  = (min(U_i, clip) - min U) / (max U - min U) + sqrt(0.1 * log(R) / L_i)
     score <- score * (T / D_i)^alpha                  where D_i > T
 
-R is the round from 1, L_i that of the client's last result, D_i the seconds that it takes; min U
-(less 0.1%), max U and `clip`, the 98th percentile, are those of all available clients, of new ones
-too. The first cohort is uniform. In round R, epsilon is `epsilon * decay^(R-1)`, at least `least`:
+R is the round from 1, L_i the round of the client's last result, D_i its duration in seconds; min U
+(less 0.1%), max U and `clip`, the 98th percentile, are over all available clients, new ones, too.
+The first cohort is uniform. In round R, epsilon is `epsilon * decay^(R-1)`, at least `least`:
 a fraction 1 - epsilon of the cohort is drawn by score from the clients above 70% of the score at
-the cut-off; the others have no result yet, and are drawn by their samples times (T / D_i)^alpha
-from the largest; where these are too few, uniformly from all. Epsilon is 0 from the second round on
-in which no client is new. T is the duration at a percentile of all clients: every `pacer_step`
-rounds it rises by `pacer_delta` where the utility of the exploited clients over the last
-`pacer_step` rounds differs by at most 10% from that over as many before, and falls where it grew by
-five times and more; algorithm 1 raises it where this utility has fallen, and never lowers it.
+the cut-off. The others have no result yet, and are drawn by their samples times (T / D_i)^alpha
+from the largest; if these are too few, uniformly from all. Epsilon is 0 from the second round on
+without a new client. T is the duration at a percentile of all clients. Every `pacer_step` rounds it
+rises by `pacer_delta` if the utility of the exploited clients over the last `pacer_step` rounds
+differs by at most 10% from the utility over as many before, and falls if it grew by five times and
+more; algorithm 1 raises it where this utility has fallen, and never lowers it.
 
 Deviations from the code:
 
 - R and L_i count the same rounds, as in algorithm 1; the code's R counts selections by score, so it
-  is behind.
+  lags.
 - n_i are all of a client's samples, as local epochs see all of them; the code's clients take a
   number of steps, and their n_i are at most the samples of these.
-- Losses are those of the trained model, without noise; the code's are a moving average over batches
-  of the first epoch.
-- D_i is that of plain local training, of all clients known from the first round on, as in the code;
-  there it is that of a number of steps.
-- A client whose result does not count stays as it was; the code gives the mean utility of the round
-  to the extra ones.
-- Clients that fill a cohort are not exploited ones; in the code they are, in the one round in which
-  no client is new any more and epsilon is not 0 yet.
-- A round in which all available clients are selected counts as any other; the code skips it.
+- Losses are the trained model's, without noise; the code's are a moving average over batches of the
+  first epoch.
+- D_i is the duration of plain local training, for all clients known from the first round on, as in
+  the code; there it is the duration of a number of steps.
+- If a client's result does not count, the client stays as it was; the code gives the mean utility
+  of the round to the extra ones.
+- Clients that fill a cohort are not exploited ones; in the code they are, in the one round without
+  new clients in which epsilon is not 0 yet.
+- A round that selects all available clients counts as any other; the code skips it.
 - min U is over utilities of 0 too, and weights of draws are at least 1e-4; the code's draws fail at
   negative scores, and where too few weights are above 0.
 - No client is blacklisted, as by the code's default.
@@ -95,7 +95,7 @@ class Oort(Selection):
         }
 
     def select(self, sampling: Sampling) -> list[int]:
-        """Return the exploited clients, then those explored or drawn to fill the cohort."""
+        """Return the exploited clients, then the explored ones and those that fill the cohort."""
         everyone = np.arange(sampling.clients)
         here = everyone[sampling.available(everyone)]
         if not sampling.number:

@@ -1,7 +1,7 @@
 """Poisson selection: each client takes part independently, with probability `fraction`.
 
 Sources: Mironov, Talwar and Zhang, "Renyi Differential Privacy of the Sampled Gaussian Mechanism",
-2019, whose bounds hold for this sampling and no other; McMahan et al., "Learning Differentially
+2019, with bounds that hold for this sampling and no other; McMahan et al., "Learning Differentially
 Private Recurrent Language Models", ICLR 2018, algorithm 1.
 
 The size of a cohort is binomial with mean C*K, and a cohort may be empty. The number of clients is

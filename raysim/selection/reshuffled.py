@@ -1,10 +1,10 @@
-"""Reshuffled selection: clients are drawn without replacement for a number of rounds, then anew.
+"""Reshuffled selection: clients are drawn without replacement for some rounds, then again.
 
-Source: the shuffled clients of DP-FTRL, whose privacy rests on it: Kairouz, McMahan, Song, Thakkar,
+Source: the shuffled clients that DP-FTRL's privacy rests on: Kairouz, McMahan, Song, Thakkar,
 Thakurta and Xu, "Practical and Private (Deep) Learning without Sampling or Shuffling", ICML 2021.
 
-In `rounds` rounds each client takes part at most once; in K // m, all but K mod m of them do. A
-client whose result did not count, because it failed or was late, may be drawn again.
+In `rounds` rounds each client takes part at most once; in K // m, all but K mod m of them do. If a
+client's result did not count, because it failed or was late, the client may be drawn again.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ class Reshuffled(Selection):
 
     rounds: Count | None = Field(
         default=None,
-        description="rounds in which a client takes part at most once; none: K // m, all clients",
+        description="rounds that a client takes part in at most once; none: K // m, all clients",
     )
 
     def select(self, sampling: Sampling) -> list[int]:
-        """Return clients without replacement, among clients that earlier rounds have left.
+        """Return clients without replacement, among those that earlier rounds have left.
 
         Raises:
             SettingsError: there are too few clients for so many rounds.

@@ -1,7 +1,7 @@
 """Uniform selection: all clients are equally likely.
 
-The cost is that of the searched clients, not of the population, unless the server does not wait for
-clients and most of them are away.
+The cost grows with the searched clients, not with the population, unless the server does not wait
+for clients and most of them are away.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from raysim.numbers.arrays import Integers
 from raysim.numbers.seeds import sample_cohort
 
 SEARCHED = 1 << 16
-"""Clients whose availability is computed at once."""
+"""Clients for each computation of availability."""
 
 
 class Uniform(Selection):

@@ -16,7 +16,7 @@ from raysim.api.selection import Sampling, Selection
 from raysim.numbers.arrays import Integers
 
 UNEQUAL = 1.1
-"""Samples of the largest client over their mean from which on sizes count as unequal."""
+"""Samples of the largest client over the mean; from here on sizes count as unequal."""
 
 
 class Weighted(Selection):
@@ -47,9 +47,9 @@ class Weighted(Selection):
 def counted_twice(
     samples: Integers, drawn: int, size: int, weighting: Weighting
 ) -> tuple[str, ...]:
-    """Return a line where clients are drawn by their samples and weighted by them; () elsewhere.
+    """Return a line if clients are both drawn and weighted by their samples; else ().
 
-    Of all clients there is no draw, and one client has the whole weight whatever its samples.
+    It is also empty if all clients take part, or a single one: its weight is then always 1.
 
     Args:
         samples: Training samples of each client that may take part [K].

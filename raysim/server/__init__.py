@@ -1,4 +1,4 @@
-"""Rules of the server, by which a round moves the model.
+"""Rules of the server, which move the model in a round.
 
 In: the parameters before a round, and the parameters that a method makes of the uploads. Out: the
 next ones. Imported by `raysim.config`; imports `api` and below.

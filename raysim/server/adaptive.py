@@ -73,10 +73,10 @@ class Adam(Adaptive):
 
 
 class Yogi(Adam):
-    """Yogi on the server: Adam whose v moves by steps that do not grow with v.
+    """Yogi on the server: Adam with steps of v that do not grow with v.
 
     Helps as Adam does, and where changes are sparse: a large v falls slowly, so that no rate jumps.
-    Costs what Adam costs.
+    Has Adam's costs.
     """
 
     def next_v(self, v: Tensor, squared: Tensor) -> Tensor:
@@ -87,7 +87,7 @@ class Yogi(Adam):
 class Adagrad(Adaptive):
     """Adagrad on the server: rates fall with all changes so far.
 
-    Helps where changes are sparse, as of rare words, and needs no schedule. Costs what Adam costs.
+    Helps where changes are sparse, as of rare words, and needs no schedule. Has Adam's costs.
     """
 
     beta1: float = Field(default=0.0, ge=0, lt=1, description="decay of the mean change m")

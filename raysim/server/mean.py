@@ -1,4 +1,4 @@
-"""Mean: the server takes the model that the method makes of the clients' models, as it is.
+"""Mean: the server takes the method's model of the clients' models as it is.
 
 Source: McMahan et al., "Communication-Efficient Learning of Deep Networks from Decentralized
 Data", AISTATS 2017, algorithm 1.
@@ -13,9 +13,10 @@ from raysim.numbers.tensors import Groups, Tensors
 
 
 class ModelMean(ServerRule):
-    """The clients' mean, or what else a method makes of their models, becomes the model.
+    """The clients' mean, or a method's other combination of their models, becomes the model.
 
-    The default. Has no learning rate: `server.schedule` is that of the method's own, if it has one.
+    The default. It has no learning rate: `server.schedule` is for the method's own rate, if it has
+    one.
     """
 
     def step(self, params: Tensors, mean: Tensors, kept: Groups) -> tuple[Tensors, Groups]:

@@ -7,8 +7,8 @@ Visual Classification", arXiv:1909.06335, 2019.
     m <- beta * m + Delta            m starts at 0
     w <- w + lr * m
 
-beta=0 is a step of the server with a learning rate of its own. m covers the trainable parameters,
-complex ones as pairs of reals; buffers become the mean.
+beta=0 is a step of the server with a learning rate. m covers the trainable parameters, complex ones
+as pairs of reals; buffers become the mean.
 """
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
 """A temperature that the server lowers where training no longer improves.
 
-Source: FLex&Chill (Lee, Kim and Ko, 2024), algorithm 1, in which the server determines T at each
-round; which T, it leaves to the server. The rule is that of torch's ReduceLROnPlateau, chosen here:
+Source: FLex&Chill (Lee, Kim and Ko, 2024), algorithm 1: the server determines T at each round; the
+paper leaves the choice of T to the server. The rule chosen here is torch's ReduceLROnPlateau:
 
     improved:  metric < (1 - threshold) * best, or of an accuracy metric > (1 + threshold) * best
     T <- max(factor * T, least) after more than `patience` rounds in a row without improvement
 
 A lower T is a larger step as well (1/T at the logits), so that the rule also raises the step size;
-a `factor` above 1 raises T, up to `most`. Rounds without a value of the metric, as those that are
-not evaluated, are passed over. There is no metric of the test set, which must choose nothing.
+a `factor` above 1 raises T, up to `most`. Rounds without a value of the metric, such as rounds
+without an evaluation, are skipped. No metric is of the test set, which must choose nothing.
 """
 
 from __future__ import annotations

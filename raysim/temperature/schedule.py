@@ -1,7 +1,7 @@
 """A temperature by the number of the round.
 
-Source: FLex&Chill (Lee, Kim and Ko, 2024), algorithm 1, in which the server determines T at each
-round; which T, it leaves to the server. Here the user gives T in some rounds, from 1:
+Source: FLex&Chill (Lee, Kim and Ko, 2024), algorithm 1: the server determines T at each round; the
+paper leaves the choice of T to the server. Here the user gives T in some rounds, from 1:
 
     T_1 = local.temperature, unless round 1 is given
     hold       T_t = the last given one

@@ -8,8 +8,8 @@ here: the prior analysis is the expected duration of plain local training; the s
 
     T_k = straggler_temperature for the floor(slowest * m) slowest of m clients, else the round's T
 
-T changes no duration. What a low T may make up for is the work that a straggler leaves out, as
-under `clock.policy=partial`.
+T changes no duration. A low T may make up for the work that a straggler leaves out, as under
+`clock.policy=partial`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
 """Files that `raysim new` writes: a component or a task that runs, and its test.
 
-Each is a module of its own here, checked as the rest; names that begin with New are replaced.
+Each is a module here, checked as the rest; names that begin with New are replaced.
 """

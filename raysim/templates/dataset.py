@@ -19,7 +19,7 @@ Sample = tuple[npt.NDArray[np.float32], int, int]
 
 
 class NewDataset(raysim.Dataset):
-    """Eight numbers of each sample, whose class is the sign of their drift."""
+    """Eight numbers of each sample; the class is the sign of their drift."""
 
     people: int = Field(default=10, gt=0, description="number of natural clients")
 

@@ -1,4 +1,4 @@
-"""NewMethod: FedAvg whose server goes a fraction of the way to the mean of the clients' models.
+"""NewMethod: FedAvg that goes a fraction of the way to the mean of the clients' models.
 
 w <- w + lr_server * (mean of the w_k - w)
 

@@ -1,4 +1,4 @@
-"""NewTask: a network and clients of your own, without a dataset, partition or model class.
+"""NewTask: your own network and clients, without a dataset, partition or model class.
 
 Run it with `python raysim/templates/task.py`.
 """

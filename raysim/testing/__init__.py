@@ -1,4 +1,4 @@
-"""Tests for a federated method of your own; they need pytest and nothing of this repository.
+"""Tests for your own federated method; they need pytest and nothing of this repository.
 
 `pip install 'raysim-fl[testing]'` installs pytest.
 

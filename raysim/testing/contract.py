@@ -40,9 +40,9 @@ class CopyAfter(raysim.Listener):
 
 
 class ComponentContract:
-    """Tests that what surrounds a method must pass; subclass it and name the component in settings.
+    """Tests for components around a method; subclass it and name the component in settings.
 
-    Selections, stages of the channel, aggregations and temperatures are held to it.
+    Selections, stages of the channel, aggregations and temperatures must pass it.
 
     Attributes:
         method: Value of `method.name`.
@@ -90,7 +90,7 @@ class ComponentContract:
         self.assert_trains(tmp_path, "odd")
 
     def test_clients_may_have_no_tests_and_nothing_held_out(self, tmp_path: Path) -> None:
-        """Train clients, some of which have no test samples, and no new client has."""
+        """Train clients: some have no test samples, and among the new ones none has."""
         nothing = {
             **{"evaluation.local_test": 0.25, "evaluation.new_clients": 0.1, "seed": 4},
             **{"evaluation.holdout": 0.2, "evaluation.clients": True},
@@ -137,8 +137,8 @@ class ComponentContract:
     def learned(self, folder: Path, overrides: Mapping[str, Any]) -> tuple[float, float]:
         """Check that the loss falls; return the accuracy after the first and the last round.
 
-        The tensors that clients are given must stay as they are, to the byte. Where clients deploy
-        their own models, the check takes these, on samples held out.
+        The tensors that clients receive must stay as they are, to the byte. If clients deploy their
+        own models, the check takes these, on held-out samples.
         """
         changes = {"rounds": 6, "local.epochs": 3, **overrides}
         settings, scored = self.settings_for(folder / "run", changes), "test"
@@ -193,7 +193,7 @@ class MethodContract(ComponentContract):
         method: Value of `method.name`.
         settings: Overrides that suit small networks, by dotted key.
         models_sent: Models that a client receives and sends in a round of one pass over the cohort;
-            None where a method's own tests count its bytes.
+            None if the method's own tests count its bytes.
     """
 
     method: ClassVar[str]
@@ -253,7 +253,7 @@ def beyond(limit: Any) -> list[Any]:
 
 @contextmanager
 def inputs_watched() -> Iterator[None]:
-    """Compare the bytes of the tensors that clients are given, before and after each.
+    """Compare the bytes of the tensors that clients receive, before and after each client.
 
     A run finds most of their changes in place by itself, but none through `.data` or NumPy.
     """
@@ -280,7 +280,7 @@ def inputs_watched() -> Iterator[None]:
 
 @contextmanager
 def refused(pattern: str) -> Iterator[None]:
-    """Expect a RaysimError whose message matches the pattern."""
+    """Expect a RaysimError with a message that matches the pattern."""
     try:
         yield
     except raysim.RaysimError as error:
@@ -290,7 +290,7 @@ def refused(pattern: str) -> Iterator[None]:
 
 
 def require_same_model(*run_dirs: Path) -> None:
-    """Compare the bytes of the runs' models, and of what their clients keep."""
+    """Compare the bytes of the runs' models, and of their clients' states."""
     models = {(run_dir / "model.safetensors").read_bytes() for run_dir in run_dirs}
     require(len(models) == 1, f"model.safetensors differs: {', '.join(map(str, run_dirs))}")
     first, *others = map(newest_states, run_dirs)

@@ -110,7 +110,7 @@ class OddLayers(nn.Module):
 
 
 class SmallOdd(SmallNet):
-    """Linear layers whose tensors are not all matrices of floats of their own."""
+    """Linear layers with tensors that are shared, or are no matrices of floats."""
 
     def __init__(self) -> None:
         super().__init__(width=8)
@@ -118,7 +118,7 @@ class SmallOdd(SmallNet):
 
 
 def samples(count: int, key: int, inputs: int = 12, classes: int = 3) -> Samples:
-    """Draw samples whose class is a linear function of the input: separable data."""
+    """Draw samples with classes that are a linear function of the input: separable data."""
     generator = stream(0, "samples", key)
     x = generator.normal(size=(count, inputs)).astype(np.float32)
     teacher = stream(0, "teacher").normal(size=(inputs, classes))
@@ -126,13 +126,13 @@ def samples(count: int, key: int, inputs: int = 12, classes: int = 3) -> Samples
 
 
 def images(count: int, key: int) -> Samples:
-    """Draw images of 6x6 whose class is a linear function of the pixels."""
+    """Draw images of 6x6 with classes that are a linear function of the pixels."""
     x, y = samples(count, key, inputs=36)
     return x.reshape(-1, 1, 6, 6), y
 
 
 def words(count: int, key: int) -> Samples:
-    """Draw words of 5 symbols whose class is that of the last one."""
+    """Draw words of 5 symbols; the class is the last symbol's."""
     x = stream(0, "words", key).integers(0, 7, (count, 5))
     return x, x[:, -1] % 3
 
@@ -144,7 +144,7 @@ FAMILIES: Mapping[str, tuple[Callable[[], nn.Module], Callable[[int, int], Sampl
     "lstm": (SmallLstm, words),
     "odd": (SmallOdd, samples),
 }
-"""Per model family, its network and samples."""
+"""For each model family, its network and samples."""
 
 
 def small_task(family: str, sizes: tuple[int, ...] = SIZES) -> raysim.Task:

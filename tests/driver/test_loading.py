@@ -81,7 +81,7 @@ def test_what_cannot_be_loaded_is_one_line(tmp_path):
     with pytest.raises(raysim.RunError, match=r"nothing: holds no run: there is no such folder$"):
         raysim.load(tmp_path / "nothing")
     raysim.run(make_settings(tmp_path / "run", rounds=1), make_task(UNEQUAL))
-    with pytest.raises(raysim.RunError, match=r"had a task of its own; raysim.load needs its `mod"):
+    with pytest.raises(raysim.RunError, match=r"had its own task; raysim.load needs its `mod"):
         raysim.load(tmp_path / "run")
     with pytest.raises(raysim.SettingsError, match=r"another model: tensor bias is missing, here"):
         raysim.load(tmp_path / "run", nn.Linear(12, 3))

@@ -272,7 +272,7 @@ class OwnRound(Returns):
 STATES = {
     "flat": "'model/head.weight' of the shape [48]; must be of [3, 16], unless the class states",
     "without_a_bias": "no tensor 'model/head.bias'",
-    "with_one_more": "a tensor 'model/extra', which the model has not",
+    "with_one_more": "a tensor 'model/extra', which the model lacks",
     "uncast": "'model/head.bias' in float64; must be in float32: tensor.to(torch.float32)",
     "whole": "'model/head.bias' in int64; must be in float32",
     "arrays": "'model/{.*}' of the type ndarray; must be a torch.Tensor",

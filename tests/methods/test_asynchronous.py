@@ -235,7 +235,7 @@ def test_chained_with_the_rules_of_another_method(tmp_path):
 @pytest.mark.parametrize(
     ("methods", "message"),
     [
-        ({"fedbuff": {}, "fedasync": {}}, "fedbuff and fedasync each have a asynchrony"),
+        ({"fedbuff": {}, "fedasync": {}}, "fedbuff and fedasync each set their own asynchrony"),
     ],
 )
 def test_what_does_not_chain_is_refused_by_name(tmp_path, methods, message):
@@ -249,9 +249,7 @@ def test_what_does_not_chain_is_refused_by_name(tmp_path, methods, message):
 def test_what_would_be_discounted_with_fedbuff_is_refused_by_name(tmp_path, other, first):
     names = (other, "fedbuff") if first else ("fedbuff", other)
     chained = {"method.name": "chain", "method.methods": {name: {} for name in names}}
-    message = (
-        rf"^method\.methods: {other} cannot be chained with fedbuff, which discounts.*: allowed"
-    )
+    message = rf"^method\.methods: {other} cannot be chained with fedbuff, which discounts.*: its"
     with pytest.raises(raysim.SettingsError, match=message):
         make_settings(tmp_path / "run", **chained)
 

@@ -91,7 +91,7 @@ class SendsChange(FedAvg):
 def test_no_method_drops_the_model_of_one_before_it(other, between, last):
     message = (
         f"^method.methods: {other} cannot stand before {last}, which moves the model before the"
-        f" round and would drop what {other} makes of it; put {last} before {other}$"
+        f" round and would drop the model of {other}; put {last} before {other}$"
     )
     with pytest.raises(raysim.SettingsError, match=message):
         Chain(methods={name: {} for name in (other, *between, last)})
@@ -310,7 +310,7 @@ REFUSED = {
         {MIXED: {"scaffold": {}, name_of(Rated): {}}},
         f"{MIXED}: scaffold and .*Rated each have a learning rate of the server$",
     ),
-    "hooks": ({MIXED: {name_of(Uniform): {}, name_of(Other): {}}}, "each have a deployed of"),
+    "hooks": ({MIXED: {name_of(Uniform): {}, name_of(Other): {}}}, "each set their own deployed"),
     "needs": (
         {MIXED: {"scaffold": {}, name_of(Averaged): {}}},
         "scaffold needs local.optimizer=sgd, .*Averaged needs local.optimizer=adam; leave one of",
@@ -321,7 +321,7 @@ REFUSED = {
     ),
     "rules": (
         {MIXED: {"fedprox": {}, "raysim.methods.fedprox:FedProx": {}}},
-        f"{MIXED}: rules: transforms need names of their own",
+        f"{MIXED}: rules: transforms and companions must have different names",
     ),
 }
 

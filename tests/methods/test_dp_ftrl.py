@@ -355,5 +355,5 @@ def test_what_is_not_accounted_is_refused_before_anything_starts(tmp_path, messa
 
 
 def test_batch_norm_is_refused(tmp_path):
-    with pytest.raises(raysim.SettingsError, match=r"'hidden.1.num_batches_tracked' is in whole"):
+    with pytest.raises(raysim.SettingsError, match=r"'hidden.1.num_batches_tracked' holds whole"):
         raysim.run(make_settings(tmp_path / "run", **RUN), make_task(SIX, Normalised))

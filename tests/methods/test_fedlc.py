@@ -90,7 +90,7 @@ class DeepHead(SmallCnn):
 
 @pytest.mark.parametrize("method", ["feddbe", "fedlc", "fedproto", "fedrod", "moon"])
 def test_another_head_is_refused(tmp_path, method):
-    message = f"method.name={method}: needs a model whose stage head is one nn.Linear; .* Sequen"
+    message = f"method.name={method}: needs a model with one nn.Linear as its stage head; .* Sequen"
     common.assert_refused(tmp_path, {"method.name": method}, message, DeepHead)
 
 

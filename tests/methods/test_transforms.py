@@ -207,7 +207,7 @@ def send_twice(view, trained):
         ),
         (
             [FedProx().rules(), FedProx(mu=1).rules()],
-            "names of their own, as companions do; given .*proximal",
+            "must have different names; given .*proximal",
         ),
     ],
 )

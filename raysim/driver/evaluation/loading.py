@@ -65,7 +65,7 @@ def load_network(
     raw, own_task = directory.read_config(note)
     settings = parse(raw)
     if own_task and model is None:
-        raise RunError(f"{path}: this run had a task of its own; raysim.load needs its `model`")
+        raise RunError(f"{path}: this run had its own task; raysim.load needs its `model`")
     samples = cache(lambda: _samples(settings.data, root))
     build = model if model is not None else BuiltModel.of(settings, samples)
     with torch.random.fork_rng(devices=[]):

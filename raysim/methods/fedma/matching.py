@@ -1,9 +1,9 @@
-"""Matching of the neurons of several clients that are the same one (BBP-MAP).
+"""Matching of equal neurons of several clients (BBP-MAP).
 
 Source: Yurochkin et al., "Bayesian Nonparametric Federated Learning of Neural Networks", ICML 2019
 (PFNM), as used layer by layer in Wang et al., "Federated Learning with Matched Averaging", ICLR
-2020 (FedMA). Every neuron is a row v of D weights; an atom is a neuron of the matched layer, the
-members of which are at most one neuron of every client. With J clients, s = 1/sigma^2,
+2020 (FedMA). Every neuron is a row v of D weights. An atom is a neuron of the matched layer; its
+members are at most one neuron of every client. With J clients, s = 1/sigma^2,
 s0 = 1/sigma0^2 and prior mean 0, an atom i has the summed weights G_i = sum of s v over its
 members, the precision S_i = s0 + s * members, and the popularity c_i = min(members, 10):
 
@@ -11,9 +11,9 @@ members, the precision S_i = s0 + s * members, and the popularity c_i = min(memb
     gain of the q-th new atom = sum_d [(s v)^2 / (s + s0)] + 2 log(gamma / J) - 2 log(q)
 
 A client's neurons are assigned so that the total gain is largest. The first atoms are the neurons
-of the client that has most; the other clients follow in order; then, `sweeps` times, each client in
-turn is removed, with the atoms that only it has, and assigned anew. All is in float64, without
-random draws.
+of the client with most neurons; the other clients follow in order. Then, `sweeps` times, each
+client in turn is removed, with the atoms that only it has, and assigned again. All is in float64,
+without random draws.
 
 Legend: J clients, W neurons of a client, A atoms, D weights of a neuron, Q new atoms.
 """
@@ -61,8 +61,8 @@ class Matching:
     """Atoms of a layer, and the clients' neurons among them.
 
     Attributes:
-        assigned: Per client, the atom of each of its neurons [W].
-        members: Per atom, the number of its members [A].
+        assigned: For each client, the atom of each of its neurons [W].
+        members: For each atom, the number of its members [A].
     """
 
     assigned: tuple[Integers, ...]
@@ -73,9 +73,9 @@ def match(rows: Sequence[Floats], beliefs: Beliefs, sweeps: int, limit: int) -> 
     """Match the neurons of all clients.
 
     Args:
-        rows: Per client, its neurons' weights [W, D].
+        rows: For each client, its neurons' weights [W, D].
         beliefs: Constants of the model.
-        sweeps: Passes in which every client is assigned anew.
+        sweeps: Passes that assign every client again.
         limit: Most atoms, no fewer than the neurons of any client.
     """
     first = max(range(len(rows)), key=lambda client: len(rows[client]))

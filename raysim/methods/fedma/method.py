@@ -18,21 +18,21 @@ one permutation across the gates, the recurrent side and the next layer's inputs
 first width, made of the atoms that its neurons were matched to.
 
 A client sends its last layer with the counts n_ji of its training samples of each class i, four
-bytes a class; row i becomes sum_j n_ji row_ji / sum_j n_ji over the clients j that arrived. A class
-that none of them holds, a head of one logit, and a task that is no classification take the samples
-of all classes; weighting=uniform takes 1/J, as the authors' LSTM code does.
+bytes a class; row i becomes sum_j n_ji row_ji / sum_j n_ji over the clients j that arrived. The
+samples of all classes count instead for a class without samples, for a head of one logit, and for a
+task that is no classification. weighting=uniform takes 1/J, as the authors' LSTM code does.
 
 `rounds` counts passes over the layers; a pass is L communication rounds of FedAvg's kind. The
 authors' code has gamma=7 and average="posterior" for VGG9, gamma=1e-3 and "mean" for the LSTM.
 
-Choices: layers are in forward order; an embedding is a layer, its dimensions are neurons. Atoms are
-made anew in every round, so a client that did not take part in the round before holds no valid
+Choices: layers are in forward order; an embedding is a layer, its dimensions are neurons. Every
+round makes new atoms, so a client that did not take part in the round before holds no valid
 assignment and starts from the atoms with most members (ties by index). Clients that took part hold
-the matched layers, so that next time they receive the last layer alone; an assignment counts four
-bytes a neuron. A client that is dropped in mid-pass leaves its atoms; an atom that is left by all
-keeps its value. Deviations from the authors' code: the prior mean is 0, clients are taken in order
-of id instead of at random, and the number of atoms has a limit. In the tables `width_1` to
-`width_L-1` are the layers' numbers of atoms.
+the matched layers, so next time they receive the last layer alone; an assignment counts four bytes
+a neuron. A client that is dropped in mid-pass leaves its atoms; an atom without members keeps its
+value. Deviations from the authors' code: the prior mean is 0, clients are taken in order of id
+instead of at random, and the number of atoms has a limit. In the tables `width_1` to `width_L-1`
+are the layers' numbers of atoms.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class FedMa(Method):
     sigma0: float = Field(default=1.0, gt=0, description="deviation of atoms around 0")
     gamma: float = Field(default=1e-3, gt=0, description="readiness to make new atoms")
     sweeps: int = Field(
-        default=5, ge=0, le=MOST, description="passes in which clients are matched anew"
+        default=5, ge=0, le=MOST, description="passes that match every client again"
     )
     max_width: float = Field(
         default=1.5, ge=1, le=MOST, description="limit of a layer over its first width"

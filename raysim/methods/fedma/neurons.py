@@ -32,7 +32,7 @@ FOLLOWS: dict[type[nn.Module], Kinds] = {
     nn.LSTM: (nn.LSTM, nn.Embedding),
     nn.Embedding: (),
 }
-"""Per kind of layer, the kinds that may come before it."""
+"""For each kind of layer, the kinds that may come before it."""
 INPUTS = {nn.Linear: "in_features", nn.Conv2d: "in_channels", nn.LSTM: "input_size"}
 OUTPUTS = {
     nn.Linear: "out_features",
@@ -76,8 +76,8 @@ class Layer:
     Attributes:
         path: Path of its module in the network.
         width: Number of its neurons as the network was built.
-        sides: Per tensor, its sides; the own side comes first. The last layer has none of its
-            own: its neurons are classes.
+        sides: For each tensor, its sides; the layer's own side comes first. The last layer has no
+            side of its own, because its neurons are classes.
     """
 
     path: str
@@ -142,7 +142,7 @@ def place(
 
 
 def rows(chain: Chain, layer: int, tensors: Tensors) -> Tensor:
-    """Return the input weights and biases [W, D] by which a layer's neurons are matched.
+    """Return input weights and biases [W, D] of a layer's neurons, for their matching.
 
     The recurrent weights of an LSTM are left out, as both their sides are the layer's own.
     """

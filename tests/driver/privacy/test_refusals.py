@@ -278,8 +278,8 @@ LEFT_OUT = "left out"
 """Value of a setting that another component has not."""
 REFUSED: dict[str, dict[str, Any]] = {
     f"does not go with selection.name={HERE}:First, whose cohorts cannot be accounted; choose"
-    " selection.name=poisson, or uniform for fixed cohorts: it changes 'select' of Poisson, whose"
-    " 'draw' rests on it; leave that as it is, or state 'draw' in the class itself": {
+    " selection.name=poisson, or uniform for fixed cohorts: it changes 'select' of Poisson, which"
+    " 'draw' rests on; leave that as it is, or state 'draw' in the class itself": {
         "selection.name": f"{HERE}:First"
     },
     f"does not go with selection.name={HERE}:Looked, whose cohorts cannot be accounted": {
@@ -311,8 +311,8 @@ REFUSED: dict[str, dict[str, Any]] = {
     "does not go with method.name=feddyn, which reads the clients of a round": {
         "method.name": "feddyn"
     },
-    "does not go with method.name=centralized, which reads the clients of a round (Round.cohort); a"
-    " method of your own passes now.cohort on unchanged": {"method.name": "centralized"},
+    "does not go with method.name=centralized, which reads the clients of a round (Round.cohort);"
+    " your own method passes now.cohort on unchanged": {"method.name": "centralized"},
     **{
         f"does not go with method.name={name}, {what}": {
             **{"method.name": "chain", "method.methods": {"fedprox": {}, name: {}}},
@@ -364,10 +364,10 @@ def test_what_is_not_accounted_is_refused_before_anything_starts(tmp_path, messa
 
 ALONE = {"channel.gaussian.clip": LEFT_OUT, "channel.gaussian.noise": LEFT_OUT}
 LOST = {
-    "Quiet": "'receive' of Gaussian, whose 'privacy'",
-    "Quieter": "'receive' of Gaussian, whose 'privacy'",
-    "Mixed": "'acts_on_empty_rounds' of Gaussian, whose 'privacy'",
-    "Later": "'receive' of Gaussian, whose 'privacy'",
+    "Quiet": "'receive' of Gaussian, which 'privacy'",
+    "Quieter": "'receive' of Gaussian, which 'privacy'",
+    "Mixed": "'acts_on_empty_rounds' of Gaussian, which 'privacy'",
+    "Later": "'receive' of Gaussian, which 'privacy'",
 }
 
 
@@ -376,7 +376,7 @@ def test_a_class_that_changes_what_its_base_claims_for_is_refused(tmp_path, stag
     name = f"{HERE}:{stage}"
     with pytest.raises(raysim.SettingsError) as caught:
         go(tmp_path / "run", **ALONE, channel={name: {}})
-    assert str(caught.value).startswith(f"channel.{name}: it changes {LOST[stage]} rests on it;")
+    assert str(caught.value).startswith(f"channel.{name}: it changes {LOST[stage]} rests on;")
     claims_nothing = {"channel": {name: {"noise": 0}}}
     assert len(go(tmp_path / "none", **ALONE, **claims_nothing).metrics) == 2
 
@@ -403,7 +403,7 @@ def test_a_function_set_on_a_class_of_raysim_is_refused(tmp_path, monkeypatch, k
 
 def test_a_method_that_changes_what_its_base_claims_for_is_refused(tmp_path):
     own = {"method.name": f"{HERE}:Quick", **ALONE}
-    with pytest.raises(raysim.SettingsError, match="it changes 'selection' of DpFtrl, whose 'priv"):
+    with pytest.raises(raysim.SettingsError, match="it changes 'selection' of DpFtrl, which 'priv"):
         go(tmp_path / "run", **own)
 
 
@@ -428,7 +428,7 @@ def test_a_method_that_reads_who_takes_part_is_refused_before_anything_starts(tm
         go(tmp_path / "run", **own)
     said = {
         "arrived": "clients of a round that have arrived (Reduced.clients)",
-        "selected": "clients of a round (Round.cohort); a method of your own passes now.cohort on",
+        "selected": "clients of a round (Round.cohort); your own method passes now.cohort on",
         "samples": "sizes of clients (Reduced.samples)",
         "steps": "local steps of clients (Round.steps)",
     }
