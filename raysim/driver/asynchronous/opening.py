@@ -7,9 +7,8 @@ from dataclasses import replace
 import numpy as np
 
 from raysim.api.components import called
-from raysim.api.method import Asynchrony
+from raysim.api.method import Asynchrony, Method
 from raysim.api.rules import Pass
-from raysim.config import Settings
 from raysim.driver.asynchronous.arrivals import Queue
 from raysim.driver.asynchronous.checks import check_alike, check_pass
 from raysim.driver.asynchronous.draws import Draws, always
@@ -39,7 +38,7 @@ def check_asynchrony(parts: RunParts) -> None:
     method, asynchrony = settings.method, settings.asynchrony
     if asynchrony is None:
         return
-    _check_numbers(settings, asynchrony)
+    _check_numbers(method, asynchrony, len(settings.participants))
     key = f"method.name={method.title}: asynchronous rounds need"
     if method.client_bytes(initial.state):
         raise SettingsError(f"{key} clients without state, which their order would change")
@@ -53,16 +52,15 @@ def check_asynchrony(parts: RunParts) -> None:
         check_alike(method, first, later, number)
 
 
-def _check_numbers(settings: Settings, asynchrony: Asynchrony) -> None:
+def _check_numbers(method: Method, asynchrony: Asynchrony, clients: int) -> None:
     """Check K, M and the number of tiers."""
     limits = {
-        "concurrency": (asynchrony.concurrency, len(settings.participants), "number of clients"),
+        "concurrency": (asynchrony.concurrency, clients, "number of clients"),
         "buffer": (asynchrony.buffer, asynchrony.concurrency, "concurrency"),
         "tiers": (asynchrony.tiers, asynchrony.concurrency, "concurrency"),
     }
     for name, (value, most, whose) in limits.items():
         if value is not None and not 1 <= value <= most:
-            method = settings.method
             own = name in type(method).model_fields
             key = f"method.{name}" if own else f"method.name={method.title}: its {name}"
             raise SettingsError(f"{key}={value}: must be from 1 to the {whose}, {most}")

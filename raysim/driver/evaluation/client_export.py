@@ -48,7 +48,7 @@ def client_model(
     """
     client = _number(client, settings.clients, federation.names)
     checked = check_run(settings, federation, run_dir, note)
-    checkpoint = _committed(run_dir, settings)
+    checkpoint = _committed(run_dir, settings.clients)
     committed = checkpoint.run
     own = {name: value for name, value in checked.identity.items() if name != INITIAL_MODEL}
     if parts := differing_parts(checkpoint.identity, own):
@@ -91,7 +91,7 @@ def _number(client: int | str, clients: int, names: Sequence[str]) -> int:
     raise SettingsError(f"--client={client}: must be from 0 to {clients - 1}{known}")
 
 
-def _committed(run_dir: RunDirectory, settings: Settings) -> Checkpoint:
+def _committed(run_dir: RunDirectory, clients: int) -> Checkpoint:
     """Return the last checkpoint; a damaged one is not set aside, unlike in a resumed run.
 
     Raises:
@@ -102,7 +102,7 @@ def _committed(run_dir: RunDirectory, settings: Settings) -> Checkpoint:
         raise RunError(f"{line.rpartition(';')[0]}; resume the run, which goes back to one before")
 
     checkpoints = Checkpoints(run_dir.checkpoints)
-    latest = checkpoints.latest(settings.clients, stop, lambda checkpoint: None)
+    latest = checkpoints.latest(clients, stop, lambda checkpoint: None)
     if latest is None:
         raise RunError(f"{run_dir.path}: has no checkpoint yet")
     return latest

@@ -10,7 +10,6 @@ import numpy as np
 
 from raysim.api.components import called
 from raysim.api.method import Method
-from raysim.config import Settings
 from raysim.errors import DataError, SettingsError
 from raysim.numbers.arrays import Floats, Integers
 from raysim.samples.client_tables import read_table, rows_of
@@ -26,20 +25,20 @@ def weights_file(weighting: str) -> Path | None:
     return None if weighting in ("examples", "uniform") else Path(weighting)
 
 
-def weights_of_file(settings: Settings) -> Weights | None:
+def weights_of_file(weighting: str, clients: int) -> Weights | None:
     """Return the weights [K] from a user's table; None without one.
 
     Raises:
         DataError: the file cannot be read, lacks a client or lists it twice, or a weight is not
             finite or not above 0.
     """
-    path = weights_file(settings.weighting)
+    path = weights_file(weighting)
     if path is None:
         return None
     table = read_table(path, "weighting")
     if {*table} != {"client", "weight"}:
         raise DataError(f"weighting={path}: must have the columns client, weight; has {[*table]}")
-    values = table["weight"][rows_of(path, "weighting", table["client"], settings.clients)]
+    values = table["weight"][rows_of(path, "weighting", table["client"], clients)]
     weights = values.astype(np.float64)
     if bad := _bad(weights):
         client, value = bad

@@ -8,7 +8,6 @@ from raysim.api.channel import Stage
 from raysim.api.components import called
 from raysim.api.method import Method
 from raysim.api.privacy import PrivacyClaim
-from raysim.config import Settings
 from raysim.driver.privacy.accounting import Accounting, Cohorts, accounting_of
 from raysim.driver.rounds.hiding import claiming_of
 from raysim.driver.start.parts import RunParts
@@ -28,10 +27,11 @@ def accounting_for(parts: RunParts, note: Callable[[str], None]) -> Accounting |
     settings, claiming = parts.settings, claiming_of(parts.settings)
     if not claiming or not (claim := claiming[0].privacy):
         return None
-    if rule := next(_of_numbers(settings, claim), None):
+    clients = len(settings.participants)
+    if rule := next(_of_numbers(claim, claim.population or clients, settings.cohort_size), None):
         raise SettingsError(f"{called(claiming[0])}: {rule}")
     key = settings_key(claiming[0])
-    draw, clients = settings.selection.draw or "fixed", len(settings.participants)
+    draw = settings.selection.draw or "fixed"
     accounting = accounting_of(
         claim, Cohorts(draw, settings.expected_cohort, clients, claim.tree), settings.rounds, key
     )
@@ -49,9 +49,8 @@ def settings_key(claiming: Method | Stage) -> str:
     return "method" if isinstance(claiming, Method) else called(claiming)
 
 
-def _of_numbers(settings: Settings, claim: PrivacyClaim) -> Iterator[str]:
+def _of_numbers(claim: PrivacyClaim, clients: int, size: int) -> Iterator[str]:
     """Yield a line for each number of the claim that exceeds its limit."""
-    clients, size = claim.population or len(settings.participants), settings.cohort_size
     if claim.tree and claim.tree.length(clients, size) * size > clients:
         yield (
             f"restart={claim.tree.rounds}: must be at most {clients // size}, as each client takes"

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from raysim.api.method import Method
 from raysim.api.scoring import CLASSIFICATION
+from raysim.clock.base import Clock
 from raysim.config import LocalSettings, Settings
 from raysim.federation.federation import Federation, open_samples
 from raysim.federation.opened import OpenedSamples
@@ -280,14 +281,14 @@ def _either(ways: Iterable[object]) -> str:
     return f"{', '.join(others)} or {last}" if others else last
 
 
-def deadline_note(rows: Sequence[Row], settings: Settings) -> str:
+def deadline_note(rows: Sequence[Row], clock: Clock) -> str:
     """Return a note if no client missed the deadline; "" if one did, or without a deadline.
 
     Args:
         rows: The rows of all rounds.
-        settings: The settings.
+        clock: The run's clock.
     """
-    policy = settings.clock.server_policy
+    policy = clock.server_policy
     if policy.name != "deadline" or any(row.get(LOST) for row in rows):
         return ""
     longest = max(row["virtual_seconds"] for row in rows)

@@ -259,7 +259,7 @@ class Commits:
         if self._sealed.forced:
             summary["forced"] = [*self._sealed.forced]
         write_json(run_dir.summary, summary)
-        if said := deadline_note(self.recorder.rows, settings):
+        if said := deadline_note(self.recorder.rows, settings.clock):
             self._context.listener.note(said)
         self._context.listener.finished(summary)
         return Result(run_dir.path, summary, self.recorder.table(), dict(self._deployed()))

@@ -42,39 +42,39 @@ def rates_of(settings: Settings) -> dict[str, Rate]:
     }
 
 
-def rate_figures(settings: Settings, before: RunState) -> Row:
+def rate_figures(rates: Mapping[str, Rate], before: RunState) -> Row:
     """Return columns of `metrics.parquet`: `lr`, and `server_lr` if the server has a schedule."""
-    columns = {"local": "lr"} | ({"server": "server_lr"} if settings.server.scheduled else {})
-    rates = rates_of(settings)
+    scheduled = rates["server"].schedule.scheduled
+    columns = {"local": "lr"} | ({"server": "server_lr"} if scheduled else {})
     return {c: rates[name].at(before, before.number) for name, c in columns.items()}
 
 
-def check_rates(settings: Settings, evaluated: Collection[str]) -> None:
+def check_rates(rates: Mapping[str, Rate], evaluated: Collection[str]) -> None:
     """Check that rounds have the metrics that schedules follow.
 
     Args:
-        settings: The run's settings.
+        rates: The run's rates.
         evaluated: Columns of the run's evaluations.
 
     Raises:
         SettingsError: a metric is missing.
     """
-    for rate in rates_of(settings).values():
+    for rate in rates.values():
         rule = rate.schedule.plateau
         if rule and rule.metric not in ("train_loss", *evaluated):
             raise SettingsError(f"{rate.name}.lr_metric={rule.metric}: {METRIC_NEEDS}")
 
 
-def with_rates(settings: Settings, after: RunState, row: Mapping[str, Any]) -> RunState:
+def with_rates(rates: Mapping[str, Rate], after: RunState, row: Mapping[str, Any]) -> RunState:
     """Return the state after a round, with the next states of the schedules.
 
     Args:
-        settings: The run's settings.
+        rates: The run's rates.
         after: The state after the round, with the schedules' states before it.
         row: The round's row of `metrics.parquet`.
     """
     states = {}
-    for rate in rates_of(settings).values():
+    for rate in rates.values():
         before = after.kept(owner := f"{rate.name}.lr")
         if found := rate.schedule.after(after.number - 1, rate.full, before, row):
             states[owner] = found

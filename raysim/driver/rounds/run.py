@@ -31,7 +31,7 @@ from raysim.driver.rounds.method_rounds import (
     run_without_clients,
 )
 from raysim.driver.rounds.passes import PassContext, RoundRunner
-from raysim.driver.rounds.rates import rate_figures, with_rates
+from raysim.driver.rounds.rates import rate_figures, rates_of, with_rates
 from raysim.driver.rounds.round_log import RoundLog
 from raysim.driver.rounds.selecting import RoundSelection
 from raysim.driver.start.context import Rounds, RunContext
@@ -278,7 +278,7 @@ class Run:
             evaluated = {**evaluation.spans, DRIVER: context.watch.take()}
             row |= self.commits.trace.round(number, seconds, workers, spans, evaluated)
         counted = self._as_in_longer_runs(row, evaluation)
-        after = with_rates(self.settings, begun.values.after(after, counted), counted)
+        after = with_rates(rates_of(self.settings), begun.values.after(after, counted), counted)
         for given in left:
             given.check_left(ASKED, called(self.settings.method))
         return after, row, runner.log, evaluation
@@ -396,7 +396,7 @@ class Run:
         channel, downlink = self._channel(now, before), self._downlink(before)
         return OpenRound(
             *(now, has_clients, runner, run, analyses, selection),
-            *(rate_figures(self.settings, before), values, clock, channel, downlink),
+            *(rate_figures(rates_of(self.settings), before), values, clock, channel, downlink),
             *(self._client_models, self._is_due(before.number + 1)),
         )
 

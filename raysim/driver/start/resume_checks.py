@@ -65,7 +65,7 @@ def finished_run(
         if not Checkpoints(run_dir.checkpoints).numbers():
             raise RunError(f"{run_dir.path}: has no checkpoints left to go on from")
         return None
-    _note_start(run_dir, settings, note)
+    _note_start(run_dir, settings.start_from, note)
     done = f"{len(metrics)} of at most {settings.rounds} rounds"
     note(f"{run_dir.path}: the run is finished ({done}); nothing is left to do")
     return Result(run_dir.path, summary, metrics, load_file(run_dir.model))
@@ -86,19 +86,19 @@ def _goes_on(metrics: pa.Table, settings: Settings) -> bool:
     return stopping.reason(len(metrics)) is None
 
 
-def _note_start(run_dir: RunDirectory, settings: Settings, note: Callable[[str], None]) -> None:
+def _note_start(run_dir: RunDirectory, start: str | None, note: Callable[[str], None]) -> None:
     """Note that `start_from` holds other tensors now than when a finished run began.
 
     The run that it names may have been trained further since; the finished result stays valid.
     """
-    if settings.start_from is None or not Path(settings.start_from).exists():
+    if start is None or not Path(start).exists():
         return
     sealed = Checkpoints(run_dir.checkpoints).identity()
-    now = {START: tensors_digest(read_start(Path(settings.start_from), note))}
+    now = {START: tensors_digest(read_start(Path(start), note))}
     if parts := differing_parts(sealed, now):
         note(
             f"{run_dir.path}: the finished run began with another content of"
-            f" start_from={settings.start_from} ({', '.join(parts)})"
+            f" start_from={start} ({', '.join(parts)})"
         )
 
 

@@ -11,7 +11,7 @@ from raysim.api.components import called
 from raysim.api.next_state import ASKED, given_state
 from raysim.api.scoring import Scoring
 from raysim.combinations import check_rules
-from raysim.config import Settings
+from raysim.config import EvaluationSettings, Settings
 from raysim.driver.analyses.run_analyses import Analyses
 from raysim.driver.asynchronous.opening import check_asynchrony
 from raysim.driver.clock.clock import open_clock
@@ -23,7 +23,7 @@ from raysim.driver.listeners.trackers import tracked
 from raysim.driver.privacy.accounting import with_accounted_noise
 from raysim.driver.privacy.checks import accounting_for
 from raysim.driver.rounds.local_values import check_values
-from raysim.driver.rounds.rates import check_rates
+from raysim.driver.rounds.rates import check_rates, rates_of
 from raysim.driver.rounds.rehearsal import rehearse
 from raysim.driver.rounds.run import Run
 from raysim.driver.rounds.selecting import RoundSelection
@@ -166,7 +166,7 @@ def check_run(
     clock = open_clock(settings, federation, network, states)
     for concern in ORDER:
         concern.check(parts, federation, note)
-    weights = weights_of_file(settings)
+    weights = weights_of_file(settings.weighting, settings.clients)
     checked = CheckedRun(
         settings=settings,
         federation=federation,
@@ -197,7 +197,7 @@ def _check_first_round(checked: CheckedRun) -> None:
         SettingsError: a column that they read is missing, or the selection fails.
     """
     settings, evaluated = checked.settings, checked.evaluator.skipped.figures
-    check_rates(settings, evaluated)
+    check_rates(rates_of(settings), evaluated)
     check_values(settings, evaluated)
     if checked.clock and not settings.asynchrony:
         RoundSelection.of(settings, checked.sampling(checked.initial), checked.clock)
@@ -207,7 +207,10 @@ def _with_test_samples(
     settings: Settings, federation: Federation, note: Callable[[str], None]
 ) -> Federation:
     """Return a federation in which evaluation and server have their own samples."""
-    for said in (_of_local_test(settings, federation), _of_undeclared(federation.scoring)):
+    for said in (
+        _of_local_test(settings.evaluation, federation),
+        _of_undeclared(federation.scoring),
+    ):
         if said:
             note(said)
     federation = federation.with_root(
@@ -231,9 +234,8 @@ def _of_undeclared(scoring: Scoring) -> str:
     return f"metric {', '.join(scores)}: {how[0]}" if how else ""
 
 
-def _of_local_test(settings: Settings, federation: Federation) -> str:
+def _of_local_test(evaluation: EvaluationSettings, federation: Federation) -> str:
     """Return a line on an unexpected effect of `evaluation.local_test`; "" without one."""
-    evaluation = settings.evaluation
     if not evaluation.local_test:
         return ""
     if not (evaluation.test or evaluation.holdout):

@@ -20,28 +20,32 @@ from raysim.errors import SettingsError
 from raysim.execution.update_blocks import combined, decided, measured
 
 
-def with_aggregation(settings: Settings, dispatch: Dispatch) -> Dispatch:
+def with_aggregation(aggregation: Aggregation, expected: float, dispatch: Dispatch) -> Dispatch:
     """Return a pass that keeps its updates if the aggregation sees them.
 
     Args:
-        settings: The run's settings.
+        aggregation: The run's aggregation.
+        expected: The expected clients of a round.
         dispatch: The pass.
     """
-    sees = settings.aggregation.sees_updates
+    sees = aggregation.sees_updates
     stored = dispatch.moved_from if sees else dispatch.stored_groups
-    weighting = (dispatch.epochs and settings.aggregation.weights) or dispatch.weighting
+    weighting = (dispatch.epochs and aggregation.weights) or dispatch.weighting
     dispatch = replace(dispatch, stored_groups=stored, weighting=weighting)
-    return dispatch.with_step(UploadStep(server=partial(_received, settings, dispatch)))
+    return dispatch.with_step(
+        UploadStep(server=partial(_received, aggregation, expected, dispatch))
+    )
 
 
-def _received(settings: Settings, dispatch: Dispatch, reduced: Reduced) -> Reduced:
+def _received(
+    aggregation: Aggregation, expected: float, dispatch: Dispatch, reduced: Reduced
+) -> Reduced:
     """Return the result with its mean differences times the aggregation's factor.
 
     Raises:
         SettingsError: the aggregation fails.
     """
-    arrived, expected = len(reduced.clients), settings.expected_cohort
-    factor = call(settings.aggregation, Aggregation.factor, arrived, expected)
+    factor = call(aggregation, Aggregation.factor, len(reduced.clients), expected)
     if factor == 1 or not dispatch.epochs:
         return reduced
     moved = dispatch.differences(reduced)

@@ -119,7 +119,7 @@ def _attacked_by(settings: Settings, bad: Integers, log: RoundLog, dispatch: Dis
                 if replaces
                 else None
             ),
-            server=partial(_received, settings, log),
+            server=partial(_received, settings.aggregation, log),
             samples=partial(_samples, attack=attack, bad=own, seed=settings.seed)
             if attack.changes_samples
             else None,
@@ -242,14 +242,14 @@ def poisoned(attack: Attack, data: Batch, classes: int, draws: torch.Generator) 
     return bad
 
 
-def _received(settings: Settings, log: RoundLog, reduced: Reduced) -> Reduced:
+def _received(aggregation: Aggregation, log: RoundLog, reduced: Reduced) -> Reduced:
     """Count bad clients: those that arrived, those cut, and those beyond the tolerance."""
     columns = log.columns[-1]
     arrived = int(columns["bad"].sum())
     if WEIGHT in columns:
         log.more[BAD_CUT] = int((columns[WEIGHT][columns["bad"] > 0] == 0).sum())
     counts = {BAD: arrived}
-    bound = call(settings.aggregation, Aggregation.tolerates, len(reduced.clients))
+    bound = call(aggregation, Aggregation.tolerates, len(reduced.clients))
     if bound is not None:
         counts[BEYOND] = max(arrived - bound, 0)
     log.more |= {name: max(log.more.get(name, 0), n) for name, n in counts.items()}

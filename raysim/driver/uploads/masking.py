@@ -13,11 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from raysim.api.channel import Stage
+from raysim.api.channel import Stage, Stages
 from raysim.api.components import called
 from raysim.api.differences import split_stored
 from raysim.api.rules import Reduced, Trained, Upload, View
-from raysim.config import Settings
 from raysim.driver.rounds.passes import RoundRunner
 from raysim.driver.start.parts import RunParts
 from raysim.driver.uploads.dispatch import Dispatch, UploadStep
@@ -30,9 +29,9 @@ from raysim.numbers.tensors.exact import Addend
 from raysim.numbers.tensors.magnitudes import LIMIT
 
 
-def masking_of(settings: Settings) -> Stage | None:
+def masking_of(stages: Stages) -> Stage | None:
     """Return the stage with a secure aggregation; None without one."""
-    return next((stage for stage in settings.stages.values() if stage.secure_sum), None)
+    return next((stage for stage in stages.values() if stage.secure_sum), None)
 
 
 @dataclass(frozen=True)
@@ -90,7 +89,7 @@ def with_masks(runner: RoundRunner, dispatch: Dispatch) -> Dispatch:
         dispatch: The pass.
     """
     settings, note = runner.context.settings, runner.context.note_once
-    stage = masking_of(settings)
+    stage = masking_of(settings.stages)
     if not (stage and stage.secure_sum):
         return dispatch
     bases = tuple(sorted(dispatch.moved_from.items()))
@@ -124,7 +123,7 @@ def check_masks(parts: RunParts, *_: Any) -> None:
         SettingsError: a round has a single client.
     """
     settings = parts.settings
-    if not (stage := masking_of(settings)):
+    if not (stage := masking_of(settings.stages)):
         return
     if settings.cohort_size < 2:
         more = "fraction" if len(settings.participants) > 1 else "clients"

@@ -89,7 +89,9 @@ ORDER = (
     ),
     Concern(
         "aggregation",
-        lambda begun: partial(with_aggregation, begun.settings),
+        lambda begun: partial(
+            with_aggregation, begun.settings.aggregation, begun.settings.expected_cohort
+        ),
         check_aggregation,
         on_empty_rounds=True,
     ),

@@ -69,7 +69,7 @@ def initial_checkpoint(settings: Settings, federation: Federation) -> tuple[nn.M
     inputs = replace(federation.inputs, dtype=sample_dtype(network))
     samples = OpenedSamples(replace(federation, inputs=inputs), CPU)
     outputs = check_samples(method, network, samples.first(2))
-    check_predictions(settings, federation.scoring, outputs)
+    check_predictions(settings.evaluation, federation.scoring, outputs)
     if federation.scoring.classifies:
         check_labels(federation, outputs.shape[-1])
         check_class_weights(settings.local, outputs.shape[-1])

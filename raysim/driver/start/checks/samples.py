@@ -16,7 +16,7 @@ from raysim.api.components import called, cause
 from raysim.api.method import Method
 from raysim.api.rules import Batch
 from raysim.api.scoring import TEST, Scoring, cross_entropies
-from raysim.config import LocalSettings, Settings
+from raysim.config import EvaluationSettings, LocalSettings, Settings
 from raysim.driver.evaluation.client_scores import are_classes
 from raysim.errors import DataError, SettingsError, visible
 from raysim.federation.federation import Federation, open_samples
@@ -129,7 +129,7 @@ def check_class_weights(local: LocalSettings, outputs: int) -> None:
         )
 
 
-def check_predictions(settings: Settings, scoring: Scoring, outputs: Tensor) -> None:
+def check_predictions(evaluation: EvaluationSettings, scoring: Scoring, outputs: Tensor) -> None:
     """Check a scoring's predictions from the outputs of a few samples.
 
     Raises:
@@ -152,7 +152,7 @@ def check_predictions(settings: Settings, scoring: Scoring, outputs: Tensor) -> 
             " tensor with a row for each sample"
         )
     known = are_classes(predicted.detach().cpu().numpy()) or "accuracy" in scoring.metrics
-    if settings.evaluation.clients and not known:
+    if evaluation.clients and not known:
         kind = str(predicted.dtype).removeprefix("torch.")
         raise SettingsError(
             f"evaluation.clients=true: needs a class for each sample, and Scoring.predict returns"
