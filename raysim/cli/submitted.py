@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import raysim
 from raysim.cli.options import changes
 from raysim.cli.tables import given_sweep, given_table, planner_of
-from raysim.cluster.command import check_file, check_folder
 
 if TYPE_CHECKING:
     from raysim.tuning.tables.plan import Planner
@@ -18,14 +18,28 @@ Options = Mapping[str, Any]
 """Values of a command's options and arguments by name."""
 
 
+def _check_file(config: str) -> None:
+    """Check that a settings file is uploaded with the job."""
+    from raysim.cluster import command
+
+    command.check_file(config)
+
+
+def _check_folder(setting: str, path: str | Path | None) -> None:
+    """Check that a job's results do not lie in its uploaded working directory."""
+    from raysim.cluster import command
+
+    command.check_folder(setting, path)
+
+
 def _overrides(options: Options) -> dict[str, Any]:
     return changes(options["overrides"], options["profile"])
 
 
 def _run(options: Options) -> None:
     settings = raysim.load_config(options["config"], _overrides(options))
-    check_file(options["config"])
-    check_folder("out", settings.out)
+    _check_file(options["config"])
+    _check_folder("out", settings.out)
 
 
 def _tune(options: Options) -> None:
@@ -37,23 +51,23 @@ def _tune(options: Options) -> None:
     study.resolve(_overrides(options))
     names = ("sampler", "pruner", "objectives", "seeds")
     study.options(*(options[key] for key in names))
-    check_file(options["study"])
-    check_folder("--out", options["out"])
+    _check_file(options["study"])
+    _check_folder("--out", options["out"])
 
 
 def _table(options: Options) -> None:
     chosen = options["only"], options["rounds"], options["seeds"]
     table = given_table(options["name"], options["tune"] or (), options["tune_trials"])
     _check_table(table, planner_of(*chosen, _overrides(options)))
-    check_folder("--out", options["out"])
+    _check_folder("--out", options["out"])
 
 
 def _sweep(options: Options) -> None:
     table = given_sweep(options["config"], options["overrides"], options)
     profile = changes(None, options["profile"])
     _check_table(table, planner_of(options["only"], options["rounds"], None, profile))
-    check_file(options["config"])
-    check_folder("--out", options["out"])
+    _check_file(options["config"])
+    _check_folder("--out", options["out"])
 
 
 def _check_table(table: PaperTable, planner: Planner) -> None:
@@ -70,11 +84,11 @@ def _figure(options: Options) -> None:
 
     chosen = options["rounds"], options["only"] or ()
     make_plan(options["name"], _overrides(options), *chosen)
-    check_folder("--out", options["out"])
+    _check_folder("--out", options["out"])
 
 
 def _resume(options: Options) -> None:
-    check_folder("RUN_DIR", options["run_dir"])
+    _check_folder("RUN_DIR", options["run_dir"])
 
 
 CHECKS: Mapping[str, Callable[[Options], None]] = {

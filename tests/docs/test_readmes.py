@@ -93,7 +93,7 @@ def test_who_runs_the_other_blocks_is_known():
 @pytest.mark.parametrize("line", [*commands()])
 def test_a_command_is_one_that_raysim_takes(line: str, monkeypatch: pytest.MonkeyPatch):
     """With its options and settings, as `raysim submit` checks it, where its files are there."""
-    monkeypatch.setattr(submitted, "check_folder", lambda *given: None)
+    monkeypatch.setattr(submitted, "_check_folder", lambda *given: None)
     monkeypatch.chdir(ROOT)
     _, name, *words = shlex.split(line.partition(" > ")[0])
     group = typer.main.get_group(app)
