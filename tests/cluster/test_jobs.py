@@ -51,7 +51,7 @@ def server(monkeypatch) -> Iterator[Callable[..., None]]:
                 pass
 
         running.append(ThreadingHTTPServer(("127.0.0.1", 0), Handler))
-        Thread(target=running[0].serve_forever, daemon=True).start()
+        Thread(target=running[0].serve_forever, args=(0.01,), daemon=True).start()
         address = f"http://user:secret@127.0.0.1:{running[0].server_port}"
         monkeypatch.setenv("RAY_API_SERVER_ADDRESS", address)
 

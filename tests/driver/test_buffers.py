@@ -159,9 +159,17 @@ class Masked(SmallNet):
         return super().forward(x * self.mask[:, None])
 
 
-@pytest.mark.parametrize("stacked", [0, 2])
-@pytest.mark.parametrize("method", ["fedavg", "fedmmd", "fsvrg"])
-@pytest.mark.parametrize("how", ["none", "empty", "registered by forward"])
+HOW = ("none", "empty", "registered by forward")
+
+
+@pytest.mark.parametrize(
+    ("method", "stacked", "how"),
+    [  # each method in each way, and either alone or in stacks, in turn
+        (method, 2 * ((number + place) % 2), how)
+        for number, method in enumerate(["fedavg", "fedmmd", "fsvrg"])
+        for place, how in enumerate(HOW)
+    ],
+)
 def test_a_mask_that_is_not_persistent_may_take_any_shape(
     tmp_path, monkeypatch, how, method, stacked
 ):
