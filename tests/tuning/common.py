@@ -29,7 +29,6 @@ PRESET = {
     "clients": 20,
     "rounds": 4,
     "fraction": 0.2,
-    "checkpoint_every": 1,
     "local": {"epochs": 1, "batch_size": 50, "lr": 0.05},
 }
 SPACE = {

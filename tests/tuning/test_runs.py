@@ -105,7 +105,7 @@ def test_a_run_is_named_by_what_decides_its_results_and_rows():
 
 def test_later_versions_give_the_same_names():
     """Else all runs of a folder would be run again; new settings with their defaults count not."""
-    named = {"local.batch_size": 20}
+    named = {"local.batch_size": 20, "checkpoint_every": 1}
     assert Run.of("", settings_of(**named)).name == "75a28063e2c5/seed-0"
     more = {"method.name": "scaffold", "channel.clip.norm": 2.0, "clock.name": "devices", **named}
     assert Run.of("", settings_of(**more, seed=3)).name == "00a8e1da70b4/seed-3"

@@ -21,9 +21,11 @@ def drawn() -> None:
 
 @pytest.fixture(autouse=True)
 def not_drawn(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Leave the charts of pages empty, unless a test asks for them."""
+    """Leave out the charts of pages, or leave them empty, unless a test asks for them."""
     if "drawn" not in request.fixturenames:
         monkeypatch.setattr("raysim.results.report.drawing.to_svg", lambda *_, **named: "<svg/>")
+        for kind in ("curves", "seeds"):
+            monkeypatch.setattr(f"raysim.results.report.charts.{kind}", lambda *_: None)
 
 
 @pytest.fixture
