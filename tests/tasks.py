@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +68,12 @@ LONG = {"rounds": 5, "local.epochs": 2, "checkpoint_every": 1}
 def long_settings(out: Path, **overrides: Any) -> raysim.Settings:
     """Return the settings of a run that is killed, or of which every round is kept."""
     return make_settings(out, **LONG | overrides)
+
+
+def in_turn(cases: Iterable[Any], ways: Iterable[Any], shift: int = 0) -> list[tuple[Any, Any]]:
+    """Return each case with one of the ways, which take turns; cases are at least as many."""
+    turns = [*ways]
+    return [(case, turns[(n + shift) % len(turns)]) for n, case in enumerate(cases)]
 
 
 class Notes(raysim.Listener):

@@ -20,7 +20,7 @@ from raysim.cli.live_view import PlainOutput
 from raysim.federation.task import from_task
 from raysim.samples.arrow import write_split
 from raysim.testing.tasks import SmallNet
-from tests.tasks import make_settings, make_task
+from tests.tasks import in_turn, make_settings, make_task
 
 SIZES = (3, 40, 17, 8, 25, 1)
 ROUNDS, EPOCHS, LR = 2, 3, 0.05
@@ -186,8 +186,7 @@ METHODS = {
 }
 
 
-@pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("stacked", [0, 3])
+@pytest.mark.parametrize(("method", "stacked"), in_turn(METHODS, [0, 3]))
 def test_methods_learn_a_regression(tmp_path, method, stacked):
     overrides = {"method.name": method, "engine.vectorize": stacked, **METHODS[method]}
     settings = make_settings(tmp_path, **BASE | {"rounds": 6, **overrides})

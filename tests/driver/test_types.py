@@ -15,7 +15,7 @@ from torch.nn.utils import parametrizations
 import raysim
 from raysim.numbers.tensors import as_real
 from raysim.testing.tasks import SmallNet, samples
-from tests.tasks import UNEQUAL, Notes, StopAfter, make_settings, make_task, model_of
+from tests.tasks import UNEQUAL, Notes, StopAfter, in_turn, make_settings, make_task, model_of
 
 EQUAL = (24, 24, 24)
 
@@ -149,7 +149,7 @@ UNSTAGED = [name for name in ALL if name != "divide_and_conquer"]
 
 @pytest.mark.parametrize(
     ("method", "stacked"),
-    [("fedavg", 3), *((method, 3 * (number % 2)) for number, method in enumerate(UNSTAGED))],
+    [("fedavg", 3), *in_turn(UNSTAGED, [0, 3])],
 )
 def test_complex_parameters_are_pairs_of_reals(tmp_path, method, stacked):
     overrides = {"method.name": method, "engine.vectorize": stacked, "rounds": 3, **ALL[method]}

@@ -18,7 +18,7 @@ from raysim.api.rules import Batching, LocalSteps, samples_of
 from raysim.methods.fedavg import FedAvg
 from raysim.storage.client_states import ClientStates
 from raysim.training.job import batch_bounds
-from tests.tasks import make_settings
+from tests.tasks import in_turn, make_settings
 from tests.training.test_optimizers import LR, MODES, ROUNDS, assert_equal, mode, run
 from tests.training.torch_reference import SIZES, Reference, cohorts, model, task
 
@@ -28,8 +28,7 @@ CASES = {"batches of 4": (4, None), "of 32": (32, 31), "in part of an epoch": (4
 """Batch size and local steps, of clients of 52, 7, 21 and 30 samples."""
 
 
-@pytest.mark.parametrize("mode", MODES, indirect=True)
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(("case", "mode"), in_turn(CASES, MODES, 1), indirect=["mode"])
 def test_clients_train_as_on_a_loader_that_drops_the_last_batch(tmp_path, case, mode):
     size, steps = CASES[case]
     work = {"local.batch_size": size, "local.steps": steps, "local.epochs": 1 if steps else 2}

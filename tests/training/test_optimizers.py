@@ -28,7 +28,7 @@ from raysim.training import recorded_steps
 from raysim.training.job import ClientJob, batch_bounds, iterate_epochs
 from raysim.training.stacked.batches import stacked_batches
 from raysim.training.update import Update
-from tests.tasks import EQUAL, make_settings, make_task
+from tests.tasks import EQUAL, in_turn, make_settings, make_task
 from tests.training.torch_reference import BATCH, SIZES, Reference, batches, cohorts, model, task
 
 ROUNDS, LR = 3, 0.02
@@ -93,8 +93,9 @@ def test_an_optimizer_is_that_of_torch(tmp_path, name, mode):
     assert_equal(result.params, expected)
 
 
-@pytest.mark.parametrize("mode", MODES, indirect=True)
-@pytest.mark.parametrize("name", ["sgd", "adamw", "rmsprop"])
+@pytest.mark.parametrize(
+    ("name", "mode"), in_turn(["sgd", "adamw", "rmsprop"], MODES, 1), indirect=["mode"]
+)
 def test_a_kept_optimizer_goes_on_in_the_next_round_and_when_resumed(tmp_path, name, mode):
     make, overrides = reference(name)
     given = {"local.optimizer": name, "local.keep": True, **overrides, **mode}
@@ -154,8 +155,7 @@ def rates_of_torch(schedule, rounds):
     return rates
 
 
-@pytest.mark.parametrize("mode", MODES, indirect=True)
-@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize(("schedule", "mode"), in_turn(SCHEDULES, MODES), indirect=["mode"])
 def test_a_schedule_is_that_of_torch(tmp_path, schedule, mode):
     own = {"local.lr_decay": 0.9} if schedule == "constant" else {"local.lr_min": 0.002}
     given = {"local.schedule": schedule, "local.warmup_rounds": 3, **own, **mode}
@@ -191,8 +191,7 @@ def test_a_method_may_multiply_the_work_of_a_round(tmp_path, work):
     assert all(torch.equal(twice.params[n], t) for n, t in plain.params.items())
 
 
-@pytest.mark.parametrize("mode", MODES, indirect=True)
-@pytest.mark.parametrize("steps", [5, 17, 26])
+@pytest.mark.parametrize(("steps", "mode"), in_turn([5, 17, 26], MODES), indirect=["mode"])
 def test_steps_in_place_of_epochs(tmp_path, steps, mode):
     given = {"local.epochs": 1, "local.steps": steps, "local.optimizer": "adam", **mode}
     result = run(tmp_path / "run", rounds=6 if steps == 5 else ROUNDS, **given)
@@ -296,12 +295,15 @@ def test_late_clients_take_the_steps_that_the_deadline_allows(tmp_path):
     assert 1 <= min(taken.values()) < 5
 
 
-@pytest.mark.parametrize("mode", MODES, indirect=True)
-@pytest.mark.parametrize(
-    ("smoothing", "weights"),
-    [(0.2, None), (0.0, [0.5, 2.0, 1.0]), (0.1, [3.0, 0.1, 0.25]), (0.1, "balanced")],
-)
-def test_smoothing_and_class_weights_are_those_of_torch(tmp_path, smoothing, weights, mode):
+LOSSES = [
+    *[(0.2, None), (0.0, [0.5, 2.0, 1.0]), (0.1, [3.0, 0.1, 0.25])],
+    *[(0.1, "balanced"), (0.2, [0.5, 2.0, 1.0])],
+]
+
+
+@pytest.mark.parametrize(("case", "mode"), in_turn(LOSSES, MODES), indirect=["mode"])
+def test_smoothing_and_class_weights_are_those_of_torch(tmp_path, case, mode):
+    smoothing, weights = case
     given = {"local.label_smoothing": smoothing, "local.class_weights": weights, **mode}
     result = run(tmp_path / "run", **given)
     if weights == "balanced":

@@ -7,7 +7,7 @@ import torch
 
 import raysim
 from tests.methods.common import Normed
-from tests.tasks import EQUAL, make_settings, make_task
+from tests.tasks import EQUAL, in_turn, make_settings, make_task
 from tests.training.test_optimizers import LR, MODES, ROUNDS, assert_equal, mode, run
 from tests.training.torch_reference import Reference, cohorts, task
 
@@ -21,8 +21,7 @@ def make(parameters, lr):
     return torch.optim.SGD(parameters, lr, momentum=0.8)
 
 
-@pytest.mark.parametrize("mode", MODES, indirect=True)
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(("case", "mode"), in_turn(CASES, MODES), indirect=["mode"])
 def test_the_average_is_that_of_torch(tmp_path, case, mode):
     share, steps = CASES[case]
     work = {"local.steps": steps, "local.epochs": 1 if steps else 2}

@@ -13,7 +13,16 @@ import raysim
 from raysim.config import parse_override
 from raysim.testing.tasks import small_task
 from tests.driver.clock.test_costs import MODEL, SPEEDS, STEP, devices
-from tests.tasks import EQUAL, UNEQUAL, Notes, StopAfter, make_settings, make_task, model_of
+from tests.tasks import (
+    EQUAL,
+    UNEQUAL,
+    Notes,
+    StopAfter,
+    in_turn,
+    make_settings,
+    make_task,
+    model_of,
+)
 
 CLOCK = {"clock.name": "devices"}
 MANY = (12,) * 30
@@ -39,15 +48,16 @@ def test_the_clock_changes_no_bit_of_a_run_that_waits(tmp_path, method):
     assert max(timed.metrics["virtual_seconds"].to_pylist()) > 600  # it waited for one
 
 
-@pytest.mark.parametrize("method", ["fedavg", "scaffold", "fsvrg", "mifl", "ditto", "fednova"])
+POLICIES = [
+    {"clock.policy": "deadline", "clock.deadline": 1e6},
+    {"clock.policy": "partial", "clock.deadline": 1e6},
+    {"clock.policy": "over_selection", "clock.extra": 2},
+]
+
+
 @pytest.mark.parametrize(
-    "policy",
-    [
-        {"clock.policy": "deadline", "clock.deadline": 1e6},
-        {"clock.policy": "partial", "clock.deadline": 1e6},
-        {"clock.policy": "over_selection", "clock.extra": 2},
-    ],
-    ids=lambda policy: policy["clock.policy"],
+    ("method", "policy"),
+    in_turn(["fedavg", "scaffold", "fsvrg", "mifl", "ditto", "fednova"], POLICIES),
 )
 def test_policies_have_the_bits_of_waiting_where_nothing_differs(tmp_path, method, policy):
     chosen = {"method.name": method, "rounds": 3, "fraction": 0.5, "clock.spread": 0.0}
