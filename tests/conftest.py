@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import gc
 import os
+import re
 import signal
 from collections.abc import Iterator
 from contextlib import suppress
 from functools import lru_cache
-from itertools import chain
+from itertools import chain, count
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -101,6 +103,16 @@ def built_commands() -> Iterator[None]:
 def no_passwords(monkeypatch: pytest.MonkeyPatch) -> None:
     """Forget the passwords that earlier tests gave, which are masked in every message."""
     monkeypatch.setattr("raysim.errors._READ", set())
+
+
+FOLDERS = count()
+
+
+@pytest.fixture
+def tmp_path(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a new folder; pytest's own numbers it by reading the names of all tests' folders."""
+    name = re.sub(r"\W", "_", request.node.name)[:30]
+    return tmp_path_factory.mktemp(f"{name}{next(FOLDERS)}", numbered=False)
 
 
 class ActorStock:
