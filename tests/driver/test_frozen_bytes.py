@@ -74,7 +74,7 @@ def _send_deltas(view, trained):
 def counted(out, model, sizes=(8,) * 6, **options):
     """Return the columns of bytes, and the result."""
     settings = make_settings(
-        out, **{"rounds": 3, "local.epochs": 1, "checkpoint_every": 9, **options}
+        out, **{"rounds": 2, "local.epochs": 1, "checkpoint_every": 9, **options}
     )
     result = raysim.run(settings, make_task(sizes, model))
     names = sorted(name for name in result.metrics.column_names if "bytes_" in name)

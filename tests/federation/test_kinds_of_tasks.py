@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import dataclass, replace
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -23,7 +24,7 @@ from raysim.api.method import METHODS
 from raysim.federation.task import from_task
 from raysim.numbers.seeds import stream
 from tests.methods.test_contract import settings_for
-from tests.tasks import Notes, make_settings
+from tests.tasks import Notes, in_turn, make_settings
 
 SIZES, BATCH, LR = (9, 24, 13), 8, 0.1
 
@@ -380,8 +381,18 @@ def test_what_needs_a_loss_of_each_sample_is_refused_with_one_of_batches(tmp_pat
         run(tmp_path, task_of("cox"), **setting)
 
 
-@pytest.mark.parametrize("kind", ["sequences and masks", "contrastive", "pixels"])
-@pytest.mark.parametrize("method", sorted(METHODS))
+OF_METHODS = ("sequences and masks", "contrastive", "pixels")
+IN_TURN = in_turn(sorted(METHODS), OF_METHODS)
+"""Methods and kinds of tasks that are not left to `tests.full`."""
+
+
+@pytest.mark.parametrize(
+    ("method", "kind"),
+    [
+        pytest.param(*pair, marks=[] if pair in IN_TURN else pytest.mark.full)
+        for pair in product(sorted(METHODS), OF_METHODS)
+    ],
+)
 def test_a_method_trains_a_kind_of_task_or_refuses_it_in_a_line(tmp_path, method, kind):
     settings = settings_for(method, tmp_path / "run", rounds=2)
     try:

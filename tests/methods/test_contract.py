@@ -1,9 +1,9 @@
 """The contract of methods, run over the whole registry: a new method gets it free.
 
 The quick part runs with the other tests: each method trains an MLP and one more family of models,
-these in turn; methods that take FedAvg's round and state as they are run neither on actors nor
-resumed. The rest, and the whole matrix (every model family on one and two actors, and resumed) is
-`python -m tests.full`.
+these in turn; methods that take FedAvg's round and state as they are run neither on actors, nor
+resumed, nor with clients without tests. The rest, and the whole matrix (every model family on one
+and two actors, and resumed) is `python -m tests.full`.
 """
 
 from __future__ import annotations
@@ -102,7 +102,10 @@ CHOSEN = {"fedbn": "residual"}
 """Methods whose family is not by turns."""
 OWN = ("round", "training_pass", "init", "client_init", "asynchrony")
 """What a method overrides whose rounds or states are not FedAvg's."""
-AS_FEDAVG = ("test_same_bits_and_figures_on_two_actors", "test_resumed_run_has_the_same_bits")
+AS_FEDAVG = (
+    *("test_same_bits_and_figures_on_two_actors", "test_resumed_run_has_the_same_bits"),
+    "test_clients_may_have_no_tests_and_nothing_held_out",
+)
 
 
 def left_to_full(method: str) -> Iterator[str]:

@@ -34,7 +34,7 @@ REFUSED = {
 
 @pytest.mark.parametrize("name", [*METHODS])
 def test_a_method_says_what_is_deployed_or_is_refused_before_it_starts(tmp_path, name):
-    options = {"method.name": name, **SETTINGS.get(name, {}), **AFTER, "rounds": 2}
+    options = {"method.name": name, **SETTINGS.get(name, {}), **AFTER, "rounds": 1}
     options |= {"local.epochs": 1, "checkpoint_every": 9}
     options |= {"fraction": 1.0} if METHODS.get(name).needs_everyone else {}
     settings = make_settings(tmp_path / "run", **options)

@@ -124,9 +124,10 @@ SLOW = {
     *("dnc-colour-fedma", "dnc-imbalance-fedma", "dnc-shakespeare-fedma", "mifl-imagenet"),
     *("fedmax-aptos-noniid", "fedmax-xray-iid", "fedmax-xray-noniid"),
     *("dnc-colour-prepass", "dnc-imbalance", "dnc-single-class", "dnc-shakespeare"),
+    "pfl-cifar10-dp",
 }
 """Seconds each; what they have is in other presets and tests: VGG9, ResNet-50, char-lstm, FedMA,
-images by colour, and classes out of proportion."""
+images by colour, classes out of proportion, and privacy of equal clients."""
 
 
 @pytest.mark.parametrize(
