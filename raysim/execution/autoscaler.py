@@ -1,8 +1,8 @@
 """Queries to Ray's autoscaler: whether one runs, and which requests no node type can hold.
 
 Ray has no public calls for them. The output of `ray status` lies in the head's key-value store
-(version 1 of the autoscaler) or in the head itself (version 2). Nodes that were started by hand
-have a type of their own each, `node_ID`, in both.
+(version 1 of the autoscaler) or in the head itself (version 2). In both, a node that was started by
+hand has its own type, `node_ID`.
 """
 
 from __future__ import annotations
@@ -49,10 +49,10 @@ def nodes_start() -> bool:
 
 
 def unmet(bundle: Mapping[str, float]) -> set[str]:
-    """Return the ids of the events in which the autoscaler has no node type for a bundle.
+    """Return the ids of events in which the autoscaler has no node type for a bundle.
 
-    Version 2 also reports bundles beyond the most nodes that it may start. Without a dashboard,
-    which keeps the events, there are none.
+    Version 2 also reports bundles beyond the most nodes that it may start. Only a dashboard keeps
+    the events; without it there are none.
     """
     from ray.util.state import list_cluster_events  # 60 ms, only for clusters that grow
     from ray.util.state.exception import RayStateApiException

@@ -39,8 +39,8 @@ class Executor(ABC):
     ) -> None:
         """Let workers call `Worker.<call>(message, items)` until all items are done.
 
-        Further items, with this message or another, may be added at any time, but no item whose
-        result has not been handed over.
+        Further items, with this message or another, may be added at any time, but not an item with
+        a result that has not been handed over.
 
         Args:
             call: The worker's method.
@@ -48,8 +48,8 @@ class Executor(ABC):
             costs: Work of each item.
             failed_at: The worker of each item that has failed, which must not get it again if there
                 can be another worker.
-            due: Deadline of each item, if results are needed while other items run: the work of all
-                items, since some moment, by whose end it must be done. Items with the earliest
+            due: Deadline of each item, if results are needed while other items run: the amount of
+                work of all items, counted from some moment. Items with the earliest
                 latest start come first, and results are handed over at once. None: all results are
                 needed together, in any order.
         """
@@ -94,14 +94,14 @@ def device_errors(work: str) -> Iterator[None]:
 
 
 class InlineExecutor(Executor):
-    """Executor in this process, one item after another, in which breakpoints stop."""
+    """Executor in this process, one item after another, so that breakpoints work."""
 
     def __init__(self, spec: WorkerSpec, network: nn.Module | None = None) -> None:
         """Set this process up, and build the worker.
 
         Args:
             spec: Specification of the worker.
-            network: The network, which is trained in place; None: it is built anew.
+            network: The network, trained in place; None builds one.
         """
         with configure(spec.settings.engine) as undo:
             self._worker = Worker(spec, network)

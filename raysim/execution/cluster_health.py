@@ -23,7 +23,7 @@ TOKEN_WANTED = (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENI
 
 
 def check_reachable(address: str, seconds: float) -> None:
-    """Check that host:port accepts connections, for which Ray itself would try for minutes.
+    """Check that host:port accepts connections; Ray itself would try for minutes.
 
     Raises:
         OSError: host:port does not accept connections.
@@ -90,7 +90,7 @@ def _declared(node: dict[str, Any]) -> Node:
 
 
 class NodeLostError(MachineError):
-    """Error of a process whose node has left the cluster; other nodes may continue."""
+    """Error of a process on a node that has left the cluster; other nodes may continue."""
 
 
 class _IdleConnection:

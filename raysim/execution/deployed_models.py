@@ -35,8 +35,8 @@ class Making(NamedTuple):
 def own_model(making: Making, passes: Sequence[PassMessage], client: int) -> Tensors:
     """Return a client's tensors after the passes of its deployment, which it runs by itself.
 
-    They are those of the group `model` that it would send in the last one, if they are no change,
-    and for the rest those that its network has.
+    They are the group `model` that it would send in the last pass, unless that is a change; the
+    other tensors are its network's.
 
     Raises:
         RunError: a pass fails, or a tensor is not finite.
@@ -55,10 +55,10 @@ def own_model(making: Making, passes: Sequence[PassMessage], client: int) -> Ten
 
 
 def tuned_model(making: Making, tuning: PassMessage, client: int, model: Tensors) -> Tensors:
-    """Return a client's model after its fine-tuning, of which it keeps nothing.
+    """Return a client's model after its fine-tuning, without keeping anything.
 
     Raises:
-        RunError: it fails, or a tensor is not finite.
+        RunError: the fine-tuning fails, or a tensor is not finite.
     """
     trainer = making.trainer
     with _deploying(making.named(client)):
@@ -77,7 +77,7 @@ def _copied(groups: Groups) -> dict[str, Tensors]:
 
 @contextmanager
 def _deploying(client: str) -> Iterator[None]:
-    """Raise what goes wrong in a client's deployment as an error that names the client."""
+    """Turn an error of a client's deployment into one that names the client."""
     try:
         with torch.enable_grad():
             yield

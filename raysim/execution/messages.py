@@ -46,8 +46,8 @@ class PassMessage:
     """A pass as it travels to the workers, once.
 
     Attributes:
-        pass_: The pass; its groups travel packed, beside it.
-        round_number: The round, or the version from which clients of asynchronous rounds start.
+        pass_: The pass; its groups are packed separately.
+        round_number: The round, or the version that clients of asynchronous rounds start from.
         pass_number: The pass within the round.
         uniform: Whether clients weigh alike, or by their samples.
         total_weight: Weight of all clients of the pass.
@@ -56,17 +56,17 @@ class PassMessage:
         personal: Groups for one client.
         values: The clients' values of local training.
         versions: The versions of each client's state and round state, where it has any.
-        needed_from: Oldest round whose client state a checkpoint needs.
-        retry: Whether clients failed once. The first time a stack is trained whole or not
-            at all, so that a passing fault cannot change its bits; then without those that fail.
-        arrived: Clients whose uploads the driver has: where their stack is trained again, they
-            are trained with it and not counted twice.
+        needed_from: Oldest round whose client states a checkpoint needs.
+        retry: Whether clients have failed once. In the first attempt a stack is trained whole or
+            not at all, so that a transient fault cannot change its bits; in the second, without
+            the clients that fail.
+        arrived: Clients with uploads that the driver has: if their stack is trained again, they are
+            trained with it and not counted twice.
         entries: Of asynchronous rounds, the place of each client's update.
         seal: Seals the sums of workers; None if nothing does.
-        weights: The clients' weights, if they have some of their own.
-        stored_groups: Groups in uploads, with their bases, of which each client's update is kept
-            one by one.
-        samples: Each makes others of the samples of a client, of a number of classes.
+        weights: The clients' weights, if they have individual ones.
+        stored_groups: Groups in uploads, with their bases; each client's update of them is kept.
+        samples: Functions that replace a client's samples, given the number of classes.
         root: Whether the server trains, on its root samples in place of the client's; see
             `Aggregation.root_samples`.
     """
@@ -125,13 +125,13 @@ class EvaluationMessage(PassMessage):
 
     Attributes:
         deployed: The deployed global model's tensors, as a group.
-        own_models: Numbers of the sets whose clients are evaluated with what they would send in the
-            last pass; others than `finetuned` are evaluated with the deployed model.
+        own_models: Numbers of the sets that are evaluated with the models that clients would send
+            in the last pass; others than `finetuned` are evaluated with the deployed model.
         later: The passes after it, which clients run one after another.
-        finetuned: By number of a set whose clients fine-tune what they deploy, the number of the
-            set of the same samples whose scores before that are wanted, too; 0 for none.
-        finetuning: The pass that they fine-tune by.
-        divisors: What outputs are divided by for each of the losses.
+        finetuned: By number of a set with fine-tuned models, the number of the set of the same
+            samples that is also scored before the fine-tuning; 0 for none.
+        finetuning: The pass for the fine-tuning.
+        divisors: Divisor of the outputs for each of the losses.
         outputs: Whether the outputs are wanted, next to the predictions.
     """
 
@@ -145,7 +145,7 @@ class EvaluationMessage(PassMessage):
 
     @property
     def passes(self) -> tuple[PassMessage, ...]:
-        """The passes by which a client makes its own model."""
+        """The passes in which a client makes its own model."""
         return (self, *self.later)
 
 
@@ -162,7 +162,7 @@ class Forger(Protocol):
         """Return the vectors of a block that it keeps for the next round [vectors, n]."""
 
     def state(self, vectors: Floats) -> State:
-        """Return what the server keeps for it, given the vectors of all blocks [vectors, N]."""
+        """Return the server's state for the forger, given all blocks' vectors [vectors, N]."""
 
 
 @dataclass(frozen=True)
@@ -174,12 +174,12 @@ class AggregationMessage:
         pass_number: The pass within the round.
         clients: The clients, ascending [m].
         samples: Their samples [m].
-        digests: Per client, the digests of its blocks.
-        start: Values from which the clients' tensors have moved [N].
-        last: The aggregate of the round before [N], where it is kept; else empty.
-        root: The update of the server's root samples [N], where there are any; else empty.
-        weights: The clients' weights, as the aggregation has decided them [m]; empty without any.
-        forger: Replaces the updates of some clients; None if nothing does.
+        digests: For each client, the digests of its blocks.
+        start: Values that the clients' tensors have moved from [N].
+        last: The aggregate of the round before [N], if it is kept; else empty.
+        root: The update of the server's root samples [N], if there are any; else empty.
+        weights: The clients' weights as the aggregation decided them [m]; empty without any.
+        forger: Replaces the updates of some clients; None if no attack does.
         of_forger: Whether it measures, not the aggregation.
     """
 
@@ -203,7 +203,7 @@ class Failure:
     Attributes:
         client: The client.
         cause: One line.
-        trace: The traceback, or what else there is to read.
+        trace: The traceback, or another text.
         stack: The clients that were trained stacked with it, itself included.
         final: Whether the client is not tried again.
     """
@@ -221,9 +221,9 @@ class WorkerResult:
 
     Attributes:
         worker: Host and process of the worker.
-        sums: Sum and records of the clients whose uploads it accepted.
+        sums: Sum and records of the clients with accepted uploads.
         scores: Scores of the batches that it evaluated.
-        blocks: By the numbers of their blocks, aggregates, or sums of what it measured.
+        blocks: By block number, aggregates, or sums of measurements.
         failures: Clients that failed.
         failing: Whether the last stacks, two or more, failed in a row: the process may be broken.
         notes: Lines for the user; the driver shows each once.
@@ -242,7 +242,7 @@ class WorkerResult:
 
 @dataclass(frozen=True)
 class FailedItem:
-    """An item whose worker died every time.
+    """Item that failed because its worker died every time.
 
     Attributes:
         item: The item.
@@ -278,7 +278,7 @@ class ForemanResult:
         items: Its items.
         results: What its workers handed over; the first has the sum of them all.
         workers: Where its workers run.
-        given_back: Items that none of its workers was handed, as its node is left.
+        given_back: Items that none of its workers was handed, because its node is left.
     """
 
     items: list[tuple[int, ...]]

@@ -38,7 +38,7 @@ class Kept(NamedTuple):
 
 
 class Seal(Protocol):
-    """Seal of the sums that workers send, by which the server can open that of all alone."""
+    """Seal of workers' sums; the server can open only the sum of all."""
 
     def check(self, addend: Addend) -> None:
         """Check that an upload can be sealed."""
@@ -58,17 +58,17 @@ class PartialSum:
     """Exact sum of some clients' uploads, with their records.
 
     Attributes:
-        clients: The clients, in the order in which they were added.
+        clients: The clients, in the order of their addition.
         weight: Their total weight.
         sum: The sum of `Upload.sums`; None before the first client.
-        records: Per client, the numbers of its row in `clients.parquet`.
+        records: For each client, the numbers of its row in `clients.parquet`.
         scalars: Names of the records that the method's server reads.
-        rows: Per client, its `Upload.rows`.
+        rows: For each client, its `Upload.rows`.
         bytes_up: Bytes that the clients sent.
         wrote_state: Digest of the client state of each client that wrote one.
         wrote_round_state: Digest of the round state of each client that wrote one.
-        kept: Per client, its update, where it is kept in a file.
-        seal: Seals it before it leaves the worker.
+        kept: For each client, its update, if it is kept in a file.
+        seal: Seals the sum before it leaves the worker.
     """
 
     clients: list[int] = field(default_factory=list)
@@ -191,7 +191,7 @@ class PartialSum:
         return {n: np.array([record.get(n, np.nan) for record in ordered]) for n in names}
 
     def reduced(self, total_weight: int, columns: Columns) -> Reduced:
-        """Return the result of a pass whose clients weigh `total_weight` in all."""
+        """Return the result of a pass; `total_weight` is the weight of all its clients."""
         means = self.sum.mean(self.weight, total_weight) if self.sum else {}
         return Reduced(
             tuple(sorted(self.clients)),
@@ -217,7 +217,7 @@ def merge_sums(total: Sums, others: Sums) -> None:
 
 
 def _difference(layout: Layout, other: Layout) -> str:
-    """Return the first tensor, by name, in which two layouts differ."""
+    """Return the first tensor, by name, that differs between two layouts."""
     return min(name for name, _, _ in {*layout.entries} ^ {*other.entries})
 
 

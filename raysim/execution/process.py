@@ -118,14 +118,14 @@ def _allocator_fraction(share: float) -> float:
     if fraction <= 0:
         raise SettingsError(
             f"engine.gpus_per_actor={share:g}: must be over {CONTEXT_BYTES / total:.2g} on this GPU"
-            f" of {total / 2**20:.0f} MiB, of which CUDA takes {CONTEXT_BYTES / 2**20:.0f} in each"
+            f" of {total / 2**20:.0f} MiB; CUDA takes {CONTEXT_BYTES / 2**20:.0f} MiB of it in each"
             " process"
         )
     return fraction
 
 
 def mps_limits(share: float) -> dict[str, str]:
-    """Return the environment variables by which MPS limits a process to a share of its GPU.
+    """Return the environment variables with which MPS limits a process to a share of its GPU.
 
     Empty without MPS; variables that the user has set are left out.
     """
@@ -157,7 +157,7 @@ def _gpu_megabytes() -> int | None:
 
 @contextmanager
 def own_modes() -> Iterator[None]:
-    """Leave the caller's modes of torch outside, as actors have none of them.
+    """Suspend the caller's modes of torch, which actors do not have.
 
     They are autocast, `no_grad`, `inference_mode` and a default device.
     """

@@ -51,7 +51,7 @@ from raysim.storage.trace import Stopwatch
 
 CONNECT_SECONDS = 10.0
 END_SECONDS = 60.0
-"""Seconds in which Ray must disconnect a driver."""
+"""Seconds within which Ray must disconnect a driver."""
 RESUME = "type the same command again"
 KILLED = (
     "raysim: this process was killed, by a user, by the system for want of memory, or by Ray, which"
@@ -152,7 +152,7 @@ def _shut_down(error: BaseException | None) -> None:
 
 
 def _continue_stopped() -> None:
-    """Continue stopped processes of this run's Ray, for which its end would wait forever."""
+    """Continue stopped processes of this run's Ray; its shutdown would wait for them forever."""
     if not hasattr(signal, "SIGCONT"):  # Windows stops none
         return
     node: Any = ray_worker._global_node

@@ -114,8 +114,8 @@ def crowding(
     cores = int(sum(node.cpus for node in nodes if _suits(engine, node)))
     if not engine.gpus_per_actor and actors > max(cores, 1):
         yield (
-            f"{asked}: {actors} actors share {cores} core{'s' * (cores != 1)}: more than one a"
-            " core train no faster, and each takes memory of its own"
+            f"{asked}: {actors} actors share {cores} core{'s' * (cores != 1)}: more than one actor"
+            " on a core does not train faster, and each takes memory"
         )
 
 

@@ -55,7 +55,7 @@ from raysim.training.sequential import SequentialTrainer
 from raysim.training.stacked.trainer import StackedTrainer
 
 CALLS = ("train", "evaluate", "measure", "aggregate")
-"""Methods that an executor calls, whose results are taken."""
+"""Methods that an executor calls and takes results of."""
 TEST_SET = 0
 """The test set's number among the sets that are evaluated."""
 
@@ -278,7 +278,7 @@ class Worker:
         return np.concatenate([aggregate[None], kept]) if len(kept) else aggregate
 
     def _measured(self, message: AggregationMessage, block: int) -> Floats:
-        """Return what the aggregation measures of a block, or the forger."""
+        """Return the measurements of a block, by the aggregation or by the forger."""
         updates, forger = read_block(self._updates, message, block), message.forger
         if forger and message.of_forger:
             return forger.measured(updates, block)
@@ -294,8 +294,8 @@ class Worker:
         """Evaluate batches of samples; hold their scores.
 
         Args:
-            message: The deployed model, and the pass by which clients make models of their own.
-            batches: Each the number of a set, and that of a batch of it; the test set's have
+            message: The deployed model, and the pass in which clients make their own models.
+            batches: Pairs of a set's number and a batch's number; the test set's batches have
                 EVALUATION_ROWS samples each.
         """
         network = self.sequential.network
@@ -318,7 +318,7 @@ class Worker:
     ) -> dict[int, Score]:
         """Score the clients of a set's batch, each with the model that it would deploy itself.
 
-        Where a set is of fine-tuned models, also before that, as a set of its own if there is one.
+        A set of fine-tuned models is also scored before the fine-tuning, if there is a set for it.
 
         Args:
             message: The evaluation.

@@ -86,7 +86,7 @@ class Metric:
 
     Attributes:
         name: One of NAMES.
-        column: The column from which the value is taken.
+        column: The column of the value.
         target: The value to be reached, for the names in TARGETS.
         by: The column that chooses the round, for AT_BEST.
     """
@@ -154,8 +154,8 @@ class Metric:
         """Return the value of a run; None before the first, or if the target is not reached.
 
         Raises:
-            SettingsError: the run has no such column, or it is not declared which of its values
-                are better, on which the metric rests.
+            SettingsError: the run has no such column, or the metric needs to know which of its
+                values are better, and this is not declared.
         """
         columns = record.metrics.column_names
         for column in self._columns:
@@ -209,12 +209,12 @@ class Metric:
             self._check_declared(column_in(known, self._chooses_by) or Column(self._chooses_by))
 
     def is_declared(self, record: RunRecord) -> bool:
-        """Return whether a run declares what the metric needs to choose a round."""
+        """Return whether a run declares the columns that the metric needs to choose a round."""
         return not self._chooses_by or record.column(self._chooses_by).better is not None
 
     @property
     def _chooses_by(self) -> str:
-        """The column whose best value, or whose target, is looked for; "" for none."""
+        """The column to take the best value or the target of; "" for none."""
         if self.by:
             return self.by
         return self.column if self.name == "best" or self.target is not None else ""
@@ -291,7 +291,7 @@ def _columns_of_attack(settings: Settings) -> Iterator[str]:
 
 
 def _needs(settings: Settings, score: Scored) -> str:
-    """Return what a score of an evaluation needs and a run lacks; "" for nothing."""
+    """Return the setting that a score of an evaluation needs and a run lacks; "" for none."""
     evaluation = settings.evaluation
     tunes = "evaluation.finetune_epochs or .finetune_steps above 0"
     needed = {tunes: score.model == FINETUNED and not evaluation.finetuning}
@@ -317,12 +317,12 @@ def _needs(settings: Settings, score: Scored) -> str:
 def _needed_for_own_tests(
     settings: Settings, score: Scored, tuned: Mapping[str, bool]
 ) -> dict[str, bool]:
-    """Return what a score of clients' own tests needs, and whether a run lacks it.
+    """Return settings that a score of clients' own tests needs, and whether a run lacks them.
 
     Args:
         settings: The settings of the run.
         score: The score.
-        tuned: The same for its model.
+        tuned: The same for the score's model.
     """
     evaluation, cut = settings.evaluation, settings.evaluation.local_test > 0
     or_cut = ", or evaluation.local_test above 0"

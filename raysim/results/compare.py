@@ -27,7 +27,7 @@ from raysim.storage.summary import (
 from raysim.user_input import key_text, label_text
 
 IN_PROGRESS: tuple[State, ...] = ("running", "interrupted")
-SO_FAR = "such runs are rows of their own, with the values of the rounds so far, and not compared"
+SO_FAR = "such runs have separate rows, with the values of the rounds so far, and are not compared"
 STATES: Mapping[State, str] = {
     "running": f"running: a process writes to it; {SO_FAR}.",
     "interrupted": f"interrupted: its process is gone (raysim resume goes on with it); {SO_FAR}.",
@@ -78,7 +78,7 @@ class RunGroup:
 
         Args:
             metric: The metric.
-            column: The column of a table in which the cell is.
+            column: The column of the cell in a table.
         """
         values, nearest, lost = {}, [], Counter[State]()
         columns = [metric.column_in(each) for each in self.records if metric.is_in(each)]
@@ -134,19 +134,19 @@ def _table(record: RunRecord) -> str:
 
 def _dataset(record: RunRecord) -> str:
     name = f"dataset.name={record.settings.get('dataset.name')}"
-    return "a task of its own" if record.own_task else name
+    return "its own task" if record.own_task else name
 
 
 def _own_test(record: RunRecord) -> str:
     """Return the test samples of a run's own task; prepared files may differ by machine."""
     digest = record.sealed(TEST_SAMPLES) if record.own_task else None
-    return f"test samples {digest[:12]} of its own" if digest else ""
+    return f"its own test samples {digest[:12]}" if digest else ""
 
 
 def _client_tests(record: RunRecord) -> str:
     """Return the clients' test samples of a run's own task; "" without any."""
     digest = record.sealed(LOCAL_TEST_SAMPLES) if record.own_task else None
-    return f"client_tests {digest[:12]} of its own" if digest not in (None, "none") else ""
+    return f"its own client_tests {digest[:12]}" if digest not in (None, "none") else ""
 
 
 def _measured(record: RunRecord) -> str:
@@ -159,12 +159,12 @@ def _measured(record: RunRecord) -> str:
 def group_runs(records: Sequence[RunRecord], metrics: Sequence[Metric] = ()) -> list[RunGroup]:
     """Group runs by their settings; a second run of one seed is in another group.
 
-    Runs in progress are in groups of their own, since their values and final ones have no common
+    Runs in progress are in separate groups, because their values and final ones have no common
     mean; so are runs with other revisions of their components.
 
     Args:
         records: The runs.
-        metrics: Metrics of the comparison; if one takes a reference, runs whose references have
+        metrics: Metrics of the comparison; if one takes a reference, runs that have references with
             other settings are in other groups.
 
     Raises:
@@ -256,9 +256,9 @@ def compared_metrics(
 
 
 def common_score(records: Sequence[RunRecord]) -> Column | None:
-    """Return the main score of runs: that which all of them have; None where nothing is evaluated.
+    """Return the main score that all runs have; None if nothing is evaluated.
 
-    Where clients of a run deploy models of their own, it is that of what the clients deploy.
+    If clients of a run deploy their own models, it is the score of these.
     """
     begun = [record for record in records if record.rounds]
     columns = [{*record.metrics.column_names} for record in begun]
@@ -287,10 +287,10 @@ def unit_of(metric: Metric, records: Sequence[RunRecord]) -> str:
 def judged_columns(
     columns: Sequence[tuple[str, Metric, str]],
 ) -> Sequence[tuple[str, Metric, str]]:
-    """Return the columns of `compared_metrics` by which runs are judged.
+    """Return the columns of `compared_metrics` that judge runs.
 
-    These are the first one, those that the user has asked for (targets and further metrics), and of
-    clients' own tests the last score and that of the best round by the holdout.
+    They are the first one, the columns that the user asks for (targets and further metrics), and
+    for clients' own tests the last score and the score of the best round by the holdout.
     """
     costs = [name for name, *_ in columns].index(next(iter(COSTS)))  # they stand at the end
     return [*columns[:1], *(column for column in columns[3:costs] if column[0] not in FURTHER)]
@@ -417,9 +417,9 @@ def _progress(group: RunGroup) -> Entry:
 
 
 def _telling_keys(settings: Sequence[dict[str, Any]]) -> dict[str, set[Any]]:
-    """Return the keys by which groups with the same component differ, with these components.
+    """Return the keys that differ between groups with the same component, with these components.
 
-    The values of another component, its defaults among them, are said by its name.
+    The name of another component tells its values, including its defaults.
     """
     telling: dict[str, set[Any]] = {}
     for key in differing_keys(settings):
@@ -453,7 +453,7 @@ def _label(settings: dict[str, Any], telling: Mapping[str, Collection[Any]]) -> 
 
 
 def _with_unique_labels(groups: Sequence[RunGroup]) -> list[RunGroup]:
-    """Return groups whose labels differ.
+    """Return groups with distinct labels.
 
     Equal labels get the formula's revision, "in progress", or else a number.
     """

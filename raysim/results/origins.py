@@ -18,7 +18,7 @@ from raysim.user_input import key_text
 from raysim.user_input.limits import OF_RUN
 
 OF_SAMPLES = ("dataset.", "partition.")
-"""Settings on which samples depend, besides the number of clients."""
+"""Settings that samples depend on, in addition to the number of clients."""
 
 
 class Origin(NamedTuple):
@@ -37,8 +37,8 @@ def origins_of(record: RunRecord) -> dict[Origin, str]:
     """Return the version of each origin of a run, as its directory seals them.
 
     Versions are digests of the samples and of the sources of the user's own modules, and the
-    revisions of components, that of the method's formula "unknown" if a finished run has no
-    checkpoint. The samples of a user's own task do not follow from settings and are left out.
+    revisions of components. The revision of the method's formula is "unknown" if a finished run has
+    no checkpoint. The samples of a user's own task do not follow from settings and are left out.
     """
     versions = {
         Origin(f"source of {module}"): digest[:SHOWN_DIGITS]
@@ -62,7 +62,7 @@ def origins_of(record: RunRecord) -> dict[Origin, str]:
 
 
 def origin_notes(runs: Mapping[str, Mapping[Origin, str]]) -> list[str]:
-    """Return a line for each origin whose version differs among the runs that have it.
+    """Return a line for each origin with different versions among the runs that have it.
 
     Args:
         runs: Origins of each run, by its label.
@@ -79,10 +79,10 @@ def origin_notes(runs: Mapping[str, Mapping[Origin, str]]) -> list[str]:
 
 
 def revisions_of(records: Sequence[RunRecord]) -> dict[Path, str | None]:
-    """Return the revisions of each run in words, if missing those of other runs of its settings.
+    """Return the revisions of each run in words; missing ones are taken from runs of its settings.
 
     A run that fails before its first checkpoint has sealed no revision. The revisions of a finished
-    run whose checkpoints are gone stay unknown.
+    run without checkpoints stay unknown.
     """
     sealed = {record.path: record.revisions for record in records}
     revisions = {path: in_words(found) if found else None for path, found in sealed.items()}

@@ -23,19 +23,19 @@ from raysim.results.tables import ResultCell
 from raysim.storage.summary import headlines
 
 LOCAL = "local"
-"""Name of the method whose clients never communicate."""
+"""Name of the method in which clients never communicate."""
 GLOBAL = "test set, global model"
 FURTHER = (
     GLOBAL,
     *("own test, by client", "deviation", "worst tenth", "gain over global", "fine-tuned"),
     *("new clients", "gain over local", "best on test", "mean of clients", "worst decile"),
 )
-"""Columns of a comparison by which runs are not judged."""
+"""Columns of a comparison that do not judge runs."""
 OF_CLIENTS = (("mean of clients", "client_accuracy_mean"), ("worst decile", "client_accuracy_d1"))
 """Columns of a comparison of runs with `evaluation.clients`."""
 OF_METHODS = ("method.", "channel", "downlink", "aggregation.", "weighting", "engine.")
-"""Begins of the settings that say what is made of clients' training, nothing under `local`, or that
-change it by rounding alone."""
+"""Prefixes of settings for steps after clients' training, which `local` does not have, or for steps
+that change it by rounding alone."""
 OWN_VALUES = (
     *("local.lr", "evaluation.finetune_epochs", "evaluation.finetune_steps"),
     *("evaluation.when", "evaluation.every"),
@@ -106,14 +106,14 @@ def local_rows(rows: Mapping[Key, Mapping[str, Any]]) -> dict[Key, Key]:
 def over_local(
     cells: Mapping[Key, Cell], metrics: Mapping[Key, Metric], local: Mapping[Key, Key]
 ) -> dict[Key, Cell]:
-    """Return cells with gains over local training in place of the values that they are of.
+    """Return cells with gains over local training in place of their values.
 
-    A seed that one of both lacks has no value.
+    A seed without a value in either of them has no value.
 
     Args:
         cells: The cells.
         metrics: Their metrics.
-        local: Per cell, that of local training, by the same metric.
+        local: For each cell, the cell of local training, by the same metric.
     """
     changed = dict(cells)
     for place, cell in cells.items():

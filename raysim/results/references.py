@@ -1,4 +1,4 @@
-"""References: runs whose models the analyses of other runs compare with."""
+"""References: runs that give the models for the analyses of other runs."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def reference_notes(record: RunRecord, folder: str | None) -> list[str]:
     if folder is None or _with_model(Path(folder), record.sealed(REFERENCE)):
         return []
     return [
-        f"{record.path}: was compared with another model than that of its reference now, {folder};"
+        f"{record.path}: was compared with another model than its reference has now, {folder};"
         " delete it to run it again"
     ]
 

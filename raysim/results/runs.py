@@ -83,9 +83,9 @@ class RunRecord:
         path: The run directory.
         settings: Values by dotted key, as `canonical` returns them.
         own_task: Whether the run has its own task.
-        metrics: A row per committed round, with sums over the rounds so far, of a run at T=1 with
-            its losses as those at its temperature, and of one whose clients deploy the global model
-            with its scores as those of what they deploy; empty before the first.
+        metrics: A row per committed round, with sums over the rounds so far; empty before the
+            first. A run at T=1 has its losses as losses at its temperature, too. A run in which
+            clients deploy the global model has its scores as scores of the deployed models, too.
         own_models: Whether it evaluates models that clients deploy in place of the global one.
         summary: `summary.json`; None for an unfinished run.
         state: "running" if no end is recorded and a process holds the directory's lock,
@@ -251,7 +251,7 @@ def read_runs(paths: Iterable[Path]) -> list[RunRecord]:
 
 
 def infinite_loss(path: Path) -> str | None:
-    """Return the error of a finished run whose last loss is not finite.
+    """Return the error of a finished run with a last loss that is not finite.
 
     Raises:
         RunError: the folder holds no run.
@@ -347,9 +347,9 @@ def _with_cumulated(table: pa.Table) -> pa.Table:
 
 
 def _with_losses(table: pa.Table) -> pa.Table:
-    """Add the losses at the temperature of training of a run in which it is 1.
+    """Add the losses at the temperature of training of a run with T=1.
 
-    Such a run has no columns of its own for them, unless the temperature varies.
+    Such a run has no separate columns for them, unless the temperature varies.
     """
     known = by_scored(declared_in(table.schema).values())
     for scored, column in known.items():

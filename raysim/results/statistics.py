@@ -126,5 +126,5 @@ def differences_from_best(
 
 
 def shared_seeds(*rows: Mapping[int, float]) -> list[int]:
-    """Return the seeds for which all rows have a value, ascending."""
+    """Return the seeds with a value in all rows, ascending."""
     return sorted(set.intersection(*map(set, rows))) if rows else []

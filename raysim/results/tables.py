@@ -28,8 +28,8 @@ class ResultCell:
             the target.
         row: Its row.
         column: Its column.
-        diverged: Number of further seeds, whose runs diverged.
-        failed: Number of further seeds, whose runs failed otherwise or were not started because
+        diverged: Number of further seeds with runs that diverged.
+        failed: Number of further seeds with runs that failed otherwise, or were not started because
             their references failed.
         published: The published value, in the cell's unit.
         published_deviation: The published deviation.
@@ -112,9 +112,10 @@ class ResultTable:
         columns: Names of the columns.
         cells: Its cells. A place without a cell was not run.
         notes: Lines that every output prints, for instance about shortened rounds.
-        baseline: Row whose mean is divided by the means of cells that count rounds, bytes or
-            seconds to a target; "" shows no ratios. It may have cells without being in `rows`.
-        reference_row: Row whose models the others are compared with; it is never the best.
+        baseline: Row that other rows are compared with in cells that count rounds, bytes or
+            seconds to a target; its mean is divided by theirs. "" shows no ratios. It may have
+            cells without being in `rows`.
+        reference_row: Row with the models that the others are compared with; it is never the best.
         groups: Group of a column and its name there, by its full name; empty without groups.
     """
 
@@ -189,7 +190,7 @@ class ResultTable:
     def differences(self, column: str) -> dict[str, Difference | None]:
         """Return the difference of each row from the best of its metric; None for the best.
 
-        Only rows in which every seed has a value are compared: those with the most seeds, at least
+        Only rows with a value for every seed are compared: those with the most seeds, at least
         five, if these are the same. Values in a method's own rounds and `reference_row` are not
         compared.
         """
@@ -249,7 +250,7 @@ class ResultTable:
 
 
 def differing_keys(settings: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return the keys whose values differ among the settings, or are missing in some."""
+    """Return the keys with different values among the settings, or missing in some."""
     keys = dict.fromkeys(key for each in settings for key in each)
     missing = object()
     return [
@@ -262,7 +263,7 @@ def differing_keys(settings: Sequence[Mapping[str, Any]]) -> list[str]:
 def differing_settings(
     rows: Mapping[str, Mapping[str, Any]], expected: Mapping[str, Collection[str]]
 ) -> dict[str, dict[str, Any]]:
-    """Return, per row, the settings whose values differ from most rows' values.
+    """Return, by row, the settings with values other than most rows'.
 
     If more than two rows all have different values, each of them differs.
 

@@ -38,7 +38,7 @@ class Verdict:
 
 
 def verdicts(tables: Sequence[ResultTable]) -> list[Verdict]:
-    """Return a verdict on each column in which a row has a value."""
+    """Return a verdict on each column with a value in some row."""
     places = [(table, column) for table in tables for column in table.columns]
     return [
         _verdict(table, column)
@@ -85,7 +85,7 @@ def _equal(
     equal: Sequence[str],
     others: Sequence[tuple[str, Difference]],
 ) -> Verdict:
-    """Return the verdict on a column in which the first rows have the same values of each seed."""
+    """Return the verdict on a column with equal values for each seed in the first rows."""
     cell = table.cell(equal[0], column)
     rest = [(row, each) for row, each in others if row not in equal]
     seeds, value = len(cell.measured), _value(cell, table.unit_of(cell))

@@ -1,8 +1,8 @@
 """Checkpoints: safetensors and JSON with checksums, written aside and renamed.
 
 The last two are kept; a damaged one is reported and the one before it is used. A checkpoint seals
-all that a run goes on from: the server's state, clients under way, last losses, the version and
-digest of each client's state, rounds' tables, settings, and what decides the bits of a result.
+all that a run continues from: the server's state, clients in flight, last losses, the version and
+digest of each client's state, rounds' tables, settings, and the identity of the run.
 """
 
 from __future__ import annotations
@@ -61,14 +61,14 @@ SAMPLES = {"train": TRAINING_SAMPLES, "test": TEST_SAMPLES}
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """Checkpoint of a run: the state from which it resumes, and the files sealed with it.
+    """Checkpoint of a run: the state to resume from, and the files sealed with it.
 
     Attributes:
         run: The state.
-        identity: What decides the bits of a result, by name.
-        forced: Differences of identity with which the run was made to go on.
+        identity: The run's identity, which decides the bits of a result, by name.
+        forced: Differences of identity that the user accepted by force.
         ended: Whether it is the end of a run that has not run all rounds.
-        tables: The tables as of its round, of one that was read.
+        tables: The tables as of its round, if the checkpoint was read.
     """
 
     run: RunState
@@ -87,7 +87,7 @@ class Checkpoints:
     """Checkpoints of one run directory."""
 
     def __init__(self, folder: Path, config: Mapping[str, Any] | None = None) -> None:
-        """Open the folder; what `config.json` holds is sealed with every checkpoint.
+        """Open the folder; every checkpoint also seals the content of `config.json`.
 
         Raises:
             RunError: there is a file where the folder belongs.
@@ -109,7 +109,7 @@ class Checkpoints:
             checkpoint: The checkpoint.
             seal_tables: Called when the states are on disk and `latest` does not find them yet;
                 writes tables into the folder and returns the checksums of those outside it.
-            models: Files of deployed models, whose checksums are sealed.
+            models: Files of deployed models, for their checksums.
         """
 
         def write(folder: Path) -> None:
@@ -148,7 +148,7 @@ class Checkpoints:
         return sorted(int(match[1]) for match in matches if match)
 
     def config(self) -> dict[str, Any] | None:
-        """Return what `config.json` held at the newest readable checkpoint, None without one."""
+        """Return `config.json` as of the newest readable checkpoint, None without one."""
         sealed: dict[str, Any] | None = self._newest("config")
         return sealed
 
@@ -162,7 +162,7 @@ class Checkpoints:
         return sealed_revisions(identity) if identity else None
 
     def forced(self) -> list[str]:
-        """Return what the run was forced to accept until the newest readable checkpoint."""
+        """Return the accepted differences as of the newest readable checkpoint."""
         return self._newest("forced") or []
 
     def _newest(self, name: str) -> Any:
@@ -205,8 +205,8 @@ class Checkpoints:
         Args:
             clients: K, the number of clients.
             report: Called with a line for every damaged checkpoint.
-            check: Raises OSError or ValueError where what a checkpoint seals outside its folder is
-                damaged or missing.
+            check: Raises OSError or ValueError if a file that a checkpoint seals outside its folder
+                is damaged or missing.
 
         Raises:
             RunError: all checkpoints are damaged.
@@ -306,7 +306,7 @@ def _by_owner(contents: Mapping[str, bytes]) -> dict[str, State]:
 
 
 def _tensors_of(run: RunState) -> dict[str, Tensors]:
-    """Return the tensors of a state by their files; what there need not be has none."""
+    """Return the tensors of a state by their files; optional files may have no tensors."""
     best, under_way = run.best, run.in_flight
     groups = {
         STATE: flatten(run.state.groups),
@@ -335,7 +335,7 @@ def _of_clients(run: RunState) -> dict[str, torch.Tensor]:
 
 
 def _cause(error: Exception) -> str:
-    """Return an error in one line; that of a file without the errno."""
+    """Return an error in one line; a file's error without the errno."""
     if isinstance(error, OSError) and error.strerror:
         return f"{error.filename}: {error.strerror}"
     return " ".join(str(error).split())

@@ -33,7 +33,7 @@ class ClientModels:
         replace_file(path, lambda aside: save_file(content, aside))
 
     def delete(self, number: int, clients: Collection[int]) -> None:
-        """Delete the networks of clients whose results do not count."""
+        """Delete the networks of clients without a result that counts."""
         for client in clients:
             remove(self._path(number, client))
 

@@ -1,8 +1,8 @@
 """Client states on disk: tensors that clients keep between rounds, or between passes of a round.
 
-There is one file per client and version, named by the round and pass that wrote it. Groups of the
-method, of each stage of the channel and of the optimizer lie in it together; those of an owner that
-writes none in a pass are taken over. (Files by owner would need a version of each owner in every
+There is one file per client and version, named by the round and pass that wrote it. It holds groups
+of the method, of each stage of the channel and of the optimizer. If an owner writes no groups in a
+pass, its earlier groups are copied. (Files by owner would need a version of each owner in every
 checkpoint.) The driver sends with a pass the version of each client to read: the latest one handed
 over. A repeated chunk reads the same state as the first time and writes the same bytes to the same
 name: a lost, retried or duplicated chunk changes nothing. Workers read by name, as a listing cached
@@ -54,7 +54,7 @@ def owner_of(group: str, owners: Collection[str]) -> str:
 
 
 def optimizer_group(pass_number: int, slot: str) -> str:
-    """Return the group of what an optimizer keeps from this pass of a round to that of the next."""
+    """Return the group that an optimizer keeps from a pass to the same pass of the next round."""
     return f"{OPTIMIZER}{OF_STAGE}{pass_number}.{slot}"
 
 
@@ -65,7 +65,7 @@ def of_optimizer(groups: Groups, pass_number: int) -> Groups:
 
 
 class StateVersion(NamedTuple):
-    """Round and pass in which a client's state was written.
+    """Round and pass that wrote a client's state.
 
     Attributes:
         round_number: Number of rounds committed before.
@@ -151,8 +151,8 @@ class ClientStates:
 
         Args:
             client: The client's id.
-            versions: The version of its state, if it has one, and that of its round state.
-            initial: The method's groups where the client has none yet.
+            versions: The version of its state and that of its round state, as far as it has them.
+            initial: The method's groups if the client has none yet.
             device: Device of the tensors.
             owners: Names of the other owners.
 

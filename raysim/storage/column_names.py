@@ -1,4 +1,4 @@
-"""Columns of the engine's files, whose names methods and tasks must not use."""
+"""Columns of the engine's files; methods and tasks must not use their names."""
 
 from __future__ import annotations
 

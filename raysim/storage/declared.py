@@ -58,7 +58,7 @@ def main_score_of(settings: Settings, *, own_models: bool) -> Column | None:
 
     Args:
         settings: The settings.
-        own_models: Whether it is compared with runs whose clients deploy models of their own.
+        own_models: Whether the run is compared with runs in which clients deploy their own models.
     """
     evaluation = settings.evaluation
     sets = {
@@ -80,14 +80,14 @@ def main_score_of(settings: Settings, *, own_models: bool) -> Column | None:
 
 
 def is_main_score(settings: Settings, column: str) -> bool:
-    """Return whether a column is a run's main score, also by the name of what clients deploy."""
+    """Return whether a column is a run's main score, also under the name for deployed models."""
     ways = (deploys_own_models(settings), True)
     scores = [main_score_of(settings, own_models=own_models) for own_models in ways]
     return column in {score.name for score in scores if score}
 
 
 def deploys_own_models(settings: Settings) -> bool:
-    """Return whether clients deploy models of their own, or the global one."""
+    """Return whether clients deploy their own models, not the global one."""
     return settings.method.deploys_client_models or settings.evaluation.when == "after"
 
 

@@ -29,7 +29,7 @@ VARIABLES = (
     "OPENBLAS_CORETYPE",
     "NVIDIA_TF32_OVERRIDE",
 )
-"""Environment variables by which the libraries choose their kernels."""
+"""Environment variables that decide which kernels the libraries choose."""
 SHOWN_NODES = 3
 SHOWN_CHARACTERS = 60
 

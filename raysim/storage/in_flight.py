@@ -17,7 +17,7 @@ from raysim.numbers.tensors import Groups, Tensors, flatten, unflatten
 
 @dataclass(frozen=True)
 class StartedVersion:
-    """Version of the model from which clients started.
+    """Version of the model, as the start of clients.
 
     Attributes:
         groups: Groups that they received.
@@ -40,7 +40,7 @@ class InFlight:
 
     Attributes:
         queue: The event queue, as plain values.
-        versions: The versions from which the clients started, by number.
+        versions: The versions that the clients started from, by number.
     """
 
     queue: Mapping[str, Any]

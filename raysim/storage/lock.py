@@ -1,4 +1,4 @@
-"""Locks of folders, to which one process at a time writes."""
+"""Locks of folders, for one writing process at a time."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ from raysim.user_input.user_modules import OWN, is_outdated, sources, spec_of
 TARGET = re.compile(r"([A-Za-z_]\w*(?:\.\w+)*):[A-Za-z_][\w.]*")
 """`package.module:Class`."""
 NAMING = ("name", OPTIMIZER)
-"""Settings whose values may be such a target."""
+"""Settings with values that may be such a target."""
 SEALS = "plugins.json"
 
 

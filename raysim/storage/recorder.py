@@ -277,6 +277,6 @@ def _array(values: Array) -> pa.Array:
 
 
 def _of_table(closed: Mapping[str, str], prefix: str) -> dict[str, str]:
-    """Select the checksums of one table's closed files from those of all tables, by name."""
+    """Select the checksums of one table's closed files, by name."""
     files = {n.removeprefix(prefix): d for n, d in closed.items() if n.startswith(prefix)}
     return {name: digest for name, digest in files.items() if "/" not in name}

@@ -1,7 +1,7 @@
 """Schema version of run directories and folders of runs.
 
 `config.json`, `failed.json` and the files in GRIDS have it as `schema`. Files of another version
-are refused, and so are those that lack what this one writes. Settings written by users have none.
+are refused, and so are files without keys that this one writes. Settings of users have none.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ OTHER = "it is damaged, or another version of raysim wrote it; restore it, or us
 
 
 def check_schema(path: Path, values: Mapping[str, Any]) -> None:
-    """Check that this version wrote a file, or one whose files have the same schema.
+    """Check that this version, or one with the same schema, wrote a file.
 
     Raises:
         RunError: another version wrote it.
@@ -85,7 +85,7 @@ def recorded_settings(path: Path, values: Mapping[str, Any]) -> tuple[dict[str, 
 
     Args:
         path: Its `config.json`.
-        values: The content of that file, or what a checkpoint seals of it.
+        values: The content of that file, or a checkpoint's copy of it.
 
     Raises:
         KeyError: the values are no run's.

@@ -73,13 +73,13 @@ test samples too good, are by held-out samples first."""
 
 
 def main_score(columns: Mapping[str, Column], *, to_choose: bool = False) -> Column | None:
-    """Return the column of the main score of runs: that of the model which clients deploy.
+    """Return the column of the main score of runs, for the model that clients deploy.
 
-    It is the accuracy, or else the loss, on the first of REPORTED, or of TO_CHOOSE, that is
-    evaluated. None where nothing is.
+    It is the accuracy, or else the loss, on the first evaluated set of REPORTED, or of TO_CHOOSE.
+    None if nothing is evaluated.
 
     Args:
-        columns: Columns of the runs by name, as they are declared.
+        columns: Declared columns of the runs, by name.
         to_choose: Whether a round, a model or settings are chosen by it.
     """
     scored = by_scored(columns.values())
@@ -97,7 +97,7 @@ def of_deployed(known: Container[Scored], score: Scored) -> Scored | None:
         known: The known scores.
         score: A score of the global model.
     """
-    named = (score._replace(model=PERSONAL), score)  # of their own models, or of the global one
+    named = (score._replace(model=PERSONAL), score)  # clients' own models, or the global one
     return next((each for each in named if each in known), None)
 
 
@@ -134,7 +134,7 @@ def is_counted(number: int, every: int, rounds: int) -> bool:
 
 
 def end_of(recorded: Mapping[str, Any], rounds: int) -> int:
-    """Return the last round of a run: `rounds`, or that by which an epsilon has ended it.
+    """Return the last round of a run: `rounds`, or the round at which epsilon ended it.
 
     Args:
         recorded: Its summary, as written.
@@ -153,8 +153,8 @@ def of_local_tests(
 ) -> Row:
     """Return figures of clients' own tests: in the best round by the holdout, and of any round.
 
-    They are those of scores by sample and by client, of each model, of runs with
-    `evaluation.local_test`. A score whose better values are not declared has no best one.
+    They are the scores by sample and by client, of each model, of runs with
+    `evaluation.local_test`. A score without declared better values has no best one.
 
     Args:
         rows: A row per round.

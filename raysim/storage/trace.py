@@ -104,8 +104,8 @@ class TraceWriter:
         Args:
             number: The round.
             seconds: Duration of the round without evaluation.
-            workers: Number of workers, including idle ones. A worker that was lost after it
-                returned results counts beside its successor.
+            workers: Number of workers, including idle ones. If a worker is lost after it returned
+                results, it counts in addition to its successor.
             spans: Spans of the round.
             evaluation: Spans of the evaluation after the round.
 

@@ -1,7 +1,7 @@
 """Updates of single clients on disk, for aggregations that see them one by one.
 
 One file per client and pass, written by the worker that trained it and read by all workers, block
-by block: a block travels with its digest, so that what is read is what was written. The files of a
+by block: a block is sent with its digest, so that a reader sees the written values. The files of a
 pass are deleted after it. They lie in the run directory, which all nodes must share.
 """
 

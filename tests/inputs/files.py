@@ -69,7 +69,7 @@ BAD_FILES: dict[str, tuple[bytes | None, tuple[str, ...]]] = {
     "schema.json": (b'{"schema": 99}', ("schema=99", "another version")),
     "words.json": (b'{"schema": "x"}', ("schema='x'",)),
     "nested-schema.json": (f'{{"schema": {DEEP}}}'.encode(), ("schema=",)),
-    "own.json": (b'{"schema": 1, "own_task": true}', ("own.json: ", "task of its own")),
+    "own.json": (b'{"schema": 1, "own_task": true}', ("own.json: ", "own task")),
     "kind.json": (b'{"dataset": 3}', ("dataset=",)),
     "names.json": (b'{"dataset": {"name": ["mnist"]}}', ("dataset.name=",)),
     "surrogate.json": (b'{"out": "\\ud800", "dataset": "mnist"}', ("out=", "UTF-8")),

@@ -79,7 +79,7 @@ REFUSED: Mapping[str, tuple[Callable[[Path], object], str]] = {
     "config digits": (_unsealed(_write("config.json", DIGITS.encode())), "config.json"),
     "config newer": (lambda run: _config(run, schema=99), "schema=99"),
     "config schema": (lambda run: _config(run, schema="x"), "schema='x'"),
-    "config own task": (lambda run: _config(run, own_task=True), "task of its own"),
+    "config own task": (lambda run: _config(run, own_task=True), "own task"),
     "config setting": (_unsealed(lambda run: _config(run, nothing=1)), "nothing: no such setting"),
     "config value": (_unsealed(lambda run: _config(run, rounds=0)), "rounds=0"),
     "config twice": (

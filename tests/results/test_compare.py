@@ -52,7 +52,7 @@ def test_groups_are_of_equal_settings_apart_from_the_seed(grouped):
 LOSSES = [{k: v for k, v in row.items() if k != "test_accuracy"} for row in make_rows([0.5])]
 REFUSED = {
     "dataset": ({"dataset.name": "fashion-mnist"}, "dataset.name=fashion-mnist", "name=mnist"),
-    "task": ({"own_task": True}, "a task of its own", "dataset.name=mnist"),
+    "task": ({"own_task": True}, "its own task", "dataset.name=mnist"),
     "metric": ({"rows": LOSSES, "finished": False}, "test_loss", "test_accuracy"),
 }
 
@@ -107,7 +107,7 @@ def test_tasks_with_other_test_samples_are_refused(tmp_path):
         raysim.run(make_settings(tmp_path / name, rounds=1, seed=ord(name)), task)
     records = [read_run(tmp_path / name) for name in "abc"]
     assert len(group_runs(records[:2])) == 1
-    with pytest.raises(SettingsError, match=r"c: has test samples \w+ of its own, and .*/a has"):
+    with pytest.raises(SettingsError, match=r"c: has its own test samples \w+, and .*/a has"):
         group_runs(records)
 
 

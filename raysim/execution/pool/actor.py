@@ -139,7 +139,7 @@ class ActorHandle:
     """Handle of an actor in the driver or a foreman, which replaces a lost actor.
 
     Ray places an actor when a node has room for it; the actor builds its worker before it gets
-    items. Its calls return in the order in which they were made.
+    items. Its calls return in order.
 
     Attributes:
         width: Number of workers: 1, or more for a foreman.

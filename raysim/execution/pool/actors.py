@@ -38,11 +38,11 @@ VACANT_SECONDS = 0.5
 
 
 class NoActorError(MachineError):
-    """Error of a pool whose actors have had no room on any node for long."""
+    """Error of a pool: no node has had room for an actor for long."""
 
 
 class Actors:
-    """Resident actors, numbered in the order in which they were added.
+    """Resident actors, numbered in the order of their creation.
 
     Attributes:
         handles: The actors.
@@ -127,7 +127,7 @@ class Actors:
         """Wait for an event; renew an idle actor if no actor may have the remaining items.
 
         Args:
-            wakeup: Reference to wait for beside the actors.
+            wakeup: Reference to wait for in addition to the actors.
         """
         event = None
         if self._oldest or wakeup is not None or not any(self._started()):
@@ -233,7 +233,7 @@ class Actors:
                     return self._replace(actor, str(error.cause), suspicious=False)
             if isinstance(error.cause, RaysimError):
                 raise error.cause from error
-            cause = last_line(error)  # Ray keeps no other trace of what fails as it is unpickled
+            cause = last_line(error)  # Ray keeps no other trace of an error while unpickling
             if cause.startswith(("ModuleNotFoundError:", "ImportError:")) and not handle.started:
                 raise SettingsError(
                     f"engine.backend=ray: actors cannot import a module of the task: {cause};"

@@ -18,7 +18,7 @@ from raysim.numbers.tensors.packed import PackedGroup, PackedTensors
 Reference = ray.ObjectRef[Any]
 
 OWN_BYTES = 4_000_000
-"""Least bytes of a group of tensors with an object of its own: each costs a worker half a ms."""
+"""Least bytes of a group of tensors with a separate object: each object costs a worker 0.5 ms."""
 
 
 class _Shared(NamedTuple):

@@ -2,8 +2,8 @@
 
 Ray places the groups, and its autoscaler starts nodes for groups without a place. Each actor runs
 in its own group, so that no other run takes the node that was started for it. Ray removes the
-groups when the run's connection ends, even if its driver is killed; a group whose node is lost is
-placed again.
+groups when the run's connection ends, even if its driver is killed; if a node is lost, Ray places
+its group again.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from raysim.execution.resources import (
 from raysim.process.exits import delay_signals
 
 LOOK_SECONDS = 0.5
-"""Seconds in which Ray places all groups that have room."""
+"""Seconds within which Ray places all groups that have room."""
 NOTE_SECONDS = 2.0
 """Seconds of waiting for a node before a note."""
 JOIN_SECONDS = 300.0
@@ -187,7 +187,7 @@ def plan_pool(
 ) -> tuple[Callable[[], ActorPlan], Demand | None]:
     """Return the planner of a pool's actors and, if nodes are started for it, its demand.
 
-    A trial of a study has its own nodes, those of its placement group. With engine.actors=auto a
+    A trial of a study has its own nodes: its placement group's. With engine.actors=auto a
     run uses the present nodes, and requests only the first one.
 
     Args:

@@ -39,7 +39,7 @@ class Places:
             actors: The actors.
             replan: Returns the plan for the present nodes.
             demand: The actors' placement groups, if nodes are started for them.
-            in_group: Whether the run has its own nodes, those of a trial's placement group.
+            in_group: Whether the run has its own nodes: a trial's placement group's.
         """
         self.by_actor: dict[int, NodeWorkers] = {}
         self._actors, self._replan, self._demand = actors, replan, demand
@@ -65,10 +65,10 @@ class Places:
         return any(plan.by_node.get(node, 0) > 1 for node in alone)
 
     def missing(self, plan: ActorPlan) -> Iterator[NodeWorkers]:
-        """Yield the planned workers that have not started, all of which must be added.
+        """Yield the planned workers that have not started; all of them must be added.
 
-        The remaining room is computed for each, since an actor whose node is lost during its start
-        takes the room of another.
+        The remaining room is computed for each, because an actor takes the room of another if its
+        node is lost during its start.
         """
         for node in plan.by_node:
             while (workers := min(self._room(plan)[node], plan.actors - self.workers)) > 0:
@@ -115,7 +115,7 @@ class Places:
         return self._demand.free(node, used) if self._demand else ()
 
     def _room(self, plan: ActorPlan) -> Counter[str]:
-        """Return the number of further workers for which each node has room."""
+        """Return the room of each node, as a number of further workers."""
         room = Counter(plan.by_node)
         for number, handle in enumerate(self._actors.handles):
             if place := self.by_actor.get(number):

@@ -33,13 +33,13 @@ SHORT = "/tmp"  # noqa: S108 - holds a private folder
 
 
 def short_place() -> Path:
-    """Return a folder for temporary files whose path is short enough for Ray's sockets.
+    """Return a folder for temporary files; its path is short enough for Ray's sockets.
 
     Raises:
         SettingsError: no folder has a short enough path.
     """
     chosen = os.environ.get("RAY_TMPDIR")
-    if not hasattr(socket, "AF_UNIX"):  # Ray has none of its sockets in files on Windows
+    if not hasattr(socket, "AF_UNIX"):  # on Windows, Ray's sockets are not files
         return Path(chosen or tempfile.gettempdir())
     places = [chosen] if chosen else [tempfile.gettempdir(), SHORT]
     for place in places:
@@ -57,7 +57,7 @@ def _most_bytes() -> int:
 
 @contextmanager
 def own_folder(place: Path) -> Iterator[Path]:
-    """Create a folder for Ray's files and remove it afterwards, and those of killed drivers before.
+    """Create a folder for Ray's files and remove it afterwards; first remove killed drivers' ones.
 
     Raises:
         SettingsError: the folder cannot be created.

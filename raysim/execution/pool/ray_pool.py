@@ -5,8 +5,8 @@ The pool lives for the whole run. A message travels once to each node, through t
 had not handed over: they go to free actors, and a new actor takes its place as soon as a node has
 room for it.
 
-There is one schedule for each of the workers' methods, to which items are added as long as the pool
-lives: an evaluation runs beside clients in training.
+Each of the workers' methods has one schedule, and items are added to it as long as the pool lives:
+an evaluation runs while clients train.
 
 In a pool of several nodes, each node with more than one worker has a foreman, which the pool treats
 as a fast worker: the node returns one sum, and one message covers many clients. A single node has
@@ -47,7 +47,7 @@ from raysim.storage.trace import Stopwatch
 JOIN_SECONDS = 1.0
 """Seconds between checks for new nodes; one costs about 2 ms, a short round 100."""
 SETTLE_SECONDS = 0.1
-"""Seconds in which Ray places the next of several groups; each of 32 took 3 ms."""
+"""Seconds within which Ray places the next of several groups; each of 32 took 3 ms."""
 DRAIN_SECONDS = 5.0
 """Seconds between queries for draining nodes; clouds give 30 or more seconds of notice."""
 START_SECONDS = 60.0
@@ -77,7 +77,7 @@ class ActorPool(Executor):
         self._spec = [ray.put(spec)]
         self._schedules: dict[Call, Schedule] = {n: Schedule({}, Speeds()) for n in get_args(Call)}
         self._works = {name: Work(name, schedule) for name, schedule in self._schedules.items()}
-        # A trial of a study has its own nodes: those of the placement group that it runs in.
+        # A trial of a study has its own nodes: its placement group's.
         self._in_group = get_current_placement_group() is not None
         self._broadcasts = Broadcasts()
         # The driver's last cost of reading and adding a sum, by call: small for an evaluation.

@@ -19,8 +19,8 @@ class Answer:
     Attributes:
         call: The call's number.
         seconds: Seconds of its items on all workers of the foreman together; 0 is unknown.
-        items: Items whose results come with it: all that the foreman holds, or none.
-        given_back: Items for other foremen, which no worker of a leaving foreman has been handed.
+        items: Items with results in the answer: all that the foreman holds, or none.
+        given_back: Items for other foremen, which no worker of a leaving foreman was handed.
     """
 
     call: int

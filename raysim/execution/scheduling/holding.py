@@ -16,6 +16,6 @@ def hold_seconds(cost: float, workers: int) -> float:
     Args:
         cost: Seconds of the receiver, a driver or foreman, for reading and adding one sum. Packing
             takes a worker about as long; Ray moves sums in its own processes.
-        workers: Number of workers whose sums one process adds up.
+        workers: Number of workers that send sums to one process.
     """
     return max(HOLD_SECONDS, cost / HAND_OVER_SHARE, workers * cost / MERGE_SHARE)

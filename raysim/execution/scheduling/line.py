@@ -12,14 +12,14 @@ from raysim.execution.scheduling.dealing import Item
 LINE_CHUNK_SECONDS = 0.16
 """Minimum duration of a chunk from the line, as CHUNK_SECONDS; handing over its sum takes 5 ms."""
 LONG_SECONDS = 0.25
-"""Seconds of a worker's assigned work from which it takes no more from the line.
+"""Seconds of a worker's assigned work; with more, it takes none from the line.
 
 It then waits for the driver, a hundredth of that time, while the first items go to other workers.
 """
 FOREMAN_PORTIONS = 4
-"""Number of calls in which a foreman takes an item per worker from the line."""
+"""Number of calls to a foreman that take an item per worker from the line."""
 HEAD_START = 4.0
-"""Margin by which items start before they are due, as a multiple of their duration on average.
+"""Margin of starts before deadlines, as a multiple of the items' mean duration.
 
 Workers may be twice as slow as their mean. In simulation, 192 rounds of 512 workers end 1 to 2%
 above their bound with 3 to 6, and 4 to 5% with 0.
@@ -34,8 +34,7 @@ def latest_starts(
     A long item that started only at its deadline would delay all items that wait for it.
 
     Args:
-        due: Deadline of each item: the work of all items, since some moment, by whose end it must
-            be done.
+        due: Deadline of each item, as the amount of work of all items, counted from some moment.
         costs: Work of each item.
         workers: Number of items processed at once.
     """

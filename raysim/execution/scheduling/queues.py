@@ -10,7 +10,7 @@ from raysim.execution.scheduling.dealing import Speeds, assign, remove, steal
 from raysim.execution.scheduling.worker_items import Assignment, Item, WorkerItems
 
 LEAVING_SECONDS = 1e9
-"""Seconds for which a leaving worker counts as busy, so that others get its allowed items."""
+"""Seconds that a leaving worker counts as busy, so that others get its allowed items."""
 
 
 class Queues:

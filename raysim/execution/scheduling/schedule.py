@@ -50,7 +50,7 @@ MOST_LAST_ITEMS = 64
 class Schedule:
     """Schedule of items on workers, until each item is in exactly one result.
 
-    Workers are numbered; the calls of one worker return in the order in which they were made.
+    Workers are numbered; the calls of one worker return in order.
 
     Attributes:
         done: Number of finished clients in all items since the schedule was last empty.
@@ -134,7 +134,7 @@ class Schedule:
         return not (worker.in_flight or worker.held)
 
     def woken(self) -> list[int]:
-        """Return the further workers for which `next` must be called after an event."""
+        """Return the further workers that need a call of `next` after an event."""
         if self.queued and self._at_last and not self._queues.last_dealt:
             self._queues.deal_last()
         over = self.closed and not self.queued
@@ -196,7 +196,7 @@ class Schedule:
         Args:
             number: The worker.
             seconds: Duration of the call; 0 is unknown.
-            handed_over: Items whose results came with it; None: all that it held, if it was asked.
+            handed_over: Items with results in the call; None: all that it held, if it was asked.
             given_back: Items that a leaving foreman has handed to no worker.
         """
         worker = self._queues.workers[number]
@@ -219,7 +219,7 @@ class Schedule:
     def lost(self, number: int, suspicious: bool = True) -> Assignment:
         """Take back all items that a lost worker had not handed over; return its running call.
 
-        A new worker takes its place, from which no item is barred.
+        A new worker takes its place; it may process all items.
 
         Args:
             number: The worker.

@@ -52,7 +52,7 @@ class Entry:
     Attributes:
         text: The text, on one line.
         bold: Whether it is set in bold.
-        value: The number by which it is sorted.
+        value: The number for sorting.
     """
 
     text: str
@@ -101,7 +101,7 @@ class Grid:
 
 @dataclass
 class Footnotes:
-    """Footnotes by text, each with a letter, in the order in which they are first used."""
+    """Footnotes by text, each with a letter, in the order of their first use."""
 
     _marks: dict[str, str] = field(default_factory=dict)
 
@@ -123,7 +123,7 @@ def grid_of(table: ResultTable, footnotes: Footnotes | None = None) -> Grid:
 
     Args:
         table: The table.
-        footnotes: Footnotes shared with other tables, whose letters continue.
+        footnotes: Footnotes shared with other tables; their letters continue.
     """
     footnotes = footnotes or Footnotes()
     best = {column: table.best(column) for column in table.columns}
@@ -189,12 +189,12 @@ def shown(value: float, unit: str) -> str:
 def shown_alike(values: Sequence[float], unit: str) -> list[str]:
     """Return values of a metric, as a mean and its deviation, with the same number of decimals.
 
-    Where their unit has none of its own, it is that of four digits of the largest value, or less
-    where these suffice. A small value that would be shown as 0 has digits of its own.
+    The number of decimals is the unit's, if it has one; otherwise it shows four digits of the
+    largest value, or fewer if these suffice. A small value that would show as 0 has more decimals.
 
     Args:
         values: The values.
-        unit: The unit in which they are shown; it is not in the texts.
+        unit: The unit of the shown values; it is not in the texts.
     """
     scaled = [value * SCALES.get(unit, 1.0) for value in values]
     largest = max(map(abs, scaled))

@@ -173,7 +173,7 @@ def _draw(
 ) -> list[Traced]:
     """Draw the curves of a group, and their mean; ids begin with `gid`.
 
-    Return their points: those of the mean first, then of the runs that are in it.
+    Return their points: the mean's first, then those of the runs in it.
     """
     style, label = legend.look(number), legend.labels[number]
     curves_drawn = sorted(curves_drawn, key=lambda drawn: drawn[0].state in ENDED)

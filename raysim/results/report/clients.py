@@ -159,10 +159,10 @@ def _are_tested(group: RunGroup) -> bool:
 
 
 def scatters(legend: Legend, groups: Mapping[int, RunGroup], name: str) -> list[Chart]:
-    """Draw the accuracy of each client: against that under the first group, or its samples.
+    """Draw the accuracy of each client against its accuracy in the first group, or its samples.
 
-    Groups are drawn against the first one whose clients have the same samples; where there is
-    none, against the samples that a client trains on.
+    The first group is the first one with the same samples of clients. If there is none, accuracies
+    are drawn against the samples that a client trains on.
     """
     scores = {number: _scores(group) for number, group in groups.items()}
     known = [number for number, found in scores.items() if found]
@@ -183,7 +183,7 @@ def scatters(legend: Legend, groups: Mapping[int, RunGroup], name: str) -> list[
     return [
         _by_samples(legend, number, by_client, f"{name}-{number}")
         for number, by_client in common.items()
-        if len(by_client) > 1  # one place has those of all
+        if len(by_client) > 1  # a single place has the samples of all clients
     ]
 
 

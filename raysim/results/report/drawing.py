@@ -187,9 +187,9 @@ def chart(
     Args:
         title: Its title.
         axes: The axes.
-        name: Its name, with which ids begin.
-        labels: Labels of the groups, whose curves have ids `NAME-gNUMBER-...`.
-        lines: Lines whose values the page shows under the pointer.
+        name: Its name, and the prefix of its ids.
+        labels: Labels of the groups; their curves have ids `NAME-gNUMBER-...`.
+        lines: Lines with values that the page shows under the pointer.
         says: Text about a point, with {x} and {y} for its values.
         tight: Whether the chart ends where the drawing does.
     """

@@ -32,9 +32,9 @@ FACTS = (
 )
 """Keys of `environment.json` to show on the page."""
 COLUMNS = ("test_accuracy", "test_loss")
-"""Columns whose curves are drawn, besides those by which runs are judged."""
+"""Columns with curves, in addition to the columns that judge runs."""
 EPSILONS = (EPSILON, HYPOTHETICAL)
-"""Columns against which curves are drawn, and whose own are drawn by round."""
+"""Columns that curves are drawn against; their own curves are drawn by round."""
 MANY = ("round", "total_virtual_seconds")
 """Columns against which curves of several panels are drawn."""
 PARTITION = ("dataset.", "partition.", "clients", "seed")
@@ -91,7 +91,7 @@ def report(
     Args:
         panels: The runs.
         table: Their comparison.
-        judged: Values of the columns by which they are judged.
+        judged: Values of the columns that judge runs.
         labels: Labels of a run's training samples, for the heat maps.
         differences: Differences from the best rows, if rows are compared.
         tuning: Values that searches before the runs have chosen, if there were any.
@@ -186,7 +186,7 @@ def _curves(
 def _panel_curves(
     legend: Legend, panel: Panel, columns: Sequence[str], against: Iterable[str], end: str
 ) -> list[Chart]:
-    """Return the curves of a panel: of its training loss where it has none of the columns."""
+    """Return the curves of a panel; of its training loss if it has none of the columns."""
     groups = panel.numbered(legend)
 
     def drawn(names: Sequence[str], axes: Iterable[str]) -> list[Chart]:

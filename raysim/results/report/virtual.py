@@ -90,9 +90,9 @@ def _histogram(group: RunGroup, name: str) -> Chart:
 
 
 def _work(title: str, table: pa.Table) -> Work:
-    """Return the first BARS passes of clients whose results counted.
+    """Return the first BARS passes of clients with results that counted.
 
-    In asynchronous rounds, they are told apart by the versions from which clients start.
+    In asynchronous rounds, the versions that clients start from tell the passes apart.
     """
     overlap = "version" in table.column_names
     columns = ["version" if overlap else "round", *COLUMNS[1:]]

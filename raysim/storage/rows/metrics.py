@@ -21,7 +21,7 @@ TEXTS, SCORED = ("better", "unit", "fold", "title"), "scored"
 
 
 def read_metrics(path: Path, rounds: int) -> pa.Table:
-    """Return a table of rounds, whose footer is checked before rows are read.
+    """Return a table of rounds; checks its footer before reading rows.
 
     Args:
         path: The file.
@@ -50,7 +50,7 @@ def read_metrics(path: Path, rounds: int) -> pa.Table:
 
 
 def with_declared(table: pa.Table, columns: Mapping[str, Column]) -> pa.Table:
-    """Return a table whose fields hold the declarations of its columns."""
+    """Return a table with the declarations of its columns in the fields."""
     return table.cast(pa.schema([_field(field, columns) for field in table.schema]))
 
 

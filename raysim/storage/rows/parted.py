@@ -1,4 +1,4 @@
-"""Parted tables: a folder of Parquet files, the last of which is open.
+"""Parted tables: a folder of Parquet files; the last one is open.
 
 When rows are written, the open file is replaced atomically; a long enough file is closed, so that
 the rows in memory stay bounded. A checkpoint holds a copy of the open file and
@@ -22,7 +22,7 @@ from raysim.samples.arrow import checksum
 from raysim.storage.atomic import remove, replace_file, sweep
 
 FILE_ROWS, FILE_BYTES = 50_000, 2**25
-"""Number of rows, and bytes in memory, from which a file is closed."""
+"""Number of rows, and bytes in memory, at which a file is closed."""
 
 
 class PartedTable:

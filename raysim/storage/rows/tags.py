@@ -27,7 +27,7 @@ CHARTS = {
         "virtual": ["virtual/seconds"],
     },
 }
-"""Charts of TensorBoard's tab Custom Scalars by category, in the order in which it shows them."""
+"""Charts of TensorBoard's tab Custom Scalars by category, in the order of the tab."""
 
 
 def tag_of(column: Column) -> str:

@@ -59,7 +59,7 @@ class Events:
     def hyperparameters(self, values: Mapping[str, Any]) -> None:
         """Write settings for TensorBoard's table of hyperparameters."""
         # Without the first summary TensorBoard shows the settings and figures of all runs, with it
-        # those of only one run.
+        # only one run's.
         for summary in hparams(dict(values), {})[1:]:  # type: ignore[no-untyped-call]
             self._write(summary=summary)
 

@@ -66,12 +66,12 @@ def model_problem(run: Path, name: str = MODEL) -> str | None:
         problem = "does not match its checksum in the newest checkpoint"
     except (OSError, SafetensorError) as error:
         problem = f"cannot be read: {getattr(error, 'strerror', None) or error}"
-    advice = f"; to write it anew, {resume_advice(run, own_task=own_task)}" if digest else ""
+    advice = f"; to write it again, {resume_advice(run, own_task=own_task)}" if digest else ""
     return f"{path}: {problem}{advice}"
 
 
 def _of_checkpoint(run: Path, name: str) -> tuple[Path, dict[str, Tensor]] | None:
-    """Return the newest checkpoint's folder and model; None if none of it is the model."""
+    """Return the newest checkpoint's folder with the model; None if no checkpoint has the model."""
     folder, digest, _ = _sealed(run, name)
     if folder is None or digest is None:
         return None

@@ -75,7 +75,7 @@ def test_what_a_reader_must_know_of_runs_stands_below_their_drawing(figure, tmp_
     _, said, _ = figure(*SHORT)
     forced = f"{run}: forced to go on after round 1: why"
     assert forced in said and b"forced" in drawn(tmp_path / "out")  # where the line is wrapped
-    assert f"{run}: was compared with another model than that of its reference now" in said
+    assert f"{run}: was compared with another model than its reference has now" in said
 
 
 def test_a_figure_is_shortened_and_not_extended(figure, slots):

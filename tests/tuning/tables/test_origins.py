@@ -102,6 +102,6 @@ def test_values_compared_with_another_model_of_the_reference_are_told(
     analysed(*words)
     (note,) = (n for n in notes_of(tmp_path / "out", ("T=0.5", "similarity 1")) if "another" in n)
     assert note == (
-        f"{run}: was compared with another model than that of its reference"
-        f" now, {model.parent}; delete it to run it again"
+        f"{run}: was compared with another model than its reference"
+        f" has now, {model.parent}; delete it to run it again"
     )
